@@ -1,0 +1,183 @@
+//! The seam between the monitor, which runs a processor, and the machine around it.
+//!
+//! The monitor calls [`Platform`]; a machine implements it. Time crosses the
+//! seam as [`GuestTime`]: nanoseconds since the machine was started, which stand
+//! still while the machine is paused.
+
+use serde::{Deserialize, Serialize};
+use tollgate_x86::{CpuState, Exception, PhysicalAddress};
+
+/// Nanoseconds of guest time since the machine was started.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash, Serialize, Deserialize,
+)]
+pub struct GuestTime(pub u64);
+
+impl GuestTime {
+    /// `nanoseconds` later, saturating.
+    pub const fn after(self, nanoseconds: u64) -> Self {
+        Self(self.0.saturating_add(nanoseconds))
+    }
+
+    /// Nanoseconds from `earlier` to this time; zero if `earlier` is later.
+    pub const fn since(self, earlier: GuestTime) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Why the machine wants the processor to stop running.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StopRequest {
+    /// The guest switched the power off.
+    PowerOff,
+    /// The guest asked for a reset.
+    Reset,
+    /// isa-debug-exit: the byte that the guest wrote.
+    DebugExit(u8),
+    /// Someone outside asked for the end.
+    Quit,
+}
+
+/// What the monitor asks of the machine around the processor.
+///
+/// All calls come from the vCPU's own thread.
+pub trait Platform {
+    /// Reads `size` (1, 2 or 4) bytes from a port; bits above are zero.
+    fn port_read(&mut self, port: u16, size: u8) -> u32;
+
+    /// Writes `size` (1, 2 or 4) bytes to a port.
+    fn port_write(&mut self, port: u16, size: u8, value: u32);
+
+    /// Reads device memory (1 to 64 bytes); called once for each guest access.
+    /// Where nothing answers, bytes read as FFh.
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]);
+
+    /// Writes device memory (1 to 64 bytes); called once for each guest access.
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]);
+
+    /// Reads an MSR that belongs to the machine (local APIC base, TSC deadline ...).
+    /// `None`: not the machine's.
+    fn msr_read(&mut self, index: u32) -> Option<u64>;
+
+    /// Writes an MSR that belongs to the machine. `None`: not the machine's;
+    /// `Some(false)`: the value is refused with #GP(0).
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool>;
+
+    /// Whether a maskable interrupt waits for the processor (INTR is asserted).
+    fn interrupt_pending(&mut self) -> bool;
+
+    /// Acknowledges the waiting interrupt and returns its vector; `None` if it went away.
+    fn acknowledge_interrupt(&mut self) -> Option<u8>;
+
+    /// Takes a non-maskable interrupt, if one waits.
+    fn take_nmi(&mut self) -> bool;
+
+    /// Guest time now.
+    fn now(&self) -> GuestTime;
+
+    /// When the machine next needs [`Platform::advance`], if ever.
+    fn next_deadline(&self) -> Option<GuestTime>;
+
+    /// Lets timers fire up to the present and takes in what came from outside.
+    fn advance(&mut self);
+
+    /// The guest's time-stamp counter, with no processor offset applied.
+    fn time_stamp(&self) -> u64;
+
+    /// A20 is enabled.
+    fn a20_enabled(&self) -> bool;
+
+    /// A stop was requested since the last call.
+    fn take_stop_request(&mut self) -> Option<StopRequest>;
+
+    /// FERR# is asserted: an x87 error with CR0.NE clear (goes to IRQ 13).
+    fn signal_fpu_error(&mut self);
+}
+
+/// What translations to forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TranslationChange {
+    /// CR3 was loaded: all but global pages.
+    AddressSpace,
+    /// Everything, global pages too (CR0.PG, CR4.PAE/PSE/PGE changes ...).
+    Everything,
+    /// One linear page, global or not (INVLPG).
+    Page(u64),
+}
+
+/// What an emulated instruction may touch beside the registers: memory through
+/// segmentation-free linear addresses, ports, and the monitor's translation caches.
+///
+/// Every memory call checks the *whole* range first (all pages, with accessed and
+/// dirty bits set as the processor would), and moves data only if the range is good.
+pub trait Environment {
+    /// The machine, for ports and MSRs.
+    fn platform(&mut self) -> &mut dyn Platform;
+
+    /// Reads guest memory at a linear address.
+    ///
+    /// # Errors
+    /// The page fault for the first byte that cannot be read.
+    fn read(
+        &mut self,
+        state: &CpuState,
+        address: tollgate_x86::LinearAddress,
+        data: &mut [u8],
+        privilege: tollgate_x86::paging::Privilege,
+    ) -> Result<(), Exception>;
+
+    /// Writes guest memory at a linear address.
+    ///
+    /// # Errors
+    /// The page fault for the first byte that cannot be written; nothing was written.
+    fn write(
+        &mut self,
+        state: &CpuState,
+        address: tollgate_x86::LinearAddress,
+        data: &[u8],
+        privilege: tollgate_x86::paging::Privilege,
+    ) -> Result<(), Exception>;
+
+    /// Checks that `size` bytes could be written, without writing.
+    ///
+    /// # Errors
+    /// The page fault for the first byte that cannot be written.
+    fn probe_write(
+        &mut self,
+        state: &CpuState,
+        address: tollgate_x86::LinearAddress,
+        size: u32,
+        privilege: tollgate_x86::paging::Privilege,
+    ) -> Result<(), Exception>;
+
+    /// Guest RAM behind a linear address, for bulk string moves: host pointer and how
+    /// many contiguous bytes (1 to 4096, never past the page) may be accessed there.
+    /// `Ok(None)`: not plain RAM (a device, or a page that holds translated code and is
+    /// to be written); use [`Environment::read`] or [`Environment::write`].
+    ///
+    /// The pointer is valid until the next call of any method of this trait.
+    ///
+    /// # Errors
+    /// The page fault for the first byte.
+    fn ram(
+        &mut self,
+        state: &CpuState,
+        address: tollgate_x86::LinearAddress,
+        kind: tollgate_x86::paging::AccessKind,
+        privilege: tollgate_x86::paging::Privilege,
+    ) -> Result<Option<(*mut u8, u32)>, Exception>;
+
+    /// Reads 8 bytes of physical memory (PDPTEs). All ones outside memory.
+    fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64;
+
+    /// Cached translations must be forgotten.
+    fn translations_changed(&mut self, change: TranslationChange);
+
+    /// Makes `state.vector` hold the guest's x87/SSE/AVX registers, which may still
+    /// be live in host registers. Call before reading or writing `state.vector`.
+    fn sync_vector_state(&mut self, state: &mut CpuState);
+
+    /// Something that somebody else waits for is due (an interrupt, a stop): long
+    /// repeated instructions stop at the next iteration when this is true.
+    fn is_interrupted(&self) -> bool;
+}

@@ -1,0 +1,139 @@
+//! Exceptions and their vectors (SDM volume 3, 6.3 to 6.15).
+
+use crate::address::LinearAddress;
+
+/// Architectural exception vectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "each name is the manual's")]
+pub enum Vector {
+    DivideError = 0,
+    Debug = 1,
+    NonMaskableInterrupt = 2,
+    Breakpoint = 3,
+    Overflow = 4,
+    BoundRange = 5,
+    InvalidOpcode = 6,
+    DeviceNotAvailable = 7,
+    DoubleFault = 8,
+    CoprocessorOverrun = 9,
+    InvalidTss = 10,
+    SegmentNotPresent = 11,
+    StackFault = 12,
+    GeneralProtection = 13,
+    PageFault = 14,
+    FloatingPoint = 16,
+    AlignmentCheck = 17,
+    MachineCheck = 18,
+    SimdFloatingPoint = 19,
+}
+
+impl Vector {
+    /// Whether delivery pushes an error code (SDM volume 3, table 6-1).
+    pub const fn has_error_code(self) -> bool {
+        matches!(
+            self,
+            Vector::DoubleFault
+                | Vector::InvalidTss
+                | Vector::SegmentNotPresent
+                | Vector::StackFault
+                | Vector::GeneralProtection
+                | Vector::PageFault
+                | Vector::AlignmentCheck
+        )
+    }
+}
+
+bitflags::bitflags! {
+    /// Error code of a page fault (SDM volume 3, 4.7).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct PageFaultCode: u32 {
+        /// A present translation forbade the access; clear: not present.
+        const PRESENT = 1;
+        /// The access was a write.
+        const WRITE = 2;
+        /// The access was made at user privilege.
+        const USER = 4;
+        /// A reserved bit was set in a paging-structure entry.
+        const RESERVED = 8;
+        /// The access was an instruction fetch (only with NX or SMEP).
+        const FETCH = 16;
+    }
+}
+
+/// A fault, trap or abort on its way to the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exception {
+    /// Which exception.
+    pub vector: Vector,
+    /// Pushed after the return address by the vectors that have one.
+    pub error_code: u32,
+    /// The faulting linear address of a page fault; goes to CR2 at delivery.
+    pub address: Option<LinearAddress>,
+}
+
+impl Exception {
+    /// An exception without an error code, or with error code zero.
+    pub const fn new(vector: Vector) -> Self {
+        Self {
+            vector,
+            error_code: 0,
+            address: None,
+        }
+    }
+
+    /// #UD.
+    pub const fn invalid_opcode() -> Self {
+        Self::new(Vector::InvalidOpcode)
+    }
+
+    /// #NM.
+    pub const fn device_not_available() -> Self {
+        Self::new(Vector::DeviceNotAvailable)
+    }
+
+    /// #GP with an error code (zero or a selector without its RPL).
+    pub const fn general_protection(error_code: u32) -> Self {
+        Self {
+            vector: Vector::GeneralProtection,
+            error_code,
+            address: None,
+        }
+    }
+
+    /// #SS with an error code.
+    pub const fn stack_fault(error_code: u32) -> Self {
+        Self {
+            vector: Vector::StackFault,
+            error_code,
+            address: None,
+        }
+    }
+
+    /// #NP with an error code.
+    pub const fn segment_not_present(error_code: u32) -> Self {
+        Self {
+            vector: Vector::SegmentNotPresent,
+            error_code,
+            address: None,
+        }
+    }
+
+    /// #TS with an error code.
+    pub const fn invalid_tss(error_code: u32) -> Self {
+        Self {
+            vector: Vector::InvalidTss,
+            error_code,
+            address: None,
+        }
+    }
+
+    /// #PF at `address`.
+    pub const fn page_fault(address: LinearAddress, code: PageFaultCode) -> Self {
+        Self {
+            vector: Vector::PageFault,
+            error_code: code.bits(),
+            address: Some(address),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Architecture facts about x86 processors, with no knowledge of the monitor.
+//!
+//! Everything here follows the Intel 64 and IA-32 Architectures Software
+//! Developer's Manual ("SDM"); sections are named where a rule is subtle.
+
+pub mod address;
+pub mod descriptor;
+pub mod exception;
+pub mod flags;
+pub mod paging;
+pub mod registers;
+pub mod state;
+
+pub use address::{LinearAddress, PhysicalAddress};
+pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector};
+pub use exception::{Exception, Vector};
+pub use flags::Flags;
+pub use registers::{Cr0, Cr4, Efer, Gpr};
+pub use state::CpuState;

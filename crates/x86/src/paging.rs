@@ -1,0 +1,544 @@
+//! The page walker: one for 2-level, PAE and 4-level paging (SDM volume 3, chapter 4).
+//!
+//! The walk checks rights as the processor would, sets accessed and dirty bits,
+//! and says what it found; it never touches anything but paging structures.
+
+use crate::address::{LinearAddress, PhysicalAddress};
+use crate::exception::{Exception, PageFaultCode};
+use crate::registers::{Cr0, Cr4, Efer};
+use crate::state::CpuState;
+
+/// What the walker reads and updates paging structures through. Addresses are
+/// naturally aligned; reads outside memory yield all ones.
+pub trait PageTableMemory {
+    /// Reads a 4-byte entry.
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32;
+    /// Reads an 8-byte entry.
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64;
+    /// Sets `bits` (accessed, dirty) in the low half of the entry.
+    fn set_bits(&mut self, address: PhysicalAddress, bits: u32);
+}
+
+/// What an access wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessKind {
+    /// Data read.
+    Read,
+    /// Data write, or the read of a read-modify-write.
+    Write,
+    /// Instruction fetch.
+    Fetch,
+}
+
+/// Who accesses: paging knows only supervisor (CPL 0-2, and implicit system
+/// accesses) and user (CPL 3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Privilege {
+    /// CPL 0 to 2, or an implicit access to a descriptor table or TSS.
+    Supervisor,
+    /// CPL 3.
+    User,
+}
+
+impl Privilege {
+    /// The privilege of data accesses at this CPL.
+    pub const fn of_cpl(cpl: u8) -> Self {
+        if cpl == 3 {
+            Privilege::User
+        } else {
+            Privilege::Supervisor
+        }
+    }
+}
+
+/// A successful translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Translation {
+    /// Physical address of the byte asked for.
+    pub physical: PhysicalAddress,
+    /// Bytes mapped by the leaf entry: 4 KiB, 2 MiB, 4 MiB or 1 GiB.
+    pub page_size: u64,
+    /// A write by the same privilege would need no further walk: allowed, and D is set.
+    pub writable_now: bool,
+    /// User accesses are allowed.
+    pub user: bool,
+    /// The leaf entry is global and CR4.PGE is set.
+    pub global: bool,
+}
+
+/// The registers that steer a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PagingRegisters {
+    cr0: Cr0,
+    cr4: Cr4,
+    efer: Efer,
+    cr3: u64,
+    pdpte: [u64; 4],
+    a20_mask: u64,
+}
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const GLOBAL: u64 = 1 << 8;
+const NO_EXECUTE: u64 = 1 << 63;
+
+/// Physical address bits offered to guests (CPUID 8000_0008h).
+pub const PHYSICAL_ADDRESS_BITS: u32 = 40;
+const ADDRESS_MASK: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
+/// Bits that must be zero in 8-byte entries above the physical address width.
+const RESERVED_HIGH: u64 = ((1 << 52) - 1) & !((1 << PHYSICAL_ADDRESS_BITS) - 1);
+/// PAE entries additionally reserve bits 52 to 62.
+const RESERVED_PAE: u64 = RESERVED_HIGH | (0x7ff << 52);
+
+/// One level of a walk: where the index lies and whether a leaf may sit here.
+struct Level {
+    shift: u32,
+    index_bits: u32,
+    may_be_large: bool,
+}
+
+impl PagingRegisters {
+    /// Takes the registers from a processor.
+    pub fn of(state: &CpuState) -> Self {
+        Self {
+            cr0: state.cr0(),
+            cr4: state.cr4(),
+            efer: state.efer(),
+            cr3: state.cr3,
+            pdpte: state.pdpte,
+            a20_mask: state.a20_mask,
+        }
+    }
+
+    fn uses_wide_entries(&self) -> bool {
+        self.cr4.contains(Cr4::PAE)
+    }
+
+    fn no_execute_enabled(&self) -> bool {
+        self.uses_wide_entries() && self.efer.contains(Efer::NXE)
+    }
+
+    /// Translates one address. The access must not cross a page.
+    ///
+    /// # Errors
+    /// The page fault that the processor would raise.
+    pub fn walk<M: PageTableMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Translation, Exception> {
+        if !self.cr0.contains(Cr0::PG) {
+            return Ok(Translation {
+                physical: PhysicalAddress(linear.0 & self.a20_mask),
+                page_size: 4096,
+                writable_now: true,
+                user: true,
+                global: false,
+            });
+        }
+        if !self.uses_wide_entries() {
+            let levels = [
+                Level {
+                    shift: 22,
+                    index_bits: 10,
+                    may_be_large: self.cr4.contains(Cr4::PSE),
+                },
+                Level {
+                    shift: 12,
+                    index_bits: 10,
+                    may_be_large: false,
+                },
+            ];
+            return self.walk_levels(
+                memory,
+                linear,
+                kind,
+                privilege,
+                self.cr3 & 0xffff_f000,
+                &levels,
+            );
+        }
+        if self.efer.contains(Efer::LMA) {
+            let levels = [
+                Level {
+                    shift: 39,
+                    index_bits: 9,
+                    may_be_large: false,
+                },
+                Level {
+                    shift: 30,
+                    index_bits: 9,
+                    may_be_large: true,
+                },
+                Level {
+                    shift: 21,
+                    index_bits: 9,
+                    may_be_large: true,
+                },
+                Level {
+                    shift: 12,
+                    index_bits: 9,
+                    may_be_large: false,
+                },
+            ];
+            return self.walk_levels(
+                memory,
+                linear,
+                kind,
+                privilege,
+                self.cr3 & ADDRESS_MASK,
+                &levels,
+            );
+        }
+        let pdpte = self.pdpte[(linear.0 >> 30 & 3) as usize];
+        if pdpte & PRESENT == 0 {
+            return Err(self.fault(linear, kind, privilege, PageFaultCode::empty()));
+        }
+        let levels = [
+            Level {
+                shift: 21,
+                index_bits: 9,
+                may_be_large: true,
+            },
+            Level {
+                shift: 12,
+                index_bits: 9,
+                may_be_large: false,
+            },
+        ];
+        self.walk_levels(
+            memory,
+            linear,
+            kind,
+            privilege,
+            pdpte & ADDRESS_MASK,
+            &levels,
+        )
+    }
+
+    fn fault(
+        &self,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+        mut code: PageFaultCode,
+    ) -> Exception {
+        code.set(PageFaultCode::WRITE, kind == AccessKind::Write);
+        code.set(PageFaultCode::USER, privilege == Privilege::User);
+        let fetch_reported = self.no_execute_enabled() || self.cr4.contains(Cr4::SMEP);
+        code.set(
+            PageFaultCode::FETCH,
+            kind == AccessKind::Fetch && fetch_reported,
+        );
+        Exception::page_fault(linear, code)
+    }
+
+    fn read_entry<M: PageTableMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        table: u64,
+        index: u64,
+    ) -> (PhysicalAddress, u64) {
+        if self.uses_wide_entries() {
+            let address = PhysicalAddress((table + index * 8) & self.a20_mask);
+            (address, memory.read_u64(address))
+        } else {
+            let address = PhysicalAddress((table + index * 4) & self.a20_mask);
+            (address, u64::from(memory.read_u32(address)))
+        }
+    }
+
+    /// Bits that must be zero in this entry, which maps or references at `shift`.
+    fn reserved_bits(&self, shift: u32, large: bool) -> u64 {
+        if !self.uses_wide_entries() {
+            // PSE-36 is not offered: bits 13 to 21 of a 4 MiB entry are reserved.
+            return if large { 0x003f_e000 } else { 0 };
+        }
+        let mut reserved = if self.efer.contains(Efer::LMA) {
+            RESERVED_HIGH
+        } else {
+            RESERVED_PAE
+        };
+        if !self.efer.contains(Efer::NXE) {
+            reserved |= NO_EXECUTE;
+        }
+        if large {
+            reserved |= ((1 << shift) - 1) & !0x1fff;
+        }
+        reserved
+    }
+
+    fn walk_levels<M: PageTableMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+        root: u64,
+        levels: &[Level],
+    ) -> Result<Translation, Exception> {
+        let mut table = root;
+        let (mut writable, mut user, mut executable) = (true, true, true);
+        let mut path = [(PhysicalAddress(0), 0u64); 4];
+        for (depth, level) in levels.iter().enumerate() {
+            let index = (linear.0 >> level.shift) & ((1 << level.index_bits) - 1);
+            let (address, entry) = self.read_entry(memory, table, index);
+            path[depth] = (address, entry);
+            if entry & PRESENT == 0 {
+                return Err(self.fault(linear, kind, privilege, PageFaultCode::empty()));
+            }
+            let leaf = level.shift == 12 || (level.may_be_large && entry & LARGE != 0);
+            let large = leaf && level.shift != 12;
+            let mut reserved = self.reserved_bits(level.shift, large);
+            if self.efer.contains(Efer::LMA) && level.shift == 39 {
+                reserved |= LARGE;
+            }
+            if entry & reserved != 0 {
+                return Err(self.fault(
+                    linear,
+                    kind,
+                    privilege,
+                    PageFaultCode::PRESENT | PageFaultCode::RESERVED,
+                ));
+            }
+            writable &= entry & WRITABLE != 0;
+            user &= entry & USER != 0;
+            executable &= !(self.no_execute_enabled() && entry & NO_EXECUTE != 0);
+            if !leaf {
+                table = if self.uses_wide_entries() {
+                    entry & ADDRESS_MASK
+                } else {
+                    entry & 0xffff_f000
+                };
+                continue;
+            }
+            if !self.allows(kind, privilege, writable, user, executable) {
+                return Err(self.fault(linear, kind, privilege, PageFaultCode::PRESENT));
+            }
+            for (address, entry) in &path[..depth] {
+                if entry & ACCESSED == 0 {
+                    memory.set_bits(*address, ACCESSED as u32);
+                }
+            }
+            let wanted = if kind == AccessKind::Write {
+                ACCESSED | DIRTY
+            } else {
+                ACCESSED
+            };
+            if entry & wanted != wanted {
+                memory.set_bits(address, wanted as u32);
+            }
+            let dirty = (entry | wanted) & DIRTY != 0;
+            let page_size = 1u64 << level.shift;
+            let frame_mask = if self.uses_wide_entries() {
+                ADDRESS_MASK
+            } else {
+                0xffff_f000
+            };
+            let physical = (entry & frame_mask & !(page_size - 1)) | (linear.0 & (page_size - 1));
+            return Ok(Translation {
+                physical: PhysicalAddress(physical & self.a20_mask),
+                page_size,
+                writable_now: dirty
+                    && self.allows(AccessKind::Write, privilege, writable, user, executable),
+                user,
+                global: entry & GLOBAL != 0 && self.cr4.contains(Cr4::PGE),
+            });
+        }
+        unreachable!("the last level is always a leaf")
+    }
+
+    /// Access rights (SDM volume 3, 4.6.1). SMAP is not offered.
+    fn allows(
+        &self,
+        kind: AccessKind,
+        privilege: Privilege,
+        writable: bool,
+        user: bool,
+        executable: bool,
+    ) -> bool {
+        match (privilege, kind) {
+            (Privilege::User, AccessKind::Read) => user,
+            (Privilege::User, AccessKind::Write) => user && writable,
+            (Privilege::User, AccessKind::Fetch) => user && executable,
+            (Privilege::Supervisor, AccessKind::Read) => true,
+            (Privilege::Supervisor, AccessKind::Write) => writable || !self.cr0.contains(Cr0::WP),
+            (Privilege::Supervisor, AccessKind::Fetch) => {
+                executable && !(user && self.cr4.contains(Cr4::SMEP))
+            }
+        }
+    }
+}
+
+/// Whether a PDPTE would be refused by MOV CR3 or MOV CR0/CR4 in PAE mode
+/// (SDM volume 3, 4.4.1): a present entry with a reserved bit set.
+pub const fn pdpte_is_invalid(entry: u64) -> bool {
+    entry & PRESENT != 0 && entry & (RESERVED_PAE | NO_EXECUTE | 0x1e6) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[derive(Default)]
+    struct Tables(HashMap<u64, u64>);
+
+    impl PageTableMemory for Tables {
+        fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+            self.0.get(&address.0).copied().unwrap_or(0) as u32
+        }
+        fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+            self.0.get(&address.0).copied().unwrap_or(0)
+        }
+        fn set_bits(&mut self, address: PhysicalAddress, bits: u32) {
+            *self.0.get_mut(&address.0).unwrap() |= u64::from(bits);
+        }
+    }
+
+    fn registers(cr0: Cr0, cr4: Cr4, efer: Efer) -> PagingRegisters {
+        let mut state = CpuState::at_reset();
+        state.cr0 = (cr0 | Cr0::PE | Cr0::PG).bits();
+        state.cr4 = cr4.bits();
+        state.efer = efer.bits();
+        state.cr3 = 0x1000;
+        state.pdpte[0] = 0x2001;
+        PagingRegisters::of(&state)
+    }
+
+    #[test]
+    fn a_read_sets_accessed_and_a_write_sets_dirty() {
+        let mut tables = Tables::default();
+        tables.0.insert(0x1000, 0x2003);
+        tables.0.insert(0x2014, 0x7003);
+        let walk = registers(Cr0::empty(), Cr4::empty(), Efer::empty());
+        let read = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x5123),
+                AccessKind::Read,
+                Privilege::Supervisor,
+            )
+            .unwrap();
+        assert_eq!(read.physical, PhysicalAddress(0x7123));
+        assert!(!read.writable_now);
+        assert_eq!(tables.0[&0x1000], 0x2023);
+        assert_eq!(tables.0[&0x2014], 0x7023);
+        let write = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x5123),
+                AccessKind::Write,
+                Privilege::Supervisor,
+            )
+            .unwrap();
+        assert!(write.writable_now);
+        assert_eq!(tables.0[&0x2014], 0x7063);
+    }
+
+    #[test]
+    fn user_access_to_a_supervisor_page_is_a_protection_fault_and_sets_nothing() {
+        let mut tables = Tables::default();
+        tables.0.insert(0x1000, 0x2007);
+        tables.0.insert(0x2014, 0x7003);
+        let walk = registers(Cr0::WP, Cr4::empty(), Efer::empty());
+        let fault = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x5123),
+                AccessKind::Write,
+                Privilege::User,
+            )
+            .unwrap_err();
+        assert_eq!(fault.error_code, 7);
+        assert_eq!(fault.address, Some(LinearAddress(0x5123)));
+        assert_eq!(tables.0[&0x1000], 0x2007);
+    }
+
+    #[test]
+    fn write_protection_binds_the_supervisor_only_with_wp() {
+        let mut tables = Tables::default();
+        tables.0.insert(0x1000, 0x2003);
+        tables.0.insert(0x2014, 0x7001);
+        let free = registers(Cr0::empty(), Cr4::empty(), Efer::empty());
+        assert!(
+            free.walk(
+                &mut tables,
+                LinearAddress(0x5000),
+                AccessKind::Write,
+                Privilege::Supervisor
+            )
+            .is_ok()
+        );
+        let bound = registers(Cr0::WP, Cr4::empty(), Efer::empty());
+        let fault = bound
+            .walk(
+                &mut tables,
+                LinearAddress(0x5000),
+                AccessKind::Write,
+                Privilege::Supervisor,
+            )
+            .unwrap_err();
+        assert_eq!(fault.error_code, 3);
+    }
+
+    #[test]
+    fn four_mebibyte_pages_need_pse_and_reserve_bits_13_to_21() {
+        let mut tables = Tables::default();
+        tables.0.insert(0x1004, 0x0080_0083);
+        let walk = registers(Cr0::empty(), Cr4::PSE, Efer::empty());
+        let found = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x0041_2345),
+                AccessKind::Read,
+                Privilege::Supervisor,
+            )
+            .unwrap();
+        assert_eq!(found.physical, PhysicalAddress(0x0081_2345));
+        assert_eq!(found.page_size, 4 << 20);
+        tables.0.insert(0x1004, 0x0080_2083);
+        let fault = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x0041_2345),
+                AccessKind::Read,
+                Privilege::Supervisor,
+            )
+            .unwrap_err();
+        assert_eq!(fault.error_code, 9);
+    }
+
+    #[test]
+    fn no_execute_faults_a_fetch_with_the_fetch_bit() {
+        let mut tables = Tables::default();
+        tables.0.insert(0x2000, 0x3003);
+        tables.0.insert(0x3028, 0x7003 | NO_EXECUTE);
+        let walk = registers(Cr0::empty(), Cr4::PAE, Efer::NXE);
+        let fault = walk
+            .walk(
+                &mut tables,
+                LinearAddress(0x5000),
+                AccessKind::Fetch,
+                Privilege::Supervisor,
+            )
+            .unwrap_err();
+        assert_eq!(fault.error_code, 0x11);
+        let without = registers(Cr0::empty(), Cr4::PAE, Efer::empty());
+        let reserved = without
+            .walk(
+                &mut tables,
+                LinearAddress(0x5000),
+                AccessKind::Read,
+                Privilege::Supervisor,
+            )
+            .unwrap_err();
+        assert_eq!(reserved.error_code, 9);
+    }
+}

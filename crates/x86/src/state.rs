@@ -1,0 +1,302 @@
+//! The architectural state of one processor.
+//!
+//! Plain data, `repr(C)`: generated code reaches its fields by offset. At every
+//! instruction boundary that the monitor sees, this structure is exact.
+
+use crate::descriptor::{Segment, SegmentRegister, Selector};
+use crate::flags::Flags;
+use crate::registers::{Cr0, Cr4, Efer, Gpr};
+use serde::{Deserialize, Serialize};
+
+/// GDTR or IDTR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[repr(C)]
+pub struct TableRegister {
+    /// Linear address of the table.
+    pub base: u64,
+    /// Last valid byte offset.
+    pub limit: u16,
+}
+
+/// What the processor does at the next boundary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum Activity {
+    /// Executes instructions.
+    #[default]
+    Running,
+    /// Waits for an interrupt (HLT).
+    Halted,
+    /// Triple fault: waits for a reset.
+    Shutdown,
+}
+
+/// Bytes of the standard-format XSAVE area for x87, SSE and AVX (SDM volume 1, 13.4).
+pub const XSAVE_SIZE: usize = 832;
+
+/// x87, MMX, SSE and AVX registers in XSAVE's standard format.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub struct VectorState(pub [u8; XSAVE_SIZE]);
+
+impl VectorState {
+    /// The state after reset with FNINIT and MXCSR's default (1F80h).
+    pub fn initial() -> Self {
+        let mut bytes = [0; XSAVE_SIZE];
+        bytes[0..2].copy_from_slice(&0x037fu16.to_le_bytes());
+        bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        // XSTATE_BV: x87 and SSE hold the values above, AVX its initial state.
+        bytes[512..520].copy_from_slice(&3u64.to_le_bytes());
+        Self(bytes)
+    }
+}
+
+impl Serialize for VectorState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for VectorState {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        let length = bytes.len();
+        let array = bytes
+            .try_into()
+            .map_err(|_| serde::de::Error::invalid_length(length, &"832 bytes of XSAVE state"))?;
+        Ok(Self(array))
+    }
+}
+
+/// Version of [`CpuState`]'s layout in saved files.
+pub const CPU_STATE_VERSION: u32 = 1;
+
+/// Registers of one processor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(C)]
+pub struct CpuState {
+    /// General registers, indexed by [`Gpr`].
+    pub gpr: [u64; 16],
+    /// Instruction pointer: offset in CS.
+    pub rip: u64,
+    /// EFLAGS without the reserved bit 1 (see [`Flags::image`]).
+    pub flags: u64,
+    /// ES, CS, SS, DS, FS, GS.
+    pub segments: [Segment; 6],
+    /// Local descriptor table register.
+    pub ldtr: Segment,
+    /// Task register.
+    pub tr: Segment,
+    /// Global descriptor table register.
+    pub gdtr: TableRegister,
+    /// Interrupt descriptor table register.
+    pub idtr: TableRegister,
+    /// CR0, see [`Cr0`].
+    pub cr0: u64,
+    /// Page-fault linear address.
+    pub cr2: u64,
+    /// Page-table root and flags.
+    pub cr3: u64,
+    /// CR4, see [`Cr4`].
+    pub cr4: u64,
+    /// The four PDPTEs that PAE paging keeps in registers (SDM volume 3, 4.4.1).
+    pub pdpte: [u64; 4],
+    /// XCR0: which extended states are enabled.
+    pub xcr0: u64,
+    /// DR0 to DR7 (4 and 5 unused).
+    pub dr: [u64; 8],
+    /// IA32_EFER, see [`Efer`].
+    pub efer: u64,
+    /// IA32_SYSENTER_CS.
+    pub sysenter_cs: u64,
+    /// IA32_SYSENTER_ESP.
+    pub sysenter_esp: u64,
+    /// IA32_SYSENTER_EIP.
+    pub sysenter_eip: u64,
+    /// IA32_STAR.
+    pub star: u64,
+    /// IA32_LSTAR.
+    pub lstar: u64,
+    /// IA32_CSTAR.
+    pub cstar: u64,
+    /// IA32_FMASK.
+    pub sfmask: u64,
+    /// IA32_KERNEL_GS_BASE.
+    pub kernel_gs_base: u64,
+    /// IA32_TSC_AUX.
+    pub tsc_aux: u64,
+    /// IA32_PAT.
+    pub pat: u64,
+    /// IA32_MISC_ENABLE.
+    pub misc_enable: u64,
+    /// Added to the host's time-stamp counter to get the guest's.
+    pub tsc_offset: u64,
+    /// STI, MOV SS or POP SS was the last instruction: interrupts wait until
+    /// the instruction at this RIP has completed. `u64::MAX`: none.
+    pub shadow_rip: u64,
+    /// Physical address bits that reach memory; bit 20 is clear while A20 is masked.
+    pub a20_mask: u64,
+    /// Running, halted or shut down.
+    pub activity: Activity,
+    /// x87, MMX, SSE, AVX.
+    pub vector: VectorState,
+}
+
+impl CpuState {
+    /// The state after power-up (SDM volume 3, table 9-1): real mode at F000:FFF0.
+    pub fn at_reset() -> Self {
+        let mut code = Segment::real_mode(0xf000, 0);
+        code.base = 0xffff_0000;
+        code.attributes = crate::descriptor::Attributes::from_bits_retain(0x9b);
+        let data = Segment::real_mode(0, 0);
+        let mut segments = [data; 6];
+        segments[SegmentRegister::Cs as usize] = code;
+        Self {
+            gpr: [0; 16],
+            rip: 0xfff0,
+            flags: 0,
+            segments,
+            ldtr: Segment {
+                attributes: crate::descriptor::Attributes::from_bits_retain(0x82),
+                limit: 0xffff,
+                ..Segment::default()
+            },
+            tr: Segment {
+                attributes: crate::descriptor::Attributes::from_bits_retain(0x8b),
+                limit: 0xffff,
+                ..Segment::default()
+            },
+            gdtr: TableRegister {
+                base: 0,
+                limit: 0xffff,
+            },
+            idtr: TableRegister {
+                base: 0,
+                limit: 0xffff,
+            },
+            cr0: 0x6000_0010,
+            cr2: 0,
+            cr3: 0,
+            cr4: 0,
+            pdpte: [0; 4],
+            xcr0: 1,
+            dr: [0, 0, 0, 0, 0, 0, 0xffff_0ff0, 0x400],
+            efer: 0,
+            sysenter_cs: 0,
+            sysenter_esp: 0,
+            sysenter_eip: 0,
+            star: 0,
+            lstar: 0,
+            cstar: 0,
+            sfmask: 0,
+            kernel_gs_base: 0,
+            tsc_aux: 0,
+            pat: 0x0007_0406_0007_0406,
+            misc_enable: 1,
+            tsc_offset: 0,
+            shadow_rip: u64::MAX,
+            a20_mask: u64::MAX,
+            activity: Activity::Running,
+            vector: VectorState::initial(),
+        }
+    }
+
+    /// CR0 as flags.
+    pub fn cr0(&self) -> Cr0 {
+        Cr0::from_bits_retain(self.cr0)
+    }
+
+    /// CR4 as flags.
+    pub fn cr4(&self) -> Cr4 {
+        Cr4::from_bits_retain(self.cr4)
+    }
+
+    /// EFER as flags.
+    pub fn efer(&self) -> Efer {
+        Efer::from_bits_retain(self.efer)
+    }
+
+    /// EFLAGS as flags.
+    pub fn flags(&self) -> Flags {
+        Flags::from_bits_retain(self.flags)
+    }
+
+    /// Replaces EFLAGS; reserved bits are dropped.
+    pub fn set_flags(&mut self, flags: Flags) {
+        self.flags = flags.bits() & Flags::ALL.bits();
+    }
+
+    /// One segment register.
+    pub fn segment(&self, register: SegmentRegister) -> &Segment {
+        &self.segments[register as usize]
+    }
+
+    /// One segment register, to change.
+    pub fn segment_mut(&mut self, register: SegmentRegister) -> &mut Segment {
+        &mut self.segments[register as usize]
+    }
+
+    /// The code segment.
+    pub fn cs(&self) -> &Segment {
+        self.segment(SegmentRegister::Cs)
+    }
+
+    /// The stack segment.
+    pub fn ss(&self) -> &Segment {
+        self.segment(SegmentRegister::Ss)
+    }
+
+    /// Current privilege level: 0 in real mode, 3 in V86 mode, else SS's DPL.
+    pub fn cpl(&self) -> u8 {
+        if !self.is_protected() {
+            0
+        } else if self.is_virtual_8086() {
+            3
+        } else {
+            self.ss().attributes.dpl()
+        }
+    }
+
+    /// CR0.PE is set (V86 mode included).
+    pub fn is_protected(&self) -> bool {
+        self.cr0().contains(Cr0::PE)
+    }
+
+    /// EFLAGS.VM is set in protected mode.
+    pub fn is_virtual_8086(&self) -> bool {
+        self.is_protected() && self.flags().contains(Flags::VM)
+    }
+
+    /// Segment loads form bases by shifting: real mode or V86 mode.
+    pub fn has_real_mode_segments(&self) -> bool {
+        !self.is_protected() || self.flags().contains(Flags::VM)
+    }
+
+    /// CR0.PG is set.
+    pub fn is_paging(&self) -> bool {
+        self.cr0().contains(Cr0::PG)
+    }
+
+    /// A general register.
+    pub fn register(&self, register: Gpr) -> u64 {
+        self.gpr[register as usize]
+    }
+
+    /// Loads a data or stack segment register the way real mode and V86 mode do.
+    /// In real mode only base and selector change (SDM volume 3, 21.1.1).
+    pub fn load_real_mode_segment(&mut self, register: SegmentRegister, selector: u16) {
+        if self.is_virtual_8086() {
+            *self.segment_mut(register) = Segment::real_mode(selector, 3);
+        } else {
+            let segment = self.segment_mut(register);
+            segment.base = u64::from(selector) << 4;
+            segment.selector = Selector(selector);
+            if !segment.is_usable() || register == SegmentRegister::Cs {
+                *segment = Segment {
+                    limit: segment.limit.max(0xffff),
+                    ..Segment::real_mode(selector, 0)
+                };
+            }
+        }
+    }
+}
