@@ -1,1 +1,59 @@
-//! emulate
+//! The instructions that are never copied, executed as the manuals describe them.
+//!
+//! [`execute`] takes one decoded instruction and does what the SDM's pseudo-code
+//! says, on the registers in `CpuState` and whatever else the `Environment` reaches.
+//! Only 16- and 32-bit modes; see each file for what it leaves out.
+//!
+//! The invariant of the whole crate: when an instruction ends in a fault, the
+//! registers are exactly as before it (REP strings keep their progress, as they must).
+
+pub mod bits;
+pub mod control;
+pub mod cpuid;
+pub mod decimal;
+pub mod descriptor_instructions;
+pub mod descriptor_table;
+pub mod exception_delivery;
+pub mod far;
+pub mod fast_call;
+pub mod flag_instructions;
+pub mod gather;
+pub mod interrupt;
+pub mod io;
+pub mod iret;
+pub mod memory_access;
+pub mod msr;
+pub mod operand;
+pub mod privilege_change;
+pub mod segments;
+pub mod stack;
+pub mod stack_access;
+pub mod string;
+pub mod vector_image;
+pub mod vector_state;
+pub mod x87_environment;
+
+mod dispatch;
+mod dispatch_system;
+mod host_string;
+mod string_pointers;
+#[cfg(test)]
+pub(crate) mod test_environment;
+
+pub use dispatch::execute;
+
+/// How an instruction ended that did not fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Done; RIP stands behind the instruction.
+    Next,
+    /// Done; the instruction itself set CS and RIP.
+    Jumped,
+    /// HLT: done, RIP stands behind the instruction, and the processor waits.
+    Halted,
+    /// A repeated string instruction stopped early: registers show its progress, RIP is unchanged.
+    Repeat,
+    /// Something legal that this monitor cannot do: the machine stops with this message.
+    /// The registers are as before the instruction.
+    NotImplemented(&'static str),
+}

@@ -1,1 +1,21 @@
-//! engine
+//! Copy-translation: guest code in, host code out, and the cache that holds it.
+//!
+//! Start with [`translate`] (one block's life), then [`engine`] (all blocks),
+//! [`context`] and [`entry`] (how generated code is entered and left).
+
+pub mod allow_list;
+pub mod assembler;
+pub mod block;
+pub mod code_cache;
+pub mod context;
+pub mod engine;
+pub mod entry;
+pub mod links;
+pub mod mode;
+pub mod signals;
+pub mod translate;
+pub mod vector_registers;
+pub mod verify;
+
+pub use context::Context;
+pub use engine::Engine;

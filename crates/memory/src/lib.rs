@@ -1,1 +1,16 @@
-//! memory
+//! Guest RAM, the physical memory map, and the one gate through which everything
+//! but guest code writes guest memory.
+//!
+//! [`GuestRam`] owns the bytes, [`CodeMap`] knows which of them the translator has
+//! read as code, and [`GuestMemory`] joins the two: a write through it that hits
+//! code is remembered until the monitor has dropped the stale translations.
+
+pub mod code_map;
+pub mod gate;
+pub mod layout;
+pub mod ram;
+
+pub use code_map::{CodeMap, LINE_SIZE};
+pub use gate::{CodeWrite, GuestMemory};
+pub use layout::{MemoryRegion, PhysicalLayout};
+pub use ram::{GuestRam, MemoryError};

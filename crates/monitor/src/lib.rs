@@ -1,1 +1,18 @@
-//! monitor
+//! One vCPU's life: enter guest code, take an exit, handle it, account for it, inject.
+//!
+//! [`vcpu::Vcpu::run`] is the loop; `exits.rs` has one function per kind of exit site,
+//! `slow_path.rs` runs single instructions out of line, `guest_view.rs` and
+//! `surroundings.rs` are memory as the processor and its emulated instructions see it.
+
+mod exits;
+mod fetch;
+pub mod guest_view;
+mod host_timer;
+mod near;
+mod raw;
+mod slow_path;
+pub mod state_dump;
+mod surroundings;
+pub mod vcpu;
+
+pub use vcpu::{Kick, Vcpu, VcpuStop};

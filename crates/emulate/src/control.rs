@@ -1,0 +1,273 @@
+//! Control and debug registers, caches, HLT (SDM volume 3, 2.5 and 2.8).
+//!
+//! Hardware breakpoints are not implemented: a DR7 that enables one ends in
+//! [`Outcome::NotImplemented`].
+
+use crate::Outcome;
+use crate::cpuid::policy;
+use crate::memory_access::SegmentedAddress;
+use crate::operand::{memory_address, read_register, require_cpl0, write_register};
+use iced_x86::{Instruction, Register};
+use tollgate_platform::{Environment, TranslationChange};
+use tollgate_x86::paging::pdpte_is_invalid;
+use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress};
+
+/// CR0 bits that hold what is written; the others read as zero, ET as one.
+const CR0_WRITABLE: Cr0 = Cr0::PE
+    .union(Cr0::MP)
+    .union(Cr0::EM)
+    .union(Cr0::TS)
+    .union(Cr0::NE)
+    .union(Cr0::WP)
+    .union(Cr0::AM)
+    .union(Cr0::NW)
+    .union(Cr0::CD)
+    .union(Cr0::PG);
+
+/// CR4 bits whose change drops all translations, global ones too (SDM volume 3, 4.10.4.1).
+const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SMEP);
+
+/// CR3 bits that locate the PDPTE table of PAE paging (SDM volume 3, table 4-7).
+const CR3_PDPTE_TABLE: u64 = 0xffff_ffe0;
+
+/// DR6: what is writable, and what reads as ones (SDM volume 3, 18.2.3).
+const DR6_WRITABLE: u64 = 0xe00f;
+const DR6_ONES: u64 = 0xffff_0ff0;
+/// DR7: what is writable, and what reads as ones.
+const DR7_WRITABLE: u64 = 0xffff_23ff;
+const DR7_ONES: u64 = 0x400;
+/// DR7: an enabled breakpoint (L0 to G3) or general detect.
+const DR7_ACTIVE: u64 = 0x20ff;
+
+fn refused<T>() -> Result<T, Exception> {
+    Err(Exception::general_protection(0))
+}
+
+/// Reads and checks the four PDPTEs (SDM volume 3, 4.4.1).
+fn read_pdptes(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    cr3: u64,
+) -> Result<[u64; 4], Exception> {
+    let table = cr3 & CR3_PDPTE_TABLE;
+    let mut entries = [0; 4];
+    for (index, entry) in entries.iter_mut().enumerate() {
+        let address = (table + index as u64 * 8) & state.a20_mask;
+        *entry = environment.read_physical_u64(PhysicalAddress(address));
+        if pdpte_is_invalid(*entry) {
+            return refused();
+        }
+    }
+    Ok(entries)
+}
+
+/// Whether these registers select PAE paging.
+fn uses_pae_paging(cr0: Cr0, cr4: Cr4, efer: Efer) -> bool {
+    cr0.contains(Cr0::PG) && cr4.contains(Cr4::PAE) && !efer.contains(Efer::LME)
+}
+
+/// Sets CR0 as MOV CR0 does; LMSW and task switches come here too.
+///
+/// # Errors
+/// #GP(0): paging without protection, NW without CD, or an invalid PDPTE.
+pub fn set_cr0(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    let new = Cr0::from_bits_retain(value) & CR0_WRITABLE | Cr0::ET;
+    if new.contains(Cr0::PG) && !new.contains(Cr0::PE)
+        || new.contains(Cr0::NW) && !new.contains(Cr0::CD)
+    {
+        return refused();
+    }
+    let changed = new ^ state.cr0();
+    let reload = changed.intersects(Cr0::PG | Cr0::CD | Cr0::NW)
+        && uses_pae_paging(new, state.cr4(), state.efer());
+    if reload {
+        state.pdpte = read_pdptes(state, environment, state.cr3)?;
+    }
+    state.cr0 = new.bits();
+    // WP is part of what cached translations allow.
+    if changed.intersects(Cr0::PG | Cr0::WP) {
+        environment.translations_changed(TranslationChange::Everything);
+    }
+    Ok(())
+}
+
+/// Sets CR3 as MOV CR3 does.
+///
+/// # Errors
+/// #GP(0): an invalid PDPTE under PAE paging.
+pub fn set_cr3(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    if uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
+        state.pdpte = read_pdptes(state, environment, value)?;
+    }
+    state.cr3 = value;
+    environment.translations_changed(TranslationChange::AddressSpace);
+    Ok(())
+}
+
+/// Sets CR4 as MOV CR4 does.
+///
+/// # Errors
+/// #GP(0): a bit that CPUID does not offer, or an invalid PDPTE.
+pub fn set_cr4(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    let new = Cr4::from_bits_retain(value);
+    if !policy().cr4_mask().contains(new) {
+        return refused();
+    }
+    let changed = new ^ state.cr4();
+    let flushes = changed.intersects(CR4_FLUSHING);
+    if flushes && uses_pae_paging(state.cr0(), new, state.efer()) {
+        state.pdpte = read_pdptes(state, environment, state.cr3)?;
+    }
+    state.cr4 = new.bits();
+    if flushes {
+        environment.translations_changed(TranslationChange::Everything);
+    }
+    Ok(())
+}
+
+/// MOV to a control register.
+///
+/// # Errors
+/// #UD for CR1, CR5 and above; #GP(0) above CPL 0 and as the setters here say.
+pub fn write_control(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let register = instruction.op0_register();
+    let value = read_register(state, instruction.op1_register());
+    if !matches!(
+        register,
+        Register::CR0 | Register::CR2 | Register::CR3 | Register::CR4
+    ) {
+        return Err(Exception::invalid_opcode());
+    }
+    require_cpl0(state)?;
+    match register {
+        Register::CR0 => set_cr0(state, environment, value)?,
+        Register::CR2 => state.cr2 = value,
+        Register::CR3 => set_cr3(state, environment, value)?,
+        _ => set_cr4(state, environment, value)?,
+    }
+    Ok(Outcome::Next)
+}
+
+/// MOV from a control register.
+///
+/// # Errors
+/// #UD for CR1, CR5 and above; #GP(0) above CPL 0.
+pub fn read_control(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
+    let value = match instruction.op1_register() {
+        Register::CR0 => state.cr0,
+        Register::CR2 => state.cr2,
+        Register::CR3 => state.cr3,
+        Register::CR4 => state.cr4,
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    require_cpl0(state)?;
+    write_register(state, instruction.op0_register(), value);
+    Ok(Outcome::Next)
+}
+
+/// Number of a debug register: DR4 and DR5 are DR6 and DR7 unless CR4.DE is set.
+fn debug_register(state: &CpuState, register: Register) -> Result<usize, Exception> {
+    let number = register.number() & 7;
+    match number {
+        4 | 5 if state.cr4().contains(Cr4::DE) => Err(Exception::invalid_opcode()),
+        4 | 5 => Ok(number + 2),
+        _ => Ok(number),
+    }
+}
+
+/// MOV to a debug register.
+///
+/// # Errors
+/// #GP(0) above CPL 0; #UD for DR4 and DR5 with CR4.DE.
+pub fn write_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
+    let number = debug_register(state, instruction.op0_register())?;
+    require_cpl0(state)?;
+    let value = read_register(state, instruction.op1_register());
+    state.dr[number] = match number {
+        6 => value & DR6_WRITABLE | DR6_ONES,
+        7 if value & DR7_ACTIVE != 0 => {
+            return Ok(Outcome::NotImplemented("hardware breakpoints"));
+        }
+        7 => value & DR7_WRITABLE | DR7_ONES,
+        _ => value,
+    };
+    Ok(Outcome::Next)
+}
+
+/// MOV from a debug register.
+///
+/// # Errors
+/// #GP(0) above CPL 0; #UD for DR4 and DR5 with CR4.DE.
+pub fn read_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
+    let number = debug_register(state, instruction.op1_register())?;
+    require_cpl0(state)?;
+    let value = state.dr[number];
+    write_register(state, instruction.op0_register(), value);
+    Ok(Outcome::Next)
+}
+
+/// CLTS.
+///
+/// # Errors
+/// #GP(0) above CPL 0.
+pub fn clear_task_switched(state: &mut CpuState) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    state.cr0 &= !Cr0::TS.bits();
+    Ok(Outcome::Next)
+}
+
+/// INVLPG. The operand is only an address: no limit or rights are checked.
+///
+/// # Errors
+/// #GP(0) above CPL 0.
+pub fn invalidate_page(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let SegmentedAddress { segment, offset } = memory_address(state, instruction);
+    let mut linear = state.segment(segment).base.wrapping_add(offset);
+    if !state.efer().contains(Efer::LMA) {
+        linear &= 0xffff_ffff;
+    }
+    environment.translations_changed(TranslationChange::Page(linear));
+    Ok(Outcome::Next)
+}
+
+/// INVD and WBINVD: guest caches are the host's, which are coherent.
+///
+/// # Errors
+/// #GP(0) above CPL 0.
+pub fn invalidate_caches(state: &CpuState) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    Ok(Outcome::Next)
+}
+
+/// HLT.
+///
+/// # Errors
+/// #GP(0) above CPL 0.
+pub fn halt(state: &CpuState) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    Ok(Outcome::Halted)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Facts about `control`.
+
+use crate::Outcome;
+use crate::test_environment::{protected_mode, real_mode, run, virtual_8086_mode};
+use tollgate_platform::TranslationChange;
+use tollgate_x86::{Cr0, Cr4, Exception, Gpr};
+
+const MOV_CR0_EAX: [u8; 3] = [0x0f, 0x22, 0xc0];
+const MOV_CR3_EAX: [u8; 3] = [0x0f, 0x22, 0xd8];
+const MOV_CR4_EAX: [u8; 3] = [0x0f, 0x22, 0xe0];
+const MOV_DR7_EAX: [u8; 3] = [0x0f, 0x23, 0xf8];
+const GP: Exception = Exception::general_protection(0);
+
+#[test]
+fn cr0_refuses_paging_without_protection_and_nw_without_cd() {
+    let (mut state, mut environment) = real_mode();
+    for value in [1 << 31, 1 << 29] {
+        state.gpr[0] = value;
+        assert_eq!(run(&mut state, &mut environment, &MOV_CR0_EAX), Err(GP));
+    }
+}
+
+#[test]
+fn cr0_keeps_et_and_drops_reserved_bits() {
+    let (mut state, mut environment) = real_mode();
+    state.gpr[0] = 0x0000_ffc1;
+    assert_eq!(
+        run(&mut state, &mut environment, &MOV_CR0_EAX),
+        Ok(Outcome::Next)
+    );
+    assert_eq!(state.cr0, 0x11);
+    assert!(environment.changes.is_empty());
+}
+
+#[test]
+fn switching_paging_on_flushes_everything() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.gpr[0] = state.cr0 | 1 << 31;
+    assert_eq!(
+        run(&mut state, &mut environment, &MOV_CR0_EAX),
+        Ok(Outcome::Next)
+    );
+    assert_eq!(environment.changes, [TranslationChange::Everything]);
+}
+
+#[test]
+fn pae_paging_loads_pdptes_and_refuses_reserved_bits_in_them() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.cr4 = Cr4::PAE.bits();
+    state.cr3 = 0x8020;
+    environment.put_u64(0x8020, 0x9001);
+    environment.put_u64(0x8038, 0xb001);
+    state.gpr[0] = state.cr0 | Cr0::PG.bits();
+    run(&mut state, &mut environment, &MOV_CR0_EAX).unwrap();
+    assert_eq!(state.pdpte, [0x9001, 0, 0, 0xb001]);
+
+    environment.put_u64(0x8040, 0x9003);
+    state.gpr[0] = 0x8040;
+    assert_eq!(run(&mut state, &mut environment, &MOV_CR3_EAX), Err(GP));
+    assert_eq!(state.cr3, 0x8020);
+    environment.put_u64(0x8040, 0x9002);
+    run(&mut state, &mut environment, &MOV_CR3_EAX).unwrap();
+    assert_eq!(state.pdpte[0], 0x9002);
+}
+
+#[test]
+fn cr3_loads_change_the_address_space() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.gpr[0] = 0x7000;
+    run(&mut state, &mut environment, &MOV_CR3_EAX).unwrap();
+    assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+    assert_eq!(state.cr3, 0x7000);
+}
+
+#[test]
+fn cr4_accepts_only_what_cpuid_offers() {
+    let (mut state, mut environment) = protected_mode(0);
+    for bit in [Cr4::VME, Cr4::DE, Cr4::MCE, Cr4::SMEP, Cr4::PCIDE] {
+        state.gpr[0] = bit.bits();
+        assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), Err(GP));
+    }
+    state.gpr[0] = (Cr4::PGE | Cr4::PSE | Cr4::OSFXSR).bits();
+    run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
+    assert_eq!(environment.changes, [TranslationChange::Everything]);
+    state.gpr[0] |= Cr4::TSD.bits();
+    run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
+    assert_eq!(environment.changes.len(), 1);
+}
+
+#[test]
+fn privileged_instructions_fault_at_cpl_3_and_in_v86_mode() {
+    let codes: [&[u8]; 9] = [
+        &MOV_CR0_EAX,
+        &[0x0f, 0x20, 0xc0],
+        &MOV_DR7_EAX,
+        &[0x0f, 0x21, 0xf8],
+        &[0x0f, 0x06],
+        &[0x0f, 0x01, 0x38],
+        &[0x0f, 0x08],
+        &[0x0f, 0x09],
+        &[0xf4],
+    ];
+    for code in codes {
+        for (mut state, mut environment) in [protected_mode(3), virtual_8086_mode(3)] {
+            assert_eq!(
+                run(&mut state, &mut environment, code),
+                Err(GP),
+                "{code:x?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn absent_control_registers_are_invalid_opcodes() {
+    let (mut state, mut environment) = protected_mode(0);
+    for modrm in [0xc8, 0xe8, 0xf0, 0xf8] {
+        for opcode in [0x20, 0x22] {
+            assert_eq!(
+                run(&mut state, &mut environment, &[0x0f, opcode, modrm]),
+                Err(Exception::invalid_opcode())
+            );
+        }
+    }
+}
+
+#[test]
+fn dr4_and_dr5_are_dr6_and_dr7() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.gpr[0] = 0xffff_ffff;
+    // mov dr4, eax; mov ecx, dr6
+    run(&mut state, &mut environment, &[0x0f, 0x23, 0xe0]).unwrap();
+    run(&mut state, &mut environment, &[0x0f, 0x21, 0xf1]).unwrap();
+    assert_eq!(state.register(Gpr::Rcx), 0xffff_efff);
+    // mov ecx, dr5
+    run(&mut state, &mut environment, &[0x0f, 0x21, 0xe9]).unwrap();
+    assert_eq!(state.register(Gpr::Rcx), 0x400);
+}
+
+#[test]
+fn enabled_breakpoints_are_said_to_be_missing() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.gpr[0] = 0x401;
+    assert_eq!(
+        run(&mut state, &mut environment, &MOV_DR7_EAX),
+        Ok(Outcome::NotImplemented("hardware breakpoints"))
+    );
+    assert_eq!(state.dr[7], 0x400);
+    state.gpr[0] = 0x1_0000;
+    run(&mut state, &mut environment, &MOV_DR7_EAX).unwrap();
+    assert_eq!(state.dr[7], 0x1_0400);
+}
+
+#[test]
+fn invlpg_names_the_linear_page_without_checking_the_limit() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.segments[3].base = 0x1000;
+    state.segments[3].limit = 0;
+    state.gpr[0] = 0xffff_f123;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
+    assert_eq!(environment.changes, [TranslationChange::Page(0x123)]);
+}
+
+#[test]
+fn hlt_waits_behind_itself_and_clts_clears_only_ts() {
+    let (mut state, mut environment) = real_mode();
+    assert_eq!(
+        run(&mut state, &mut environment, &[0xf4]),
+        Ok(Outcome::Halted)
+    );
+    assert_eq!(state.rip, 1);
+    state.cr0 |= (Cr0::TS | Cr0::MP).bits();
+    run(&mut state, &mut environment, &[0x0f, 0x06]).unwrap();
+    assert_eq!(state.cr0 & 0xf, Cr0::MP.bits());
+}
+
+#[test]
+fn what_cpuid_does_not_offer_is_an_invalid_opcode() {
+    let (mut state, mut environment) = protected_mode(0);
+    let codes: [&[u8]; 5] = [
+        &[0x0f, 0x01, 0xc8],             // monitor
+        &[0x0f, 0x01, 0xc9],             // mwait
+        &[0x66, 0x0f, 0x38, 0x82, 0x00], // invpcid
+        &[0x0f, 0xaa],                   // rsm
+        &[0x0f, 0xc7, 0x20],             // xsavec
+    ];
+    for code in codes {
+        assert_eq!(
+            run(&mut state, &mut environment, code),
+            Err(Exception::invalid_opcode()),
+            "{code:x?}"
+        );
+    }
+}

@@ -1,0 +1,471 @@
+//! CPUID: the truth about this virtual machine (SDM volume 2, "CPUID"; AMD's
+//! manual volume 3, appendix E).
+//!
+//! A [`CpuidPolicy`] is the host's own CPUID, cut down to what the monitor can
+//! really execute. The translator copies an instruction only if
+//! [`CpuidPolicy::offers`] says so: what the guest may *see* and what it may
+//! *run* are one list. Two bits depend on the guest's own registers (OSXSAVE) and
+//! on the machine (APIC, TSC deadline); [`execute`] adds those.
+
+mod features;
+
+use crate::Outcome;
+use features::{basic_ecx, basic_edx, extended, structured_ebx};
+use iced_x86::CpuidFeature;
+use std::sync::OnceLock;
+use tollgate_platform::Environment;
+use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
+use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::{CpuState, Cr4, Exception, Gpr};
+
+/// Bit of leaf 6 EAX: the local APIC timer never stops.
+const ARAT: u32 = 1 << 2;
+/// Bit of leaf 8000_0007h EDX: the time-stamp counter runs at a constant rate.
+const INVARIANT_TSC: u32 = 1 << 8;
+/// Bit of leaf 0Dh subleaf 1, EAX.
+const XSAVEOPT: u32 = 1 << 0;
+
+/// State components 0 (x87), 1 (SSE) and 2 (AVX), as XCR0 numbers them.
+const XCR0_X87_SSE: u64 = 3;
+/// The AVX component in XCR0: the upper halves of YMM.
+pub const XCR0_AVX: u64 = 4;
+const LEGACY_AND_HEADER_SIZE: u32 = 576;
+const AVX_COMPONENT_SIZE: u32 = 256;
+
+/// First leaf of the range that hypervisors use.
+const HYPERVISOR_LEAF: u32 = 0x4000_0000;
+/// Time-stamp counter and APIC bus frequency, in kHz.
+const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
+/// What leaf 4000_0000h answers in EBX, ECX, EDX.
+pub const HYPERVISOR_SIGNATURE: &[u8; 12] = b"Tollgate\0\0\0\0";
+/// Frequency at which the local APIC's timer counts undivided, in kHz: one tick a
+/// nanosecond of guest time. The machine's APIC must agree.
+pub const APIC_BUS_KHZ: u32 = 1_000_000;
+
+const LEAF_AMD_CACHES: u32 = 0x8000_001d;
+const LEAF_AMD_TOPOLOGY: u32 = 0x8000_001e;
+const LEAF_AMD_FEATURES_2: u32 = 0x8000_0021;
+/// How many cache subleaves are kept; real processors describe four.
+const CACHE_SUBLEAVES: usize = 8;
+
+/// Who made the host; decides how unknown leaves answer and which MSRs exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vendor {
+    /// "GenuineIntel".
+    Intel,
+    /// "AuthenticAMD" or "HygonGenuine".
+    Amd,
+    /// Anyone else.
+    Other,
+}
+
+/// What CPUID answers and which instructions the guest may run. Plain data,
+/// derived from the host alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuidPolicy {
+    vendor: Vendor,
+    /// EBX, EDX, ECX of leaf 0.
+    vendor_name: [u32; 3],
+    max_basic: u32,
+    max_extended: u32,
+    /// Leaf 1 EAX: family, model, stepping.
+    signature: u32,
+    /// CLFLUSH line size, in units of 8 bytes.
+    line_units: u32,
+    basic_ecx: u32,
+    basic_edx: u32,
+    structured_ebx: u32,
+    extended_ecx: u32,
+    extended_edx: u32,
+    power_edx: u32,
+    /// Leaf 8000_0021h, EAX.
+    amd_features_2: u32,
+    xcr0_mask: u64,
+    offers_xsaveopt: bool,
+    arat: u32,
+    /// Leaf 2 (Intel).
+    cache_descriptors: [u32; 4],
+    /// Leaf 4 (Intel) or 8000_001Dh (AMD), not shared with anybody.
+    caches: [[u32; 4]; CACHE_SUBLEAVES],
+    brand: [[u32; 4]; 3],
+    /// Leaves 8000_0005h and 8000_0006h.
+    amd_caches: [[u32; 4]; 2],
+    /// Leaf 8000_001Ah: hints for the use of vector registers.
+    performance_hints: u32,
+}
+
+/// Executes CPUID on the host.
+fn host_cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let result = core::arch::x86_64::__cpuid_count(leaf, subleaf);
+    [result.eax, result.ebx, result.ecx, result.edx]
+}
+
+/// XCR0 of the host, or 0 if its system does not use XSAVE.
+fn host_xcr0() -> u64 {
+    if host_cpuid(1, 0)[2] & basic_ecx::OSXSAVE == 0 {
+        return 0;
+    }
+    let (low, high): (u32, u32);
+    // SAFETY: OSXSAVE is set, so XGETBV executes at any privilege; XCR0 exists.
+    unsafe {
+        core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high,
+            options(nomem, nostack, preserves_flags));
+    }
+    u64::from(low) | u64::from(high) << 32
+}
+
+impl CpuidPolicy {
+    /// The policy for guests of this host.
+    pub fn of_host() -> Self {
+        Self::derive(host_cpuid, host_xcr0())
+    }
+
+    /// The policy for guests of a host that answers CPUID like `host` and has this XCR0.
+    pub fn derive(host: impl Fn(u32, u32) -> [u32; 4], host_xcr0: u64) -> Self {
+        let [host_max_basic, name_b, name_c, name_d] = host(0, 0);
+        let vendor = match (name_b, name_d, name_c) {
+            (0x756e_6547, 0x4965_6e69, 0x6c65_746e) => Vendor::Intel,
+            (0x6874_7541, 0x6974_6e65, 0x444d_4163) | (0x6f67_7948, 0x6e65_476e, 0x656e_6975) => {
+                Vendor::Amd
+            }
+            _ => Vendor::Other,
+        };
+        let basic = |leaf: u32, subleaf: u32| {
+            if leaf <= host_max_basic {
+                host(leaf, subleaf)
+            } else {
+                [0; 4]
+            }
+        };
+        let host_max_extended = host(0x8000_0000, 0)[0];
+        let extended = |leaf: u32, subleaf: u32| {
+            if host_max_extended >= 0x8000_0000 && leaf <= host_max_extended {
+                host(leaf, subleaf)
+            } else {
+                [0; 4]
+            }
+        };
+        let leaf1 = basic(1, 0);
+        let xsave = leaf1[2] & basic_ecx::XSAVE != 0 && host_xcr0 & XCR0_X87_SSE == XCR0_X87_SSE;
+        let avx = xsave && host_xcr0 & XCR0_AVX != 0 && leaf1[2] & basic_ecx::AVX != 0;
+        let mut basic_ecx_bits = leaf1[2] & basic_ecx::HANDLED;
+        let mut structured = basic(7, 0)[1] & structured_ebx::HANDLED;
+        if !xsave {
+            basic_ecx_bits &= !(basic_ecx::XSAVE);
+        }
+        if !avx {
+            basic_ecx_bits &= !(basic_ecx::AVX | basic_ecx::NEEDS_AVX);
+            structured &= !structured_ebx::NEEDS_AVX;
+        }
+        let leaf_extended = extended(0x8000_0001, 0);
+        let basic_edx_bits =
+            (leaf1[3] | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP) & basic_edx::HANDLED;
+        let mut extended_ecx = leaf_extended[2] & (extended::ECX_LZCNT | extended::ECX_PREFETCHW);
+        // The page walker implements NX whatever the host does.
+        let mut extended_edx = extended::EDX_NX;
+        if vendor == Vendor::Amd {
+            extended_ecx |= leaf_extended[2] & extended::ECX_TOPOLOGY;
+            extended_edx |= leaf_extended[3] & extended::EDX_MMXEXT;
+            extended_edx |= basic_edx_bits & basic_edx::REPEATED_BY_AMD;
+        }
+        let max_basic = if xsave { 0xd } else { 0xb };
+        let max_extended = if vendor == Vendor::Amd {
+            host_max_extended.clamp(0x8000_0008, LEAF_AMD_FEATURES_2)
+        } else {
+            0x8000_0008
+        };
+        let cache_leaf = |subleaf: usize| {
+            let mut leaf = if vendor == Vendor::Amd {
+                extended(LEAF_AMD_CACHES, subleaf as u32)
+            } else {
+                basic(4, subleaf as u32)
+            };
+            // "Shared by" and "cores in the package", both minus one.
+            leaf[0] &= 0x3fff;
+            leaf
+        };
+        Self {
+            vendor,
+            vendor_name: [name_b, name_d, name_c],
+            max_basic,
+            max_extended,
+            signature: leaf1[0],
+            line_units: leaf1[1] >> 8 & 0xff,
+            basic_ecx: basic_ecx_bits | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
+            basic_edx: basic_edx_bits,
+            structured_ebx: structured,
+            extended_ecx,
+            extended_edx,
+            power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
+            amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
+            xcr0_mask: match (xsave, avx) {
+                (false, _) => 0,
+                (true, false) => XCR0_X87_SSE,
+                (true, true) => XCR0_X87_SSE | XCR0_AVX,
+            },
+            offers_xsaveopt: xsave,
+            arat: ARAT,
+            cache_descriptors: basic(2, 0),
+            caches: std::array::from_fn(cache_leaf),
+            brand: std::array::from_fn(|part| extended(0x8000_0002 + part as u32, 0)),
+            amd_caches: [extended(0x8000_0005, 0), extended(0x8000_0006, 0)],
+            performance_hints: extended(0x8000_001a, 0)[0],
+        }
+    }
+
+    /// The host's maker, which is the guest's too.
+    pub fn vendor(&self) -> Vendor {
+        self.vendor
+    }
+
+    /// XCR0 bits that XSETBV accepts; 0 without XSAVE.
+    pub fn xcr0_mask(&self) -> u64 {
+        self.xcr0_mask
+    }
+
+    /// CR4 bits that the guest may set.
+    pub fn cr4_mask(&self) -> Cr4 {
+        let mut mask = Cr4::TSD | Cr4::PCE;
+        mask.set(Cr4::PSE, self.basic_edx & basic_edx::PSE != 0);
+        mask.set(Cr4::PAE, self.basic_edx & basic_edx::PAE != 0);
+        mask.set(Cr4::PGE, self.basic_edx & basic_edx::PGE != 0);
+        mask.set(Cr4::OSFXSR, self.basic_edx & basic_edx::FXSR != 0);
+        mask.set(Cr4::OSXMMEXCPT, self.basic_edx & basic_edx::SSE != 0);
+        mask.set(Cr4::OSXSAVE, self.basic_ecx & basic_ecx::XSAVE != 0);
+        mask
+    }
+
+    /// EAX, EBX, ECX, EDX of a leaf. APIC and TSC deadline are answered as if the
+    /// machine had them; OSXSAVE and the XSAVE size follow `state`.
+    pub fn leaf(&self, state: &CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
+        match leaf {
+            HYPERVISOR_LEAF => {
+                let text = |at: usize| {
+                    let mut word = [0; 4];
+                    word.copy_from_slice(&HYPERVISOR_SIGNATURE[at..at + 4]);
+                    u32::from_le_bytes(word)
+                };
+                [HYPERVISOR_TIMING_LEAF, text(0), text(4), text(8)]
+            }
+            HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
+            0x4000_0001..=0x4000_ffff => [0; 4],
+            0x8000_0000..=0x8000_ffff if leaf <= self.max_extended => {
+                self.extended_leaf(leaf, subleaf)
+            }
+            0..=0xff if leaf <= self.max_basic => self.basic_leaf(state, leaf, subleaf),
+            // Beyond the last leaf AMD answers zeros, Intel the last basic leaf.
+            _ if self.vendor == Vendor::Intel => self.basic_leaf(state, self.max_basic, subleaf),
+            _ => [0; 4],
+        }
+    }
+
+    fn basic_leaf(&self, state: &CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
+        match leaf {
+            0 => {
+                let [b, d, c] = self.vendor_name;
+                [self.max_basic, b, c, d]
+            }
+            1 => {
+                let mut ecx = self.basic_ecx;
+                if state.cr4().contains(Cr4::OSXSAVE) {
+                    ecx |= basic_ecx::OSXSAVE;
+                }
+                // One logical processor with APIC identifier 0.
+                let ebx = self.line_units << 8 | 1 << 16;
+                [self.signature, ebx, ecx, self.basic_edx]
+            }
+            2 => self.cache_descriptors,
+            4 if self.vendor != Vendor::Amd => self.cache(subleaf),
+            6 => [self.arat, 0, 0, 0],
+            7 if subleaf == 0 => [0, self.structured_ebx, 0, 0],
+            0xb => match subleaf {
+                // One thread in the core, one core in the package, x2APIC identifier 0.
+                0 => [0, 1, 1 << 8, 0],
+                1 => [0, 1, 2 << 8 | 1, 0],
+                _ => [0, 0, subleaf & 0xff, 0],
+            },
+            0xd => self.xsave_leaf(state, subleaf),
+            _ => [0; 4],
+        }
+    }
+
+    fn cache(&self, subleaf: u32) -> [u32; 4] {
+        self.caches
+            .get(subleaf as usize)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn xsave_leaf(&self, state: &CpuState, subleaf: u32) -> [u32; 4] {
+        let size = |mask: u64| {
+            if mask & XCR0_AVX != 0 {
+                XSAVE_SIZE as u32
+            } else {
+                LEGACY_AND_HEADER_SIZE
+            }
+        };
+        match subleaf {
+            0 => [
+                self.xcr0_mask as u32,
+                size(state.xcr0),
+                size(self.xcr0_mask),
+                0,
+            ],
+            1 if self.offers_xsaveopt => [XSAVEOPT, 0, 0, 0],
+            2 if self.xcr0_mask & XCR0_AVX != 0 => {
+                [AVX_COMPONENT_SIZE, LEGACY_AND_HEADER_SIZE, 0, 0]
+            }
+            _ => [0; 4],
+        }
+    }
+
+    fn extended_leaf(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
+        let amd = self.vendor == Vendor::Amd;
+        match leaf {
+            0x8000_0000 => {
+                let [b, d, c] = if amd { self.vendor_name } else { [0; 3] };
+                [self.max_extended, b, c, d]
+            }
+            0x8000_0001 => {
+                let signature = if amd { self.signature } else { 0 };
+                [signature, 0, self.extended_ecx, self.extended_edx]
+            }
+            0x8000_0002..=0x8000_0004 => self.brand[(leaf - 0x8000_0002) as usize],
+            0x8000_0005 if amd => self.amd_caches[0],
+            0x8000_0006 => self.amd_caches[1],
+            0x8000_0007 => [0, 0, 0, self.power_edx],
+            // 32 linear address bits, for long mode is not offered; one core.
+            0x8000_0008 => [PHYSICAL_ADDRESS_BITS | 32 << 8, 0, 0, 0],
+            0x8000_001a if amd => [self.performance_hints, 0, 0, 0],
+            LEAF_AMD_CACHES if self.extended_ecx & extended::ECX_TOPOLOGY != 0 => {
+                self.cache(subleaf)
+            }
+            // Identifier 0, one thread in the core, one node: all zero.
+            LEAF_AMD_TOPOLOGY => [0; 4],
+            LEAF_AMD_FEATURES_2 if amd => [self.amd_features_2, 0, 0, 0],
+            _ => [0; 4],
+        }
+    }
+
+    /// Whether the guest may execute instructions of this feature. Modes and
+    /// control registers are the translator's to check.
+    pub fn offers(&self, feature: CpuidFeature) -> bool {
+        use CpuidFeature as F;
+        let edx = |bit: u32| self.basic_edx & bit != 0;
+        let ecx = |bit: u32| self.basic_ecx & bit != 0;
+        let structured = |bit: u32| self.structured_ebx & bit != 0;
+        match feature {
+            F::INTEL8086
+            | F::INTEL186
+            | F::INTEL286
+            | F::INTEL386
+            | F::INTEL486
+            | F::CPUID
+            | F::RDPMC
+            | F::PAUSE
+            // ENDBR is all there is of it, and does nothing where CET is not enabled.
+            | F::CET_IBT
+            | F::MULTIBYTENOP => true,
+            F::FPU | F::FPU287 | F::FPU387 => edx(basic_edx::FPU),
+            F::TSC => edx(basic_edx::TSC),
+            F::MSR => edx(basic_edx::MSR),
+            F::CX8 => edx(basic_edx::CX8),
+            F::SEP => edx(basic_edx::SEP),
+            F::CMOV => edx(basic_edx::CMOV),
+            F::CLFSH => edx(basic_edx::CLFSH),
+            F::MMX => edx(basic_edx::MMX),
+            F::FXSR => edx(basic_edx::FXSR),
+            F::SSE => edx(basic_edx::SSE),
+            F::SSE2 => edx(basic_edx::SSE2),
+            F::SSE3 => ecx(basic_ecx::SSE3),
+            F::PCLMULQDQ => ecx(basic_ecx::PCLMULQDQ),
+            F::SSSE3 => ecx(basic_ecx::SSSE3),
+            F::FMA => ecx(basic_ecx::FMA),
+            F::CMPXCHG16B => ecx(basic_ecx::CX16),
+            F::SSE4_1 => ecx(basic_ecx::SSE4_1),
+            F::SSE4_2 => ecx(basic_ecx::SSE4_2),
+            F::MOVBE => ecx(basic_ecx::MOVBE),
+            F::POPCNT => ecx(basic_ecx::POPCNT),
+            F::AES => ecx(basic_ecx::AES),
+            F::XSAVE => ecx(basic_ecx::XSAVE),
+            F::XSAVEOPT => self.offers_xsaveopt,
+            F::AVX => ecx(basic_ecx::AVX),
+            F::F16C => ecx(basic_ecx::F16C),
+            F::RDRAND => ecx(basic_ecx::RDRAND),
+            F::BMI1 => structured(structured_ebx::BMI1),
+            F::AVX2 => structured(structured_ebx::AVX2),
+            F::BMI2 => structured(structured_ebx::BMI2),
+            F::RDSEED => structured(structured_ebx::RDSEED),
+            F::ADX => structured(structured_ebx::ADX),
+            F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
+            F::SHA => structured(structured_ebx::SHA),
+            F::LZCNT => self.extended_ecx & extended::ECX_LZCNT != 0,
+            F::PREFETCHW => self.extended_ecx & extended::ECX_PREFETCHW != 0,
+            _ => false,
+        }
+    }
+}
+
+/// The policy of this host.
+///
+/// A process-wide value is right here although VM state is never process-wide:
+/// it is derived from the host's processor alone, is the same for every VM in the
+/// process, and never changes.
+pub fn policy() -> &'static CpuidPolicy {
+    static POLICY: OnceLock<CpuidPolicy> = OnceLock::new();
+    POLICY.get_or_init(CpuidPolicy::of_host)
+}
+
+/// The host's time-stamp counter frequency in kHz, measured against the host's
+/// clock for 10 ms when first asked for. Like [`policy`], a fact about the host.
+pub fn host_tsc_khz() -> u32 {
+    static FREQUENCY: OnceLock<u32> = OnceLock::new();
+    *FREQUENCY.get_or_init(|| {
+        let sample = || {
+            // SAFETY: RDTSC is executable in user mode wherever Linux runs us.
+            let ticks = unsafe { core::arch::x86_64::_rdtsc() };
+            (std::time::Instant::now(), ticks)
+        };
+        let (start, start_ticks) = sample();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let (end, end_ticks) = sample();
+        let nanoseconds = end.duration_since(start).as_nanos().max(1);
+        let ticks = u128::from(end_ticks.wrapping_sub(start_ticks));
+        u32::try_from(ticks * 1_000_000 / nanoseconds).unwrap_or(u32::MAX)
+    })
+}
+
+/// CPUID: EAX and ECX choose the leaf, EAX, EBX, ECX, EDX receive it.
+///
+/// # Errors
+/// None today.
+pub fn execute(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
+    let leaf = state.register(Gpr::Rax) as u32;
+    let subleaf = state.register(Gpr::Rcx) as u32;
+    let mut answer = policy().leaf(state, leaf, subleaf);
+    if leaf == 1 {
+        let platform = environment.platform();
+        let apic_enabled = platform
+            .msr_read(crate::msr::APIC_BASE)
+            .is_some_and(|base| base & crate::msr::APIC_BASE_ENABLE != 0);
+        if !apic_enabled {
+            answer[3] &= !basic_edx::APIC;
+        }
+        if !apic_enabled || platform.msr_read(crate::msr::TSC_DEADLINE).is_none() {
+            answer[2] &= !basic_ecx::TSC_DEADLINE;
+        }
+    }
+    for (register, value) in [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx]
+        .into_iter()
+        .zip(answer)
+    {
+        state.gpr[register as usize] = u64::from(value);
+    }
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Decimal adjustment: AAA, AAS, DAA, DAS, AAM, AAD (SDM volume 2).
+//!
+//! Flags that the manual calls undefined stay as they were.
+
+use crate::Outcome;
+use iced_x86::Instruction;
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Vector};
+
+fn ax(state: &CpuState) -> u16 {
+    state.register(Gpr::Rax) as u16
+}
+
+fn set_ax(state: &mut CpuState, value: u16) {
+    let place = &mut state.gpr[Gpr::Rax as usize];
+    *place = *place & !0xffff | u64::from(value);
+}
+
+fn set_al(state: &mut CpuState, value: u8) {
+    set_ax(state, ax(state) & 0xff00 | u16::from(value));
+}
+
+fn change_flags(state: &mut CpuState, changes: &[(Flags, bool)]) {
+    let mut flags = state.flags();
+    for (flag, value) in changes {
+        flags.set(*flag, *value);
+    }
+    state.set_flags(flags);
+}
+
+/// SF, ZF and PF as a result in AL sets them.
+fn set_result_flags(state: &mut CpuState, al: u8) {
+    change_flags(
+        state,
+        &[
+            (Flags::SF, al & 0x80 != 0),
+            (Flags::ZF, al == 0),
+            (Flags::PF, al.count_ones().is_multiple_of(2)),
+        ],
+    );
+}
+
+/// Whether the low digit needs adjustment.
+fn low_digit_overflowed(state: &CpuState) -> bool {
+    ax(state) & 0xf > 9 || state.flags().contains(Flags::AF)
+}
+
+/// AAA and AAS: `delta` is what a carry out of the digit adds to AX.
+fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
+    let adjust = low_digit_overflowed(state);
+    let value = if adjust {
+        ax(state).wrapping_add(delta)
+    } else {
+        ax(state)
+    };
+    set_ax(state, value & 0xff0f);
+    change_flags(state, &[(Flags::AF, adjust), (Flags::CF, adjust)]);
+    Outcome::Next
+}
+
+/// AAA.
+pub fn ascii_adjust_after_addition(state: &mut CpuState) -> Outcome {
+    adjust_ascii(state, 0x106)
+}
+
+/// AAS.
+pub fn ascii_adjust_after_subtraction(state: &mut CpuState) -> Outcome {
+    // AX - 6, then AH - 1.
+    adjust_ascii(state, 0x106u16.wrapping_neg())
+}
+
+/// DAA and DAS: `add` chooses the direction.
+fn adjust_decimal(state: &mut CpuState, add: bool) -> Outcome {
+    let old = ax(state) as u8;
+    let old_carry = state.flags().contains(Flags::CF);
+    let step = |value: u8, amount: u8| {
+        if add {
+            value.overflowing_add(amount)
+        } else {
+            value.overflowing_sub(amount)
+        }
+    };
+    let (mut al, mut carry) = (old, false);
+    let low = low_digit_overflowed(state);
+    if low {
+        let (adjusted, overflow) = step(al, 6);
+        al = adjusted;
+        carry = old_carry || overflow;
+    }
+    if old > 0x99 || old_carry {
+        al = step(al, 0x60).0;
+        carry = true;
+    } else if add {
+        carry = false;
+    }
+    set_al(state, al);
+    change_flags(state, &[(Flags::AF, low), (Flags::CF, carry)]);
+    set_result_flags(state, al);
+    Outcome::Next
+}
+
+/// DAA.
+pub fn decimal_adjust_after_addition(state: &mut CpuState) -> Outcome {
+    adjust_decimal(state, true)
+}
+
+/// DAS.
+pub fn decimal_adjust_after_subtraction(state: &mut CpuState) -> Outcome {
+    adjust_decimal(state, false)
+}
+
+/// AAM: splits AL into digits of the immediate's base.
+///
+/// # Errors
+/// #DE for base 0.
+pub fn ascii_adjust_after_multiplication(
+    state: &mut CpuState,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let base = instruction.immediate8();
+    let al = ax(state) as u8;
+    let (Some(high), Some(low)) = (al.checked_div(base), al.checked_rem(base)) else {
+        return Err(Exception::new(Vector::DivideError));
+    };
+    set_ax(state, u16::from(high) << 8 | u16::from(low));
+    set_result_flags(state, low);
+    Ok(Outcome::Next)
+}
+
+/// AAD: joins the digits in AH and AL.
+pub fn ascii_adjust_before_division(state: &mut CpuState, instruction: &Instruction) -> Outcome {
+    let [al, ah] = ax(state).to_le_bytes();
+    let joined = ah.wrapping_mul(instruction.immediate8()).wrapping_add(al);
+    set_ax(state, u16::from(joined));
+    set_result_flags(state, joined);
+    Outcome::Next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{real_mode, run};
+
+    fn after(ax: u16, flags: Flags, code: &[u8]) -> (u16, Flags) {
+        let (mut state, mut environment) = real_mode();
+        state.gpr[0] = 0x5555_0000 | u64::from(ax);
+        state.set_flags(flags);
+        run(&mut state, &mut environment, code).unwrap();
+        assert_eq!(state.gpr[0] >> 16, 0x5555);
+        (state.gpr[0] as u16, state.flags())
+    }
+
+    #[test]
+    fn daa_corrects_packed_sums() {
+        let (cf, af) = (Flags::CF, Flags::AF);
+        // 79h + 35h = AEh, and 79 + 35 = 114.
+        let (ax, flags) = after(0x00ae, Flags::empty(), &[0x27]);
+        assert_eq!(ax, 0x14);
+        assert_eq!(flags & (cf | af), cf | af);
+        assert_eq!(flags & Flags::PF, Flags::PF);
+        let (ax, flags) = after(0x0042, Flags::empty(), &[0x27]);
+        assert_eq!((ax, flags & (cf | af)), (0x42, Flags::empty()));
+        // FAh + 6 carries out of the byte.
+        let (ax, flags) = after(0x00fa, Flags::empty(), &[0x27]);
+        assert_eq!((ax, flags & (cf | af)), (0x60, cf | af));
+    }
+
+    #[test]
+    fn packed_addition_and_subtraction_agree_with_decimal_arithmetic() {
+        let packed = |value: u16| ((value / 10) << 4) | (value % 10);
+        for a in 0..100u16 {
+            for b in 0..100u16 {
+                let (pa, pb) = (packed(a), packed(b));
+                let mut flags = Flags::empty();
+                flags.set(Flags::AF, (pa & 15) + (pb & 15) > 15);
+                flags.set(Flags::CF, pa + pb > 255);
+                let (ax, flags) = after((pa + pb) & 0xff, flags, &[0x27]);
+                assert_eq!(ax, packed((a + b) % 100));
+                assert_eq!(flags.contains(Flags::CF), a + b > 99);
+
+                let mut flags = Flags::empty();
+                flags.set(Flags::AF, pa & 15 < pb & 15);
+                flags.set(Flags::CF, pa < pb);
+                let (ax, flags) = after(pa.wrapping_sub(pb) & 0xff, flags, &[0x2f]);
+                assert_eq!(ax, packed((100 + a - b) % 100));
+                assert_eq!(flags.contains(Flags::CF), a < b);
+            }
+        }
+    }
+
+    #[test]
+    fn ascii_adjustment_carries_into_ah() {
+        let both = Flags::CF | Flags::AF;
+        let (ax, flags) = after(0x010b, Flags::empty(), &[0x37]);
+        assert_eq!((ax, flags & both), (0x0201, both));
+        let (ax, flags) = after(0x0235, both.difference(Flags::AF), &[0x37]);
+        assert_eq!((ax, flags & both), (0x0205, Flags::empty()));
+        // 2 - 5 = FDh with a borrow.
+        let (ax, flags) = after(0x02fd, both, &[0x3f]);
+        assert_eq!((ax, flags & both), (0x0107, both));
+        // A carry out of AL goes into AH, too.
+        let (ax, _) = after(0x00fa, Flags::empty(), &[0x37]);
+        assert_eq!(ax, 0x0200);
+    }
+
+    #[test]
+    fn aam_divides_and_aad_multiplies() {
+        let (ax, flags) = after(0xff3f, Flags::empty(), &[0xd4, 10]);
+        assert_eq!((ax, flags), (0x0603, Flags::PF));
+        let (ax, flags) = after(0x0603, Flags::empty(), &[0xd5, 10]);
+        assert_eq!((ax, flags), (0x003f, Flags::PF));
+        let (ax, flags) = after(0x1000, Flags::empty(), &[0xd5, 16]);
+        assert_eq!((ax, flags), (0, Flags::ZF | Flags::PF));
+    }
+
+    #[test]
+    fn aam_by_zero_is_a_divide_error() {
+        let (mut state, mut environment) = real_mode();
+        assert_eq!(
+            run(&mut state, &mut environment, &[0xd4, 0]),
+            Err(Exception::new(Vector::DivideError))
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! Instructions about descriptor tables and the machine status word: LGDT, LIDT, SGDT,
+//! SIDT, LLDT, SLDT, LTR, STR, SMSW, LMSW, LAR, LSL, VERR, VERW, ARPL (SDM volume 2).
+
+use crate::Outcome;
+use crate::descriptor_table::{TableEntry, read_descriptor, set_type_bits};
+use crate::operand::{
+    linear_address, memory_address, operand_size, read_memory, read_operand, require_cpl0,
+    require_protected_mode, write_memory, write_operand, write_register,
+};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use tollgate_platform::Environment;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{Attributes, CpuState, Cr0, Cr4, Exception, Flags, Segment, Selector};
+
+/// The busy bit in a TSS descriptor's type.
+const BUSY: Attributes = Attributes::from_bits_retain(2);
+
+/// #GP(0) at CPL 1 to 3 if CR4.UMIP hides the system registers.
+fn require_disclosure(state: &CpuState) -> Result<(), Exception> {
+    if state.cr4().contains(Cr4::UMIP) {
+        require_cpl0(state)
+    } else {
+        Ok(())
+    }
+}
+
+/// LGDT and LIDT. The 16-bit forms load 24 bits of base.
+///
+/// # Errors
+/// #GP(0) above CPL 0; of the memory operand.
+pub fn load_table_register(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let address = memory_address(state, instruction);
+    let mut image = [0; 6];
+    read_memory(state, environment, address, &mut image)?;
+    let [limit_low, limit_high, base @ ..] = image;
+    let base_mask = match instruction.code() {
+        Code::Lgdt_m1632_16 | Code::Lidt_m1632_16 => 0x00ff_ffff,
+        Code::Lgdt_m1632 | Code::Lidt_m1632 => u32::MAX,
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    let table = TableRegister {
+        base: u64::from(u32::from_le_bytes(base) & base_mask),
+        limit: u16::from_le_bytes([limit_low, limit_high]),
+    };
+    if instruction.mnemonic() == Mnemonic::Lgdt {
+        state.gdtr = table;
+    } else {
+        state.idtr = table;
+    }
+    Ok(Outcome::Next)
+}
+
+/// SGDT and SIDT. Both operand sizes store 32 bits of base.
+///
+/// # Errors
+/// #GP(0) above CPL 0 with UMIP; of the memory operand.
+pub fn store_table_register(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_disclosure(state)?;
+    let table = if instruction.mnemonic() == Mnemonic::Sgdt {
+        state.gdtr
+    } else {
+        state.idtr
+    };
+    let mut image = [0; 6];
+    image[..2].copy_from_slice(&table.limit.to_le_bytes());
+    image[2..].copy_from_slice(&(table.base as u32).to_le_bytes());
+    let address = memory_address(state, instruction);
+    write_memory(state, environment, address, &image)?;
+    Ok(Outcome::Next)
+}
+
+/// The descriptor that LLDT or LTR names: in the GDT, whatever its type.
+fn global_descriptor(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    selector: Selector,
+) -> Result<TableEntry, Exception> {
+    let refused = Exception::general_protection(selector.error_code());
+    if selector.is_local() {
+        return Err(refused);
+    }
+    read_descriptor(state, environment, selector)?.ok_or(refused)
+}
+
+/// LLDT.
+///
+/// # Errors
+/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless it is an LDT in the
+/// GDT; #NP(selector); of the operand; page fault.
+pub fn load_local_table(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    require_cpl0(state)?;
+    let selector = Selector(read_operand(state, environment, instruction, 0)? as u16);
+    if !selector.is_local() && selector.is_null() {
+        state.ldtr = Segment::null(selector);
+        return Ok(Outcome::Next);
+    }
+    let entry = global_descriptor(state, environment, selector)?;
+    if entry.system_type() != Some(system_type::LDT) {
+        return Err(Exception::general_protection(selector.error_code()));
+    }
+    if !entry.is_present() {
+        return Err(Exception::segment_not_present(selector.error_code()));
+    }
+    state.ldtr = entry.descriptor.segment(selector);
+    Ok(Outcome::Next)
+}
+
+/// LTR. Marks the TSS busy in the GDT.
+///
+/// # Errors
+/// #UD in real and V86 mode; #GP(0) above CPL 0; #GP(selector) unless it is an available
+/// TSS in the GDT; #NP(selector); of the operand; page fault.
+pub fn load_task_register(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    require_cpl0(state)?;
+    let selector = Selector(read_operand(state, environment, instruction, 0)? as u16);
+    let mut entry = global_descriptor(state, environment, selector)?;
+    if !matches!(
+        entry.system_type(),
+        Some(system_type::TSS16_AVAILABLE | system_type::TSS32_AVAILABLE)
+    ) {
+        return Err(Exception::general_protection(selector.error_code()));
+    }
+    if !entry.is_present() {
+        return Err(Exception::segment_not_present(selector.error_code()));
+    }
+    set_type_bits(state, environment, &mut entry, BUSY)?;
+    state.tr = entry.descriptor.segment(selector);
+    Ok(Outcome::Next)
+}
+
+/// SLDT and STR. Memory takes 16 bits; a 32-bit register is zero-extended.
+///
+/// # Errors
+/// #UD in real and V86 mode; #GP(0) above CPL 0 with UMIP; of the operand.
+pub fn store_selector(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    require_disclosure(state)?;
+    let selector = if instruction.mnemonic() == Mnemonic::Sldt {
+        state.ldtr.selector
+    } else {
+        state.tr.selector
+    };
+    write_operand(state, environment, instruction, 0, u64::from(selector.0))?;
+    Ok(Outcome::Next)
+}
+
+/// SMSW. A 32-bit register gets all of CR0.
+///
+/// # Errors
+/// #GP(0) above CPL 0 with UMIP; of the operand.
+pub fn store_status_word(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_disclosure(state)?;
+    let value = state.cr0;
+    write_operand(state, environment, instruction, 0, value)?;
+    Ok(Outcome::Next)
+}
+
+/// LMSW: PE (which it can only set), MP, EM and TS.
+///
+/// # Errors
+/// #GP(0) above CPL 0; of the operand.
+pub fn load_status_word(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let value = read_operand(state, environment, instruction, 0)?;
+    let loaded = (Cr0::PE | Cr0::MP | Cr0::EM | Cr0::TS).bits();
+    let kept = state.cr0 & Cr0::PE.bits();
+    state.cr0 = (state.cr0 & !loaded) | (value & loaded) | kept;
+    Ok(Outcome::Next)
+}
+
+fn set_zero_flag(state: &mut CpuState, is_set: bool) {
+    let mut flags = state.flags();
+    flags.set(Flags::ZF, is_set);
+    state.set_flags(flags);
+}
+
+/// The descriptor that a probing instruction (LAR, LSL, VERR, VERW) names, if the CPL and
+/// the selector's RPL may see it.
+fn visible_descriptor(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    selector: Selector,
+) -> Result<Option<TableEntry>, Exception> {
+    let Some(entry) = read_descriptor(state, environment, selector)? else {
+        return Ok(None);
+    };
+    let attributes = entry.attributes();
+    let is_visible = attributes.is_conforming()
+        || (attributes.dpl() >= state.cpl() && attributes.dpl() >= selector.rpl());
+    Ok(is_visible.then_some(entry))
+}
+
+/// LAR and LSL: access rights or limit of a descriptor, with ZF set if it may be seen.
+///
+/// # Errors
+/// #UD in real and V86 mode; of the source operand; page fault of the table.
+pub fn load_rights_or_limit(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    let wants_limit = instruction.mnemonic() == Mnemonic::Lsl;
+    let selector = Selector(read_operand(state, environment, instruction, 1)? as u16);
+    let entry = visible_descriptor(state, environment, selector)?;
+    let entry = entry.filter(|entry| match entry.system_type() {
+        None => true,
+        Some(
+            system_type::TSS16_AVAILABLE
+            | system_type::LDT
+            | system_type::TSS16_BUSY
+            | system_type::TSS32_AVAILABLE
+            | system_type::TSS32_BUSY,
+        ) => true,
+        Some(system_type::CALL_GATE16 | system_type::TASK_GATE | system_type::CALL_GATE32) => {
+            !wants_limit
+        }
+        Some(_) => false,
+    });
+    if let Some(entry) = entry {
+        let value = if wants_limit {
+            entry.descriptor.limit()
+        } else {
+            (entry.descriptor.0 >> 32) as u32 & 0x00f0_ff00
+        };
+        write_register(state, instruction.op0_register(), u64::from(value));
+    }
+    set_zero_flag(state, entry.is_some());
+    Ok(Outcome::Next)
+}
+
+/// VERR and VERW: ZF tells whether the segment may be read or written from here.
+///
+/// # Errors
+/// #UD in real and V86 mode; of the operand; page fault of the table.
+pub fn verify_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    let selector = Selector(read_operand(state, environment, instruction, 0)? as u16);
+    let entry = visible_descriptor(state, environment, selector)?;
+    let is_allowed = entry.is_some_and(|entry| {
+        if instruction.mnemonic() == Mnemonic::Verw {
+            entry.attributes().is_writable_data()
+        } else {
+            entry.attributes().is_readable()
+        }
+    });
+    set_zero_flag(state, is_allowed);
+    Ok(Outcome::Next)
+}
+
+/// ARPL: raises the destination selector's RPL to the source's; ZF tells whether it did.
+///
+/// # Errors
+/// #UD in real and V86 mode; of the operands (the destination must be writable even when
+/// it is not changed).
+pub fn adjust_requested_privilege(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_protected_mode(state)?;
+    if instruction.op0_kind() == OpKind::Memory {
+        let address = memory_address(state, instruction);
+        let size = operand_size(instruction, 0);
+        linear_address(state, address, size, AccessKind::Write)?;
+    }
+    let destination = read_operand(state, environment, instruction, 0)?;
+    let source = read_operand(state, environment, instruction, 1)?;
+    let is_lower = destination & 3 < source & 3;
+    if is_lower {
+        let adjusted = (destination & !3) | (source & 3);
+        write_operand(state, environment, instruction, 0, adjusted)?;
+    }
+    set_zero_flag(state, is_lower);
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;

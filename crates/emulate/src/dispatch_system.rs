@@ -1,0 +1,141 @@
+//! The second half of dispatch: system registers, ports, strings, vector images.
+
+use crate::{
+    Outcome, bits, control, cpuid, decimal, gather, io, msr, stack, string, vector_image,
+    vector_state, x87_environment,
+};
+use iced_x86::{Code, Instruction, Mnemonic};
+use tollgate_platform::Environment;
+use tollgate_x86::{CpuState, Exception};
+
+/// Executes an instruction of the files imported above.
+///
+/// # Errors
+/// Its exception; #UD for any other instruction, which covers what CPUID does not offer:
+/// MONITOR, MWAIT, INVPCID, RSM, XSAVEC, XSAVES, RDPID and their like.
+pub(crate) fn dispatch(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    match instruction.code() {
+        Code::Mov_r32_cr => return control::read_control(state, instruction),
+        Code::Mov_cr_r32 => return control::write_control(state, environment, instruction),
+        Code::Mov_r32_dr => return control::read_debug(state, instruction),
+        Code::Mov_dr_r32 => return control::write_debug(state, instruction),
+        _ => {}
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Clts => control::clear_task_switched(state),
+        Mnemonic::Invlpg => control::invalidate_page(state, environment, instruction),
+        Mnemonic::Invd | Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => control::invalidate_caches(state),
+        Mnemonic::Hlt => control::halt(state),
+        Mnemonic::Rdmsr => msr::read_instruction(state, environment),
+        Mnemonic::Wrmsr => msr::write_instruction(state, environment),
+        Mnemonic::Rdtsc => msr::read_time_stamp(state, environment),
+        Mnemonic::Rdtscp => msr::read_time_stamp_and_processor(state, environment),
+        Mnemonic::Rdpmc => msr::read_performance_counter(),
+        Mnemonic::Cpuid => cpuid::execute(state, environment),
+        Mnemonic::In => io::input(state, environment, instruction),
+        Mnemonic::Out => io::output(state, environment, instruction),
+        Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd => {
+            io::input_string(state, environment, instruction)
+        }
+        Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd => {
+            io::output_string(state, environment, instruction)
+        }
+        Mnemonic::Daa => Ok(decimal::decimal_adjust_after_addition(state)),
+        Mnemonic::Das => Ok(decimal::decimal_adjust_after_subtraction(state)),
+        Mnemonic::Aaa => Ok(decimal::ascii_adjust_after_addition(state)),
+        Mnemonic::Aas => Ok(decimal::ascii_adjust_after_subtraction(state)),
+        Mnemonic::Aam => decimal::ascii_adjust_after_multiplication(state, instruction),
+        Mnemonic::Aad => Ok(decimal::ascii_adjust_before_division(state, instruction)),
+        Mnemonic::Pusha | Mnemonic::Pushad => stack::push_all(state, environment, instruction),
+        Mnemonic::Popa | Mnemonic::Popad => stack::pop_all(state, environment, instruction),
+        Mnemonic::Enter => stack::enter(state, environment, instruction),
+        Mnemonic::Bound => stack::check_bounds(state, environment, instruction),
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => {
+            bits::test_bit(state, environment, instruction)
+        }
+        // Encodings that processors without the feature execute as no-operations.
+        Mnemonic::Endbr32
+        | Mnemonic::Endbr64
+        | Mnemonic::Rdsspd
+        | Mnemonic::Cldemote
+        | Mnemonic::Prefetch
+        | Mnemonic::Prefetchw
+        | Mnemonic::Prefetchwt1 => Ok(Outcome::Next),
+        _ if instruction.is_string_instruction() => {
+            dispatch_string(state, environment, instruction)
+        }
+        _ => dispatch_vector(state, environment, instruction),
+    }
+}
+
+/// MOVS, STOS, LODS, CMPS, SCAS. MOVSD and CMPSD have namesakes in SSE2, so that the
+/// code decides.
+fn dispatch_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    match instruction.code() {
+        Code::Movsb_m8_m8 | Code::Movsw_m16_m16 | Code::Movsd_m32_m32 => {
+            string::move_string(state, environment, instruction)
+        }
+        Code::Stosb_m8_AL | Code::Stosw_m16_AX | Code::Stosd_m32_EAX => {
+            string::store_string(state, environment, instruction)
+        }
+        Code::Lodsb_AL_m8 | Code::Lodsw_AX_m16 | Code::Lodsd_EAX_m32 => {
+            string::load_string(state, environment, instruction)
+        }
+        Code::Cmpsb_m8_m8 | Code::Cmpsw_m16_m16 | Code::Cmpsd_m32_m32 => {
+            string::compare_string(state, environment, instruction)
+        }
+        Code::Scasb_AL_m8 | Code::Scasw_AX_m16 | Code::Scasd_EAX_m32 => {
+            string::scan_string(state, environment, instruction)
+        }
+        _ => Err(Exception::invalid_opcode()),
+    }
+}
+
+/// Vector state images and element-wise vector accesses.
+fn dispatch_vector(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    match instruction.mnemonic() {
+        Mnemonic::Fxsave => vector_image::fxsave(state, environment, instruction),
+        Mnemonic::Fxrstor => vector_image::fxrstor(state, environment, instruction),
+        Mnemonic::Xsave => vector_image::xsave(state, environment, instruction, false),
+        Mnemonic::Xsaveopt => vector_image::xsave(state, environment, instruction, true),
+        Mnemonic::Xrstor => vector_image::xrstor(state, environment, instruction),
+        Mnemonic::Xgetbv => vector_state::get_extended_control(state),
+        Mnemonic::Xsetbv => vector_state::set_extended_control(state),
+        Mnemonic::Ldmxcsr => vector_state::load_mxcsr(state, environment, instruction, false),
+        Mnemonic::Stmxcsr => vector_state::store_mxcsr(state, environment, instruction, false),
+        Mnemonic::Vldmxcsr => vector_state::load_mxcsr(state, environment, instruction, true),
+        Mnemonic::Vstmxcsr => vector_state::store_mxcsr(state, environment, instruction, true),
+        Mnemonic::Fnstenv => x87_environment::store_environment(state, environment, instruction),
+        Mnemonic::Fldenv => x87_environment::load_environment(state, environment, instruction),
+        Mnemonic::Fnsave => x87_environment::save(state, environment, instruction),
+        Mnemonic::Frstor => x87_environment::restore(state, environment, instruction),
+        Mnemonic::Vpgatherdd
+        | Mnemonic::Vpgatherdq
+        | Mnemonic::Vpgatherqd
+        | Mnemonic::Vpgatherqq
+        | Mnemonic::Vgatherdps
+        | Mnemonic::Vgatherdpd
+        | Mnemonic::Vgatherqps
+        | Mnemonic::Vgatherqpd => gather::gather(state, environment, instruction),
+        Mnemonic::Vmaskmovps
+        | Mnemonic::Vmaskmovpd
+        | Mnemonic::Vpmaskmovd
+        | Mnemonic::Vpmaskmovq => gather::masked_move(state, environment, instruction),
+        Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => {
+            gather::masked_bytes(state, environment, instruction)
+        }
+        _ => Err(Exception::invalid_opcode()),
+    }
+}

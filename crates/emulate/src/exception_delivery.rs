@@ -1,0 +1,92 @@
+//! Exceptions, and what becomes of those that their own delivery raises: double and
+//! triple faults (SDM volume 3, 6.15, "Double Fault Exception").
+
+use crate::interrupt::{DeliveryError, EventSource, deliver};
+use tollgate_platform::Environment;
+use tollgate_x86::{CpuState, Exception, Vector};
+
+/// Why the processor cannot go on after an exception.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// A fault while delivering a double fault. The registers are those before the first
+    /// exception, except CR2.
+    TripleFault,
+    /// The guest's handler needs what this monitor cannot do.
+    NotImplemented(&'static str),
+}
+
+/// Classes of exceptions for double faults (SDM volume 3, table 6-4).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Benign,
+    Contributory,
+    PageFault,
+    DoubleFault,
+}
+
+const fn class(vector: Vector) -> Class {
+    match vector {
+        Vector::DivideError
+        | Vector::InvalidTss
+        | Vector::SegmentNotPresent
+        | Vector::StackFault
+        | Vector::GeneralProtection => Class::Contributory,
+        Vector::PageFault => Class::PageFault,
+        Vector::DoubleFault => Class::DoubleFault,
+        _ => Class::Benign,
+    }
+}
+
+/// What comes of `second` raised while `first` is delivered (SDM volume 3, table 6-5).
+/// `None`: shutdown.
+fn combine(first: Exception, second: Exception) -> Option<Exception> {
+    let is_double = match (class(first.vector), class(second.vector)) {
+        (Class::DoubleFault, Class::Contributory | Class::PageFault | Class::DoubleFault) => {
+            return None;
+        }
+        (Class::Contributory, Class::Contributory) => true,
+        (Class::PageFault, Class::Contributory | Class::PageFault) => true,
+        _ => false,
+    };
+    Some(if is_double {
+        Exception::new(Vector::DoubleFault)
+    } else {
+        second
+    })
+}
+
+/// Delivers an exception that the instruction at `state.rip` raised (or, for a trap, the
+/// one before it), and whatever its delivery raises, double faults included.
+/// CR2 is set for page faults.
+///
+/// # Errors
+/// [`Shutdown::TripleFault`], or what is not implemented.
+pub fn deliver_exception(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    exception: Exception,
+) -> Result<(), Shutdown> {
+    let mut current = exception;
+    // Each round either ends or moves on in the table; benign exceptions that keep
+    // failing in the same way would otherwise go round for ever.
+    for _ in 0..8 {
+        if let Some(address) = current.address {
+            state.cr2 = address.0;
+        }
+        let error_code = current
+            .vector
+            .has_error_code()
+            .then_some(current.error_code);
+        let vector = current.vector as u8;
+        let rip = state.rip;
+        let source = EventSource::Exception;
+        match deliver(state, environment, vector, source, error_code, rip) {
+            Ok(()) => return Ok(()),
+            Err(DeliveryError::NotImplemented(what)) => return Err(Shutdown::NotImplemented(what)),
+            Err(DeliveryError::Exception(second)) => {
+                current = combine(current, second).ok_or(Shutdown::TripleFault)?;
+            }
+        }
+    }
+    Err(Shutdown::TripleFault)
+}

@@ -1,0 +1,222 @@
+//! Vector instructions that touch memory element by element: AVX2 gathers, masked moves,
+//! MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
+
+use crate::Outcome;
+use crate::cpuid::policy;
+use crate::memory_access::{
+    SegmentedAddress, current_privilege, linear_address, probe_linear, read_memory, write_memory,
+};
+use crate::operand::{address_size, memory_address, size_mask};
+use crate::vector_state::{Registers, require_avx, require_mmx, require_vector, x87_error_pending};
+use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
+use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::{CpuState, Exception, Gpr};
+
+/// Fails with #UD unless the instruction is VEX-encoded and every feature it needs is
+/// offered, and as [`require_avx`].
+fn require_vex(state: &CpuState, instruction: &Instruction) -> Result<(), Exception> {
+    let offered = instruction
+        .cpuid_features()
+        .iter()
+        .all(|feature| policy().offers(*feature));
+    if instruction.code().encoding() != EncodingKind::VEX || !offered {
+        return Err(Exception::invalid_opcode());
+    }
+    require_avx(state)
+}
+
+/// Whether the top bit of an element in `mask` is set.
+fn is_selected(mask: &[u8; 32], index: usize, size: usize) -> bool {
+    mask.get((index + 1) * size - 1)
+        .is_some_and(|byte| byte & 0x80 != 0)
+}
+
+/// Element and index sizes of a gather in bytes.
+fn gather_sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
+    Some(match mnemonic {
+        Mnemonic::Vpgatherdd | Mnemonic::Vgatherdps => (4, 4),
+        Mnemonic::Vpgatherdq | Mnemonic::Vgatherdpd => (8, 4),
+        Mnemonic::Vpgatherqd | Mnemonic::Vgatherqps => (4, 8),
+        Mnemonic::Vpgatherqq | Mnemonic::Vgatherqpd => (8, 8),
+        _ => return None,
+    })
+}
+
+/// VPGATHERxx and VGATHERxPx. A fault leaves the elements loaded so far in the
+/// destination and their mask elements clear, so that the instruction resumes.
+///
+/// # Errors
+/// #UD, #NM, or the fault of an element.
+pub fn gather(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_vex(state, instruction)?;
+    let Some((size, index_size)) = gather_sizes(instruction.mnemonic()) else {
+        return Err(Exception::invalid_opcode());
+    };
+    let target = instruction.op0_register();
+    let index_register = instruction.memory_index();
+    let mask_register = instruction.op2_register();
+    let [to, from, masked] = [target, index_register, mask_register].map(Register::number);
+    if to == from || to == masked || from == masked {
+        return Err(Exception::invalid_opcode());
+    }
+    let count = (target.size() / size).min(index_register.size() / index_size);
+    let registers = Registers::of(state, environment);
+    let indexes = registers.ymm(from);
+    let (mut result, mut mask) = (registers.ymm(to), registers.ymm(masked));
+    // Vector indexes count as zero here.
+    let base = memory_address(state, instruction);
+    let offset_mask = size_mask(address_size(state, instruction));
+    let scale = i64::from(instruction.memory_index_scale());
+    for element in 0..count {
+        let range = element * size..(element + 1) * size;
+        if is_selected(&mask, element, size) {
+            let raw = &indexes[element * index_size..(element + 1) * index_size];
+            let mut wide = [if raw[index_size - 1] & 0x80 != 0 {
+                0xff
+            } else {
+                0
+            }; 8];
+            wide[..index_size].copy_from_slice(raw);
+            let moved = i64::from_le_bytes(wide).wrapping_mul(scale) as u64;
+            let address = SegmentedAddress {
+                offset: base.offset.wrapping_add(moved) & offset_mask,
+                ..base
+            };
+            let loaded = &mut result[range.clone()];
+            let mut bytes = [0; 8];
+            if let Err(fault) = read_memory(state, environment, address, &mut bytes[..size]) {
+                let mut registers = Registers::of(state, environment);
+                registers.set_ymm(to, &result);
+                registers.set_ymm(masked, &mask);
+                return Err(fault);
+            }
+            loaded.copy_from_slice(&bytes[..size]);
+        }
+        mask[range].fill(0);
+    }
+    result[count * size..].fill(0);
+    let mut registers = Registers::of(state, environment);
+    registers.set_ymm(to, &result);
+    registers.set_ymm(masked, &[0; 32]);
+    Ok(Outcome::Next)
+}
+
+/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores.
+///
+/// # Errors
+/// #UD, #NM, or the fault of an element; then nothing was stored.
+pub fn masked_move(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_vex(state, instruction)?;
+    let size = match instruction.mnemonic() {
+        Mnemonic::Vmaskmovps | Mnemonic::Vpmaskmovd => 4,
+        Mnemonic::Vmaskmovpd | Mnemonic::Vpmaskmovq => 8,
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    let mask_register = instruction.op1_register();
+    let count = mask_register.size() / size;
+    let base = memory_address(state, instruction);
+    let place = |element: usize| base.offset((element * size) as u64);
+    let registers = Registers::of(state, environment);
+    let mask = registers.ymm(mask_register.number());
+    let selected = |element: &usize| is_selected(&mask, *element, size);
+    if instruction.op0_kind() == OpKind::Register {
+        let mut result = [0; 32];
+        for element in (0..count).filter(selected) {
+            let bytes = &mut result[element * size..(element + 1) * size];
+            read_memory(state, environment, place(element), bytes)?;
+        }
+        let number = instruction.op0_register().number();
+        Registers::of(state, environment).set_ymm(number, &result);
+    } else {
+        let source = registers.ymm(instruction.op2_register().number());
+        for element in (0..count).filter(selected) {
+            probe(state, environment, place(element), size)?;
+        }
+        for element in (0..count).filter(selected) {
+            let bytes = &source[element * size..(element + 1) * size];
+            write_memory(state, environment, place(element), bytes)?;
+        }
+    }
+    Ok(Outcome::Next)
+}
+
+/// Checks that a write would succeed.
+fn probe(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: SegmentedAddress,
+    size: usize,
+) -> Result<(), Exception> {
+    let linear = linear_address(state, address, size as u32, AccessKind::Write)?;
+    let privilege = current_privilege(state);
+    probe_linear(state, environment, linear, size as u32, privilege)
+}
+
+/// MASKMOVQ, MASKMOVDQU and VMASKMOVDQU: stores the selected bytes at DS:DI (or another
+/// segment). With nothing selected no memory is touched.
+///
+/// # Errors
+/// #UD, #NM, #MF (MASKMOVQ), or the fault of a byte; then nothing was stored.
+pub fn masked_bytes(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let is_mmx = instruction.code() == Code::Maskmovq_rDI_mm_mm;
+    if is_mmx {
+        require_mmx(state)?;
+        if x87_error_pending(state, environment)? {
+            return Ok(Outcome::Repeat);
+        }
+    } else {
+        require_vector(state, instruction.code().encoding() == EncodingKind::VEX)?;
+    }
+    let mask = size_mask(match instruction.op0_kind() {
+        OpKind::MemorySegDI => 2,
+        OpKind::MemorySegRDI => 8,
+        _ => 4,
+    });
+    let segment = crate::operand::segment_register(instruction.memory_segment());
+    let base = SegmentedAddress {
+        segment: segment.unwrap_or(tollgate_x86::SegmentRegister::Ds),
+        offset: state.register(Gpr::Rdi) & mask,
+    };
+    let (source, selector) = (instruction.op1_register(), instruction.op2_register());
+    let (mut bytes, mut select) = ([0; 16], [0; 16]);
+    let count = if is_mmx { 8 } else { 16 };
+    let registers = Registers::of(state, environment);
+    if is_mmx {
+        bytes[..8].copy_from_slice(&registers.mm(source.number()));
+        select[..8].copy_from_slice(&registers.mm(selector.number()));
+    } else {
+        bytes.copy_from_slice(&registers.ymm(source.number())[..16]);
+        select.copy_from_slice(&registers.ymm(selector.number())[..16]);
+    }
+    let chosen: Vec<usize> = (0..count).filter(|at| select[*at] & 0x80 != 0).collect();
+    let place = |at: usize| SegmentedAddress {
+        offset: base.offset.wrapping_add(at as u64) & mask,
+        ..base
+    };
+    for at in &chosen {
+        probe(state, environment, place(*at), 1)?;
+    }
+    for at in &chosen {
+        write_memory(state, environment, place(*at), &bytes[*at..=*at])?;
+    }
+    if is_mmx {
+        Registers::of(state, environment).enter_mmx();
+    }
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;

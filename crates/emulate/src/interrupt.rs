@@ -1,0 +1,379 @@
+//! Delivery of interrupts and exceptions (SDM volume 3, chapter 6 and 21.3; volume 2, INT n).
+//!
+//! Delivery is atomic: everything that can fault is done before the first register
+//! changes. Not implemented: task gates, and virtual-8086 mode extensions (CR4.VME), so
+//! that INT n in V86 mode with IOPL below 3 is #GP(0) as without VME.
+
+use crate::Outcome;
+use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
+use crate::operand::{linear_mask, next_rip, read_linear};
+use crate::privilege_change::{check_code_offset, enter_code, inner_stack};
+use crate::stack_access::Stack;
+use iced_x86::{Code, Instruction};
+use tollgate_platform::Environment;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::state::Activity;
+use tollgate_x86::{
+    Attributes, CpuState, Descriptor, Exception, Flags, LinearAddress, Segment, SegmentRegister,
+    Selector, Vector,
+};
+
+pub use crate::exception_delivery::{Shutdown, deliver_exception};
+
+/// What causes a delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EventSource {
+    /// An interrupt from outside (maskable or NMI).
+    External,
+    /// INT n.
+    Software {
+        /// Bytes of the instruction. For reports only: the return address is passed apart.
+        length: u8,
+    },
+    /// INT3 or INTO.
+    Int3OrInto {
+        /// Bytes of the instruction. For reports only: the return address is passed apart.
+        length: u8,
+    },
+    /// A fault, trap or abort that the processor found, and INT1.
+    Exception,
+}
+
+impl EventSource {
+    /// The EXT bit: the event is not the running program's own doing.
+    const fn external_bit(self) -> u32 {
+        match self {
+            EventSource::External | EventSource::Exception => 1,
+            EventSource::Software { .. } | EventSource::Int3OrInto { .. } => 0,
+        }
+    }
+
+    /// Whether the gate's DPL is compared with the CPL.
+    const fn is_checked_for_privilege(self) -> bool {
+        self.external_bit() == 0
+    }
+}
+
+/// Why an event could not be delivered. The registers are unchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeliveryError {
+    /// The delivery itself faulted.
+    Exception(Exception),
+    /// The guest is in its right, but this monitor cannot do it.
+    NotImplemented(&'static str),
+}
+
+impl From<Exception> for DeliveryError {
+    fn from(exception: Exception) -> Self {
+        DeliveryError::Exception(exception)
+    }
+}
+
+/// Delivers an event through the IVT or IDT and makes the processor run its handler.
+///
+/// `return_rip` goes into the frame: of the faulting instruction for faults, of the next
+/// one for traps, interrupts and software interrupts. `error_code` is pushed in
+/// protected and V86 mode only. A halted processor runs again. `shadow_rip` is left to
+/// the caller.
+///
+/// # Errors
+/// The exception that the delivery raised (with the EXT bit in its error code where the
+/// manual sets it), or what is not implemented; nothing has changed then, but
+/// accessed bits of descriptors.
+pub fn deliver(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    vector: u8,
+    source: EventSource,
+    error_code: Option<u32>,
+    return_rip: u64,
+) -> Result<(), DeliveryError> {
+    let mut image = state.flags().image();
+    if source == EventSource::Exception && is_fault(vector) {
+        image |= Flags::RF.bits();
+    }
+    let event = Event {
+        vector,
+        source,
+        error_code,
+        return_rip,
+        flags_image: image as u32,
+    };
+    if state.is_protected() {
+        event.deliver_protected(state, environment)?;
+    } else {
+        event.deliver_real(state, environment)?;
+    }
+    state.activity = Activity::Running;
+    Ok(())
+}
+
+/// Whether the exception with this vector is a fault, whose frame shows RF set
+/// (SDM volume 3, 17.3.1.1). #DB counts as a trap: neither single steps nor instruction
+/// breakpoints set it.
+const fn is_fault(vector: u8) -> bool {
+    !matches!(vector, 1 | 2 | 3 | 4 | 8 | 18) && vector < 32
+}
+
+struct Event {
+    vector: u8,
+    source: EventSource,
+    error_code: Option<u32>,
+    return_rip: u64,
+    flags_image: u32,
+}
+
+/// How a gate leads on: where to, and what it does to the flags.
+struct Gate {
+    segment: Segment,
+    offset: u64,
+    /// Size of what is pushed, 2 or 4 bytes.
+    size: u32,
+    clears_interrupt_flag: bool,
+}
+
+impl Event {
+    /// Real mode: the interrupt vector table (SDM volume 3, 21.1.4).
+    fn deliver_real(
+        &self,
+        state: &mut CpuState,
+        environment: &mut dyn Environment,
+    ) -> Result<(), Exception> {
+        let offset = u32::from(self.vector) * 4;
+        if offset + 3 > u32::from(state.idtr.limit) {
+            return Err(Exception::general_protection(offset + 2));
+        }
+        let address = state.idtr.base.wrapping_add(u64::from(offset)) & linear_mask(state);
+        let mut entry = [0; 4];
+        let privilege = Privilege::Supervisor;
+        read_linear(
+            state,
+            environment,
+            LinearAddress(address),
+            &mut entry,
+            privilege,
+        )?;
+        let [ip_low, ip_high, cs_low, cs_high] = entry;
+        let mut stack = Stack::current(state);
+        let frame = [
+            self.flags_image,
+            u32::from(state.cs().selector.0),
+            self.return_rip as u32,
+        ];
+        stack.push_all(state, environment, 2, &frame)?;
+        stack.commit(state);
+        let selector = u16::from_le_bytes([cs_low, cs_high]);
+        state.load_real_mode_segment(SegmentRegister::Cs, selector);
+        state.rip = u64::from(u16::from_le_bytes([ip_low, ip_high]));
+        let cleared = Flags::IF | Flags::TF | Flags::AC | Flags::RF;
+        state.flags &= !cleared.bits();
+        Ok(())
+    }
+
+    /// An error code that names the event's own gate.
+    fn gate_error_code(&self) -> u32 {
+        u32::from(self.vector) * 8 + 2 + self.source.external_bit()
+    }
+
+    /// Reads the gate and checks it and its code segment.
+    fn gate(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+    ) -> Result<Gate, DeliveryError> {
+        let external = self.source.external_bit();
+        let refused = Exception::general_protection(self.gate_error_code());
+        let offset = u32::from(self.vector) * 8;
+        if offset + 7 > u32::from(state.idtr.limit) {
+            return Err(refused.into());
+        }
+        let address = state.idtr.base.wrapping_add(u64::from(offset)) & linear_mask(state);
+        let mut bytes = [0; 8];
+        let privilege = Privilege::Supervisor;
+        read_linear(
+            state,
+            environment,
+            LinearAddress(address),
+            &mut bytes,
+            privilege,
+        )?;
+        let gate = Descriptor(u64::from_le_bytes(bytes));
+        let attributes = gate.attributes();
+        let kind = attributes.kind();
+        let size = match kind {
+            system_type::INTERRUPT_GATE16 | system_type::TRAP_GATE16 => 2,
+            system_type::INTERRUPT_GATE32 | system_type::TRAP_GATE32 => 4,
+            system_type::TASK_GATE => 0,
+            _ => return Err(refused.into()),
+        };
+        if attributes.contains(Attributes::NOT_SYSTEM) {
+            return Err(refused.into());
+        }
+        if self.source.is_checked_for_privilege() && attributes.dpl() < state.cpl() {
+            return Err(refused.into());
+        }
+        if !attributes.contains(Attributes::PRESENT) {
+            return Err(Exception::segment_not_present(self.gate_error_code()).into());
+        }
+        if kind == system_type::TASK_GATE {
+            return Err(DeliveryError::NotImplemented(
+                "an interrupt through a task gate (hardware task switching)",
+            ));
+        }
+        let selector = gate.gate_selector();
+        let error_code = selector.error_code() | external;
+        let refused = Exception::general_protection(error_code);
+        let entry: TableEntry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
+        let code = entry.attributes();
+        // From V86 mode only a non-conforming segment of level 0 will do.
+        let privilege_fits = if state.is_virtual_8086() {
+            code.dpl() == 0 && !code.is_conforming()
+        } else {
+            code.dpl() <= state.cpl()
+        };
+        if !code.is_code() {
+            return Err(refused.into());
+        }
+        if code.dpl() > state.cpl() {
+            return Err(refused.into());
+        }
+        if !entry.is_present() {
+            return Err(Exception::segment_not_present(error_code).into());
+        }
+        if !privilege_fits {
+            return Err(refused.into());
+        }
+        let offset = gate.gate_offset() & if size == 2 { 0xffff } else { u32::MAX };
+        Ok(Gate {
+            segment: accessed_segment(state, environment, entry)?,
+            offset: u64::from(offset),
+            size,
+            clears_interrupt_flag: matches!(
+                kind,
+                system_type::INTERRUPT_GATE16 | system_type::INTERRUPT_GATE32
+            ),
+        })
+    }
+
+    /// Protected and V86 mode: the IDT (SDM volume 3, 6.12.1).
+    fn deliver_protected(
+        &self,
+        state: &mut CpuState,
+        environment: &mut dyn Environment,
+    ) -> Result<(), DeliveryError> {
+        let was_virtual_8086 = state.is_virtual_8086();
+        if was_virtual_8086
+            && matches!(self.source, EventSource::Software { .. })
+            && state.flags().iopl() < 3
+        {
+            return Err(Exception::general_protection(0).into());
+        }
+        let gate = self.gate(state, environment)?;
+        let external = self.source.external_bit();
+        let code = gate.segment.attributes;
+        let changes_level = !code.is_conforming() && code.dpl() < state.cpl();
+        let cpl = if changes_level {
+            code.dpl()
+        } else {
+            state.cpl()
+        };
+
+        let mut frame = Frame::default();
+        let mut stack = if changes_level {
+            if was_virtual_8086 {
+                for register in [
+                    SegmentRegister::Gs,
+                    SegmentRegister::Fs,
+                    SegmentRegister::Ds,
+                    SegmentRegister::Es,
+                ] {
+                    frame.add(u32::from(state.segment(register).selector.0));
+                }
+            }
+            frame.add(u32::from(state.ss().selector.0));
+            frame.add(state.register(tollgate_x86::Gpr::Rsp) as u32);
+            inner_stack(state, environment, cpl, external)?
+        } else {
+            let mut stack = Stack::current(state);
+            stack.error_code = external;
+            stack
+        };
+        frame.add(self.flags_image);
+        frame.add(u32::from(state.cs().selector.0));
+        frame.add(self.return_rip as u32);
+        if let Some(error_code) = self.error_code {
+            frame.add(error_code);
+        }
+        check_code_offset(&gate.segment, gate.offset, external)?;
+        stack.push_all(state, environment, gate.size, frame.values())?;
+
+        stack.commit(state);
+        enter_code(state, gate.segment, gate.offset, cpl);
+        let mut cleared = Flags::TF | Flags::NT | Flags::RF | Flags::VM;
+        if gate.clears_interrupt_flag {
+            cleared |= Flags::IF;
+        }
+        state.flags &= !cleared.bits();
+        if was_virtual_8086 {
+            for register in [
+                SegmentRegister::Gs,
+                SegmentRegister::Fs,
+                SegmentRegister::Ds,
+                SegmentRegister::Es,
+            ] {
+                *state.segment_mut(register) = Segment::null(Selector(0));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Values to push, in order.
+#[derive(Default)]
+struct Frame {
+    values: [u32; 10],
+    used: usize,
+}
+
+impl Frame {
+    fn add(&mut self, value: u32) {
+        if let Some(place) = self.values.get_mut(self.used) {
+            *place = value;
+            self.used += 1;
+        }
+    }
+
+    fn values(&self) -> &[u32] {
+        &self.values[..self.used]
+    }
+}
+
+/// INT n, INT3, INTO and INT1.
+///
+/// # Errors
+/// Those of [`deliver`]; what it cannot do is [`Outcome::NotImplemented`].
+pub fn software_interrupt(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let length = instruction.len() as u8;
+    let (vector, source) = match instruction.code() {
+        Code::Int_imm8 => (instruction.immediate8(), EventSource::Software { length }),
+        Code::Int3 => (Vector::Breakpoint as u8, EventSource::Int3OrInto { length }),
+        Code::Into if !state.flags().contains(Flags::OF) => return Ok(Outcome::Next),
+        Code::Into => (Vector::Overflow as u8, EventSource::Int3OrInto { length }),
+        Code::Int1 => (Vector::Debug as u8, EventSource::Exception),
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    let return_rip = next_rip(state, instruction);
+    match deliver(state, environment, vector, source, None, return_rip) {
+        Ok(()) => Ok(Outcome::Jumped),
+        Err(DeliveryError::Exception(exception)) => Err(exception),
+        Err(DeliveryError::NotImplemented(what)) => Ok(Outcome::NotImplemented(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

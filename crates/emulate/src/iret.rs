@@ -1,0 +1,197 @@
+//! IRET and IRETD (SDM volume 2, IRET; volume 3, 21.3).
+//!
+//! Not implemented: the return from a nested task (EFLAGS.NT set in protected mode), which
+//! ends in [`Outcome::NotImplemented`] once the link in the TSS has been found good, and
+//! virtual-8086 mode extensions.
+
+use crate::Outcome;
+use crate::descriptor_table::read_descriptor;
+use crate::operand::{linear_mask, read_linear};
+use crate::privilege_change::{
+    check_code_offset, drop_inner_data_segments, enter_code, outer_stack, return_code_segment,
+};
+use crate::stack_access::Stack;
+use iced_x86::{Code, Instruction};
+use tollgate_platform::Environment;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{
+    CpuState, Exception, Flags, Gpr, LinearAddress, Segment, SegmentRegister, Selector,
+};
+
+/// Flags that every IRET takes from the stack.
+const ALWAYS: Flags = Flags::ARITHMETIC
+    .union(Flags::TF)
+    .union(Flags::DF)
+    .union(Flags::NT);
+/// Flags in the upper half that a 32-bit IRET takes at any privilege level.
+const WIDE: Flags = Flags::RF.union(Flags::AC).union(Flags::ID);
+/// Virtual interrupt flags: only from CPL 0, never in real or V86 mode.
+const VIRTUAL: Flags = Flags::VIF.union(Flags::VIP);
+
+/// The flags after an IRET in protected mode that does not enter V86 mode.
+/// `cpl` is the privilege level before it.
+fn returned_flags(state: &CpuState, popped: u32, size: u32, cpl: u8) -> Flags {
+    let mut changed = ALWAYS;
+    if cpl <= state.flags().iopl() {
+        changed |= Flags::IF;
+    }
+    if cpl == 0 {
+        changed |= Flags::IOPL;
+    }
+    if size == 4 {
+        changed |= WIDE;
+        if cpl == 0 {
+            changed |= VIRTUAL;
+        }
+    }
+    merge(state, popped, changed)
+}
+
+fn merge(state: &CpuState, popped: u32, changed: Flags) -> Flags {
+    let popped = Flags::from_bits_truncate(u64::from(popped));
+    (state.flags() & !changed) | (popped & changed)
+}
+
+/// IRET and IRETD in every legacy mode.
+///
+/// # Errors
+/// Of the stack; #GP, #NP, #SS and page faults of the return target; #GP(0) in V86 mode
+/// with IOPL below 3.
+pub fn interrupt_return(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let size = match instruction.code() {
+        Code::Iretw => 2,
+        Code::Iretd => 4,
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    if state.has_real_mode_segments() {
+        return real_mode_return(state, environment, size);
+    }
+    if state.flags().contains(Flags::NT) {
+        return task_return(state, environment);
+    }
+    let mut stack = Stack::current(state);
+    let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
+    let cpl = state.cpl();
+    let popped = Flags::from_bits_truncate(u64::from(flags));
+    if size == 4 && cpl == 0 && popped.contains(Flags::VM) {
+        return virtual_8086_return(state, environment, stack, offset, selector, popped);
+    }
+
+    let (offset, selector) = (u64::from(offset), Selector(selector as u16));
+    let segment = return_code_segment(state, environment, selector)?;
+    let new_cpl = selector.rpl();
+    let new_flags = returned_flags(state, flags, size, cpl);
+    if new_cpl != cpl {
+        let [outer_pointer, outer_selector] = stack.pop_all(state, environment, size)?;
+        let outer_selector = Selector(outer_selector as u16);
+        stack = outer_stack(state, environment, outer_selector, outer_pointer, new_cpl)?;
+    }
+    check_code_offset(&segment, offset, 0)?;
+    stack.commit(state);
+    enter_code(state, segment, offset, new_cpl);
+    state.set_flags(new_flags);
+    if new_cpl != cpl {
+        drop_inner_data_segments(state, new_cpl);
+    }
+    Ok(Outcome::Jumped)
+}
+
+/// The return from a nested task, up to the task switch. Any program can set NT, so that
+/// only a guest that really links busy tasks may get as far as "not implemented".
+fn task_return(state: &CpuState, environment: &mut dyn Environment) -> Result<Outcome, Exception> {
+    let mut link = [0; 2];
+    let address = LinearAddress(state.tr.base & linear_mask(state));
+    let supervisor = Privilege::Supervisor;
+    read_linear(state, environment, address, &mut link, supervisor)?;
+    let selector = Selector(u16::from_le_bytes(link));
+    let refused = Exception::invalid_tss(selector.error_code());
+    if selector.is_local() {
+        return Err(refused);
+    }
+    let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
+    if !matches!(
+        entry.system_type(),
+        Some(system_type::TSS16_BUSY | system_type::TSS32_BUSY)
+    ) {
+        return Err(refused);
+    }
+    if !entry.is_present() {
+        return Err(Exception::segment_not_present(selector.error_code()));
+    }
+    Ok(Outcome::NotImplemented(
+        "IRET from a nested task (hardware task switching)",
+    ))
+}
+
+/// Real mode, and V86 mode with IOPL 3.
+fn real_mode_return(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    size: u32,
+) -> Result<Outcome, Exception> {
+    let is_virtual = state.is_virtual_8086();
+    if is_virtual && state.flags().iopl() < 3 {
+        return Err(Exception::general_protection(0));
+    }
+    let mut stack = Stack::current(state);
+    let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
+    let limit = if is_virtual {
+        0xffff
+    } else {
+        state.cs().limit.max(0xffff)
+    };
+    if offset > limit {
+        return Err(Exception::general_protection(0));
+    }
+    let mut changed = ALWAYS | Flags::IF;
+    if !is_virtual {
+        changed |= Flags::IOPL;
+    }
+    if size == 4 {
+        changed |= WIDE;
+    }
+    let new_flags = merge(state, flags, changed);
+    stack.commit(state);
+    state.load_real_mode_segment(SegmentRegister::Cs, selector as u16);
+    state.rip = u64::from(offset);
+    state.set_flags(new_flags);
+    Ok(Outcome::Jumped)
+}
+
+/// IRETD at CPL 0 with VM set in the popped flags: the rest of the nine-word frame.
+fn virtual_8086_return(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    mut stack: Stack,
+    offset: u32,
+    selector: u32,
+    flags: Flags,
+) -> Result<Outcome, Exception> {
+    let [pointer, ss, es, ds, fs, gs] = stack.pop_all(state, environment, 4)?;
+    // The limit of the new CS is always 64 KiB.
+    if offset > 0xffff {
+        return Err(Exception::general_protection(0));
+    }
+    for (register, value) in [
+        (SegmentRegister::Cs, selector),
+        (SegmentRegister::Ss, ss),
+        (SegmentRegister::Es, es),
+        (SegmentRegister::Ds, ds),
+        (SegmentRegister::Fs, fs),
+        (SegmentRegister::Gs, gs),
+    ] {
+        *state.segment_mut(register) = Segment::real_mode(value as u16, 3);
+    }
+    state.gpr[Gpr::Rsp as usize] = u64::from(pointer);
+    state.rip = u64::from(offset);
+    state.set_flags(flags);
+    Ok(Outcome::Jumped)
+}
+
+#[cfg(test)]
+mod tests;

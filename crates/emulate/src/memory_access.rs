@@ -1,0 +1,310 @@
+//! Memory as the running program reaches it: segment rights and limit (SDM volume 3, 5.3
+//! to 5.5), alignment, linear address; then paging, which is the [`Environment`]'s business.
+
+use tollgate_platform::Environment;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{
+    CpuState, Cr0, Efer, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
+};
+
+/// A place in memory as an instruction names it, before segmentation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentedAddress {
+    /// The segment register used.
+    pub segment: SegmentRegister,
+    /// Offset in the segment, already truncated to the address size.
+    pub offset: u64,
+}
+
+impl SegmentedAddress {
+    /// The address `bytes` further on. Offsets inside one operand do not wrap at
+    /// 64 KiB: the limit check stops them first.
+    pub const fn offset(self, bytes: u64) -> Self {
+        Self {
+            offset: self.offset.wrapping_add(bytes),
+            ..self
+        }
+    }
+}
+
+/// The privilege of the data accesses that the running program makes.
+pub fn current_privilege(state: &CpuState) -> Privilege {
+    Privilege::of_cpl(state.cpl())
+}
+
+/// Linear address bits that exist: 32 outside IA-32e mode.
+pub(crate) fn linear_mask(state: &CpuState) -> u64 {
+    if state.efer().contains(Efer::LMA) {
+        u64::MAX
+    } else {
+        0xffff_ffff
+    }
+}
+
+/// The fault of a violated segment: #SS for the stack, else #GP.
+fn segment_fault(segment: SegmentRegister, error_code: u32) -> Exception {
+    if segment == SegmentRegister::Ss {
+        Exception::stack_fault(error_code)
+    } else {
+        Exception::general_protection(error_code)
+    }
+}
+
+/// Whether an access of `size` bytes is inside the segment; offsets beyond 4 GiB are not.
+pub fn is_inside(segment: &Segment, offset: u64, size: u32) -> bool {
+    u32::try_from(offset).is_ok_and(|offset| size == 0 || segment.contains(offset, size))
+}
+
+/// Checks rights and limit of an access through a segment register, and gives its
+/// linear address (SDM volume 3, 5.3 and 5.5).
+///
+/// # Errors
+/// #SS(0) through SS, else #GP(0): unusable register, a write to read-only data or to
+/// code, a read of execute-only code, an offset outside the limit.
+pub fn linear_address(
+    state: &CpuState,
+    address: SegmentedAddress,
+    size: u32,
+    kind: AccessKind,
+) -> Result<LinearAddress, Exception> {
+    let segment = state.segment(address.segment);
+    // Real and V86 mode have no types: code may be written there.
+    let allowed = segment.is_usable()
+        && (state.has_real_mode_segments()
+            || match kind {
+                AccessKind::Read => segment.attributes.is_readable(),
+                AccessKind::Write => segment.attributes.is_writable_data(),
+                AccessKind::Fetch => segment.attributes.is_code(),
+            });
+    if !allowed || !is_inside(segment, address.offset, size) {
+        return Err(segment_fault(address.segment, 0));
+    }
+    let linear = segment.base.wrapping_add(address.offset) & linear_mask(state);
+    Ok(LinearAddress(linear))
+}
+
+/// Raises #AC(0) for a misaligned access at CPL 3 with CR0.AM and EFLAGS.AC set
+/// (SDM volume 3, 6.15 "Alignment Check"). `alignment` is a power of two.
+///
+/// # Errors
+/// #AC(0).
+pub fn check_alignment(
+    state: &CpuState,
+    address: LinearAddress,
+    alignment: u32,
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    if privilege == Privilege::User
+        && state.cr0().contains(Cr0::AM)
+        && state.flags().contains(Flags::AC)
+        && address.0 & u64::from(alignment.saturating_sub(1)) != 0
+    {
+        return Err(Exception::new(Vector::AlignmentCheck));
+    }
+    Ok(())
+}
+
+/// How many of `size` bytes lie below the end of the linear address space.
+fn before_wrap(state: &CpuState, address: LinearAddress, size: usize) -> usize {
+    let room = linear_mask(state).wrapping_sub(address.0);
+    // `room` is the number of bytes after the first one.
+    usize::try_from(room).map_or(size, |room| size.min(room.saturating_add(1)))
+}
+
+/// Reads at a linear address; wraps at the end of the linear address space.
+///
+/// # Errors
+/// The page fault.
+pub fn read_linear(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: LinearAddress,
+    data: &mut [u8],
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let (low, high) = data.split_at_mut(before_wrap(state, address, data.len()));
+    environment.read(state, address, low, privilege)?;
+    if !high.is_empty() {
+        environment.read(state, LinearAddress(0), high, privilege)?;
+    }
+    Ok(())
+}
+
+/// Writes at a linear address; wraps at the end of the linear address space.
+///
+/// # Errors
+/// The page fault; then nothing was written.
+pub fn write_linear(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: LinearAddress,
+    data: &[u8],
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let (low, high) = data.split_at(before_wrap(state, address, data.len()));
+    if !high.is_empty() {
+        environment.probe_write(state, address, low.len() as u32, privilege)?;
+        environment.write(state, LinearAddress(0), high, privilege)?;
+    }
+    environment.write(state, address, low, privilege)
+}
+
+/// Checks that `size` bytes at a linear address could be written.
+///
+/// # Errors
+/// The page fault.
+pub fn probe_linear(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: LinearAddress,
+    size: u32,
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let low = before_wrap(state, address, size as usize) as u32;
+    environment.probe_write(state, address, low, privilege)?;
+    if low < size {
+        environment.probe_write(state, LinearAddress(0), size - low, privilege)?;
+    }
+    Ok(())
+}
+
+/// Reads memory through a segment register at the current privilege.
+/// Sizes 2, 4 and 8 are checked for alignment.
+///
+/// # Errors
+/// Segment fault, #AC, or page fault.
+pub fn read_memory(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: SegmentedAddress,
+    data: &mut [u8],
+) -> Result<(), Exception> {
+    let size = data.len() as u32;
+    let linear = linear_address(state, address, size, AccessKind::Read)?;
+    let privilege = current_privilege(state);
+    if matches!(size, 2 | 4 | 8) {
+        check_alignment(state, linear, size, privilege)?;
+    }
+    read_linear(state, environment, linear, data, privilege)
+}
+
+/// Writes memory through a segment register at the current privilege.
+/// Sizes 2, 4 and 8 are checked for alignment.
+///
+/// # Errors
+/// Segment fault, #AC, or page fault; then nothing was written.
+pub fn write_memory(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: SegmentedAddress,
+    data: &[u8],
+) -> Result<(), Exception> {
+    let size = data.len() as u32;
+    let linear = linear_address(state, address, size, AccessKind::Write)?;
+    let privilege = current_privilege(state);
+    if matches!(size, 2 | 4 | 8) {
+        check_alignment(state, linear, size, privilege)?;
+    }
+    write_linear(state, environment, linear, data, privilege)
+}
+
+/// Reads a little-endian value of 1, 2, 4 or 8 bytes through a segment register.
+///
+/// # Errors
+/// As [`read_memory`].
+pub fn read_value(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: SegmentedAddress,
+    size: u32,
+) -> Result<u64, Exception> {
+    let mut bytes = [0; 8];
+    let used = (size as usize).min(8);
+    read_memory(state, environment, address, &mut bytes[..used])?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Writes a little-endian value of 1, 2, 4 or 8 bytes through a segment register.
+///
+/// # Errors
+/// As [`write_memory`].
+pub fn write_value(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    address: SegmentedAddress,
+    size: u32,
+    value: u64,
+) -> Result<(), Exception> {
+    let used = (size as usize).min(8);
+    write_memory(state, environment, address, &value.to_le_bytes()[..used])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{protected_mode, real_mode, selector};
+    use tollgate_x86::{Attributes, Descriptor, Selector};
+
+    fn at(segment: SegmentRegister, offset: u64) -> SegmentedAddress {
+        SegmentedAddress { segment, offset }
+    }
+
+    const GP: Exception = Exception::general_protection(0);
+
+    #[test]
+    fn a_word_at_offset_ffff_faults_in_real_mode() {
+        let (state, mut environment) = real_mode();
+        let mut word = [0; 2];
+        let ds = at(SegmentRegister::Ds, 0xffff);
+        assert_eq!(
+            read_memory(&state, &mut environment, ds, &mut word),
+            Err(GP)
+        );
+        let ss = at(SegmentRegister::Ss, 0xffff);
+        assert_eq!(
+            write_memory(&state, &mut environment, ss, &word),
+            Err(Exception::stack_fault(0))
+        );
+        assert!(read_memory(&state, &mut environment, ds, &mut word[..1]).is_ok());
+    }
+
+    #[test]
+    fn real_mode_writes_through_cs() {
+        let (state, mut environment) = real_mode();
+        let cs = at(SegmentRegister::Cs, 4);
+        assert!(write_memory(&state, &mut environment, cs, &[7]).is_ok());
+        assert_eq!(environment.ram[0x1004], 7);
+    }
+
+    #[test]
+    fn protected_mode_checks_segment_types() {
+        let (mut state, _) = protected_mode(0);
+        let cs = at(SegmentRegister::Cs, 0);
+        assert!(linear_address(&state, cs, 4, AccessKind::Read).is_ok());
+        assert_eq!(linear_address(&state, cs, 4, AccessKind::Write), Err(GP));
+        let code = state.segment_mut(SegmentRegister::Cs);
+        code.attributes &= !Attributes::WRITABLE_OR_READABLE;
+        assert_eq!(linear_address(&state, cs, 4, AccessKind::Read), Err(GP));
+        *state.segment_mut(SegmentRegister::Es) =
+            Descriptor(crate::test_environment::descriptor(0, 0xfff, 0xf0))
+                .segment(Selector(selector::READ_ONLY3));
+        let es = at(SegmentRegister::Es, 0xffc);
+        assert!(linear_address(&state, es, 4, AccessKind::Read).is_ok());
+        assert_eq!(linear_address(&state, es, 4, AccessKind::Write), Err(GP));
+        assert_eq!(linear_address(&state, es, 5, AccessKind::Read), Err(GP));
+    }
+
+    #[test]
+    fn linear_addresses_wrap_at_4_gib() {
+        let (mut state, mut environment) = protected_mode(0);
+        let ds = state.segment_mut(SegmentRegister::Ds);
+        ds.base = 0xffff_f000;
+        let address = at(SegmentRegister::Ds, 0x3000);
+        assert!(write_value(&state, &mut environment, address, 4, 0x1234).is_ok());
+        assert_eq!(environment.u32(0x2000), 0x1234);
+        // An access across the seam is checked as a whole before anything is written.
+        let seam = at(SegmentRegister::Ds, 0xffe);
+        assert!(write_value(&state, &mut environment, seam, 4, u64::MAX).is_err());
+        assert_eq!(environment.u32(0), 0);
+    }
+}

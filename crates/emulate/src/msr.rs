@@ -1,0 +1,314 @@
+//! Model-specific registers and the time-stamp counter (SDM volume 4; volume 3, 18.17;
+//! AMD's manual volume 2, appendix A).
+//!
+//! An MSR that this virtual machine does not have answers #GP(0), as on a real
+//! processor; that includes the MTRRs, machine check and performance counters, which
+//! CPUID does not offer. The local APIC's MSRs belong to the machine.
+
+use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
+use crate::operand::require_cpl0;
+use iced_x86::CpuidFeature;
+use tollgate_platform::{Environment, TranslationChange};
+use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr};
+
+/// IA32_APIC_BASE, the machine's.
+pub const APIC_BASE: u32 = 0x1b;
+/// Bit of IA32_APIC_BASE: the local APIC is enabled.
+pub const APIC_BASE_ENABLE: u64 = 1 << 11;
+/// IA32_TSC_DEADLINE, the machine's.
+pub const TSC_DEADLINE: u32 = 0x6e0;
+
+const TIME_STAMP_COUNTER: u32 = 0x10;
+const PLATFORM_ID: u32 = 0x17;
+const MICROCODE_UPDATE: u32 = 0x79;
+const MICROCODE_REVISION: u32 = 0x8b;
+const PLATFORM_INFO: u32 = 0xce;
+const SYSENTER_CS: u32 = 0x174;
+const SYSENTER_ESP: u32 = 0x175;
+const SYSENTER_EIP: u32 = 0x176;
+const MISC_ENABLE: u32 = 0x1a0;
+const DEBUG_CONTROL: u32 = 0x1d9;
+const PAT: u32 = 0x277;
+const EFER: u32 = 0xc000_0080;
+const STAR: u32 = 0xc000_0081;
+
+/// IA32_MISC_ENABLE bits that hold what is written: fast strings.
+const MISC_ENABLE_WRITABLE: u64 = 1;
+/// IA32_MISC_ENABLE bits that read as ones: no branch trace, no precise sampling.
+const MISC_ENABLE_FIXED: u64 = 1 << 11 | 1 << 12;
+
+/// AMD's own MSRs that systems read without asking CPUID.
+mod amd {
+    pub const SYSTEM_CONFIGURATION: u32 = 0xc001_0010;
+    pub const HARDWARE_CONFIGURATION: u32 = 0xc001_0015;
+    pub const TOP_OF_MEMORY: u32 = 0xc001_001a;
+    pub const TOP_OF_MEMORY_2: u32 = 0xc001_001d;
+    pub const NORTH_BRIDGE_CONFIGURATION: u32 = 0xc001_001f;
+    pub const PATCH_LOADER: u32 = 0xc001_0020;
+    pub const INTERRUPT_PENDING: u32 = 0xc001_0055;
+    pub const MMIO_CONFIGURATION: u32 = 0xc001_0058;
+    pub const FIRST_P_STATE: u32 = 0xc001_0061;
+    pub const LAST_P_STATE: u32 = 0xc001_006b;
+    pub const SMM_ADDRESS: u32 = 0xc001_0112;
+    pub const SMM_MASK: u32 = 0xc001_0113;
+    pub const VM_CONTROL: u32 = 0xc001_0114;
+    pub const LOAD_STORE_CONFIGURATION: u32 = 0xc001_1020;
+    pub const DATA_CACHE_CONFIGURATION: u32 = 0xc001_1022;
+    pub const DECODE_CONFIGURATION: u32 = 0xc001_1029;
+    pub const BUS_UNIT_CONFIGURATION_2: u32 = 0xc001_102a;
+
+    /// The time-stamp counter runs at the P0 frequency.
+    pub const HARDWARE_TSC_AT_P0: u64 = 1 << 24;
+    /// Writes of these change nothing here: SMM lock, cache flush and FERR options.
+    pub const HARDWARE_IGNORED: u64 = 1 << 3 | 1 << 6 | 1 << 8 | HARDWARE_TSC_AT_P0;
+    /// SVM is disabled, and locked so.
+    pub const VM_CONTROL_DISABLED: u64 = 1 << 3 | 1 << 4;
+    /// LFENCE waits for earlier instructions.
+    pub const DECODE_LFENCE_SERIALIZES: u64 = 1 << 1;
+    /// Bits that systems set as workarounds for processor errata.
+    pub const DECODE_IGNORED: u64 = 1 << 9 | DECODE_LFENCE_SERIALIZES;
+}
+
+/// The guest's time-stamp counter.
+pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
+    environment
+        .platform()
+        .time_stamp()
+        .wrapping_add(state.tsc_offset)
+}
+
+/// Puts a 64-bit value into EDX:EAX.
+fn set_edx_eax(state: &mut CpuState, value: u64) {
+    state.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
+    state.gpr[Gpr::Rdx as usize] = value >> 32;
+}
+
+/// EDX:EAX.
+fn edx_eax(state: &CpuState) -> u64 {
+    state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32
+}
+
+fn refused<T>() -> Result<T, Exception> {
+    Err(Exception::general_protection(0))
+}
+
+/// Reads a model-specific register.
+///
+/// # Errors
+/// #GP(0) if this virtual machine has no such register.
+pub fn read(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    index: u32,
+) -> Result<u64, Exception> {
+    let value = match index {
+        TIME_STAMP_COUNTER => time_stamp(state, environment),
+        PLATFORM_ID | PLATFORM_INFO if policy().vendor() == Vendor::Intel => 0,
+        // Intel keeps the revision in the upper half.
+        MICROCODE_REVISION if policy().vendor() == Vendor::Intel => 1 << 32,
+        MICROCODE_REVISION => 1,
+        SYSENTER_CS => state.sysenter_cs,
+        SYSENTER_ESP => state.sysenter_esp,
+        SYSENTER_EIP => state.sysenter_eip,
+        MISC_ENABLE => state.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
+        DEBUG_CONTROL => 0,
+        PAT => state.pat,
+        EFER => state.efer,
+        STAR if policy().offers(CpuidFeature::SYSCALL) => state.star,
+        _ => {
+            if let Some(value) = environment.platform().msr_read(index) {
+                return Ok(value);
+            }
+            return if policy().vendor() == Vendor::Amd {
+                read_amd(index)
+            } else {
+                refused()
+            };
+        }
+    };
+    Ok(value)
+}
+
+fn read_amd(index: u32) -> Result<u64, Exception> {
+    match index {
+        amd::HARDWARE_CONFIGURATION => Ok(amd::HARDWARE_TSC_AT_P0),
+        amd::VM_CONTROL => Ok(amd::VM_CONTROL_DISABLED),
+        amd::DECODE_CONFIGURATION => Ok(amd::DECODE_LFENCE_SERIALIZES),
+        amd::SYSTEM_CONFIGURATION
+        | amd::TOP_OF_MEMORY
+        | amd::TOP_OF_MEMORY_2
+        | amd::NORTH_BRIDGE_CONFIGURATION
+        | amd::INTERRUPT_PENDING
+        | amd::MMIO_CONFIGURATION
+        | amd::FIRST_P_STATE..=amd::LAST_P_STATE
+        | amd::SMM_ADDRESS
+        | amd::SMM_MASK
+        | amd::LOAD_STORE_CONFIGURATION
+        | amd::DATA_CACHE_CONFIGURATION
+        | amd::BUS_UNIT_CONFIGURATION_2 => Ok(0),
+        _ => refused(),
+    }
+}
+
+/// Writes a model-specific register.
+///
+/// # Errors
+/// #GP(0) if this virtual machine has no such register, or refuses the value.
+pub fn write(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    index: u32,
+    value: u64,
+) -> Result<(), Exception> {
+    match index {
+        TIME_STAMP_COUNTER => {
+            state.tsc_offset = value.wrapping_sub(environment.platform().time_stamp());
+        }
+        // Updates are not taken; writing the revision is how software asks for it anew.
+        MICROCODE_UPDATE | MICROCODE_REVISION => {}
+        // Without long mode these have 32 bits.
+        SYSENTER_CS => state.sysenter_cs = value & 0xffff_ffff,
+        SYSENTER_ESP => state.sysenter_esp = value & 0xffff_ffff,
+        SYSENTER_EIP => state.sysenter_eip = value & 0xffff_ffff,
+        MISC_ENABLE => state.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
+        // Branch recording and branch stepping are not offered.
+        DEBUG_CONTROL if value == 0 => {}
+        PAT => {
+            if !pat_is_valid(value) {
+                return refused();
+            }
+            state.pat = value;
+        }
+        EFER => return write_efer(state, environment, value),
+        STAR if policy().offers(CpuidFeature::SYSCALL) => state.star = value,
+        _ => {
+            return match environment.platform().msr_write(index, value) {
+                Some(true) => Ok(()),
+                Some(false) => refused(),
+                None if policy().vendor() == Vendor::Amd => write_amd(index, value),
+                None => refused(),
+            };
+        }
+    }
+    Ok(())
+}
+
+fn write_amd(index: u32, value: u64) -> Result<(), Exception> {
+    let ignored = match index {
+        amd::HARDWARE_CONFIGURATION => amd::HARDWARE_IGNORED,
+        amd::DECODE_CONFIGURATION => amd::DECODE_IGNORED,
+        amd::PATCH_LOADER | amd::NORTH_BRIDGE_CONFIGURATION => u64::MAX,
+        amd::SYSTEM_CONFIGURATION
+        | amd::INTERRUPT_PENDING
+        | amd::MMIO_CONFIGURATION
+        | amd::LOAD_STORE_CONFIGURATION
+        | amd::DATA_CACHE_CONFIGURATION
+        | amd::BUS_UNIT_CONFIGURATION_2 => 0,
+        _ => return refused(),
+    };
+    if value & !ignored == 0 {
+        Ok(())
+    } else {
+        refused()
+    }
+}
+
+/// Whether each of the eight entries is a memory type that PAT knows (SDM volume 3, 12.12.2).
+fn pat_is_valid(value: u64) -> bool {
+    value
+        .to_le_bytes()
+        .iter()
+        .all(|entry| matches!(entry, 0 | 1 | 4..=7))
+}
+
+/// EFER: only what CPUID offers may be set, which leaves out long mode today.
+fn write_efer(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    let mut offered = Efer::NXE;
+    offered.set(Efer::SCE, policy().offers(CpuidFeature::SYSCALL));
+    if value & !offered.bits() != 0 {
+        return refused();
+    }
+    let changed = state.efer ^ value;
+    state.efer = value;
+    if changed & Efer::NXE.bits() != 0 {
+        environment.translations_changed(TranslationChange::Everything);
+    }
+    Ok(())
+}
+
+/// RDMSR: register ECX into EDX:EAX.
+///
+/// # Errors
+/// #GP(0) above CPL 0, and as [`read`].
+pub fn read_instruction(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let value = read(state, environment, state.register(Gpr::Rcx) as u32)?;
+    set_edx_eax(state, value);
+    Ok(Outcome::Next)
+}
+
+/// WRMSR: EDX:EAX into register ECX.
+///
+/// # Errors
+/// #GP(0) above CPL 0, and as [`write`].
+pub fn write_instruction(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let index = state.register(Gpr::Rcx) as u32;
+    let value = edx_eax(state);
+    write(state, environment, index, value)?;
+    Ok(Outcome::Next)
+}
+
+/// RDTSC.
+///
+/// # Errors
+/// #GP(0) above CPL 0 with CR4.TSD set.
+pub fn read_time_stamp(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
+    if state.cr4().contains(Cr4::TSD) {
+        require_cpl0(state)?;
+    }
+    let value = time_stamp(state, environment);
+    set_edx_eax(state, value);
+    Ok(Outcome::Next)
+}
+
+/// RDTSCP.
+///
+/// # Errors
+/// #UD while CPUID does not offer it; #GP(0) as [`read_time_stamp`].
+pub fn read_time_stamp_and_processor(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
+    if !policy().offers(CpuidFeature::RDTSCP) {
+        return Err(Exception::invalid_opcode());
+    }
+    let outcome = read_time_stamp(state, environment)?;
+    state.gpr[Gpr::Rcx as usize] = state.tsc_aux & 0xffff_ffff;
+    Ok(outcome)
+}
+
+/// RDPMC: there are no performance counters, so no index is valid.
+///
+/// # Errors
+/// #GP(0), always.
+pub fn read_performance_counter() -> Result<Outcome, Exception> {
+    refused()
+}
+
+#[cfg(test)]
+mod tests;

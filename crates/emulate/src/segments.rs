@@ -1,0 +1,377 @@
+//! Loads and stores of segment registers: MOV, POP, PUSH, LDS and its relatives
+//! (SDM volume 2, MOV, POP, LDS).
+
+use crate::Outcome;
+use crate::descriptor_table::{data_segment, stack_segment};
+use crate::operand::{
+    memory_address, next_rip, operand_size, read_operand, read_value, segment_register,
+    write_operand, write_register,
+};
+use crate::stack_access::Stack;
+use iced_x86::{Code, Instruction, OpKind};
+use tollgate_platform::Environment;
+use tollgate_x86::{CpuState, Exception, SegmentRegister, Selector};
+
+/// Loads DS, ES, FS, GS or SS in the current mode. In real and V86 mode any value does.
+///
+/// # Errors
+/// #UD for CS; in protected mode as [`data_segment`] and [`stack_segment`].
+pub fn load_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    register: SegmentRegister,
+    selector: Selector,
+) -> Result<(), Exception> {
+    if register == SegmentRegister::Cs {
+        return Err(Exception::invalid_opcode());
+    }
+    if state.has_real_mode_segments() {
+        state.load_real_mode_segment(register, selector.0);
+        return Ok(());
+    }
+    *state.segment_mut(register) = if register == SegmentRegister::Ss {
+        let refused = Exception::general_protection;
+        stack_segment(state, environment, selector, state.cpl(), refused, 0)?
+    } else {
+        data_segment(state, environment, selector)?
+    };
+    Ok(())
+}
+
+/// MOV Sreg, r/m16. A load of SS holds interrupts off for one instruction.
+///
+/// # Errors
+/// Of the source operand and of the load.
+pub fn move_to_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let register =
+        segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
+    if register == SegmentRegister::Cs {
+        return Err(Exception::invalid_opcode());
+    }
+    let selector = Selector(read_operand(state, environment, instruction, 1)? as u16);
+    load_segment(state, environment, register, selector)?;
+    if register == SegmentRegister::Ss {
+        state.shadow_rip = next_rip(state, instruction);
+    }
+    Ok(Outcome::Next)
+}
+
+/// MOV r/m, Sreg. Memory takes 16 bits; a 32-bit register is zero-extended.
+///
+/// # Errors
+/// Of the destination operand.
+pub fn move_from_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let selector = read_operand(state, environment, instruction, 1)?;
+    write_operand(state, environment, instruction, 0, selector)?;
+    Ok(Outcome::Next)
+}
+
+/// Bytes that PUSH or POP of a segment register moves the stack pointer by.
+fn stack_operand_size(instruction: &Instruction) -> u32 {
+    match instruction.code() {
+        Code::Pushd_ES
+        | Code::Pushd_CS
+        | Code::Pushd_SS
+        | Code::Pushd_DS
+        | Code::Pushd_FS
+        | Code::Pushd_GS
+        | Code::Popd_ES
+        | Code::Popd_SS
+        | Code::Popd_DS
+        | Code::Popd_FS
+        | Code::Popd_GS => 4,
+        _ => 2,
+    }
+}
+
+/// PUSH Sreg. The 32-bit form pushes the selector zero-extended, one of the two
+/// behaviours that the manual allows.
+///
+/// # Errors
+/// Of the stack.
+pub fn push_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let register =
+        segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
+    let mut stack = Stack::current(state);
+    let value = u32::from(state.segment(register).selector.0);
+    stack.push(state, environment, stack_operand_size(instruction), value)?;
+    stack.commit(state);
+    Ok(Outcome::Next)
+}
+
+/// POP Sreg. POP SS holds interrupts off for one instruction.
+///
+/// # Errors
+/// Of the stack and of the load.
+pub fn pop_segment(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let register =
+        segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
+    let mut stack = Stack::current(state);
+    let value = stack.pop(state, environment, stack_operand_size(instruction))?;
+    load_segment(state, environment, register, Selector(value as u16))?;
+    // The pointer moved as the old SS says, even when SS itself was loaded.
+    state.gpr[tollgate_x86::Gpr::Rsp as usize] = stack.pointer;
+    if register == SegmentRegister::Ss {
+        state.shadow_rip = next_rip(state, instruction);
+    }
+    Ok(Outcome::Next)
+}
+
+/// LDS, LES, LSS, LFS, LGS: a register and a segment register from a far pointer.
+///
+/// # Errors
+/// #UD for a register source; of the memory operand and of the load.
+pub fn load_far_pointer(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let register = match instruction.code() {
+        Code::Les_r16_m1616 | Code::Les_r32_m1632 => SegmentRegister::Es,
+        Code::Lds_r16_m1616 | Code::Lds_r32_m1632 => SegmentRegister::Ds,
+        Code::Lss_r16_m1616 | Code::Lss_r32_m1632 => SegmentRegister::Ss,
+        Code::Lfs_r16_m1616 | Code::Lfs_r32_m1632 => SegmentRegister::Fs,
+        Code::Lgs_r16_m1616 | Code::Lgs_r32_m1632 => SegmentRegister::Gs,
+        _ => return Err(Exception::invalid_opcode()),
+    };
+    if instruction.op1_kind() != OpKind::Memory {
+        return Err(Exception::invalid_opcode());
+    }
+    let size = operand_size(instruction, 0);
+    let address = memory_address(state, instruction);
+    let offset = read_value(state, environment, address, size)?;
+    let selector = read_value(state, environment, address.offset(u64::from(size)), 2)?;
+    load_segment(state, environment, register, Selector(selector as u16))?;
+    write_register(state, instruction.op0_register(), offset);
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{
+        GDT, protected_mode, real_mode, run, selector, virtual_8086_mode,
+    };
+    use tollgate_x86::{Attributes, Gpr, Segment};
+
+    const MOV_DS_AX: [u8; 2] = [0x8e, 0xd8];
+    const MOV_SS_AX: [u8; 2] = [0x8e, 0xd0];
+
+    #[test]
+    fn a_data_segment_load_sets_the_accessed_bit_in_the_table() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[0] = u64::from(selector::DATA3);
+        assert_eq!(
+            run(&mut state, &mut environment, &MOV_DS_AX),
+            Ok(Outcome::Next)
+        );
+        let ds = *state.segment(SegmentRegister::Ds);
+        assert_eq!(ds.selector.0, selector::DATA3);
+        assert!(ds.attributes.contains(Attributes::ACCESSED));
+        assert_eq!(ds.limit, u32::MAX);
+        assert_eq!(environment.ram[GDT + 0x25], 0xf3);
+        assert_eq!(state.rip, 0x5002);
+        assert_eq!(state.shadow_rip, u64::MAX);
+    }
+
+    #[test]
+    fn a_null_selector_makes_ds_unusable_but_is_refused_for_ss() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[0] = 3;
+        assert!(run(&mut state, &mut environment, &MOV_DS_AX).is_ok());
+        assert!(!state.segment(SegmentRegister::Ds).is_usable());
+        // MOV AX, [0] through it.
+        let read = crate::operand::linear_address(
+            &state,
+            crate::operand::SegmentedAddress {
+                segment: SegmentRegister::Ds,
+                offset: 0,
+            },
+            1,
+            tollgate_x86::paging::AccessKind::Read,
+        );
+        assert_eq!(read, Err(Exception::general_protection(0)));
+        assert_eq!(
+            run(&mut state, &mut environment, &MOV_SS_AX),
+            Err(Exception::general_protection(0))
+        );
+    }
+
+    #[test]
+    fn segment_loads_check_table_limit_type_privilege_and_presence() {
+        for (cpl, code, value, expected) in [
+            (0, MOV_DS_AX, 0x80, Err(Exception::general_protection(0x80))),
+            (
+                0,
+                MOV_DS_AX,
+                selector::EXECUTE_ONLY0,
+                Err(Exception::general_protection(0x48)),
+            ),
+            (
+                3,
+                MOV_DS_AX,
+                selector::DATA0,
+                Err(Exception::general_protection(0x10)),
+            ),
+            (
+                0,
+                MOV_DS_AX,
+                selector::DATA0 | 3,
+                Err(Exception::general_protection(0x10)),
+            ),
+            (3, MOV_DS_AX, selector::CONFORMING0, Ok(Outcome::Next)),
+            (
+                0,
+                MOV_DS_AX,
+                selector::ABSENT0,
+                Err(Exception::segment_not_present(0x50)),
+            ),
+            (
+                0,
+                MOV_SS_AX,
+                selector::ABSENT0,
+                Err(Exception::stack_fault(0x50)),
+            ),
+            (
+                0,
+                MOV_SS_AX,
+                selector::DATA3,
+                Err(Exception::general_protection(0x20)),
+            ),
+            (
+                3,
+                MOV_SS_AX,
+                selector::READ_ONLY3,
+                Err(Exception::general_protection(0x40)),
+            ),
+            (
+                0,
+                MOV_DS_AX,
+                selector::TSS,
+                Err(Exception::general_protection(0x58)),
+            ),
+            (
+                0,
+                MOV_DS_AX,
+                0x104,
+                Err(Exception::general_protection(0x104)),
+            ),
+            (3, MOV_SS_AX, selector::DATA3, Ok(Outcome::Next)),
+        ] {
+            let (mut state, mut environment) = protected_mode(cpl);
+            state.gpr[0] = u64::from(value);
+            let result = run(&mut state, &mut environment, &code);
+            assert_eq!(result, expected, "selector {value:#x} at CPL {cpl}");
+        }
+    }
+
+    #[test]
+    fn mov_ss_holds_interrupts_off_for_one_instruction_and_lss_does_not() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[0] = u64::from(selector::DATA0);
+        assert!(run(&mut state, &mut environment, &MOV_SS_AX).is_ok());
+        assert_eq!(state.shadow_rip, 0x5002);
+        state.shadow_rip = u64::MAX;
+        environment.put_u32(0x6000, 0x9000);
+        environment.put_u16(0x6004, selector::DATA0);
+        let lss_esp = [0x0f, 0xb2, 0x25, 0x00, 0x60, 0, 0];
+        assert!(run(&mut state, &mut environment, &lss_esp).is_ok());
+        assert_eq!(state.shadow_rip, u64::MAX);
+        assert_eq!(state.register(Gpr::Rsp), 0x9000);
+    }
+
+    #[test]
+    fn mov_to_cs_is_undefined() {
+        let (mut state, mut environment) = protected_mode(0);
+        assert_eq!(
+            run(&mut state, &mut environment, &[0x8e, 0xc8]),
+            Err(Exception::invalid_opcode())
+        );
+    }
+
+    #[test]
+    fn real_mode_loads_shift_and_keep_the_limit() {
+        let (mut state, mut environment) = real_mode();
+        state.segment_mut(SegmentRegister::Ds).limit = u32::MAX;
+        state.gpr[0] = 0x1234;
+        assert!(run(&mut state, &mut environment, &MOV_DS_AX).is_ok());
+        let ds = state.segment(SegmentRegister::Ds);
+        assert_eq!((ds.base, ds.limit), (0x12340, u32::MAX));
+    }
+
+    #[test]
+    fn v86_loads_shift_and_set_a_64_kib_limit() {
+        let (mut state, mut environment) = virtual_8086_mode(0);
+        state.gpr[0] = 0x1234;
+        assert!(run(&mut state, &mut environment, &MOV_DS_AX).is_ok());
+        assert_eq!(
+            *state.segment(SegmentRegister::Ds),
+            Segment::real_mode(0x1234, 3)
+        );
+    }
+
+    #[test]
+    fn push_and_pop_of_32_bits_move_esp_by_four() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.put_u32(0x7ffc, 0xffff_ffff);
+        assert!(run(&mut state, &mut environment, &[0x1e]).is_ok());
+        assert_eq!(state.register(Gpr::Rsp), 0x7ffc);
+        assert_eq!(environment.u32(0x7ffc), u32::from(selector::DATA0));
+        environment.put_u16(0x7ffc, selector::DATA3);
+        assert!(run(&mut state, &mut environment, &[0x07]).is_ok());
+        assert_eq!(
+            state.segment(SegmentRegister::Es).selector.0,
+            selector::DATA3
+        );
+        assert_eq!(state.register(Gpr::Rsp), 0x8000);
+    }
+
+    #[test]
+    fn a_pop_that_faults_leaves_the_stack_pointer() {
+        let (mut state, mut environment) = protected_mode(3);
+        environment.put_u32(0x8000, u32::from(selector::DATA0));
+        assert_eq!(
+            run(&mut state, &mut environment, &[0x07]),
+            Err(Exception::general_protection(0x10))
+        );
+    }
+
+    #[test]
+    fn a_segment_register_stored_in_memory_takes_two_bytes() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.put_u32(0x6000, 0xffff_ffff);
+        let mov_mem_ss = [0x8c, 0x15, 0x00, 0x60, 0, 0];
+        assert!(run(&mut state, &mut environment, &mov_mem_ss).is_ok());
+        assert_eq!(environment.u32(0x6000), 0xffff_0010);
+        state.gpr[0] = u64::from(u32::MAX);
+        assert!(run(&mut state, &mut environment, &[0x8c, 0xd0]).is_ok());
+        assert_eq!(state.gpr[0], 0x10);
+    }
+
+    #[test]
+    fn a_16_bit_stack_segment_makes_pushes_move_sp_alone() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[0] = u64::from(selector::DATA16);
+        state.gpr[Gpr::Rsp as usize] = 0xabcd_0000;
+        assert!(run(&mut state, &mut environment, &MOV_SS_AX).is_ok());
+        assert!(run(&mut state, &mut environment, &[0x1e]).is_ok());
+        assert_eq!(state.register(Gpr::Rsp), 0xabcd_fffc);
+        assert_eq!(environment.u32(0xfffc), u32::from(selector::DATA0));
+    }
+}

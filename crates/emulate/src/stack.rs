@@ -1,0 +1,253 @@
+//! PUSHA, POPA, ENTER and BOUND (SDM volume 2).
+
+use crate::Outcome;
+use crate::memory_access::{SegmentedAddress, linear_address, probe_linear, read_value};
+use crate::operand::{memory_address, operand_size, read_register, size_mask};
+use crate::stack_access::Stack;
+use iced_x86::{Code, Instruction};
+use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::{CpuState, Exception, Gpr, SegmentRegister, Vector};
+
+/// Registers in the order in which PUSHA pushes them.
+const ALL: [Gpr; 8] = [
+    Gpr::Rax,
+    Gpr::Rcx,
+    Gpr::Rdx,
+    Gpr::Rbx,
+    Gpr::Rsp,
+    Gpr::Rbp,
+    Gpr::Rsi,
+    Gpr::Rdi,
+];
+
+/// Writes the low 2 or 4 bytes of a register.
+fn set_low(state: &mut CpuState, register: Gpr, size: u32, value: u64) {
+    let mask = size_mask(size);
+    let place = &mut state.gpr[register as usize];
+    *place = if size == 2 {
+        *place & !mask | value & mask
+    } else {
+        value & mask
+    };
+}
+
+/// PUSHA and PUSHAD: SP is pushed as it was before.
+///
+/// # Errors
+/// #SS(0), #AC(0) or a page fault.
+pub fn push_all(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let size = if instruction.code() == Code::Pushaw {
+        2
+    } else {
+        4
+    };
+    let values = ALL.map(|register| state.register(register) as u32);
+    let mut stack = Stack::current(state);
+    stack.push_all(state, environment, size, &values)?;
+    stack.commit(state);
+    Ok(Outcome::Next)
+}
+
+/// POPA and POPAD: the value for SP is skipped.
+///
+/// # Errors
+/// #SS(0), #AC(0) or a page fault.
+pub fn pop_all(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let size = if instruction.code() == Code::Popaw {
+        2
+    } else {
+        4
+    };
+    let mut stack = Stack::current(state);
+    let values: [u32; 8] = stack.pop_all(state, environment, size)?;
+    for (register, value) in ALL.into_iter().rev().zip(values) {
+        if register != Gpr::Rsp {
+            set_low(state, register, size, u64::from(value));
+        }
+    }
+    stack.commit(state);
+    Ok(Outcome::Next)
+}
+
+/// ENTER, nesting levels 0 to 31.
+///
+/// # Errors
+/// #SS(0), #AC(0) or a page fault, also of the place where the new SP points.
+pub fn enter(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let size = if instruction.code() == Code::Enterw_imm16_imm8 {
+        2
+    } else {
+        4
+    };
+    let level = instruction.immediate8_2nd() % 32;
+    let mut stack = Stack::current(state);
+    let frame_pointer = state.register(Gpr::Rbp);
+    stack.push(state, environment, size, frame_pointer as u32)?;
+    let frame = stack.pointer;
+    if level > 0 {
+        // Copies of the enclosing frames' pointers, then this frame's own.
+        let mut outer = Stack {
+            pointer: frame_pointer,
+            ..stack
+        };
+        for _ in 1..level {
+            outer.advance(-i64::from(size));
+            let mut value = [0];
+            outer.peek(state, environment, size, &mut value)?;
+            stack.push(state, environment, size, value[0])?;
+        }
+        stack.push(state, environment, size, frame as u32)?;
+    }
+    stack.advance(-i64::from(instruction.immediate16()));
+    let top = SegmentedAddress {
+        segment: SegmentRegister::Ss,
+        offset: stack.pointer & stack.mask(),
+    };
+    let linear = linear_address(state, top, size, AccessKind::Write)?;
+    probe_linear(state, environment, linear, size, stack.privilege)?;
+    set_low(state, Gpr::Rbp, size, frame);
+    stack.commit(state);
+    Ok(Outcome::Next)
+}
+
+/// BOUND: a signed index between two bounds in memory.
+///
+/// # Errors
+/// #BR if it is outside; the fault of the memory access.
+pub fn check_bounds(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let size = operand_size(instruction, 0);
+    let address = memory_address(state, instruction);
+    let signed = |value: u64| {
+        if size == 2 {
+            i64::from(value as i16)
+        } else {
+            i64::from(value as i32)
+        }
+    };
+    let lower = read_value(state, environment, address, size)?;
+    let upper = read_value(state, environment, address.offset(u64::from(size)), size)?;
+    let index = signed(read_register(state, instruction.op0_register()));
+    if index < signed(lower) || index > signed(upper) {
+        return Err(Exception::new(Vector::BoundRange));
+    }
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{STACK, protected_mode, real_mode, run};
+
+    #[test]
+    fn pusha_pushes_the_old_stack_pointer_and_popa_skips_it() {
+        let (mut state, mut environment) = protected_mode(0);
+        for (index, register) in state.gpr.iter_mut().enumerate().take(8) {
+            if index != 4 {
+                *register = 0x1111 * index as u64;
+            }
+        }
+        let before = state.clone();
+        run(&mut state, &mut environment, &[0x60]).unwrap();
+        let top = STACK as usize - 32;
+        assert_eq!(state.register(Gpr::Rsp), top as u64);
+        assert_eq!(environment.u32(top), 0x7777);
+        assert_eq!(environment.u32(top + 12), STACK);
+        assert_eq!(environment.u32(top + 28), 0);
+        environment.put_u32(top + 12, 0xdead_beef);
+        environment.put_u32(top + 28, 0x1234_5678);
+        run(&mut state, &mut environment, &[0x61]).unwrap();
+        assert_eq!(state.gpr[0], 0x1234_5678);
+        assert_eq!(state.gpr[1..8], before.gpr[1..8]);
+    }
+
+    #[test]
+    fn popaw_keeps_the_upper_halves() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[3] = 0xaaaa_bbbb;
+        environment.put_u16(STACK as usize + 8, 0x1234);
+        run(&mut state, &mut environment, &[0x66, 0x61]).unwrap();
+        assert_eq!(state.gpr[3], 0xaaaa_1234);
+        assert_eq!(state.register(Gpr::Rsp), u64::from(STACK) + 16);
+    }
+
+    #[test]
+    fn a_16_bit_stack_wraps_between_elements() {
+        let (mut state, mut environment) = real_mode();
+        state.gpr[4] = 8;
+        state.gpr[7] = 0xd1d1;
+        run(&mut state, &mut environment, &[0x60]).unwrap();
+        assert_eq!(state.gpr[4], 0xfff8);
+        assert_eq!(environment.u16(0x2000 + 0xfff8), 0xd1d1);
+    }
+
+    #[test]
+    fn enter_builds_nested_frames() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[5] = 0x9000;
+        environment.put_u32(0x8ffc, 0xaaaa);
+        environment.put_u32(0x8ff8, 0xbbbb);
+        // enter 16, 3
+        run(&mut state, &mut environment, &[0xc8, 16, 0, 3]).unwrap();
+        let frame = STACK as usize - 4;
+        assert_eq!(state.gpr[5], frame as u64);
+        assert_eq!(environment.u32(frame), 0x9000);
+        assert_eq!(environment.u32(frame - 4), 0xaaaa);
+        assert_eq!(environment.u32(frame - 8), 0xbbbb);
+        assert_eq!(environment.u32(frame - 12), frame as u32);
+        assert_eq!(state.gpr[4], frame as u64 - 12 - 16);
+    }
+
+    #[test]
+    fn enter_faults_if_the_new_top_of_stack_cannot_be_written() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.read_only.push(0x6000..0x7000);
+        let fault = run(&mut state, &mut environment, &[0xc8, 0x00, 0x10, 0]).unwrap_err();
+        assert_eq!(fault.vector, Vector::PageFault);
+        assert_eq!(state.gpr[4], u64::from(STACK));
+    }
+
+    #[test]
+    fn enter_level_0_with_16_bit_operands_keeps_the_upper_half_of_ebp() {
+        let (mut state, mut environment) = protected_mode(0);
+        state.gpr[5] = 0x1234_5678;
+        run(&mut state, &mut environment, &[0x66, 0xc8, 4, 0, 0]).unwrap();
+        assert_eq!(state.gpr[5], 0x1234_7ffe);
+        assert_eq!(state.gpr[4], 0x7ffa);
+        assert_eq!(environment.u16(0x7ffe), 0x5678);
+    }
+
+    #[test]
+    fn bound_compares_signed_and_both_bounds_are_inside() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.put_u32(0x9000, -5i32 as u32);
+        environment.put_u32(0x9004, 5);
+        state.gpr[0] = 0x9000;
+        for (index, inside) in [(-5i32, true), (5, true), (-6, false), (6, false)] {
+            state.gpr[1] = u64::from(index as u32);
+            // bound ecx, [eax]
+            let result = run(&mut state, &mut environment, &[0x62, 0x08]);
+            if inside {
+                assert_eq!(result, Ok(Outcome::Next));
+            } else {
+                assert_eq!(result, Err(Exception::new(Vector::BoundRange)));
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Pushes and pops that show in the registers only when the whole instruction succeeds.
+//!
+//! A [`Stack`] is a copy of SS:ESP that moves while the CPU's own stays put; at the end
+//! [`Stack::commit`] writes it back. Stack switches build one for the new stack.
+
+use crate::operand::{
+    check_alignment, is_inside, linear_mask, probe_linear, read_linear, size_mask, write_linear,
+};
+use tollgate_platform::Environment;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, Segment};
+
+/// Most values that one frame holds: a call gate's 31 parameters, and SS, ESP, CS, EIP.
+const MOST_VALUES: usize = 35;
+
+/// A stack in use by one instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stack {
+    /// The stack segment.
+    pub segment: Segment,
+    /// ESP. A 16-bit stack uses and changes only the low half.
+    pub pointer: u64,
+    /// Whose accesses these are.
+    pub privilege: Privilege,
+    /// Error code of the #SS that a limit violation raises.
+    pub error_code: u32,
+}
+
+impl Stack {
+    /// The current stack.
+    pub fn current(state: &CpuState) -> Self {
+        Self {
+            segment: *state.ss(),
+            pointer: state.register(Gpr::Rsp),
+            privilege: Privilege::of_cpl(state.cpl()),
+            error_code: 0,
+        }
+    }
+
+    /// Which bits of the stack pointer count: 32, or 16 if SS is a 16-bit segment.
+    pub const fn mask(&self) -> u64 {
+        if self.segment.is_big() {
+            0xffff_ffff
+        } else {
+            0xffff
+        }
+    }
+
+    /// Moves the pointer up by `bytes` (down, if negative).
+    pub const fn advance(&mut self, bytes: i64) {
+        let mask = self.mask();
+        let moved = self.pointer.wrapping_add(bytes as u64) & mask;
+        self.pointer = (self.pointer & !mask) | moved;
+    }
+
+    /// Makes this stack the CPU's: SS and ESP.
+    pub fn commit(&self, state: &mut CpuState) {
+        *state.segment_mut(tollgate_x86::SegmentRegister::Ss) = self.segment;
+        state.gpr[Gpr::Rsp as usize] = self.pointer;
+    }
+
+    /// Segment-checks `size` bytes at `offset`.
+    fn linear(&self, state: &CpuState, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
+        if !self.segment.is_usable() || !is_inside(&self.segment, offset, size) {
+            return Err(Exception::stack_fault(self.error_code));
+        }
+        let linear = self.segment.base.wrapping_add(offset) & linear_mask(state);
+        Ok(LinearAddress(linear))
+    }
+
+    /// Whether `total` bytes from `offset` on do not run over the top of the stack
+    /// pointer's range, so that they are one piece.
+    fn is_contiguous(&self, offset: u64, total: u64) -> bool {
+        offset.saturating_add(total) <= self.mask() + 1
+    }
+
+    /// Pushes `values` in order, each of `size` (2 or 4) bytes; all or nothing.
+    ///
+    /// # Errors
+    /// #SS if a value does not fit, #AC, or the page fault; nothing was written.
+    pub fn push_all(
+        &mut self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+        values: &[u32],
+    ) -> Result<(), Exception> {
+        let count = values.len().min(MOST_VALUES);
+        let width = (size as usize).clamp(1, 4);
+        let total = (count * width) as u64;
+        let offset = self.pointer.wrapping_sub(total) & self.mask();
+        // Memory order: the last value pushed lies lowest.
+        let mut image = [0; MOST_VALUES * 4];
+        for (index, value) in values[..count].iter().rev().enumerate() {
+            image[index * width..(index + 1) * width]
+                .copy_from_slice(&value.to_le_bytes()[..width]);
+        }
+        let image = &image[..count * width];
+        if self.is_contiguous(offset, total) {
+            let linear = self.linear(state, offset, total as u32)?;
+            check_alignment(state, linear, size, self.privilege)?;
+            write_linear(state, environment, linear, image, self.privilege)?;
+        } else {
+            let place = |index: usize| offset.wrapping_add((index * width) as u64) & self.mask();
+            for index in 0..count {
+                let linear = self.linear(state, place(index), size)?;
+                check_alignment(state, linear, size, self.privilege)?;
+                probe_linear(state, environment, linear, size, self.privilege)?;
+            }
+            for (index, bytes) in image.chunks(width).enumerate() {
+                let linear = self.linear(state, place(index), size)?;
+                write_linear(state, environment, linear, bytes, self.privilege)?;
+            }
+        }
+        self.advance(-(total as i64));
+        Ok(())
+    }
+
+    /// Pushes one value of `size` (2 or 4) bytes.
+    ///
+    /// # Errors
+    /// As [`Stack::push_all`].
+    pub fn push(
+        &mut self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+        value: u32,
+    ) -> Result<(), Exception> {
+        self.push_all(state, environment, size, &[value])
+    }
+
+    /// Pops `N` values of `size` (2 or 4) bytes, zero-extended, lowest first.
+    ///
+    /// # Errors
+    /// #SS if a value is outside the segment, #AC, or the page fault.
+    pub fn pop_all<const N: usize>(
+        &mut self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+    ) -> Result<[u32; N], Exception> {
+        let mut values = [0; N];
+        self.peek(state, environment, size, &mut values)?;
+        self.advance(N as i64 * i64::from(size));
+        Ok(values)
+    }
+
+    /// Pops one value of `size` (2 or 4) bytes, zero-extended.
+    ///
+    /// # Errors
+    /// As [`Stack::pop_all`].
+    pub fn pop(
+        &mut self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+    ) -> Result<u32, Exception> {
+        self.pop_all::<1>(state, environment, size)
+            .map(|[value]| value)
+    }
+
+    /// Reads values of `size` (2 or 4) bytes without moving the pointer, lowest first.
+    /// At most 35 values are read.
+    ///
+    /// # Errors
+    /// As [`Stack::pop_all`].
+    pub fn peek(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+        values: &mut [u32],
+    ) -> Result<(), Exception> {
+        let count = values.len().min(MOST_VALUES);
+        let width = (size as usize).clamp(1, 4);
+        let total = (count * width) as u64;
+        let offset = self.pointer & self.mask();
+        let mut image = [0; MOST_VALUES * 4];
+        let image = &mut image[..count * width];
+        if self.is_contiguous(offset, total) {
+            let linear = self.linear(state, offset, total as u32)?;
+            check_alignment(state, linear, size, self.privilege)?;
+            read_linear(state, environment, linear, image, self.privilege)?;
+        } else {
+            for (index, bytes) in image.chunks_mut(width).enumerate() {
+                let place = offset.wrapping_add((index * width) as u64) & self.mask();
+                let linear = self.linear(state, place, size)?;
+                check_alignment(state, linear, size, self.privilege)?;
+                read_linear(state, environment, linear, bytes, self.privilege)?;
+            }
+        }
+        for (value, bytes) in values.iter_mut().zip(image.chunks(width)) {
+            let mut padded = [0; 4];
+            padded[..width].copy_from_slice(bytes);
+            *value = u32::from_le_bytes(padded) & size_mask(size) as u32;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_environment::{TestEnvironment, protected_mode, real_mode};
+    use tollgate_x86::exception::PageFaultCode;
+    use tollgate_x86::{Attributes, Cr0, Flags, Vector};
+
+    #[test]
+    fn a_frame_lies_with_its_last_value_lowest() {
+        let (mut state, mut environment) = protected_mode(0);
+        let mut stack = Stack::current(&state);
+        assert_eq!(
+            stack.push_all(&state, &mut environment, 2, &[1, 2, 3]),
+            Ok(())
+        );
+        assert_eq!(environment.u32(0x7ffa), 0x0002_0003);
+        assert_eq!(state.register(Gpr::Rsp), 0x8000);
+        stack.commit(&mut state);
+        assert_eq!(state.register(Gpr::Rsp), 0x7ffa);
+        let popped = stack.pop_all(&state, &mut environment, 2);
+        assert_eq!(popped, Ok([3, 2, 1]));
+        assert_eq!(stack.pointer, 0x8000);
+    }
+
+    #[test]
+    fn a_frame_that_faults_in_its_middle_is_not_written_at_all() {
+        let (mut state, mut environment) = real_mode();
+        state.gpr[Gpr::Rsp as usize] = 2;
+        environment.not_present.push(0x1_1ffc..0x1_1ffe);
+        let mut stack = Stack::current(&state);
+        let pushed = stack.push_all(&state, &mut environment, 2, &[1, 2, 3]);
+        let fault = Exception::page_fault(LinearAddress(0x1_1ffc), PageFaultCode::WRITE);
+        assert_eq!(pushed, Err(fault));
+        assert_eq!(environment.u16(0x2000), 0);
+        assert_eq!(stack.pointer, 2);
+    }
+
+    #[test]
+    fn an_expand_down_stack_ends_above_its_limit() {
+        let (mut state, mut environment) = protected_mode(0);
+        let ss = state.segment_mut(tollgate_x86::SegmentRegister::Ss);
+        ss.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
+        ss.limit = 0x7ff7;
+        let mut stack = Stack::current(&state);
+        assert!(stack.push(&state, &mut environment, 4, 1).is_ok());
+        assert!(stack.push(&state, &mut environment, 4, 2).is_ok());
+        assert_eq!(
+            stack.push(&state, &mut environment, 4, 3),
+            Err(Exception::stack_fault(0))
+        );
+    }
+
+    #[test]
+    fn misaligned_pushes_fault_only_at_level_3_with_am_and_ac() {
+        for (cpl, am, ac, faults) in [
+            (3, true, true, true),
+            (0, true, true, false),
+            (3, false, true, false),
+            (3, true, false, false),
+        ] {
+            let (mut state, mut environment) = protected_mode(cpl);
+            state.gpr[Gpr::Rsp as usize] = 0x8002;
+            if am {
+                state.cr0 |= Cr0::AM.bits();
+            }
+            if ac {
+                state.flags |= Flags::AC.bits();
+            }
+            let result = Stack::current(&state).push(&state, &mut environment, 4, 1);
+            let expected = Err(Exception::new(Vector::AlignmentCheck));
+            assert_eq!(result, if faults { expected } else { Ok(()) });
+        }
+    }
+
+    #[test]
+    fn a_push_from_zero_wraps_to_the_top_of_the_stack() {
+        let (mut state, mut environment) = real_mode();
+        state.gpr[Gpr::Rsp as usize] = 0;
+        let mut stack = Stack::current(&state);
+        assert!(stack.push(&state, &mut environment, 2, 0x1234).is_ok());
+        assert_eq!(stack.pointer, 0xfffe);
+        assert_eq!(environment.u16(0x1_1ffe), 0x1234);
+        // In a flat 32-bit segment the top is out of RAM here.
+        let (mut state, _) = protected_mode(0);
+        state.gpr[Gpr::Rsp as usize] = 0;
+        let mut small = TestEnvironment::new(16);
+        let pushed = Stack::current(&state).push(&state, &mut small, 4, 1);
+        let fault = Exception::page_fault(LinearAddress(0xffff_fffc), PageFaultCode::WRITE);
+        assert_eq!(pushed, Err(fault));
+    }
+}

@@ -1,0 +1,280 @@
+//! MOVS, STOS, LODS, CMPS, SCAS, alone and repeated (SDM volume 2).
+//!
+//! Repeated instructions go in *runs*: as many elements as lie in one page of each
+//! operand, inside the segment, in plain RAM. The host's own string instruction does a
+//! run on host pointers, so overlaps (REP MOVSB with DI = SI + 1 smears a byte), aliased
+//! pages and flags come out as the processor makes them. Whatever does not fit a run —
+//! device memory, an element across a page end, a coming fault — goes one element at a
+//! time through the environment, which finds the exact fault. Example, REP MOVSW from
+//! SI = 0FFEh: the element at 0FFEh is a run of one, the next run starts at 1000h.
+//!
+//! After each run the registers show the progress; there a due interrupt stops the
+//! instruction with [`Outcome::Repeat`]. Not done here: the trap after every iteration
+//! that EFLAGS.TF asks for; a repeated instruction is one step.
+
+use crate::Outcome;
+use crate::host_string::{self, Comparison};
+use crate::operand::size_mask;
+use crate::string_pointers::Pointers;
+use iced_x86::Instruction;
+use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::{CpuState, Exception, Flags, Gpr};
+
+/// Runs `step` until nothing remains. It does at least one element, counts nothing, and
+/// returns how many it did.
+fn repeat(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    pointers: &mut Pointers,
+    mut step: impl FnMut(&mut CpuState, &mut dyn Environment, &Pointers, u64) -> Result<u64, Exception>,
+) -> Result<Outcome, Exception> {
+    loop {
+        let remaining = pointers.remaining(state);
+        if remaining == 0 {
+            return Ok(Outcome::Next);
+        }
+        let done = step(state, environment, pointers, remaining)?;
+        pointers.count(state, done);
+        if pointers.remaining(state) != 0 && environment.is_interrupted() {
+            return Ok(Outcome::Repeat);
+        }
+    }
+}
+
+/// MOVS.
+///
+/// # Errors
+/// The fault of an access; progress stays in the registers.
+pub fn move_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let mut pointers = Pointers::of(state, instruction);
+    repeat(
+        state,
+        environment,
+        &mut pointers,
+        |state, environment, pointers, remaining| {
+            let run = pointers.host_runs(state, environment, AccessKind::Write, remaining);
+            let done = if let Some((count, source, destination)) = run {
+                // SAFETY: `ram` vouched for `count` elements behind both pointers.
+                unsafe {
+                    host_string::copy(
+                        source,
+                        destination,
+                        count,
+                        pointers.size,
+                        pointers.direction,
+                    );
+                }
+                count
+            } else {
+                let value = pointers.read_element(state, environment, Gpr::Rsi)?;
+                pointers.write_element(state, environment, value)?;
+                1
+            };
+            pointers.advance(state, Gpr::Rsi, done);
+            pointers.advance(state, Gpr::Rdi, done);
+            Ok(done)
+        },
+    )
+}
+
+/// STOS.
+///
+/// # Errors
+/// The fault of an access; progress stays in the registers.
+pub fn store_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let mut pointers = Pointers::of(state, instruction);
+    let value = state.register(Gpr::Rax) as u32;
+    repeat(
+        state,
+        environment,
+        &mut pointers,
+        |state, environment, pointers, remaining| {
+            let run = if pointers.checks_alignment(state) {
+                None
+            } else {
+                pointers.host_run(state, environment, Gpr::Rdi, AccessKind::Write, remaining)
+            };
+            let done = if let Some((count, destination)) = run {
+                // SAFETY: `ram` vouched for `count` elements behind the pointer.
+                unsafe {
+                    host_string::fill(destination, value, count, pointers.size, pointers.direction);
+                }
+                count
+            } else {
+                pointers.write_element(state, environment, value)?;
+                1
+            };
+            pointers.advance(state, Gpr::Rdi, done);
+            Ok(done)
+        },
+    )
+}
+
+/// LODS. Repeated, it keeps only the last element, but reads them all.
+///
+/// # Errors
+/// The fault of an access; progress stays in the registers.
+pub fn load_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let mut pointers = Pointers::of(state, instruction);
+    repeat(
+        state,
+        environment,
+        &mut pointers,
+        |state, environment, pointers, remaining| {
+            let run = if pointers.checks_alignment(state) {
+                None
+            } else {
+                // The last element of a run stands for it: RAM has no side effects.
+                pointers.host_run(state, environment, Gpr::Rsi, AccessKind::Read, remaining)
+            };
+            let skipped = run.map_or(0, |(count, _)| count - 1);
+            pointers.advance(state, Gpr::Rsi, skipped);
+            let value = match pointers.read_element(state, environment, Gpr::Rsi) {
+                Ok(value) => value,
+                Err(fault) => {
+                    pointers.advance(state, Gpr::Rsi, skipped.wrapping_neg());
+                    return Err(fault);
+                }
+            };
+            let mask = size_mask(pointers.size);
+            let place = &mut state.gpr[Gpr::Rax as usize];
+            *place = if pointers.size == 4 {
+                u64::from(value)
+            } else {
+                *place & !mask | u64::from(value) & mask
+            };
+            pointers.advance(state, Gpr::Rsi, 1);
+            Ok(skipped + 1)
+        },
+    )
+}
+
+/// Runs a comparing instruction. `step` does at least one element and moves the
+/// pointers; the flags show only when the whole instruction ends, so that a fault in the
+/// middle leaves the old ones.
+fn repeat_comparison(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    mut step: impl FnMut(
+        &mut CpuState,
+        &mut dyn Environment,
+        &Pointers,
+        u64,
+        bool,
+    ) -> Result<Comparison, Exception>,
+) -> Result<Outcome, Exception> {
+    let mut pointers = Pointers::of(state, instruction);
+    let while_equal = !instruction.has_repne_prefix();
+    if pointers.remaining(state) == 0 {
+        return Ok(Outcome::Next);
+    }
+    loop {
+        let remaining = pointers.remaining(state);
+        let comparison = step(state, environment, &pointers, remaining, while_equal)?;
+        pointers.count(state, comparison.done);
+        let was_equal = comparison.flags & Flags::ZF.bits() != 0;
+        if pointers.remaining(state) == 0 || was_equal != while_equal {
+            let kept = state.flags & !Flags::ARITHMETIC.bits();
+            state.flags = kept | comparison.flags;
+            return Ok(Outcome::Next);
+        }
+        if environment.is_interrupted() {
+            return Ok(Outcome::Repeat);
+        }
+    }
+}
+
+/// CMPS: source minus destination.
+///
+/// # Errors
+/// The fault of an access; progress stays in the registers, the flags are the old ones.
+pub fn compare_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    repeat_comparison(
+        state,
+        environment,
+        instruction,
+        |state, environment, pointers, remaining, while_equal| {
+            let (size, direction) = (pointers.size, pointers.direction);
+            let run = pointers.host_runs(state, environment, AccessKind::Read, remaining);
+            let comparison = if let Some((count, source, destination)) = run {
+                // SAFETY: `ram` vouched for `count` elements behind both pointers.
+                unsafe {
+                    host_string::compare(source, destination, count, size, direction, while_equal)
+                }
+            } else {
+                let source = pointers.read_element(state, environment, Gpr::Rsi)?;
+                let destination = pointers.read_element(state, environment, Gpr::Rdi)?;
+                let (source, destination) = (source.to_le_bytes(), destination.to_le_bytes());
+                let (source, destination) = (source.as_ptr(), destination.as_ptr());
+                // SAFETY: one element of at most 4 bytes in two local arrays.
+                unsafe {
+                    host_string::compare(source, destination, 1, size, direction, while_equal)
+                }
+            };
+            pointers.advance(state, Gpr::Rsi, comparison.done);
+            pointers.advance(state, Gpr::Rdi, comparison.done);
+            Ok(comparison)
+        },
+    )
+}
+
+/// SCAS: AL, AX or EAX minus destination.
+///
+/// # Errors
+/// The fault of an access; progress stays in the registers, the flags are the old ones.
+pub fn scan_string(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    let value = state.register(Gpr::Rax) as u32;
+    repeat_comparison(
+        state,
+        environment,
+        instruction,
+        |state, environment, pointers, remaining, while_equal| {
+            let (size, direction) = (pointers.size, pointers.direction);
+            let run = if pointers.checks_alignment(state) {
+                None
+            } else {
+                pointers.host_run(state, environment, Gpr::Rdi, AccessKind::Read, remaining)
+            };
+            let comparison = if let Some((count, destination)) = run {
+                // SAFETY: `ram` vouched for `count` elements behind the pointer.
+                unsafe {
+                    host_string::scan(destination, value, count, size, direction, while_equal)
+                }
+            } else {
+                let element = pointers.read_element(state, environment, Gpr::Rdi)?;
+                let element = element.to_le_bytes();
+                // SAFETY: one element of at most 4 bytes in a local array.
+                unsafe {
+                    host_string::scan(element.as_ptr(), value, 1, size, direction, while_equal)
+                }
+            };
+            pointers.advance(state, Gpr::Rdi, comparison.done);
+            Ok(comparison)
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests;

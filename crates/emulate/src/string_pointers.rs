@@ -1,0 +1,243 @@
+//! SI, DI and CX of a string instruction, and the runs of elements that they reach.
+
+use crate::host_string::Direction;
+use crate::memory_access::{
+    SegmentedAddress, current_privilege, linear_address, read_memory, write_memory,
+};
+use crate::operand::{address_size, size_mask};
+use iced_x86::Instruction;
+use tollgate_platform::Environment;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{CpuState, Cr0, Exception, Flags, Gpr, LinearAddress, SegmentRegister};
+
+/// Counter and pointer registers of one string instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointers {
+    /// Bytes in an element: 1, 2 or 4.
+    pub size: u32,
+    /// Which bits of SI, DI and CX count.
+    mask: u64,
+    /// As DF says.
+    pub direction: Direction,
+    source_segment: SegmentRegister,
+    /// `None`: repeated, CX counts. Else how often it still executes: 1, then 0.
+    once: Option<u64>,
+}
+
+impl Pointers {
+    /// The pointers that this instruction uses.
+    pub fn of(state: &CpuState, instruction: &Instruction) -> Self {
+        let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+        let segment = crate::operand::segment_register(instruction.memory_segment());
+        Self {
+            size: (instruction.memory_size().size() as u32).clamp(1, 4),
+            mask: size_mask(address_size(state, instruction)),
+            direction: if state.flags().contains(Flags::DF) {
+                Direction::Backward
+            } else {
+                Direction::Forward
+            },
+            source_segment: segment.unwrap_or(SegmentRegister::Ds),
+            once: if repeated { None } else { Some(1) },
+        }
+    }
+
+    /// Bytes in an element: 1, 2 or 4.
+    pub fn element_size(&self) -> u32 {
+        self.size
+    }
+
+    /// Segment of the source operand (DS or an override).
+    pub fn source_segment(&self) -> SegmentRegister {
+        self.source_segment
+    }
+
+    /// How many elements are still to be done.
+    pub fn remaining(&self, state: &CpuState) -> u64 {
+        self.once
+            .unwrap_or_else(|| state.register(Gpr::Rcx) & self.mask)
+    }
+
+    /// Counts `elements` as done.
+    pub fn count(&mut self, state: &mut CpuState, elements: u64) {
+        match &mut self.once {
+            Some(once) => *once = once.saturating_sub(elements),
+            None => self.add(state, Gpr::Rcx, elements.wrapping_neg()),
+        }
+    }
+
+    /// The offset in SI or DI.
+    pub fn offset(&self, state: &CpuState, register: Gpr) -> u64 {
+        state.register(register) & self.mask
+    }
+
+    /// Moves SI or DI over `elements`, in the direction that DF says.
+    pub fn advance(&self, state: &mut CpuState, register: Gpr, elements: u64) {
+        let bytes = elements.wrapping_mul(u64::from(self.size));
+        let delta = match self.direction {
+            Direction::Forward => bytes,
+            Direction::Backward => bytes.wrapping_neg(),
+        };
+        self.add(state, register, delta);
+    }
+
+    fn add(&self, state: &mut CpuState, register: Gpr, delta: u64) {
+        let place = &mut state.gpr[register as usize];
+        let sum = place.wrapping_add(delta) & self.mask;
+        // 32-bit results clear the upper half, 16-bit results keep the rest.
+        *place = if self.mask == 0xffff {
+            *place & !self.mask | sum
+        } else {
+            sum
+        };
+    }
+
+    /// The source or destination element that comes next.
+    fn element(&self, state: &CpuState, register: Gpr) -> SegmentedAddress {
+        SegmentedAddress {
+            segment: if register == Gpr::Rsi {
+                self.source_segment
+            } else {
+                SegmentRegister::Es
+            },
+            offset: self.offset(state, register),
+        }
+    }
+
+    /// How many of `wanted` elements from `position` on, in this direction, lie whole in
+    /// a range of `extent` bytes of which `position` is an offset.
+    fn fitting(&self, position: u64, extent: u64, wanted: u64) -> u64 {
+        let size = u64::from(self.size);
+        let after = extent.saturating_sub(position);
+        let fit = match self.direction {
+            Direction::Forward => after / size,
+            Direction::Backward if after < size => 0,
+            Direction::Backward => position / size + 1,
+        };
+        fit.min(wanted)
+    }
+
+    /// The longest run at one operand: how many elements and their lowest linear address.
+    /// `None`: the next element needs the slow way.
+    fn run(
+        &self,
+        state: &CpuState,
+        register: Gpr,
+        kind: AccessKind,
+        wanted: u64,
+    ) -> Option<(u64, LinearAddress)> {
+        let first = self.element(state, register);
+        // Where the offset wraps, the run ends.
+        let extent = self.mask.saturating_add(1);
+        let count = self.fitting(first.offset, extent, wanted);
+        let base = state.segment(first.segment).base;
+        let position = base.wrapping_add(first.offset) % PAGE_SIZE;
+        let count = self.fitting(position, PAGE_SIZE, count);
+        if count == 0 {
+            return None;
+        }
+        let lowest = self.lowest(first, count);
+        let bytes = count as u32 * self.size;
+        let linear = linear_address(state, lowest, bytes, kind).ok()?;
+        Some((count, linear))
+    }
+
+    /// The lowest element of a run of `count` (at least 1) that starts at `first`.
+    fn lowest(&self, first: SegmentedAddress, count: u64) -> SegmentedAddress {
+        match self.direction {
+            Direction::Forward => first,
+            Direction::Backward => SegmentedAddress {
+                offset: first
+                    .offset
+                    .wrapping_sub((count - 1) * u64::from(self.size)),
+                ..first
+            },
+        }
+    }
+
+    /// Turns the host pointer of the lowest byte into that of the run's first element.
+    fn first_of(&self, lowest: *mut u8, count: u64) -> *mut u8 {
+        match self.direction {
+            Direction::Forward => lowest,
+            Direction::Backward => lowest.wrapping_add((count as usize - 1) * self.size as usize),
+        }
+    }
+
+    /// Whether accesses must be checked for alignment, which runs do not do.
+    pub fn checks_alignment(&self, state: &CpuState) -> bool {
+        self.size > 1
+            && current_privilege(state) == Privilege::User
+            && state.cr0().contains(Cr0::AM)
+            && state.flags().contains(Flags::AC)
+    }
+
+    /// Host memory of a run at one operand, as the pointer to its first element.
+    /// `None`: not plain RAM, or a fault that the slow way will meet exactly.
+    pub fn host_run(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        register: Gpr,
+        kind: AccessKind,
+        wanted: u64,
+    ) -> Option<(u64, *mut u8)> {
+        let (count, linear) = self.run(state, register, kind, wanted)?;
+        let privilege = current_privilege(state);
+        let (lowest, room) = environment.ram(state, linear, kind, privilege).ok()??;
+        let bytes = count * u64::from(self.size);
+        (u64::from(room) >= bytes).then(|| (count, self.first_of(lowest, count)))
+    }
+
+    /// Host memory of runs of equal length at SI and DI.
+    ///
+    /// The source's pointer is used after asking for the destination's: the guest's RAM
+    /// does not move while an instruction executes.
+    pub fn host_runs(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        destination: AccessKind,
+        wanted: u64,
+    ) -> Option<(u64, *mut u8, *mut u8)> {
+        if self.checks_alignment(state) {
+            return None;
+        }
+        let wanted = self.run(state, Gpr::Rsi, AccessKind::Read, wanted)?.0;
+        let wanted = self.run(state, Gpr::Rdi, destination, wanted)?.0;
+        let (count, source) =
+            self.host_run(state, environment, Gpr::Rsi, AccessKind::Read, wanted)?;
+        let (same, target) = self.host_run(state, environment, Gpr::Rdi, destination, count)?;
+        (same == count).then_some((count, source, target))
+    }
+
+    /// Reads the next element at SI or DI.
+    ///
+    /// # Errors
+    /// The fault of the access.
+    pub fn read_element(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        register: Gpr,
+    ) -> Result<u32, Exception> {
+        let mut bytes = [0; 4];
+        let used = &mut bytes[..self.size as usize];
+        read_memory(state, environment, self.element(state, register), used)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Writes the next element at DI.
+    ///
+    /// # Errors
+    /// The fault of the access.
+    pub fn write_element(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        value: u32,
+    ) -> Result<(), Exception> {
+        let bytes = &value.to_le_bytes()[..self.size as usize];
+        write_memory(state, environment, self.element(state, Gpr::Rdi), bytes)
+    }
+}

@@ -1,0 +1,441 @@
+//! A small machine for unit tests: flat RAM without paging, with ranges that fault.
+
+use crate::Outcome;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use std::ops::Range;
+use tollgate_platform::{Environment, GuestTime, Platform, StopRequest, TranslationChange};
+use tollgate_x86::exception::PageFaultCode;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
+
+/// Ports, MSRs and time that do nothing but record.
+#[derive(Default)]
+pub struct TestPlatform {
+    /// Every port write: port, size, value.
+    pub port_writes: Vec<(u16, u8, u32)>,
+    /// Every port read: port, size.
+    pub port_reads: Vec<(u16, u8)>,
+    /// What port reads return.
+    pub port_value: u32,
+    /// MSRs that belong to the machine: index and value.
+    pub msrs: Vec<(u32, u64)>,
+    /// Values that every machine MSR refuses.
+    pub refused_msr_value: Option<u64>,
+    /// The time-stamp counter.
+    pub time_stamp: u64,
+    /// How often FERR# was signalled.
+    pub fpu_errors: u32,
+}
+
+impl Platform for TestPlatform {
+    fn port_read(&mut self, port: u16, size: u8) -> u32 {
+        self.port_reads.push((port, size));
+        match size {
+            1 => self.port_value & 0xff,
+            2 => self.port_value & 0xffff,
+            _ => self.port_value,
+        }
+    }
+
+    fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        self.port_writes.push((port, size, value));
+    }
+
+    fn memory_read(&mut self, _: PhysicalAddress, data: &mut [u8]) {
+        data.fill(0xff);
+    }
+
+    fn memory_write(&mut self, _: PhysicalAddress, _: &[u8]) {}
+
+    fn msr_read(&mut self, index: u32) -> Option<u64> {
+        self.msrs.iter().find(|msr| msr.0 == index).map(|msr| msr.1)
+    }
+
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
+        let refused = self.refused_msr_value == Some(value);
+        let msr = self.msrs.iter_mut().find(|msr| msr.0 == index)?;
+        if !refused {
+            msr.1 = value;
+        }
+        Some(!refused)
+    }
+
+    fn interrupt_pending(&mut self) -> bool {
+        false
+    }
+
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        None
+    }
+
+    fn take_nmi(&mut self) -> bool {
+        false
+    }
+
+    fn now(&self) -> GuestTime {
+        GuestTime(0)
+    }
+
+    fn next_deadline(&self) -> Option<GuestTime> {
+        None
+    }
+
+    fn advance(&mut self) {}
+
+    fn time_stamp(&self) -> u64 {
+        self.time_stamp
+    }
+
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        None
+    }
+
+    fn signal_fpu_error(&mut self) {
+        self.fpu_errors += 1;
+    }
+}
+
+/// RAM at linear address zero, and what the instructions did to it.
+pub struct TestEnvironment {
+    /// RAM; accesses beyond it are page faults.
+    pub ram: Vec<u8>,
+    /// Linear addresses that are not present.
+    pub not_present: Vec<Range<u64>>,
+    /// Linear addresses that may not be written.
+    pub read_only: Vec<Range<u64>>,
+    /// Linear addresses that user accesses may not touch.
+    pub supervisor_only: Vec<Range<u64>>,
+    /// Linear addresses for which [`Environment::ram`] returns `None`.
+    pub device: Vec<Range<u64>>,
+    /// The machine.
+    pub platform: TestPlatform,
+    /// Every translation change.
+    pub changes: Vec<TranslationChange>,
+    /// How often the vector state was asked for.
+    pub vector_syncs: u32,
+    /// What [`Environment::is_interrupted`] says.
+    pub interrupted: bool,
+}
+
+impl TestEnvironment {
+    /// `size` bytes of RAM, all zero.
+    pub fn new(size: usize) -> Self {
+        Self {
+            ram: vec![0; size],
+            not_present: Vec::new(),
+            read_only: Vec::new(),
+            supervisor_only: Vec::new(),
+            device: Vec::new(),
+            platform: TestPlatform::default(),
+            changes: Vec::new(),
+            vector_syncs: 0,
+            interrupted: false,
+        }
+    }
+
+    /// Puts bytes into RAM.
+    pub fn put(&mut self, address: usize, bytes: &[u8]) {
+        self.ram[address..address + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Puts a 16-bit value into RAM.
+    pub fn put_u16(&mut self, address: usize, value: u16) {
+        self.put(address, &value.to_le_bytes());
+    }
+
+    /// Puts a 32-bit value into RAM.
+    pub fn put_u32(&mut self, address: usize, value: u32) {
+        self.put(address, &value.to_le_bytes());
+    }
+
+    /// Puts a 64-bit value into RAM.
+    pub fn put_u64(&mut self, address: usize, value: u64) {
+        self.put(address, &value.to_le_bytes());
+    }
+
+    /// The 16-bit value at an address.
+    pub fn u16(&self, address: usize) -> u16 {
+        u16::from_le_bytes(self.ram[address..address + 2].try_into().unwrap())
+    }
+
+    /// The 32-bit value at an address.
+    pub fn u32(&self, address: usize) -> u32 {
+        u32::from_le_bytes(self.ram[address..address + 4].try_into().unwrap())
+    }
+
+    /// The 64-bit value at an address.
+    pub fn u64(&self, address: usize) -> u64 {
+        u64::from_le_bytes(self.ram[address..address + 8].try_into().unwrap())
+    }
+
+    fn check(
+        &self,
+        address: LinearAddress,
+        size: usize,
+        is_write: bool,
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        let is_user = privilege == Privilege::User;
+        let within = |ranges: &[Range<u64>], byte| ranges.iter().any(|range| range.contains(&byte));
+        for byte in address.0..address.0 + size as u64 {
+            let is_absent = byte >= self.ram.len() as u64 || within(&self.not_present, byte);
+            let is_forbidden = is_write && within(&self.read_only, byte)
+                || is_user && within(&self.supervisor_only, byte);
+            if is_absent || is_forbidden {
+                let mut code = PageFaultCode::empty();
+                code.set(PageFaultCode::PRESENT, !is_absent);
+                code.set(PageFaultCode::WRITE, is_write);
+                code.set(PageFaultCode::USER, is_user);
+                return Err(Exception::page_fault(LinearAddress(byte), code));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Environment for TestEnvironment {
+    fn platform(&mut self) -> &mut dyn Platform {
+        &mut self.platform
+    }
+
+    fn read(
+        &mut self,
+        _: &CpuState,
+        address: LinearAddress,
+        data: &mut [u8],
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        self.check(address, data.len(), false, privilege)?;
+        let start = address.0 as usize;
+        data.copy_from_slice(&self.ram[start..start + data.len()]);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        _: &CpuState,
+        address: LinearAddress,
+        data: &[u8],
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        self.check(address, data.len(), true, privilege)?;
+        self.put(address.0 as usize, data);
+        Ok(())
+    }
+
+    fn probe_write(
+        &mut self,
+        _: &CpuState,
+        address: LinearAddress,
+        size: u32,
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        self.check(address, size as usize, true, privilege)
+    }
+
+    fn ram(
+        &mut self,
+        _: &CpuState,
+        address: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Option<(*mut u8, u32)>, Exception> {
+        self.check(address, 1, kind == AccessKind::Write, privilege)?;
+        if self.device.iter().any(|range| range.contains(&address.0)) {
+            return Ok(None);
+        }
+        let room = (4096 - address.page_offset()).min(self.ram.len() as u64 - address.0);
+        let start = address.0 as usize;
+        Ok(Some((self.ram[start..].as_mut_ptr(), room as u32)))
+    }
+
+    fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64 {
+        let start = address.0 as usize;
+        self.ram.get(start..start + 8).map_or(u64::MAX, |bytes| {
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        })
+    }
+
+    fn translations_changed(&mut self, change: TranslationChange) {
+        self.changes.push(change);
+    }
+
+    fn sync_vector_state(&mut self, _: &mut CpuState) {
+        self.vector_syncs += 1;
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+}
+
+/// Decodes `code` as it would be decoded at CS:RIP.
+pub fn decode(state: &CpuState, code: &[u8]) -> Instruction {
+    let bits = if state.cs().is_big() { 32 } else { 16 };
+    Decoder::with_ip(bits, code, state.rip, DecoderOptions::NONE).decode()
+}
+
+/// Executes one instruction given by its bytes, as if it stood at CS:RIP.
+/// Also checks the crate's invariant: a fault leaves the registers alone.
+pub fn run(
+    state: &mut CpuState,
+    environment: &mut TestEnvironment,
+    code: &[u8],
+) -> Result<Outcome, Exception> {
+    let instruction = decode(state, code);
+    let before = state.clone();
+    let result = crate::execute(state, environment, &instruction);
+    if result.is_err() && !instruction.has_rep_prefix() && !instruction.has_repne_prefix() {
+        assert_eq!(*state, before, "a fault changed the registers");
+    }
+    result
+}
+
+/// Linear address of the GDT of [`protected_mode`].
+pub const GDT: usize = 0x1000;
+/// Linear address of the IDT of [`protected_mode`].
+pub const IDT: usize = 0x2000;
+/// Linear address of the LDT of [`protected_mode`].
+pub const LDT: usize = 0x3000;
+/// Linear address of the 32-bit TSS of [`protected_mode`].
+pub const TSS: usize = 0x4000;
+/// ESP after [`protected_mode`].
+pub const STACK: u32 = 0x8000;
+/// SS0:ESP0 of the TSS is `DATA0` and this.
+pub const KERNEL_STACK: u32 = 0xa000;
+/// Selectors of the GDT that [`protected_mode`] builds.
+pub mod selector {
+    /// Flat 32-bit code, DPL 0.
+    pub const CODE0: u16 = 0x08;
+    /// Flat 32-bit data, DPL 0.
+    pub const DATA0: u16 = 0x10;
+    /// Flat 32-bit code, DPL 3, with RPL 3.
+    pub const CODE3: u16 = 0x1b;
+    /// Flat 32-bit data, DPL 3, with RPL 3.
+    pub const DATA3: u16 = 0x23;
+    /// 16-bit code of 64 KiB at 0, DPL 0.
+    pub const CODE16: u16 = 0x28;
+    /// 16-bit data of 64 KiB at 0, DPL 0.
+    pub const DATA16: u16 = 0x30;
+    /// Flat 32-bit conforming code, DPL 0.
+    pub const CONFORMING0: u16 = 0x38;
+    /// Read-only flat data, DPL 3, with RPL 3.
+    pub const READ_ONLY3: u16 = 0x43;
+    /// Execute-only flat code, DPL 0.
+    pub const EXECUTE_ONLY0: u16 = 0x48;
+    /// Flat data, DPL 0, not present.
+    pub const ABSENT0: u16 = 0x50;
+    /// The 32-bit TSS, busy.
+    pub const TSS: u16 = 0x58;
+    /// The LDT.
+    pub const LDT: u16 = 0x60;
+    /// For the test's own descriptor.
+    pub const SPARE: u16 = 0x68;
+    /// For the test's second descriptor.
+    pub const SPARE2: u16 = 0x70;
+}
+
+/// A descriptor from its parts; `limit` is the raw 20-bit field.
+pub const fn descriptor(base: u32, limit: u32, attributes: u16) -> u64 {
+    let (base, limit, attributes) = (base as u64, limit as u64, attributes as u64);
+    (limit & 0xffff)
+        | (base & 0xff_ffff) << 16
+        | (attributes & 0xf0ff) << 40
+        | (limit >> 16 & 15) << 48
+        | (base >> 24) << 56
+}
+
+/// A gate descriptor; `kind` is the access byte (present, DPL, type).
+pub const fn gate(selector: u16, offset: u32, kind: u8, parameters: u8) -> u64 {
+    (offset & 0xffff) as u64
+        | (selector as u64) << 16
+        | (parameters as u64) << 32
+        | (kind as u64) << 40
+        | ((offset >> 16) as u64) << 48
+}
+
+/// Flat 32-bit protected mode at `cpl` (0 or 3), with a GDT, IDT, LDT and TSS in 1 MiB of
+/// RAM. All descriptors but the TSS's have a clear accessed bit in memory.
+pub fn protected_mode(cpl: u8) -> (CpuState, TestEnvironment) {
+    use tollgate_x86::{Descriptor, Gpr, SegmentRegister, Selector};
+    let mut environment = TestEnvironment::new(0x10_0000);
+    let table = [
+        0,
+        descriptor(0, 0xf_ffff, 0xc09a),
+        descriptor(0, 0xf_ffff, 0xc092),
+        descriptor(0, 0xf_ffff, 0xc0fa),
+        descriptor(0, 0xf_ffff, 0xc0f2),
+        descriptor(0, 0xffff, 0x009a),
+        descriptor(0, 0xffff, 0x0092),
+        descriptor(0, 0xf_ffff, 0xc09e),
+        descriptor(0, 0xf_ffff, 0xc0f0),
+        descriptor(0, 0xf_ffff, 0xc098),
+        descriptor(0, 0xf_ffff, 0xc012),
+        descriptor(TSS as u32, 0x67, 0x008b),
+        descriptor(LDT as u32, 0xff, 0x0082),
+        0,
+        0,
+        0,
+    ];
+    for (index, entry) in table.iter().enumerate() {
+        environment.put_u64(GDT + index * 8, *entry);
+    }
+    environment.put_u32(TSS + 4, KERNEL_STACK);
+    environment.put_u16(TSS + 8, selector::DATA0);
+
+    let mut state = CpuState::at_reset();
+    state.cr0 |= 1;
+    state.gdtr.base = GDT as u64;
+    state.gdtr.limit = (table.len() * 8 - 1) as u16;
+    state.idtr.base = IDT as u64;
+    state.idtr.limit = 0x7ff;
+    let load = |at: u16| {
+        let mut segment = Descriptor(table[usize::from(at >> 3)]).segment(Selector(at));
+        segment.attributes |= tollgate_x86::Attributes::ACCESSED;
+        segment
+    };
+    let (code, data) = if cpl == 0 {
+        (selector::CODE0, selector::DATA0)
+    } else {
+        (selector::CODE3, selector::DATA3)
+    };
+    state.segments = [load(data); 6];
+    *state.segment_mut(SegmentRegister::Cs) = load(code);
+    state.tr = Descriptor(table[11]).segment(Selector(selector::TSS));
+    state.ldtr = Descriptor(table[12]).segment(Selector(selector::LDT));
+    state.gpr[Gpr::Rsp as usize] = u64::from(STACK);
+    state.rip = 0x5000;
+    (state, environment)
+}
+
+/// Real mode at 0100:0000 with SS:SP 0200:1000 and DS, ES 0300, in 2 MiB of RAM.
+pub fn real_mode() -> (CpuState, TestEnvironment) {
+    use tollgate_x86::{Gpr, Segment, SegmentRegister};
+    let mut state = CpuState::at_reset();
+    *state.segment_mut(SegmentRegister::Cs) = Segment::real_mode(0x100, 0);
+    *state.segment_mut(SegmentRegister::Ss) = Segment::real_mode(0x200, 0);
+    *state.segment_mut(SegmentRegister::Ds) = Segment::real_mode(0x300, 0);
+    *state.segment_mut(SegmentRegister::Es) = Segment::real_mode(0x300, 0);
+    state.gpr[Gpr::Rsp as usize] = 0x1000;
+    state.rip = 0;
+    state.idtr.limit = 0x3ff;
+    (state, TestEnvironment::new(0x20_0000))
+}
+
+/// V86 mode with the segments of [`real_mode`] and the tables of [`protected_mode`].
+pub fn virtual_8086_mode(iopl: u8) -> (CpuState, TestEnvironment) {
+    use tollgate_x86::{Flags, Segment};
+    let (mut state, environment) = protected_mode(3);
+    let (real, _) = real_mode();
+    for (segment, from) in state.segments.iter_mut().zip(real.segments) {
+        *segment = Segment::real_mode(from.selector.0, 3);
+    }
+    state.gpr = real.gpr;
+    state.rip = 0;
+    state.flags |= Flags::VM.bits() | u64::from(iopl & 3) << 12;
+    (state, environment)
+}

@@ -1,0 +1,222 @@
+//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XRSTOR as 16- and 32-bit code sees them
+//! (SDM volume 1, 10.5 and 13.7 to 13.9): XMM0 to XMM7, FIP and FDP with selectors.
+//!
+//! Only the standard format: compaction is not offered.
+
+use crate::Outcome;
+use crate::memory_access::{current_privilege, probe_linear, read_linear, write_linear};
+use crate::vector_state::{
+    MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component, offset, require_x87,
+    require_xsave,
+};
+use iced_x86::Instruction;
+use std::ops::Range;
+use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress};
+
+/// Bytes that FXSAVE and FXRSTOR address.
+const FXSAVE_SIZE: usize = 512;
+/// Parts of the area, by what they hold. 32-bit code reaches eight registers.
+const X87_CONTROL: Range<usize> = 0..offset::MXCSR;
+const MXCSR_AND_MASK: Range<usize> = offset::MXCSR..offset::ST;
+const X87_REGISTERS: Range<usize> = offset::ST..offset::XMM;
+const XMM_REGISTERS: Range<usize> = offset::XMM..offset::XMM + 8 * 16;
+const YMM_UPPER_HALVES: Range<usize> = offset::AVX..offset::AVX + 8 * 16;
+/// Header bytes that must be zero in standard format, relative to the header.
+const HEADER_RESERVED: Range<usize> = 8..24;
+const HEADER_END: usize = offset::AVX;
+
+/// The area as the guest may read it.
+fn guest_image(state: &mut CpuState, environment: &mut dyn Environment) -> [u8; XSAVE_SIZE] {
+    let registers = Registers::of(state, environment);
+    let mut image = *registers.0;
+    image[offset::MXCSR_MASK..offset::ST].copy_from_slice(&MXCSR_MASK.to_le_bytes());
+    image
+}
+
+fn write_parts(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    area: LinearAddress,
+    image: &[u8; XSAVE_SIZE],
+    parts: &[Range<usize>],
+) -> Result<(), Exception> {
+    let privilege = current_privilege(state);
+    for part in parts {
+        let at = LinearAddress(area.0.wrapping_add(part.start as u64) & 0xffff_ffff);
+        write_linear(state, environment, at, &image[part.clone()], privilege)?;
+    }
+    Ok(())
+}
+
+/// FXSAVE. Bytes 288 to 511 of the area stay as they are.
+///
+/// # Errors
+/// #NM, #GP(0) for misalignment, the fault of the write.
+pub fn fxsave(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_x87(state)?;
+    let size = FXSAVE_SIZE as u32;
+    let area = aligned_operand(state, instruction, size, 16, AccessKind::Write)?;
+    probe_linear(state, environment, area, size, current_privilege(state))?;
+    let image = guest_image(state, environment);
+    let whole = 0..XMM_REGISTERS.end;
+    write_parts(state, environment, area, &image, &[whole])?;
+    Ok(Outcome::Next)
+}
+
+/// Copies the x87 part of an image into the registers.
+fn load_x87(registers: &mut Registers<'_>, image: &[u8]) {
+    registers.0[X87_CONTROL].copy_from_slice(&image[X87_CONTROL]);
+    for (index, slot) in image[X87_REGISTERS].chunks(16).enumerate() {
+        registers.set_st(index, &slot[..ST_SIZE]);
+    }
+    registers.update_error_summary();
+}
+
+fn mxcsr_of(image: &[u8]) -> u32 {
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&image[offset::MXCSR..offset::MXCSR + 4]);
+    u32::from_le_bytes(bytes)
+}
+
+/// FXRSTOR.
+///
+/// # Errors
+/// #NM, #GP(0) for misalignment or a reserved MXCSR bit, the fault of the read.
+pub fn fxrstor(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_x87(state)?;
+    let size = FXSAVE_SIZE as u32;
+    let area = aligned_operand(state, instruction, size, 16, AccessKind::Read)?;
+    let mut image = [0; FXSAVE_SIZE];
+    let privilege = current_privilege(state);
+    read_linear(state, environment, area, &mut image, privilege)?;
+    check_mxcsr(mxcsr_of(&image))?;
+    let mut registers = Registers::of(state, environment);
+    load_x87(&mut registers, &image);
+    registers.set_u32(offset::MXCSR, mxcsr_of(&image));
+    registers.0[XMM_REGISTERS].copy_from_slice(&image[XMM_REGISTERS]);
+    registers.set_in_use(component::X87 | component::SSE, true);
+    Ok(Outcome::Next)
+}
+
+/// The requested-feature bitmap: EDX:EAX and XCR0.
+fn requested(state: &CpuState) -> u64 {
+    (state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32) & state.xcr0
+}
+
+/// How far the area of these components reaches.
+fn area_size(components: u64) -> usize {
+    if components & component::AVX != 0 {
+        XSAVE_SIZE
+    } else {
+        HEADER_END
+    }
+}
+
+/// XSAVE and, with `skip_initial`, XSAVEOPT, which leaves out components in their
+/// initial state. (It may also leave out unmodified ones; this one does not.)
+///
+/// # Errors
+/// #UD, #NM, #GP(0) for misalignment, the fault of the write.
+pub fn xsave(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    skip_initial: bool,
+) -> Result<Outcome, Exception> {
+    require_xsave(state)?;
+    let components = requested(state);
+    let size = area_size(components) as u32;
+    let area = aligned_operand(state, instruction, size, 64, AccessKind::Write)?;
+    let privilege = current_privilege(state);
+    probe_linear(state, environment, area, size, privilege)?;
+    let header = LinearAddress(area.0.wrapping_add(offset::HEADER as u64) & 0xffff_ffff);
+    let mut old = [0; 8];
+    read_linear(state, environment, header, &mut old, privilege)?;
+
+    let mut image = guest_image(state, environment);
+    let in_use = u64::from(image[offset::HEADER]) & components;
+    let saved = if skip_initial { in_use } else { components };
+    let bitmap = u64::from_le_bytes(old) & !components | in_use;
+    image[offset::HEADER..offset::HEADER + 8].copy_from_slice(&bitmap.to_le_bytes());
+
+    let mut parts = Vec::with_capacity(6);
+    if saved & component::X87 != 0 {
+        parts.extend([X87_CONTROL, X87_REGISTERS]);
+    }
+    if components & (component::SSE | component::AVX) != 0 {
+        parts.push(MXCSR_AND_MASK);
+    }
+    if saved & component::SSE != 0 {
+        parts.push(XMM_REGISTERS);
+    }
+    if saved & component::AVX != 0 {
+        parts.push(YMM_UPPER_HALVES);
+    }
+    parts.push(offset::HEADER..offset::HEADER + 8);
+    write_parts(state, environment, area, &image, &parts)?;
+    Ok(Outcome::Next)
+}
+
+/// XRSTOR. Requested components that the header does not mark become initial.
+///
+/// # Errors
+/// #UD, #NM; #GP(0) for misalignment, a bad header, a reserved MXCSR bit; the read's fault.
+pub fn xrstor(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_xsave(state)?;
+    let components = requested(state);
+    let size = area_size(components);
+    let area = aligned_operand(state, instruction, size as u32, 64, AccessKind::Read)?;
+    let mut image = [0; XSAVE_SIZE];
+    let privilege = current_privilege(state);
+    read_linear(state, environment, area, &mut image[..size], privilege)?;
+
+    let header = &image[offset::HEADER..HEADER_END];
+    let mut bitmap = [0; 8];
+    bitmap.copy_from_slice(&header[..8]);
+    let bitmap = u64::from_le_bytes(bitmap);
+    let reserved_is_set = header[HEADER_RESERVED].iter().any(|byte| *byte != 0);
+    if bitmap & !state.xcr0 != 0 || reserved_is_set {
+        return Err(Exception::general_protection(0));
+    }
+    let loads_mxcsr = components & (component::SSE | component::AVX) != 0;
+    if loads_mxcsr {
+        check_mxcsr(mxcsr_of(&image))?;
+    }
+
+    let mut registers = Registers::of(state, environment);
+    let (loaded, initial) = (components & bitmap, components & !bitmap);
+    registers.initialize(initial);
+    registers.set_in_use(initial, false);
+    registers.set_in_use(loaded, true);
+    if loads_mxcsr {
+        registers.set_u32(offset::MXCSR, mxcsr_of(&image));
+    }
+    if loaded & component::X87 != 0 {
+        load_x87(&mut registers, &image);
+    }
+    if loaded & component::SSE != 0 {
+        registers.0[XMM_REGISTERS].copy_from_slice(&image[XMM_REGISTERS]);
+    }
+    if loaded & component::AVX != 0 {
+        registers.0[YMM_UPPER_HALVES].copy_from_slice(&image[YMM_UPPER_HALVES]);
+    }
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;

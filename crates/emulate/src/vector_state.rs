@@ -1,0 +1,390 @@
+//! The x87, MMX, SSE and AVX registers as bytes, who may touch them, MXCSR and XCR0
+//! (SDM volume 1, chapters 8, 10 and 13).
+//!
+//! `CpuState::vector` is an XSAVE area in standard format. Its legacy region has the
+//! layout that a 32-bit guest's FXSAVE shows: FIP and FDP are 32-bit offsets with their
+//! selectors. ST registers are kept in stack order, tags by physical register.
+
+use crate::Outcome;
+use crate::cpuid::{XCR0_AVX, policy};
+use crate::memory_access::{linear_address, read_value, write_value};
+use crate::operand::{memory_address, require_cpl0};
+use iced_x86::Instruction;
+use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::state::{VectorState, XSAVE_SIZE};
+use tollgate_x86::{CpuState, Cr0, Cr4, Exception, Gpr, LinearAddress, Vector};
+
+/// Offsets in the legacy region (SDM volume 1, table 10-2) and what follows it.
+pub(crate) mod offset {
+    pub const FCW: usize = 0;
+    pub const FSW: usize = 2;
+    pub const TAGS: usize = 4;
+    pub const FOP: usize = 6;
+    pub const FIP: usize = 8;
+    pub const FCS: usize = 12;
+    pub const FDP: usize = 16;
+    pub const FDS: usize = 20;
+    pub const MXCSR: usize = 24;
+    pub const MXCSR_MASK: usize = 28;
+    pub const ST: usize = 32;
+    pub const XMM: usize = 160;
+    pub const HEADER: usize = 512;
+    pub const AVX: usize = 576;
+}
+
+/// State components as XCR0 and XSTATE_BV number them.
+pub(crate) mod component {
+    pub const X87: u64 = 1;
+    pub const SSE: u64 = 2;
+    pub const AVX: u64 = 4;
+}
+
+/// MXCSR bits that exist: misaligned SSE mode (AMD) is not offered.
+pub(crate) const MXCSR_MASK: u32 = 0xffff;
+const FCW_INITIAL: u16 = 0x037f;
+/// FSW: an unmasked exception is pending (error summary), and its copy (busy).
+const FSW_SUMMARY_AND_BUSY: u16 = 0x8080;
+const FSW_SUMMARY: u16 = 0x80;
+/// Bytes of each ST register's slot, and how many of them are the register.
+const ST_SLOT: usize = 16;
+/// Bytes of an x87 register.
+pub(crate) const ST_SIZE: usize = 10;
+
+/// The bytes of the vector state, with accessors.
+pub(crate) struct Registers<'a>(pub &'a mut [u8; XSAVE_SIZE]);
+
+impl<'a> Registers<'a> {
+    /// Fetches the registers from wherever they live. Components that XSTATE_BV calls
+    /// initial are given their initial contents, for their bytes may be stale.
+    pub fn of(state: &'a mut CpuState, environment: &mut dyn Environment) -> Self {
+        environment.sync_vector_state(state);
+        let VectorState(bytes) = &mut state.vector;
+        let mut registers = Self(bytes);
+        let initial = !registers.in_use();
+        registers.initialize(initial);
+        registers
+    }
+
+    pub fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    pub fn set_u16(&mut self, at: usize, value: u16) {
+        self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn u32(&self, at: usize) -> u32 {
+        u32::from(self.u16(at)) | u32::from(self.u16(at + 2)) << 16
+    }
+
+    pub fn set_u32(&mut self, at: usize, value: u32) {
+        self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// XSTATE_BV: components that may differ from their initial state.
+    pub fn in_use(&self) -> u64 {
+        u64::from(self.0[offset::HEADER])
+    }
+
+    /// Sets components' bits in XSTATE_BV.
+    pub fn set_in_use(&mut self, components: u64, in_use: bool) {
+        let byte = &mut self.0[offset::HEADER];
+        if in_use {
+            *byte |= components as u8;
+        } else {
+            *byte &= !(components as u8);
+        }
+    }
+
+    /// Gives components their initial contents (SDM volume 1, 13.6), MXCSR excepted.
+    pub fn initialize(&mut self, components: u64) {
+        if components & component::X87 != 0 {
+            self.0[..offset::MXCSR].fill(0);
+            self.0[offset::ST..offset::XMM].fill(0);
+            self.set_u16(offset::FCW, FCW_INITIAL);
+        }
+        if components & component::SSE != 0 {
+            self.0[offset::XMM..offset::XMM + 256].fill(0);
+        }
+        if components & component::AVX != 0 {
+            self.0[offset::AVX..].fill(0);
+        }
+    }
+
+    /// The top of the x87 stack: number of the physical register that is ST(0).
+    pub fn top(&self) -> usize {
+        usize::from(self.u16(offset::FSW) >> 11 & 7)
+    }
+
+    /// Changes the top without moving values between physical registers.
+    pub fn set_top(&mut self, top: usize) {
+        let shift = top.wrapping_sub(self.top()) & 7;
+        self.0[offset::ST..offset::XMM].rotate_left(shift * ST_SLOT);
+        let status = self.u16(offset::FSW) & !(7 << 11);
+        self.set_u16(offset::FSW, status | ((top & 7) as u16) << 11);
+    }
+
+    /// The 10 bytes of ST(`index`).
+    pub fn st(&self, index: usize) -> &[u8] {
+        let at = offset::ST + (index & 7) * ST_SLOT;
+        &self.0[at..at + ST_SIZE]
+    }
+
+    /// Sets ST(`index`) from 10 bytes.
+    pub fn set_st(&mut self, index: usize, bytes: &[u8]) {
+        let at = offset::ST + (index & 7) * ST_SLOT;
+        self.0[at..at + ST_SLOT].fill(0);
+        let used = bytes.len().min(ST_SIZE);
+        self.0[at..at + used].copy_from_slice(&bytes[..used]);
+    }
+
+    /// FSW's summary bit follows from its exceptions and FCW's masks.
+    pub fn update_error_summary(&mut self) {
+        let status = self.u16(offset::FSW);
+        let unmasked = status & !self.u16(offset::FCW) & 0x3f;
+        let summary = if unmasked == 0 {
+            0
+        } else {
+            FSW_SUMMARY_AND_BUSY
+        };
+        self.set_u16(offset::FSW, status & !FSW_SUMMARY_AND_BUSY | summary);
+    }
+
+    /// Makes the x87 registers MMX registers, as every MMX instruction does
+    /// (SDM volume 1, 9.5): top 0, all tags valid.
+    pub fn enter_mmx(&mut self) {
+        self.set_top(0);
+        self.0[offset::TAGS] = 0xff;
+        self.set_in_use(component::X87, true);
+    }
+
+    /// MMX register `number`: the low part of the physical x87 register.
+    pub fn mm(&self, number: usize) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        let slot = number.wrapping_sub(self.top());
+        bytes.copy_from_slice(&self.st(slot)[..8]);
+        bytes
+    }
+
+    /// YMM register `number` (0 to 15), upper half included.
+    pub fn ymm(&self, number: usize) -> [u8; 32] {
+        let at = (number & 15) * 16;
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.0[offset::XMM + at..][..16]);
+        bytes[16..].copy_from_slice(&self.0[offset::AVX + at..][..16]);
+        bytes
+    }
+
+    /// Sets YMM register `number` (0 to 15), upper half included.
+    pub fn set_ymm(&mut self, number: usize, bytes: &[u8; 32]) {
+        let at = (number & 15) * 16;
+        self.0[offset::XMM + at..][..16].copy_from_slice(&bytes[..16]);
+        self.0[offset::AVX + at..][..16].copy_from_slice(&bytes[16..]);
+        self.set_in_use(component::SSE | component::AVX, true);
+    }
+}
+
+/// Fails unless x87 instructions may execute.
+///
+/// # Errors
+/// #NM with CR0.EM or CR0.TS.
+pub fn require_x87(state: &CpuState) -> Result<(), Exception> {
+    if state.cr0().intersects(Cr0::EM | Cr0::TS) {
+        Err(Exception::device_not_available())
+    } else {
+        Ok(())
+    }
+}
+
+/// Fails unless MMX instructions may execute.
+///
+/// # Errors
+/// #UD with CR0.EM; #NM with CR0.TS.
+pub fn require_mmx(state: &CpuState) -> Result<(), Exception> {
+    if state.cr0().contains(Cr0::EM) {
+        return Err(Exception::invalid_opcode());
+    }
+    require_x87(state)
+}
+
+/// Fails unless SSE instructions may execute.
+///
+/// # Errors
+/// #UD with CR0.EM or without CR4.OSFXSR; #NM with CR0.TS.
+pub fn require_sse(state: &CpuState) -> Result<(), Exception> {
+    if !state.cr4().contains(Cr4::OSFXSR) {
+        return Err(Exception::invalid_opcode());
+    }
+    require_mmx(state)
+}
+
+/// Fails unless VEX-encoded vector instructions may execute.
+///
+/// # Errors
+/// #UD in real and V86 mode, without CR4.OSXSAVE, or if XCR0 does not enable SSE and AVX;
+/// #NM with CR0.TS.
+pub fn require_avx(state: &CpuState) -> Result<(), Exception> {
+    let enabled = component::SSE | component::AVX;
+    if state.has_real_mode_segments() || state.xcr0 & enabled != enabled {
+        return Err(Exception::invalid_opcode());
+    }
+    require_xsave(state)
+}
+
+/// Fails unless the XSAVE family may execute.
+///
+/// # Errors
+/// #UD without CR4.OSXSAVE; #NM with CR0.TS.
+pub fn require_xsave(state: &CpuState) -> Result<(), Exception> {
+    require_osxsave(state)?;
+    if state.cr0().contains(Cr0::TS) {
+        return Err(Exception::device_not_available());
+    }
+    Ok(())
+}
+
+fn require_osxsave(state: &CpuState) -> Result<(), Exception> {
+    if state.cr4().contains(Cr4::OSXSAVE) {
+        Ok(())
+    } else {
+        Err(Exception::invalid_opcode())
+    }
+}
+
+/// Looks for a pending x87 exception, as waiting instructions do. `Ok(true)`: with
+/// CR0.NE clear, FERR# was raised and the processor waits for IRQ 13's handler; the
+/// instruction must be tried again.
+///
+/// # Errors
+/// #MF with CR0.NE.
+pub(crate) fn x87_error_pending(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<bool, Exception> {
+    let status = Registers::of(state, environment).u16(offset::FSW);
+    if status & FSW_SUMMARY == 0 {
+        return Ok(false);
+    }
+    if state.cr0().contains(Cr0::NE) {
+        return Err(Exception::new(Vector::FloatingPoint));
+    }
+    environment.platform().signal_fpu_error();
+    Ok(true)
+}
+
+/// Segment-checks the memory operand, and its linear address for alignment.
+///
+/// # Errors
+/// The segment fault; #GP(0) if the address is not a multiple of `alignment`.
+pub(crate) fn aligned_operand(
+    state: &CpuState,
+    instruction: &Instruction,
+    size: u32,
+    alignment: u64,
+    kind: AccessKind,
+) -> Result<LinearAddress, Exception> {
+    let address = memory_address(state, instruction);
+    let linear = linear_address(state, address, size, kind)?;
+    if linear.0 % alignment != 0 {
+        return Err(Exception::general_protection(0));
+    }
+    Ok(linear)
+}
+
+/// Refuses MXCSR values with reserved bits.
+///
+/// # Errors
+/// #GP(0).
+pub(crate) fn check_mxcsr(value: u32) -> Result<(), Exception> {
+    if value & !MXCSR_MASK == 0 {
+        Ok(())
+    } else {
+        Err(Exception::general_protection(0))
+    }
+}
+
+/// (V)LDMXCSR. `vex`: the VEX-encoded form.
+///
+/// # Errors
+/// As [`require_sse`] or [`require_avx`]; #GP(0) for a reserved bit; the read's fault.
+pub fn load_mxcsr(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    vex: bool,
+) -> Result<Outcome, Exception> {
+    require_vector(state, vex)?;
+    let address = memory_address(state, instruction);
+    let value = read_value(state, environment, address, 4)? as u32;
+    check_mxcsr(value)?;
+    Registers::of(state, environment).set_u32(offset::MXCSR, value);
+    Ok(Outcome::Next)
+}
+
+/// (V)STMXCSR. `vex`: the VEX-encoded form.
+///
+/// # Errors
+/// As [`require_sse`] or [`require_avx`]; the write's fault.
+pub fn store_mxcsr(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    vex: bool,
+) -> Result<Outcome, Exception> {
+    require_vector(state, vex)?;
+    let address = memory_address(state, instruction);
+    let value = Registers::of(state, environment).u32(offset::MXCSR);
+    write_value(state, environment, address, 4, u64::from(value))?;
+    Ok(Outcome::Next)
+}
+
+/// [`require_sse`] or, for VEX encodings, [`require_avx`].
+///
+/// # Errors
+/// As those two.
+pub fn require_vector(state: &CpuState, vex: bool) -> Result<(), Exception> {
+    if vex {
+        require_avx(state)
+    } else {
+        require_sse(state)
+    }
+}
+
+/// XGETBV: XCR0 into EDX:EAX.
+///
+/// # Errors
+/// #UD without CR4.OSXSAVE; #GP(0) for any register but XCR0.
+pub fn get_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> {
+    require_osxsave(state)?;
+    if state.register(Gpr::Rcx) as u32 != 0 {
+        return Err(Exception::general_protection(0));
+    }
+    state.gpr[Gpr::Rax as usize] = state.xcr0 & 0xffff_ffff;
+    state.gpr[Gpr::Rdx as usize] = state.xcr0 >> 32;
+    Ok(Outcome::Next)
+}
+
+/// XSETBV: EDX:EAX into XCR0.
+///
+/// # Errors
+/// #UD without CR4.OSXSAVE; #GP(0) above CPL 0, for any register but XCR0, and for values
+/// that CPUID does not offer or that lack x87, or AVX without SSE.
+pub fn set_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> {
+    require_osxsave(state)?;
+    require_cpl0(state)?;
+    let value = state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32;
+    let avx_without_sse = value & XCR0_AVX != 0 && value & component::SSE == 0;
+    if state.register(Gpr::Rcx) as u32 != 0
+        || value & !policy().xcr0_mask() != 0
+        || value & component::X87 == 0
+        || avx_without_sse
+    {
+        return Err(Exception::general_protection(0));
+    }
+    state.xcr0 = value;
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! The allow-list: which instructions run on the host as they are.
+//!
+//! An instruction is copied only if it is listed here, its CPUID features are
+//! offered to the guest and the mode permits it. Everything else is executed by
+//! the monitor, or is #UD. The lists name mnemonics; a mnemonic that also has a
+//! form which must not be copied is excluded by `Code`.
+
+use crate::mode::{Mode, ModeFlags};
+use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
+use tollgate_x86::Vector;
+
+/// The CPUID features that the guest is offered.
+#[derive(Clone)]
+pub struct Features {
+    offered: Vec<bool>,
+}
+
+impl Features {
+    /// Asks `offers` about every feature once.
+    pub fn new(offers: impl Fn(CpuidFeature) -> bool) -> Self {
+        let mut offered = Vec::new();
+        for feature in CpuidFeature::values() {
+            let index = feature as usize;
+            if offered.len() <= index {
+                offered.resize(index + 1, false);
+            }
+            offered[index] = offers(feature);
+        }
+        Self { offered }
+    }
+
+    /// Every feature that an instruction needs is offered.
+    pub fn allow(&self, instruction: &Instruction) -> bool {
+        instruction.cpuid_features().iter().all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
+    }
+}
+
+/// How an instruction is treated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Treatment {
+    /// Copied; touches general registers, flags and at most one memory operand.
+    Copy,
+    /// Copied; touches x87, MMX, SSE or AVX registers too.
+    CopyVector,
+    /// Does nothing that the guest can see.
+    Nothing,
+    /// Raises this exception in this mode.
+    Raise(Vector),
+    /// Executed by the monitor.
+    Helper,
+}
+
+/// General-register instructions, whose every form outside `Code` exclusions is
+/// unprivileged and depends on nothing but registers, flags and memory.
+fn is_listed_general(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Adc | Add | Adcx | Adox | And | Andn | Bextr | Blsi | Blsmsk | Blsr | Bsf | Bsr | Bswap | Bt | Btc
+            | Btr | Bts | Bzhi | Cbw | Cdq | Clc | Cmc | Cmova | Cmovae | Cmovb | Cmovbe | Cmove | Cmovg
+            | Cmovge | Cmovl | Cmovle | Cmovne | Cmovno | Cmovnp | Cmovns | Cmovo | Cmovp | Cmovs | Cmp
+            | Cmpxchg | Cmpxchg8b | Crc32 | Cwd | Cwde | Dec | Div | Idiv | Imul | Inc | Lahf | Lzcnt | Mov
+            | Movbe | Movnti | Movsx | Movzx | Mul | Mulx | Neg | Not | Or | Pause | Pdep | Pext | Popcnt
+            | Rcl | Rcr | Rdrand | Rdseed | Rol | Ror | Rorx | Sahf | Sal | Sar | Sarx | Sbb | Seta | Setae
+            | Setb | Setbe | Sete | Setg | Setge | Setl | Setle | Setne | Setno | Setnp | Setns | Seto | Setp
+            | Sets | Shl | Shld | Shlx | Shr | Shrd | Shrx | Stc | Sub | Test | Tzcnt | Xadd | Xchg | Xor
+            | Lfence | Sfence | Mfence | Clflush | Clflushopt
+    )
+}
+
+/// State images, masked and gathered accesses: never copied although their
+/// features are listed.
+fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave
+            | Xsaveopt | Xsavec | Xsaves | Xrstor | Xrstors | Xgetbv | Xsetbv | Maskmovq | Maskmovdqu
+            | Vmaskmovdqu | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Vgatherdps | Vgatherdpd
+            | Vgatherqps | Vgatherqpd | Vpgatherdd | Vpgatherdq | Vpgatherqd | Vpgatherqq | Fdisi | Fndisi
+            | Feni | Fneni | Fsetpm | Fnsetpm | Frstpm
+    )
+}
+
+fn is_vector_feature(feature: CpuidFeature) -> bool {
+    use CpuidFeature::*;
+    matches!(
+        feature,
+        FPU | FPU287 | FPU387 | MMX | SSE | SSE2 | SSE3 | SSSE3 | SSE4_1 | SSE4_2 | AES | PCLMULQDQ | AVX
+            | AVX2 | FMA | F16C | SHA | GFNI | VAES | VPCLMULQDQ
+    )
+}
+
+/// Hints and fences that do nothing to the guest's state.
+fn is_nothing(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Nop | Endbr32 | Endbr64 | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchw
+            | Prefetch | Prefetchwt1 | Reservednop
+    )
+}
+
+fn has_memory(instruction: &Instruction) -> bool {
+    (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory)
+}
+
+/// Decides about one instruction.
+pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) -> Treatment {
+    let mnemonic = instruction.mnemonic();
+    if instruction.code() == Code::INVALID {
+        return Treatment::Raise(Vector::InvalidOpcode);
+    }
+    if is_nothing(mnemonic) {
+        return Treatment::Nothing;
+    }
+    let vex = instruction.encoding() == EncodingKind::VEX;
+    if !matches!(instruction.encoding(), EncodingKind::Legacy | EncodingKind::VEX) {
+        return Treatment::Raise(Vector::InvalidOpcode);
+    }
+    let real = !mode.flags.contains(ModeFlags::PROTECTED) || mode.flags.contains(ModeFlags::VIRTUAL_8086);
+    if vex && real {
+        return Treatment::Raise(Vector::InvalidOpcode);
+    }
+    if is_listed_general(mnemonic) {
+        return general_treatment(instruction, features);
+    }
+    if is_excluded_vector(mnemonic) || !instruction.cpuid_features().iter().any(|&f| is_vector_feature(f)) {
+        return Treatment::Helper;
+    }
+    if !features.allow(instruction) {
+        return Treatment::Raise(Vector::InvalidOpcode);
+    }
+    vector_treatment(instruction, mode, vex)
+}
+
+fn general_treatment(instruction: &Instruction, features: &Features) -> Treatment {
+    use Mnemonic::*;
+    let mnemonic = instruction.mnemonic();
+    let touches_system_register = (0..instruction.op_count()).any(|index| {
+        let register = instruction.op_register(index);
+        register.is_segment_register() || register.is_cr() || register.is_dr() || register.is_tr()
+    });
+    let far_bit_string =
+        matches!(mnemonic, Bt | Btc | Btr | Bts) && has_memory(instruction) && !has_immediate(instruction);
+    if touches_system_register || far_bit_string {
+        return Treatment::Helper;
+    }
+    if !features.allow(instruction) {
+        // Without their feature these encodings are the older instructions.
+        return match mnemonic {
+            Tzcnt | Lzcnt => Treatment::Helper,
+            _ => Treatment::Raise(Vector::InvalidOpcode),
+        };
+    }
+    Treatment::Copy
+}
+
+fn has_immediate(instruction: &Instruction) -> bool {
+    instruction.op_kind(instruction.op_count() - 1) == OpKind::Immediate8
+}
+
+/// Conditions of SDM volume 2, tables 2-19 to 2-30 and 22-1, and volume 3, 13.1.
+fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatment {
+    use CpuidFeature::*;
+    let x87 = instruction.cpuid_features().iter().any(|f| matches!(f, FPU | FPU287 | FPU387))
+        || instruction.mnemonic() == Mnemonic::Fisttp;
+    let mmx_registers = (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
+    let ts = mode.flags.contains(ModeFlags::TASK_SWITCHED);
+    let em = mode.flags.contains(ModeFlags::EMULATE_X87);
+    if instruction.mnemonic() == Mnemonic::Wait {
+        let trap = ts && mode.flags.contains(ModeFlags::MONITOR_COPROCESSOR);
+        return if trap { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
+    }
+    if x87 {
+        return if em || ts { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
+    }
+    let enabled = if vex {
+        mode.flags.contains(ModeFlags::AVX)
+    } else if instruction.cpuid_features().contains(&MMX) || (mmx_registers && !touches_xmm(instruction)) {
+        !em
+    } else {
+        !em && mode.flags.contains(ModeFlags::OSFXSR)
+    };
+    if !enabled {
+        return Treatment::Raise(Vector::InvalidOpcode);
+    }
+    if ts { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector }
+}
+
+fn touches_xmm(instruction: &Instruction) -> bool {
+    (0..instruction.op_count()).any(|index| instruction.op_register(index).is_vector_register())
+}

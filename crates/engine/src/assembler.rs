@@ -1,0 +1,453 @@
+//! A small assembler for the fixed sequences around copied instructions.
+//!
+//! It knows only the flag-free instructions that the translator needs between
+//! guest instructions; the guest's own instructions are encoded by iced-x86.
+//! All code is position-independent until [`Assembler::patch_rel32`].
+
+use iced_x86::{Encoder, Instruction};
+
+/// A host register, by encoding number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Host(pub u8);
+
+/// Names of the host registers.
+pub mod host {
+    use super::Host;
+    pub const RAX: Host = Host(0);
+    pub const RCX: Host = Host(1);
+    pub const RDX: Host = Host(2);
+    pub const RBX: Host = Host(3);
+    pub const RSP: Host = Host(4);
+    pub const RBP: Host = Host(5);
+    pub const RSI: Host = Host(6);
+    pub const RDI: Host = Host(7);
+    pub const R8: Host = Host(8);
+    pub const R9: Host = Host(9);
+    pub const R10: Host = Host(10);
+    pub const R11: Host = Host(11);
+    pub const R12: Host = Host(12);
+    pub const R13: Host = Host(13);
+    pub const R14: Host = Host(14);
+    pub const R15: Host = Host(15);
+}
+
+/// A host memory operand: `[base + index * scale + displacement]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mem {
+    /// Base register.
+    pub base: Option<Host>,
+    /// Index register (never RSP) and scale 1, 2, 4 or 8.
+    pub index: Option<(Host, u8)>,
+    /// Signed displacement.
+    pub displacement: i32,
+}
+
+impl Mem {
+    /// `[base + displacement]`.
+    pub const fn base(base: Host, displacement: i32) -> Self {
+        Self { base: Some(base), index: None, displacement }
+    }
+
+    /// `[base + index * scale + displacement]`.
+    pub const fn indexed(base: Host, index: Host, scale: u8, displacement: i32) -> Self {
+        Self { base: Some(base), index: Some((index, scale)), displacement }
+    }
+}
+
+/// Operand size of the few instructions that come in several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Width {
+    /// 8 bits.
+    Byte,
+    /// 16 bits.
+    Word,
+    /// 32 bits.
+    Dword,
+    /// 64 bits.
+    Qword,
+}
+
+impl Width {
+    /// Bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Width::Byte => 1,
+            Width::Word => 2,
+            Width::Dword => 4,
+            Width::Qword => 8,
+        }
+    }
+}
+
+/// A place whose distance is filled in later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patch(pub usize);
+
+/// Code under construction.
+pub struct Assembler {
+    bytes: Vec<u8>,
+    encoder: Encoder,
+}
+
+impl Default for Assembler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Assembler {
+    /// An empty buffer.
+    pub fn new() -> Self {
+        Self { bytes: Vec::with_capacity(4096), encoder: Encoder::new(64) }
+    }
+
+    /// Empties the buffer for the next block.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Bytes so far: the offset of the next instruction.
+    pub fn position(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The code.
+    pub fn code(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Drops everything after `position`.
+    pub fn truncate(&mut self, position: usize) {
+        self.bytes.truncate(position);
+    }
+
+    /// Encodes an instruction for 64-bit mode.
+    ///
+    /// # Errors
+    /// iced-x86's reason why there is no such encoding.
+    pub fn instruction(&mut self, instruction: &Instruction) -> Result<(), iced_x86::IcedError> {
+        let before = self.bytes.len();
+        self.encoder.set_buffer(std::mem::take(&mut self.bytes));
+        let result = self.encoder.encode(instruction, 0);
+        self.bytes = self.encoder.take_buffer();
+        if let Err(error) = result {
+            self.bytes.truncate(before);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    fn imm32(&mut self, value: i32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn rex(&mut self, wide: bool, reg: u8, index: u8, base: u8, force: bool) {
+        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
+        if rex != 0x40 || force {
+            self.byte(rex);
+        }
+    }
+
+    fn modrm_mem(&mut self, reg: u8, mem: Mem) {
+        let reg = (reg & 7) << 3;
+        let Some(base) = mem.base else {
+            // No base: SIB with base 101 and mod 00 means disp32 alone (+ index).
+            let (index, scale) = mem.index.map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
+            self.byte(reg | 4);
+            self.byte(scale << 6 | index << 3 | 5);
+            self.imm32(mem.displacement);
+            return;
+        };
+        let small = i8::try_from(mem.displacement).ok();
+        let mode: u8 = match (mem.displacement, small) {
+            (0, _) if base.0 & 7 != 5 => 0,
+            (_, Some(_)) => 1,
+            _ => 2,
+        };
+        if let Some((index, scale)) = mem.index {
+            self.byte(mode << 6 | reg | 4);
+            self.byte((scale.trailing_zeros() as u8) << 6 | (index.0 & 7) << 3 | base.0 & 7);
+        } else if base.0 & 7 == 4 {
+            self.byte(mode << 6 | reg | 4);
+            self.byte(0x24);
+        } else {
+            self.byte(mode << 6 | reg | base.0 & 7);
+        }
+        match mode {
+            1 => self.byte(mem.displacement as u8),
+            2 => self.imm32(mem.displacement),
+            _ => {}
+        }
+    }
+
+    fn rex_mem(&mut self, wide: bool, reg: u8, mem: Mem, force: bool) {
+        let index = mem.index.map_or(0, |(r, _)| r.0);
+        self.rex(wide, reg, index, mem.base.map_or(0, |b| b.0), force);
+    }
+
+    fn op_mem(&mut self, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
+        self.rex_mem(wide, reg, mem, false);
+        self.bytes.extend_from_slice(opcode);
+        self.modrm_mem(reg, mem);
+    }
+
+    fn op_reg(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: u8) {
+        self.rex(wide, reg, 0, rm, false);
+        self.bytes.extend_from_slice(opcode);
+        self.byte(0xc0 | (reg & 7) << 3 | rm & 7);
+    }
+
+    /// `mov to, from` (64 bits).
+    pub fn mov(&mut self, to: Host, from: Host) {
+        self.op_reg(true, &[0x89], from.0, to.0);
+    }
+
+    /// `mov to, from` (32 bits, upper half cleared).
+    pub fn mov32(&mut self, to: Host, from: Host) {
+        self.op_reg(false, &[0x89], from.0, to.0);
+    }
+
+    /// `mov to, from` (16 bits, upper bits kept).
+    pub fn mov16(&mut self, to: Host, from: Host) {
+        self.byte(0x66);
+        self.op_reg(false, &[0x89], from.0, to.0);
+    }
+
+    /// `movzx to, from` from 16 bits.
+    pub fn movzx16(&mut self, to: Host, from: Host) {
+        self.op_reg(false, &[0x0f, 0xb7], to.0, from.0);
+    }
+
+    /// `movzx to, from` from the low 8 bits.
+    pub fn movzx8(&mut self, to: Host, from: Host) {
+        self.rex(false, to.0, 0, from.0, from.0 >= 4);
+        self.bytes.extend_from_slice(&[0x0f, 0xb6]);
+        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+    }
+
+    /// `mov to, value` (32 bits, upper half cleared).
+    pub fn mov_imm32(&mut self, to: Host, value: u32) {
+        self.rex(false, 0, 0, to.0, false);
+        self.byte(0xb8 | to.0 & 7);
+        self.imm32(value as i32);
+    }
+
+    /// `mov to, value` (64 bits).
+    pub fn mov_imm64(&mut self, to: Host, value: u64) {
+        self.rex(true, 0, 0, to.0, false);
+        self.byte(0xb8 | to.0 & 7);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// `mov to, [mem]`; byte and word forms zero-extend.
+    pub fn load(&mut self, width: Width, to: Host, mem: Mem) {
+        match width {
+            Width::Byte => self.op_mem(false, &[0x0f, 0xb6], to.0, mem),
+            Width::Word => self.op_mem(false, &[0x0f, 0xb7], to.0, mem),
+            Width::Dword => self.op_mem(false, &[0x8b], to.0, mem),
+            Width::Qword => self.op_mem(true, &[0x8b], to.0, mem),
+        }
+    }
+
+    /// `mov to, [mem]` (16 bits, upper bits kept).
+    pub fn load16_keep(&mut self, to: Host, mem: Mem) {
+        self.byte(0x66);
+        self.op_mem(false, &[0x8b], to.0, mem);
+    }
+
+    /// `mov to, [mem]` (low 8 bits, upper bits kept).
+    pub fn load8_keep(&mut self, to: Host, mem: Mem) {
+        self.rex_mem(false, to.0, mem, to.0 >= 4);
+        self.byte(0x8a);
+        self.modrm_mem(to.0, mem);
+    }
+
+    /// `mov [mem], from`.
+    pub fn store(&mut self, width: Width, mem: Mem, from: Host) {
+        match width {
+            Width::Byte => {
+                self.rex_mem(false, from.0, mem, from.0 >= 4);
+                self.byte(0x88);
+                self.modrm_mem(from.0, mem);
+            }
+            Width::Word => {
+                self.byte(0x66);
+                self.op_mem(false, &[0x89], from.0, mem);
+            }
+            Width::Dword => self.op_mem(false, &[0x89], from.0, mem),
+            Width::Qword => self.op_mem(true, &[0x89], from.0, mem),
+        }
+    }
+
+    /// `mov [mem], value`; the qword form sign-extends.
+    pub fn store_imm(&mut self, width: Width, mem: Mem, value: i32) {
+        if width == Width::Word {
+            self.byte(0x66);
+        }
+        let opcode = if width == Width::Byte { 0xc6 } else { 0xc7 };
+        self.op_mem(width == Width::Qword, &[opcode], 0, mem);
+        match width {
+            Width::Byte => self.byte(value as u8),
+            Width::Word => self.bytes.extend_from_slice(&(value as i16).to_le_bytes()),
+            _ => self.imm32(value),
+        }
+    }
+
+    /// `lea to, [mem]` with a 32-bit result (upper half cleared).
+    pub fn lea32(&mut self, to: Host, mem: Mem) {
+        self.op_mem(false, &[0x8d], to.0, mem);
+    }
+
+    /// `lea to, [mem]` with a 64-bit result.
+    pub fn lea64(&mut self, to: Host, mem: Mem) {
+        self.op_mem(true, &[0x8d], to.0, mem);
+    }
+
+    /// `lea to, [rip + distance]`; the distance is patched later.
+    pub fn lea_rip(&mut self, to: Host) -> Patch {
+        self.rex(true, to.0, 0, 0, false);
+        self.byte(0x8d);
+        self.byte((to.0 & 7) << 3 | 5);
+        self.imm32(0);
+        Patch(self.position() - 4)
+    }
+
+    /// `not register` (64 bits): touches no flags.
+    pub fn not(&mut self, register: Host) {
+        self.op_reg(true, &[0xf7], 2, register.0);
+    }
+
+    /// `shrx to, from, count` (64 bits): BMI2, touches no flags.
+    pub fn shrx(&mut self, to: Host, from: Host, count: Host) {
+        // VEX.LZ.F2.0F38.W1 F7 /r, count in vvvv.
+        let r = u8::from(to.0 < 8) << 7;
+        let b = u8::from(from.0 < 8) << 5;
+        self.bytes.extend_from_slice(&[0xc4, r | 0x40 | b | 2, 0x80 | (!count.0 & 15) << 3 | 3, 0xf7]);
+        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+    }
+
+    /// `rorx to, from, bits` (64 bits): BMI2, touches no flags.
+    pub fn rorx(&mut self, to: Host, from: Host, bits: u8) {
+        let r = u8::from(to.0 < 8) << 7;
+        let b = u8::from(from.0 < 8) << 5;
+        self.bytes.extend_from_slice(&[0xc4, r | 0x40 | b | 3, 0xfb, 0xf0]);
+        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+        self.byte(bits);
+    }
+
+    /// `jrcxz` forward; patched with [`Assembler::patch_rel8`].
+    pub fn jrcxz(&mut self) -> Patch {
+        self.bytes.extend_from_slice(&[0xe3, 0]);
+        Patch(self.position() - 1)
+    }
+
+    /// `jmp short`; patched with [`Assembler::patch_rel8`].
+    pub fn jmp_short(&mut self) -> Patch {
+        self.bytes.extend_from_slice(&[0xeb, 0]);
+        Patch(self.position() - 1)
+    }
+
+    /// `jmp rel32`; patched with [`Assembler::patch_rel32`].
+    pub fn jmp(&mut self) -> Patch {
+        self.bytes.extend_from_slice(&[0xe9, 0, 0, 0, 0]);
+        Patch(self.position() - 4)
+    }
+
+    /// `jcc rel32` with the condition's low four opcode bits.
+    pub fn jcc(&mut self, condition: u8) -> Patch {
+        self.bytes.extend_from_slice(&[0x0f, 0x80 | condition & 15, 0, 0, 0, 0]);
+        Patch(self.position() - 4)
+    }
+
+    /// `jmp register`.
+    pub fn jmp_register(&mut self, register: Host) {
+        self.rex(false, 4, 0, register.0, false);
+        self.byte(0xff);
+        self.byte(0xe0 | register.0 & 7);
+    }
+
+    /// `jmp [mem]`.
+    pub fn jmp_memory(&mut self, mem: Mem) {
+        self.op_mem(false, &[0xff], 4, mem);
+    }
+
+    /// `rdtsc`.
+    pub fn rdtsc(&mut self) {
+        self.bytes.extend_from_slice(&[0x0f, 0x31]);
+    }
+
+    /// Points a 32-bit distance at `target`.
+    pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
+        let distance = target as i64 - (patch.0 as i64 + 4);
+        self.bytes[patch.0..patch.0 + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+    }
+
+    /// Points an 8-bit distance at `target`.
+    ///
+    /// # Panics
+    /// The target is out of reach: a bug in the translator's island placement.
+    pub fn patch_rel8(&mut self, patch: Patch, target: usize) {
+        let distance = target as i64 - (patch.0 as i64 + 1);
+        self.bytes[patch.0] = i8::try_from(distance).expect("short branch out of reach") as u8;
+    }
+
+    /// Points an 8-bit distance at the current position.
+    pub fn patch_rel8_here(&mut self, patch: Patch) {
+        self.patch_rel8(patch, self.position());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host::*;
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+    fn listing(emit: impl FnOnce(&mut Assembler)) -> String {
+        let mut assembler = Assembler::new();
+        emit(&mut assembler);
+        let mut decoder = Decoder::with_ip(64, assembler.code(), 0, DecoderOptions::NONE);
+        let mut formatter = IntelFormatter::new();
+        let mut lines = Vec::new();
+        while decoder.can_decode() {
+            let mut text = String::new();
+            formatter.format(&decoder.decode(), &mut text);
+            lines.push(text);
+        }
+        lines.join("; ")
+    }
+
+    #[test]
+    fn encodings_decode_to_what_was_asked_for() {
+        assert_eq!(listing(|a| a.mov(R10, RCX)), "mov r10,rcx");
+        assert_eq!(listing(|a| a.mov32(RSI, R9)), "mov esi,r9d");
+        assert_eq!(listing(|a| a.mov16(R12, R8)), "mov r12w,r8w");
+        assert_eq!(listing(|a| a.movzx16(R8, R8)), "movzx r8d,r8w");
+        assert_eq!(listing(|a| a.movzx8(R8, RAX)), "movzx r8d,al");
+        assert_eq!(listing(|a| a.movzx8(R8, RSI)), "movzx r8d,sil");
+        assert_eq!(listing(|a| a.lea32(R8, Mem::base(R12, -4))), "lea r8d,[r12-4]");
+        assert_eq!(listing(|a| a.lea32(R8, Mem::indexed(R13, RDI, 4, 300))), "lea r8d,[r13+rdi*4+12Ch]");
+        assert_eq!(listing(|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 0))), "lea r9,[rcx+r8]");
+        assert_eq!(
+            listing(|a| a.lea32(R8, Mem { base: None, index: Some((RSI, 8)), displacement: 16 })),
+            "lea r8d,[rsi*8+10h]"
+        );
+        assert_eq!(listing(|a| a.shrx(R9, R8, R15)), "shrx r9,r8,r15");
+        assert_eq!(listing(|a| a.shrx(RCX, RDX, R15)), "shrx rcx,rdx,r15");
+        assert_eq!(listing(|a| a.rorx(RCX, R9, 32)), "rorx rcx,r9,20h");
+        assert_eq!(listing(|a| a.not(R9)), "not r9");
+        assert_eq!(
+            listing(|a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, 0x100_0000))),
+            "mov rcx,[r14+r9*8+1000000h]"
+        );
+        assert_eq!(listing(|a| a.store(Width::Byte, Mem::base(R9, 0), RSI)), "mov [r9],sil");
+        assert_eq!(listing(|a| a.store_imm(Width::Dword, Mem::base(R9, 0), -1)), "mov dword ptr [r9],0FFFFFFFFh");
+        assert_eq!(listing(|a| a.jmp_memory(Mem::indexed(R13, R9, 8, 8))), "jmp qword ptr [r13+r9*8+8]");
+        assert_eq!(listing(|a| a.jmp_register(R8)), "jmp r8");
+        assert_eq!(listing(|a| a.load8_keep(RAX, Mem::base(R9, 0))), "mov al,[r9]");
+    }
+}

@@ -1,0 +1,163 @@
+//! The code cache: one bounded piece of memory, mapped twice.
+//!
+//! The writable and the executable mapping are different, so no page is ever both.
+//! Space is handed out in order, in [`SEGMENTS`] segments used as a ring: when the
+//! current one is full the next is emptied as a whole (its blocks are evicted, the
+//! oldest first) and filled again.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Segments of the ring.
+pub const SEGMENTS: usize = 8;
+/// Smallest code cache, in bytes.
+pub const MINIMUM_SIZE: usize = 1 << 20;
+/// Largest code cache, in bytes: distances are 32 bits signed.
+pub const MAXIMUM_SIZE: usize = 1 << 30;
+const ALIGNMENT: usize = 16;
+
+/// What [`CodeCache::allocate`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocation {
+    /// Space at this offset.
+    At(u32),
+    /// The segment with this range of offsets must be emptied first, then try again.
+    Evict {
+        /// First offset.
+        start: u32,
+        /// First offset behind.
+        end: u32,
+    },
+}
+
+/// Memory for generated code.
+pub struct CodeCache {
+    _file: OwnedFd,
+    writable: *mut u8,
+    executable: *const u8,
+    size: usize,
+    next: usize,
+    segment_end: usize,
+}
+
+// SAFETY: the mappings are owned by the structure and not tied to a thread.
+unsafe impl Send for CodeCache {}
+
+impl CodeCache {
+    /// Maps a cache of about `size` bytes (rounded and clamped to the limits).
+    ///
+    /// # Errors
+    /// memfd_create or mmap failed, or the host forbids executable mappings.
+    pub fn new(size: usize) -> io::Result<Self> {
+        let size = size.clamp(MINIMUM_SIZE, MAXIMUM_SIZE).next_multiple_of(SEGMENTS * 4096);
+        // SAFETY: a valid C string; the result is checked.
+        let fd = unsafe { libc::memfd_create(c"tollgate-code-cache".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: plain system call on our own descriptor.
+        if unsafe { libc::ftruncate(fd, size as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let map = |protection| {
+            // SAFETY: a fresh shared mapping of our own file.
+            let pointer = unsafe {
+                libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            };
+            if pointer == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(pointer.cast::<u8>()) }
+        };
+        let writable = map(libc::PROT_READ | libc::PROT_WRITE)?;
+        let executable = map(libc::PROT_READ | libc::PROT_EXEC)?;
+        Ok(Self { _file: file, writable, executable, size, next: 0, segment_end: size / SEGMENTS })
+    }
+
+    /// Bytes in all.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Addresses at which code runs.
+    pub fn executable_range(&self) -> std::ops::Range<u64> {
+        let start = self.executable as u64;
+        start..start + self.size as u64
+    }
+
+    /// Address at which the code at an offset runs.
+    pub fn address(&self, offset: u32) -> *const u8 {
+        debug_assert!((offset as usize) < self.size);
+        self.executable.wrapping_add(offset as usize)
+    }
+
+    /// Largest block that can be placed.
+    pub fn largest_block(&self) -> usize {
+        self.size / SEGMENTS
+    }
+
+    /// Finds room for `bytes` of code.
+    pub fn allocate(&mut self, bytes: usize) -> Allocation {
+        let start = self.next.next_multiple_of(ALIGNMENT);
+        if start + bytes <= self.segment_end {
+            self.next = start + bytes;
+            return Allocation::At(start as u32);
+        }
+        let segment = self.size / SEGMENTS;
+        let start = if self.segment_end >= self.size { 0 } else { self.segment_end };
+        self.next = start;
+        self.segment_end = start + segment;
+        Allocation::Evict { start: start as u32, end: (start + segment) as u32 }
+    }
+
+    /// Starts again at the beginning; every block must be dead.
+    pub fn reset(&mut self) {
+        self.next = 0;
+        self.segment_end = self.size / SEGMENTS;
+    }
+
+    /// Copies code to an offset.
+    ///
+    /// # Panics
+    /// The code does not lie inside the cache: a bug in the caller.
+    pub fn write(&mut self, offset: u32, code: &[u8]) {
+        assert!(offset as usize + code.len() <= self.size);
+        // SAFETY: the range was just checked to lie inside the writable mapping, and
+        // no Rust reference to it exists.
+        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.writable.add(offset as usize), code.len()) };
+    }
+}
+
+impl Drop for CodeCache {
+    fn drop(&mut self) {
+        // SAFETY: both mappings were made by `new`; no guest code runs any more.
+        unsafe {
+            libc::munmap(self.writable.cast(), self.size);
+            libc::munmap(self.executable.cast_mut().cast(), self.size);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_filled_in_a_ring() {
+        let mut cache = CodeCache::new(0).unwrap();
+        let segment = cache.largest_block();
+        assert_eq!(cache.allocate(segment), Allocation::At(0));
+        for turn in 1..=SEGMENTS {
+            let start = (turn % SEGMENTS * segment) as u32;
+            assert_eq!(cache.allocate(segment), Allocation::Evict { start, end: start + segment as u32 });
+            assert_eq!(cache.allocate(segment), Allocation::At(start));
+        }
+    }
+
+    #[test]
+    fn written_code_appears_in_the_executable_mapping() {
+        let mut cache = CodeCache::new(0).unwrap();
+        cache.write(64, &[0xc3]);
+        // SAFETY: the address lies inside the mapping that the cache owns.
+        assert_eq!(unsafe { cache.address(64).read() }, 0xc3);
+    }
+}

@@ -1,0 +1,194 @@
+//! The structure that generated code reaches through R15, and the way in and out.
+//!
+//! R15 points [`BIAS`] bytes into the structure. Its low six bits are then always
+//! 12, so that `shrx reg, reg, r15` yields a page number without another register
+//! and without touching flags; and small displacements reach both sides.
+
+use crate::engine::Engine;
+use std::mem::offset_of;
+use std::sync::atomic::AtomicU32;
+use tollgate_x86::CpuState;
+use tollgate_x86::flags::Flags;
+use tollgate_x86::registers::Gpr;
+
+/// Distance from the start of [`Context`] to where R15 points; 12 modulo 64.
+pub const BIAS: i32 = 76;
+
+/// Value of `exit_site` when guest code was not entered at all.
+pub const SITE_NONE: u32 = u32::MAX;
+/// Value of `exit_site` when a signal took the guest out; see [`SignalExit`].
+pub const SITE_SIGNAL: u32 = u32::MAX - 1;
+
+/// What a signal handler found out about the guest that it interrupted.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SignalExit {
+    /// The signal's number; 0 for a request to leave at the next boundary.
+    pub signal: i32,
+    /// The signal's code (`si_code`).
+    pub code: i32,
+    /// EIP of the instruction that had not completed.
+    pub eip: u32,
+    /// Added to the register that holds ESP to get the guest's ESP.
+    pub esp: i32,
+    /// The faulting host address, for SIGSEGV and SIGBUS.
+    pub address: u64,
+}
+
+/// All that generated code may touch beside guest memory.
+#[repr(C, align(64))]
+pub struct Context {
+    /// The host's stack pointer while guest code runs.
+    pub host_rsp: u64,
+    /// Which exit was taken: block number and site, or one of the `SITE_` values.
+    pub exit_site: u32,
+    /// OF in the low byte, SF ZF AF PF CF as LAHF has them in the high byte.
+    pub arithmetic: u16,
+    _reserved: u16,
+    /// The address or target that goes with the exit.
+    pub exit_value: u64,
+    /// Set by signals: leave guest code at the next boundary, do not enter it.
+    pub pending: AtomicU32,
+    _reserved2: u32,
+    /// Zero while the guest's x87/SSE/AVX registers are in the host's.
+    pub vectors_off: u64,
+    /// Set by the monitor: load the vector registers on the way in.
+    pub load_vectors: u64,
+    /// Set on the way out if the vector registers were live and have been saved.
+    pub vectors_were_live: u64,
+    /// +1 or -1: the direction of string instructions.
+    pub direction: i64,
+    /// Address of the exit path.
+    pub exit_entry: u64,
+    /// The current view's software TLB (R14 in guest code).
+    pub tlb: u64,
+    /// The current link tables (R13 in guest code).
+    pub links: u64,
+    /// Where to enter guest code.
+    pub target: u64,
+    /// Where a bounced memory operand lies, inside `bounce`.
+    pub bounce_pointer: u64,
+    /// Added to the host's time-stamp counter.
+    pub time_stamp_offset: u64,
+    /// Holds the memory operand of an instruction that is run alone.
+    pub bounce: BounceBuffer,
+    /// The processor.
+    pub cpu: CpuState,
+    /// Filled in by signal handlers.
+    pub signal: SignalExit,
+    /// For signal handlers: finds the guest instruction of a host address.
+    pub engine: *const Engine,
+}
+
+/// 64-byte aligned space for one operand at any alignment.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct BounceBuffer(pub [u8; 192]);
+
+/// Displacement from R15 of a field at `offset`.
+pub const fn displacement(offset: usize) -> i32 {
+    offset as i32 - BIAS
+}
+
+/// Displacement from R15 of a general register's place.
+pub const fn gpr_displacement(register: Gpr) -> i32 {
+    displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gpr) + register as usize * 8)
+}
+
+macro_rules! displacements {
+    ($($name:ident = $field:ident,)+) => {
+        $(pub const $name: i32 = displacement(offset_of!(Context, $field));)+
+    };
+}
+
+/// Displacements of the fields that emitted code names.
+#[allow(missing_docs, reason = "each is the displacement of the field of that name")]
+pub mod at {
+    use super::*;
+    displacements! {
+        HOST_RSP = host_rsp,
+        EXIT_SITE = exit_site,
+        ARITHMETIC = arithmetic,
+        EXIT_VALUE = exit_value,
+        PENDING = pending,
+        VECTORS_OFF = vectors_off,
+        LOAD_VECTORS = load_vectors,
+        VECTORS_WERE_LIVE = vectors_were_live,
+        DIRECTION = direction,
+        EXIT_ENTRY = exit_entry,
+        TLB = tlb,
+        LINKS = links,
+        TARGET = target,
+        BOUNCE_POINTER = bounce_pointer,
+        TIME_STAMP_OFFSET = time_stamp_offset,
+    }
+
+    /// Displacement of the vector registers' save area.
+    pub const VECTOR_AREA: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
+
+    /// Displacement of a segment register's base.
+    pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
+        segment(register) + offset_of!(tollgate_x86::Segment, base) as i32
+    }
+
+    /// Displacement of a segment register's limit.
+    pub const fn segment_limit(register: tollgate_x86::SegmentRegister) -> i32 {
+        segment(register) + offset_of!(tollgate_x86::Segment, limit) as i32
+    }
+
+    const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
+        let size = std::mem::size_of::<tollgate_x86::Segment>();
+        displacement(
+            offset_of!(Context, cpu) + offset_of!(CpuState, segments) + register as usize * size,
+        )
+    }
+}
+
+impl Context {
+    /// A context for a processor in `cpu`'s state; it must not move once entered.
+    pub fn new(cpu: CpuState) -> Box<Self> {
+        Box::new(Self {
+            host_rsp: 0,
+            exit_site: SITE_NONE,
+            arithmetic: 0,
+            _reserved: 0,
+            exit_value: 0,
+            pending: AtomicU32::new(0),
+            _reserved2: 0,
+            vectors_off: 1,
+            load_vectors: 0,
+            vectors_were_live: 0,
+            direction: 1,
+            exit_entry: crate::entry::exit_address(),
+            tlb: 0,
+            links: 0,
+            target: 0,
+            bounce_pointer: 0,
+            time_stamp_offset: 0,
+            bounce: BounceBuffer([0; 192]),
+            cpu,
+            signal: SignalExit::default(),
+            engine: std::ptr::null(),
+        })
+    }
+
+    /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
+    pub fn gather_flags(&mut self) {
+        let mut flags = self.cpu.flags & !(Flags::ARITHMETIC | Flags::DF).bits();
+        flags |= u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
+        if self.arithmetic & 1 != 0 {
+            flags |= Flags::OF.bits();
+        }
+        if self.direction < 0 {
+            flags |= Flags::DF.bits();
+        }
+        self.cpu.flags = flags;
+    }
+
+    /// The reverse of [`Context::gather_flags`].
+    pub fn scatter_flags(&mut self) {
+        let flags = self.cpu.flags;
+        self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
+        self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
+    }
+}

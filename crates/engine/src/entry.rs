@@ -1,0 +1,141 @@
+//! The way into generated code and back: the only hand-written machine code.
+//!
+//! [`enter`] saves the host's callee-saved registers, tests `pending`, loads the
+//! guest's registers and jumps. The guest's x87, SSE and AVX registers are loaded
+//! only when guest code has asked for them, and saved on the way out only if they
+//! were loaded, so that exits of code that does not use them stay cheap. Exit stubs jump to the exit path, which stores the
+//! registers and returns from `enter`. A signal that arrives between the test and
+//! the jump makes its handler continue at the abort path ([`rewind`]), so that no
+//! request to leave is ever lost.
+
+use crate::context::{Context, at, gpr_displacement};
+use std::arch::global_asm;
+use tollgate_x86::registers::Gpr;
+
+global_asm!(
+    ".p2align 6",
+    "tollgate_enter:",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "sub rsp, 8",
+    "mov r15, rdi",
+    "mov [r15 + {host_rsp}], rsp",
+    "mov [r15 + {target}], rsi",
+    "mov r14, [r15 + {tlb}]",
+    "mov r13, [r15 + {links}]",
+    "cmp qword ptr [r15 + {load_vectors}], 0",
+    "je 2f",
+    "mov eax, 7",
+    "xor edx, edx",
+    "xrstor [r15 + {vector_area}]",
+    "mov qword ptr [r15 + {load_vectors}], 0",
+    "mov qword ptr [r15 + {vectors_off}], 0",
+    "2:",
+    "tollgate_enter_test:",
+    "cmp dword ptr [r15 + {pending}], 0",
+    "jne tollgate_abort",
+    "movzx eax, word ptr [r15 + {arithmetic}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rcx, [r15 + {rcx}]",
+    "mov rdx, [r15 + {rdx}]",
+    "mov rbx, [r15 + {rbx}]",
+    "mov r12, [r15 + {rsp}]",
+    "mov rbp, [r15 + {rbp}]",
+    "mov rsi, [r15 + {rsi}]",
+    "mov rdi, [r15 + {rdi}]",
+    "mov rax, [r15 + {rax}]",
+    "jmp qword ptr [r15 + {target}]",
+    "tollgate_enter_end:",
+    ".p2align 6",
+    "tollgate_exit:",
+    "mov [r15 + {rax}], rax",
+    "lahf",
+    "seto al",
+    "mov [r15 + {arithmetic}], ax",
+    "mov [r15 + {rcx}], rcx",
+    "mov [r15 + {rdx}], rdx",
+    "mov [r15 + {rbx}], rbx",
+    "mov [r15 + {rsp}], r12",
+    "mov [r15 + {rbp}], rbp",
+    "mov [r15 + {rsi}], rsi",
+    "mov [r15 + {rdi}], rdi",
+    "tollgate_abort:",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "jne 3f",
+    "mov eax, 7",
+    "xor edx, edx",
+    "xsave [r15 + {vector_area}]",
+    // The C ABI's x87 and MXCSR settings for the monitor.
+    "fninit",
+    "ldmxcsr [rip + tollgate_default_mxcsr]",
+    "mov qword ptr [r15 + {vectors_off}], 1",
+    "mov qword ptr [r15 + {vectors_were_live}], 1",
+    "3:",
+    "mov rsp, [r15 + {host_rsp}]",
+    "add rsp, 8",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".p2align 2",
+    "tollgate_default_mxcsr: .long 0x1f80",
+    host_rsp = const at::HOST_RSP,
+    target = const at::TARGET,
+    tlb = const at::TLB,
+    links = const at::LINKS,
+    pending = const at::PENDING,
+    arithmetic = const at::ARITHMETIC,
+    load_vectors = const at::LOAD_VECTORS,
+    vectors_off = const at::VECTORS_OFF,
+    vectors_were_live = const at::VECTORS_WERE_LIVE,
+    vector_area = const at::VECTOR_AREA,
+    rax = const gpr_displacement(Gpr::Rax),
+    rcx = const gpr_displacement(Gpr::Rcx),
+    rdx = const gpr_displacement(Gpr::Rdx),
+    rbx = const gpr_displacement(Gpr::Rbx),
+    rsp = const gpr_displacement(Gpr::Rsp),
+    rbp = const gpr_displacement(Gpr::Rbp),
+    rsi = const gpr_displacement(Gpr::Rsi),
+    rdi = const gpr_displacement(Gpr::Rdi),
+);
+
+unsafe extern "sysv64" {
+    fn tollgate_enter(biased_context: *mut u8, target: *const u8);
+    fn tollgate_exit();
+    fn tollgate_abort();
+    fn tollgate_enter_test();
+    fn tollgate_enter_end();
+}
+
+/// Address of the exit path.
+pub fn exit_address() -> u64 {
+    tollgate_exit as *const () as u64
+}
+
+/// Where a thread must continue if a signal found it at `pc` on its way into guest
+/// code after the last test of `pending`; `None` elsewhere.
+pub fn rewind(pc: u64) -> Option<u64> {
+    let first = tollgate_enter_test as *const () as u64;
+    let end = tollgate_enter_end as *const () as u64;
+    (first..end).contains(&pc).then(|| tollgate_abort as *const () as u64)
+}
+
+/// Runs guest code at `target` until it exits; the context then holds the registers.
+///
+/// # Safety
+/// `target` is a block entry or resume point in the code cache that `context.engine`
+/// owns, the context's tables are valid, and `cpu.vector` is an area that XRSTOR
+/// accepts (see [`crate::vector_registers::sanitize`]).
+pub unsafe fn enter(context: *mut Context, target: *const u8) {
+    // SAFETY: the caller vouches for the target; the assembly follows the sysv64
+    // convention: vector registers may change, control words are restored.
+    unsafe { tollgate_enter(context.cast::<u8>().add(crate::context::BIAS as usize), target) }
+}

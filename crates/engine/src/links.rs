@@ -1,0 +1,182 @@
+//! Link tables: where cross-page and indirect branches find their targets.
+//!
+//! One region of sparse memory holds a hash table for indirect branches and slots
+//! for direct branches that leave their page. What a linear address means can
+//! change under both, so entries carry the pages that they depend on and are
+//! cleared when those pages' translations are. Links inside a page do not pass
+//! through here: they hold as long as both blocks live.
+
+use rustc_hash::FxHashMap;
+use std::io;
+use tollgate_shadow::reservation::Reservation;
+
+/// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
+const HASH_ENTRIES: usize = 1 << 16;
+/// Bytes of the hash table: the slots begin behind it.
+pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
+/// Slots that can be given out.
+pub const MAX_SLOTS: usize = 1 << 20;
+
+/// What a filled entry depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dependence {
+    /// Linear page of the target's first byte.
+    pub page: u32,
+    /// Linear page of the byte behind a straddling first instruction, or the same.
+    pub last_page: u32,
+    /// Survives an address-space switch.
+    pub global: bool,
+    /// Derived from a page larger than 4 KiB.
+    pub large: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+enum Entry {
+    Hash(u32),
+    Slot(u32),
+}
+
+/// The tables of one vCPU.
+pub struct LinkTables {
+    memory: Reservation,
+    filled: FxHashMap<Entry, Dependence>,
+    free_slots: Vec<u32>,
+    next_slot: u32,
+}
+
+impl LinkTables {
+    /// Reserves the tables.
+    ///
+    /// # Errors
+    /// The host has no address space left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            memory: Reservation::new(HASH_ENTRIES * 16 + MAX_SLOTS * 8)?,
+            filled: FxHashMap::default(),
+            free_slots: Vec::new(),
+            next_slot: 0,
+        })
+    }
+
+    /// Address of the tables (R13 in guest code).
+    pub fn base(&self) -> u64 {
+        self.memory.base() as u64
+    }
+
+    /// A slot for a new link site; `None` if all are taken.
+    pub fn take_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free_slots.pop() {
+            return Some(slot);
+        }
+        if self.next_slot as usize >= MAX_SLOTS {
+            return None;
+        }
+        self.next_slot += 1;
+        Some(self.next_slot - 1)
+    }
+
+    /// Takes back the slot of a site that died.
+    pub fn release_slot(&mut self, slot: u32) {
+        self.clear(Entry::Slot(slot));
+        self.free_slots.push(slot);
+    }
+
+    fn write(&mut self, offset: usize, value: u64) {
+        // SAFETY: offsets are computed from checked hash indices and slot numbers and
+        // lie, aligned, inside the reservation.
+        unsafe { self.memory.base().add(offset).cast::<u64>().write(value) };
+    }
+
+    fn read(&self, offset: usize) -> u64 {
+        // SAFETY: as in `write`.
+        unsafe { self.memory.base().add(offset).cast::<u64>().read() }
+    }
+
+    fn clear(&mut self, entry: Entry) {
+        match entry {
+            Entry::Hash(index) => {
+                self.write(index as usize * 16, 0);
+                self.write(index as usize * 16 + 8, 0);
+            }
+            Entry::Slot(slot) => self.write(SLOTS_OFFSET as usize + slot as usize * 8, 0),
+        }
+        self.filled.remove(&entry);
+    }
+
+    /// Fills a slot with `target` minus the address of the site's stub.
+    pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
+        self.write(SLOTS_OFFSET as usize + slot as usize * 8, distance);
+        self.filled.insert(Entry::Slot(slot), dependence);
+    }
+
+    /// The tag of an indirect branch target, as emitted code compares it.
+    pub const fn tag(eip: u32, mode: u32) -> u64 {
+        (((mode as u64) << 32) + eip as u64 + 1).wrapping_neg()
+    }
+
+    /// Lets indirect branches to `eip` in `mode` find `target`.
+    pub fn fill_hash(&mut self, eip: u32, mode: u32, target: u64, dependence: Dependence) {
+        let index = eip & 0xffff;
+        self.write(index as usize * 16, Self::tag(eip, mode));
+        self.write(index as usize * 16 + 8, target);
+        self.filled.insert(Entry::Hash(index), dependence);
+    }
+
+    /// Forgets whatever leads to the host addresses `targets`: a block died.
+    /// `eip` is the block's, whose hash entry may name it.
+    pub fn forget_hash(&mut self, eip: u32, target: u64) {
+        let index = eip & 0xffff;
+        if self.read(index as usize * 16 + 8) == target {
+            self.clear(Entry::Hash(index));
+        }
+    }
+
+    /// Forgets one slot's target.
+    pub fn forget_slot(&mut self, slot: u32) {
+        self.clear(Entry::Slot(slot));
+    }
+
+    fn clear_where(&mut self, condition: impl Fn(&Dependence) -> bool) {
+        let doomed: Vec<Entry> =
+            self.filled.iter().filter(|(_, dependence)| condition(dependence)).map(|(&entry, _)| entry).collect();
+        for entry in doomed {
+            self.clear(entry);
+        }
+    }
+
+    /// Forgets everything but global pages: CR3 was loaded.
+    pub fn clear_local(&mut self) {
+        self.clear_where(|dependence| !dependence.global);
+    }
+
+    /// Forgets everything.
+    pub fn clear_all(&mut self) {
+        self.clear_where(|_| true);
+    }
+
+    /// Forgets what depends on a linear page, or on a large page that holds it.
+    pub fn clear_page(&mut self, page: u32) {
+        self.clear_where(|dependence| {
+            let hit = |own: u32| own == page || (dependence.large && own >> 10 == page >> 10);
+            hit(dependence.page) || hit(dependence.last_page)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_space_switch_keeps_global_entries_only() {
+        let mut links = LinkTables::new().unwrap();
+        let slot = links.take_slot().unwrap();
+        links.fill_slot(slot, 5, Dependence { page: 1, last_page: 1, global: true, large: false });
+        links.fill_hash(0x2000, 3, 0x1234, Dependence { page: 2, last_page: 2, global: false, large: false });
+        links.clear_local();
+        assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 5);
+        assert_eq!(links.read(0x2000 * 16), 0);
+        links.clear_page(1);
+        assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
+    }
+}

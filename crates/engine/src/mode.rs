@@ -1,0 +1,181 @@
+//! The mode word: everything beside the bytes that decides how code is translated.
+//!
+//! Blocks are shared by whoever runs the same bytes in the same mode, so a check
+//! that the mode word settles is never made in emitted code.
+
+use rustc_hash::FxHashMap;
+use tollgate_x86::flags::Flags;
+use tollgate_x86::registers::{Cr0, Cr4};
+use tollgate_x86::{CpuState, Segment, SegmentRegister};
+
+/// What emitted code must do to use a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum SegmentClass {
+    /// Base zero, limit 4 GiB, readable and writable: nothing.
+    Flat,
+    /// Limit 4 GiB, readable and writable: add the base.
+    Based,
+    /// Expand-up, readable and writable: check the limit and add the base.
+    Limited,
+    /// Anything else: the monitor does the access with every check.
+    Odd,
+}
+
+impl SegmentClass {
+    fn of(segment: &Segment, code_may_be_read: bool) -> Self {
+        let attributes = segment.attributes;
+        let usable = segment.is_usable()
+            && !attributes.is_expand_down()
+            && (attributes.is_writable_data() || (code_may_be_read && attributes.is_readable()));
+        match (usable, segment.limit, segment.base) {
+            (false, ..) => SegmentClass::Odd,
+            (true, u32::MAX, 0) => SegmentClass::Flat,
+            (true, u32::MAX, _) => SegmentClass::Based,
+            (true, ..) => SegmentClass::Limited,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// Single-bit parts of the mode word.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+    pub struct ModeFlags: u16 {
+        /// 32-bit code segment.
+        const CODE32 = 1 << 0;
+        /// 32-bit stack segment.
+        const STACK32 = 1 << 1;
+        /// CR0.PE.
+        const PROTECTED = 1 << 2;
+        /// EFLAGS.VM.
+        const VIRTUAL_8086 = 1 << 3;
+        /// CPL 3: memory is reached through the user view.
+        const USER = 1 << 4;
+        /// CR0.TS.
+        const TASK_SWITCHED = 1 << 5;
+        /// CR0.EM.
+        const EMULATE_X87 = 1 << 6;
+        /// CR0.MP.
+        const MONITOR_COPROCESSOR = 1 << 7;
+        /// CR4.OSFXSR.
+        const OSFXSR = 1 << 8;
+        /// CR4.OSXSAVE, and XCR0 enables AVX.
+        const AVX = 1 << 9;
+        /// Stores through CS are allowed (real mode, V86 mode).
+        const CODE_WRITABLE = 1 << 10;
+        /// RDTSC faults: CR4.TSD at CPL 3.
+        const TIME_STAMP_DISABLED = 1 << 11;
+        /// Blocks hold one instruction and always return to the monitor.
+        const SINGLE = 1 << 12;
+        /// The memory operand is the bounce buffer (implies SINGLE).
+        const BOUNCE = 1 << 13;
+    }
+}
+
+/// The mode word with the two numbers that cannot be folded into bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Mode {
+    /// Bits.
+    pub flags: ModeFlags,
+    /// ES, CS, SS, DS, FS, GS.
+    pub segments: [SegmentClass; 6],
+    /// Base of CS.
+    pub code_base: u32,
+    /// Limit of CS.
+    pub code_limit: u32,
+}
+
+impl Mode {
+    /// The mode in which the processor would execute its next instruction.
+    pub fn of(state: &CpuState) -> Self {
+        let mut flags = ModeFlags::empty();
+        let cs = state.cs();
+        let real = state.has_real_mode_segments();
+        let cr0 = state.cr0();
+        let cr4 = state.cr4();
+        let user = state.cpl() == 3;
+        flags.set(ModeFlags::CODE32, cs.is_big());
+        flags.set(ModeFlags::STACK32, state.ss().is_big());
+        flags.set(ModeFlags::PROTECTED, cr0.contains(Cr0::PE));
+        flags.set(ModeFlags::VIRTUAL_8086, state.is_virtual_8086());
+        flags.set(ModeFlags::USER, user);
+        flags.set(ModeFlags::TASK_SWITCHED, cr0.contains(Cr0::TS));
+        flags.set(ModeFlags::EMULATE_X87, cr0.contains(Cr0::EM));
+        flags.set(ModeFlags::MONITOR_COPROCESSOR, cr0.contains(Cr0::MP));
+        flags.set(ModeFlags::OSFXSR, cr4.contains(Cr4::OSFXSR));
+        flags.set(ModeFlags::AVX, cr4.contains(Cr4::OSXSAVE) && state.xcr0 & 6 == 6);
+        flags.set(ModeFlags::CODE_WRITABLE, real);
+        flags.set(ModeFlags::TIME_STAMP_DISABLED, user && cr4.contains(Cr4::TSD));
+        flags.set(ModeFlags::SINGLE, state.flags().contains(Flags::TF));
+        let mut segments = [SegmentClass::Odd; 6];
+        for register in SegmentRegister::ALL {
+            segments[register as usize] =
+                SegmentClass::of(state.segment(register), register == SegmentRegister::Cs || real);
+        }
+        Self { flags, segments, code_base: cs.base as u32, code_limit: cs.limit }
+    }
+
+    /// Code size in bits: 16 or 32.
+    pub fn bitness(&self) -> u32 {
+        if self.flags.contains(ModeFlags::CODE32) { 32 } else { 16 }
+    }
+
+    /// How accesses through a segment are made; stores through a code segment
+    /// are odd except where real-mode rules hold.
+    pub fn segment(&self, register: SegmentRegister, write: bool) -> SegmentClass {
+        if register == SegmentRegister::Cs && write && !self.flags.contains(ModeFlags::CODE_WRITABLE) {
+            return SegmentClass::Odd;
+        }
+        self.segments[register as usize]
+    }
+
+    /// The same mode for one instruction run alone.
+    pub fn single(mut self) -> Self {
+        self.flags |= ModeFlags::SINGLE;
+        self
+    }
+
+    /// The same mode for one instruction run on the bounce buffer.
+    pub fn bounce(mut self) -> Self {
+        self.flags |= ModeFlags::SINGLE | ModeFlags::BOUNCE;
+        self
+    }
+}
+
+/// A small number that stands for a [`Mode`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct ModeId(pub u32);
+
+/// All modes met so far.
+#[derive(Default)]
+pub struct Modes {
+    ids: FxHashMap<Mode, ModeId>,
+    modes: Vec<Mode>,
+}
+
+impl Modes {
+    /// The number of a mode, given out on first sight.
+    pub fn intern(&mut self, mode: Mode) -> ModeId {
+        if let Some(&id) = self.ids.get(&mode) {
+            return id;
+        }
+        let id = ModeId(self.modes.len() as u32);
+        self.modes.push(mode);
+        self.ids.insert(mode, id);
+        id
+    }
+
+    /// How many modes there are.
+    pub fn len(&self) -> usize {
+        self.modes.len()
+    }
+
+    /// No mode was met yet.
+    pub fn is_empty(&self) -> bool {
+        self.modes.is_empty()
+    }
+
+    /// The mode behind a number.
+    pub fn get(&self, id: ModeId) -> &Mode {
+        &self.modes[id.0 as usize]
+    }
+}

@@ -1,0 +1,175 @@
+//! Signals that reach guest code: requests to leave it, and host faults in it.
+//!
+//! Guest code is told from everything else by the program counter. A handler that
+//! finds it in a code cache looks up the exact guest position, puts the registers
+//! right in the signal frame and lets the thread continue at the exit path, so that
+//! [`crate::entry::enter`] returns as if the guest had left by itself. A handler that
+//! finds the thread on its way into guest code rewinds it. Anywhere else a request
+//! only sets `pending`, and a fault is a bug: the default action is restored and the
+//! instruction runs again, so that the process dies with a core of the right place.
+//!
+//! Handlers find the context without thread-local storage: in guest code and in the
+//! entry sequence R15 points to it, and requests carry it in the signal's value.
+
+use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
+use crate::engine::GuestPosition;
+use crate::entry;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Code caches whose addresses handlers recognise.
+const MAX_RANGES: usize = 64;
+static RANGES: [(AtomicU64, AtomicU64); MAX_RANGES] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; MAX_RANGES];
+
+/// A registered code cache; dropping it ends the registration.
+#[derive(Debug)]
+pub struct CodeRange(usize);
+
+impl CodeRange {
+    /// Tells signal handlers that guest code runs in `range`.
+    ///
+    /// # Errors
+    /// Too many virtual machines in this process.
+    pub fn register(range: std::ops::Range<u64>) -> io::Result<Self> {
+        for (index, (start, end)) in RANGES.iter().enumerate() {
+            if start.compare_exchange(0, range.start, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                end.store(range.end, Ordering::SeqCst);
+                return Ok(Self(index));
+            }
+        }
+        Err(io::Error::other("too many virtual machines in one process"))
+    }
+}
+
+impl Drop for CodeRange {
+    fn drop(&mut self) {
+        RANGES[self.0].1.store(0, Ordering::SeqCst);
+        RANGES[self.0].0.store(0, Ordering::SeqCst);
+    }
+}
+
+fn in_code_cache(pc: u64) -> bool {
+    RANGES.iter().any(|(start, end)| pc >= start.load(Ordering::Relaxed) && pc < end.load(Ordering::Relaxed))
+}
+
+/// The signal that asks a vCPU thread to leave guest code.
+pub fn kick_signal() -> i32 {
+    libc::SIGRTMIN() + 3
+}
+
+/// Installs the handlers, once for the process; further calls change nothing.
+///
+/// # Errors
+/// sigaction failed.
+pub fn install() -> io::Result<()> {
+    static ONCE: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
+    let error = *ONCE.get_or_init(|| {
+        let install_one = |signal, handler: usize| {
+            // SAFETY: an all-zero sigaction is a valid starting value.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            action.sa_sigaction = handler;
+            // On the alternate stack, where the thread has one; not restarting system
+            // calls, so that a kick ends a wait.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            // SAFETY: the action is fully initialised and the handler is
+            // async-signal-safe.
+            if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } == 0 {
+                0
+            } else {
+                io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+            }
+        };
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            let error = install_one(signal, on_fault as *const () as usize);
+            if error != 0 {
+                return error;
+            }
+        }
+        install_one(kick_signal(), on_kick as *const () as usize)
+    });
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+const REGISTERS: [i32; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+/// Makes the interrupted thread leave guest code with exact state.
+///
+/// # Safety
+/// The frame is of a thread that was interrupted in guest code: R15 is its context.
+unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bool {
+    let registers = &mut frame.uc_mcontext.gregs;
+    let pc = registers[libc::REG_RIP as usize] as u64;
+    let context = (registers[libc::REG_R15 as usize] as u64).wrapping_sub(BIAS as u64) as *mut Context;
+    // SAFETY: the caller vouches that R15 is the context; the thread is stopped here,
+    // so nobody else uses it or the engine.
+    let position: Option<GuestPosition> = unsafe { (*context).engine.as_ref().and_then(|e| e.guest_position(pc)) };
+    let Some(position) = position else { return false };
+    for (to, from) in position.restore.moves() {
+        registers[REGISTERS[to] as usize] = registers[REGISTERS[from] as usize];
+    }
+    // SAFETY: as above.
+    unsafe {
+        (*context).signal = SignalExit { eip: position.eip, esp: position.esp, ..exit };
+        (*context).exit_value = u64::from(position.block.0);
+        (*context).exit_site = SITE_SIGNAL;
+    }
+    registers[libc::REG_RIP as usize] = entry::exit_address() as i64;
+    true
+}
+
+extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
+    let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
+    // SAFETY: as above; the value is the context, or null if the sender set `pending`
+    // itself.
+    let context = unsafe { (*info).si_value().sival_ptr.cast::<Context>() };
+    // SAFETY: whoever sends the signal keeps the context alive as long as it may arrive.
+    if let Some(context) = unsafe { context.as_ref() } {
+        context.pending.store(1, Ordering::SeqCst);
+    }
+    let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
+    if let Some(abort) = entry::rewind(pc) {
+        frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
+    } else if in_code_cache(pc) {
+        // SAFETY: the program counter says that this is guest code.
+        unsafe { leave_guest_code(frame, SignalExit::default()) };
+    }
+}
+
+extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
+    let (frame, info) = unsafe { (&mut *frame.cast::<libc::ucontext_t>(), &*info) };
+    let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
+    // SAFETY: fault signals carry an address.
+    let address = unsafe { info.si_addr() } as u64;
+    let exit = SignalExit { signal, code: info.si_code, address, ..SignalExit::default() };
+    // SAFETY: only if the program counter says that this is guest code.
+    if in_code_cache(pc) && unsafe { leave_guest_code(frame, exit) } {
+        return;
+    }
+    // A bug in the monitor: die of the same fault, visibly.
+    // SAFETY: restoring the default action is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &action, std::ptr::null_mut());
+    }
+}

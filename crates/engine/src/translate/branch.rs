@@ -1,0 +1,316 @@
+//! Near control transfers: the ends of blocks.
+
+use super::memory::host_of;
+use super::stack::Pushed;
+use super::{Flow, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
+use crate::block::{Restore, SiteKind};
+use crate::context::at;
+use crate::mode::ModeFlags;
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
+use tollgate_x86::Vector;
+
+/// Operand width of a near branch: how EIP is truncated.
+fn branch_width(instruction: &Instruction) -> Width {
+    match instruction.code() {
+        Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => Width::Word,
+        _ => Width::Dword,
+    }
+}
+
+fn condition_bits(condition: ConditionCode) -> u8 {
+    match condition {
+        ConditionCode::o => 0,
+        ConditionCode::no => 1,
+        ConditionCode::b => 2,
+        ConditionCode::ae => 3,
+        ConditionCode::e => 4,
+        ConditionCode::ne => 5,
+        ConditionCode::be => 6,
+        ConditionCode::a => 7,
+        ConditionCode::s => 8,
+        ConditionCode::ns => 9,
+        ConditionCode::p => 10,
+        ConditionCode::np => 11,
+        ConditionCode::l => 12,
+        ConditionCode::ge => 13,
+        ConditionCode::le => 14,
+        _ => 15,
+    }
+}
+
+impl Translator {
+    /// A direct target, or `None` if it lies beyond the code segment's limit: then
+    /// the branch itself faults.
+    fn direct_target(&self, instruction: &Instruction) -> Option<u32> {
+        let target = instruction.near_branch_target() as u32;
+        (target <= self.mode.code_limit).then_some(target)
+    }
+
+    /// Raises #GP(0) at this instruction if the branch is taken.
+    fn fault_site(&mut self) -> usize {
+        self.new_site(SiteKind::Fault(Vector::GeneralProtection), self.eip, self.esp_at_start, 0)
+    }
+
+    pub(super) fn jmp(&mut self, instruction: &Instruction) -> Flow {
+        match instruction.op0_kind() {
+            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+                let Some(target) = self.direct_target(instruction) else {
+                    let site = self.fault_site();
+                    self.emit_exit(site);
+                    return Flow::End;
+                };
+                self.flush_esp_first();
+                self.link_jump(target);
+                Flow::End
+            }
+            OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
+            _ if instruction.is_jmp_far_indirect() => self.far(instruction),
+            _ => {
+                if !self.load_target(instruction) {
+                    return self.slow_end();
+                }
+                self.indirect_branch();
+                Flow::End
+            }
+        }
+    }
+
+    fn far(&mut self, instruction: &Instruction) -> Flow {
+        let index = self.helpers.len() as u16;
+        self.helpers.push(*instruction);
+        self.exit(SiteKind::Helper(index));
+        Flow::End
+    }
+
+    /// The whole instruction out of line; it moves control.
+    fn slow_end(&mut self) -> Flow {
+        self.exit(SiteKind::Slow);
+        Flow::End
+    }
+
+    /// Loads an indirect branch's target into R11; false if its segment is odd.
+    fn load_target(&mut self, instruction: &Instruction) -> bool {
+        let width = branch_width(instruction);
+        if instruction.op0_kind() == OpKind::Register {
+            let register = host_of(instruction.op0_register());
+            if register == R12 {
+                self.flush_esp_first();
+            }
+            if width == Width::Word {
+                self.assembler.movzx16(R11, register);
+            } else {
+                self.assembler.mov32(R11, register);
+            }
+            return true;
+        }
+        if self.memory_operand(instruction, width.bytes(), false).is_err() {
+            return false;
+        }
+        self.assembler.load(width, R11, Mem::base(R9, 0));
+        true
+    }
+
+    pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
+        let width = branch_width(instruction);
+        match instruction.op0_kind() {
+            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+                let Some(target) = self.direct_target(instruction) else {
+                    let site = self.fault_site();
+                    self.emit_exit(site);
+                    return Flow::End;
+                };
+                if self.push(Pushed::Immediate(self.next_eip as i32), width).is_err() {
+                    return self.slow_end();
+                }
+                self.rollback_flush();
+                self.link_jump(target);
+                Flow::End
+            }
+            OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
+            _ if instruction.is_call_far_indirect() => self.far(instruction),
+            _ => {
+                if !self.load_target(instruction) {
+                    return self.slow_end();
+                }
+                if self.push(Pushed::Immediate(self.next_eip as i32), width).is_err() {
+                    return self.slow_end();
+                }
+                self.indirect_branch();
+                Flow::End
+            }
+        }
+    }
+
+    pub(super) fn ret(&mut self, instruction: &Instruction) -> Flow {
+        let width = branch_width(instruction);
+        if self.stack_operand(0, width.bytes(), false).is_err() {
+            return self.slow_end();
+        }
+        self.assembler.load(width, R11, Mem::base(R9, 0));
+        let extra = if instruction.op_count() == 1 { i32::from(instruction.immediate16()) } else { 0 };
+        self.esp = self.esp.wrapping_add(width.bytes() as i32 + extra);
+        self.indirect_branch();
+        Flow::End
+    }
+
+    /// Brings ESP into R12 while the instruction can still be started again: marks
+    /// undo the adjustment.
+    fn rollback_flush(&mut self) {
+        let undo = self.esp_at_start.wrapping_sub(self.esp);
+        self.flush_esp();
+        self.esp_at_start = undo;
+        self.mark(Restore::NONE);
+    }
+
+    /// Branches to the EIP in R11 through the hash table.
+    fn indirect_branch(&mut self) {
+        self.rollback_flush();
+        self.make_room();
+        self.assembler.mov32(R8, R11);
+        if self.mode.flags.contains(ModeFlags::SINGLE) {
+            self.indirect_exit();
+            return;
+        }
+        self.assembler.movzx16(R9, R8);
+        self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        // The entry holds the negated tag; the sum is zero where it is this target.
+        self.assembler.mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        self.assembler.mov(R10, RCX);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.assembler.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
+        self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+        self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        let hit = self.assembler.jrcxz();
+        self.assembler.mov(RCX, R10);
+        self.mark(Restore::NONE);
+        self.indirect_exit();
+        self.assembler.patch_rel8_here(hit);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.assembler.mov(RCX, R10);
+        self.mark(Restore::NONE);
+        self.assembler.jmp_memory(Mem::indexed(R13, R9, 8, 8));
+    }
+
+    /// Leaves with the target in R8. The site's ESP undoes the branch, should the
+    /// target turn out to be beyond the limit.
+    fn indirect_exit(&mut self) {
+        self.assembler.store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+        let site = self.new_site(SiteKind::Indirect, self.eip, self.esp_at_start, 0);
+        self.emit_exit(site);
+    }
+
+    pub(super) fn jcc(&mut self, instruction: &Instruction) -> Flow {
+        self.flush_esp_first();
+        let branch = self.assembler.jcc(condition_bits(instruction.condition_code()));
+        self.taken(branch, instruction);
+        self.link_jump(self.next_eip);
+        Flow::End
+    }
+
+    /// Where a 32-bit branch leads if it is taken.
+    fn taken(&mut self, branch: crate::assembler::Patch, instruction: &Instruction) {
+        match self.direct_target(instruction) {
+            Some(target) => self.link_branch(branch, target),
+            None => {
+                let site = self.fault_site();
+                self.fault_branch(branch, site);
+            }
+        }
+    }
+
+    pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
+        self.flush_esp_first();
+        let narrow = is_narrow_count(instruction);
+        if narrow {
+            self.assembler.mov(R10, RCX);
+            self.mark(Restore::one(RCX.0, R10.0));
+            self.assembler.movzx16(RCX, RCX);
+        }
+        let zero = self.assembler.jrcxz();
+        if narrow {
+            self.assembler.mov(RCX, R10);
+        }
+        self.mark(Restore::NONE);
+        let onward = self.assembler.jmp();
+        self.assembler.patch_rel8_here(zero);
+        if narrow {
+            self.mark(Restore::one(RCX.0, R10.0));
+            self.assembler.mov(RCX, R10);
+        }
+        self.mark(Restore::NONE);
+        let branch = self.assembler.jmp();
+        self.taken(branch, instruction);
+        self.link_branch(onward, self.next_eip);
+        Flow::End
+    }
+
+    /// LOOP, LOOPE, LOOPNE: the count changes, the flags do not.
+    pub(super) fn loop_instruction(&mut self, instruction: &Instruction) -> Flow {
+        self.flush_esp_first();
+        let Some(target) = self.direct_target(instruction) else {
+            return self.slow_end();
+        };
+        let narrow = is_narrow_count(instruction);
+        self.assembler.lea32(R11, Mem::base(RCX, -1));
+        if narrow {
+            self.assembler.movzx16(R11, R11);
+        }
+        self.assembler.mov(R10, RCX);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.assembler.mov32(RCX, R11);
+        let zero = self.assembler.jrcxz();
+        self.restore_count(narrow);
+        self.mark_as(target, 0, Restore::NONE);
+        let branch = match instruction.mnemonic() {
+            Mnemonic::Loope => Some(self.assembler.jcc(4)),
+            Mnemonic::Loopne => Some(self.assembler.jcc(5)),
+            _ => None,
+        };
+        // With a condition: not taken falls to the onward jump.
+        let (branch, onward) = match branch {
+            Some(branch) => {
+                self.mark_as(self.next_eip, 0, Restore::NONE);
+                (branch, Some(self.assembler.jmp()))
+            }
+            None => (self.assembler.jmp(), None),
+        };
+        self.assembler.patch_rel8_here(zero);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.restore_count(narrow);
+        self.mark_as(self.next_eip, 0, Restore::NONE);
+        let finished = self.assembler.jmp();
+        self.link_branch(branch, target);
+        self.link_branch(finished, self.next_eip);
+        if let Some(onward) = onward {
+            self.link_branch(onward, self.next_eip);
+        }
+        Flow::End
+    }
+
+    /// The decremented count is in RCX: with a 16-bit count the upper half comes back
+    /// from R10.
+    fn restore_count(&mut self, narrow: bool) {
+        if narrow {
+            self.assembler.mov16(R10, RCX);
+            self.assembler.mov32(RCX, R10);
+        }
+    }
+}
+
+/// The counting register is CX: the address size is 16 bits.
+fn is_narrow_count(instruction: &Instruction) -> bool {
+    use Code::*;
+    matches!(
+        instruction.code(),
+        Jcxz_rel8_16
+            | Jcxz_rel8_32
+            | Loop_rel8_16_CX
+            | Loop_rel8_32_CX
+            | Loope_rel8_16_CX
+            | Loope_rel8_32_CX
+            | Loopne_rel8_16_CX
+            | Loopne_rel8_32_CX
+    )
+}

@@ -1,0 +1,211 @@
+//! Instructions that run as they are, but for their memory operand and ESP.
+
+use super::memory::host_of;
+use super::{Flow, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
+use crate::block::{Restore, SiteKind};
+use iced_x86::{Code, Instruction, OpAccess, OpKind, Register};
+use tollgate_x86::{SegmentRegister, Vector};
+
+/// What a memory operand is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    /// Bytes accessed.
+    pub size: u32,
+    /// The operand is read.
+    pub read: bool,
+    /// The operand is written.
+    pub write: bool,
+}
+
+/// What the memory operand of a copied instruction is for, if it has one.
+pub fn memory_use(info: &mut iced_x86::InstructionInfoFactory, instruction: &Instruction) -> Option<MemoryUse> {
+    let operand = (0..instruction.op_count()).find(|&index| instruction.op_kind(index) == OpKind::Memory)?;
+    let (read, write) = match info.info(instruction).op_access(operand) {
+        OpAccess::Read | OpAccess::CondRead => (true, false),
+        OpAccess::Write => (false, true),
+        OpAccess::None | OpAccess::NoMemAccess => (true, false),
+        OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
+    };
+    let size = instruction.memory_size().size().max(1) as u32;
+    Some(MemoryUse { size, read, write })
+}
+
+fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
+    (0..instruction.op_count()).any(|index| {
+        instruction.op_kind(index) == OpKind::Register
+            && matches!(instruction.op_register(index), Register::ESP | Register::SP)
+    })
+}
+
+fn uses_high_byte(instruction: &Instruction) -> bool {
+    (0..instruction.op_count()).any(|index| {
+        instruction.op_kind(index) == OpKind::Register
+            && matches!(instruction.op_register(index), Register::AH | Register::BH | Register::CH | Register::DH)
+    })
+}
+
+/// The form of an encoding that exists in 64-bit mode too.
+fn portable_code(code: Code) -> Code {
+    match code {
+        Code::Inc_r16 => Code::Inc_rm16,
+        Code::Inc_r32 => Code::Inc_rm32,
+        Code::Dec_r16 => Code::Dec_rm16,
+        Code::Dec_r32 => Code::Dec_rm32,
+        Code::Add_rm8_imm8_82 => Code::Add_rm8_imm8,
+        Code::Or_rm8_imm8_82 => Code::Or_rm8_imm8,
+        Code::Adc_rm8_imm8_82 => Code::Adc_rm8_imm8,
+        Code::Sbb_rm8_imm8_82 => Code::Sbb_rm8_imm8,
+        Code::And_rm8_imm8_82 => Code::And_rm8_imm8,
+        Code::Sub_rm8_imm8_82 => Code::Sub_rm8_imm8,
+        Code::Xor_rm8_imm8_82 => Code::Xor_rm8_imm8,
+        Code::Cmp_rm8_imm8_82 => Code::Cmp_rm8_imm8,
+        other => other,
+    }
+}
+
+impl Translator {
+    /// Copies an instruction with its operands rewritten.
+    pub(super) fn copy(&mut self, instruction: &Instruction) -> Flow {
+        if let Some(flow) = self.moffs(instruction) {
+            return flow;
+        }
+        if uses_stack_pointer_register(instruction) {
+            self.flush_esp_first();
+        }
+        let memory = memory_use(&mut self.info, instruction);
+        if let Some(memory) = memory
+            && self.memory_operand(instruction, memory.size, memory.write).is_err()
+        {
+            return self.slow();
+        }
+        let mut copy = *instruction;
+        copy.set_code(portable_code(instruction.code()));
+        copy.set_has_rep_prefix(false);
+        copy.set_has_repne_prefix(false);
+        copy.set_segment_prefix(Register::None);
+        for index in 0..copy.op_count() {
+            if copy.op_kind(index) != OpKind::Register {
+                continue;
+            }
+            match copy.op_register(index) {
+                Register::ESP => copy.set_op_register(index, Register::R12D),
+                Register::SP => copy.set_op_register(index, Register::R12W),
+                _ => {}
+            }
+        }
+        if memory.is_none() {
+            return self.encode(&copy);
+        }
+        copy.set_memory_index(Register::None);
+        copy.set_memory_index_scale(1);
+        copy.set_memory_displacement64(0);
+        copy.set_memory_displ_size(0);
+        if uses_high_byte(instruction) {
+            // R9 would need a REX prefix, with which AH..BH cannot be named.
+            copy.set_memory_base(Register::RSI);
+            self.assembler.mov(R11, RSI);
+            self.mark(Restore::one(RSI.0, R11.0));
+            self.assembler.mov(RSI, R9);
+            if self.encode(&copy) == Flow::End {
+                return Flow::End;
+            }
+            self.mark_as(self.next_eip, self.esp, Restore::one(RSI.0, R11.0));
+            self.assembler.mov(RSI, R11);
+            return Flow::Next;
+        }
+        copy.set_memory_base(Register::R9);
+        self.encode(&copy)
+    }
+
+    fn encode(&mut self, copy: &Instruction) -> Flow {
+        if self.assembler.instruction(copy).is_ok() {
+            return Flow::Next;
+        }
+        // Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest
+        // sees #UD rather than something half right.
+        self.exit(SiteKind::Fault(Vector::InvalidOpcode));
+        Flow::End
+    }
+
+    /// One instruction whose memory operand is the bounce buffer.
+    pub(super) fn copy_bounced(&mut self, instruction: &Instruction) -> Flow {
+        use crate::allow_list::{Treatment, treatment};
+        match treatment(instruction, &self.mode, &self.features) {
+            Treatment::Copy => self.copy(instruction),
+            Treatment::CopyVector => {
+                self.require_vectors();
+                self.copy(instruction)
+            }
+            _ => {
+                self.exit(SiteKind::Slow);
+                Flow::End
+            }
+        }
+    }
+
+    /// `mov al/ax/eax, [offset]` and its reverse, whose encoding means something else
+    /// in 64-bit mode.
+    fn moffs(&mut self, instruction: &Instruction) -> Option<Flow> {
+        let (width, store) = match instruction.code() {
+            Code::Mov_AL_moffs8 => (Width::Byte, false),
+            Code::Mov_AX_moffs16 => (Width::Word, false),
+            Code::Mov_EAX_moffs32 => (Width::Dword, false),
+            Code::Mov_moffs8_AL => (Width::Byte, true),
+            Code::Mov_moffs16_AX => (Width::Word, true),
+            Code::Mov_moffs32_EAX => (Width::Dword, true),
+            _ => return None,
+        };
+        if self.memory_operand(instruction, width.bytes(), store).is_err() {
+            return Some(self.slow());
+        }
+        let operand = Mem::base(R9, 0);
+        match (store, width) {
+            (true, _) => self.assembler.store(width, operand, RAX),
+            (false, Width::Byte) => self.assembler.load8_keep(RAX, operand),
+            (false, Width::Word) => self.assembler.load16_keep(RAX, operand),
+            (false, _) => self.assembler.load(width, RAX, operand),
+        }
+        Some(Flow::Next)
+    }
+
+    /// LEA makes no access: only the address arithmetic is rewritten.
+    pub(super) fn lea(&mut self, instruction: &Instruction) -> Flow {
+        if instruction.op1_kind() != OpKind::Memory {
+            self.exit(SiteKind::Fault(Vector::InvalidOpcode));
+            return Flow::End;
+        }
+        let register = instruction.op0_register();
+        let to = host_of(register);
+        if to == R12 {
+            // The result goes where the folded adjustment would still apply.
+            self.flush_esp_first();
+        }
+        self.effective_address(instruction);
+        if register.size() == 2 { self.assembler.mov16(to, R8) } else { self.assembler.mov32(to, R8) }
+        Flow::Next
+    }
+
+    /// XLAT: AL from [EBX + AL].
+    pub(super) fn xlat(&mut self, instruction: &Instruction) -> Flow {
+        let segment = match instruction.segment_prefix() {
+            Register::ES => SegmentRegister::Es,
+            Register::CS => SegmentRegister::Cs,
+            Register::SS => SegmentRegister::Ss,
+            Register::FS => SegmentRegister::Fs,
+            Register::GS => SegmentRegister::Gs,
+            _ => SegmentRegister::Ds,
+        };
+        self.assembler.movzx8(R8, RAX);
+        self.assembler.lea32(R8, Mem::indexed(R8, RBX, 1, 0));
+        if instruction.memory_base() == Register::BX {
+            self.assembler.movzx16(R8, R8);
+        }
+        if self.access(segment, 1, false).is_err() {
+            return self.slow();
+        }
+        self.assembler.load8_keep(RAX, Mem::base(R9, 0));
+        Flow::Next
+    }
+}

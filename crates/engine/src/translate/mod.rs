@@ -1,0 +1,463 @@
+//! Copy-translation of one block.
+//!
+//! A worked example. The guest's 32-bit flat code
+//!
+//! ```text
+//! mov eax, [ebx+8]
+//! ```
+//!
+//! becomes (host registers: RAX..RDI as in the guest, ESP in R12)
+//!
+//! ```text
+//! lea   r8d, [rbx+8]             ; linear address
+//! lea   r9, [r8+3]               ; its last byte
+//! shrx  r10, r8, r15             ; page numbers: the low bits of R15 are 12
+//! shrx  r9, r9, r15
+//! lea   r9, [r9+r10]             ; TLB slot, odd if the access straddles pages
+//! mov   r10, rcx
+//! mov   rcx, [r14+r9*8]          ; host minus linear address, or 0
+//! jrcxz miss                     ; branches without touching flags
+//! lea   r9, [rcx+r8]             ; host address
+//! mov   rcx, r10
+//! mov   eax, [r9]                ; the guest's own instruction
+//! ```
+//!
+//! Rules that every sequence keeps:
+//! - Arithmetic flags change only in the guest's own instruction.
+//! - R8 to R11 are scratch; R12 is ESP minus a folded adjustment; R13, R14 and R15
+//!   hold the link tables, the software TLB and the context.
+//! - Until its last host instruction a sequence can be started again; [`Mark`]s say,
+//!   for any host address, which guest instruction that is and which registers must
+//!   be put back first.
+
+mod branch;
+pub mod copy;
+mod memory;
+mod stack;
+mod string;
+mod stub;
+
+use crate::allow_list::{Features, Treatment, treatment};
+use crate::assembler::host::*;
+use crate::assembler::{Assembler, Mem, Patch, Width};
+use crate::block::{BlockId, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
+use crate::context::at;
+use crate::mode::{Mode, ModeFlags};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use stub::Stub;
+use tollgate_x86::Vector;
+
+/// Guest instructions in one block at most.
+const MAX_INSTRUCTIONS: usize = 64;
+/// Longest x86 instruction, in bytes.
+const MAX_INSTRUCTION_LENGTH: usize = 15;
+
+/// What to translate.
+pub struct Request<'a> {
+    /// Guest bytes from the first instruction to the end of its page, or a few bytes
+    /// into the next page if `straddles`.
+    pub bytes: &'a [u8],
+    /// Only the first instruction, which crosses into the next page.
+    pub straddles: bool,
+    /// EIP of the first byte.
+    pub eip: u32,
+    /// Linear address of the first byte.
+    pub linear: u32,
+    /// Mode word.
+    pub mode: &'a Mode,
+    /// Number of the mode word.
+    pub mode_id: u32,
+    /// Number that the block will have.
+    pub block: BlockId,
+}
+
+/// Why a block could not be translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TranslateError {
+    /// The first instruction goes on in the next page: ask again with its bytes.
+    NeedsNextPage,
+}
+
+/// The result: code at offset 0 in [`Translator::code`], and its tables.
+pub struct Translation {
+    /// Ordered by host offset.
+    pub marks: Vec<Mark>,
+    /// Ways out.
+    pub sites: Vec<Site>,
+    /// Instructions for the monitor.
+    pub helpers: Vec<Instruction>,
+    /// Bytes of guest code.
+    pub guest_length: u32,
+}
+
+/// A segment that emitted code cannot use: the instruction goes out of line.
+struct OddSegment;
+
+/// Translates blocks; holds the buffers and the state of the block in work.
+pub struct Translator {
+    assembler: Assembler,
+    features: Features,
+    info: iced_x86::InstructionInfoFactory,
+    mode: Mode,
+    mode_id: u32,
+    block: BlockId,
+    marks: Vec<Mark>,
+    sites: Vec<Site>,
+    helpers: Vec<Instruction>,
+    stubs: Vec<Stub>,
+    /// Short branches that wait for an island: (patch, index into `stubs`).
+    misses: Vec<(Patch, usize)>,
+    /// EIP of the current instruction and of the next.
+    eip: u32,
+    next_eip: u32,
+    /// Where the current instruction's host code starts.
+    start: usize,
+    /// Guest ESP is R12 plus this.
+    esp: i32,
+    /// `esp` when the current instruction began.
+    esp_at_start: i32,
+    /// The vector registers are known to be loaded.
+    vectors_loaded: bool,
+    /// Linear page of the block; direct links may only stay in it.
+    linear_page: u32,
+    code_base: u32,
+    slots: Vec<u32>,
+    /// Slots that this block has taken from `slots`.
+    slots_used: usize,
+    first_site_of_instruction: usize,
+}
+
+/// What the translation of one instruction means for the block.
+#[derive(PartialEq, Eq)]
+enum Flow {
+    /// Go on with the next instruction.
+    Next,
+    /// The block is complete.
+    End,
+}
+
+impl Translator {
+    /// A translator for guests that are offered `features`.
+    pub fn new(features: Features) -> Self {
+        Self {
+            assembler: Assembler::new(),
+            features,
+            info: iced_x86::InstructionInfoFactory::new(),
+            mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
+            mode_id: 0,
+            block: BlockId(0),
+            marks: Vec::new(),
+            sites: Vec::new(),
+            helpers: Vec::new(),
+            stubs: Vec::new(),
+            misses: Vec::new(),
+            eip: 0,
+            next_eip: 0,
+            start: 0,
+            esp: 0,
+            esp_at_start: 0,
+            vectors_loaded: false,
+            linear_page: 0,
+            code_base: 0,
+            slots: Vec::new(),
+            slots_used: 0,
+            first_site_of_instruction: 0,
+        }
+    }
+
+    /// The code of the last translation.
+    pub fn code(&self) -> &[u8] {
+        self.assembler.code()
+    }
+
+    /// How many link slots a block may need; [`Translator::translate`] takes as many.
+    pub const SLOTS_PER_BLOCK: usize = 4;
+
+    /// Translates one block. `slots` are free link slots, at least
+    /// [`Translator::SLOTS_PER_BLOCK`]; those used appear in the sites.
+    ///
+    /// # Errors
+    /// The first instruction needs bytes of the next page.
+    pub fn translate(&mut self, request: &Request<'_>, slots: &[u32]) -> Result<Translation, TranslateError> {
+        self.reset(request, slots);
+        let mut decoder =
+            Decoder::with_ip(self.mode.bitness(), request.bytes, u64::from(request.eip), DecoderOptions::NONE);
+        let mut count = 0;
+        loop {
+            let position = decoder.position();
+            self.next_eip = request.eip.wrapping_add(position as u32);
+            let single_done = count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
+            let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
+            if single_done || full || !decoder.can_decode() {
+                self.end_with_link();
+                break;
+            }
+            let instruction = decoder.decode();
+            let truncated = decoder.last_error() == DecoderError::NoMoreBytes;
+            let remaining = request.bytes.len() - position;
+            if truncated && remaining < MAX_INSTRUCTION_LENGTH {
+                if count > 0 {
+                    self.end_with_link();
+                    break;
+                }
+                return Err(TranslateError::NeedsNextPage);
+            }
+            let last = self.next_eip.wrapping_add(instruction.len().max(1) as u32 - 1);
+            let too_long = truncated;
+            let beyond_limit = last > self.mode.code_limit || last < self.next_eip;
+            if too_long || beyond_limit {
+                if count > 0 {
+                    self.end_with_link();
+                } else {
+                    self.begin(self.next_eip, self.next_eip);
+                    self.exit(SiteKind::Fault(Vector::GeneralProtection));
+                }
+                break;
+            }
+            self.begin(self.next_eip, self.next_eip.wrapping_add(instruction.len() as u32));
+            count += 1;
+            let flow = self.instruction(&instruction);
+            self.finish_instruction();
+            if flow == Flow::End {
+                break;
+            }
+        }
+        let guest_length = decoder.position() as u32;
+        self.emit_stubs();
+        Ok(Translation {
+            marks: std::mem::take(&mut self.marks),
+            sites: std::mem::take(&mut self.sites),
+            helpers: std::mem::take(&mut self.helpers),
+            guest_length: guest_length.max(1),
+        })
+    }
+
+    fn reset(&mut self, request: &Request<'_>, slots: &[u32]) {
+        self.assembler.clear();
+        self.mode = *request.mode;
+        self.mode_id = request.mode_id;
+        self.block = request.block;
+        self.marks.clear();
+        self.sites.clear();
+        self.helpers.clear();
+        self.stubs.clear();
+        self.misses.clear();
+        self.esp = 0;
+        self.vectors_loaded = false;
+        self.linear_page = request.linear >> 12;
+        self.code_base = self.mode.code_base;
+        self.slots.clear();
+        self.slots.extend_from_slice(slots);
+        self.slots_used = 0;
+    }
+
+    fn begin(&mut self, eip: u32, next_eip: u32) {
+        self.eip = eip;
+        self.next_eip = next_eip;
+        self.start = self.assembler.position();
+        self.esp_at_start = self.esp;
+        self.first_site_of_instruction = self.sites.len();
+        self.mark(Restore::NONE);
+    }
+
+    /// Tells the instruction's sites where the next instruction begins.
+    fn finish_instruction(&mut self) {
+        let after = self.assembler.position() as u32;
+        for site in &mut self.sites[self.first_site_of_instruction..] {
+            if site.after == RESUME_AFTER {
+                site.after = after;
+                site.after_esp = self.esp;
+            }
+        }
+    }
+
+    /// Marks the current position: the current instruction has not completed.
+    fn mark(&mut self, restore: Restore) {
+        self.mark_as(self.eip, self.esp_at_start, restore);
+    }
+
+    /// Marks the current position with another instruction.
+    fn mark_as(&mut self, eip: u32, esp: i32, restore: Restore) {
+        let mark = Mark { host: self.assembler.position() as u32, eip, esp, restore };
+        match self.marks.last_mut() {
+            Some(last) if last.host == mark.host => *last = mark,
+            Some(last) if (last.eip, last.esp, last.restore) == (eip, esp, restore) => {}
+            _ => self.marks.push(mark),
+        }
+    }
+
+    fn new_site(&mut self, kind: SiteKind, eip: u32, esp: i32, after: u32) -> usize {
+        self.sites.push(Site { kind, eip, esp, retry: self.start as u32, after, after_esp: 0 });
+        self.sites.len() - 1
+    }
+
+    /// Leaves for the monitor here, unconditionally, at the current instruction.
+    fn exit(&mut self, kind: SiteKind) {
+        let site = self.new_site(kind, self.eip, self.esp_at_start, 0);
+        self.emit_exit(site);
+    }
+
+    fn emit_exit(&mut self, site: usize) {
+        let packed = pack_site(self.block, site);
+        self.assembler.store_imm(Width::Dword, Mem::base(R15, at::EXIT_SITE), packed as i32);
+        self.assembler.jmp_memory(Mem::base(R15, at::EXIT_ENTRY));
+    }
+
+    /// Lets the monitor execute the current instruction and come back behind it.
+    fn helper(&mut self, instruction: &Instruction) -> Flow {
+        let index = self.helpers.len() as u16;
+        self.helpers.push(*instruction);
+        self.leave_and_return(SiteKind::Helper(index));
+        Flow::Next
+    }
+
+    /// Lets the monitor do the current instruction with every check.
+    fn slow(&mut self) -> Flow {
+        self.leave_and_return(SiteKind::Slow);
+        Flow::Next
+    }
+
+    fn leave_and_return(&mut self, kind: SiteKind) {
+        let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
+        self.emit_exit(site);
+        // The monitor puts the whole ESP into R12 and does not keep vectors loaded.
+        self.esp = 0;
+        self.vectors_loaded = false;
+    }
+
+    /// Brings the folded adjustment into R12; only flag-free instructions.
+    fn flush_esp(&mut self) {
+        if self.esp == 0 {
+            return;
+        }
+        if self.mode.flags.contains(ModeFlags::STACK32) {
+            self.assembler.lea32(R12, Mem::base(R12, self.esp));
+        } else {
+            self.assembler.lea32(R8, Mem::base(R12, self.esp));
+            self.assembler.mov16(R12, R8);
+        }
+        self.esp = 0;
+    }
+
+    /// As [`Translator::flush_esp`], before the instruction's own work begins: the
+    /// instruction can be started again from here on.
+    fn flush_esp_first(&mut self) {
+        if self.esp != 0 {
+            self.flush_esp();
+            self.esp_at_start = 0;
+            self.start = self.assembler.position();
+            self.mark(Restore::NONE);
+        }
+    }
+
+    /// Ends the block because the next instruction belongs to another.
+    fn end_with_link(&mut self) {
+        self.flush_esp();
+        let target = self.next_eip;
+        self.begin(target, target);
+        if self.mode.flags.contains(ModeFlags::SINGLE) {
+            self.exit(SiteKind::Continue);
+        } else {
+            self.link_jump(target);
+        }
+    }
+
+    fn instruction(&mut self, instruction: &Instruction) -> Flow {
+        use Mnemonic::*;
+        if self.mode.flags.contains(ModeFlags::BOUNCE) {
+            return self.copy_bounced(instruction);
+        }
+        self.make_room();
+        match instruction.mnemonic() {
+            Push => self.push_instruction(instruction),
+            Pop => self.pop_instruction(instruction),
+            Leave => self.leave_instruction(instruction),
+            Call => self.call(instruction),
+            Ret => self.ret(instruction),
+            Jmp => self.jmp(instruction),
+            Jcxz | Jecxz => self.jcxz(instruction),
+            Loop | Loope | Loopne => self.loop_instruction(instruction),
+            _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
+            Lea => self.lea(instruction),
+            Xlatb => self.xlat(instruction),
+            Cld => self.set_direction(1),
+            Std => self.set_direction(-1),
+            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Stosb | Stosw | Stosd
+                if instruction.is_string_instruction() =>
+            {
+                self.string(instruction)
+            }
+            Rdtsc => self.time_stamp(instruction),
+            Int | Int1 | Int3 | Iret | Iretd | Retf | Sysenter | Sysexit | Hlt => {
+                // Control always moves on: nothing follows in this block.
+                let index = self.helpers.len() as u16;
+                self.helpers.push(*instruction);
+                self.exit(SiteKind::Helper(index));
+                Flow::End
+            }
+            _ => self.by_allow_list(instruction),
+        }
+    }
+
+    fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
+        match treatment(instruction, &self.mode, &self.features) {
+            Treatment::Copy => self.copy(instruction),
+            Treatment::CopyVector => {
+                self.require_vectors();
+                self.copy(instruction)
+            }
+            Treatment::Nothing => Flow::Next,
+            Treatment::Raise(vector) => {
+                self.exit(SiteKind::Fault(vector));
+                Flow::End
+            }
+            Treatment::Helper => self.helper(instruction),
+        }
+    }
+
+    fn set_direction(&mut self, direction: i32) -> Flow {
+        self.assembler.store_imm(Width::Qword, Mem::base(R15, at::DIRECTION), direction);
+        Flow::Next
+    }
+
+    /// RDTSC with the guest's offset added, without flags.
+    fn time_stamp(&mut self, instruction: &Instruction) -> Flow {
+        if self.mode.flags.contains(ModeFlags::TIME_STAMP_DISABLED) {
+            return self.helper(instruction);
+        }
+        // The first write to EAX is by RDTSC itself; an interruption behind it starts
+        // the instruction again, which reads a later time: nobody can tell.
+        self.assembler.rdtsc();
+        self.assembler.rorx(RDX, RDX, 32);
+        self.assembler.lea64(RAX, Mem::indexed(RAX, RDX, 1, 0));
+        self.assembler.load(Width::Qword, R8, Mem::base(R15, at::TIME_STAMP_OFFSET));
+        self.assembler.lea64(R8, Mem::indexed(RAX, R8, 1, 0));
+        self.assembler.rorx(RDX, R8, 32);
+        self.assembler.mov32(RDX, RDX);
+        self.assembler.mov32(RAX, R8);
+        Flow::Next
+    }
+
+    /// Makes sure that the guest's vector registers are in the host's.
+    fn require_vectors(&mut self) {
+        if self.vectors_loaded {
+            return;
+        }
+        self.assembler.mov(R10, RCX);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.assembler.load(Width::Dword, RCX, Mem::base(R15, at::VECTORS_OFF));
+        let loaded = self.assembler.jrcxz();
+        self.assembler.mov(RCX, R10);
+        self.mark(Restore::NONE);
+        let site = self.new_site(SiteKind::VectorLoad, self.eip, self.esp_at_start, 0);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(loaded);
+        self.mark(Restore::one(RCX.0, R10.0));
+        self.assembler.mov(RCX, R10);
+        self.mark(Restore::NONE);
+        self.vectors_loaded = true;
+    }
+}
+
+/// Placeholder for `Site::after` until the instruction is complete.
+const RESUME_AFTER: u32 = u32::MAX;

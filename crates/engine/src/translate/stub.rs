@@ -1,0 +1,175 @@
+//! Code away from the main path: exits of misses, unlinked branches, and the
+//! islands that bring short branches to them.
+
+use super::{RESUME_AFTER, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Patch, Width};
+use crate::block::{LinkPlace, Restore, SiteKind};
+use crate::context::at;
+use crate::links::SLOTS_OFFSET;
+use crate::mode::ModeFlags;
+
+/// An island must be placed before the oldest short branch is this many bytes back.
+const ISLAND_REACH: usize = 105;
+/// No sequence between two calls of `make_room` is longer than this.
+const LONGEST_STEP: usize = 60;
+
+/// Code that is emitted behind the block's main path.
+pub struct Stub {
+    kind: StubKind,
+    site: usize,
+    /// 32-bit distances that lead here.
+    incoming: Vec<Patch>,
+    /// Guest instruction and ESP adjustment in force in the stub.
+    eip: u32,
+    esp: i32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StubKind {
+    /// A failed check: RCX is in R10; the linear address is in R8.
+    Miss,
+    /// A direct link within the page: `incoming[0]` is the distance that gets linked.
+    DirectLink,
+    /// A link through a slot: the slot's jump is elsewhere.
+    SlotLink,
+    /// A link through a slot, jump included.
+    SlotJump,
+}
+
+impl Translator {
+    /// Emits an island if the oldest waiting short branch would get out of reach.
+    pub(super) fn make_room(&mut self) {
+        let Some((oldest, _)) = self.misses.first() else { return };
+        if self.assembler.position() + LONGEST_STEP > oldest.0 + ISLAND_REACH {
+            let over = self.assembler.jmp_short();
+            let resume = *self.marks.last().expect("an instruction has begun");
+            self.emit_island();
+            self.assembler.patch_rel8_here(over);
+            self.mark_as(resume.eip, resume.esp, resume.restore);
+        }
+    }
+
+    fn emit_island(&mut self) {
+        for (patch, stub) in std::mem::take(&mut self.misses) {
+            let (eip, esp) = (self.stubs[stub].eip, self.stubs[stub].esp);
+            self.assembler.patch_rel8_here(patch);
+            self.mark_as(eip, esp, Restore::one(RCX.0, R10.0));
+            let jump = self.assembler.jmp();
+            self.stubs[stub].incoming.push(jump);
+        }
+    }
+
+    /// Branches to a miss exit if RCX is zero. RCX must have been saved in R10 and the
+    /// current mark must say so.
+    pub(super) fn miss_if_zero(&mut self, kind: SiteKind) {
+        let branch = self.assembler.jrcxz();
+        let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
+        self.stubs.push(Stub {
+            kind: StubKind::Miss,
+            site,
+            incoming: Vec::new(),
+            eip: self.eip,
+            esp: self.esp_at_start,
+        });
+        self.misses.push((branch, self.stubs.len() - 1));
+    }
+
+    fn stays_in_page(&self, target: u32) -> bool {
+        self.code_base.wrapping_add(target) >> 12 == self.linear_page
+    }
+
+    fn new_link(&mut self, kind: StubKind, target: u32, incoming: Vec<Patch>, place: SiteKind) -> usize {
+        let site = self.new_site(place, target, 0, 0);
+        self.stubs.push(Stub { kind, site, incoming, eip: target, esp: 0 });
+        self.stubs.len() - 1
+    }
+
+    /// A slot for a link that leaves the page.
+    fn take_slot(&mut self) -> Option<u32> {
+        let slot = self.slots.get(self.slots_used).copied()?;
+        self.slots_used += 1;
+        Some(slot)
+    }
+
+    /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in R12.
+    pub(super) fn link_branch(&mut self, branch: Patch, target: u32) {
+        if self.mode.flags.contains(ModeFlags::SINGLE) {
+            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Continue);
+        } else if self.stays_in_page(target) {
+            let place = LinkPlace::Direct { distance: branch.0 as u32, stub: 0 };
+            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Link(place));
+        } else if let Some(slot) = self.take_slot() {
+            let place = LinkPlace::Slot { slot, stub: 0 };
+            self.new_link(StubKind::SlotJump, target, vec![branch], SiteKind::Link(place));
+        } else {
+            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Continue);
+        }
+    }
+
+    /// Jumps to `target`; ESP is wholly in R12.
+    pub(super) fn link_jump(&mut self, target: u32) {
+        let single = self.mode.flags.contains(ModeFlags::SINGLE);
+        if !single && !self.stays_in_page(target) && let Some(slot) = self.take_slot() {
+            self.mark_as(target, 0, Restore::NONE);
+            let stub_address = self.slot_jump(slot);
+            let place = LinkPlace::Slot { slot, stub: 0 };
+            self.new_link(StubKind::SlotLink, target, vec![stub_address], SiteKind::Link(place));
+            return;
+        }
+        self.mark_as(target, 0, Restore::NONE);
+        let jump = self.assembler.jmp();
+        self.link_branch(jump, target);
+    }
+
+    /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
+    fn slot_jump(&mut self, slot: u32) -> Patch {
+        let stub_address = self.assembler.lea_rip(R9);
+        self.assembler.load(Width::Qword, R8, Mem::base(R13, SLOTS_OFFSET + slot as i32 * 8));
+        self.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
+        self.assembler.jmp_register(R8);
+        stub_address
+    }
+
+    /// Makes the 32-bit branch at `branch` lead to the exit `site`, at the current
+    /// instruction.
+    pub(super) fn fault_branch(&mut self, branch: Patch, site: usize) {
+        let (eip, esp) = (self.eip, self.esp_at_start);
+        self.stubs.push(Stub { kind: StubKind::DirectLink, site, incoming: vec![branch], eip, esp });
+    }
+
+    /// Emits what is left: the last island and all stubs.
+    pub(super) fn emit_stubs(&mut self) {
+        self.emit_island();
+        for mut stub in std::mem::take(&mut self.stubs) {
+            let entry = self.assembler.position();
+            let restore =
+                if matches!(stub.kind, StubKind::Miss) { Restore::one(RCX.0, R10.0) } else { Restore::NONE };
+            self.mark_as(stub.eip, stub.esp, restore);
+            for patch in &stub.incoming {
+                self.assembler.patch_rel32(*patch, entry);
+            }
+            if stub.kind == StubKind::SlotJump {
+                let SiteKind::Link(LinkPlace::Slot { slot, .. }) = self.sites[stub.site].kind else {
+                    unreachable!("a slot jump has a slot");
+                };
+                let stub_address = self.slot_jump(slot);
+                let here = self.assembler.position();
+                self.assembler.patch_rel32(stub_address, here);
+                stub.incoming.clear();
+            }
+            let position = self.assembler.position() as u32;
+            if let SiteKind::Link(place) = &mut self.sites[stub.site].kind {
+                match place {
+                    LinkPlace::Direct { stub, .. } | LinkPlace::Slot { stub, .. } => *stub = position,
+                }
+            }
+            if stub.kind == StubKind::Miss {
+                self.assembler.mov(RCX, R10);
+                self.mark_as(stub.eip, stub.esp, Restore::NONE);
+                self.assembler.store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+            }
+            self.emit_exit(stub.site);
+        }
+    }
+}

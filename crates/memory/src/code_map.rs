@@ -1,0 +1,157 @@
+//! Which RAM the translator has read as code, by lines of 64 bytes.
+//!
+//! Lines, not pages: kernels keep data beside code, and a store to such data must
+//! not cost a retranslation. There are no counts; a line stays marked until its
+//! translations are dropped and the owner clears it.
+
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Bytes in a line.
+pub const LINE_SIZE: u64 = 64;
+
+/// The lines of one page that `length` bytes at `offset` touch, as a bit for each.
+/// The range is cut at the page's end.
+pub const fn line_mask(offset: u64, length: u64) -> u64 {
+    if length == 0 || offset >= PAGE_SIZE {
+        return 0;
+    }
+    let first = offset / LINE_SIZE;
+    let last_byte = offset.saturating_add(length - 1);
+    let last = if last_byte >= PAGE_SIZE {
+        63
+    } else {
+        last_byte / LINE_SIZE
+    };
+    (u64::MAX >> (63 - last)) & (u64::MAX << first)
+}
+
+/// A bit for each 64-byte line of RAM that holds translated code.
+#[derive(Clone, Debug)]
+pub struct CodeMap {
+    /// One word a page. Untouched parts cost no host memory.
+    lines: Vec<u64>,
+}
+
+impl CodeMap {
+    /// An empty map for physical addresses below `span`.
+    pub fn new(span: u64) -> Self {
+        Self {
+            lines: vec![0; span.div_ceil(PAGE_SIZE) as usize],
+        }
+    }
+
+    /// Marks the lines of `length` bytes as code. What lies beyond RAM is ignored.
+    pub fn mark(&mut self, physical: PhysicalAddress, length: u64) {
+        for (page, mask) in pages_of(physical, length) {
+            if let Some(lines) = self.lines.get_mut(page as usize) {
+                *lines |= mask;
+            }
+        }
+    }
+
+    /// Forgets all code on a page.
+    pub fn clear_page(&mut self, page: u64) {
+        self.clear_lines(page, u64::MAX);
+    }
+
+    /// Forgets the code in some lines of a page.
+    pub fn clear_lines(&mut self, page: u64, mask: u64) {
+        if let Some(lines) = self.lines.get_mut(page as usize) {
+            *lines &= !mask;
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.lines.fill(0);
+    }
+
+    /// Whether any line of the page holds code.
+    #[inline]
+    pub fn page_has_code(&self, page: u64) -> bool {
+        self.lines(page) != 0
+    }
+
+    /// The lines of a page that hold code: bit n is bytes 64n to 64n + 63.
+    #[inline]
+    pub fn lines(&self, page: u64) -> u64 {
+        self.lines.get(page as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether any of `length` bytes lies in a line that holds code.
+    #[inline]
+    pub fn contains(&self, physical: PhysicalAddress, length: u64) -> bool {
+        pages_of(physical, length).any(|(page, mask)| self.lines(page) & mask != 0)
+    }
+
+    /// First word of the table, one `u64` of lines for each physical page, for
+    /// generated code that tests a store itself. Valid as long as the map.
+    pub fn table(&self) -> *const u64 {
+        self.lines.as_ptr()
+    }
+}
+
+/// The pages that a range touches, each with the mask of touched lines.
+pub fn pages_of(physical: PhysicalAddress, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = physical.0.saturating_add(length);
+    let mut next = physical.0;
+    std::iter::from_fn(move || {
+        if next >= end {
+            return None;
+        }
+        let page_end = (next | (PAGE_SIZE - 1)).saturating_add(1);
+        let piece = page_end.min(end) - next;
+        let item = (next / PAGE_SIZE, line_mask(next % PAGE_SIZE, piece));
+        next = page_end;
+        Some(item)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_covers_exactly_the_touched_lines() {
+        assert_eq!(line_mask(0, 1), 1);
+        assert_eq!(line_mask(63, 1), 1);
+        assert_eq!(line_mask(63, 2), 0b11);
+        assert_eq!(line_mask(0, 4096), u64::MAX);
+        assert_eq!(line_mask(4095, 1), 1 << 63);
+        assert_eq!(line_mask(4095, 100), 1 << 63);
+        assert_eq!(line_mask(0, 0), 0);
+        assert_eq!(line_mask(4096, 1), 0);
+    }
+
+    #[test]
+    fn code_that_straddles_a_page_marks_both() {
+        let mut map = CodeMap::new(0x10_0000);
+        map.mark(PhysicalAddress(0x1ffe), 4);
+        assert_eq!(map.lines(1), 1 << 63);
+        assert_eq!(map.lines(2), 1);
+        assert!(map.page_has_code(1) && map.page_has_code(2));
+        assert!(!map.page_has_code(3));
+        map.clear_page(1);
+        assert!(!map.page_has_code(1) && map.page_has_code(2));
+    }
+
+    #[test]
+    fn data_beside_code_is_not_code() {
+        let mut map = CodeMap::new(0x10_0000);
+        map.mark(PhysicalAddress(0x1000), 64);
+        assert!(map.contains(PhysicalAddress(0x103f), 1));
+        assert!(!map.contains(PhysicalAddress(0x1040), 4000));
+        assert!(map.contains(PhysicalAddress(0xfff), 2));
+    }
+
+    #[test]
+    fn addresses_outside_memory_are_ignored() {
+        let mut map = CodeMap::new(0x1000);
+        map.mark(PhysicalAddress(u64::MAX - 2), u64::MAX);
+        map.mark(PhysicalAddress(0x1000), 1);
+        map.clear_page(u64::MAX);
+        assert!(!map.page_has_code(u64::MAX));
+        assert!(!map.contains(PhysicalAddress(u64::MAX), 4));
+    }
+}

@@ -1,0 +1,272 @@
+//! The one gate through which everything but guest code writes guest memory.
+//!
+//! Loaders, devices, the page walker's accessed and dirty bits and emulated
+//! instructions all come here. A write that touches translated code is remembered;
+//! the monitor takes the list before guest code runs again and drops what is stale.
+
+use crate::code_map::{CodeMap, pages_of};
+use crate::ram::{GuestRam, MemoryError};
+use std::io;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::PageTableMemory;
+
+/// A write that hit translated code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodeWrite {
+    /// Physical page: address divided by 4096.
+    pub page: u64,
+    /// Written lines that hold code: bit n is bytes 64n to 64n + 63.
+    pub lines: u64,
+}
+
+/// Guest RAM together with what is known about the code in it.
+#[derive(Debug)]
+pub struct GuestMemory {
+    ram: GuestRam,
+    code: CodeMap,
+    pending_code_writes: Vec<CodeWrite>,
+}
+
+impl GuestMemory {
+    /// Makes `bytes` of zeroed RAM without code.
+    ///
+    /// # Errors
+    /// See [`GuestRam::new`].
+    pub fn new(bytes: u64) -> Result<Self, MemoryError> {
+        GuestRam::new(bytes).map(Self::with_ram)
+    }
+
+    /// Takes RAM that holds no translated code yet.
+    pub fn with_ram(ram: GuestRam) -> Self {
+        let code = CodeMap::new(ram.span());
+        Self {
+            ram,
+            code,
+            pending_code_writes: Vec::new(),
+        }
+    }
+
+    /// The RAM, for reading and for host addresses. Who writes through a host
+    /// address must call [`GuestMemory::note_write`].
+    pub fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    /// Which lines hold code.
+    pub fn code(&self) -> &CodeMap {
+        &self.code
+    }
+
+    /// Which lines hold code, for the translator to mark and clear.
+    pub fn code_mut(&mut self) -> &mut CodeMap {
+        &mut self.code
+    }
+
+    /// Copies memory out. False, and nothing copied, unless every byte is RAM.
+    #[inline]
+    pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
+        self.ram.read(address, data)
+    }
+
+    /// Copies into memory and remembers hits on code. False, and nothing copied,
+    /// unless every byte is RAM.
+    #[inline]
+    pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
+        let written = self.ram.write(address, data);
+        if written {
+            self.note_write(address, data.len() as u64);
+        }
+        written
+    }
+
+    /// Makes all RAM zero, as for a machine just switched on. All code counts as written.
+    ///
+    /// # Errors
+    /// The host's error; contents are then undefined.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.ram.clear()?;
+        for page in 0..self.ram.span() / PAGE_SIZE {
+            let lines = self.code.lines(page);
+            if lines != 0 {
+                self.pending_code_writes.push(CodeWrite { page, lines });
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that `length` bytes were written through a host address.
+    #[inline]
+    pub fn note_write(&mut self, address: PhysicalAddress, length: u64) {
+        let last = address.0.wrapping_add(length.wrapping_sub(1));
+        if length != 0
+            && address.page() == last / PAGE_SIZE
+            && !self.code.page_has_code(address.page())
+        {
+            return;
+        }
+        self.note_write_slow(address, length);
+    }
+
+    #[cold]
+    fn note_write_slow(&mut self, address: PhysicalAddress, length: u64) {
+        for (page, mask) in pages_of(address, length.min(self.ram.span())) {
+            let lines = self.code.lines(page) & mask;
+            if lines == 0 {
+                continue;
+            }
+            match self.pending_code_writes.last_mut() {
+                Some(last) if last.page == page => last.lines |= lines,
+                _ => self.pending_code_writes.push(CodeWrite { page, lines }),
+            }
+        }
+    }
+
+    /// Whether writes have hit code since the last [`GuestMemory::take_code_writes`].
+    #[inline]
+    pub fn has_code_writes(&self) -> bool {
+        !self.pending_code_writes.is_empty()
+    }
+
+    /// Takes the writes that hit code. The lines stay marked; whoever drops the
+    /// translations clears them.
+    pub fn take_code_writes(&mut self) -> Vec<CodeWrite> {
+        std::mem::take(&mut self.pending_code_writes)
+    }
+
+    /// Reads 4 bytes, little-endian; all ones unless all are RAM.
+    #[inline]
+    pub fn read_u32(&self, address: PhysicalAddress) -> u32 {
+        let mut bytes = [0xff; 4];
+        self.ram.read(address, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Reads 8 bytes, little-endian; all ones unless all are RAM.
+    #[inline]
+    pub fn read_u64(&self, address: PhysicalAddress) -> u64 {
+        let mut bytes = [0xff; 8];
+        self.ram.read(address, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Writes 4 bytes, little-endian. False unless all are RAM.
+    #[inline]
+    pub fn write_u32(&mut self, address: PhysicalAddress, value: u32) -> bool {
+        self.write(address, &value.to_le_bytes())
+    }
+
+    /// Writes 8 bytes, little-endian. False unless all are RAM.
+    #[inline]
+    pub fn write_u64(&mut self, address: PhysicalAddress, value: u64) -> bool {
+        self.write(address, &value.to_le_bytes())
+    }
+}
+
+impl PageTableMemory for GuestMemory {
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+        GuestMemory::read_u32(self, address)
+    }
+
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+        GuestMemory::read_u64(self, address)
+    }
+
+    fn set_bits(&mut self, address: PhysicalAddress, bits: u32) {
+        let old = GuestMemory::read_u32(self, address);
+        if old & bits != bits {
+            self.write_u32(address, old | bits);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> GuestMemory {
+        GuestMemory::new(2 << 20).unwrap()
+    }
+
+    #[test]
+    fn a_write_to_data_leaves_no_trace() {
+        let mut memory = memory();
+        memory.code_mut().mark(PhysicalAddress(0x10_0000), 64);
+        assert!(memory.write_u32(PhysicalAddress(0x10_0040), 7));
+        assert!(memory.write_u32(PhysicalAddress(0x20_0000 - 4), 7));
+        assert!(!memory.has_code_writes());
+        assert_eq!(memory.read_u32(PhysicalAddress(0x10_0040)), 7);
+    }
+
+    #[test]
+    fn a_write_to_code_is_reported_once_with_its_lines() {
+        let mut memory = memory();
+        memory.code_mut().mark(PhysicalAddress(0x10_0fc0), 128);
+        assert!(memory.write(PhysicalAddress(0x10_0ffe), &[0x90; 4]));
+        assert_eq!(
+            memory.take_code_writes(),
+            [
+                CodeWrite {
+                    page: 0x100,
+                    lines: 1 << 63
+                },
+                CodeWrite {
+                    page: 0x101,
+                    lines: 1
+                }
+            ]
+        );
+        assert!(!memory.has_code_writes());
+    }
+
+    #[test]
+    fn repeated_writes_to_one_page_are_merged() {
+        let mut memory = memory();
+        memory.code_mut().mark(PhysicalAddress(0x10_0000), 4096);
+        for line in 0..64 {
+            assert!(memory.write(PhysicalAddress(0x10_0000 + line * 64), &[0]));
+        }
+        assert_eq!(
+            memory.take_code_writes(),
+            [CodeWrite {
+                page: 0x100,
+                lines: u64::MAX
+            }]
+        );
+    }
+
+    #[test]
+    fn setting_bits_in_a_page_table_passes_the_gate() {
+        let mut memory = memory();
+        memory.write_u32(PhysicalAddress(0x1000), 0x8000_0001);
+        memory.code_mut().mark(PhysicalAddress(0x1000), 4);
+        memory.set_bits(PhysicalAddress(0x1000), 0x60);
+        assert_eq!(memory.read_u32(PhysicalAddress(0x1000)), 0x8000_0061);
+        assert!(memory.has_code_writes());
+    }
+
+    #[test]
+    fn cleared_memory_is_zero_and_its_code_is_stale() {
+        let mut memory = memory();
+        memory.write_u32(PhysicalAddress(0x3000), 7);
+        memory.code_mut().mark(PhysicalAddress(0x3000), 1);
+        memory.clear().unwrap();
+        assert_eq!(memory.read_u32(PhysicalAddress(0x3000)), 0);
+        assert_eq!(
+            memory.take_code_writes(),
+            [CodeWrite { page: 3, lines: 1 }]
+        );
+    }
+
+    #[test]
+    fn outside_memory_reads_are_all_ones_and_writes_are_ignored() {
+        let mut memory = memory();
+        let outside = PhysicalAddress(0xfee0_0000);
+        assert_eq!(memory.read_u32(outside), u32::MAX);
+        assert_eq!(memory.read_u64(PhysicalAddress(0x1f_fffc)), u64::MAX);
+        assert!(!memory.write_u64(outside, 0));
+        memory.set_bits(outside, 0x20);
+        memory.note_write(PhysicalAddress(u64::MAX), u64::MAX);
+        assert!(!memory.has_code_writes());
+    }
+}

@@ -1,0 +1,337 @@
+//! Guest RAM: one memfd, mapped once, flat.
+//!
+//! The host address of a guest physical address is always `base + address`. Four
+//! GiB on both sides, and the devices' range between 3 and 4 GiB, are reserved and
+//! inaccessible, so that a 32-bit displacement added to any checked address still
+//! cannot reach anything of the monitor's.
+
+use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Inaccessible bytes before and after the mapping.
+pub const GUARD_BYTES: u64 = 4 << 30;
+
+/// The most RAM a machine may have: 64 GiB, what PAE's 36 bits reach.
+pub const MAX_RAM_BYTES: u64 = 64 << 30;
+
+/// Why guest RAM could not be made.
+#[derive(Debug)]
+pub enum MemoryError {
+    /// The size is zero, not a multiple of 4096 bytes, or above [`MAX_RAM_BYTES`].
+    InvalidSize(u64),
+    /// memfd_create or ftruncate failed.
+    Create(io::Error),
+    /// mmap failed: address space or the limit on it is exhausted.
+    Map(io::Error),
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidSize(bytes) => write!(
+                formatter,
+                "{bytes} bytes of guest memory: must be a multiple of 4096, at least 4096 and at most {MAX_RAM_BYTES}"
+            ),
+            Self::Create(error) => write!(formatter, "cannot create guest memory: {error}"),
+            Self::Map(error) => write!(formatter, "cannot map guest memory: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MemoryError {}
+
+/// An address range reserved from the host; unmapped when dropped.
+#[derive(Debug)]
+struct Reservation {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Reservation {
+    fn new(bytes: usize) -> io::Result<Self> {
+        // SAFETY: a new private mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            start: start.cast(),
+            bytes,
+        })
+    }
+
+    /// Maps `bytes` of the file at `file_offset` to `offset` in the reservation.
+    fn map(&self, offset: usize, bytes: usize, file: &OwnedFd, file_offset: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        assert!(offset + bytes <= self.bytes, "inside the reservation");
+        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted
+        // above), to which nothing else holds a reference.
+        let address = unsafe {
+            libc::mmap(
+                self.start.add(offset).cast(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                file_offset as libc::off_t,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and belongs to this value alone.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+/// The guest's RAM.
+#[derive(Debug)]
+pub struct GuestRam {
+    reservation: Reservation,
+    base: *mut u8,
+    layout: PhysicalLayout,
+    size: u64,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this value, is valid in every thread and is freed
+// once; the type is not Sync, so one thread at a time uses it.
+unsafe impl Send for GuestRam {}
+
+fn create_memfd(bytes: u64) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a terminated string.
+    let descriptor = unsafe { libc::memfd_create(c"guest-ram".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: memfd_create returned a new descriptor that nothing else owns.
+    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // SAFETY: plain system call on our descriptor.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file)
+}
+
+impl GuestRam {
+    /// Makes `bytes` of zeroed RAM. The host commits pages as they are touched.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the size is impossible or the host refuses.
+    pub fn new(bytes: u64) -> Result<Self, MemoryError> {
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) || bytes > MAX_RAM_BYTES {
+            return Err(MemoryError::InvalidSize(bytes));
+        }
+        let layout = PhysicalLayout::new(bytes);
+        let file = create_memfd(bytes).map_err(MemoryError::Create)?;
+        let guard = GUARD_BYTES as usize;
+        let reservation =
+            Reservation::new(guard + layout.span() as usize + guard).map_err(MemoryError::Map)?;
+        reservation
+            .map(guard, layout.low_bytes() as usize, &file, 0)
+            .and_then(|()| {
+                reservation.map(
+                    guard + HIGH_RAM_START as usize,
+                    layout.high_bytes() as usize,
+                    &file,
+                    layout.low_bytes(),
+                )
+            })
+            .map_err(MemoryError::Map)?;
+        // SAFETY: the reservation is larger than the guard.
+        let base = unsafe { reservation.start.add(guard) };
+        Ok(Self {
+            reservation,
+            base,
+            layout,
+            size: bytes,
+            file,
+        })
+    }
+
+    /// Host address of guest physical address zero.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The memfd. Offset in the file: the physical address below 3 GiB; RAM from
+    /// 4 GiB follows at file offset 3 GiB.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Bytes of RAM. The 128 KiB behind the display adapter's window count, though
+    /// the guest cannot reach them.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// First physical address after the last byte of RAM.
+    pub fn span(&self) -> u64 {
+        self.layout.span()
+    }
+
+    /// The layout, for asking what is RAM.
+    pub fn layout(&self) -> &PhysicalLayout {
+        &self.layout
+    }
+
+    /// The ranges of RAM, in ascending order.
+    pub fn regions(&self) -> Vec<MemoryRegion> {
+        self.layout.regions()
+    }
+
+    /// The whole reserved host range, guards included: start and bytes.
+    pub fn reserved_range(&self) -> (*mut u8, usize) {
+        (self.reservation.start, self.reservation.bytes)
+    }
+
+    /// Host address of a physical page (address divided by 4096) if it is RAM.
+    #[inline]
+    pub fn host_page(&self, physical_page: u64) -> Option<*mut u8> {
+        if self.layout.is_ram_page(physical_page) {
+            // SAFETY: a page of RAM lies inside the mapping.
+            Some(unsafe { self.base.add((physical_page * PAGE_SIZE) as usize) })
+        } else {
+            None
+        }
+    }
+
+    /// Host address of `length` bytes at `address`, if all of them are RAM.
+    #[inline]
+    pub fn host_range(&self, address: PhysicalAddress, length: u64) -> Option<*mut u8> {
+        if length != 0 && self.layout.is_ram(address, length) {
+            // SAFETY: the range is RAM, which is contiguous inside the mapping.
+            Some(unsafe { self.base.add(address.0 as usize) })
+        } else {
+            None
+        }
+    }
+
+    /// Makes every byte zero again and gives the host its pages back.
+    ///
+    /// # Errors
+    /// The host's error; contents are then undefined.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        // SAFETY: plain system call on our descriptor. The mapping stays valid; the
+        // guest does not run while its RAM is borrowed here.
+        let result = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                0,
+                self.size as libc::off_t,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Copies RAM out. False, and nothing copied, unless every byte is RAM.
+    #[inline]
+    pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
+        if data.is_empty() {
+            return true;
+        }
+        let Some(source) = self.host_range(address, data.len() as u64) else {
+            return false;
+        };
+        // SAFETY: `source` has `data.len()` bytes; `data` is not guest RAM, of which
+        // no Rust reference exists.
+        unsafe { ptr::copy_nonoverlapping(source, data.as_mut_ptr(), data.len()) };
+        true
+    }
+
+    /// Copies into RAM. False, and nothing copied, unless every byte is RAM.
+    ///
+    /// Only [`crate::GuestMemory`] calls this: it also accounts for code.
+    #[inline]
+    pub(crate) fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
+        if data.is_empty() {
+            return true;
+        }
+        let Some(target) = self.host_range(address, data.len() as u64) else {
+            return false;
+        };
+        // SAFETY: `target` has `data.len()` bytes; `data` is not guest RAM, of which
+        // no Rust reference exists.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), target, data.len()) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_are_not_whole_pages_are_refused() {
+        for bytes in [0, 4095, 4097, MAX_RAM_BYTES + 4096] {
+            assert!(matches!(
+                GuestRam::new(bytes),
+                Err(MemoryError::InvalidSize(size)) if size == bytes
+            ));
+        }
+    }
+
+    #[test]
+    fn ram_is_flat_and_zeroed_and_keeps_what_is_written() {
+        let mut ram = GuestRam::new(2 << 20).unwrap();
+        let mut bytes = [1; 8];
+        assert!(ram.read(PhysicalAddress(0xf_fffc), &mut bytes));
+        assert_eq!(bytes, [0; 8]);
+        assert!(ram.write(PhysicalAddress(0xf_fffc), &[1, 2, 3, 4, 5, 6, 7, 8]));
+        let page = ram.host_page(0x100).unwrap();
+        // SAFETY: the page is mapped.
+        assert_eq!(unsafe { page.read() }, 5);
+        assert_eq!(page as usize - ram.base() as usize, 0x10_0000);
+    }
+
+    #[test]
+    fn accesses_outside_ram_do_nothing() {
+        let mut ram = GuestRam::new(2 << 20).unwrap();
+        let mut bytes = [7; 4];
+        for address in [0xa_0000, 0x9_fffe, 0x1f_fffd, 0xfee0_0000, u64::MAX - 1] {
+            assert!(!ram.read(PhysicalAddress(address), &mut bytes));
+            assert!(!ram.write(PhysicalAddress(address), &bytes));
+        }
+        assert_eq!(bytes, [7; 4]);
+    }
+
+    #[test]
+    fn memory_above_4_gib_follows_low_memory_in_the_file() {
+        let mut ram = GuestRam::new((3 << 30) + (1 << 20)).unwrap();
+        assert!(ram.write(PhysicalAddress(HIGH_RAM_START), b"high"));
+        let mut bytes = [0u8; 4];
+        // SAFETY: reads 4 bytes of the file into 4 bytes.
+        let count =
+            unsafe { libc::pread(ram.fd().as_raw_fd(), bytes.as_mut_ptr().cast(), 4, 3 << 30) };
+        assert_eq!((count, &bytes), (4, b"high"));
+        assert!(ram.host_page(0xc_0000).is_none());
+    }
+}

@@ -1,0 +1,277 @@
+//! What happens at each kind of exit: one function each.
+
+use crate::near;
+use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
+use iced_x86::{Instruction, Mnemonic};
+use tollgate_emulate::Outcome;
+use tollgate_engine::block::{BlockId, Site, SiteKind};
+use tollgate_engine::vector_registers;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::state::Activity;
+use tollgate_x86::{Cr0, Exception, Gpr, LinearAddress, Vector};
+
+/// The kind of exit that an emulated instruction counts as, and whether the mode word
+/// can be another one behind it.
+fn classify(instruction: &Instruction) -> (ExitKind, bool) {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        In | Insb | Insw | Insd => (ExitKind::PortIn, false),
+        Out | Outsb | Outsw | Outsd => (ExitKind::PortOut, false),
+        Cli => (ExitKind::Cli, false),
+        Sti => (ExitKind::Sti, false),
+        Pushf | Pushfd => (ExitKind::Pushf, false),
+        Popf | Popfd => (ExitKind::Popf, true),
+        Iret | Iretd => (ExitKind::Iret, true),
+        Int | Int1 | Int3 | Into => (ExitKind::SoftwareInterrupt, true),
+        Sysenter | Sysexit => (ExitKind::FastSystemCall, true),
+        Jmp | Call | Retf => (ExitKind::FarTransfer, true),
+        Lds | Les | Lss | Lfs | Lgs => (ExitKind::SegmentLoad, true),
+        Push => (ExitKind::SegmentLoad, false),
+        Pop => (ExitKind::SegmentLoad, true),
+        Mov if instruction.op0_register() == iced_x86::Register::CR3 => (ExitKind::Cr3Load, false),
+        Mov if instruction.op0_register().is_cr() => (ExitKind::ControlRegister, true),
+        Mov if instruction.op0_register().is_segment_register() => (ExitKind::SegmentLoad, true),
+        Mov => (ExitKind::ControlRegister, false),
+        Clts | Lmsw => (ExitKind::ControlRegister, true),
+        Smsw => (ExitKind::ControlRegister, false),
+        Invlpg | Invpcid => (ExitKind::Invlpg, false),
+        Rdmsr => (ExitKind::Msr, false),
+        Wrmsr => (ExitKind::Msr, true),
+        Cpuid => (ExitKind::Cpuid, false),
+        Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
+        Hlt => (ExitKind::Halt, false),
+        Movsb | Movsw | Movsd | Stosb | Stosw | Stosd | Lodsb | Lodsw | Lodsd | Scasb | Scasw | Scasd | Cmpsb
+        | Cmpsw | Cmpsd => (ExitKind::StringInstruction, false),
+        Fxsave | Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave | Xsaveopt | Xrstor => {
+            (ExitKind::VectorImage, false)
+        }
+        _ => (ExitKind::OtherInstruction, true),
+    }
+}
+
+/// The instruction may have written the save area of the vector registers.
+fn writes_vector_area(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xrstor | Vgatherdps | Vgatherdpd
+            | Vgatherqps | Vgatherqpd | Vpgatherdd | Vpgatherdq | Vpgatherqd | Vpgatherqq | Vmaskmovps
+            | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Maskmovq | Maskmovdqu | Vmaskmovdqu | Xsetbv
+    )
+}
+
+impl<P: Platform> Vcpu<P> {
+    fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
+        if by != 0 {
+            let narrow = self.engine.has_narrow_stack(block);
+            let esp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
+            *esp = adjust_stack_pointer(*esp, by, narrow);
+        }
+    }
+
+    /// An exit through a block's site.
+    pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
+        let Some((block, index, site)) = self.engine.site(packed) else {
+            unreachable!("exits name sites of live blocks: nothing was dropped since");
+        };
+        self.context.gather_flags();
+        self.context.cpu.rip = u64::from(site.eip);
+        if site.kind != SiteKind::Indirect {
+            self.set_stack_pointer(block, site.esp);
+        }
+        match site.kind {
+            SiteKind::Link(_) => self.link_exit(block, index),
+            SiteKind::Indirect => self.indirect_exit(block, &site),
+            SiteKind::Memory { size, write } => self.memory_exit(block, &site, size, write),
+            SiteKind::Slow => {
+                self.counts.count(ExitKind::SlowAccess);
+                self.slow_exit(block, &site)
+            }
+            SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
+            SiteKind::VectorLoad => {
+                self.counts.count(ExitKind::VectorLoad);
+                self.resume_at(block, site.retry, site.esp, true);
+                Ok(())
+            }
+            SiteKind::Continue => self.completed(),
+            SiteKind::Fault(vector) => self.raise(Exception::new(vector)),
+        }
+    }
+
+    /// Goes on inside a block, unless something intervenes.
+    pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
+        if offset != 0 {
+            let generation = self.engine.generation();
+            self.resume = Some(Resume { block, offset, esp, generation, vectors });
+        }
+    }
+
+    fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
+        self.counts.count(ExitKind::LinkMiss);
+        self.link = PendingLink::From { block, site, generation: self.engine.generation() };
+        self.completed()
+    }
+
+    fn indirect_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
+        let target = self.context.exit_value as u32;
+        if target > self.context.cpu.cs().limit {
+            // The branch itself faults: undo it.
+            self.set_stack_pointer(block, site.esp);
+            return self.raise(Exception::general_protection(0));
+        }
+        self.counts.count(ExitKind::IndirectMiss);
+        self.context.cpu.rip = u64::from(target);
+        self.link = PendingLink::Indirect;
+        self.completed()
+    }
+
+    fn memory_exit(&mut self, block: BlockId, site: &Site, size: u8, write: bool) -> Result<(), VcpuStop> {
+        let linear = LinearAddress(self.context.exit_value & 0xffff_ffff);
+        let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        let kind = if write { AccessKind::Write } else { AccessKind::Read };
+        let vectors = self.context.vectors_were_live != 0;
+        match self.view.make_inline(&self.context.cpu, linear, u32::from(size), kind, privilege) {
+            Ok(true) => {
+                self.counts.count(if write { ExitKind::TlbMissWrite } else { ExitKind::TlbMissRead });
+                self.resume_at(block, site.retry, site.esp, vectors);
+                Ok(())
+            }
+            Ok(false) => self.slow_exit(block, site),
+            Err(exception) => self.raise(exception),
+        }
+    }
+
+    /// Runs the site's instruction out of line.
+    fn slow_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
+        let vectors = self.context.vectors_were_live != 0;
+        let generation = self.engine.generation();
+        let before = self.context.cpu.rip;
+        let completed = self.slow_step()?;
+        if !completed {
+            return Ok(());
+        }
+        // Fell through to the next instruction, and the block still stands?
+        let fell_through = site.after != 0 && self.context.cpu.rip != before;
+        if fell_through && generation == self.engine.generation() && !self.mode_changed {
+            self.resume_at(block, site.after, site.after_esp, vectors);
+        }
+        self.completed()
+    }
+
+    fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
+        let Some(instruction) =
+            self.engine.block(block).and_then(|block| block.helpers.get(helper as usize).copied())
+        else {
+            unreachable!("helper sites name instructions of their block");
+        };
+        let falls_through = self.emulate(&instruction)?;
+        if falls_through && !self.mode_changed {
+            self.resume_at(block, site.after, site.after_esp, false);
+        }
+        Ok(())
+    }
+
+    /// Executes an instruction in the monitor, or raises its exception. True: control
+    /// goes on behind it.
+    pub(crate) fn emulate(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
+        let (kind, changes_mode) = classify(instruction);
+        self.counts.count(kind);
+        let (state, mut surroundings) = self.parts();
+        let result = match near::execute(state, &mut surroundings, instruction) {
+            Ok(None) => tollgate_emulate::execute(state, &mut surroundings, instruction),
+            Ok(Some(outcome)) => Ok(outcome),
+            Err(exception) => Err(exception),
+        };
+        let touched_device = surroundings.touched_device;
+        if writes_vector_area(instruction.mnemonic()) {
+            vector_registers::sanitize(&mut self.context.cpu.vector);
+        }
+        self.context.scatter_flags();
+        self.mode_changed |= changes_mode;
+        if touched_device {
+            self.arm_timer();
+        }
+        match result {
+            Ok(Outcome::Next) => {
+                self.completed()?;
+                Ok(true)
+            }
+            Ok(Outcome::Jumped) => {
+                self.completed()?;
+                Ok(false)
+            }
+            Ok(Outcome::Halted) => {
+                self.context.cpu.activity = Activity::Halted;
+                self.completed()?;
+                Ok(false)
+            }
+            Ok(Outcome::Repeat) => Ok(false),
+            Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
+            Err(exception) => {
+                self.raise(exception)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// A signal took the guest out: a request to leave, or a host fault.
+    pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
+        let signal = self.context.signal;
+        self.context.gather_flags();
+        self.context.cpu.rip = u64::from(signal.eip);
+        self.set_stack_pointer(BlockId(self.context.exit_value as u32), signal.esp);
+        if signal.signal == 0 {
+            self.counts.count(ExitKind::Interrupted);
+            return Ok(());
+        }
+        self.counts.count(ExitKind::HostFault);
+        let exception = self.host_fault_exception();
+        match exception {
+            Some(exception) => self.raise(exception),
+            None => Err(VcpuStop::NotImplemented(format!(
+                "guest code caused host signal {} (code {}, address {:#x}) that no guest fault explains\n{}",
+                signal.signal,
+                signal.code,
+                signal.address,
+                self.dump()
+            ))),
+        }
+    }
+
+    /// As [`Vcpu::host_fault_exception`], with a last resort.
+    pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
+        self.host_fault_exception().or(Some(Exception::general_protection(0)))
+    }
+
+    /// The guest exception behind a host fault in copied code.
+    fn host_fault_exception(&mut self) -> Option<Exception> {
+        const FPE_INTDIV: i32 = 1;
+        let signal = self.context.signal;
+        match signal.signal {
+            libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
+            libc::SIGFPE => {
+                let mxcsr = &self.context.cpu.vector.0[24..28];
+                let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
+                // x87 exceptions set the summary bit of the status word.
+                if self.context.cpu.vector.0[2] & 0x80 != 0 {
+                    if !self.context.cpu.cr0().contains(Cr0::NE) {
+                        self.platform.signal_fpu_error();
+                    }
+                    return Some(Exception::new(Vector::FloatingPoint));
+                }
+                let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
+                if unmasked != 0 && !self.context.cpu.cr4().contains(tollgate_x86::Cr4::OSXMMEXCPT) {
+                    return Some(Exception::invalid_opcode());
+                }
+                Some(Exception::new(Vector::SimdFloatingPoint))
+            }
+            // Copied code reaches memory through checks only; what is left is the
+            // alignment that SSE instructions demand (SDM volume 1, 11.8.2.1).
+            libc::SIGSEGV if signal.address == 0 => Some(Exception::general_protection(0)),
+            libc::SIGILL => Some(Exception::invalid_opcode()),
+            _ => None,
+        }
+    }
+}

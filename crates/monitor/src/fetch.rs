@@ -1,0 +1,136 @@
+//! Instruction fetch: from CS:EIP to the physical place of the bytes.
+
+use crate::guest_view::GuestView;
+use tollgate_engine::engine::Place;
+use tollgate_engine::links::Dependence;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{CpuState, Exception, LinearAddress};
+
+const ENTRIES: usize = 1024;
+
+#[derive(Clone, Copy)]
+struct Cached {
+    /// Linear page and privilege; `u64::MAX`: empty.
+    tag: u64,
+    physical_page: u64,
+    global: bool,
+    large: bool,
+}
+
+const EMPTY: Cached = Cached { tag: u64::MAX, physical_page: 0, global: false, large: false };
+
+/// Where pages of code lie: a small direct-mapped cache of fetch translations, with
+/// the lifetime of TLB entries.
+pub struct FetchCache {
+    entries: Box<[Cached; ENTRIES]>,
+}
+
+impl Default for FetchCache {
+    fn default() -> Self {
+        Self { entries: Box::new([EMPTY; ENTRIES]) }
+    }
+}
+
+impl FetchCache {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+    }
+
+    /// Forgets all but global pages.
+    pub fn clear_local(&mut self) {
+        for entry in self.entries.iter_mut().filter(|entry| !entry.global) {
+            *entry = EMPTY;
+        }
+    }
+
+    /// Forgets one page and whatever came from the same large page.
+    pub fn clear_page(&mut self, page: u64) {
+        for entry in self.entries.iter_mut() {
+            let own = entry.tag >> 1;
+            if entry.tag != u64::MAX && (own == page || (entry.large && own >> 10 == page >> 10)) {
+                *entry = EMPTY;
+            }
+        }
+    }
+
+    fn page(
+        &mut self,
+        view: &mut GuestView,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> Result<Cached, Exception> {
+        let page = linear.page();
+        let tag = page << 1 | u64::from(privilege == Privilege::User);
+        let slot = &mut self.entries[tag as usize % ENTRIES];
+        if slot.tag == tag {
+            return Ok(*slot);
+        }
+        let found = view.walk(state, linear, AccessKind::Fetch, privilege)?;
+        *slot = Cached {
+            tag,
+            physical_page: found.physical.page(),
+            global: found.global,
+            large: found.page_size > PAGE_SIZE,
+        };
+        Ok(*slot)
+    }
+
+    /// The place of the instruction at CS:`eip`. With `with_next` the following page is
+    /// looked up too.
+    ///
+    /// # Errors
+    /// #GP(0) beyond the limit, or the page fault.
+    pub fn place(
+        &mut self,
+        view: &mut GuestView,
+        state: &CpuState,
+        eip: u32,
+        with_next: bool,
+    ) -> Result<Place, Exception> {
+        let cs = state.cs();
+        if eip > cs.limit {
+            return Err(Exception::general_protection(0));
+        }
+        let linear = (cs.base as u32).wrapping_add(eip);
+        let privilege = Privilege::of_cpl(state.cpl());
+        let address = LinearAddress(u64::from(linear));
+        let page = self.page(view, state, address, privilege)?;
+        let next_page = if with_next {
+            let next = LinearAddress((address.page_base().0 + PAGE_SIZE) & 0xffff_ffff);
+            Some(self.page(view, state, next, privilege)?.physical_page)
+        } else {
+            None
+        };
+        Ok(Place {
+            physical: page.physical_page << 12 | address.page_offset(),
+            next_page,
+            eip,
+            linear,
+        })
+    }
+
+    /// What links to code at `linear` depend on; the pages must have been looked up.
+    pub fn dependence(
+        &mut self,
+        view: &mut GuestView,
+        state: &CpuState,
+        linear: u32,
+        straddles: bool,
+    ) -> Option<Dependence> {
+        let privilege = Privilege::of_cpl(state.cpl());
+        let first = self.page(view, state, LinearAddress(u64::from(linear)), privilege).ok()?;
+        let page = linear >> 12;
+        let mut dependence = Dependence { page, last_page: page, global: first.global, large: first.large };
+        if straddles {
+            let next = page.wrapping_add(1) & 0xf_ffff;
+            let second = self.page(view, state, LinearAddress(u64::from(next) << 12), privilege).ok()?;
+            dependence.last_page = next;
+            dependence.global &= second.global;
+            dependence.large |= second.large;
+        }
+        Some(dependence)
+    }
+}

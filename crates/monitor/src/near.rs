@@ -1,0 +1,188 @@
+//! Near branches, stack and move instructions done out of line.
+//!
+//! The translator emits all of these inline. They come here when an inline form
+//! cannot serve: a segment with unusual rights, an access that straddles pages which
+//! do not lie side by side, a device behind the stack.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use tollgate_emulate::Outcome;
+use tollgate_emulate::operand::{
+    SegmentedAddress, code_mask, memory_address, next_rip, operand_size, read_operand, read_register, read_value,
+    segment_register, write_operand,
+};
+use tollgate_emulate::stack_access::Stack;
+use tollgate_platform::Environment;
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
+
+fn width(instruction: &Instruction) -> u32 {
+    match instruction.code() {
+        Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 | Code::Leavew => 2,
+        Code::Jmp_rel8_16 | Code::Jmp_rel16 => 2,
+        _ if instruction.stack_pointer_increment().unsigned_abs() == 2 => 2,
+        _ => 4,
+    }
+}
+
+fn branch_target(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<u64, Exception> {
+    let target = match instruction.op0_kind() {
+        OpKind::NearBranch16 | OpKind::NearBranch32 => instruction.near_branch_target(),
+        _ => read_operand(state, environment, instruction, 0)?,
+    };
+    check_target(state, target)
+}
+
+fn check_target(state: &CpuState, target: u64) -> Result<u64, Exception> {
+    if target > u64::from(state.cs().limit) {
+        return Err(Exception::general_protection(0));
+    }
+    Ok(target)
+}
+
+/// Executes the instruction if it is one of this file's; `None` if not.
+///
+/// # Errors
+/// The exception, with `state` unchanged.
+pub fn execute(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Option<Outcome>, Exception> {
+    let next = next_rip(state, instruction);
+    let size = width(instruction);
+    match instruction.mnemonic() {
+        Mnemonic::Push => {
+            let value = match instruction.op0_kind() {
+                OpKind::Register => read_register(state, instruction.op0_register()),
+                OpKind::Memory => read_operand(state, environment, instruction, 0)?,
+                _ => instruction.immediate(0),
+            };
+            let mut stack = Stack::current(state);
+            stack.push(state, environment, size, value as u32)?;
+            stack.commit(state);
+        }
+        Mnemonic::Pop => pop(state, environment, instruction, size)?,
+        Mnemonic::Leave => {
+            let mut stack = Stack::current(state);
+            let frame = state.register(Gpr::Rbp);
+            stack.pointer = if state.ss().is_big() {
+                frame & 0xffff_ffff
+            } else {
+                (stack.pointer & !0xffff) | (frame & 0xffff)
+            };
+            let value = stack.pop(state, environment, size)?;
+            stack.commit(state);
+            let name = if size == 2 { Register::BP } else { Register::EBP };
+            tollgate_emulate::operand::write_register(state, name, u64::from(value));
+        }
+        Mnemonic::Call => {
+            let target = branch_target(state, environment, instruction)?;
+            let mut stack = Stack::current(state);
+            stack.push(state, environment, size, next as u32)?;
+            stack.commit(state);
+            state.rip = target;
+            return Ok(Some(Outcome::Jumped));
+        }
+        Mnemonic::Jmp => {
+            state.rip = branch_target(state, environment, instruction)?;
+            return Ok(Some(Outcome::Jumped));
+        }
+        Mnemonic::Ret => {
+            let mut stack = Stack::current(state);
+            let target = u64::from(stack.pop(state, environment, size)?);
+            let target = check_target(state, target)?;
+            if instruction.op_count() == 1 {
+                stack.advance(i64::from(instruction.immediate16()));
+            }
+            stack.commit(state);
+            state.rip = target;
+            return Ok(Some(Outcome::Jumped));
+        }
+        Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne => {
+            // Comes here only with a target beyond the limit: fault if taken.
+            return loop_out_of_line(state, instruction, next).map(Some);
+        }
+        Mnemonic::Xlatb => {
+            let wide = instruction.memory_base() != Register::BX;
+            let base = state.register(Gpr::Rbx);
+            let offset = base.wrapping_add(state.register(Gpr::Rax) & 0xff);
+            let offset = offset & if wide { 0xffff_ffff } else { 0xffff };
+            let segment = segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
+            let value = read_value(state, environment, SegmentedAddress { segment, offset }, 1)?;
+            tollgate_emulate::operand::write_register(state, Register::AL, value);
+        }
+        Mnemonic::Salc => {
+            let value = if state.flags().contains(Flags::CF) { 0xff } else { 0 };
+            tollgate_emulate::operand::write_register(state, Register::AL, value);
+        }
+        Mnemonic::Mov if is_moffs(instruction.code()) => {
+            let value = read_operand(state, environment, instruction, 1)?;
+            write_operand(state, environment, instruction, 0, value)?;
+        }
+        _ => return Ok(None),
+    }
+    state.rip = next;
+    Ok(Some(Outcome::Next))
+}
+
+fn is_moffs(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Mov_AL_moffs8
+            | Code::Mov_AX_moffs16
+            | Code::Mov_EAX_moffs32
+            | Code::Mov_moffs8_AL
+            | Code::Mov_moffs16_AX
+            | Code::Mov_moffs32_EAX
+    )
+}
+
+fn pop(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    size: u32,
+) -> Result<(), Exception> {
+    let before = state.register(Gpr::Rsp);
+    let mut stack = Stack::current(state);
+    let value = u64::from(stack.pop(state, environment, size)?);
+    stack.commit(state);
+    if instruction.op0_kind() == OpKind::Register {
+        tollgate_emulate::operand::write_register(state, instruction.op0_register(), value);
+        return Ok(());
+    }
+    // The operand's address is formed with the incremented stack pointer.
+    let address = memory_address(state, instruction);
+    let bytes = operand_size(instruction, 0);
+    let result = tollgate_emulate::operand::write_value(state, environment, address, bytes, value);
+    if result.is_err() {
+        state.gpr[Gpr::Rsp as usize] = before;
+    }
+    result
+}
+
+fn loop_out_of_line(state: &mut CpuState, instruction: &Instruction, next: u64) -> Result<Outcome, Exception> {
+    let narrow = matches!(instruction.op_code().address_size(), 16);
+    let name = if narrow { Register::CX } else { Register::ECX };
+    let mask = if narrow { 0xffff } else { 0xffff_ffff };
+    let count = read_register(state, name).wrapping_sub(1) & mask;
+    let zero = state.flags().contains(Flags::ZF);
+    let taken = count != 0
+        && match instruction.mnemonic() {
+            Mnemonic::Loope => zero,
+            Mnemonic::Loopne => !zero,
+            _ => true,
+        };
+    if taken {
+        let target = check_target(state, instruction.near_branch_target() & code_mask(state).max(0xffff_ffff))?;
+        tollgate_emulate::operand::write_register(state, name, count);
+        state.rip = target;
+        return Ok(Outcome::Jumped);
+    }
+    tollgate_emulate::operand::write_register(state, name, count);
+    state.rip = next;
+    Ok(Outcome::Next)
+}

@@ -1,0 +1,16 @@
+//! Copies between the monitor and guest RAM that the software TLB has resolved.
+
+/// Copies out of guest RAM. `host` must come from the guest view and `data` must not
+/// reach past the page.
+pub fn copy_from(host: *mut u8, data: &mut [u8]) {
+    // SAFETY: the guest view hands out addresses inside the flat mapping of guest RAM,
+    // which lives as long as the VM; callers stay inside the page. Guest memory is
+    // shared with nobody but the vCPU's own thread, which is here.
+    unsafe { std::ptr::copy_nonoverlapping(host, data.as_mut_ptr(), data.len()) };
+}
+
+/// Copies into guest RAM, under the same conditions.
+pub fn copy_to(host: *mut u8, data: &[u8]) {
+    // SAFETY: as in `copy_from`; the page holds no translated code.
+    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), host, data.len()) };
+}

@@ -1,0 +1,220 @@
+//! One instruction run alone, with all checks and each device access made exactly once.
+//!
+//! An instruction that the translator copies is not emulated here: its memory operand
+//! is read into the bounce buffer, the guest's own instruction runs once with the
+//! buffer as its operand, and the buffer is written back. All pages are checked before
+//! the first byte moves.
+
+use crate::guest_view::Target;
+use crate::near;
+use crate::vcpu::{Vcpu, VcpuStop};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use std::sync::atomic::Ordering;
+use tollgate_emulate::operand::{linear_address, memory_address};
+use tollgate_engine::allow_list::{Treatment, treatment};
+use tollgate_engine::block::SiteKind;
+use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::translate::copy::{MemoryUse, memory_use};
+use tollgate_exits::ExitKind;
+use tollgate_platform::{Environment, Platform};
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{Exception, LinearAddress, PhysicalAddress};
+
+/// Offset of operands in the bounce buffer; the low six bits are the linear address's.
+const BOUNCE_START: usize = 64;
+/// Largest operand that is bounced.
+const MAX_OPERAND: usize = 64;
+
+/// How a single instruction ended.
+enum Ended {
+    Completed,
+    /// Raised this exception; nothing was done.
+    Faulted(Exception),
+}
+
+impl<P: Platform> Vcpu<P> {
+    /// Runs the instruction at CS:EIP out of line. False: an exception was raised.
+    pub(crate) fn slow_step(&mut self) -> Result<bool, VcpuStop> {
+        self.resume = None;
+        let instruction = match self.decode_current() {
+            Ok(instruction) => instruction,
+            Err(exception) => return self.raise(exception).map(|()| false),
+        };
+        let (state, mut surroundings) = self.parts();
+        let near = near::execute(state, &mut surroundings, &instruction);
+        let touched_device = surroundings.touched_device;
+        if touched_device {
+            self.arm_timer();
+        }
+        match near {
+            Ok(Some(_)) => return Ok(true),
+            Ok(None) => {}
+            Err(exception) => return self.raise(exception).map(|()| false),
+        }
+        let mode = *self.engine.mode(self.mode);
+        let copied = matches!(
+            treatment(&instruction, &mode, &self.features),
+            Treatment::Copy | Treatment::CopyVector
+        );
+        let memory = memory_use(&mut self.info, &instruction).filter(|use_| use_.size as usize <= MAX_OPERAND);
+        match memory {
+            Some(memory) if copied => match self.bounce(&instruction, memory)? {
+                Ended::Completed => Ok(true),
+                Ended::Faulted(exception) => self.raise(exception).map(|()| false),
+            },
+            _ => {
+                // Emulated instructions come here only as string instructions that the
+                // translator could not inline.
+                let rip = self.context.cpu.rip;
+                self.emulate(&instruction)?;
+                Ok(self.context.cpu.rip != rip)
+            }
+        }
+    }
+
+    /// Fetches and decodes the instruction at CS:EIP.
+    pub(crate) fn decode_current(&mut self) -> Result<Instruction, Exception> {
+        let eip = self.context.cpu.rip as u32;
+        let place = self.fetch.place(&mut self.view, &self.context.cpu, eip, false)?;
+        let mut bytes = [0xff; 32];
+        let in_page = (4096 - place.physical % 4096).min(16) as usize;
+        self.view.memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
+        let bitness = self.engine.mode(self.mode).bitness();
+        let decode = |bytes: &[u8]| {
+            Decoder::with_ip(bitness, bytes, u64::from(eip), DecoderOptions::NONE).decode()
+        };
+        let instruction = decode(&bytes[..in_page]);
+        if !instruction.is_invalid() || in_page >= 15 {
+            return Ok(instruction);
+        }
+        let place = self.fetch.place(&mut self.view, &self.context.cpu, eip, true)?;
+        if let Some(next) = place.next_page {
+            self.view.memory.read(PhysicalAddress(next << 12), &mut bytes[in_page..in_page + 16]);
+        }
+        Ok(decode(&bytes[..in_page + 16]))
+    }
+
+    fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
+        let size = memory.size as usize;
+        let kind = if memory.write { AccessKind::Write } else { AccessKind::Read };
+        let address = memory_address(&self.context.cpu, instruction);
+        if memory.read
+            && memory.write
+            && let Err(exception) = linear_address(&self.context.cpu, address, memory.size, AccessKind::Read)
+        {
+            return Ok(Ended::Faulted(exception));
+        }
+        let linear = match linear_address(&self.context.cpu, address, memory.size, kind) {
+            Ok(linear) => linear,
+            Err(exception) => return Ok(Ended::Faulted(exception)),
+        };
+        let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        match self.view.resolve(&self.context.cpu, linear, kind, privilege) {
+            Err(exception) => return Ok(Ended::Faulted(exception)),
+            Ok(Target::Device(_)) if !memory.write => self.counts.count(ExitKind::MmioRead),
+            Ok(Target::Device(_)) => self.counts.count(ExitKind::MmioWrite),
+            Ok(Target::Code(_)) => self.counts.count(ExitKind::CodeWrite),
+            Ok(Target::Ram(_)) => self.counts.count(ExitKind::SlowAccess),
+        }
+        let start = BOUNCE_START + (linear.0 % 64) as usize;
+        let mut data = [0; MAX_OPERAND];
+        if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
+            return Ok(Ended::Faulted(exception));
+        }
+        self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
+        self.context.bounce_pointer = self.context.bounce.0.as_ptr() as u64 + start as u64;
+        if let Some(exception) = self.run_bounced()? {
+            return Ok(Ended::Faulted(exception));
+        }
+        if memory.write {
+            data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
+            let (state, mut surroundings) = self.parts();
+            // Checked above: nothing has changed the translations since.
+            let _ = surroundings.write(state, linear, &data[..size], privilege);
+        }
+        self.arm_timer();
+        Ok(Ended::Completed)
+    }
+
+    fn check_and_read(
+        &mut self,
+        linear: LinearAddress,
+        data: &mut [u8],
+        memory: MemoryUse,
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        let (state, mut surroundings) = self.parts();
+        if memory.write {
+            surroundings.probe_write(state, linear, data.len() as u32, privilege)?;
+        }
+        if memory.read {
+            surroundings.read(state, linear, data, privilege)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the current instruction once on the bounce buffer, come what may: its
+    /// operand has been read, so it cannot be put off.
+    fn run_bounced(&mut self) -> Result<Option<Exception>, VcpuStop> {
+        let mode = self.engine.mode(self.mode).bounce();
+        let mode = self.engine.intern(mode, &mut self.view.memory);
+        // Interning may have emptied the engine; the current mode comes back at once.
+        if mode.0 == 0 {
+            self.mode_changed = true;
+        }
+        let eip = self.context.cpu.rip;
+        let Some(block) = self.find_block(mode)? else { return Ok(None) };
+        let mut offset = 0;
+        let mut requested = false;
+        loop {
+            let Some(target) = self.engine.address(block, offset) else { return Ok(None) };
+            requested |= self.pending().swap(0, Ordering::SeqCst) != 0;
+            self.enter_raw(target, block, 0);
+            match self.context.exit_site {
+                SITE_NONE => continue,
+                SITE_SIGNAL => {
+                    self.context.gather_flags();
+                    if self.context.signal.signal != 0 {
+                        self.restore_request(requested);
+                        self.counts.count(ExitKind::HostFault);
+                        self.context.cpu.rip = eip;
+                        return Ok(self.fault_of_bounced());
+                    }
+                    requested = true;
+                    if u64::from(self.context.signal.eip) != eip {
+                        self.context.cpu.rip = u64::from(self.context.signal.eip);
+                        break;
+                    }
+                    if self.context.vectors_were_live != 0 {
+                        self.context.load_vectors = 1;
+                    }
+                }
+                packed => {
+                    self.context.gather_flags();
+                    match self.engine.site(packed).map(|(_, _, site)| site) {
+                        Some(site) if site.kind == SiteKind::VectorLoad => {
+                            self.context.load_vectors = 1;
+                            offset = site.retry;
+                        }
+                        Some(site) if site.kind == SiteKind::Continue => {
+                            self.context.cpu.rip = u64::from(site.eip);
+                            break;
+                        }
+                        _ => {
+                            self.restore_request(requested);
+                            return Ok(Some(Exception::invalid_opcode()));
+                        }
+                    }
+                }
+            }
+        }
+        self.restore_request(requested);
+        Ok(None)
+    }
+
+    fn restore_request(&mut self, requested: bool) {
+        if requested {
+            self.pending().store(1, Ordering::SeqCst);
+        }
+    }
+}

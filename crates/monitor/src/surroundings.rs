@@ -1,0 +1,195 @@
+//! What emulated instructions reach: the [`Environment`] of a running vCPU.
+
+use crate::guest_view::{GuestView, Target};
+use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_engine::Engine;
+use tollgate_platform::{Environment, Platform, TranslationChange};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
+
+/// Longest access that emulated instructions make in one piece.
+const MAX_PIECES: usize = 3;
+
+/// Borrowed parts of a vCPU, for the time of one emulated instruction.
+pub struct Surroundings<'a> {
+    /// Memory.
+    pub view: &'a mut GuestView,
+    /// The machine.
+    pub platform: &'a mut dyn Platform,
+    /// Translations to forget before guest code runs again.
+    pub changes: &'a mut Vec<TranslationChange>,
+    /// Somebody wants the vCPU's attention.
+    pub pending: &'a AtomicU32,
+    /// To tell guest addresses of x87 instructions.
+    pub engine: &'a Engine,
+    /// A device was accessed.
+    pub touched_device: bool,
+}
+
+impl Surroundings<'_> {
+    /// Resolves every page of a range, before anything is moved.
+    fn pieces(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        size: usize,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Vec<(Target, usize)>, Exception> {
+        let mut pieces = Vec::with_capacity(MAX_PIECES);
+        let mut done = 0;
+        while done < size {
+            let at = LinearAddress((address.0.wrapping_add(done as u64)) & 0xffff_ffff);
+            let length = (size - done).min((PAGE_SIZE - at.page_offset()) as usize);
+            pieces.push((self.view.resolve(state, at, kind, privilege)?, length));
+            done += length;
+        }
+        Ok(pieces)
+    }
+
+    fn one_piece(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        size: usize,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Option<Target>, Exception> {
+        if address.page_offset() as usize + size > PAGE_SIZE as usize {
+            return Ok(None);
+        }
+        self.view.resolve(state, address, kind, privilege).map(Some)
+    }
+
+    fn read_piece(&mut self, target: Target, data: &mut [u8]) {
+        match target {
+            Target::Ram(host) => crate::raw::copy_from(host, data),
+            Target::Code(physical) => {
+                self.view.memory.read(physical, data);
+            }
+            Target::Device(physical) => {
+                self.touched_device = true;
+                self.platform.memory_read(physical, data);
+            }
+        }
+    }
+
+    fn write_piece(&mut self, target: Target, data: &[u8]) {
+        match target {
+            Target::Ram(host) => crate::raw::copy_to(host, data),
+            Target::Code(physical) => {
+                self.view.memory.write(physical, data);
+            }
+            Target::Device(physical) => {
+                self.touched_device = true;
+                self.platform.memory_write(physical, data);
+            }
+        }
+    }
+}
+
+impl Environment for Surroundings<'_> {
+    fn platform(&mut self) -> &mut dyn Platform {
+        self.touched_device = true;
+        self.platform
+    }
+
+    fn read(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        data: &mut [u8],
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        if let Some(target) = self.one_piece(state, address, data.len(), AccessKind::Read, privilege)? {
+            self.read_piece(target, data);
+            return Ok(());
+        }
+        let mut rest = data;
+        for (target, length) in self.pieces(state, address, rest.len(), AccessKind::Read, privilege)? {
+            let (piece, tail) = rest.split_at_mut(length);
+            self.read_piece(target, piece);
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        data: &[u8],
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        if let Some(target) = self.one_piece(state, address, data.len(), AccessKind::Write, privilege)? {
+            self.write_piece(target, data);
+            return Ok(());
+        }
+        let mut rest = data;
+        for (target, length) in self.pieces(state, address, rest.len(), AccessKind::Write, privilege)? {
+            let (piece, tail) = rest.split_at(length);
+            self.write_piece(target, piece);
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn probe_write(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        size: u32,
+        privilege: Privilege,
+    ) -> Result<(), Exception> {
+        self.pieces(state, address, size as usize, AccessKind::Write, privilege).map(|_| ())
+    }
+
+    fn ram(
+        &mut self,
+        state: &CpuState,
+        address: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> Result<Option<(*mut u8, u32)>, Exception> {
+        let room = (PAGE_SIZE - address.page_offset()) as u32;
+        Ok(match self.view.resolve(state, address, kind, privilege)? {
+            Target::Ram(host) => Some((host, room)),
+            Target::Code(_) | Target::Device(_) => None,
+        })
+    }
+
+    fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64 {
+        self.view.memory.read_u64(address)
+    }
+
+    fn translations_changed(&mut self, change: TranslationChange) {
+        // A change of everything makes all that came before it superfluous.
+        if change == TranslationChange::Everything {
+            self.changes.clear();
+        }
+        self.changes.push(change);
+    }
+
+    fn sync_vector_state(&mut self, state: &mut CpuState) {
+        // Registers were saved on the way out. The x87 instruction pointer is a host
+        // address if the instruction ran in the code cache; the operand pointer then
+        // is one too and cannot be translated back.
+        let area = &mut state.vector.0;
+        let fip = u32::from_le_bytes([area[8], area[9], area[10], area[11]]);
+        let range = self.engine.code_range();
+        let offset = fip.wrapping_sub(range.start as u32);
+        if u64::from(offset) >= range.end - range.start {
+            return;
+        }
+        let eip = self.engine.guest_position(range.start + u64::from(offset)).map_or(0, |p| p.eip);
+        let selector = state.segments[tollgate_x86::SegmentRegister::Cs as usize].selector.0;
+        area[8..12].copy_from_slice(&eip.to_le_bytes());
+        area[12..14].copy_from_slice(&selector.to_le_bytes());
+        area[16..22].fill(0);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,173 @@
+//! Small flat 32-bit programs run by a vCPU with almost no machine around it.
+
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+
+/// A machine that stops when the guest writes port F4h and remembers port E9h.
+#[derive(Default)]
+struct Bench {
+    stop: Option<StopRequest>,
+    written: Vec<u8>,
+    device_reads: u32,
+}
+
+impl Platform for Bench {
+    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
+        0xff
+    }
+    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
+        match port {
+            0xf4 => self.stop = Some(StopRequest::DebugExit(value as u8)),
+            0xe9 => self.written.push(value as u8),
+            _ => {}
+        }
+    }
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        self.device_reads += 1;
+        data.fill(0x5a);
+    }
+    fn memory_write(&mut self, _address: PhysicalAddress, data: &[u8]) {
+        self.written.extend_from_slice(data);
+    }
+    fn msr_read(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
+        None
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        false
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        None
+    }
+    fn take_nmi(&mut self) -> bool {
+        false
+    }
+    fn now(&self) -> GuestTime {
+        GuestTime(0)
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        None
+    }
+    fn advance(&mut self) {}
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.stop.take()
+    }
+    fn signal_fpu_error(&mut self) {}
+}
+
+fn flat_state(entry: u64) -> CpuState {
+    let mut state = CpuState::at_reset();
+    state.cr0 |= 1;
+    state.rip = entry;
+    let data = Segment {
+        base: 0,
+        limit: u32::MAX,
+        selector: Selector(0x18),
+        attributes: Attributes::from_bits_retain(0xc093),
+    };
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = data;
+    }
+    *state.segment_mut(SegmentRegister::Cs) =
+        Segment { selector: Selector(0x10), attributes: Attributes::from_bits_retain(0xc09b), ..data };
+    state.gpr[4] = 0x8000;
+    state
+}
+
+/// Runs code at 64 KiB until it writes port F4h.
+fn run(code: &[u8]) -> Vcpu<Bench> {
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    memory.write(PhysicalAddress(0x10000), code);
+    let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))), "{stop:?}\n{}", vcpu.dump());
+    vcpu
+}
+
+const EXIT: &[u8] = &[0xe6, 0xf4]; // out 0xf4, al
+
+fn program(code: &[u8]) -> Vec<u8> {
+    [code, EXIT].concat()
+}
+
+#[test]
+fn immediate_moves_reach_the_registers() {
+    let vcpu = run(&program(&[0xb8, 1, 2, 3, 4, 0xbb, 5, 0, 0, 0]));
+    assert_eq!(vcpu.state().gpr[0], 0x0403_0201);
+    assert_eq!(vcpu.state().gpr[3], 5);
+}
+
+#[test]
+fn memory_is_written_and_read_back() {
+    // mov ebx, 0x20000; mov dword [ebx+4], 0x12345678; mov eax, [ebx+4]; mov cl, [ebx+5]
+    let vcpu = run(&program(&[
+        0xbb, 0, 0, 2, 0, 0xc7, 0x43, 4, 0x78, 0x56, 0x34, 0x12, 0x8b, 0x43, 4, 0x8a, 0x4b, 5,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 0x1234_5678);
+    assert_eq!(vcpu.state().gpr[1], 0x56);
+}
+
+#[test]
+fn a_counting_loop_ends_with_its_flags() {
+    // mov ecx, 100000; xor eax, eax; l: inc eax; dec ecx; jnz l
+    let vcpu = run(&program(&[0xb9, 0xa0, 0x86, 1, 0, 0x31, 0xc0, 0x40, 0x49, 0x75, 0xfc]));
+    assert_eq!(vcpu.state().gpr[0], 100_000);
+    assert_ne!(vcpu.state().flags & 0x40, 0);
+}
+
+#[test]
+fn calls_and_returns_balance() {
+    // mov ecx, 1000; l: call f; dec ecx; jnz l; jmp end; f: push ecx; inc eax; pop edx; ret; end:
+    let vcpu = run(&program(&[
+        0x31, 0xc0, 0xb9, 0xe8, 3, 0, 0, 0xe8, 5, 0, 0, 0, 0x49, 0x75, 0xf8, 0xeb, 4, 0x51, 0x40, 0x5a, 0xc3,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 1000);
+    assert_eq!(vcpu.state().gpr[4], 0x8000);
+    assert_eq!(vcpu.state().gpr[2], 1);
+}
+
+#[test]
+fn straddling_accesses_cross_pages() {
+    // mov ebx, 0x20ffe; mov dword [ebx], 0xaabbccdd; mov eax, [ebx]; movzx ecx, byte [ebx+2]
+    let vcpu = run(&program(&[
+        0xbb, 0xfe, 0x0f, 2, 0, 0xc7, 3, 0xdd, 0xcc, 0xbb, 0xaa, 0x8b, 3, 0x0f, 0xb6, 0x4b, 2,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 0xaabb_ccdd);
+    assert_eq!(vcpu.state().gpr[1], 0xbb);
+}
+
+#[test]
+fn a_device_is_read_exactly_once_and_the_instruction_runs_on_the_value() {
+    // mov ebx, 0xfee00000; mov eax, 1; add eax, [ebx]
+    let vcpu = run(&program(&[0xbb, 0, 0, 0xe0, 0xfe, 0xb8, 1, 0, 0, 0, 3, 3]));
+    assert_eq!(vcpu.state().gpr[0], 0x5a5a_5a5b);
+    assert_eq!(vcpu.platform().device_reads, 1);
+}
+
+#[test]
+fn code_that_changes_its_next_instruction_runs_the_new_one() {
+    // mov byte [0x10008], 0x42 (inc edx); inc ecx -> becomes inc edx
+    let vcpu = run(&program(&[0xc6, 5, 7, 0, 1, 0, 0x42, 0x41]));
+    assert_eq!(vcpu.state().gpr[1], 0);
+    assert_eq!(vcpu.state().gpr[2], 1);
+}
+
+#[test]
+fn high_bytes_work_with_memory_operands() {
+    // mov ebx,0x20000; mov word [ebx],0x3412; mov ah,[ebx]; add [ebx+1],ah; mov cx,[ebx]
+    let vcpu = run(&program(&[
+        0xbb, 0, 0, 2, 0, 0x66, 0xc7, 3, 0x12, 0x34, 0x8a, 0x23, 0, 0x63, 1, 0x66, 0x8b, 0x0b,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 0x1200);
+    assert_eq!(vcpu.state().gpr[1], 0x4612);
+}

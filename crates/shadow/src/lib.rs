@@ -1,0 +1,10 @@
+//! Translations derived from the guest's page tables.
+//!
+//! Today there is one form, the *checked* view: a [`SoftwareTlb`] that generated
+//! code indexes inline. Windows (the *direct* view) will live beside it and be
+//! dropped by the same invalidations.
+
+pub mod reservation;
+pub mod software_tlb;
+
+pub use software_tlb::{Entry, SoftwareTlb, View};

@@ -1,0 +1,53 @@
+//! Address space that reads as zero until it is written: sparse tables.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// An anonymous private mapping, released on drop.
+pub struct Reservation {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned memory; nothing about it is tied to a thread.
+unsafe impl Send for Reservation {}
+
+impl Reservation {
+    /// Maps `bytes` of zeroes; memory is used only where it is written.
+    ///
+    /// # Errors
+    /// The host's mmap failed.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let pointer = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if pointer == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Sparse tables want small pages: a huge page would cost 2 MiB for one entry.
+        // SAFETY: the range is the mapping just made.
+        unsafe { libc::madvise(pointer, bytes, libc::MADV_NOHUGEPAGE) };
+        let base = NonNull::new(pointer.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { base, bytes })
+    }
+
+    /// First address.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new` and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

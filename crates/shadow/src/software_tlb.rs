@@ -1,0 +1,275 @@
+//! The flat software TLB of 32-bit guests.
+//!
+//! For each privilege view and each of read and write there is one table with two
+//! 8-byte slots a guest page. Slot `2 * page` holds *host address minus linear
+//! address* for accesses that lie in the page; slot `2 * page + 1` the same for
+//! accesses that begin in the page and end in the next one, and is filled only
+//! where both pages lie side by side in host memory. Zero means "not known".
+//!
+//! Generated code adds the page numbers of an access's first and last byte to get
+//! the slot, so one load answers both "is it mapped" and "does it straddle".
+//! The tables are sparse: memory is used where the guest has touched pages, and
+//! logs of what was filled make clearing cost what filling did.
+
+use crate::reservation::Reservation;
+use std::io;
+use tollgate_x86::LinearAddress;
+
+/// Whose accesses a table serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum View {
+    /// CPL 0 to 2.
+    Supervisor = 0,
+    /// CPL 3.
+    User = 1,
+}
+
+impl View {
+    /// Both views.
+    pub const ALL: [View; 2] = [View::Supervisor, View::User];
+}
+
+const PAGES: usize = 1 << 20;
+const SLOTS: usize = PAGES * 2;
+/// Bytes from a slot in the read table to the same slot in the write table.
+pub const WRITE_TABLE_OFFSET: i32 = (SLOTS * 8) as i32;
+const VIEW_SLOTS: usize = SLOTS * 2;
+
+/// One page's translation, to be filled in.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Any linear address in the page (below 4 GiB).
+    pub linear: LinearAddress,
+    /// Host address of the page's first byte.
+    pub host_page: u64,
+    /// Stores may use it.
+    pub writable: bool,
+    /// Survives an address-space switch.
+    pub global: bool,
+    /// Derived from a page larger than 4 KiB.
+    pub large: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Filled {
+    page: u32,
+    large: bool,
+}
+
+#[derive(Default)]
+struct Log {
+    local: Vec<Filled>,
+    global: Vec<Filled>,
+}
+
+/// The tables of one vCPU.
+pub struct SoftwareTlb {
+    tables: Reservation,
+    logs: [Log; 2],
+    fills: u64,
+}
+
+impl SoftwareTlb {
+    /// Reserves the tables (64 MiB of address space, hardly any memory).
+    ///
+    /// # Errors
+    /// The host has no address space left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            tables: Reservation::new(VIEW_SLOTS * 8 * View::ALL.len())?,
+            logs: Default::default(),
+            fills: 0,
+        })
+    }
+
+    /// Host address of a view's read table; the write table lies
+    /// [`WRITE_TABLE_OFFSET`] behind.
+    pub fn table(&self, view: View) -> u64 {
+        self.tables.base() as u64 + (view as usize * VIEW_SLOTS * 8) as u64
+    }
+
+    /// How many entries were filled since the start.
+    pub fn fills(&self) -> u64 {
+        self.fills
+    }
+
+    fn slot(&self, view: View, write: bool, slot: usize) -> *mut u64 {
+        let index = view as usize * VIEW_SLOTS + usize::from(write) * SLOTS + slot % SLOTS;
+        // SAFETY: the index is below the size of the reservation.
+        unsafe { self.tables.base().cast::<u64>().add(index) }
+    }
+
+    fn get(&self, view: View, write: bool, slot: usize) -> u64 {
+        // SAFETY: `slot` yields an aligned address inside the reservation.
+        unsafe { self.slot(view, write, slot).read() }
+    }
+
+    fn set(&mut self, view: View, write: bool, slot: usize, value: u64) {
+        // SAFETY: `slot` yields an aligned address inside the reservation, which
+        // only this structure and generated code on the same thread access.
+        unsafe { self.slot(view, write, slot).write(value) }
+    }
+
+    /// The host address for a one-byte access, if the entry is filled.
+    pub fn look_up(&self, view: View, write: bool, linear: LinearAddress) -> Option<u64> {
+        let delta = self.get(view, write, (linear.page() as usize % PAGES) * 2);
+        (delta != 0).then(|| delta.wrapping_add(linear.0))
+    }
+
+    /// Fills a page's entry in one view.
+    pub fn fill(&mut self, view: View, entry: Entry) {
+        let page = entry.linear.page() as usize % PAGES;
+        let delta = entry.host_page.wrapping_sub((page as u64) << 12);
+        if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
+            let filled = Filled { page: page as u32, large: entry.large };
+            let log = &mut self.logs[view as usize];
+            if entry.global { log.global.push(filled) } else { log.local.push(filled) }
+        }
+        self.fills += 1;
+        self.set_page(view, false, page, delta);
+        if entry.writable {
+            self.set_page(view, true, page, delta);
+        }
+    }
+
+    /// Sets a page's slot, and the straddling slots on both sides where the
+    /// neighbour is known and lies side by side with it.
+    fn set_page(&mut self, view: View, write: bool, page: usize, delta: u64) {
+        self.set(view, write, page * 2, delta);
+        if page > 0 && self.get(view, write, page * 2 - 2) == delta {
+            self.set(view, write, page * 2 - 1, delta);
+        }
+        if page + 1 < PAGES && self.get(view, write, page * 2 + 2) == delta {
+            self.set(view, write, page * 2 + 1, delta);
+        }
+    }
+
+    fn clear_slots(&mut self, view: View, write: bool, page: usize) {
+        self.set(view, write, page * 2, 0);
+        self.set(view, write, page * 2 + 1, 0);
+        if page > 0 {
+            self.set(view, write, page * 2 - 1, 0);
+        }
+    }
+
+    fn clear_entry(&mut self, view: View, page: usize) {
+        self.clear_slots(view, false, page);
+        self.clear_slots(view, true, page);
+    }
+
+    /// Forgets all entries but global ones: CR3 was loaded.
+    pub fn clear_local(&mut self) {
+        for view in View::ALL {
+            let mut log = std::mem::take(&mut self.logs[view as usize].local);
+            for filled in log.drain(..) {
+                self.clear_entry(view, filled.page as usize);
+            }
+            self.logs[view as usize].local = log;
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear_all(&mut self) {
+        self.clear_local();
+        for view in View::ALL {
+            let mut log = std::mem::take(&mut self.logs[view as usize].global);
+            for filled in log.drain(..) {
+                self.clear_entry(view, filled.page as usize);
+            }
+            self.logs[view as usize].global = log;
+        }
+    }
+
+    /// Forgets one page, and all that was derived from the same large page.
+    pub fn clear_page(&mut self, linear: LinearAddress) {
+        let page = linear.page() as usize % PAGES;
+        for view in View::ALL {
+            for global in [false, true] {
+                let log = &mut self.logs[view as usize];
+                let list = std::mem::take(if global { &mut log.global } else { &mut log.local });
+                let mut kept = Vec::with_capacity(list.len());
+                for filled in list {
+                    // 4 MiB covers every large page of 32-bit paging.
+                    let same_large = filled.large && filled.page as usize >> 10 == page >> 10;
+                    if filled.page as usize == page || same_large {
+                        self.clear_entry(view, filled.page as usize);
+                    } else {
+                        kept.push(filled);
+                    }
+                }
+                let log = &mut self.logs[view as usize];
+                *(if global { &mut log.global } else { &mut log.local }) = kept;
+            }
+        }
+    }
+
+    /// Takes write permission from every entry that leads to this host page,
+    /// because code was translated from it.
+    pub fn protect_host_page(&mut self, host_page: u64) {
+        for view in View::ALL {
+            for index in 0..self.logs[view as usize].local.len() + self.logs[view as usize].global.len() {
+                let log = &self.logs[view as usize];
+                let page = match log.local.get(index) {
+                    Some(filled) => filled.page,
+                    None => log.global[index - log.local.len()].page,
+                } as usize;
+                let delta = self.get(view, true, page * 2);
+                if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
+                    self.clear_slots(view, true, page);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(linear: u64, host_page: u64, global: bool) -> Entry {
+        Entry { linear: LinearAddress(linear), host_page, writable: true, global, large: false }
+    }
+
+    #[test]
+    fn a_filled_page_is_found_in_its_own_view_only() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
+        assert_eq!(tlb.look_up(View::User, true, LinearAddress(0x5123)), Some(0x7000_0000_0123));
+        assert_eq!(tlb.look_up(View::Supervisor, false, LinearAddress(0x5123)), None);
+    }
+
+    #[test]
+    fn straddling_is_allowed_only_between_neighbours_in_host_memory() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
+        tlb.fill(View::User, entry(0x6000, 0x7000_0000_1000, false));
+        tlb.fill(View::User, entry(0x7000, 0x7000_0009_0000, false));
+        assert_ne!(tlb.get(View::User, false, 11), 0);
+        assert_eq!(tlb.get(View::User, false, 13), 0);
+        tlb.clear_page(LinearAddress(0x6000));
+        assert_eq!(tlb.get(View::User, false, 11), 0);
+    }
+
+    #[test]
+    fn global_entries_survive_an_address_space_switch() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::Supervisor, entry(0xc000_0000, 0x7000_0000_0000, true));
+        tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_1000, false));
+        tlb.clear_local();
+        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000)).is_some());
+        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x1000)).is_none());
+        tlb.clear_all();
+        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000)).is_none());
+    }
+
+    #[test]
+    fn protecting_a_host_page_reaches_every_alias() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_0000, false));
+        tlb.fill(View::User, entry(0x9000, 0x7000_0000_0000, true));
+        tlb.protect_host_page(0x7000_0000_0000);
+        assert!(tlb.look_up(View::Supervisor, true, LinearAddress(0x1000)).is_none());
+        assert!(tlb.look_up(View::User, true, LinearAddress(0x9000)).is_none());
+        assert!(tlb.look_up(View::User, false, LinearAddress(0x9000)).is_some());
+    }
+}
