@@ -122,6 +122,10 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     if vex && real {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
+    if mnemonic == Mnemonic::Wait {
+        let trap = mode.flags.contains(ModeFlags::TASK_SWITCHED | ModeFlags::MONITOR_COPROCESSOR);
+        return if trap { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
+    }
     if is_listed_general(mnemonic) {
         return general_treatment(instruction, features);
     }
@@ -168,10 +172,6 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
     let mmx_registers = (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
     let ts = mode.flags.contains(ModeFlags::TASK_SWITCHED);
     let em = mode.flags.contains(ModeFlags::EMULATE_X87);
-    if instruction.mnemonic() == Mnemonic::Wait {
-        let trap = ts && mode.flags.contains(ModeFlags::MONITOR_COPROCESSOR);
-        return if trap { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
-    }
     if x87 {
         return if em || ts { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
     }

@@ -1,1 +1,13 @@
-//! machine
+//! A PC around the monitor: devices, memory map, firmware tables, boot, and the
+//! virtual machine as a whole.
+//!
+//! [`vm::Vm`] is what others build and run, from a [`config::VmConfig`], steered through
+//! a [`vm_handle::VmHandle`].
+
+pub mod acpi;
+pub mod boot;
+pub mod config;
+pub mod devices;
+pub mod pc;
+pub mod vm;
+pub mod vm_handle;

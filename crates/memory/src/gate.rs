@@ -252,10 +252,7 @@ mod tests {
         memory.code_mut().mark(PhysicalAddress(0x3000), 1);
         memory.clear().unwrap();
         assert_eq!(memory.read_u32(PhysicalAddress(0x3000)), 0);
-        assert_eq!(
-            memory.take_code_writes(),
-            [CodeWrite { page: 3, lines: 1 }]
-        );
+        assert_eq!(memory.take_code_writes(), [CodeWrite { page: 3, lines: 1 }]);
     }
 
     #[test]

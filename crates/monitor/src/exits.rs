@@ -102,10 +102,8 @@ impl<P: Platform> Vcpu<P> {
 
     /// Goes on inside a block, unless something intervenes.
     pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
-        if offset != 0 {
-            let generation = self.engine.generation();
-            self.resume = Some(Resume { block, offset, esp, generation, vectors });
-        }
+        let generation = self.engine.generation();
+        self.resume = Some(Resume { block, offset, esp, generation, vectors });
     }
 
     fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
@@ -167,7 +165,7 @@ impl<P: Platform> Vcpu<P> {
             unreachable!("helper sites name instructions of their block");
         };
         let falls_through = self.emulate(&instruction)?;
-        if falls_through && !self.mode_changed {
+        if falls_through && !self.mode_changed && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())

@@ -51,6 +51,14 @@ pub fn execute(
     environment: &mut dyn Environment,
     instruction: &Instruction,
 ) -> Result<Option<Outcome>, Exception> {
+    let far = instruction.is_jmp_far()
+        || instruction.is_jmp_far_indirect()
+        || instruction.is_call_far()
+        || instruction.is_call_far_indirect();
+    let segment = instruction.op_count() > 0 && instruction.op0_register().is_segment_register();
+    if far || segment {
+        return Ok(None);
+    }
     let next = next_rip(state, instruction);
     let size = width(instruction);
     match instruction.mnemonic() {

@@ -181,6 +181,11 @@ impl<P: Platform> Vcpu<P> {
         self.engine.counts()
     }
 
+    /// Guest time was stopped or started: offsets must be formed anew.
+    pub fn clock_changed(&mut self) {
+        self.mode_changed = true;
+    }
+
     /// A handle for other threads.
     pub fn kick(&self) -> Kick {
         self.kick.clone()

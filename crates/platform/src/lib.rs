@@ -36,6 +36,8 @@ pub enum StopRequest {
     DebugExit(u8),
     /// Someone outside asked for the end.
     Quit,
+    /// Someone outside wants something (a pause, a status); the guest goes on after it.
+    Attention,
 }
 
 /// What the monitor asks of the machine around the processor.

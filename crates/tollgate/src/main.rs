@@ -1,1 +1,35 @@
-fn main() {}
+//! The `tollgate` command: runs an x86 virtual machine in an ordinary process.
+//!
+//! `main` only chooses the subcommand. What a person types is defined in [`cli`]; a
+//! virtual machine's life, from the command line to the exit code, is in [`run`].
+
+mod cli;
+mod console;
+mod control;
+mod doctor;
+mod event_loop;
+mod exit_code;
+mod failure;
+mod host;
+mod keyboard;
+mod run;
+mod signals;
+mod size;
+mod statistics;
+mod terminal;
+mod terminal_keys;
+mod usage;
+
+use std::process::ExitCode;
+
+use cli::Subcommand;
+
+fn main() -> ExitCode {
+    let code = match cli::parse(std::env::args_os()) {
+        Ok(Subcommand::Run(arguments)) => run::run(&arguments),
+        Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
+        Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
+        Err(cli::Answered(code)) => code,
+    };
+    ExitCode::from(code)
+}

@@ -1,0 +1,396 @@
+//! The ACPI tables, laid out in the firmware area at F0000h.
+//!
+//! They tell the guest what cannot be probed: interrupt routing, the fixed power
+//! hardware, how to switch off and reset, and the devices on the board. The bytes
+//! are the same in every run. Checked against ACPI 6.5, chapter 5.
+
+use acpi_tables::aml::{Device, EISAName, IO, Name, Package, Path, ResourceTemplate, Scope};
+use acpi_tables::facs::FACS;
+use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
+use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
+use acpi_tables::rsdp::Rsdp;
+use acpi_tables::sdt::Sdt;
+use acpi_tables::{Aml, AmlSink, aml};
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+
+use crate::devices::acpi_pm;
+use crate::devices::{io_apic, local_apic};
+
+/// Where the tables start; the RSDP comes first. Systems search here on 16-byte
+/// boundaries.
+pub const TABLES_START: u64 = 0xf_0000;
+/// First byte after the area kept for tables.
+pub const TABLES_END: u64 = 0x10_0000;
+
+/// Port of the reset register.
+const RESET_PORT: u64 = 0xcf9;
+/// What resets the machine when written there.
+const RESET_VALUE: u8 = 0x06;
+
+const OEM_ID: [u8; 6] = *b"TOLLGT";
+const OEM_TABLE_ID: [u8; 8] = *b"TOLLGATE";
+const OEM_REVISION: u32 = 1;
+/// Bytes of the header that system description tables share.
+const HEADER_BYTES: u32 = 36;
+
+/// Interrupt source override flags: active high, level-triggered (MPS INTI flags).
+const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
+
+/// The tables as bytes, to be put at [`TABLES_START`]; the RSDP is the first.
+pub fn tables() -> Vec<u8> {
+    let mut area = Area::default();
+    let rsdp = area.reserve(Rsdp::len());
+    let dsdt = area.place(dsdt().as_slice());
+    area.align(64);
+    let facs = area.place(&bytes_of(&FACS::new()));
+    let fadt = area.place(&fadt(dsdt, facs));
+    let madt = area.place(madt().as_slice());
+
+    let mut rsdt = table(*b"RSDT", 1);
+    let mut xsdt = table(*b"XSDT", 1);
+    for address in [fadt, madt] {
+        rsdt.append_slice(&address.to_le_bytes());
+        xsdt.append_slice(&u64::from(address).to_le_bytes());
+    }
+    let rsdt = area.place(rsdt.as_slice());
+    let xsdt = area.place(xsdt.as_slice());
+    area.fill(rsdp, &root_pointer(rsdt, xsdt));
+    area.bytes
+}
+
+/// Writes the tables and returns the address of the RSDP; `None` if RAM does not
+/// reach up to 1 MiB.
+pub fn write_tables(memory: &mut GuestMemory) -> Option<PhysicalAddress> {
+    let address = PhysicalAddress(TABLES_START);
+    memory.write(address, &tables()).then_some(address)
+}
+
+/// Bytes that lie at [`TABLES_START`].
+#[derive(Default)]
+struct Area {
+    bytes: Vec<u8>,
+}
+
+impl Area {
+    fn align(&mut self, alignment: usize) {
+        self.bytes
+            .resize(self.bytes.len().next_multiple_of(alignment), 0);
+    }
+
+    fn reserve(&mut self, size: usize) -> usize {
+        self.align(16);
+        let offset = self.bytes.len();
+        self.bytes.resize(offset + size, 0);
+        offset
+    }
+
+    fn fill(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Appends a table and returns its physical address.
+    fn place(&mut self, table: &[u8]) -> u32 {
+        let offset = self.reserve(table.len());
+        self.fill(offset, table);
+        TABLES_START as u32 + offset as u32
+    }
+}
+
+fn bytes_of(table: &dyn Aml) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    table.to_aml_bytes(&mut bytes);
+    bytes
+}
+
+fn table(signature: [u8; 4], revision: u8) -> Sdt {
+    Sdt::new(
+        signature,
+        HEADER_BYTES,
+        revision,
+        OEM_ID,
+        OEM_TABLE_ID,
+        OEM_REVISION,
+    )
+}
+
+/// The root pointer with both roots; the library fills in the 64-bit one only, but
+/// old systems read the 32-bit one.
+fn root_pointer(rsdt: u32, xsdt: u32) -> Vec<u8> {
+    const CHECKSUM: usize = 8;
+    const RSDT_ADDRESS: usize = 16;
+    const EXTENDED_CHECKSUM: usize = 32;
+    /// Bytes that the first checksum covers: the structure of ACPI 1.0.
+    const OLD_LENGTH: usize = 20;
+
+    let mut bytes = bytes_of(&Rsdp::new(OEM_ID, u64::from(xsdt)));
+    bytes[RSDT_ADDRESS..RSDT_ADDRESS + 4].copy_from_slice(&rsdt.to_le_bytes());
+    bytes[CHECKSUM] = 0;
+    bytes[CHECKSUM] = checksum(&bytes[..OLD_LENGTH]);
+    bytes[EXTENDED_CHECKSUM] = 0;
+    bytes[EXTENDED_CHECKSUM] = checksum(&bytes);
+    bytes
+}
+
+/// The byte that makes the sum zero.
+fn checksum(bytes: &[u8]) -> u8 {
+    bytes
+        .iter()
+        .fold(0u8, |sum, byte| sum.wrapping_add(*byte))
+        .wrapping_neg()
+}
+
+/// Fixed ACPI description table (ACPI 6.5, 5.2.9).
+fn fadt(dsdt: u32, facs: u32) -> Vec<u8> {
+    /// IA-PC boot architecture: legacy devices, 8042, no VGA, no MSI.
+    const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 3;
+    /// Latencies above these say that C2 and C3 are not there.
+    const NO_C2: u16 = 101;
+    const NO_C3: u16 = 1001;
+    /// CMOS index of the century.
+    const CENTURY_INDEX: u8 = 0x32;
+
+    let io =
+        |bits, size, port: u16| GAS::new(AddressSpace::SystemIo, bits, 0, size, u64::from(port));
+    let mut fadt = FADTBuilder::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION)
+        .preferred_pm_profile(PmProfile::Unspecified)
+        .gpe_info(u32::from(acpi_pm::GPE0_PORT), 0, acpi_pm::GPE0_BYTES, 0, 0)
+        .flag(Flags::Wbinvd)
+        .flag(Flags::ProcC1)
+        .flag(Flags::SlpButton)
+        .flag(Flags::FixRtc)
+        .flag(Flags::TmrValExt)
+        .flag(Flags::ResetRegSup);
+    fadt.dsdt = dsdt.into();
+    fadt.x_dsdt = u64::from(dsdt).into();
+    fadt.firmware_ctrl = facs.into();
+    fadt.sci_int = u16::from(acpi_pm::SCI_IRQ).into();
+    fadt.pm1a_evt_blk = u32::from(acpi_pm::PM1_EVENT_PORT).into();
+    fadt.pm1a_cnt_blk = u32::from(acpi_pm::PM1_CONTROL_PORT).into();
+    fadt.pm_tmr_blk = u32::from(acpi_pm::TIMER_PORT).into();
+    fadt.pm1_evt_len = 4;
+    fadt.pm1_cnt_len = 2;
+    fadt.pm_tmr_len = 4;
+    fadt.x_pm1a_evt_blk = io(32, AccessSize::WordAccess, acpi_pm::PM1_EVENT_PORT);
+    fadt.x_pm1a_cnt_blk = io(16, AccessSize::WordAccess, acpi_pm::PM1_CONTROL_PORT);
+    fadt.x_pm_tmr_blk = io(32, AccessSize::DwordAccess, acpi_pm::TIMER_PORT);
+    fadt.x_gpe0_blk = io(
+        8 * acpi_pm::GPE0_BYTES,
+        AccessSize::ByteAccess,
+        acpi_pm::GPE0_PORT,
+    );
+    fadt.p_lvl2_lat = NO_C2.into();
+    fadt.p_lvl3_lat = NO_C3.into();
+    fadt.century = CENTURY_INDEX;
+    fadt.iapc_boot_arch = BOOT_ARCHITECTURE.into();
+    fadt.reset_reg = GAS::new(
+        AddressSpace::SystemIo,
+        8,
+        0,
+        AccessSize::ByteAccess,
+        RESET_PORT,
+    );
+    fadt.reset_value = RESET_VALUE;
+    bytes_of(&fadt.finalize())
+}
+
+/// Multiple APIC description table (ACPI 6.5, 5.2.12). Written out here because the
+/// library's does not say that the 8259 pair is there too.
+fn madt() -> Sdt {
+    const PCAT_COMPATIBLE: u32 = 1;
+    let mut madt = table(*b"APIC", 5);
+    madt.append_slice(&(local_apic::BASE_ADDRESS as u32).to_le_bytes());
+    madt.append_slice(&PCAT_COMPATIBLE.to_le_bytes());
+    // Processor local APIC: processor 0, APIC ID 0, enabled.
+    madt.append_slice(&[0, 8, 0, 0, 1, 0, 0, 0]);
+    // I/O APIC with global system interrupts from 0.
+    madt.append_slice(&[1, 12, io_apic::IO_APIC_ID, 0]);
+    madt.append_slice(&(io_apic::BASE_ADDRESS as u32).to_le_bytes());
+    madt.append_slice(&0u32.to_le_bytes());
+    madt.append_slice(&source_override(0, 2, 0));
+    madt.append_slice(&source_override(
+        acpi_pm::SCI_IRQ,
+        u32::from(acpi_pm::SCI_IRQ),
+        ACTIVE_HIGH_LEVEL,
+    ));
+    // Local APIC NMI: all processors, conforming flags, LINT1.
+    madt.append_slice(&[4, 6, 0xff, 0, 0, 1]);
+    madt
+}
+
+fn source_override(irq: u8, global_interrupt: u32, flags: u16) -> [u8; 10] {
+    let mut bytes = [2, 10, 0, irq, 0, 0, 0, 0, 0, 0];
+    bytes[4..8].copy_from_slice(&global_interrupt.to_le_bytes());
+    bytes[8..10].copy_from_slice(&flags.to_le_bytes());
+    bytes
+}
+
+/// Differentiated system description table: the sleep state and the board's devices.
+fn dsdt() -> Sdt {
+    /// _STA: present, enabled, shown, working.
+    const WORKING: u8 = 0xf;
+    let port = |first: u16, count| IO::new(first, first, 1, count);
+
+    let serial = device(
+        "COM1",
+        "PNP0501",
+        &[&port(0x3f8, 8), &IsaInterrupt(4)],
+        WORKING,
+    );
+    let clock = device(
+        "RTC_",
+        "PNP0B00",
+        &[&port(0x70, 2), &IsaInterrupt(8)],
+        WORKING,
+    );
+    let keyboard = device(
+        "KBD_",
+        "PNP0303",
+        &[&port(0x60, 1), &port(0x64, 1), &IsaInterrupt(1)],
+        WORKING,
+    );
+    let timer = device(
+        "TMR_",
+        "PNP0100",
+        &[&port(0x40, 4), &IsaInterrupt(0)],
+        WORKING,
+    );
+    let speaker = device("SPKR", "PNP0800", &[&port(0x61, 1)], WORKING);
+
+    let mut dsdt = table(*b"DSDT", 2);
+    let (s5, zero) = (acpi_pm::SLEEP_TYPE_S5, 0u8);
+    let soft_off = Package::new(vec![&s5, &s5, &zero, &zero]);
+    dsdt.append_slice(&bytes_of(&Name::new(Path::new("\\_S5_"), &soft_off)));
+    let devices: Vec<u8> = [serial, clock, keyboard, timer, speaker].concat();
+    dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
+    dsdt
+}
+
+/// An ISA interrupt as a resource: edge-triggered, active high, exclusive (ACPI 6.5,
+/// 6.4.2.1). The library's descriptor names global interrupts, which the timer's
+/// line 0 is not.
+struct IsaInterrupt(u8);
+
+impl Aml for IsaInterrupt {
+    fn to_aml_bytes(&self, sink: &mut dyn AmlSink) {
+        const TWO_BYTE_IRQ: u8 = 0x22;
+        sink.byte(TWO_BYTE_IRQ);
+        sink.word(1 << self.0);
+    }
+}
+
+fn device(name: &str, hardware_id: &str, resources: &[&dyn Aml], status: u8) -> Vec<u8> {
+    let id = Name::new(Path::new("_HID"), &EISAName::new(hardware_id));
+    let unique = Name::new(Path::new("_UID"), &aml::ZERO);
+    let status = Name::new(Path::new("_STA"), &status);
+    let resources = Name::new(
+        Path::new("_CRS"),
+        &ResourceTemplate::new(resources.to_vec()),
+    );
+    bytes_of(&Device::new(
+        Path::new(name),
+        vec![&id, &unique, &status, &resources],
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(bytes: &[u8]) -> u8 {
+        bytes
+            .iter()
+            .fold(0, |sum: u8, byte| sum.wrapping_add(*byte))
+    }
+
+    fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+        u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap())
+    }
+
+    /// The table at a physical address, its length taken from its header.
+    fn table_at(area: &[u8], address: u32) -> &[u8] {
+        let bytes = &area[(address - TABLES_START as u32) as usize..];
+        &bytes[..u32_at(bytes, 4) as usize]
+    }
+
+    #[test]
+    fn tables_are_the_same_every_time_and_fit() {
+        assert_eq!(tables(), tables());
+        assert!((tables().len() as u64) < TABLES_END - TABLES_START);
+    }
+
+    #[test]
+    fn every_checksum_is_right_and_both_roots_agree() {
+        let area = tables();
+        assert_eq!(&area[..8], b"RSD PTR ");
+        assert_eq!(sum(&area[..20]), 0);
+        assert_eq!(sum(&area[..36]), 0);
+        let rsdt = table_at(&area, u32_at(&area, 16));
+        let xsdt = table_at(&area, u32_at(&area, 24));
+        assert_eq!((&rsdt[..4], sum(rsdt)), (&b"RSDT"[..], 0));
+        assert_eq!((&xsdt[..4], sum(xsdt)), (&b"XSDT"[..], 0));
+        for (index, signature) in [b"FACP", b"APIC"].into_iter().enumerate() {
+            let address = u32_at(rsdt, 36 + 4 * index);
+            assert_eq!(u32_at(xsdt, 36 + 8 * index), address);
+            assert_eq!(u32_at(xsdt, 40 + 8 * index), 0);
+            let table = table_at(&area, address);
+            assert_eq!((&table[..4], sum(table)), (&signature[..], 0));
+        }
+    }
+
+    #[test]
+    fn the_fixed_table_points_to_the_other_two() {
+        let area = tables();
+        let rsdt = table_at(&area, u32_at(&area, 16));
+        let fadt = table_at(&area, u32_at(rsdt, 36));
+        assert_eq!(fadt.len(), 276);
+        let facs = u32_at(fadt, 36);
+        assert_eq!(facs % 64, 0);
+        assert_eq!(&table_at(&area, facs)[..4], b"FACS");
+        assert_eq!(table_at(&area, facs).len(), 64);
+        let dsdt = table_at(&area, u32_at(fadt, 40));
+        assert_eq!((&dsdt[..4], sum(dsdt)), (&b"DSDT"[..], 0));
+        assert_eq!(u32_at(fadt, 48), 0, "no SMI command port");
+        assert_eq!(u32_at(fadt, 56), 0x600);
+        assert_eq!(u32_at(fadt, 64), 0x604);
+        assert_eq!(u32_at(fadt, 76), 0x608);
+        assert_eq!(u32_at(fadt, 120), 0xcf9, "reset register");
+        assert_eq!(fadt[128], RESET_VALUE);
+    }
+
+    #[test]
+    fn the_interrupt_table_lists_apics_overrides_and_nmi() {
+        let madt = madt();
+        let bytes = madt.as_slice();
+        assert_eq!(u32_at(bytes, 36), 0xfee0_0000);
+        let mut kinds = Vec::new();
+        let mut rest = &bytes[44..];
+        while let [kind, length, ..] = *rest {
+            kinds.push(kind);
+            rest = &rest[usize::from(length)..];
+        }
+        assert_eq!(kinds, [0, 1, 2, 2, 4]);
+    }
+
+    #[test]
+    fn soft_off_is_named_in_the_definition_block() {
+        let dsdt = dsdt();
+        let wanted = [0x08, b'\\', b'_', b'S', b'5', b'_', 0x12];
+        assert!(
+            dsdt.as_slice()
+                .windows(wanted.len())
+                .any(|window| window == wanted)
+        );
+    }
+
+    #[test]
+    fn writing_needs_ram_up_to_one_mebibyte() {
+        let mut small = GuestMemory::new(0x8_0000).unwrap();
+        assert_eq!(write_tables(&mut small), None);
+        let mut memory = GuestMemory::new(1 << 20).unwrap();
+        assert_eq!(
+            write_tables(&mut memory),
+            Some(PhysicalAddress(TABLES_START))
+        );
+    }
+}

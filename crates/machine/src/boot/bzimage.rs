@@ -1,0 +1,115 @@
+//! Linux's bzImage: real-mode setup code with a header, then the protected-mode
+//! kernel that unpacks itself. The setup code is not run; the 32-bit entry is used.
+
+use super::image::{Image, require_memory, u16_at, u32_at, u64_at, write};
+use super::linux::{self, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
+use super::{BootError, layout};
+use tollgate_memory::GuestMemory;
+use tollgate_x86::CpuState;
+
+/// Bytes of a setup sector.
+const SECTOR: u64 = 512;
+/// Setup sectors if the header says zero.
+const DEFAULT_SETUP_SECTORS: u64 = 4;
+/// Extended load flag: the kernel has a 64-bit entry point, so it is a 64-bit kernel.
+const HAS_64_BIT_ENTRY: u16 = 1;
+/// Longest command line before protocol 2.06.
+const OLD_COMMAND_LINE_LIMIT: u64 = 255;
+/// Highest address of the initial RAM disk before protocol 2.03.
+const OLD_INITRD_MAX: u64 = 0x37ff_ffff;
+
+/// Whether the bytes are a bzImage of any version.
+pub fn has_setup_header(bytes: &[u8]) -> bool {
+    bytes.get(offset::SIGNATURE..offset::SIGNATURE + 4) == Some(linux::SIGNATURE)
+}
+
+/// Loads a bzImage at 1 MiB.
+///
+/// # Errors
+/// [`BootError`] if the file is incomplete, needs a 64-bit processor, or does not
+/// fit with what belongs to it.
+pub fn load(
+    image: &Image,
+    parameters: &Parameters,
+    memory: &mut GuestMemory,
+) -> Result<CpuState, BootError> {
+    let bytes = image.bytes();
+    let version = u16_at(bytes, offset::VERSION);
+    let has = |since: u16| version >= since;
+    if !has(0x0200) || bytes.get(offset::LOAD_FLAGS).unwrap_or(&0) & linux::LOADED_HIGH == 0 {
+        return Err(image.unsupported("it is a zImage for low memory, not a bzImage"));
+    }
+    if has(0x020c) && u16_at(bytes, offset::EXTENDED_FLAGS) & HAS_64_BIT_ENTRY != 0 {
+        return Err(image.needs_64_bit());
+    }
+
+    let sectors = match bytes.get(offset::SETUP_SECTORS).copied().unwrap_or(0) {
+        0 => DEFAULT_SETUP_SECTORS,
+        sectors => u64::from(sectors),
+    };
+    let code_start = (sectors + 1) * SECTOR;
+    // The field was 2 bytes wide before 2.04; the bytes above held other things.
+    let paragraphs = if has(0x0204) {
+        u32_at(bytes, offset::SYSTEM_SIZE)
+    } else {
+        u32::from(u16_at(bytes, offset::SYSTEM_SIZE))
+    };
+    let declared = u64::from(paragraphs) * 16;
+    // The last paragraph may be incomplete.
+    let present = image.size().saturating_sub(code_start);
+    if present == 0 || present + 15 < declared {
+        image.slice(code_start, declared.max(1), "the protected-mode code")?;
+    }
+    let code = image.slice(code_start, present, "the protected-mode code")?;
+
+    let end = memory_needed(bytes, present);
+    require_memory(memory, end)?;
+    write(memory, layout::KERNEL, code)?;
+
+    let kernel = Kernel {
+        entry: layout::KERNEL as u32,
+        end,
+        command_line_limit: if has(0x0206) {
+            u64::from(u32_at(bytes, offset::COMMAND_LINE_SIZE))
+        } else {
+            OLD_COMMAND_LINE_LIMIT
+        },
+        initrd_address_max: if has(0x0203) {
+            u64::from(u32_at(bytes, offset::INITRD_ADDRESS_MAX))
+        } else {
+            OLD_INITRD_MAX
+        },
+    };
+    linux::enter(zero_page(bytes), &kernel, parameters, memory)
+}
+
+/// First address after all that the kernel uses before it has read the memory map.
+fn memory_needed(bytes: &[u8], code_size: u64) -> u64 {
+    let loaded = layout::KERNEL + code_size;
+    if u16_at(bytes, offset::VERSION) < 0x020a {
+        return loaded;
+    }
+    let preferred = u64_at(bytes, offset::PREFERRED_ADDRESS);
+    let runs_at = if bytes.get(offset::RELOCATABLE).copied().unwrap_or(0) != 0 {
+        // It runs where it was loaded, aligned, but not below its preference.
+        let alignment = u64::from(u32_at(bytes, offset::KERNEL_ALIGNMENT)).max(1);
+        layout::KERNEL
+            .max(preferred)
+            .checked_next_multiple_of(alignment)
+            .unwrap_or(u64::MAX)
+    } else {
+        preferred
+    };
+    let init_size = u64::from(u32_at(bytes, offset::INIT_SIZE));
+    loaded.max(runs_at.saturating_add(init_size))
+}
+
+/// A zero page with the setup header copied; the header's own jump says how long it is.
+fn zero_page(bytes: &[u8]) -> [u8; ZERO_PAGE_BYTES] {
+    let mut zero_page = [0; ZERO_PAGE_BYTES];
+    let jump = usize::from(bytes.get(offset::JUMP + 1).copied().unwrap_or(0));
+    let end = (offset::SIGNATURE + jump).clamp(offset::INIT_SIZE + 4, offset::MEMORY_MAP);
+    let header = bytes.get(offset::SETUP_SECTORS..end).unwrap_or(&[]);
+    zero_page[offset::SETUP_SECTORS..][..header.len()].copy_from_slice(header);
+    zero_page
+}

@@ -1,0 +1,103 @@
+//! The memory map that firmware's INT 15h, function E820h would report.
+
+use super::layout::{EXTENDED_BIOS_DATA, KERNEL};
+use crate::acpi;
+use crate::devices::{io_apic, local_apic};
+use tollgate_memory::GuestRam;
+use tollgate_memory::layout::{DISPLAY_START, HIGH_RAM_START};
+
+/// What a range of addresses is for (ACPI 6.5, table 15.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum MemoryKind {
+    /// RAM for anyone.
+    Usable = 1,
+    /// Not to be touched.
+    Reserved = 2,
+}
+
+/// One range of the map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// First physical address.
+    pub start: u64,
+    /// Bytes; never zero.
+    pub size: u64,
+    /// What it is for.
+    pub kind: MemoryKind,
+}
+
+impl MemoryRange {
+    /// The 20 bytes of an E820 entry: start, size, kind.
+    pub fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&self.start.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.size.to_le_bytes());
+        bytes[16..].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        bytes
+    }
+}
+
+/// The map of a machine with this RAM, ascending and without overlaps. The area
+/// of the ACPI tables is reserved, RAM between display and tables is not offered.
+pub fn memory_map(ram: &GuestRam) -> Vec<MemoryRange> {
+    use MemoryKind::{Reserved, Usable};
+    let low_end = ram.layout().low_bytes();
+    let high_end = HIGH_RAM_START + ram.layout().high_bytes();
+    [
+        (0, EXTENDED_BIOS_DATA.min(low_end), Usable),
+        (EXTENDED_BIOS_DATA, DISPLAY_START.min(low_end), Reserved),
+        (acpi::TABLES_START, acpi::TABLES_END.min(low_end), Reserved),
+        (KERNEL, low_end, Usable),
+        (
+            io_apic::BASE_ADDRESS,
+            io_apic::BASE_ADDRESS + io_apic::REGISTER_BYTES,
+            Reserved,
+        ),
+        (
+            local_apic::BASE_ADDRESS,
+            local_apic::BASE_ADDRESS + local_apic::REGISTER_BYTES,
+            Reserved,
+        ),
+        (HIGH_RAM_START, high_end, Usable),
+    ]
+    .into_iter()
+    .filter(|(start, end, _)| end > start)
+    .map(|(start, end, kind)| MemoryRange {
+        start,
+        size: end - start,
+        kind,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(bytes: u64) -> Vec<MemoryRange> {
+        memory_map(&GuestRam::new(bytes).unwrap())
+    }
+
+    #[test]
+    fn usable_memory_is_ram_and_ranges_do_not_overlap() {
+        for bytes in [1 << 19, 1 << 20, 64 << 20, 5 << 30] {
+            let ram = GuestRam::new(bytes).unwrap();
+            let map = memory_map(&ram);
+            for pair in map.windows(2) {
+                assert!(pair[0].start + pair[0].size <= pair[1].start);
+            }
+            for range in map.iter().filter(|range| range.kind == MemoryKind::Usable) {
+                let start = tollgate_x86::PhysicalAddress(range.start);
+                assert!(ram.layout().is_ram(start, range.size));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_above_4_gib_is_listed_last() {
+        let last = *map(5 << 30).last().unwrap();
+        assert_eq!((last.start, last.size), (4 << 30, 2 << 30));
+        assert_eq!(map(64 << 20)[3].size, 63 << 20);
+    }
+}

@@ -1,0 +1,124 @@
+//! What can be wrong with what the user wants to boot.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why a guest could not be loaded. Each prints as one line that names the file and
+/// says what would be right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BootError {
+    /// A file is missing or cannot be read.
+    Unreadable {
+        /// The file as it was given.
+        path: PathBuf,
+        /// The operating system's message.
+        reason: String,
+    },
+    /// The kernel file ends before something that its headers promise.
+    Truncated {
+        /// The kernel file.
+        kernel: String,
+        /// What should have been there.
+        expected: String,
+        /// Bytes that the file should have at least.
+        needed: u64,
+        /// Bytes that it has.
+        size: u64,
+    },
+    /// None of the known formats.
+    NotAKernel {
+        /// The file.
+        kernel: String,
+    },
+    /// A known format, but with contents that cannot be booted.
+    Unsupported {
+        /// The kernel file.
+        kernel: String,
+        /// What is not supported.
+        what: String,
+    },
+    /// The kernel needs a 64-bit processor.
+    Needs64Bit {
+        /// The kernel file.
+        kernel: String,
+    },
+    /// The command line is longer than the kernel takes.
+    CommandLineTooLong {
+        /// Bytes given.
+        length: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The initial RAM disk, or a module, finds no room.
+    InitrdTooLarge {
+        /// Bytes needed.
+        size: u64,
+        /// Bytes free where it may lie.
+        room: u64,
+    },
+    /// This kind of kernel takes no initial RAM disk.
+    InitrdUnsupported {
+        /// The kernel file.
+        kernel: String,
+    },
+    /// The machine has too little memory for the kernel.
+    TooLittleMemory {
+        /// Bytes that the kernel needs.
+        needed: u64,
+        /// Bytes that the machine has.
+        memory: u64,
+    },
+}
+
+/// Mebibytes, rounded up.
+fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { path, reason } => {
+                write!(formatter, "cannot read {}: {reason}", path.display())
+            }
+            Self::Truncated {
+                kernel,
+                expected,
+                needed,
+                size,
+            } => write!(
+                formatter,
+                "{kernel} is truncated: {expected} needs {needed} bytes, the file has {size}"
+            ),
+            Self::NotAKernel { kernel } => write!(
+                formatter,
+                "{kernel} is not a kernel: expected a Linux bzImage, a 32-bit ELF file, a multiboot kernel, a boot sector or flat code"
+            ),
+            Self::Unsupported { kernel, what } => write!(formatter, "cannot boot {kernel}: {what}"),
+            Self::Needs64Bit { kernel } => write!(
+                formatter,
+                "{kernel} is a 64-bit kernel; this version runs 16- and 32-bit guests only"
+            ),
+            Self::CommandLineTooLong { length, limit } => write!(
+                formatter,
+                "the kernel command line has {length} bytes; this kernel takes at most {limit}"
+            ),
+            Self::InitrdTooLarge { size, room } => write!(
+                formatter,
+                "the initrd of {size} bytes does not fit: {room} bytes are free for it (more --memory may help)"
+            ),
+            Self::InitrdUnsupported { kernel } => write!(
+                formatter,
+                "{kernel} is a boot sector or flat code, which takes no --initrd"
+            ),
+            Self::TooLittleMemory { needed, memory } => write!(
+                formatter,
+                "too little memory: the kernel needs {} MiB, the machine has {} MiB",
+                mebibytes(*needed),
+                memory >> 20
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BootError {}

@@ -1,0 +1,136 @@
+//! A kernel file's bytes, read with bounds that turn into errors.
+
+use super::{BootError, layout};
+use tollgate_memory::GuestMemory;
+use tollgate_memory::layout::DEVICES_START;
+use tollgate_x86::PhysicalAddress;
+
+/// A kernel file in memory, with its name for messages.
+#[derive(Clone, Copy)]
+pub struct Image<'a> {
+    bytes: &'a [u8],
+    name: &'a str,
+}
+
+impl<'a> Image<'a> {
+    pub fn new(bytes: &'a [u8], name: &'a str) -> Self {
+        Self { bytes, name }
+    }
+
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// `length` bytes at `offset`; `expected` says what they are.
+    pub fn slice(&self, offset: u64, length: u64, expected: &str) -> Result<&'a [u8], BootError> {
+        let end = offset.saturating_add(length);
+        usize::try_from(offset)
+            .ok()
+            .zip(usize::try_from(end).ok())
+            .and_then(|(start, end)| self.bytes.get(start..end))
+            .ok_or_else(|| BootError::Truncated {
+                kernel: self.name.to_owned(),
+                expected: expected.to_owned(),
+                needed: end,
+                size: self.size(),
+            })
+    }
+
+    /// Checks that a kernel may be loaded at `start..end`: from 1 MiB, or in
+    /// conventional memory above what the loader itself puts there.
+    pub fn check_load_range(&self, start: u64, end: u64) -> Result<(), BootError> {
+        let conventional = start >= layout::COMMAND_LINE_END && end <= layout::EXTENDED_BIOS_DATA;
+        if conventional || start >= layout::KERNEL {
+            Ok(())
+        } else {
+            Err(self.unsupported(format!(
+                "it wants to be loaded at {start:#x}; kernels may lie from {:#x} to {:#x} or from {:#x}",
+                layout::COMMAND_LINE_END,
+                layout::EXTENDED_BIOS_DATA,
+                layout::KERNEL
+            )))
+        }
+    }
+
+    pub fn unsupported(&self, what: impl Into<String>) -> BootError {
+        BootError::Unsupported {
+            kernel: self.name.to_owned(),
+            what: what.into(),
+        }
+    }
+
+    pub fn needs_64_bit(&self) -> BootError {
+        BootError::Needs64Bit {
+            kernel: self.name.to_owned(),
+        }
+    }
+}
+
+/// A little-endian 16-bit field; zero beyond the end.
+pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u32_at(bytes, offset) as u16
+}
+
+/// A little-endian 32-bit field; bytes beyond the end count as zero.
+pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    let mut field = [0; 4];
+    for (position, byte) in field.iter_mut().enumerate() {
+        *byte = offset
+            .checked_add(position)
+            .and_then(|index| bytes.get(index))
+            .copied()
+            .unwrap_or(0);
+    }
+    u32::from_le_bytes(field)
+}
+
+/// A little-endian 64-bit field; bytes beyond the end count as zero.
+pub fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from(u32_at(bytes, offset)) | u64::from(u32_at(bytes, offset.saturating_add(4))) << 32
+}
+
+/// Stores a little-endian field into a structure of the loader's own.
+pub fn put(bytes: &mut [u8], offset: usize, field: &[u8]) {
+    bytes[offset..offset + field.len()].copy_from_slice(field);
+}
+
+/// First address after the RAM below 3 GiB.
+pub fn low_memory_end(memory: &GuestMemory) -> u64 {
+    memory.ram().size().min(DEVICES_START)
+}
+
+/// Checks that `end` lies within the RAM below 3 GiB.
+pub fn require_memory(memory: &GuestMemory, end: u64) -> Result<(), BootError> {
+    if end <= low_memory_end(memory) {
+        Ok(())
+    } else {
+        Err(too_little(memory, end))
+    }
+}
+
+/// Writes to guest memory; what is not RAM means too little of it.
+pub fn write(memory: &mut GuestMemory, address: u64, bytes: &[u8]) -> Result<(), BootError> {
+    if memory.write(PhysicalAddress(address), bytes) {
+        Ok(())
+    } else {
+        Err(too_little(
+            memory,
+            address.saturating_add(bytes.len() as u64),
+        ))
+    }
+}
+
+fn too_little(memory: &GuestMemory, needed: u64) -> BootError {
+    BootError::TooLittleMemory {
+        needed,
+        memory: memory.ram().size(),
+    }
+}

@@ -1,0 +1,175 @@
+//! What both forms of a Linux kernel share: the zero page, the command line, the
+//! initial RAM disk and the 32-bit entry (Documentation/arch/x86/boot.rst and
+//! zero-page.rst in the kernel's source).
+
+use super::image::{low_memory_end, put, write};
+use super::{BootError, e820, layout, state};
+use tollgate_memory::GuestMemory;
+use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
+
+/// Bytes of the zero page.
+pub const ZERO_PAGE_BYTES: usize = 4096;
+
+/// Offsets in the zero page; the setup header's are also offsets in a bzImage.
+pub mod offset {
+    /// Physical address of the RSDP, 8 bytes.
+    pub const RSDP: usize = 0x070;
+    /// Number of entries in the memory map, 1 byte.
+    pub const MEMORY_MAP_COUNT: usize = 0x1e8;
+    /// The memory map, 20 bytes an entry.
+    pub const MEMORY_MAP: usize = 0x2d0;
+    /// The setup header: number of 512-byte setup sectors, 1 byte.
+    pub const SETUP_SECTORS: usize = 0x1f1;
+    /// Size of the protected-mode code in 16-byte units, 4 bytes.
+    pub const SYSTEM_SIZE: usize = 0x1f4;
+    /// AA55h, 2 bytes.
+    pub const BOOT_FLAG: usize = 0x1fe;
+    /// Short jump whose second byte gives the header's end.
+    pub const JUMP: usize = 0x200;
+    /// "HdrS".
+    pub const SIGNATURE: usize = 0x202;
+    /// Protocol version, 2 bytes.
+    pub const VERSION: usize = 0x206;
+    /// Boot loader, 1 byte.
+    pub const LOADER_TYPE: usize = 0x210;
+    /// Load flags, 1 byte.
+    pub const LOAD_FLAGS: usize = 0x211;
+    /// Entry point of the protected-mode code, 4 bytes.
+    pub const CODE32_START: usize = 0x214;
+    /// Address of the initial RAM disk, 4 bytes.
+    pub const RAMDISK_IMAGE: usize = 0x218;
+    /// Size of the initial RAM disk, 4 bytes.
+    pub const RAMDISK_SIZE: usize = 0x21c;
+    /// Address of the command line, 4 bytes.
+    pub const COMMAND_LINE: usize = 0x228;
+    /// Highest address the initial RAM disk may occupy, 4 bytes (2.03).
+    pub const INITRD_ADDRESS_MAX: usize = 0x22c;
+    /// Alignment of the kernel when it runs, 4 bytes (2.05).
+    pub const KERNEL_ALIGNMENT: usize = 0x230;
+    /// The kernel may run at other addresses, 1 byte (2.05).
+    pub const RELOCATABLE: usize = 0x234;
+    /// Extended load flags, 2 bytes (2.12).
+    pub const EXTENDED_FLAGS: usize = 0x236;
+    /// Longest command line, 4 bytes (2.06).
+    pub const COMMAND_LINE_SIZE: usize = 0x238;
+    /// Where the kernel prefers to run, 8 bytes (2.10).
+    pub const PREFERRED_ADDRESS: usize = 0x258;
+    /// Bytes from there that the kernel needs to start, 4 bytes (2.10).
+    pub const INIT_SIZE: usize = 0x260;
+}
+
+/// Magic at [`offset::SIGNATURE`].
+pub const SIGNATURE: &[u8; 4] = b"HdrS";
+/// Magic at [`offset::BOOT_FLAG`].
+pub const BOOT_FLAG: u16 = 0xaa55;
+/// Load flag: the protected-mode code belongs at 1 MiB.
+pub const LOADED_HIGH: u8 = 1;
+/// Boot loader without an assigned number.
+const LOADER_UNDEFINED: u8 = 0xff;
+
+/// What the user adds to the kernel.
+#[derive(Clone, Copy)]
+pub struct Parameters<'a> {
+    /// Command line, without terminating zero.
+    pub command_line: &'a str,
+    /// Initial RAM disk.
+    pub initrd: Option<&'a [u8]>,
+    /// ACPI root pointer.
+    pub rsdp: Option<PhysicalAddress>,
+}
+
+/// What the loader has found out about the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// Physical entry point.
+    pub entry: u32,
+    /// First address that the running kernel leaves free while it starts.
+    pub end: u64,
+    /// Longest command line without its terminating zero.
+    pub command_line_limit: u64,
+    /// Highest address that the initial RAM disk may occupy.
+    pub initrd_address_max: u64,
+}
+
+/// Completes a zero page that already holds the setup header, writes it with all it
+/// points to, and enters the kernel.
+pub fn enter(
+    mut zero_page: [u8; ZERO_PAGE_BYTES],
+    kernel: &Kernel,
+    parameters: &Parameters,
+    memory: &mut GuestMemory,
+) -> Result<CpuState, BootError> {
+    zero_page[offset::LOADER_TYPE] = LOADER_UNDEFINED;
+
+    write_command_line(parameters.command_line, kernel.command_line_limit, memory)?;
+    put(
+        &mut zero_page,
+        offset::COMMAND_LINE,
+        &(layout::COMMAND_LINE as u32).to_le_bytes(),
+    );
+
+    if let Some(initrd) = parameters.initrd.filter(|initrd| !initrd.is_empty()) {
+        let address = place_initrd(initrd, kernel, memory)?;
+        put(
+            &mut zero_page,
+            offset::RAMDISK_IMAGE,
+            &(address as u32).to_le_bytes(),
+        );
+        put(
+            &mut zero_page,
+            offset::RAMDISK_SIZE,
+            &(initrd.len() as u32).to_le_bytes(),
+        );
+    }
+
+    // The field came with protocol 2.14; older kernels take it for padding and
+    // search the firmware area.
+    if let Some(rsdp) = parameters.rsdp {
+        put(&mut zero_page, offset::RSDP, &rsdp.0.to_le_bytes());
+    }
+
+    let map = e820::memory_map(memory.ram());
+    zero_page[offset::MEMORY_MAP_COUNT] = map.len() as u8;
+    for (index, range) in map.iter().enumerate() {
+        put(
+            &mut zero_page,
+            offset::MEMORY_MAP + 20 * index,
+            &range.to_bytes(),
+        );
+    }
+    write(memory, layout::BOOT_INFORMATION, &zero_page)?;
+
+    let mut state = state::protected_mode(memory, kernel.entry)?;
+    state.gpr[Gpr::Rsi as usize] = layout::BOOT_INFORMATION;
+    Ok(state)
+}
+
+fn write_command_line(text: &str, limit: u64, memory: &mut GuestMemory) -> Result<(), BootError> {
+    let room = layout::COMMAND_LINE_END - layout::COMMAND_LINE - 1;
+    let (length, limit) = (text.len() as u64, limit.min(room));
+    if length > limit {
+        return Err(BootError::CommandLineTooLong { length, limit });
+    }
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.push(0);
+    write(memory, layout::COMMAND_LINE, &bytes)
+}
+
+/// Puts the initial RAM disk as high as the kernel and RAM allow and returns where.
+fn place_initrd(
+    initrd: &[u8],
+    kernel: &Kernel,
+    memory: &mut GuestMemory,
+) -> Result<u64, BootError> {
+    const PAGE_MASK: u64 = 0xfff;
+    let size = initrd.len() as u64;
+    let top = low_memory_end(memory).min(kernel.initrd_address_max.saturating_add(1));
+    let bottom = kernel.end.saturating_add(PAGE_MASK) & !PAGE_MASK;
+    let address = top.saturating_sub(size) & !PAGE_MASK;
+    if size > top || address < bottom {
+        let room = top.saturating_sub(bottom);
+        return Err(BootError::InitrdTooLarge { size, room });
+    }
+    write(memory, address, initrd)?;
+    Ok(address)
+}

@@ -1,0 +1,211 @@
+//! Putting a guest into memory without firmware.
+//!
+//! The kernel is recognised from its bytes and entered the way its own boot
+//! protocol asks for. Every loader ends in a [`CpuState`] from which the processor
+//! starts, and needs nothing but guest RAM.
+//!
+//! The linux-loader crate was considered: it wants guest memory behind vm-memory's
+//! traits, which would be a second way around [`GuestMemory`]'s gate, and it knows
+//! neither multiboot nor flat images, nor the 32-bit entry. What would have been
+//! saved is smaller than the adapter.
+
+pub mod bzimage;
+pub mod e820;
+pub mod elf;
+mod error;
+pub mod flat;
+mod image;
+pub mod linux;
+pub mod multiboot;
+mod state;
+
+pub use error::BootError;
+
+use image::Image;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::{CpuState, PhysicalAddress};
+
+use crate::acpi;
+
+/// Physical addresses of what the loaders leave in low memory.
+pub mod layout {
+    /// BIOS data area.
+    pub const BIOS_DATA: u64 = 0x400;
+    /// Global descriptor table that a 32-bit guest starts with.
+    pub const DESCRIPTOR_TABLE: u64 = 0x6000;
+    /// Linux's zero page, or the multiboot information.
+    pub const BOOT_INFORMATION: u64 = 0x7000;
+    /// Linux's command line; all text for multiboot.
+    pub const COMMAND_LINE: u64 = 0x2_0000;
+    /// First byte after the area for text.
+    pub const COMMAND_LINE_END: u64 = 0x6_0000;
+    /// Extended BIOS data area; conventional memory ends here.
+    pub const EXTENDED_BIOS_DATA: u64 = 0x9_fc00;
+    /// Where kernels are loaded: 1 MiB.
+    pub const KERNEL: u64 = 0x10_0000;
+}
+
+/// What is to be booted.
+#[derive(Clone, Copy, Debug)]
+pub struct BootSource<'a> {
+    /// The kernel's file.
+    pub kernel: &'a Path,
+    /// Initial RAM disk or modules, see [`crate::config::VmConfig::initrd`].
+    pub initrd: Option<&'a str>,
+    /// Command line.
+    pub append: &'a str,
+    /// Write ACPI tables.
+    pub acpi: bool,
+}
+
+impl<'a> BootSource<'a> {
+    /// The parts of a configuration that concern booting.
+    pub fn of(config: &'a crate::config::VmConfig) -> Self {
+        Self {
+            kernel: &config.kernel,
+            initrd: config.initrd.as_deref(),
+            append: &config.append,
+            acpi: config.acpi,
+        }
+    }
+}
+
+/// Kinds of kernel, as recognised from the first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelKind {
+    /// Linux's compressed image with a setup header.
+    BzImage,
+    /// A multiboot header lies in the first 8 KiB.
+    Multiboot,
+    /// A 32-bit ELF file without a multiboot header: a Linux vmlinux.
+    Elf,
+    /// Code for real mode, with AA55h at offset 510.
+    BootSector,
+    /// Code for 32-bit protected mode, without any header.
+    Flat,
+}
+
+/// Loads the kernel and what belongs to it and returns the state of the processor
+/// at its first instruction. Memory is expected to be all zeros.
+///
+/// # Errors
+/// [`BootError`]; each is the user's to mend and prints as one line.
+pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
+    let name = source.kernel.display().to_string();
+    let size = memory.ram().size();
+    let kernel = read_file(source.kernel, size, |needed| BootError::TooLittleMemory {
+        needed,
+        memory: size,
+    })?;
+    let kind = recognise(&kernel, &name)?;
+    let image = Image::new(&kernel, &name);
+
+    write_bios_data(memory);
+    let rsdp = if source.acpi {
+        acpi::write_tables(memory)
+    } else {
+        None
+    };
+    match kind {
+        KernelKind::BzImage | KernelKind::Elf => {
+            let initrd = match source.initrd {
+                Some(path) => Some(read_initrd(Path::new(path), memory)?),
+                None => None,
+            };
+            let parameters = linux::Parameters {
+                command_line: source.append,
+                initrd: initrd.as_deref(),
+                rsdp,
+            };
+            if kind == KernelKind::BzImage {
+                bzimage::load(&image, &parameters, memory)
+            } else {
+                elf::load_linux(&image, &parameters, memory)
+            }
+        }
+        KernelKind::Multiboot => {
+            let modules = multiboot::read_modules(source.initrd.unwrap_or(""), memory)?;
+            multiboot::load(&image, source.append, &modules, memory)
+        }
+        KernelKind::BootSector | KernelKind::Flat if source.initrd.is_some() => {
+            Err(BootError::InitrdUnsupported { kernel: name })
+        }
+        KernelKind::BootSector => flat::load_boot_sector(&image, memory),
+        KernelKind::Flat => flat::load_flat(&image, memory),
+    }
+}
+
+/// Says what kind of kernel the bytes are; `name` is for the message.
+///
+/// # Errors
+/// [`BootError::NotAKernel`] or [`BootError::Needs64Bit`].
+pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
+    if bzimage::has_setup_header(bytes) {
+        Ok(KernelKind::BzImage)
+    } else if multiboot::find_header(bytes).is_some() {
+        Ok(KernelKind::Multiboot)
+    } else if elf::is_elf(bytes) {
+        Ok(KernelKind::Elf)
+    } else if flat::is_boot_sector(bytes) {
+        Ok(KernelKind::BootSector)
+    } else if flat::may_be_code(bytes) {
+        Ok(KernelKind::Flat)
+    } else {
+        Err(BootError::NotAKernel {
+            kernel: name.to_owned(),
+        })
+    }
+}
+
+/// Reads a whole file of at most `limit` bytes; `too_large` makes the error for more,
+/// from the size as far as it is known. The file may be a pipe, which may never end.
+fn read_file(
+    path: &Path,
+    limit: u64,
+    too_large: impl Fn(u64) -> BootError,
+) -> Result<Vec<u8>, BootError> {
+    let unreadable = |error: io::Error| BootError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    if size > limit {
+        return Err(too_large(size));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large(bytes.len() as u64));
+    }
+    Ok(bytes)
+}
+
+/// Reads an initial RAM disk or a module, which must fit into the machine's memory.
+fn read_initrd(path: &Path, memory: &GuestMemory) -> Result<Vec<u8>, BootError> {
+    let room = memory.ram().size();
+    read_file(path, room, |size| BootError::InitrdTooLarge { size, room })
+}
+
+/// The few words that software expects firmware to leave in the BIOS data area.
+fn write_bios_data(memory: &mut GuestMemory) {
+    const SERIAL_PORTS: u64 = layout::BIOS_DATA;
+    const EXTENDED_SEGMENT: u64 = layout::BIOS_DATA + 0x0e;
+    const CONVENTIONAL_KIB: u64 = layout::BIOS_DATA + 0x13;
+    let words = [
+        (SERIAL_PORTS, 0x3f8u16),
+        (EXTENDED_SEGMENT, (layout::EXTENDED_BIOS_DATA >> 4) as u16),
+        (CONVENTIONAL_KIB, (layout::EXTENDED_BIOS_DATA / 1024) as u16),
+    ];
+    for (address, word) in words {
+        memory.write(PhysicalAddress(address), &word.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;

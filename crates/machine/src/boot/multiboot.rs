@@ -1,0 +1,274 @@
+//! Multiboot 1 (Multiboot Specification 0.6.96): ELF files and flat images whose
+//! header gives the addresses.
+
+use super::image::{Image, low_memory_end, require_memory, u32_at, write};
+use super::{BootError, e820, elf, layout, read_initrd, state};
+use std::path::Path;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::{CpuState, Gpr};
+
+/// First word of the header.
+const HEADER_MAGIC: u32 = 0x1bad_b002;
+/// What the kernel finds in EAX.
+const LOADER_MAGIC: u64 = 0x2bad_b002;
+/// The header lies completely within this many bytes.
+const SEARCH_BYTES: usize = 8192;
+
+/// Header flags.
+mod flag {
+    /// Modules lie on page boundaries; they always do.
+    pub const ALIGN_MODULES: u32 = 1 << 0;
+    /// Memory information is wanted; it is always there.
+    pub const MEMORY: u32 = 1 << 1;
+    /// A video mode is wanted. There is no display; kernels carry on without.
+    pub const VIDEO: u32 = 1 << 2;
+    /// A kernel that sets others of these bits must not be loaded.
+    pub const REQUIRED: u32 = 0xffff;
+    /// The header's address fields are valid.
+    pub const ADDRESSES: u32 = 1 << 16;
+}
+
+/// Flags of the information structure.
+mod information {
+    pub const MEMORY: u32 = 1 << 0;
+    pub const COMMAND_LINE: u32 = 1 << 2;
+    pub const MODULES: u32 = 1 << 3;
+    pub const MEMORY_MAP: u32 = 1 << 6;
+    pub const LOADER_NAME: u32 = 1 << 9;
+    /// Bytes up to and with the loader's name.
+    pub const BYTES: u64 = 116;
+}
+
+const LOADER_NAME: &str = "tollgate";
+
+/// A module: its contents and the text that the kernel gets with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Module {
+    /// Contents of the file.
+    pub contents: Vec<u8>,
+    /// File name and arguments, as given.
+    pub text: String,
+}
+
+/// Offset of a valid multiboot header, if there is one.
+pub fn find_header(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.len().min(SEARCH_BYTES);
+    (0..end.saturating_sub(11)).step_by(4).find(|&offset| {
+        let [magic, flags, checksum] = [0, 4, 8].map(|field| u32_at(bytes, offset + field));
+        magic == HEADER_MAGIC && magic.wrapping_add(flags).wrapping_add(checksum) == 0
+    })
+}
+
+/// Splits `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]` at single commas; a doubled
+/// comma stands for one that belongs to the text.
+fn split_modules(list: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut characters = list.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character != ',' {
+            parts.last_mut().expect("never empty").push(character);
+        } else if characters.next_if_eq(&',').is_some() {
+            parts.last_mut().expect("never empty").push(',');
+        } else {
+            parts.push(String::new());
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Reads the modules that the user named.
+///
+/// # Errors
+/// [`BootError::Unreadable`] or [`BootError::InitrdTooLarge`].
+pub fn read_modules(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> {
+    split_modules(list)
+        .into_iter()
+        .map(|text| {
+            let path = text.split(' ').next().unwrap_or("");
+            Ok(Module {
+                contents: read_initrd(Path::new(path), memory)?,
+                text,
+            })
+        })
+        .collect()
+}
+
+/// Loads the kernel, the modules after it, and the information about both.
+///
+/// # Errors
+/// [`BootError`] if the header asks for what is not there, the file is incomplete,
+/// or memory does not suffice.
+pub fn load(
+    image: &Image,
+    append: &str,
+    modules: &[Module],
+    memory: &mut GuestMemory,
+) -> Result<CpuState, BootError> {
+    let Some(header) = find_header(image.bytes()) else {
+        return Err(image.unsupported("it has no multiboot header"));
+    };
+    let flags = u32_at(image.bytes(), header + 4);
+    let known = flag::ALIGN_MODULES | flag::MEMORY | flag::VIDEO;
+    let unknown = flags & flag::REQUIRED & !known;
+    if unknown != 0 {
+        return Err(image.unsupported(format!(
+            "its multiboot header requires unknown features ({unknown:#x})"
+        )));
+    }
+    let loaded = if flags & flag::ADDRESSES != 0 {
+        load_by_addresses(image, header, memory)?
+    } else {
+        elf::load_segments(image, memory)?
+    };
+
+    let mut text = TextArea::new();
+    let mut module_list = Vec::new();
+    let mut next = loaded.end.next_multiple_of(0x1000);
+    for module in modules {
+        let (size, top) = (module.contents.len() as u64, low_memory_end(memory));
+        if next.saturating_add(size) > top {
+            return Err(BootError::InitrdTooLarge {
+                size,
+                room: top.saturating_sub(next),
+            });
+        }
+        write(memory, next, &module.contents)?;
+        let string = text.add(&module.text)?;
+        for word in [next as u32, (next + size) as u32, string, 0] {
+            module_list.extend(word.to_le_bytes());
+        }
+        next = (next + size).next_multiple_of(0x1000);
+    }
+    // Like other loaders: the kernel's name comes first.
+    let command_line = text.add(format!("{} {append}", image.name()).trim_end())?;
+    let loader_name = text.add(LOADER_NAME)?;
+    write(memory, layout::COMMAND_LINE, &text.bytes)?;
+
+    let map = memory_map(memory);
+    let map_address = layout::BOOT_INFORMATION + information::BYTES;
+    let modules_address = map_address + map.len() as u64;
+    let room = layout::COMMAND_LINE - modules_address;
+    if module_list.len() as u64 > room {
+        return Err(image.unsupported("too many modules"));
+    }
+    write(memory, map_address, &map)?;
+    write(memory, modules_address, &module_list)?;
+
+    let mut words = [0u32; information::BYTES as usize / 4];
+    words[0] = information::MEMORY
+        | information::COMMAND_LINE
+        | information::MODULES
+        | information::MEMORY_MAP
+        | information::LOADER_NAME;
+    words[1] = (layout::EXTENDED_BIOS_DATA / 1024) as u32;
+    words[2] = (low_memory_end(memory).saturating_sub(layout::KERNEL) / 1024) as u32;
+    words[4] = command_line;
+    words[5] = modules.len() as u32;
+    words[6] = modules_address as u32;
+    words[11] = map.len() as u32;
+    words[12] = map_address as u32;
+    words[16] = loader_name;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    write(memory, layout::BOOT_INFORMATION, &bytes)?;
+
+    let mut state = state::protected_mode(memory, loaded.entry)?;
+    state.gpr[Gpr::Rax as usize] = LOADER_MAGIC;
+    state.gpr[Gpr::Rbx as usize] = layout::BOOT_INFORMATION;
+    Ok(state)
+}
+
+/// Loads by the header's address fields (Multiboot Specification, 3.1.3).
+fn load_by_addresses(
+    image: &Image,
+    header: usize,
+    memory: &mut GuestMemory,
+) -> Result<elf::Loaded, BootError> {
+    image.slice(header as u64, 32, "the multiboot header")?;
+    let [header_address, load_start, load_end, bss_end, entry] =
+        [12, 16, 20, 24, 28].map(|field| u64::from(u32_at(image.bytes(), header + field)));
+    let inconsistent = || image.unsupported("its multiboot addresses contradict each other");
+
+    // load_start corresponds to the file's byte `header - (header_address - load_start)`.
+    let before_header = header_address
+        .checked_sub(load_start)
+        .ok_or_else(inconsistent)?;
+    let file_start = (header as u64)
+        .checked_sub(before_header)
+        .ok_or_else(inconsistent)?;
+    let size = if load_end == 0 {
+        image.size() - file_start
+    } else {
+        load_end.checked_sub(load_start).ok_or_else(inconsistent)?
+    };
+    let end = (load_start + size).max(bss_end);
+    let bytes = image.slice(file_start, size, "the multiboot load range")?;
+    image.check_load_range(load_start, end)?;
+    require_memory(memory, end)?;
+    write(memory, load_start, bytes)?;
+    Ok(elf::Loaded {
+        entry: entry as u32,
+        end,
+    })
+}
+
+/// The memory map in multiboot's form: each entry is preceded by its size.
+fn memory_map(memory: &GuestMemory) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for range in e820::memory_map(memory.ram()) {
+        let entry = range.to_bytes();
+        bytes.extend((entry.len() as u32).to_le_bytes());
+        bytes.extend(entry);
+    }
+    bytes
+}
+
+/// Strings, one after the other, at [`layout::COMMAND_LINE`].
+struct TextArea {
+    bytes: Vec<u8>,
+}
+
+impl TextArea {
+    const ROOM: u64 = layout::COMMAND_LINE_END - layout::COMMAND_LINE;
+
+    fn new() -> Self {
+        Self { bytes: Vec::new() }
+    }
+
+    /// Appends a string and returns its physical address.
+    fn add(&mut self, text: &str) -> Result<u32, BootError> {
+        let address = layout::COMMAND_LINE + self.bytes.len() as u64;
+        self.bytes.extend(text.as_bytes());
+        self.bytes.push(0);
+        if self.bytes.len() as u64 > Self::ROOM {
+            return Err(BootError::CommandLineTooLong {
+                length: self.bytes.len() as u64,
+                limit: Self::ROOM,
+            });
+        }
+        Ok(address as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_split_at_single_commas() {
+        assert_eq!(split_modules("a,b x=1,,2"), ["a", "b x=1,2"]);
+        assert_eq!(split_modules(""), Vec::<String>::new());
+        assert_eq!(split_modules(",a,"), ["a"]);
+    }
+
+    #[test]
+    fn a_header_needs_a_right_checksum_and_alignment() {
+        let mut bytes = vec![0; 100];
+        bytes[40..44].copy_from_slice(&HEADER_MAGIC.to_le_bytes());
+        assert_eq!(find_header(&bytes), None);
+        bytes[48..52].copy_from_slice(&HEADER_MAGIC.wrapping_neg().to_le_bytes());
+        assert_eq!(find_header(&bytes), Some(40));
+        assert_eq!(find_header(&bytes[1..]), None);
+        assert_eq!(find_header(&bytes[..51]), None);
+    }
+}

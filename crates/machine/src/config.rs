@@ -1,0 +1,173 @@
+//! The configuration of one machine: plain data that the command line, the control
+//! socket or a test fills in.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// Bytes in a mebibyte.
+pub const MIB: u64 = 1 << 20;
+
+/// The least RAM a machine may have: enough for a flat guest at 1 MiB.
+pub const MIN_MEMORY_BYTES: u64 = 2 * MIB;
+
+/// The most RAM a machine may have.
+pub const MAX_MEMORY_BYTES: u64 = tollgate_memory::ram::MAX_RAM_BYTES;
+
+/// The smallest code cache that the translator can work with.
+pub const MIN_CODE_CACHE_BYTES: u64 = MIB;
+
+/// The largest code cache: its addresses must fit 31-bit displacements.
+pub const MAX_CODE_CACHE_BYTES: u64 = 1024 * MIB;
+
+/// Whether the guest's real-time clock shows universal or local time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum RtcBase {
+    /// Universal time (UTC), as Linux expects.
+    #[default]
+    Universal,
+    /// The host's local time, as DOS and Windows expect.
+    Local,
+}
+
+/// Everything that defines a virtual machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VmConfig {
+    /// Guest RAM in bytes; a multiple of 4096 from [`MIN_MEMORY_BYTES`] to [`MAX_MEMORY_BYTES`].
+    pub memory_bytes: u64,
+    /// The file to boot: Linux bzImage or vmlinux, multiboot kernel, boot sector or flat image.
+    pub kernel: PathBuf,
+    /// Initial RAM disk, or multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`.
+    /// A comma that belongs to a name or argument is doubled. Linux takes one file.
+    pub initrd: Option<String>,
+    /// The kernel's command line.
+    pub append: String,
+    /// A guest reset starts the machine anew instead of ending it.
+    pub reboot: bool,
+    /// Bytes of the code cache.
+    pub code_cache_bytes: u64,
+    /// Verify every piece of emitted code with the second decoder pass.
+    pub verify_code: bool,
+    /// Offer ACPI tables to the guest.
+    pub acpi: bool,
+    /// What the real-time clock shows.
+    pub rtc_base: RtcBase,
+}
+
+impl Default for VmConfig {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 256 * MIB,
+            kernel: PathBuf::new(),
+            initrd: None,
+            append: String::new(),
+            reboot: false,
+            code_cache_bytes: 64 * MIB,
+            verify_code: false,
+            acpi: true,
+            rtc_base: RtcBase::Universal,
+        }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// No kernel was named.
+    NoKernel,
+    /// The RAM size is outside the allowed range or not a multiple of 4096 bytes.
+    MemorySize(u64),
+    /// The code cache size is outside the allowed range.
+    CodeCacheSize(u64),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoKernel => write!(formatter, "no kernel given (--kernel FILE)"),
+            Self::MemorySize(bytes) => write!(
+                formatter,
+                "memory size {bytes} bytes: must be a multiple of 4096 from {} MiB to {} MiB",
+                MIN_MEMORY_BYTES / MIB,
+                MAX_MEMORY_BYTES / MIB
+            ),
+            Self::CodeCacheSize(bytes) => write!(
+                formatter,
+                "code cache size {bytes} bytes: must be from {} MiB to {} MiB",
+                MIN_CODE_CACHE_BYTES / MIB,
+                MAX_CODE_CACHE_BYTES / MIB
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl VmConfig {
+    /// Checks what can be checked without opening a file.
+    ///
+    /// # Errors
+    /// The first [`ConfigError`] found.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.kernel.as_os_str().is_empty() {
+            return Err(ConfigError::NoKernel);
+        }
+        let memory = self.memory_bytes;
+        if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) || !memory.is_multiple_of(4096)
+        {
+            return Err(ConfigError::MemorySize(memory));
+        }
+        let cache = self.code_cache_bytes;
+        if !(MIN_CODE_CACHE_BYTES..=MAX_CODE_CACHE_BYTES).contains(&cache) {
+            return Err(ConfigError::CodeCacheSize(cache));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn valid() -> VmConfig {
+        VmConfig {
+            kernel: "vmlinuz".into(),
+            ..VmConfig::default()
+        }
+    }
+
+    #[test]
+    fn the_defaults_need_only_a_kernel() {
+        assert_eq!(VmConfig::default().validate(), Err(ConfigError::NoKernel));
+        assert_eq!(valid().validate(), Ok(()));
+    }
+
+    #[test]
+    fn impossible_memory_sizes_are_refused() {
+        for memory_bytes in [0, MIB, MIN_MEMORY_BYTES + 1, MAX_MEMORY_BYTES + 4096] {
+            let config = VmConfig {
+                memory_bytes,
+                ..valid()
+            };
+            assert_eq!(
+                config.validate(),
+                Err(ConfigError::MemorySize(memory_bytes))
+            );
+        }
+    }
+
+    #[test]
+    fn impossible_code_cache_sizes_are_refused() {
+        for code_cache_bytes in [0, MAX_CODE_CACHE_BYTES + 1] {
+            let config = VmConfig {
+                code_cache_bytes,
+                ..valid()
+            };
+            assert_eq!(
+                config.validate(),
+                Err(ConfigError::CodeCacheSize(code_cache_bytes))
+            );
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Ports for a guest that is being debugged: byte consoles at E9h and 402h, the POST
+//! code at 80h and the exit port at F4h.
+
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+/// A console of one port: each byte written is a character.
+///
+/// Reading gives E9h at either port, by which a guest knows that the console is there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DebugConsole {
+    output: Vec<u8>,
+    lost: u64,
+}
+
+impl DebugConsole {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The port that Bochs introduced.
+    pub const BOCHS_PORT: u16 = 0xE9;
+    /// The port of SeaBIOS and OVMF.
+    pub const FIRMWARE_PORT: u16 = 0x402;
+
+    /// Bytes that wait for the owner at most; more are lost.
+    pub const OUTPUT_LIMIT: usize = 64 << 10;
+
+    const PRESENT: u8 = 0xE9;
+
+    /// Reads the port.
+    pub const fn read(&self) -> u8 {
+        Self::PRESENT
+    }
+
+    /// Writes one character.
+    pub fn write(&mut self, byte: u8) {
+        if self.output.len() < Self::OUTPUT_LIMIT {
+            self.output.push(byte);
+        } else {
+            self.lost = self.lost.saturating_add(1);
+        }
+    }
+
+    /// What was written and not taken yet.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Takes what was written.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// How many bytes were lost because nobody took the output.
+    pub const fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// Port 80h, where firmware shows how far it has come and Linux writes to wait.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PostCode {
+    code: u8,
+}
+
+impl PostCode {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The port.
+    pub const PORT: u16 = 0x80;
+
+    /// Reads the last code.
+    pub const fn read(&self) -> u8 {
+        self.code
+    }
+
+    /// Shows a code.
+    pub const fn write(&mut self, code: u8) {
+        self.code = code;
+    }
+}
+
+/// The exit port: a write ends the machine with an exit code made of its value.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DebugExit {
+    request: Option<u8>,
+}
+
+impl DebugExit {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The ports, where QEMU's users put its isa-debug-exit.
+    pub const PORTS: RangeInclusive<u16> = 0xF4..=0xF7;
+
+    /// The ports read as zero.
+    pub const fn read(&self) -> u8 {
+        0
+    }
+
+    /// Asks for the end. Of several bytes written before anyone looks the first counts,
+    /// which is the lowest of a wider write.
+    pub fn write(&mut self, value: u8) {
+        self.request.get_or_insert(value);
+    }
+
+    /// The value that was written since the last call, if any.
+    pub fn take_request(&mut self) -> Option<u8> {
+        self.request.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_console_says_that_it_is_there_and_keeps_what_is_written() {
+        let mut console = DebugConsole::default();
+        assert_eq!(console.read(), 0xE9);
+        b"hi\n".iter().for_each(|&byte| console.write(byte));
+        assert_eq!(console.output(), b"hi\n");
+        assert_eq!(console.take_output(), b"hi\n");
+        assert!(console.output().is_empty());
+    }
+
+    #[test]
+    fn console_output_that_nobody_takes_is_bounded() {
+        let mut console = DebugConsole::default();
+        (0..DebugConsole::OUTPUT_LIMIT + 3).for_each(|_| console.write(b'.'));
+        assert_eq!(console.take_output().len(), DebugConsole::OUTPUT_LIMIT);
+        assert_eq!(console.lost(), 3);
+    }
+
+    #[test]
+    fn port_80h_reads_the_last_code() {
+        let mut post = PostCode::default();
+        post.write(0x12);
+        post.write(0x34);
+        assert_eq!(post.read(), 0x34);
+    }
+
+    #[test]
+    fn the_exit_port_reports_its_first_value_once() {
+        let mut exit = DebugExit::default();
+        assert_eq!((exit.read(), exit.take_request()), (0, None));
+        exit.write(0x2A);
+        exit.write(0x00);
+        assert_eq!(exit.take_request(), Some(0x2A));
+        assert_eq!(exit.take_request(), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! Random accesses at random times: no guest makes a device panic or stop answering.
+
+use tollgate_platform::GuestTime;
+
+use super::debug_ports::{DebugConsole, DebugExit, PostCode};
+use super::i8042::{I8042, Key};
+use super::pic::Pic;
+use super::pit::Pit;
+use super::reset_ports::{ResetControl, SystemControlPort};
+use super::rtc::Rtc;
+use super::serial::Serial;
+use super::speaker_port::SpeakerPort;
+
+/// A xorshift generator: the same accesses in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A step of time: mostly short, sometimes hours.
+    fn step(&mut self) -> u64 {
+        let exponent = self.next() % 44;
+        self.next() & ((1 << exponent) - 1)
+    }
+}
+
+#[test]
+fn random_accesses_are_survived_and_deadlines_lie_ahead() {
+    let mut random = Random(0x1234_5678_9ABC_DEF1);
+    let mut now = GuestTime(0);
+    let (mut pit, mut speaker, mut pic) = (Pit::new(), SpeakerPort::new(), Pic::new());
+    let mut rtc = Rtc::new(random.next());
+    let (mut serial, mut i8042) = (Serial::new(), I8042::new());
+    for _ in 0..100_000 {
+        now = now.after(random.step());
+        let port = random.next() as u16;
+        let value = random.next() as u8;
+        match random.next() % 16 {
+            0 => pit.write(0x40 + port % 4, value, now),
+            1 => _ = pit.read(0x40 + port % 4, now),
+            2 => speaker.write(value, &mut pit, now),
+            3 => _ = speaker.read(&mut pit, now),
+            4 => pic.write(
+                [0x20, 0x21, 0xA0, 0xA1, 0x4D0, 0x4D1][usize::from(port % 6)],
+                value,
+            ),
+            5 => _ = pic.read([0x20, 0x21, 0xA0, 0xA1, 0x4D0, 0x4D1][usize::from(port % 6)]),
+            6 => pic.set_line(value & 0x1F, port & 1 != 0),
+            7 => _ = pic.acknowledge(),
+            8 => rtc.write(0x70, value & 0x8F, now),
+            9 => rtc.write(0x71, value, now),
+            10 => _ = rtc.read(0x71, now),
+            11 => serial.write(port % 8, value, now),
+            12 => _ = serial.read(port % 8, now),
+            13 => _ = serial.push_input(&random.next().to_le_bytes()),
+            14 => i8042.write([0x60, 0x64][usize::from(port % 2)], value, now),
+            _ => {
+                i8042.key(Key::extended(value), port & 1 != 0, now);
+                i8042.read(0x60, now);
+            }
+        }
+        pit.advance(now);
+        rtc.advance(now);
+        i8042.advance(now);
+        assert!(pit.next_deadline(now).is_none_or(|time| time > now));
+        assert!(rtc.next_deadline(now).is_none_or(|time| time > now));
+        assert!(i8042.next_deadline(now).is_none_or(|time| time > now));
+    }
+}
+
+#[test]
+fn following_the_deadlines_finds_every_edge_of_the_timer() {
+    let mut random = Random(0xFEDC_BA98_7654_3211);
+    for _ in 0..200 {
+        let mut followed = Pit::new();
+        let mut now = GuestTime(random.step());
+        followed.write(0x43, (random.next() as u8 & 0x0F) | 0x30, now);
+        for _ in 0..4 {
+            followed.write(0x40, random.next() as u8, now);
+            now = now.after(random.next() % 1_000_000);
+        }
+        let mut skipped = followed.clone();
+        let end = now.after(300_000_000);
+        let mut edges = 0;
+        while let Some(deadline) = followed.next_deadline(now).filter(|&time| time <= end) {
+            now = deadline;
+            followed.advance(now);
+            let rises = followed.irq_line().take_edges();
+            assert!(rises > 0);
+            edges += rises;
+        }
+        followed.advance(end);
+        skipped.advance(end);
+        assert_eq!(
+            edges + followed.irq_line().take_edges(),
+            skipped.irq_line().take_edges()
+        );
+        assert_eq!(followed.irq(), skipped.irq());
+    }
+}
+
+#[test]
+fn simple_ports_take_every_value() {
+    let mut exit = DebugExit::default();
+    let mut console = DebugConsole::default();
+    let mut post = PostCode::default();
+    let mut control = ResetControl::default();
+    let mut system = SystemControlPort::new();
+    for value in 0..=0xFF {
+        exit.write(value);
+        console.write(value);
+        post.write(value);
+        control.write(value);
+        system.write(value);
+        assert_eq!(post.read(), value);
+        assert_eq!(control.read() & !0x0E, 0);
+        assert_eq!(system.read() & !0x03, 0);
+    }
+    assert_eq!(exit.take_request(), Some(0));
+}

@@ -1,0 +1,384 @@
+//! The 8042 keyboard controller with a PS/2 keyboard, and an auxiliary port with
+//! nothing plugged in.
+//!
+//! The controller works at once; a byte from the keyboard needs
+//! [`I8042::BYTE_TIME`] after the output buffer was emptied, so that a second reader of
+//! port 60h (a handler that hands on to another) still sees the byte of the first. The
+//! auxiliary port passes its tests and echoes; a byte for its device times out, and a
+//! driver gives up without waiting.
+//!
+//! Two outputs of the controller reach beyond it: the reset line of the processor and
+//! the gate of address line 20. The owner collects both after each write.
+
+mod keyboard;
+mod registers;
+mod scancodes;
+
+use keyboard::Keyboard;
+use registers::{
+    Config, INPUT_PORT, INTERFACE_TEST_PASSED, NO_ANSWER, OUTPUT_A20, OUTPUT_AUXILIARY_FULL,
+    OUTPUT_IDLE_LINES, OUTPUT_KEYBOARD_FULL, OUTPUT_NO_RESET, SELF_TEST_PASSED, Status, command,
+};
+use serde::{Deserialize, Serialize};
+use tollgate_platform::GuestTime;
+
+pub use scancodes::Key;
+
+use super::IrqLine;
+
+/// Who a byte in the output buffer is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Source {
+    /// The controller or the keyboard: IRQ 1.
+    Keyboard,
+    /// The auxiliary port: IRQ 12.
+    Auxiliary,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Output {
+    byte: u8,
+    source: Source,
+    timeout: bool,
+}
+
+/// What the next byte written to port 60h is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Destination {
+    Keyboard,
+    Memory(u8),
+    OutputPort,
+    KeyboardBuffer,
+    AuxiliaryBuffer,
+    Auxiliary,
+}
+
+/// The keyboard controller and its keyboard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct I8042 {
+    config: Config,
+    memory: [u8; 32],
+    output: Option<Output>,
+    /// An answer of the controller that waits until the buffer has been read.
+    answer: Option<Output>,
+    /// What port 60h gives while the output buffer is empty.
+    last_read: u8,
+    destination: Destination,
+    last_was_command: bool,
+    /// The keyboard has sent F0h, which translation keeps back.
+    breaking: bool,
+    /// Earliest time at which the keyboard's next byte is here.
+    next_byte_at: GuestTime,
+    a20: bool,
+    a20_request: Option<bool>,
+    reset_request: bool,
+    keyboard: Keyboard,
+    keyboard_irq: IrqLine,
+    auxiliary_irq: IrqLine,
+}
+
+impl Default for I8042 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl I8042 {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The data port and the command and status port.
+    pub const PORTS: [u16; 2] = [Self::DATA_PORT, Self::COMMAND_PORT];
+    /// The data port.
+    pub const DATA_PORT: u16 = 0x60;
+    /// The command and status port.
+    pub const COMMAND_PORT: u16 = 0x64;
+
+    /// The ISA interrupt of the keyboard.
+    pub const KEYBOARD_IRQ: u8 = 1;
+    /// The ISA interrupt of the auxiliary port.
+    pub const AUXILIARY_IRQ: u8 = 12;
+
+    /// Nanoseconds that a byte of the keyboard needs. Shorter than the millisecond of
+    /// the real line, long enough for a handler to read a byte twice.
+    pub const BYTE_TIME: u64 = 200_000;
+
+    /// A controller as firmware leaves it: tested, keyboard interrupt and translation
+    /// on, auxiliary port off, A20 enabled.
+    pub const fn new() -> Self {
+        Self {
+            config: Config::KEYBOARD_INTERRUPT
+                .union(Config::SYSTEM)
+                .union(Config::AUXILIARY_DISABLED)
+                .union(Config::TRANSLATE),
+            memory: [0; 32],
+            output: None,
+            answer: None,
+            last_read: 0,
+            destination: Destination::Keyboard,
+            last_was_command: false,
+            breaking: false,
+            next_byte_at: GuestTime(0),
+            a20: true,
+            a20_request: None,
+            reset_request: false,
+            keyboard: Keyboard::new(),
+            keyboard_irq: IrqLine::low(),
+            auxiliary_irq: IrqLine::low(),
+        }
+    }
+
+    /// Reads port 60h or 64h; others give FFh.
+    pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
+        self.advance(now);
+        match port {
+            Self::DATA_PORT => self.read_data(now),
+            Self::COMMAND_PORT => self.status().bits(),
+            _ => 0xFF,
+        }
+    }
+
+    /// Writes port 60h or 64h.
+    pub fn write(&mut self, port: u16, value: u8, now: GuestTime) {
+        self.advance(now);
+        match port {
+            Self::DATA_PORT => {
+                self.last_was_command = false;
+                self.write_data(value, now);
+            }
+            Self::COMMAND_PORT => {
+                self.last_was_command = true;
+                self.destination = Destination::Keyboard;
+                self.write_command(value);
+            }
+            _ => {}
+        }
+        self.fill_output(now);
+    }
+
+    fn status(&self) -> Status {
+        let mut status = Status::UNLOCKED;
+        status.set(Status::SYSTEM, self.config.contains(Config::SYSTEM));
+        status.set(Status::COMMAND, self.last_was_command);
+        if let Some(output) = self.output {
+            status |= Status::OUTPUT_FULL;
+            status.set(Status::AUXILIARY, output.source == Source::Auxiliary);
+            status.set(Status::TIMEOUT, output.timeout);
+        }
+        status
+    }
+
+    fn read_data(&mut self, now: GuestTime) -> u8 {
+        if let Some(output) = self.output.take() {
+            self.last_read = output.byte;
+            self.next_byte_at = now.after(Self::BYTE_TIME);
+            self.update_irqs();
+            self.fill_output(now);
+        }
+        self.last_read
+    }
+
+    fn write_command(&mut self, value: u8) {
+        match value {
+            command::READ_MEMORY..=command::READ_MEMORY_LAST => {
+                self.answer(match value & 0x1F {
+                    0 => self.config.bits(),
+                    address => self.memory[usize::from(address)],
+                });
+            }
+            command::WRITE_MEMORY..=command::WRITE_MEMORY_LAST => {
+                self.destination = Destination::Memory(value & 0x1F);
+            }
+            command::DISABLE_AUXILIARY => self.config.insert(Config::AUXILIARY_DISABLED),
+            command::ENABLE_AUXILIARY => self.config.remove(Config::AUXILIARY_DISABLED),
+            command::TEST_AUXILIARY | command::TEST_KEYBOARD => self.answer(INTERFACE_TEST_PASSED),
+            command::SELF_TEST => {
+                self.config.insert(Config::SYSTEM);
+                self.answer(SELF_TEST_PASSED);
+            }
+            command::DISABLE_KEYBOARD => self.config.insert(Config::KEYBOARD_DISABLED),
+            command::ENABLE_KEYBOARD => self.config.remove(Config::KEYBOARD_DISABLED),
+            command::READ_INPUT_PORT => self.answer(INPUT_PORT),
+            command::READ_OUTPUT_PORT => self.answer(self.output_port()),
+            command::WRITE_OUTPUT_PORT => self.destination = Destination::OutputPort,
+            command::WRITE_KEYBOARD_BUFFER => self.destination = Destination::KeyboardBuffer,
+            command::WRITE_AUXILIARY_BUFFER => self.destination = Destination::AuxiliaryBuffer,
+            command::WRITE_AUXILIARY => self.destination = Destination::Auxiliary,
+            command::DISABLE_A20 => self.request_a20(false),
+            command::ENABLE_A20 => self.request_a20(true),
+            command::READ_TEST_INPUTS => self.answer(0),
+            // The low four bits of the output port pulse low where the command has zeros.
+            command::PULSE_OUTPUT_FIRST.. => self.reset_request |= value & OUTPUT_NO_RESET == 0,
+            _ => {} // no such command
+        }
+    }
+
+    fn write_data(&mut self, value: u8, now: GuestTime) {
+        let answer = |source, timeout| Output {
+            byte: value,
+            source,
+            timeout,
+        };
+        match std::mem::replace(&mut self.destination, Destination::Keyboard) {
+            Destination::Keyboard => {
+                // The line to the keyboard must be open for its answer.
+                self.config.remove(Config::KEYBOARD_DISABLED);
+                self.breaking = false;
+                self.keyboard.receive(value);
+                self.next_byte_at = now.after(Self::BYTE_TIME);
+            }
+            Destination::Memory(0) => self.config = Config::from_bits_truncate(value),
+            Destination::Memory(address) => self.memory[usize::from(address & 0x1F)] = value,
+            Destination::OutputPort => {
+                self.reset_request |= value & OUTPUT_NO_RESET == 0;
+                self.request_a20(value & OUTPUT_A20 != 0);
+            }
+            Destination::KeyboardBuffer => self.answer = Some(answer(Source::Keyboard, false)),
+            Destination::AuxiliaryBuffer => self.answer = Some(answer(Source::Auxiliary, false)),
+            Destination::Auxiliary => {
+                self.config.remove(Config::AUXILIARY_DISABLED);
+                self.answer = Some(Output {
+                    byte: NO_ANSWER,
+                    source: Source::Auxiliary,
+                    timeout: true,
+                });
+            }
+        }
+    }
+
+    fn answer(&mut self, byte: u8) {
+        self.answer = Some(Output {
+            byte,
+            source: Source::Keyboard,
+            timeout: false,
+        });
+    }
+
+    fn output_port(&self) -> u8 {
+        let mut value = OUTPUT_IDLE_LINES | OUTPUT_NO_RESET;
+        if self.a20 {
+            value |= OUTPUT_A20;
+        }
+        value
+            | match self.output.map(|output| output.source) {
+                Some(Source::Keyboard) => OUTPUT_KEYBOARD_FULL,
+                Some(Source::Auxiliary) => OUTPUT_AUXILIARY_FULL,
+                None => 0,
+            }
+    }
+
+    fn request_a20(&mut self, enabled: bool) {
+        self.a20 = enabled;
+        self.a20_request = Some(enabled);
+    }
+
+    /// Moves the next byte into the empty output buffer: an answer of the controller
+    /// at once, a byte of the keyboard when its time has come.
+    fn fill_output(&mut self, now: GuestTime) {
+        if self.output.is_none() {
+            self.output = self.answer.take();
+        }
+        if self.output.is_none() && self.next_byte_at <= now {
+            self.output = self.keyboard_byte().map(|byte| Output {
+                byte,
+                source: Source::Keyboard,
+                timeout: false,
+            });
+        }
+        self.update_irqs();
+    }
+
+    fn keyboard_byte(&mut self) -> Option<u8> {
+        while !self.config.contains(Config::KEYBOARD_DISABLED) {
+            let byte = self.keyboard.next_byte()?;
+            if !self.config.contains(Config::TRANSLATE) {
+                return Some(byte);
+            }
+            if byte == scancodes::BREAK {
+                self.breaking = true;
+                continue;
+            }
+            let release = if self.breaking { 0x80 } else { 0 };
+            self.breaking = false;
+            return Some(scancodes::translate(byte) | release);
+        }
+        None
+    }
+
+    fn update_irqs(&mut self) {
+        let source = self.output.map(|output| output.source);
+        self.keyboard_irq.set(
+            source == Some(Source::Keyboard) && self.config.contains(Config::KEYBOARD_INTERRUPT),
+        );
+        self.auxiliary_irq.set(
+            source == Some(Source::Auxiliary) && self.config.contains(Config::AUXILIARY_INTERRUPT),
+        );
+    }
+
+    /// Someone presses (`down`) or releases a key.
+    pub fn key(&mut self, key: Key, down: bool, now: GuestTime) {
+        self.keyboard.key(key, down, now);
+        self.fill_output(now);
+    }
+
+    /// The keyboard's lamps: bit 0 Scroll Lock, 1 Num Lock, 2 Caps Lock.
+    pub const fn leds(&self) -> u8 {
+        self.keyboard.leds()
+    }
+
+    /// The guest has pulsed the processor's reset line since the last call.
+    pub fn take_reset_request(&mut self) -> bool {
+        std::mem::take(&mut self.reset_request)
+    }
+
+    /// The level of the A20 gate that the guest has set since the last call, if it has.
+    pub fn take_a20_request(&mut self) -> Option<bool> {
+        self.a20_request.take()
+    }
+
+    /// Tells what the A20 gate is now, for the output port: port 92h drives it as well.
+    pub fn set_a20(&mut self, enabled: bool) {
+        self.a20 = enabled;
+    }
+
+    /// When a byte of the keyboard arrives or a held key repeats.
+    pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
+        let arrives = self.output.is_none()
+            && self.keyboard.has_byte()
+            && !self.config.contains(Config::KEYBOARD_DISABLED);
+        let arrival = arrives.then(|| self.next_byte_at.max(now));
+        [arrival, self.keyboard.next_repeat()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Lets a byte arrive and a held key repeat.
+    pub fn advance(&mut self, now: GuestTime) {
+        self.keyboard.advance(now);
+        self.fill_output(now);
+    }
+
+    /// The level of IRQ 1.
+    pub fn keyboard_irq(&self) -> bool {
+        self.keyboard_irq.level()
+    }
+
+    /// The level of IRQ 12.
+    pub fn auxiliary_irq(&self) -> bool {
+        self.auxiliary_irq.level()
+    }
+
+    /// The line of IRQ 1, with its uncollected rising edges.
+    pub fn keyboard_irq_line(&mut self) -> &mut IrqLine {
+        &mut self.keyboard_irq
+    }
+
+    /// The line of IRQ 12, with its uncollected rising edges.
+    pub fn auxiliary_irq_line(&mut self) -> &mut IrqLine {
+        &mut self.auxiliary_irq
+    }
+}
+
+#[cfg(test)]
+mod tests;

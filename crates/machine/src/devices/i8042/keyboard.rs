@@ -1,0 +1,266 @@
+//! The keyboard behind the controller: a 101-key PS/2 keyboard.
+//!
+//! It takes a byte, it offers bytes; how long a byte is under way is the controller's
+//! matter. LEDs are remembered but shine nowhere. In set 3 every key repeats and sends
+//! break codes: the commands that choose otherwise (F7h to FDh) are acknowledged only.
+
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use tollgate_platform::GuestTime;
+
+use super::scancodes::{Key, ScancodeSet};
+
+/// Bytes of scancodes that the keyboard keeps.
+const BUFFER_SIZE: usize = 16;
+
+/// Commands from the host.
+mod command {
+    pub(super) const SET_LEDS: u8 = 0xED;
+    pub(super) const ECHO: u8 = 0xEE;
+    pub(super) const UNDEFINED_EF: u8 = 0xEF;
+    pub(super) const SCANCODE_SET: u8 = 0xF0;
+    pub(super) const UNDEFINED_F1: u8 = 0xF1;
+    pub(super) const IDENTIFY: u8 = 0xF2;
+    pub(super) const SET_TYPEMATIC: u8 = 0xF3;
+    pub(super) const ENABLE: u8 = 0xF4;
+    pub(super) const DISABLE: u8 = 0xF5;
+    pub(super) const SET_DEFAULTS: u8 = 0xF6;
+    pub(super) const ALL_KEYS_FIRST: u8 = 0xF7;
+    pub(super) const ALL_KEYS_LAST: u8 = 0xFA;
+    pub(super) const ONE_KEY_FIRST: u8 = 0xFB;
+    pub(super) const ONE_KEY_LAST: u8 = 0xFD;
+    pub(super) const RESEND: u8 = 0xFE;
+    pub(super) const RESET: u8 = 0xFF;
+}
+
+/// Answers to the host.
+mod answer {
+    pub(super) const ACKNOWLEDGE: u8 = 0xFA;
+    pub(super) const RESEND: u8 = 0xFE;
+    pub(super) const ECHO: u8 = 0xEE;
+    pub(super) const SELF_TEST_PASSED: u8 = 0xAA;
+    pub(super) const IDENTITY: [u8; 2] = [0xAB, 0x83];
+    pub(super) const OVERRUN_SET_1: u8 = 0xFF;
+    pub(super) const OVERRUN: u8 = 0x00;
+}
+
+/// A command whose parameter comes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Awaiting {
+    Leds,
+    ScancodeSet,
+    Typematic,
+    /// A key of set 3; any number of them.
+    Keys,
+}
+
+/// The key that repeats.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Held {
+    key: Key,
+    repeats_at: GuestTime,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Keyboard {
+    /// Answers to commands, which go before scancodes.
+    answers: VecDeque<u8>,
+    scancodes: VecDeque<u8>,
+    scancode_set: ScancodeSet,
+    scanning: bool,
+    leds: u8,
+    typematic: u8,
+    awaiting: Option<Awaiting>,
+    held: Option<Held>,
+    last_sent: u8,
+}
+
+impl Keyboard {
+    /// Delay of half a second, 10.9 characters a second.
+    const DEFAULT_TYPEMATIC: u8 = 0x2B;
+
+    /// A keyboard that has passed its self-test and been enabled by firmware.
+    pub(super) const fn new() -> Self {
+        Self {
+            answers: VecDeque::new(),
+            scancodes: VecDeque::new(),
+            scancode_set: ScancodeSet::Two,
+            scanning: true,
+            leds: 0,
+            typematic: Self::DEFAULT_TYPEMATIC,
+            awaiting: None,
+            held: None,
+            last_sent: 0,
+        }
+    }
+
+    pub(super) const fn leds(&self) -> u8 {
+        self.leds
+    }
+
+    pub(super) fn has_byte(&self) -> bool {
+        !self.answers.is_empty() || !self.scancodes.is_empty()
+    }
+
+    /// The next byte for the host.
+    pub(super) fn next_byte(&mut self) -> Option<u8> {
+        let byte = self
+            .answers
+            .pop_front()
+            .or_else(|| self.scancodes.pop_front())?;
+        self.last_sent = byte;
+        Some(byte)
+    }
+
+    /// A byte from the host: a command, or the parameter of one.
+    pub(super) fn receive(&mut self, byte: u8) {
+        // Whatever was not sent yet of the last answer is given up.
+        let last_sent = self.last_sent;
+        self.answers.clear();
+        // A command in a parameter's place is a command.
+        if byte < command::SET_LEDS
+            && let Some(awaiting) = self.awaiting.take()
+        {
+            self.receive_parameter(awaiting, byte);
+            return;
+        }
+        self.awaiting = None;
+        if byte == command::RESEND {
+            self.answers.push_back(last_sent);
+            return;
+        }
+        if byte == command::ECHO {
+            self.answers.push_back(answer::ECHO);
+            return;
+        }
+        if matches!(
+            byte,
+            ..command::SET_LEDS | command::UNDEFINED_EF | command::UNDEFINED_F1
+        ) {
+            self.answers.push_back(answer::RESEND);
+            return;
+        }
+        self.answers.push_back(answer::ACKNOWLEDGE);
+        match byte {
+            command::SET_LEDS => self.awaiting = Some(Awaiting::Leds),
+            command::SCANCODE_SET => self.awaiting = Some(Awaiting::ScancodeSet),
+            command::SET_TYPEMATIC => self.awaiting = Some(Awaiting::Typematic),
+            command::IDENTIFY => self.answers.extend(answer::IDENTITY),
+            command::ENABLE => {
+                self.clear_keys();
+                self.scanning = true;
+            }
+            command::DISABLE => {
+                self.set_defaults();
+                self.scanning = false;
+            }
+            command::SET_DEFAULTS => self.set_defaults(),
+            command::ALL_KEYS_FIRST..=command::ALL_KEYS_LAST => {}
+            command::ONE_KEY_FIRST..=command::ONE_KEY_LAST => self.awaiting = Some(Awaiting::Keys),
+            command::RESET => {
+                self.set_defaults();
+                self.scanning = true;
+                self.leds = 0;
+                self.answers.push_back(answer::SELF_TEST_PASSED);
+            }
+            _ => {}
+        }
+    }
+
+    fn receive_parameter(&mut self, awaiting: Awaiting, byte: u8) {
+        match awaiting {
+            Awaiting::Leds => self.leds = byte & 7,
+            Awaiting::Typematic => self.typematic = byte & 0x7F,
+            Awaiting::Keys => self.awaiting = Some(Awaiting::Keys),
+            Awaiting::ScancodeSet => {
+                self.scancode_set = match byte {
+                    0 => {
+                        let number = self.scancode_set.number();
+                        self.answers.extend([answer::ACKNOWLEDGE, number]);
+                        return;
+                    }
+                    1 => ScancodeSet::One,
+                    2 => ScancodeSet::Two,
+                    3 => ScancodeSet::Three,
+                    _ => {
+                        self.answers.push_back(answer::RESEND);
+                        return;
+                    }
+                };
+                self.clear_keys();
+            }
+        }
+        self.answers.push_back(answer::ACKNOWLEDGE);
+    }
+
+    fn set_defaults(&mut self) {
+        self.clear_keys();
+        self.scancode_set = ScancodeSet::Two;
+        self.typematic = Self::DEFAULT_TYPEMATIC;
+    }
+
+    fn clear_keys(&mut self) {
+        self.scancodes.clear();
+        self.held = None;
+    }
+
+    /// Someone presses or releases a key.
+    pub(super) fn key(&mut self, key: Key, down: bool, now: GuestTime) {
+        if !self.scanning {
+            return;
+        }
+        self.send_key(key, down);
+        if down && key != Key::PAUSE {
+            self.held = Some(Held {
+                key,
+                repeats_at: now.after(self.repeat_delay()),
+            });
+        } else if self.held.is_some_and(|held| held.key == key) {
+            self.held = None;
+        }
+    }
+
+    fn send_key(&mut self, key: Key, down: bool) {
+        let sequence = self.scancode_set.sequence(key, down);
+        // The last place is kept for the mark that scancodes were lost.
+        if self.scancodes.len() + sequence.len() < BUFFER_SIZE {
+            self.scancodes.extend(sequence);
+            return;
+        }
+        let overrun = match self.scancode_set {
+            ScancodeSet::One => answer::OVERRUN_SET_1,
+            ScancodeSet::Two | ScancodeSet::Three => answer::OVERRUN,
+        };
+        if self.scancodes.back() != Some(&overrun) && self.scancodes.len() < BUFFER_SIZE {
+            self.scancodes.push_back(overrun);
+        }
+    }
+
+    /// Nanoseconds until a held key repeats for the first time: bits 6-5.
+    fn repeat_delay(&self) -> u64 {
+        (u64::from(self.typematic >> 5 & 3) + 1) * 250_000_000
+    }
+
+    /// Nanoseconds from one repetition to the next: (8 + bits 2-0) * 2^(bits 4-3) / 240 s.
+    fn repeat_period(&self) -> u64 {
+        let units = (8 + u64::from(self.typematic & 7)) << (self.typematic >> 3 & 3);
+        units * 1_000_000_000 / 240
+    }
+
+    /// When the held key repeats.
+    pub(super) fn next_repeat(&self) -> Option<GuestTime> {
+        self.held.map(|held| held.repeats_at)
+    }
+
+    /// Repeats the held key if its time has come; once, however late it is.
+    pub(super) fn advance(&mut self, now: GuestTime) {
+        let period = self.repeat_period();
+        if let Some(held) = &mut self.held
+            && held.repeats_at <= now
+        {
+            held.repeats_at = now.after(period);
+            let key = held.key;
+            self.send_key(key, true);
+        }
+    }
+}

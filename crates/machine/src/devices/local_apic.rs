@@ -1,0 +1,585 @@
+//! The local APIC in xAPIC mode (SDM volume 3, chapter 11).
+//!
+//! It accepts interrupt messages from the I/O APIC and from itself, keeps them by
+//! priority, and has the timer that Linux prefers. Interrupts to other processors
+//! go nowhere: the machine has one. Time comes in as a [`Clock`] and leaves as a
+//! deadline, so the device needs no thread.
+//!
+//! Not offered: x2APIC mode, moving the register page, suppression of EOI
+//! broadcasts, corrected-machine-check interrupts.
+
+mod timer;
+
+pub use timer::{Clock, ClockSource};
+
+use serde::{Deserialize, Serialize};
+use timer::{Timer, TimerMode};
+use tollgate_platform::GuestTime;
+
+use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
+
+/// Physical address of the register page.
+pub const BASE_ADDRESS: u64 = 0xfee0_0000;
+/// Bytes of the register page.
+pub const REGISTER_BYTES: u64 = 0x1000;
+/// Frequency of the timer's input before its divider: one tick a nanosecond.
+/// The guest learns it by calibration, or needs none in TSC-deadline mode.
+pub const BUS_FREQUENCY_HZ: u64 = 1_000_000_000;
+
+/// IA32_APIC_BASE.
+pub const MSR_APIC_BASE: u32 = 0x1b;
+/// IA32_TSC_DEADLINE.
+pub const MSR_TSC_DEADLINE: u32 = 0x6e0;
+
+/// Version 14h with six LVT entries and without EOI-broadcast suppression
+/// (SDM volume 3, 11.4.8).
+const VERSION: u32 = 0x0005_0014;
+/// This processor's APIC ID.
+const APIC_ID: u8 = 0;
+
+/// IA32_APIC_BASE: this is the bootstrap processor.
+const BASE_BOOTSTRAP: u64 = 1 << 8;
+/// IA32_APIC_BASE: the APIC is globally enabled.
+const BASE_ENABLE: u64 = 1 << 11;
+
+/// Register offsets (SDM volume 3, table 11-1).
+mod register {
+    pub const ID: u16 = 0x20;
+    pub const VERSION: u16 = 0x30;
+    pub const TASK_PRIORITY: u16 = 0x80;
+    pub const ARBITRATION_PRIORITY: u16 = 0x90;
+    pub const PROCESSOR_PRIORITY: u16 = 0xa0;
+    pub const END_OF_INTERRUPT: u16 = 0xb0;
+    pub const REMOTE_READ: u16 = 0xc0;
+    pub const LOGICAL_DESTINATION: u16 = 0xd0;
+    pub const DESTINATION_FORMAT: u16 = 0xe0;
+    pub const SPURIOUS_VECTOR: u16 = 0xf0;
+    pub const IN_SERVICE: u16 = 0x100;
+    pub const TRIGGER_MODE: u16 = 0x180;
+    pub const REQUEST: u16 = 0x200;
+    pub const ERROR_STATUS: u16 = 0x280;
+    pub const COMMAND_LOW: u16 = 0x300;
+    pub const COMMAND_HIGH: u16 = 0x310;
+    pub const LVT_TIMER: u16 = 0x320;
+    pub const LVT_ERROR: u16 = 0x370;
+    pub const INITIAL_COUNT: u16 = 0x380;
+    pub const CURRENT_COUNT: u16 = 0x390;
+    pub const DIVIDE: u16 = 0x3e0;
+}
+
+/// Entries of the local vector table, in register order from 320h. Thermal and
+/// performance interrupts (1 and 2) have no source.
+mod local_vector {
+    pub const TIMER: usize = 0;
+    pub const LINT0: usize = 3;
+    pub const LINT1: usize = 4;
+    pub const ERROR: usize = 5;
+}
+
+/// Bits of an LVT entry (SDM volume 3, figure 11-8).
+mod lvt {
+    pub const VECTOR: u32 = 0xff;
+    pub const MODE: u32 = 7 << 8;
+    pub const MODE_NMI: u32 = 4 << 8;
+    pub const MODE_EXTINT: u32 = 7 << 8;
+    pub const POLARITY: u32 = 1 << 13;
+    pub const LEVEL: u32 = 1 << 15;
+    pub const MASKED: u32 = 1 << 16;
+    pub const TIMER_MODE: u32 = 3 << 17;
+    /// Bits that software may set, by entry.
+    pub const WRITABLE: [u32; 6] = [
+        VECTOR | MASKED | TIMER_MODE,
+        VECTOR | MODE | MASKED,
+        VECTOR | MODE | MASKED,
+        VECTOR | MODE | POLARITY | LEVEL | MASKED,
+        VECTOR | MODE | POLARITY | LEVEL | MASKED,
+        VECTOR | MASKED,
+    ];
+}
+
+/// Spurious-vector register: software enable.
+const SOFTWARE_ENABLE: u32 = 1 << 8;
+/// Spurious-vector register: vector, software enable, focus checking.
+const SPURIOUS_WRITABLE: u32 = 0x3ff;
+
+/// Error status bits (SDM volume 3, 11.5.3).
+mod error {
+    pub const SEND_ILLEGAL_VECTOR: u32 = 1 << 5;
+    pub const RECEIVE_ILLEGAL_VECTOR: u32 = 1 << 6;
+    pub const ILLEGAL_REGISTER: u32 = 1 << 7;
+}
+
+/// Vectors below 16 cannot be delivered.
+const FIRST_LEGAL_VECTOR: u8 = 16;
+
+/// A 256-bit register, one bit for each vector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct VectorSet([u32; 8]);
+
+impl VectorSet {
+    fn set(&mut self, vector: u8) {
+        self.0[usize::from(vector / 32)] |= 1 << (vector % 32);
+    }
+
+    fn clear(&mut self, vector: u8) {
+        self.0[usize::from(vector / 32)] &= !(1 << (vector % 32));
+    }
+
+    fn contains(&self, vector: u8) -> bool {
+        self.0[usize::from(vector / 32)] >> (vector % 32) & 1 != 0
+    }
+
+    fn highest(&self) -> Option<u8> {
+        (0..8u8).rev().find_map(|word| {
+            let bits = self.0[usize::from(word)];
+            (bits != 0).then(|| word * 32 + (31 - bits.leading_zeros() as u8))
+        })
+    }
+}
+
+/// The local APIC of the only processor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LocalApic {
+    base: u64,
+    task_priority: u8,
+    logical_destination: u32,
+    destination_format: u32,
+    spurious: u32,
+    in_service: VectorSet,
+    trigger_mode: VectorSet,
+    request: VectorSet,
+    error_visible: u32,
+    error_pending: u32,
+    command: u64,
+    local_vectors: [u32; 6],
+    timer: Timer,
+    lint_level: [bool; 2],
+    nmi_pending: bool,
+}
+
+impl Default for LocalApic {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LocalApic {
+    /// An APIC after power-up, globally enabled (SDM volume 3, 11.4.7.1).
+    pub fn new() -> Self {
+        Self {
+            base: BASE_ADDRESS | BASE_BOOTSTRAP | BASE_ENABLE,
+            task_priority: 0,
+            logical_destination: 0,
+            destination_format: u32::MAX,
+            spurious: 0xff,
+            in_service: VectorSet::default(),
+            trigger_mode: VectorSet::default(),
+            request: VectorSet::default(),
+            error_visible: 0,
+            error_pending: 0,
+            command: 0,
+            local_vectors: [lvt::MASKED; 6],
+            timer: Timer::default(),
+            lint_level: [false; 2],
+            nmi_pending: false,
+        }
+    }
+
+    /// Sets virtual-wire mode up as firmware leaves it: enabled, LINT0 passes the
+    /// 8259's interrupts through, LINT1 is the NMI (MultiProcessor Specification, 3.6.2.2).
+    pub fn enter_virtual_wire_mode(&mut self) {
+        self.spurious |= SOFTWARE_ENABLE;
+        self.local_vectors[local_vector::LINT0] = lvt::MODE_EXTINT;
+        self.local_vectors[local_vector::LINT1] = lvt::MODE_NMI;
+    }
+
+    /// Whether IA32_APIC_BASE enables the APIC. If not, its page is not there and
+    /// the 8259 is wired straight to the processor.
+    pub fn is_enabled(&self) -> bool {
+        self.base & BASE_ENABLE != 0
+    }
+
+    /// IA32_APIC_BASE.
+    pub fn base_msr(&self) -> u64 {
+        self.base
+    }
+
+    /// Writes IA32_APIC_BASE. False: refused (reserved bits, x2APIC mode, another
+    /// address). Disabling resets every register.
+    pub fn set_base_msr(&mut self, value: u64) -> bool {
+        if value & !(BASE_BOOTSTRAP | BASE_ENABLE) != BASE_ADDRESS {
+            return false;
+        }
+        let enable = value & BASE_ENABLE;
+        if enable == 0 && self.is_enabled() {
+            let lint_level = self.lint_level;
+            *self = Self {
+                lint_level,
+                ..Self::new()
+            };
+        }
+        self.base = BASE_ADDRESS | BASE_BOOTSTRAP | enable;
+        true
+    }
+
+    /// IA32_TSC_DEADLINE: zero unless armed in TSC-deadline mode.
+    pub fn tsc_deadline_msr(&self) -> u64 {
+        self.timer.tsc_deadline()
+    }
+
+    /// Writes IA32_TSC_DEADLINE, in ticks of [`Clock::tsc`]; ignored in other timer
+    /// modes. A deadline that has passed fires at once; zero disarms
+    /// (SDM volume 3, 11.5.4.1).
+    pub fn set_tsc_deadline_msr(&mut self, value: u64, clock: &Clock) {
+        self.timer.set_tsc_deadline(value, clock);
+        self.advance(clock);
+    }
+
+    /// Reads registers: `data` holds the bytes from `offset` on. Only the first
+    /// four bytes of each 16 hold a register; the others read as zero.
+    pub fn read(&mut self, offset: u16, data: &mut [u8], clock: &impl ClockSource) {
+        let mut address = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let lane = usize::from(address & 15);
+            let (piece, behind) = rest.split_at_mut(rest.len().min(16 - lane));
+            let mut bytes = [0; 16];
+            if lane < 4 {
+                let value = self.register(address & !15, clock);
+                bytes[..4].copy_from_slice(&value.to_le_bytes());
+            }
+            piece.copy_from_slice(&bytes[lane..lane + piece.len()]);
+            address = address.wrapping_add(piece.len() as u16);
+            rest = behind;
+        }
+    }
+
+    fn register(&mut self, offset: u16, clock: &impl ClockSource) -> u32 {
+        let word = |base: u16| usize::from((offset - base) / 16);
+        match offset {
+            register::ID => u32::from(APIC_ID) << 24,
+            register::VERSION => VERSION,
+            register::TASK_PRIORITY => u32::from(self.task_priority),
+            register::ARBITRATION_PRIORITY | register::REMOTE_READ => 0,
+            register::PROCESSOR_PRIORITY => u32::from(self.processor_priority()),
+            register::END_OF_INTERRUPT => 0,
+            register::LOGICAL_DESTINATION => self.logical_destination,
+            register::DESTINATION_FORMAT => self.destination_format,
+            register::SPURIOUS_VECTOR => self.spurious,
+            register::IN_SERVICE..register::TRIGGER_MODE => {
+                self.in_service.0[word(register::IN_SERVICE)]
+            }
+            register::TRIGGER_MODE..register::REQUEST => {
+                self.trigger_mode.0[word(register::TRIGGER_MODE)]
+            }
+            register::REQUEST..register::ERROR_STATUS => self.request.0[word(register::REQUEST)],
+            register::ERROR_STATUS => self.error_visible,
+            register::COMMAND_LOW => self.command as u32,
+            register::COMMAND_HIGH => (self.command >> 32) as u32,
+            register::LVT_TIMER..=register::LVT_ERROR => {
+                self.local_vectors[word(register::LVT_TIMER)]
+            }
+            register::INITIAL_COUNT => self.timer.initial(),
+            register::CURRENT_COUNT => self.timer.current_count(clock.clock().now),
+            register::DIVIDE => self.timer.divide(),
+            _ => {
+                self.raise_error(error::ILLEGAL_REGISTER);
+                0
+            }
+        }
+    }
+
+    /// Writes registers. Only aligned 4-byte writes to a register have an effect
+    /// (SDM volume 3, 11.4.1). Returns the vector of a level-triggered interrupt
+    /// that ended, which the I/O APIC must hear of.
+    pub fn write(&mut self, offset: u16, data: &[u8], clock: &impl ClockSource) -> Option<u8> {
+        let Ok(bytes) = <[u8; 4]>::try_from(data) else {
+            return None;
+        };
+        if offset & 15 != 0 {
+            return None;
+        }
+        let value = u32::from_le_bytes(bytes);
+        match offset {
+            register::TASK_PRIORITY => self.task_priority = value as u8,
+            register::END_OF_INTERRUPT => return self.end_of_interrupt(),
+            register::LOGICAL_DESTINATION => self.logical_destination = value & 0xff00_0000,
+            register::DESTINATION_FORMAT => self.destination_format = value | 0x0fff_ffff,
+            register::SPURIOUS_VECTOR => self.write_spurious(value),
+            register::ERROR_STATUS => {
+                self.error_visible = std::mem::take(&mut self.error_pending);
+            }
+            register::COMMAND_LOW => {
+                self.command = self.command & !0xffff_ffff | u64::from(value & 0x000c_cfff);
+                self.send_command();
+            }
+            register::COMMAND_HIGH => {
+                self.command = self.command & 0xffff_ffff | u64::from(value & 0xff00_0000) << 32;
+            }
+            register::LVT_TIMER..=register::LVT_ERROR => {
+                self.write_local_vector(offset, value, clock);
+            }
+            register::INITIAL_COUNT => {
+                self.timer.set_initial_count(value, clock.clock().now);
+            }
+            register::DIVIDE => {
+                let clock = clock.clock();
+                self.advance(&clock);
+                self.timer.set_divide(value, clock.now);
+            }
+            register::ID
+            | register::VERSION
+            | register::ARBITRATION_PRIORITY
+            | register::PROCESSOR_PRIORITY
+            | register::REMOTE_READ
+            | register::CURRENT_COUNT
+            | register::IN_SERVICE..register::ERROR_STATUS => {}
+            _ => self.raise_error(error::ILLEGAL_REGISTER),
+        }
+        None
+    }
+
+    fn is_software_enabled(&self) -> bool {
+        self.spurious & SOFTWARE_ENABLE != 0
+    }
+
+    fn write_spurious(&mut self, value: u32) {
+        self.spurious = value & SPURIOUS_WRITABLE;
+        if !self.is_software_enabled() {
+            // SDM volume 3, 11.4.7.2: all LVT masks are set and stay set.
+            for entry in &mut self.local_vectors {
+                *entry |= lvt::MASKED;
+            }
+        }
+    }
+
+    fn write_local_vector(&mut self, offset: u16, value: u32, clock: &impl ClockSource) {
+        let index = usize::from((offset - register::LVT_TIMER) / 16);
+        let mut value = value & lvt::WRITABLE[index];
+        if !self.is_software_enabled() {
+            value |= lvt::MASKED;
+        }
+        if index == local_vector::TIMER {
+            // What expired under the old entry is settled by the old entry.
+            let clock = clock.clock();
+            self.advance(&clock);
+            self.timer.set_mode(TimerMode::of_entry(value), clock.now);
+        }
+        self.local_vectors[index] = value;
+        if index == local_vector::LINT0 || index == local_vector::LINT1 {
+            self.service_level_lint(index - local_vector::LINT0);
+        }
+    }
+
+    // ---- priority and delivery ----
+
+    /// SDM volume 3, 11.8.3.1.
+    fn processor_priority(&self) -> u8 {
+        let in_service = self.in_service.highest().unwrap_or(0);
+        if self.task_priority >> 4 >= in_service >> 4 {
+            self.task_priority
+        } else {
+            in_service & 0xf0
+        }
+    }
+
+    /// The vector that waits for the processor, if its priority class is above the
+    /// processor's priority.
+    pub fn pending(&self) -> Option<u8> {
+        let vector = self.request.highest()?;
+        (vector >> 4 > self.processor_priority() >> 4).then_some(vector)
+    }
+
+    /// The processor takes the waiting vector, which becomes in-service.
+    pub fn acknowledge(&mut self) -> Option<u8> {
+        let vector = self.pending()?;
+        self.request.clear(vector);
+        self.in_service.set(vector);
+        Some(vector)
+    }
+
+    fn end_of_interrupt(&mut self) -> Option<u8> {
+        let vector = self.in_service.highest()?;
+        self.in_service.clear(vector);
+        let was_level = self.trigger_mode.contains(vector);
+        for lint in 0..2 {
+            let entry = self.local_vectors[local_vector::LINT0 + lint];
+            if entry & lvt::VECTOR == u32::from(vector) {
+                self.service_level_lint(lint);
+            }
+        }
+        was_level.then_some(vector)
+    }
+
+    fn accept_fixed(&mut self, vector: u8, level: bool) -> bool {
+        if !self.is_enabled() || !self.is_software_enabled() {
+            return false;
+        }
+        if vector < FIRST_LEGAL_VECTOR {
+            self.raise_error(error::RECEIVE_ILLEGAL_VECTOR);
+            return false;
+        }
+        self.request.set(vector);
+        if level {
+            self.trigger_mode.set(vector);
+        } else {
+            self.trigger_mode.clear(vector);
+        }
+        true
+    }
+
+    fn is_destination(&self, message: &InterruptMessage) -> bool {
+        let destination = message.destination;
+        if !message.logical {
+            return destination == APIC_ID || destination == 0xff;
+        }
+        let own = (self.logical_destination >> 24) as u8;
+        if self.destination_format >> 28 == 0xf {
+            destination & own != 0
+        } else {
+            // Cluster model: the high half names the cluster, Fh all of them.
+            let cluster = destination >> 4;
+            (cluster == 0xf || cluster == own >> 4) && destination & own & 15 != 0
+        }
+    }
+
+    fn raise_error(&mut self, bit: u32) {
+        let is_new = self.error_pending & bit == 0;
+        self.error_pending |= bit;
+        let entry = self.local_vectors[local_vector::ERROR];
+        let vector = (entry & lvt::VECTOR) as u8;
+        // A bad vector in the error entry itself must not raise errors for ever.
+        if is_new && entry & lvt::MASKED == 0 && vector >= FIRST_LEGAL_VECTOR {
+            self.accept_fixed(vector, false);
+        }
+    }
+
+    fn send_command(&mut self) {
+        let low = self.command as u32;
+        let vector = low as u8;
+        let mode = DeliveryMode::from_bits(low >> 8);
+        let mut message = InterruptMessage {
+            vector,
+            mode,
+            destination: (self.command >> 56) as u8,
+            logical: low >> 11 & 1 != 0,
+            level: false,
+        };
+        match low >> 18 & 3 {
+            0 => {}
+            // Self, or all including self.
+            1 | 2 => {
+                message.destination = 0xff;
+                message.logical = false;
+            }
+            // All but self: nobody.
+            _ => return,
+        }
+        match mode {
+            DeliveryMode::Fixed | DeliveryMode::LowestPriority => {
+                if vector < FIRST_LEGAL_VECTOR {
+                    self.raise_error(error::SEND_ILLEGAL_VECTOR);
+                } else {
+                    self.deliver(&message);
+                }
+            }
+            DeliveryMode::Nmi => {
+                self.deliver(&message);
+            }
+            // SMI: there is no SMM. INIT and start-up to oneself do nothing useful.
+            _ => {}
+        }
+    }
+
+    // ---- LINT pins and NMI ----
+
+    /// Drives LINT0 (the 8259's INTR) or LINT1 (`pin` 0 or 1).
+    pub fn set_lint(&mut self, pin: usize, level: bool) {
+        let Some(state) = self.lint_level.get_mut(pin) else {
+            return;
+        };
+        let rises = level && !*state;
+        *state = level;
+        if !rises {
+            return;
+        }
+        let entry = self.local_vectors[local_vector::LINT0 + pin];
+        if entry & lvt::MASKED != 0 || !self.is_enabled() {
+            return;
+        }
+        match entry & lvt::MODE {
+            0 if entry & lvt::LEVEL == 0 => {
+                self.accept_fixed(entry as u8, false);
+            }
+            0 => self.service_level_lint(pin),
+            lvt::MODE_NMI => self.nmi_pending = true,
+            _ => {}
+        }
+    }
+
+    /// A level-triggered fixed LINT that is asserted requests again after each EOI.
+    fn service_level_lint(&mut self, pin: usize) {
+        let entry = self.local_vectors[local_vector::LINT0 + pin];
+        let vector = entry as u8;
+        if self.lint_level[pin]
+            && entry & (lvt::MASKED | lvt::MODE) == 0
+            && entry & lvt::LEVEL != 0
+            && !self.in_service.contains(vector)
+        {
+            self.accept_fixed(vector, false);
+        }
+    }
+
+    /// Whether LINT0 passes the 8259's interrupts to the processor (virtual wire).
+    pub fn passes_external_interrupts(&self) -> bool {
+        self.is_enabled()
+            && self.local_vectors[local_vector::LINT0] & (lvt::MASKED | lvt::MODE)
+                == lvt::MODE_EXTINT
+    }
+
+    /// Takes a non-maskable interrupt that arrived as a message or on a LINT pin.
+    pub fn take_nmi(&mut self) -> bool {
+        std::mem::take(&mut self.nmi_pending)
+    }
+
+    /// Lets the timer fire if it is due; while it is masked, the expiry is lost.
+    pub fn advance(&mut self, clock: &Clock) {
+        let entry = self.local_vectors[local_vector::TIMER];
+        if self.timer.advance(clock) && entry & lvt::MASKED == 0 {
+            self.accept_fixed(entry as u8, false);
+        }
+    }
+
+    /// When [`LocalApic::advance`] must be called next. A masked timer needs none,
+    /// but is caught up with whenever it is looked at.
+    pub fn next_deadline(&self) -> Option<GuestTime> {
+        if self.local_vectors[local_vector::TIMER] & lvt::MASKED == 0 {
+            self.timer.next_deadline()
+        } else {
+            None
+        }
+    }
+}
+
+impl InterruptBus for LocalApic {
+    fn deliver(&mut self, message: &InterruptMessage) -> bool {
+        if !self.is_enabled() || !self.is_destination(message) {
+            return false;
+        }
+        match message.mode {
+            DeliveryMode::Fixed | DeliveryMode::LowestPriority => {
+                self.accept_fixed(message.vector, message.level)
+            }
+            DeliveryMode::Nmi => {
+                self.nmi_pending = true;
+                true
+            }
+            // External interrupts are looked up at the I/O APIC; there is no SMM,
+            // and one processor cannot be started by another.
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! The pair of 8259A interrupt controllers, the slave at input 2 of the master, with
+//! the edge/level control registers (ELCR) that the PCI chip sets added.
+//!
+//! An edge-triggered request stays latched until it is acknowledged, as in the chip
+//! sets that Linux knows; the stand-alone 8259A forgets it if the line falls first. A
+//! level-triggered request, and that of the cascade, is as high as its line: if it goes
+//! away before the acknowledge, the processor gets the spurious vector (7 of the chip)
+//! and nothing is in service.
+//!
+//! After [`Pic::new`] everything is masked until the guest initializes the chips.
+
+mod chip;
+
+use chip::Chip;
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+/// The master's input at which the slave hangs.
+const CASCADE: u8 = 2;
+/// The vector, relative to a chip's base, that a vanished request gives.
+const SPURIOUS: u8 = 7;
+
+const MASTER_COMMAND: u16 = 0x20;
+const MASTER_DATA: u16 = 0x21;
+const SLAVE_COMMAND: u16 = 0xA0;
+const SLAVE_DATA: u16 = 0xA1;
+const MASTER_EDGE_LEVEL: u16 = 0x4D0;
+const SLAVE_EDGE_LEVEL: u16 = 0x4D1;
+
+/// ELCR bits that exist: IRQ 0, 1, 2, 8 and 13 are always edge-triggered.
+const MASTER_EDGE_LEVEL_WRITABLE: u8 = 0xF8;
+const SLAVE_EDGE_LEVEL_WRITABLE: u8 = 0xDE;
+
+/// Both interrupt controllers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pic {
+    master: Chip,
+    slave: Chip,
+}
+
+impl Default for Pic {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pic {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The master's ports.
+    pub const MASTER_PORTS: RangeInclusive<u16> = 0x20..=0x21;
+    /// The slave's ports.
+    pub const SLAVE_PORTS: RangeInclusive<u16> = 0xA0..=0xA1;
+    /// The edge/level control registers.
+    pub const EDGE_LEVEL_PORTS: RangeInclusive<u16> = 0x4D0..=0x4D1;
+
+    /// Two chips with every input masked.
+    pub const fn new() -> Self {
+        Self {
+            master: Chip::new(1 << CASCADE),
+            slave: Chip::new(0),
+        }
+    }
+
+    /// Drives ISA interrupt line `irq`, 0 to 15. Line 2 is the cascade and cannot be
+    /// driven; it and lines above 15 are ignored.
+    pub fn set_line(&mut self, irq: u8, level: bool) {
+        match irq {
+            CASCADE => {}
+            0..=7 => self.master.set_line(irq, level),
+            8..=15 => self.slave.set_line(irq - 8, level),
+            _ => {}
+        }
+        self.update_cascade();
+    }
+
+    /// INTR: the processor is asked to take an interrupt.
+    pub fn pending(&self) -> bool {
+        self.master.next_request().is_some()
+    }
+
+    /// The processor's interrupt acknowledge cycle: the vector to be delivered. If the
+    /// request has gone, the spurious vector of the chip that had made it.
+    pub fn acknowledge(&mut self) -> u8 {
+        let Some(input) = self.master.next_request() else {
+            return self.master.vector(SPURIOUS);
+        };
+        self.master.begin_service(input);
+        if input != CASCADE {
+            return self.master.vector(input);
+        }
+        let vector = match self.slave.next_request() {
+            Some(input) => {
+                self.slave.begin_service(input);
+                self.slave.vector(input)
+            }
+            None => self.slave.vector(SPURIOUS),
+        };
+        self.update_cascade();
+        vector
+    }
+
+    fn update_cascade(&mut self) {
+        let requests = self.slave.next_request().is_some();
+        self.master.set_line(CASCADE, requests);
+    }
+
+    /// Reads a port. A read after the poll command acknowledges the interrupt that it
+    /// reports. Ports that are not the controllers' give FFh.
+    pub fn read(&mut self, port: u16) -> u8 {
+        let chip = match port {
+            MASTER_COMMAND | MASTER_DATA => &mut self.master,
+            SLAVE_COMMAND | SLAVE_DATA => &mut self.slave,
+            MASTER_EDGE_LEVEL => return self.master.edge_level(),
+            SLAVE_EDGE_LEVEL => return self.slave.edge_level(),
+            _ => return 0xFF,
+        };
+        if chip.take_poll() {
+            let value = chip.poll_read();
+            self.update_cascade();
+            return value;
+        }
+        if port & 1 == 0 {
+            chip.read_status()
+        } else {
+            chip.read_mask()
+        }
+    }
+
+    /// Writes a port.
+    pub fn write(&mut self, port: u16, value: u8) {
+        match port {
+            MASTER_COMMAND => self.master.write_command(value),
+            MASTER_DATA => self.master.write_data(value),
+            SLAVE_COMMAND => self.slave.write_command(value),
+            SLAVE_DATA => self.slave.write_data(value),
+            MASTER_EDGE_LEVEL => self
+                .master
+                .set_edge_level(value & MASTER_EDGE_LEVEL_WRITABLE),
+            SLAVE_EDGE_LEVEL => self.slave.set_edge_level(value & SLAVE_EDGE_LEVEL_WRITABLE),
+            _ => {}
+        }
+        self.update_cascade();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The reset control register at CF9h and system control port A at 92h, which resets
+//! the processor and gates address line 20 faster than the keyboard controller does.
+
+use serde::{Deserialize, Serialize};
+
+/// The reset control register of the chip set.
+///
+/// All kinds of reset are one to this machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ResetControl {
+    value: u8,
+    request: bool,
+}
+
+impl ResetControl {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The port. It lies inside the PCI address register (CF8h to CFBh), which only
+    /// answers to accesses of four bytes.
+    pub const PORT: u16 = 0xCF9;
+
+    const SYSTEM_RESET: u8 = 1 << 1;
+    const RESET_PROCESSOR: u8 = 1 << 2;
+    const FULL_RESET: u8 = 1 << 3;
+
+    /// Reads the register.
+    pub const fn read(&self) -> u8 {
+        self.value
+    }
+
+    /// Writes the register: when the processor's reset bit goes from 0 to 1, it resets.
+    pub const fn write(&mut self, value: u8) {
+        let rises = value & !self.value;
+        if rises & Self::RESET_PROCESSOR != 0 {
+            self.request = true;
+        }
+        self.value = value & (Self::SYSTEM_RESET | Self::RESET_PROCESSOR | Self::FULL_RESET);
+    }
+
+    /// A reset was asked for since the last call.
+    pub const fn take_reset_request(&mut self) -> bool {
+        std::mem::replace(&mut self.request, false)
+    }
+}
+
+/// System control port A.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SystemControlPort {
+    value: u8,
+    reset_request: bool,
+    a20_request: Option<bool>,
+}
+
+impl Default for SystemControlPort {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SystemControlPort {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The port.
+    pub const PORT: u16 = 0x92;
+
+    const FAST_RESET: u8 = 1 << 0;
+    const A20: u8 = 1 << 1;
+
+    /// The port as firmware leaves it: A20 enabled.
+    pub const fn new() -> Self {
+        Self {
+            value: Self::A20,
+            reset_request: false,
+            a20_request: None,
+        }
+    }
+
+    /// Reads the port.
+    pub const fn read(&self) -> u8 {
+        self.value
+    }
+
+    /// Writes the port: bit 0 going from 0 to 1 resets the processor, bit 1 is A20.
+    pub const fn write(&mut self, value: u8) {
+        if value & !self.value & Self::FAST_RESET != 0 {
+            self.reset_request = true;
+        }
+        if (value ^ self.value) & Self::A20 != 0 {
+            self.a20_request = Some(value & Self::A20 != 0);
+        }
+        self.value = value & (Self::FAST_RESET | Self::A20);
+    }
+
+    /// A reset was asked for since the last call.
+    pub const fn take_reset_request(&mut self) -> bool {
+        std::mem::replace(&mut self.reset_request, false)
+    }
+
+    /// The level of A20 that the guest has set since the last call, if it changed it.
+    pub const fn take_a20_request(&mut self) -> Option<bool> {
+        self.a20_request.take()
+    }
+
+    /// Tells what the A20 gate is now: the keyboard controller drives it as well.
+    pub const fn set_a20(&mut self, enabled: bool) {
+        self.value = self.value & Self::FAST_RESET | if enabled { Self::A20 } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cf9h_resets_when_the_processor_bit_rises() {
+        let mut control = ResetControl::default();
+        control.write(0x02);
+        assert!(!control.take_reset_request());
+        control.write(0x06);
+        assert!(control.take_reset_request());
+        assert_eq!(control.read(), 0x06);
+        control.write(0x0E);
+        assert!(!control.take_reset_request());
+        control.write(0xF0);
+        assert_eq!(control.read(), 0);
+    }
+
+    #[test]
+    fn port_92h_gates_a20() {
+        let mut port = SystemControlPort::new();
+        assert_eq!(port.read(), 0x02);
+        port.write(0x02);
+        assert_eq!(port.take_a20_request(), None);
+        port.write(0x00);
+        assert_eq!(port.take_a20_request(), Some(false));
+        port.set_a20(true);
+        assert_eq!(port.read(), 0x02);
+    }
+
+    #[test]
+    fn port_92h_resets_when_bit_0_rises() {
+        let mut port = SystemControlPort::new();
+        port.write(0x03);
+        assert!(port.take_reset_request());
+        port.write(0x03);
+        assert!(!port.take_reset_request());
+        assert_eq!(port.read(), 0x03);
+    }
+}

@@ -1,0 +1,422 @@
+//! The MC146818 real-time clock and its CMOS memory, ports 70h and 71h.
+//!
+//! Time is not counted but computed: guest time plus a phase is the position of the
+//! 32.768 kHz divider chain, its whole seconds plus a base are the calendar time. While
+//! the guest sets the clock (SET, or the divider held in reset) the registers are plain
+//! memory; what they hold when it lets go becomes the new base.
+//!
+//! The update itself takes no time: UIP is set for the 244 us before it and the
+//! registers change at its end. Flags collect in register C; the interrupt line is high
+//! from a flag that is enabled until C is read, as the data sheet has it, so that a
+//! period that passes unread merges with the next. Divider selections other than the
+//! 32.768 kHz one stop the clock. Daylight saving (DSE) and the square wave output
+//! (SQWE) are stored without effect.
+
+mod alarm;
+mod calendar;
+mod registers;
+
+use alarm::Alarm;
+use calendar::{DateTime, Format};
+use registers::{
+    Control, DIVIDER_32768_HZ, DIVIDER_MASK, Flags, RATE_MASK, UPDATE_IN_PROGRESS, VALID, register,
+};
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+use tollgate_platform::GuestTime;
+
+use super::IrqLine;
+
+const SECOND: u64 = 1_000_000_000;
+/// UIP is set this long before an update.
+const UPDATE_WARNING: u64 = 244_000;
+/// After the divider chain leaves its reset the first update comes half a second later.
+const FIRST_UPDATE: u64 = SECOND / 2;
+const CRYSTAL_HZ: u64 = 32_768;
+
+/// The raw time registers while updates are stopped.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct HeldTime {
+    second: u8,
+    minute: u8,
+    hour: u8,
+    weekday: u8,
+    day: u8,
+    month: u8,
+    year: u8,
+    century: u8,
+}
+
+/// The clock and 128 bytes of CMOS memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rtc {
+    index: u8,
+    nmi_disabled: bool,
+    /// 128 bytes; those of the clock's own registers are not used, but for the alarm's.
+    memory: [[u8; 16]; 8],
+    /// Register A without UIP.
+    control_a: u8,
+    control_b: Control,
+    flags: Flags,
+    /// Guest time plus this is the position of the divider chain, in nanoseconds.
+    phase: u64,
+    /// Seconds since 1970 when the divider chain stood at zero.
+    base: i64,
+    /// Added to the true weekday, because the guest may count from another day.
+    weekday_shift: u8,
+    held: Option<HeldTime>,
+    /// Events up to here are in `flags`.
+    settled: GuestTime,
+    irq: IrqLine,
+}
+
+impl Rtc {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The index and data ports.
+    pub const PORTS: RangeInclusive<u16> = 0x70..=0x71;
+
+    /// The ISA interrupt.
+    pub const IRQ: u8 = 8;
+
+    /// CMOS address of the century, for the FADT.
+    pub const CENTURY_INDEX: u8 = register::CENTURY;
+
+    /// A clock that shows `start` nanoseconds after 1970 began at guest time zero, in
+    /// 24-hour BCD form, with the CMOS memory of a PC that has an x87, a keyboard and
+    /// no drives.
+    pub fn new(start: u64) -> Self {
+        let mut rtc = Self {
+            index: 0,
+            nmi_disabled: false,
+            memory: [[0; 16]; 8],
+            control_a: DIVIDER_32768_HZ | 6,
+            control_b: Control::HOURS_24,
+            flags: Flags::empty(),
+            phase: start % SECOND,
+            base: (start / SECOND) as i64,
+            weekday_shift: 1,
+            held: None,
+            settled: GuestTime(0),
+            irq: IrqLine::default(),
+        };
+        const X87_PRESENT: u8 = 1 << 1;
+        rtc.set_memory_byte(register::EQUIPMENT, X87_PRESENT);
+        rtc.set_memory_sizes(0, 0);
+        rtc
+    }
+
+    /// Stores the sizes of RAM, in bytes, where firmware does: below 4 GiB (counted
+    /// from address 0, without a hole) and above. Sizes that a field cannot hold are
+    /// cut to its largest value.
+    pub fn set_memory_sizes(&mut self, below_4_gib: u64, above_4_gib: u64) {
+        const KIB: u64 = 1 << 10;
+        const MIB: u64 = 1 << 20;
+        const BLOCK: u64 = 64 * KIB;
+        let base = (below_4_gib / KIB).min(640);
+        let extended = below_4_gib.saturating_sub(MIB) / KIB;
+        let above_16_mib = below_4_gib.saturating_sub(16 * MIB) / BLOCK;
+        let above_4_gib = (above_4_gib / BLOCK).min(0xFF_FFFF);
+        for (address, value) in [
+            (register::BASE_MEMORY, base),
+            (register::EXTENDED_MEMORY, extended.min(0xFFFF)),
+            (register::EXTENDED_MEMORY_COPY, extended.min(0xFFFF)),
+            (register::MEMORY_ABOVE_16_MIB, above_16_mib.min(0xFFFF)),
+        ] {
+            self.set_memory_byte(address, value as u8);
+            self.set_memory_byte(address + 1, (value >> 8) as u8);
+        }
+        for byte in 0..3 {
+            let value = (above_4_gib >> (8 * byte)) as u8;
+            self.set_memory_byte(register::MEMORY_ABOVE_4_GIB + byte, value);
+        }
+        let checksum = (0x10..register::CHECKSUM_HIGH).fold(0u16, |sum, address| {
+            sum.wrapping_add(u16::from(self.memory_byte(address)))
+        });
+        self.set_memory_byte(register::CHECKSUM_HIGH, (checksum >> 8) as u8);
+        self.set_memory_byte(register::CHECKSUM_LOW, checksum as u8);
+    }
+
+    fn memory_byte(&self, address: u8) -> u8 {
+        self.memory[usize::from(address >> 4 & 7)][usize::from(address & 0xF)]
+    }
+
+    fn set_memory_byte(&mut self, address: u8, value: u8) {
+        self.memory[usize::from(address >> 4 & 7)][usize::from(address & 0xF)] = value;
+    }
+
+    /// Whether port 70h bit 7 holds NMIs back.
+    pub const fn nmi_disabled(&self) -> bool {
+        self.nmi_disabled
+    }
+
+    /// Reads a port. The index port cannot be read and gives FFh.
+    pub fn read(&mut self, port: u16, now: GuestTime) -> u8 {
+        if port & 1 == 0 {
+            return 0xFF;
+        }
+        self.advance(now);
+        match self.index {
+            register::A => {
+                let update =
+                    self.held.is_none() && SECOND - self.chain(now) % SECOND <= UPDATE_WARNING;
+                self.control_a | if update { UPDATE_IN_PROGRESS } else { 0 }
+            }
+            register::B => self.control_b.bits(),
+            register::C => {
+                let mut value = self.flags;
+                value.set(Flags::INTERRUPT_REQUEST, self.requests_interrupt());
+                self.flags = Flags::empty();
+                self.irq.set(false);
+                value.bits()
+            }
+            register::D => VALID,
+            address => match self.time_registers(now).register(address) {
+                Some(value) => *value,
+                None => self.memory_byte(address),
+            },
+        }
+    }
+
+    /// Writes a port.
+    pub fn write(&mut self, port: u16, value: u8, now: GuestTime) {
+        if port & 1 == 0 {
+            self.index = value & 0x7F;
+            self.nmi_disabled = value & 0x80 != 0;
+            return;
+        }
+        self.advance(now);
+        match self.index {
+            register::A => self.change_controls(value & !UPDATE_IN_PROGRESS, self.control_b, now),
+            register::B => {
+                let mut control = Control::from_bits_retain(value);
+                if control.contains(Control::SET) {
+                    control.remove(Control::UPDATE_ENDED_INTERRUPT);
+                }
+                self.change_controls(self.control_a, control, now);
+            }
+            register::C | register::D => {}
+            address => {
+                let mut time = self.time_registers(now);
+                if let Some(register) = time.register(address) {
+                    *register = value;
+                    if self.held.is_some() {
+                        self.held = Some(time);
+                    } else {
+                        self.set_time(time, now);
+                    }
+                } else {
+                    self.set_memory_byte(address, value);
+                }
+            }
+        }
+        self.irq.set(self.requests_interrupt());
+    }
+
+    /// Registers A and B change: the clock may stop or start.
+    fn change_controls(&mut self, control_a: u8, control_b: Control, now: GuestTime) {
+        let time = self.time_registers(now);
+        let was_counting = self.divider_runs();
+        self.control_a = control_a;
+        self.control_b = control_b;
+        if !was_counting && self.divider_runs() {
+            let position = now.0 % SECOND;
+            let seconds = self.seconds(now);
+            self.phase = (SECOND + SECOND - FIRST_UPDATE - position) % SECOND;
+            self.base = seconds.saturating_sub((self.chain(now) / SECOND) as i64);
+        }
+        let stopped = control_b.contains(Control::SET) || !self.divider_runs();
+        match (self.held, stopped) {
+            (None, true) => self.held = Some(time),
+            (Some(held), false) => {
+                self.held = None;
+                self.set_time(held, now);
+            }
+            _ => {}
+        }
+    }
+
+    const fn divider_runs(&self) -> bool {
+        self.control_a & DIVIDER_MASK == DIVIDER_32768_HZ
+    }
+
+    const fn format(&self) -> Format {
+        Format {
+            binary: self.control_b.contains(Control::BINARY),
+            hours_24: self.control_b.contains(Control::HOURS_24),
+        }
+    }
+
+    /// The position of the divider chain in nanoseconds.
+    const fn chain(&self, now: GuestTime) -> u64 {
+        now.0.saturating_add(self.phase)
+    }
+
+    /// Seconds since 1970 that the clock shows if nothing holds it.
+    const fn seconds(&self, now: GuestTime) -> i64 {
+        self.base.saturating_add((self.chain(now) / SECOND) as i64)
+    }
+
+    /// The guest time at which the divider chain has reached `position`.
+    fn time_at(&self, position: u128) -> GuestTime {
+        let nanoseconds = position.saturating_sub(u128::from(self.phase));
+        GuestTime(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+
+    fn time_registers(&self, now: GuestTime) -> HeldTime {
+        if let Some(held) = self.held {
+            return held;
+        }
+        let seconds = self.seconds(now);
+        let (time, format) = (DateTime::from_seconds(seconds), self.format());
+        let weekday = DateTime::weekday(seconds) + i64::from(self.weekday_shift % 7);
+        // The registers count the days of the week from 1 to 7.
+        let weekday = (weekday + 6).rem_euclid(7) + 1;
+        HeldTime {
+            second: format.encode(time.second),
+            minute: format.encode(time.minute),
+            hour: format.encode_hour(time.hour),
+            weekday: format.encode(weekday),
+            day: format.encode(time.day),
+            month: format.encode(time.month),
+            year: format.encode(time.year),
+            century: format.encode(time.year.div_euclid(100)),
+        }
+    }
+
+    /// The clock goes on from what the time registers hold.
+    fn set_time(&mut self, time: HeldTime, now: GuestTime) {
+        let format = self.format();
+        let seconds = DateTime {
+            year: format.decode(time.century) * 100 + format.decode(time.year),
+            month: format.decode(time.month),
+            day: format.decode(time.day),
+            hour: format.decode_hour(time.hour),
+            minute: format.decode(time.minute),
+            second: format.decode(time.second),
+        }
+        .to_seconds();
+        let shift = format.decode(time.weekday) - DateTime::weekday(seconds);
+        self.weekday_shift = shift.rem_euclid(7) as u8;
+        self.base = seconds.saturating_sub((self.chain(now) / SECOND) as i64);
+    }
+
+    /// Cycles of the crystal from one periodic event to the next (data sheet, table
+    /// "Periodic Interrupt Rate"); `None` if there are none.
+    fn period(&self) -> Option<u64> {
+        if !self.divider_runs() {
+            return None;
+        }
+        match self.control_a & RATE_MASK {
+            0 => None,
+            rate @ 1..=2 => Some(1 << (rate + 6)),
+            rate => Some(1 << (rate - 1)),
+        }
+    }
+
+    fn crystal_cycles(&self, now: GuestTime) -> u64 {
+        let (seconds, rest) = (self.chain(now) / SECOND, self.chain(now) % SECOND);
+        seconds * CRYSTAL_HZ + rest * CRYSTAL_HZ / SECOND
+    }
+
+    fn next_alarm(&self, seconds: i64) -> Option<i64> {
+        Alarm {
+            second: self.memory_byte(register::SECONDS_ALARM),
+            minute: self.memory_byte(register::MINUTES_ALARM),
+            hour: self.memory_byte(register::HOURS_ALARM),
+            format: self.format(),
+        }
+        .next_after(seconds)
+    }
+
+    const fn requests_interrupt(&self) -> bool {
+        const EVENTS: Flags = Flags::PERIODIC
+            .union(Flags::ALARM)
+            .union(Flags::UPDATE_ENDED);
+        self.flags.bits() & self.control_b.bits() & EVENTS.bits() != 0
+    }
+
+    /// When the interrupt line will rise next, if the guest does nothing.
+    pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
+        if self.requests_interrupt() {
+            return None;
+        }
+        let mut deadline: Option<GuestTime> = None;
+        let mut add = |time: GuestTime| {
+            deadline = Some(deadline.map_or(time, |earlier| earlier.min(time)));
+        };
+        if self.control_b.contains(Control::PERIODIC_INTERRUPT)
+            && let Some(period) = self.period()
+        {
+            let cycle = (self.crystal_cycles(now) / period + 1).saturating_mul(period);
+            add(self.time_at(
+                (u128::from(cycle) * u128::from(SECOND)).div_ceil(u128::from(CRYSTAL_HZ)),
+            ));
+        }
+        if self.held.is_none() {
+            let position = self.chain(now) / SECOND;
+            if self.control_b.contains(Control::UPDATE_ENDED_INTERRUPT) {
+                add(self.time_at((u128::from(position) + 1) * u128::from(SECOND)));
+            }
+            if self.control_b.contains(Control::ALARM_INTERRUPT)
+                && let Some(seconds) = self.next_alarm(self.seconds(now))
+            {
+                let position = seconds.saturating_sub(self.base).max(0).unsigned_abs();
+                add(self.time_at(u128::from(position) * u128::from(SECOND)));
+            }
+        }
+        deadline
+    }
+
+    /// Sets the flags of what happened up to `now`, and the interrupt line.
+    pub fn advance(&mut self, now: GuestTime) {
+        if now <= self.settled {
+            return;
+        }
+        if let Some(period) = self.period()
+            && self.crystal_cycles(self.settled) / period != self.crystal_cycles(now) / period
+        {
+            self.flags.insert(Flags::PERIODIC);
+        }
+        let (before, after) = (self.seconds(self.settled), self.seconds(now));
+        if self.held.is_none() && after > before {
+            self.flags.insert(Flags::UPDATE_ENDED);
+            if self.next_alarm(before).is_some_and(|alarm| alarm <= after) {
+                self.flags.insert(Flags::ALARM);
+            }
+        }
+        self.settled = now;
+        self.irq.set(self.requests_interrupt());
+    }
+
+    /// The level of IRQ 8 at the last access or advance.
+    pub fn irq(&self) -> bool {
+        self.irq.level()
+    }
+
+    /// The line of IRQ 8, with its uncollected rising edges.
+    pub fn irq_line(&mut self) -> &mut IrqLine {
+        &mut self.irq
+    }
+}
+
+impl HeldTime {
+    /// The time register at a CMOS address, if there is one.
+    fn register(&mut self, address: u8) -> Option<&mut u8> {
+        Some(match address {
+            register::SECONDS => &mut self.second,
+            register::MINUTES => &mut self.minute,
+            register::HOURS => &mut self.hour,
+            register::WEEKDAY => &mut self.weekday,
+            register::DAY => &mut self.day,
+            register::MONTH => &mut self.month,
+            register::YEAR => &mut self.year,
+            register::CENTURY => &mut self.century,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! The two clocks of the guest: guest time, from the host's monotonic clock, and the
+//! time-stamp counter, from the host's. Both stand still while the machine is paused.
+
+use std::arch::x86_64::_rdtsc;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tollgate_platform::GuestTime;
+
+use crate::devices::local_apic::{Clock, ClockSource};
+
+/// How long the time-stamp counter is measured where the processor does not tell
+/// its frequency. The error is some tens of nanoseconds in this: below 20 ppm.
+const MEASUREMENT: Duration = Duration::from_millis(5);
+/// Readings from which the least disturbed is taken.
+const READINGS: u32 = 16;
+
+/// The guest's clocks.
+#[derive(Debug)]
+pub struct GuestClock {
+    /// Guest time when the clock was last started or stopped.
+    time_base: GuestTime,
+    /// Time-stamp counter at that moment.
+    tsc_base: u64,
+    /// Host instant and host counter when it was last started; `None`: paused.
+    running_since: Option<(Instant, u64)>,
+    tsc_khz: u64,
+}
+
+impl GuestClock {
+    /// Clocks at zero, running.
+    pub fn start() -> Self {
+        Self::start_from(GuestTime(0), 0)
+    }
+
+    /// Clocks that go on from these values, running.
+    pub fn start_from(time: GuestTime, tsc: u64) -> Self {
+        let mut clock = Self::paused_at(time, tsc);
+        clock.resume();
+        clock
+    }
+
+    /// Clocks that stand at these values.
+    pub fn paused_at(time: GuestTime, tsc: u64) -> Self {
+        Self {
+            time_base: time,
+            tsc_base: tsc,
+            running_since: None,
+            tsc_khz: host_tsc_khz(),
+        }
+    }
+
+    /// Guest time now.
+    pub fn now(&self) -> GuestTime {
+        match self.running_since {
+            Some((instant, _)) => self.time_base.after(nanoseconds(instant.elapsed())),
+            None => self.time_base,
+        }
+    }
+
+    /// The guest's time-stamp counter now.
+    pub fn time_stamp(&self) -> u64 {
+        match self.running_since {
+            Some((_, tsc)) => self.tsc_base.wrapping_add(host_tsc().saturating_sub(tsc)),
+            None => self.tsc_base,
+        }
+    }
+
+    /// Ticks of the time-stamp counter in a millisecond.
+    pub fn tsc_khz(&self) -> u64 {
+        self.tsc_khz
+    }
+
+    /// What must be added to the host's counter to get the guest's, for generated
+    /// code that reads it directly. Changes with each pause; meaningless during one.
+    pub fn host_tsc_offset(&self) -> u64 {
+        let (_, tsc) = self.running_since.unwrap_or((Instant::now(), host_tsc()));
+        self.tsc_base.wrapping_sub(tsc)
+    }
+
+    /// Stops both clocks.
+    pub fn pause(&mut self) {
+        let (time, tsc) = (self.now(), self.time_stamp());
+        (self.time_base, self.tsc_base) = (time, tsc);
+        self.running_since = None;
+    }
+
+    /// Lets both clocks go on from where they stopped.
+    pub fn resume(&mut self) {
+        if self.running_since.is_none() {
+            self.running_since = Some((Instant::now(), host_tsc()));
+        }
+    }
+
+    /// Whether the clocks stand still.
+    pub fn is_paused(&self) -> bool {
+        self.running_since.is_none()
+    }
+}
+
+impl ClockSource for GuestClock {
+    fn clock(&self) -> Clock {
+        Clock {
+            now: self.now(),
+            tsc: self.time_stamp(),
+            tsc_khz: self.tsc_khz,
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn host_tsc() -> u64 {
+    // SAFETY: RDTSC is available to every process unless it asked otherwise.
+    unsafe { _rdtsc() }
+}
+
+/// The host counter's frequency, found once in a process.
+fn host_tsc_khz() -> u64 {
+    static FREQUENCY: OnceLock<u64> = OnceLock::new();
+    *FREQUENCY.get_or_init(|| crystal_khz().unwrap_or_else(measured_khz))
+}
+
+/// The frequency that CPUID leaf 15h gives, where it is complete (SDM volume 2A, CPUID).
+fn crystal_khz() -> Option<u64> {
+    use std::arch::x86_64::__cpuid;
+    const TSC_LEAF: u32 = 0x15;
+    if __cpuid(0).eax < TSC_LEAF {
+        return None;
+    }
+    let leaf = __cpuid(TSC_LEAF);
+    let hertz = u64::from(leaf.ecx) * u64::from(leaf.ebx) / u64::from(leaf.eax.max(1));
+    // Some virtual hosts report nonsense; no such processor runs below 100 MHz.
+    (leaf.eax != 0 && hertz > 100_000_000).then_some(hertz / 1000)
+}
+
+/// A reading of both host clocks, as close together as can be had.
+fn paired_reading() -> (Instant, u64) {
+    (0..READINGS)
+        .map(|_| {
+            let before = host_tsc();
+            let instant = Instant::now();
+            let after = host_tsc();
+            let width = after.saturating_sub(before);
+            (width, instant, before.wrapping_add(width / 2))
+        })
+        .min_by_key(|reading| reading.0)
+        .map_or_else(
+            || (Instant::now(), host_tsc()),
+            |reading| (reading.1, reading.2),
+        )
+}
+
+fn measured_khz() -> u64 {
+    let (start, start_tsc) = paired_reading();
+    std::thread::sleep(MEASUREMENT);
+    let (end, end_tsc) = paired_reading();
+    let ticks = u128::from(end_tsc.saturating_sub(start_tsc));
+    let elapsed = (end - start).as_nanos().max(1);
+    u64::try_from(ticks * 1_000_000 / elapsed)
+        .unwrap_or(u64::MAX)
+        .max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_stand_still_while_paused() {
+        let mut clock = GuestClock::start();
+        clock.pause();
+        let (time, tsc) = (clock.now(), clock.time_stamp());
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!((clock.now(), clock.time_stamp()), (time, tsc));
+        clock.resume();
+        assert!(clock.now().since(time) < 1_000_000_000);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(clock.now().since(time) >= 2_000_000);
+        assert!(clock.time_stamp() > tsc);
+    }
+
+    #[test]
+    fn the_counter_runs_at_its_frequency() {
+        let clock = GuestClock::start();
+        let first = clock.clock();
+        std::thread::sleep(Duration::from_millis(50));
+        let second = clock.clock();
+        let ticks = second.tsc - first.tsc;
+        let expected = second.now.since(first.now) * clock.tsc_khz() / 1_000_000;
+        // 0.5 % is the promise about guest time as a whole.
+        assert!(
+            ticks.abs_diff(expected) < expected / 200,
+            "{ticks} {expected}"
+        );
+    }
+
+    #[test]
+    fn clocks_go_on_from_given_values() {
+        let clock = GuestClock::start_from(GuestTime(1 << 40), 1 << 50);
+        assert!(clock.now().0 >= 1 << 40);
+        assert!(clock.time_stamp() >= 1 << 50);
+        let offset = clock.host_tsc_offset();
+        assert!(host_tsc().wrapping_add(offset) >= 1 << 50);
+    }
+}

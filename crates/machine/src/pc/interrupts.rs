@@ -1,0 +1,142 @@
+//! How interrupt lines reach the processor: to the 8259 pair and to the I/O APIC at
+//! once, and from those through the local APIC.
+//!
+//! ```text
+//!   line --+--> 8259 pair --INTR--+--> LINT0 --\
+//!          |                      +--> pin 0    local APIC --> processor
+//!          +--> I/O APIC ---------- messages --/
+//! ```
+//!
+//! ISA line n is I/O APIC pin n, except that the timer's line 0 is pin 2: pin 0
+//! belongs to the 8259's INTR. While the local APIC is globally disabled, INTR goes
+//! straight to the processor.
+
+use serde::{Deserialize, Serialize};
+
+use crate::devices::io_apic::IoApic;
+use crate::devices::local_apic::LocalApic;
+use crate::devices::pic::Pic;
+
+/// ISA line of the timer.
+const TIMER_LINE: u8 = 0;
+/// I/O APIC pin of the timer.
+const TIMER_PIN: usize = 2;
+/// I/O APIC pin of the 8259's INTR.
+const EXTERNAL_PIN: usize = 0;
+/// Local interrupt pins.
+const LINT0: usize = 0;
+const LINT1: usize = 1;
+
+/// The interrupt controllers and the wires between them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Interrupts {
+    /// The 8259 pair.
+    pub pic: Pic,
+    /// The I/O APIC.
+    pub io_apic: IoApic,
+    /// The local APIC.
+    pub local_apic: LocalApic,
+    /// INTR as the APICs last saw it.
+    intr: bool,
+    /// An NMI that arrived while the local APIC was disabled.
+    direct_nmi: bool,
+}
+
+impl Default for Interrupts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Interrupts {
+    /// The controllers as firmware leaves them: virtual-wire mode.
+    pub fn new() -> Self {
+        let mut local_apic = LocalApic::new();
+        local_apic.enter_virtual_wire_mode();
+        Self {
+            pic: Pic::new(),
+            io_apic: IoApic::new(),
+            local_apic,
+            intr: false,
+            direct_nmi: false,
+        }
+    }
+
+    /// Drives an ISA interrupt line, 0 to 15.
+    pub fn set_line(&mut self, line: u8, level: bool) {
+        self.pic.set_line(line, level);
+        let pin = if line == TIMER_LINE {
+            TIMER_PIN
+        } else {
+            usize::from(line)
+        };
+        self.io_apic.set_line(pin, level, &mut self.local_apic);
+        self.update_intr();
+    }
+
+    /// Tells the APICs of the 8259's output; call after every access to it.
+    pub fn update_intr(&mut self) {
+        let intr = self.pic.pending();
+        if intr != self.intr {
+            self.intr = intr;
+            self.local_apic.set_lint(LINT0, intr);
+            self.io_apic
+                .set_line(EXTERNAL_PIN, intr, &mut self.local_apic);
+        }
+    }
+
+    /// Whether the 8259 has an interrupt that would reach the processor.
+    fn external_pending(&self) -> bool {
+        self.intr
+            && (!self.local_apic.is_enabled()
+                || self.local_apic.passes_external_interrupts()
+                || self.io_apic.passes_external_interrupts())
+    }
+
+    /// Whether the processor is asked to take an interrupt.
+    pub fn pending(&self) -> bool {
+        self.external_pending()
+            || self.local_apic.is_enabled() && self.local_apic.pending().is_some()
+    }
+
+    /// The processor takes an interrupt: its vector. External ones come first.
+    pub fn acknowledge(&mut self) -> Option<u8> {
+        if self.external_pending() {
+            let vector = self.pic.acknowledge();
+            // INTR falls during the acknowledge cycle, even if more is waiting.
+            if std::mem::take(&mut self.intr) {
+                self.local_apic.set_lint(LINT0, false);
+                self.io_apic
+                    .set_line(EXTERNAL_PIN, false, &mut self.local_apic);
+            }
+            self.update_intr();
+            return Some(vector);
+        }
+        if self.local_apic.is_enabled() {
+            self.local_apic.acknowledge()
+        } else {
+            None
+        }
+    }
+
+    /// Pulses the NMI line.
+    pub fn raise_nmi(&mut self) {
+        if self.local_apic.is_enabled() {
+            self.local_apic.set_lint(LINT1, true);
+            self.local_apic.set_lint(LINT1, false);
+        } else {
+            self.direct_nmi = true;
+        }
+    }
+
+    /// Takes an NMI, if one waits.
+    pub fn take_nmi(&mut self) -> bool {
+        let direct = std::mem::take(&mut self.direct_nmi);
+        self.local_apic.take_nmi() || direct
+    }
+
+    /// The local APIC ended a level-triggered interrupt.
+    pub fn end_of_interrupt(&mut self, vector: u8) {
+        self.io_apic.end_of_interrupt(vector, &mut self.local_apic);
+    }
+}

@@ -1,0 +1,323 @@
+//! Facts about the board, driven through [`Platform`] alone.
+
+use super::*;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const LOCAL_APIC: u64 = local_apic::BASE_ADDRESS;
+const IO_APIC: u64 = io_apic::BASE_ADDRESS;
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn pc() -> Pc {
+    Pc::new(&VmConfig::default(), Box::new(io::sink()))
+}
+
+fn out(pc: &mut Pc, port: u16, value: u8) {
+    pc.port_write(port, 1, value.into());
+}
+
+fn store(pc: &mut Pc, address: u64, value: u32) {
+    pc.memory_write(PhysicalAddress(address), &value.to_le_bytes());
+}
+
+fn load(pc: &mut Pc, address: u64) -> u32 {
+    let mut bytes = [0; 4];
+    pc.memory_read(PhysicalAddress(address), &mut bytes);
+    u32::from_le_bytes(bytes)
+}
+
+/// Programs the 8259 pair: vectors from 20h and 28h, every line open.
+fn program_pic(pc: &mut Pc) {
+    for (port, value) in [
+        (0x20, 0x11),
+        (0x21, 0x20),
+        (0x21, 4),
+        (0x21, 1),
+        (0xa0, 0x11),
+        (0xa1, 0x28),
+        (0xa1, 2),
+        (0xa1, 1),
+        (0x21, 0),
+        (0xa1, 0),
+    ] {
+        out(pc, port, value);
+    }
+}
+
+fn redirect(pc: &mut Pc, pin: u32, entry: u32) {
+    store(pc, IO_APIC, 0x10 + 2 * pin);
+    store(pc, IO_APIC + 0x10, entry);
+}
+
+/// Lets channel 0 of the interval timer run out once, some microseconds from now.
+fn start_one_shot(pc: &mut Pc) {
+    out(pc, 0x43, 0x30);
+    out(pc, 0x40, 10);
+    out(pc, 0x40, 0);
+}
+
+fn wait_for_deadline(pc: &mut Pc) {
+    let due = pc.next_deadline().expect("something is due");
+    while pc.now() < due {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    pc.advance();
+}
+
+#[test]
+fn unclaimed_ports_and_memory_read_as_ones() {
+    let mut pc = pc();
+    assert_eq!(pc.port_read(0x1234, 1), 0xff);
+    assert_eq!(pc.port_read(0x1234, 2), 0xffff);
+    assert_eq!(pc.port_read(0xcf8, 4), u32::MAX);
+    pc.port_write(0x1234, 4, 0);
+    assert_eq!(load(&mut pc, 0xa_0000), u32::MAX);
+    store(&mut pc, 0xa_0000, 0);
+    let mut bytes = [0; 64];
+    pc.memory_read(PhysicalAddress(u64::MAX), &mut bytes);
+    assert_eq!(bytes, [0xff; 64]);
+}
+
+#[test]
+fn a_wide_access_is_one_for_each_byte() {
+    let mut pc = pc();
+    out(&mut pc, 0x70, 0x20);
+    // Index 21h into port 70h, value 5Ah into port 71h.
+    pc.port_write(0x70, 2, 0x5a21);
+    out(&mut pc, 0x70, 0x21);
+    assert_eq!(pc.port_read(0x71, 1), 0x5a);
+}
+
+#[test]
+fn the_timer_reaches_the_processor_through_the_virtual_wire() {
+    let mut pc = pc();
+    program_pic(&mut pc);
+    start_one_shot(&mut pc);
+    assert!(!pc.interrupt_pending());
+    wait_for_deadline(&mut pc);
+    assert!(pc.interrupt_pending());
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x20));
+    assert!(!pc.interrupt_pending());
+    assert_eq!(pc.acknowledge_interrupt(), None);
+}
+
+#[test]
+fn the_8259_reaches_the_processor_directly_while_the_apic_is_disabled() {
+    let mut pc = pc();
+    program_pic(&mut pc);
+    store(&mut pc, LOCAL_APIC + 0x350, 0x1_0700);
+    start_one_shot(&mut pc);
+    wait_for_deadline(&mut pc);
+    assert!(!pc.interrupt_pending(), "LINT0 is masked");
+    let base = pc.msr_read(local_apic::MSR_APIC_BASE).unwrap();
+    assert_eq!(
+        pc.msr_write(local_apic::MSR_APIC_BASE, base & !(1 << 11)),
+        Some(true)
+    );
+    assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), u32::MAX);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x20));
+}
+
+#[test]
+fn the_timer_is_pin_2_of_the_io_apic() {
+    let mut pc = pc();
+    redirect(&mut pc, 2, 0x41);
+    start_one_shot(&mut pc);
+    wait_for_deadline(&mut pc);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x41));
+}
+
+#[test]
+fn the_apic_timer_interrupts_and_is_acknowledged_once() {
+    let mut pc = pc();
+    store(&mut pc, LOCAL_APIC + 0x3e0, 0b1011);
+    store(&mut pc, LOCAL_APIC + 0x320, 0x50);
+    store(&mut pc, LOCAL_APIC + 0x380, 100_000);
+    wait_for_deadline(&mut pc);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x50));
+    assert!(!pc.interrupt_pending());
+    store(&mut pc, LOCAL_APIC + 0xb0, 0);
+    assert_eq!(pc.next_deadline(), None);
+}
+
+#[test]
+fn the_tsc_deadline_timer_fires_when_the_counter_is_there() {
+    let mut pc = pc();
+    store(&mut pc, LOCAL_APIC + 0x320, 0x4_0050);
+    let deadline = pc.time_stamp() + pc.tsc_khz();
+    assert_eq!(
+        pc.msr_write(local_apic::MSR_TSC_DEADLINE, deadline),
+        Some(true)
+    );
+    assert_eq!(pc.msr_read(local_apic::MSR_TSC_DEADLINE), Some(deadline));
+    while !pc.interrupt_pending() {
+        wait_for_deadline(&mut pc);
+    }
+    assert!(pc.time_stamp() >= deadline);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x50));
+}
+
+#[test]
+fn a_level_interrupt_comes_again_until_its_cause_is_gone() {
+    let mut pc = pc();
+    redirect(&mut pc, 9, 0x8049);
+    pc.port_write(0x602, 2, 1 << 8);
+    pc.press_power_button();
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x49));
+    store(&mut pc, LOCAL_APIC + 0xb0, 0);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x49));
+    pc.port_write(0x600, 2, 1 << 8);
+    store(&mut pc, LOCAL_APIC + 0xb0, 0);
+    assert!(!pc.interrupt_pending());
+}
+
+#[test]
+fn serial_input_interrupts_and_output_reaches_the_sink() {
+    let sink = Sink::default();
+    let mut pc = Pc::new(&VmConfig::default(), Box::new(sink.clone()));
+    redirect(&mut pc, 4, 0x34);
+    out(&mut pc, 0x3fc, 0x0b);
+    out(&mut pc, 0x3f9, 1);
+    assert_eq!(pc.serial_input(b"hi"), 2);
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x34));
+    assert_eq!(pc.port_read(0x3f8, 1), u32::from(b'h'));
+    for byte in b"ok\n" {
+        out(&mut pc, 0x3f8, *byte);
+    }
+    assert_eq!(*sink.0.lock().unwrap(), b"ok\n");
+    out(&mut pc, 0x3f8, b'#');
+    drop(pc);
+    assert_eq!(*sink.0.lock().unwrap(), b"ok\n#");
+}
+
+#[test]
+fn debug_consoles_write_to_their_sink() {
+    let sink = Sink::default();
+    let mut pc = pc();
+    pc.set_debug_output(Box::new(sink.clone()));
+    assert_eq!(pc.port_read(0xe9, 1), 0xe9);
+    out(&mut pc, 0xe9, b'A');
+    out(&mut pc, 0x402, b'\n');
+    assert_eq!(*sink.0.lock().unwrap(), b"A\n");
+}
+
+#[test]
+fn each_way_to_stop_is_told_apart() {
+    let stop = |accesses: &[(u16, u8, u32)]| {
+        let mut pc = pc();
+        for &(port, size, value) in accesses {
+            pc.port_write(port, size, value);
+        }
+        let request = pc.take_stop_request();
+        assert_eq!(pc.take_stop_request(), None);
+        request
+    };
+    assert_eq!(
+        stop(&[(0x604, 2, 5 << 10 | 1 << 13)]),
+        Some(StopRequest::PowerOff)
+    );
+    assert_eq!(stop(&[(0xcf9, 1, 6)]), Some(StopRequest::Reset));
+    assert_eq!(stop(&[(0x64, 1, 0xfe)]), Some(StopRequest::Reset));
+    assert_eq!(stop(&[(0x92, 1, 3)]), Some(StopRequest::Reset));
+    assert_eq!(stop(&[(0xf4, 4, 0x10)]), Some(StopRequest::DebugExit(0x10)));
+    assert_eq!(stop(&[(0xcf8, 4, 0x8000_0600)]), None);
+}
+
+#[test]
+fn both_gates_of_a20_agree() {
+    let mut pc = pc();
+    assert!(pc.a20_enabled());
+    out(&mut pc, 0x92, 0);
+    assert!(!pc.a20_enabled());
+    out(&mut pc, 0x64, 0xd1);
+    out(&mut pc, 0x60, 0xdf);
+    assert!(pc.a20_enabled());
+    assert_eq!(pc.port_read(0x92, 1) & 2, 2);
+}
+
+#[test]
+fn an_x87_error_is_line_13_until_it_is_cleared() {
+    let mut pc = pc();
+    program_pic(&mut pc);
+    pc.signal_fpu_error();
+    assert_eq!(pc.acknowledge_interrupt(), Some(0x2d));
+    out(&mut pc, 0xf0, 0);
+    out(&mut pc, 0xa0, 0x20);
+    out(&mut pc, 0x20, 0x20);
+    assert!(!pc.interrupt_pending());
+}
+
+#[test]
+fn an_nmi_waits_while_port_70h_holds_it_back() {
+    let mut pc = pc();
+    out(&mut pc, 0x70, 0x80);
+    pc.raise_nmi();
+    assert!(!pc.take_nmi());
+    out(&mut pc, 0x70, 0);
+    assert!(pc.take_nmi());
+    assert!(!pc.take_nmi());
+}
+
+#[test]
+fn timers_stand_still_while_paused() {
+    let mut pc = pc();
+    store(&mut pc, LOCAL_APIC + 0x3e0, 0b1011);
+    store(&mut pc, LOCAL_APIC + 0x320, 0x50);
+    store(&mut pc, LOCAL_APIC + 0x380, 20_000_000);
+    pc.pause();
+    let count = load(&mut pc, LOCAL_APIC + 0x390);
+    std::thread::sleep(Duration::from_millis(30));
+    pc.advance();
+    assert!(!pc.interrupt_pending());
+    assert_eq!(load(&mut pc, LOCAL_APIC + 0x390), count);
+    pc.resume();
+    wait_for_deadline(&mut pc);
+    assert!(pc.interrupt_pending());
+}
+
+#[test]
+fn reset_forgets_devices_but_not_the_time_of_day() {
+    let mut pc = pc();
+    redirect(&mut pc, 4, 0x34);
+    pc.port_write(0x70, 2, 0x5a21);
+    out(&mut pc, 0x92, 0);
+    out(&mut pc, 0xcf9, 6);
+    let before = pc.now();
+    pc.reset();
+    assert_eq!(pc.take_stop_request(), None);
+    assert!(pc.a20_enabled());
+    assert!(pc.now() >= before);
+    store(&mut pc, IO_APIC, 0x18);
+    assert_eq!(load(&mut pc, IO_APIC + 0x10), 0x1_0000);
+    out(&mut pc, 0x70, 0x21);
+    assert_eq!(pc.port_read(0x71, 1), 0x5a);
+}
+
+#[test]
+fn no_access_to_any_port_harms() {
+    let mut pc = pc();
+    pc.set_debug_output(Box::new(io::sink()));
+    for size in [1, 2, 4] {
+        for port in 0..=u16::MAX {
+            pc.port_read(port, size);
+            pc.port_write(port, size, 0xa5a5_a5a5);
+        }
+        pc.advance();
+        pc.next_deadline();
+        pc.interrupt_pending();
+    }
+}

@@ -1,0 +1,247 @@
+//! A virtual machine: the PC, its processor, and the commands that reach it.
+
+use crate::boot::{self, BootError, BootSource};
+use crate::config::{ConfigError, VmConfig};
+use crate::pc::Pc;
+use crate::vm_handle::{Command, State, Status, VmCommands, VmHandle};
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_exits::ExitCounts;
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_x86::PhysicalAddress;
+
+/// Where the machine's text goes.
+pub struct Consoles {
+    /// The first serial port.
+    pub serial: Box<dyn Write + Send>,
+    /// Ports E9h and 402h.
+    pub debug: Box<dyn Write + Send>,
+}
+
+/// Why a machine could not be built; each prints as one line.
+#[derive(Debug)]
+pub enum BuildError {
+    /// The configuration is wrong.
+    Config(ConfigError),
+    /// The kernel or what belongs to it cannot be loaded.
+    Boot(BootError),
+    /// Guest memory could not be had.
+    Memory(tollgate_memory::MemoryError),
+    /// The host refused something else.
+    Host(io::Error),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(formatter),
+            Self::Boot(error) => error.fmt(formatter),
+            Self::Memory(error) => error.fmt(formatter),
+            Self::Host(error) => write!(formatter, "the host refused to set up the machine: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+/// How a machine ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RunOutcome {
+    /// The guest switched itself off.
+    PowerOff,
+    /// The guest reset itself.
+    Reset,
+    /// The processor shut down; its registers.
+    TripleFault(String),
+    /// isa-debug-exit, with the byte written.
+    DebugExit(u8),
+    /// Someone outside ended it.
+    Quit,
+    /// Something this version cannot do, in words.
+    Stopped(String),
+}
+
+/// The PC as the vCPU sees it, with the commands from outside behind it.
+struct Machine {
+    pc: Pc,
+    commands: VmCommands,
+    attention: bool,
+}
+
+impl Machine {
+    fn feed_serial_port(&mut self) {
+        if self.commands.has_serial_input() {
+            let input = self.commands.take_serial_input(self.pc.serial_input_space());
+            self.pc.serial_input(&input);
+        }
+    }
+}
+
+impl Platform for Machine {
+    fn port_read(&mut self, port: u16, size: u8) -> u32 {
+        let value = self.pc.port_read(port, size);
+        self.feed_serial_port();
+        value
+    }
+    fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        self.pc.port_write(port, size, value);
+    }
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        self.pc.memory_read(address, data);
+    }
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        self.pc.memory_write(address, data);
+    }
+    fn msr_read(&mut self, index: u32) -> Option<u64> {
+        self.pc.msr_read(index)
+    }
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
+        self.pc.msr_write(index, value)
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        self.pc.interrupt_pending()
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        self.pc.acknowledge_interrupt()
+    }
+    fn take_nmi(&mut self) -> bool {
+        self.pc.take_nmi()
+    }
+    fn now(&self) -> GuestTime {
+        self.pc.now()
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        self.pc.next_deadline()
+    }
+    fn advance(&mut self) {
+        self.pc.advance();
+        self.feed_serial_port();
+        self.attention |= self.commands.has_commands();
+    }
+    fn time_stamp(&self) -> u64 {
+        self.pc.time_stamp()
+    }
+    fn a20_enabled(&self) -> bool {
+        self.pc.a20_enabled()
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        if self.attention {
+            self.attention = false;
+            return Some(StopRequest::Attention);
+        }
+        self.pc.take_stop_request()
+    }
+    fn signal_fpu_error(&mut self) {
+        self.pc.signal_fpu_error();
+    }
+}
+
+/// A machine, ready to run on the thread that calls [`Vm::run`].
+pub struct Vm {
+    vcpu: Vcpu<Machine>,
+}
+
+impl Vm {
+    /// Builds a machine and loads its kernel. Commands come through `handle`.
+    ///
+    /// # Errors
+    /// [`BuildError`], as one line for the user.
+    pub fn build(config: &VmConfig, consoles: Consoles, handle: &VmHandle) -> Result<Self, BuildError> {
+        config.validate().map_err(BuildError::Config)?;
+        let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
+        let state = boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
+        let mut pc = Pc::new(config, consoles.serial);
+        pc.set_debug_output(consoles.debug);
+        let commands = handle.commands();
+        let machine = Machine { pc, commands, attention: true };
+        let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
+        let vcpu =
+            Vcpu::new(state, memory, machine, cache, config.verify_code).map_err(BuildError::Host)?;
+        Ok(Self { vcpu })
+    }
+
+    /// Runs the machine on the calling thread until it ends.
+    pub fn run(&mut self) -> RunOutcome {
+        let kick = self.vcpu.kick();
+        self.commands().install_kick(Arc::new(move || kick.kick()));
+        let outcome = self.run_until_end();
+        self.commands().remove_kick();
+        self.vcpu.platform_mut().pc.flush_output();
+        outcome
+    }
+
+    fn run_until_end(&mut self) -> RunOutcome {
+        self.publish(State::Running);
+        loop {
+            match self.vcpu.run() {
+                VcpuStop::Requested(StopRequest::Attention) => {
+                    if self.obey() {
+                        return RunOutcome::Quit;
+                    }
+                }
+                VcpuStop::Requested(StopRequest::PowerOff) => return RunOutcome::PowerOff,
+                VcpuStop::Requested(StopRequest::Reset) => return RunOutcome::Reset,
+                VcpuStop::Requested(StopRequest::DebugExit(value)) => return RunOutcome::DebugExit(value),
+                VcpuStop::Requested(StopRequest::Quit) => return RunOutcome::Quit,
+                VcpuStop::TripleFault(registers) => return RunOutcome::TripleFault(registers),
+                VcpuStop::NotImplemented(why) => return RunOutcome::Stopped(why),
+            }
+        }
+    }
+
+    /// Exits so far, by kind.
+    pub fn exit_counts(&self) -> &ExitCounts {
+        self.vcpu.exit_counts()
+    }
+
+    fn commands(&self) -> &VmCommands {
+        &self.vcpu.platform().commands
+    }
+
+    /// Obeys waiting commands; stays here while paused. True: end the machine.
+    fn obey(&mut self) -> bool {
+        let mut paused = false;
+        loop {
+            for command in self.commands().take() {
+                match command {
+                    Command::Quit => return true,
+                    Command::Pause => {
+                        if !paused {
+                            self.vcpu.platform_mut().pc.pause();
+                        }
+                        paused = true;
+                        self.vcpu.platform_mut().pc.flush_output();
+                    }
+                    Command::Resume => {
+                        if paused {
+                            self.vcpu.platform_mut().pc.resume();
+                        }
+                        paused = false;
+                    }
+                    Command::PowerButton => self.vcpu.platform_mut().pc.press_power_button(),
+                    Command::ReportStatus => {}
+                }
+            }
+            self.publish(if paused { State::Paused } else { State::Running });
+            if !paused {
+                self.vcpu.clock_changed();
+                return false;
+            }
+            self.commands().wait_for_command(Some(Duration::from_secs(60)));
+        }
+    }
+
+    fn publish(&self, state: State) {
+        let status = Status {
+            state,
+            uptime_ns: 0,
+            guest_time_ns: self.vcpu.platform().now().0,
+            exits: self.exit_counts().total(),
+        };
+        self.commands().publish(status);
+    }
+}

@@ -1,0 +1,310 @@
+//! What a person can type: subcommands, flags, and the help that teaches them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, ValueEnum};
+
+use crate::{control, exit_code, size, terminal_keys, usage};
+
+/// Runs x86 virtual machines in an ordinary process.
+#[derive(Parser, Debug)]
+#[command(
+    name = "tollgate",
+    version,
+    about = "Runs x86 virtual machines in an ordinary process: no KVM, no root, no kernel module",
+    disable_help_subcommand = true,
+    after_help = "Try 'tollgate run --help' for flags, keys, examples and exit codes."
+)]
+struct Cli {
+    #[command(subcommand)]
+    subcommand: Subcommand,
+}
+
+/// What to do.
+#[derive(clap::Subcommand, Debug)]
+pub enum Subcommand {
+    /// Boot a kernel in a virtual machine
+    Run(RunArguments),
+    /// Say whether this host can run virtual machines, and what is missing
+    Doctor(DoctorArguments),
+    /// Send a command to a running virtual machine
+    Control(ControlArguments),
+}
+
+/// `tollgate run`.
+#[derive(Args, Debug)]
+#[command(after_long_help = run_help())]
+pub struct RunArguments {
+    /// What to boot: Linux (bzImage or vmlinux), a multiboot kernel, a boot sector, a flat image
+    ///
+    /// Which of them it is, is found out from the file.
+    #[arg(long, value_name = "PATH", alias = "kernel-image-path")]
+    pub kernel: PathBuf,
+
+    /// Initial RAM disk, or a multiboot module and its arguments: 'PATH ARGUMENTS'
+    ///
+    /// Linux takes one file. Multiboot modules are given by repeating the flag, or with
+    /// commas between them; a comma that belongs to a name is then doubled.
+    #[arg(
+        long,
+        value_name = "PATH",
+        visible_alias = "module",
+        verbatim_doc_comment
+    )]
+    pub initrd: Vec<String>,
+
+    /// The kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true,
+        aliases = ["cmdline", "boot-args"]
+    )]
+    pub append: String,
+
+    /// Guest RAM, such as 512M or 1G; a bare number counts MiB
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        default_value = "256M",
+        value_parser = size::parse,
+        alias = "mem"
+    )]
+    pub memory: u64,
+
+    /// Where the first serial port goes: stdio, file:PATH, pty or null
+    ///
+    /// stdio: this terminal, which is switched to raw mode and restored at the end. If
+    /// standard input is not a terminal its bytes reach the guest unchanged, and its end
+    /// does not end the virtual machine. If standard output is a pipe that nobody empties,
+    /// the guest waits.
+    /// file:PATH: output is written there, an existing file is replaced; no input.
+    /// pty: a new pseudo-terminal, whose name is shown on standard error; output that
+    /// nobody reads is dropped once its buffer is full.
+    /// null: no output, no input.
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "stdio",
+        value_parser = OsStringValueParser::new().try_map(serial_target),
+        verbatim_doc_comment
+    )]
+    pub serial: SerialTarget,
+
+    /// Where bytes written to ports E9h and 402h go: stdio, file:PATH or null
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "null",
+        value_parser = OsStringValueParser::new().try_map(debug_target)
+    )]
+    pub debug_console: SerialTarget,
+
+    /// Show at the end how often guest code left the translated code, by kind of exit
+    ///
+    /// The table goes to standard error.
+    #[arg(long)]
+    pub stats: bool,
+
+    /// Open a control socket at this path (see tollgate control)
+    #[arg(long, value_name = "PATH", alias = "api-sock")]
+    pub control: Option<PathBuf>,
+
+    /// Start the virtual machine again when the guest resets it
+    #[arg(long)]
+    pub reboot: bool,
+
+    /// Most memory that translated code may take
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    pub code_cache: u64,
+
+    /// Decode all translated code a second time and check it (for developers)
+    #[arg(long)]
+    pub verify_code: bool,
+
+    /// How guest code reaches guest memory
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Checked)]
+    pub memory_access: MemoryAccess,
+}
+
+/// How guest code reaches guest memory.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryAccess {
+    /// Each access looks its page up
+    Checked,
+}
+
+/// Where a console goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SerialTarget {
+    /// The terminal, or whatever standard input and output are.
+    Stdio,
+    /// Output to a file.
+    File(PathBuf),
+    /// A new pseudo-terminal.
+    Pty,
+    /// Nowhere.
+    Null,
+}
+
+/// `tollgate doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes: 0 if tollgate can run here, 1 if not.")]
+pub struct DoctorArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tollgate control`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 the machine did not do it, 2 nothing answers at PATH.
+Example:    tollgate control vm.sock status")]
+pub struct ControlArguments {
+    /// The path given to tollgate run --control
+    #[arg(value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// What to do
+    #[arg(value_name = "COMMAND", value_enum)]
+    pub command: control::protocol::Name,
+
+    /// Print the machine's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The command line was answered already (help, version, an error); exit with this.
+pub struct Answered(pub u8);
+
+/// Understands a command line, whose first word is the program's own name.
+///
+/// # Errors
+/// [`Answered`] if help, the version or an error message was printed instead.
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answered> {
+    let words: Vec<OsString> = words.collect();
+    match Cli::try_parse_from(&words) {
+        Ok(cli) => Ok(cli.subcommand),
+        Err(error) if error.use_stderr() => Err(Answered(usage::explain(&error, &words).report())),
+        Err(help) => {
+            // A closed standard output is not worth a complaint: `tollgate --help | head`.
+            let _ = help.print();
+            Err(Answered(exit_code::SUCCESS))
+        }
+    }
+}
+
+fn serial_target(text: OsString) -> Result<SerialTarget, String> {
+    if text == "pty" {
+        return Ok(SerialTarget::Pty);
+    }
+    target(text).ok_or_else(|| "expected stdio, file:PATH, pty or null".into())
+}
+
+fn debug_target(text: OsString) -> Result<SerialTarget, String> {
+    target(text).ok_or_else(|| "expected stdio, file:PATH or null".into())
+}
+
+fn target(text: OsString) -> Option<SerialTarget> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    if text == "stdio" {
+        return Some(SerialTarget::Stdio);
+    }
+    if text == "null" || text == "none" {
+        return Some(SerialTarget::Null);
+    }
+    match text.as_bytes().strip_prefix(b"file:") {
+        None | Some([]) => None,
+        Some(path) => {
+            let path = OsString::from_vec(path.to_vec());
+            Some(SerialTarget::File(path.into()))
+        }
+    }
+}
+
+/// The last sections of `tollgate run --help`.
+fn run_help() -> String {
+    format!(
+        "\
+Examples:
+  Boot Linux to a shell on this terminal:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" -m 512M
+  Run unattended, keep the log, and look in from outside:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" \\
+        --serial file:boot.log --control vm.sock &
+    tollgate control vm.sock status
+  See which exits a guest spends its time on:
+    tollgate run --kernel guest.elf --stats
+
+{keys}
+{codes}",
+        keys = terminal_keys::help(),
+        codes = exit_code::help(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn run_arguments(words: &[&str]) -> RunArguments {
+        let words = ["tollgate", "run", "--kernel", "k"].iter().chain(words);
+        match Cli::try_parse_from(words).unwrap().subcommand {
+            Subcommand::Run(arguments) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_need_only_a_kernel() {
+        let arguments = run_arguments(&[]);
+        assert_eq!(arguments.memory, 256 << 20);
+        assert_eq!(arguments.serial, SerialTarget::Stdio);
+        assert_eq!(arguments.debug_console, SerialTarget::Null);
+        assert_eq!(arguments.append, "");
+        assert!(!arguments.reboot && !arguments.stats && !arguments.verify_code);
+    }
+
+    #[test]
+    fn names_from_other_monitors_are_understood() {
+        let arguments = run_arguments(&["--boot-args", "-x", "--api-sock", "s", "-m", "1G"]);
+        assert_eq!(arguments.append, "-x");
+        assert_eq!(arguments.control, Some("s".into()));
+        assert_eq!(arguments.memory, 1 << 30);
+    }
+
+    #[test]
+    fn consoles_are_stdio_a_file_a_pty_or_null() {
+        let file = SerialTarget::File("a:b".into());
+        assert_eq!(run_arguments(&["--serial", "file:a:b"]).serial, file);
+        assert_eq!(
+            run_arguments(&["--serial", "pty"]).serial,
+            SerialTarget::Pty
+        );
+        assert_eq!(serial_target("none".into()), Ok(SerialTarget::Null));
+        for bad in ["", "file:", "telnet:1", "ptyx"] {
+            assert!(serial_target(bad.into()).is_err(), "{bad}");
+        }
+        assert!(debug_target("pty".into()).is_err());
+    }
+
+    #[test]
+    fn help_lines_fit_a_wide_terminal() {
+        for line in run_help().lines() {
+            assert!(line.chars().count() <= 96, "{line}");
+        }
+    }
+}

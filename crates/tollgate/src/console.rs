@@ -1,0 +1,241 @@
+//! Where the guest's consoles go: standard output, a file, a pseudo-terminal, nowhere.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::cli::SerialTarget;
+use crate::failure::Failure;
+use crate::{host, terminal};
+
+/// Output of a console, opened once; every start of the machine gets a writer of its own.
+pub struct Console(Output);
+
+enum Output {
+    /// A file, or standard output: a writer waits until all is written.
+    Blocking(File),
+    /// The master side of a pseudo-terminal: what nobody reads is dropped.
+    Pty(Pty),
+    Nowhere,
+}
+
+impl Console {
+    /// Opens what `target` names, for the console called `name` in messages.
+    ///
+    /// # Errors
+    /// One line: which file could not be opened and why.
+    pub fn open(target: &SerialTarget, name: &str) -> Result<Self, Failure> {
+        let output = match target {
+            SerialTarget::Null => Output::Nowhere,
+            SerialTarget::Stdio => Output::Blocking(
+                standard_output()
+                    .map_err(|error| Failure::host(format!("{name}: standard output: {error}")))?,
+            ),
+            SerialTarget::File(path) => {
+                Output::Blocking(create(path).map_err(|error| cannot_write(path, name, &error))?)
+            }
+            SerialTarget::Pty => {
+                Output::Pty(Pty::open().map_err(|error| {
+                    Failure::host(format!("{name}: no pseudo-terminal: {error}"))
+                })?)
+            }
+        };
+        Ok(Self(output))
+    }
+
+    /// A writer for the vCPU thread. It never fails: a guest cannot be told that its
+    /// console broke.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn writer(&self) -> io::Result<Box<dyn Write + Send>> {
+        Ok(match &self.0 {
+            Output::Blocking(file) => Box::new(Patient(file.try_clone()?)),
+            Output::Pty(pty) => Box::new(Dropping(File::from(pty.master.try_clone()?))),
+            Output::Nowhere => Box::new(io::sink()),
+        })
+    }
+
+    /// The pseudo-terminal, if the console is one.
+    pub fn pty(&self) -> Option<&Pty> {
+        match &self.0 {
+            Output::Pty(pty) => Some(pty),
+            _ => None,
+        }
+    }
+}
+
+fn standard_output() -> io::Result<File> {
+    Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// Empties or creates a file. Writing appends, so that two consoles may share it.
+fn create(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn cannot_write(path: &Path, name: &str, error: &io::Error) -> Failure {
+    let advice = match error.kind() {
+        ErrorKind::NotFound => "its folder does not exist",
+        ErrorKind::PermissionDenied => "you may not write there",
+        ErrorKind::IsADirectory => "it is a folder; name a file in it",
+        _ => {
+            return Failure::usage(format!(
+                "{name}: cannot write '{}': {error}",
+                path.display()
+            ));
+        }
+    };
+    Failure::usage(format!(
+        "{name}: cannot write '{}': {advice}",
+        path.display()
+    ))
+}
+
+/// Writes everything, waiting if it must; once the reader is gone, output is dropped.
+struct Patient(File);
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // Somebody made the shared terminal non-blocking.
+                let mut fds = [host::interest(self.0.as_raw_fd(), libc::POLLOUT)];
+                match host::poll(&mut fds, None) {
+                    Ok(()) => Err(ErrorKind::Interrupted.into()),
+                    Err(_) => Ok(bytes.len()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+            Err(_) => Ok(bytes.len()),
+            Ok(count) => Ok(count),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes what the other side takes now and drops the rest.
+struct Dropping(File);
+
+impl Write for Dropping {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+            _ => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A new pseudo-terminal in raw mode.
+pub struct Pty {
+    /// Our side, non-blocking.
+    pub master: OwnedFd,
+    /// The other side's name.
+    pub path: PathBuf,
+    /// Kept open, so that the master never reports a hang-up when a reader leaves.
+    _slave: File,
+}
+
+impl Pty {
+    fn open() -> io::Result<Self> {
+        // SAFETY: posix_openpt takes and returns integers only.
+        let master = host::owned(unsafe {
+            libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
+        })?;
+        // SAFETY: grantpt and unlockpt take an integer only.
+        host::check(unsafe { libc::grantpt(master.as_raw_fd()) })?;
+        // SAFETY: as above.
+        host::check(unsafe { libc::unlockpt(master.as_raw_fd()) })?;
+        let mut name = [0u8; 128];
+        // SAFETY: `name` is valid for writing its length.
+        let error =
+            unsafe { libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let name = CStr::from_bytes_until_nul(&name).map_err(io::Error::other)?;
+        let path = PathBuf::from(name.to_string_lossy().into_owned());
+        let slave = open_terminal(&path)?;
+        let mut settings = terminal::raw(terminal::settings(slave.as_raw_fd())?);
+        // The guest's bytes arrive as they are; its own terminal layer makes line ends.
+        settings.c_oflag &= !libc::OPOST;
+        terminal::apply(slave.as_raw_fd(), &settings)?;
+        host::set_nonblocking(master.as_fd())?;
+        Ok(Self {
+            master,
+            path,
+            _slave: slave,
+        })
+    }
+}
+
+/// Opens a terminal without making it the process's own.
+fn open_terminal(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_pty_passes_bytes_unchanged_both_ways() {
+        let console = Console::open(&SerialTarget::Pty, "--serial").unwrap();
+        let pty = console.pty().unwrap();
+        let mut reader = open_terminal(&pty.path).unwrap();
+        console.writer().unwrap().write_all(b"a\n\x03\xff").unwrap();
+        let mut bytes = [0; 4];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"a\n\x03\xff");
+        reader.write_all(b"\r\x04").unwrap();
+        let mut bytes = [0; 8];
+        let count = host::read(pty.master.as_fd(), &mut bytes).unwrap();
+        assert_eq!(&bytes[..count], b"\r\x04");
+    }
+
+    #[test]
+    fn a_pty_without_reader_does_not_block() {
+        let console = Console::open(&SerialTarget::Pty, "--serial").unwrap();
+        let mut writer = console.writer().unwrap();
+        for _ in 0..1000 {
+            writer.write_all(&[b'x'; 1000]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_with_the_reason() {
+        let target = SerialTarget::File("/nonexistent/log".into());
+        let failure = Console::open(&target, "--serial").err().unwrap();
+        assert_eq!(failure.code, crate::exit_code::USAGE);
+        assert_eq!(
+            failure.message,
+            "--serial: cannot write '/nonexistent/log': its folder does not exist"
+        );
+    }
+
+    #[test]
+    fn a_broken_console_swallows_output() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert!(Patient(full).write_all(b"abc").is_ok());
+    }
+}

@@ -1,0 +1,123 @@
+//! `tollgate control`: asks a running machine something and shows the answer.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::protocol::Name;
+use crate::cli::ControlArguments;
+use crate::exit_code;
+use crate::failure::{Failure, one_line};
+
+/// How long to wait for an answer, and for the machine's end after `quit`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs `tollgate control` and returns its exit code.
+pub fn run(arguments: &ControlArguments) -> u8 {
+    let answer = match ask(&arguments.socket, arguments.command) {
+        Ok(answer) => answer,
+        Err(failure) => return failure.report(),
+    };
+    let shown = if arguments.json {
+        answer.to_string()
+    } else {
+        describe(&answer)
+    };
+    if !shown.is_empty() {
+        // A closed standard output is no failure of the command.
+        let _ = writeln!(std::io::stdout(), "{shown}");
+    }
+    match answer["ok"].as_bool() {
+        Some(true) => exit_code::SUCCESS,
+        _ => {
+            let why = answer["error"].as_str().unwrap_or("no reason given");
+            Failure::host(format!("the virtual machine refused: {why}")).report()
+        }
+    }
+}
+
+fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
+    let stream = UnixStream::connect(path).map_err(|error| {
+        let why = match error.kind() {
+            ErrorKind::NotFound => "no such socket; is the virtual machine running?".into(),
+            ErrorKind::ConnectionRefused => {
+                "nobody listens there; the virtual machine has ended, or it is no socket".into()
+            }
+            ErrorKind::PermissionDenied => "the socket belongs to another user".into(),
+            _ => error.to_string(),
+        };
+        Failure::usage(format!("cannot connect to '{}': {why}", path.display()))
+    })?;
+    let talk = || -> std::io::Result<String> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        writeln!(&stream, "{}", json!({"command": command}))?;
+        let mut reader = BufReader::new(&stream);
+        let mut line = String::new();
+        reader.by_ref().take(1 << 20).read_line(&mut line)?;
+        if command == Name::Quit {
+            // The connection closes when the machine is gone. If that takes too long,
+            // the answer is still an answer.
+            let _ = reader.read_to_end(&mut Vec::new());
+        }
+        Ok(line)
+    };
+    let line = talk().map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => Failure::host("the virtual machine does not answer"),
+        _ => Failure::host(format!("the virtual machine did not answer: {error}")),
+    })?;
+    serde_json::from_str(&line)
+        .map_err(|_| Failure::host("the virtual machine did not answer: it ended"))
+}
+
+/// The answer for people: one field a line, or nothing if all is said.
+fn describe(answer: &Value) -> String {
+    let Some(status) = answer["status"].as_object() else {
+        return answer["state"].as_str().map(one_line).unwrap_or_default();
+    };
+    let seconds = |field: &str| {
+        let nanoseconds = status.get(field).and_then(Value::as_u64).unwrap_or(0);
+        format!(
+            "{}.{:03} s",
+            nanoseconds / 1_000_000_000,
+            nanoseconds / 1_000_000 % 1000
+        )
+    };
+    let text = |field: &str| match status.get(field) {
+        Some(Value::String(text)) => one_line(text),
+        Some(other) => other.to_string(),
+        None => "unknown".into(),
+    };
+    format!(
+        "state       {}\nuptime      {}\nguest time  {}\nexits       {}",
+        text("state"),
+        seconds("uptime_ns"),
+        seconds("guest_time_ns"),
+        text("exits"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_shown_in_seconds() {
+        let answer = json!({"ok": true, "status": {
+            "state": "running", "uptime_ns": 1_234_567_890u64, "guest_time_ns": 5_000_000, "exits": 7
+        }});
+        assert_eq!(
+            describe(&answer),
+            "state       running\nuptime      1.234 s\nguest time  0.005 s\nexits       7"
+        );
+    }
+
+    #[test]
+    fn an_answer_without_content_shows_nothing() {
+        assert_eq!(describe(&json!({"ok": true})), "");
+        assert_eq!(describe(&json!({"ok": true, "state": "paused"})), "paused");
+    }
+}

@@ -1,0 +1,171 @@
+//! Requests and answers of the control socket.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tollgate_machine::vm_handle::{State, VmHandle};
+
+/// The commands, as they are written in requests and on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Name {
+    /// Show what the machine is doing
+    Status,
+    /// Stop the processor; guest time stands still
+    Pause,
+    /// Go on after a pause
+    Resume,
+    /// End the virtual machine at once
+    Quit,
+    /// Press the power button: the guest may shut down
+    PowerButton,
+}
+
+/// A request: a command, and whatever the client wants to see again in the answer.
+#[derive(Deserialize)]
+struct Request {
+    command: Name,
+    #[serde(default)]
+    id: Value,
+}
+
+/// An answer, and whether the machine was asked to end.
+pub struct Answer {
+    /// One line without its line break.
+    pub line: String,
+    /// The request was `quit`.
+    pub quits: bool,
+}
+
+/// Carries out one request line and answers it. The answer tells what the vCPU thread
+/// made of it within `patience`.
+pub fn answer(line: &[u8], handle: &VmHandle, patience: Duration) -> Answer {
+    // JSON that is not an object would be accepted as a request in list form otherwise.
+    let request = serde_json::from_slice::<serde_json::Map<String, Value>>(line)
+        .and_then(|fields| serde_json::from_value::<Request>(Value::Object(fields)));
+    match request {
+        Ok(request) => carry_out(request, handle, patience),
+        Err(error) => refusal(&format!("not a request: {error}")),
+    }
+}
+
+/// An answer that says what was wrong.
+pub fn refusal(error: &str) -> Answer {
+    Answer {
+        line: json!({"ok": false, "error": error}).to_string(),
+        quits: false,
+    }
+}
+
+fn carry_out(request: Request, handle: &VmHandle, patience: Duration) -> Answer {
+    let mut answer = json!({"ok": true});
+    match request.command {
+        Name::Status => {
+            let status = handle.fresh_status(patience);
+            answer["status"] = serde_json::to_value(status).unwrap_or_default();
+        }
+        Name::Pause => {
+            handle.pause();
+            let status = handle.wait_for_status(patience, |status| {
+                matches!(status.state, State::Paused | State::Stopped)
+            });
+            answer["state"] = serde_json::to_value(status.state).unwrap_or_default();
+        }
+        Name::Resume => {
+            handle.resume();
+            let status = handle.wait_for_status(patience, |status| status.state != State::Paused);
+            answer["state"] = serde_json::to_value(status.state).unwrap_or_default();
+        }
+        Name::Quit => handle.quit(),
+        Name::PowerButton => handle.power_button(),
+    }
+    if !request.id.is_null() {
+        answer["id"] = request.id;
+    }
+    Answer {
+        line: answer.to_string(),
+        quits: request.command == Name::Quit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_machine::vm_handle::{Command, Status};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn value(answer: &Answer) -> Value {
+        serde_json::from_str(&answer.line).unwrap()
+    }
+
+    #[test]
+    fn status_shows_what_the_vcpu_published() {
+        let handle = VmHandle::new();
+        handle.commands().publish(Status {
+            state: State::Stopped,
+            guest_time_ns: 7,
+            exits: 9,
+            ..Status::default()
+        });
+        let answer = value(&answer(br#"{"command":"status","id":"a"}"#, &handle, LONG));
+        assert_eq!(answer["ok"], true);
+        assert_eq!(answer["id"], "a");
+        assert_eq!(answer["status"]["state"], "stopped");
+        assert_eq!(answer["status"]["guest_time_ns"], 7);
+        assert_eq!(answer["status"]["exits"], 9);
+        assert!(answer["status"]["uptime_ns"].is_u64());
+    }
+
+    #[test]
+    fn pause_tells_the_state_that_was_reached() {
+        let handle = VmHandle::new();
+        let commands = handle.commands();
+        let vcpu = std::thread::spawn(move || {
+            commands.wait_for_command(None);
+            commands.publish(Status {
+                state: State::Paused,
+                ..Status::default()
+            });
+            commands.take()
+        });
+        let answer = value(&answer(br#"{"command":"pause"}"#, &handle, LONG));
+        assert_eq!(answer, json!({"ok": true, "state": "paused"}));
+        assert_eq!(vcpu.join().unwrap(), [Command::Pause]);
+    }
+
+    #[test]
+    fn quit_and_power_button_reach_the_vcpu() {
+        let handle = VmHandle::new();
+        assert!(answer(br#"{"command":"quit"}"#, &handle, LONG).quits);
+        assert!(!answer(br#"{"command":"power-button"}"#, &handle, LONG).quits);
+        let taken = handle.commands().take();
+        assert_eq!(taken, [Command::Quit, Command::PowerButton]);
+    }
+
+    #[test]
+    fn malformed_requests_get_an_error_and_do_nothing() {
+        let handle = VmHandle::new();
+        let deep = "[".repeat(4000);
+        for line in [
+            "",
+            "status",
+            "{}",
+            "[\"quit\"]",
+            "\"quit\"",
+            r#"{"command":"dance"}"#,
+            r#"{"command":7}"#,
+            r#"{"command":"quit"} x"#,
+            "\u{ff}\0",
+            &deep,
+        ] {
+            let answer = value(&answer(line.as_bytes(), &handle, LONG));
+            assert_eq!(answer["ok"], false, "{line}");
+            assert!(!answer["error"].as_str().unwrap().is_empty());
+        }
+        assert!(!handle.commands().has_commands());
+    }
+}

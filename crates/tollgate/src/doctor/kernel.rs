@@ -1,0 +1,144 @@
+//! Checks of the host's kernel and of what it permits this process.
+
+use std::ffi::CStr;
+use std::io;
+
+use super::{Check, read_setting};
+use crate::host;
+
+/// The oldest kernel that Tollgate is made for.
+const OLDEST: (u32, u32) = (5, 13);
+/// UFFD_USER_MODE_ONLY: faults of the process itself only, which needs no privilege.
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+
+/// What Tollgate cannot do without.
+pub fn required() -> Vec<Check> {
+    let release = release();
+    let new_enough = version(&release).is_some_and(|version| version >= OLDEST);
+    vec![
+        Check::required(
+            "Linux 5.13",
+            new_enough,
+            release,
+            "tollgate does not start; older kernels are not tested",
+        ),
+        memfd(),
+    ]
+}
+
+/// What costs something if it lacks.
+pub fn optional() -> Vec<Check> {
+    vec![userfaultfd(), seccomp()]
+}
+
+/// The kernel's release, such as `6.1.0-13-amd64`.
+fn release() -> String {
+    // SAFETY: utsname consists of integers, for which zero is valid.
+    let mut names = unsafe { std::mem::zeroed::<libc::utsname>() };
+    // SAFETY: `names` is valid for writing.
+    if unsafe { libc::uname(&mut names) } != 0 {
+        return "unknown".into();
+    }
+    // SAFETY: uname ends each name with a zero within its array.
+    let release = unsafe { CStr::from_ptr(names.release.as_ptr()) };
+    release.to_string_lossy().into_owned()
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(str::parse);
+    let major = numbers.next()?.ok()?;
+    let minor = numbers.next()?.ok()?;
+    Some((major, minor))
+}
+
+fn memfd() -> Check {
+    // SAFETY: the name is a valid string; the flags are an integer.
+    let result =
+        host::owned(unsafe { libc::memfd_create(c"tollgate".as_ptr(), libc::MFD_CLOEXEC) });
+    let found = match &result {
+        Ok(_) => "usable".into(),
+        Err(error) => format!("not usable: {error}"),
+    };
+    Check::required(
+        "memfd_create",
+        result.is_ok(),
+        found,
+        "tollgate does not start; guest RAM is such a file",
+    )
+}
+
+fn userfaultfd() -> Check {
+    let restricted = open_userfaultfd(UFFD_USER_MODE_ONLY);
+    let full = open_userfaultfd(0);
+    let found = match (&full, &restricted) {
+        (Ok(()), _) => "usable".into(),
+        (_, Ok(())) => "usable for this process's own faults (unprivileged mode)".into(),
+        (_, Err(error)) => format!("not usable: {error}"),
+    };
+    Check::optional(
+        "userfaultfd",
+        full.is_ok() || restricted.is_ok(),
+        found,
+        "writes to guest page tables are noticed by mprotect, which is slower",
+    )
+}
+
+fn open_userfaultfd(mode: libc::c_int) -> io::Result<()> {
+    // SAFETY: userfaultfd takes and returns integers only.
+    let result = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | mode) };
+    host::owned(result as libc::c_int).map(drop)
+}
+
+/// A filter is nothing bad, but explains why something else is refused.
+fn seccomp() -> Check {
+    let status = read_setting("/proc/self/status");
+    let mode = field(&status, "Seccomp");
+    let filters = field(&status, "Seccomp_filters").unwrap_or("some");
+    let (ok, found) = match mode {
+        Some("0") => (true, "no filter".into()),
+        Some("2") => (
+            false,
+            format!("{filters} filter(s) in force, as in a container"),
+        ),
+        Some(other) => (false, format!("mode {other}")),
+        None => (true, "the kernel has no seccomp".into()),
+    };
+    Check::optional(
+        "system calls unfiltered",
+        ok,
+        found,
+        "a filter may be why something else here is refused; nothing by itself",
+    )
+}
+
+/// The value of a line `name:<space>value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_number() {
+        assert_eq!(version("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(version("5.13-rc1"), Some((5, 13)));
+        assert!(version("5.4.0") < Some(OLDEST));
+        assert!(version("10.0") > Some(OLDEST));
+        assert_eq!(version("unknown"), None);
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "Seccomp:\t2\nSeccomp_filters:\t1\n";
+        assert_eq!(field(text, "Seccomp"), Some("2"));
+        assert_eq!(field(text, "Seccomp_filters"), Some("1"));
+        assert_eq!(field(text, "Sec"), None);
+    }
+}

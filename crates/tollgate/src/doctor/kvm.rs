@@ -1,0 +1,71 @@
+//! The check of /dev/kvm: not only present, but usable.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+
+use super::Check;
+use crate::host;
+
+/// KVM_GET_API_VERSION.
+const GET_API_VERSION: libc::c_ulong = 0xae00;
+/// KVM_CREATE_VM.
+const CREATE_VM: libc::c_ulong = 0xae01;
+/// KVM_CREATE_VCPU.
+const CREATE_VCPU: libc::c_ulong = 0xae41;
+/// The only version of the interface that there ever was.
+const API_VERSION: libc::c_int = 12;
+
+/// KVM is not needed; where it works it is the better choice.
+pub fn optional() -> Check {
+    let (works, found) = match probe() {
+        Ok(()) if has_hardware_support() => (
+            true,
+            "works: where KVM works, KVM is the better choice".into(),
+        ),
+        Ok(()) => (
+            true,
+            "works, but the processor shows neither VMX nor SVM: its exits may be slow".into(),
+        ),
+        Err(why) => (false, why),
+    };
+    Check::optional(
+        "/dev/kvm",
+        works,
+        found,
+        "nothing: tollgate is made for hosts without it",
+    )
+}
+
+/// The processor offers VMX (CPUID leaf 1, ECX bit 5) or SVM (leaf 80000001h, ECX bit 2).
+fn has_hardware_support() -> bool {
+    use std::arch::x86_64::__cpuid;
+    let vmx = __cpuid(1).ecx & 1 << 5 != 0;
+    let svm = __cpuid(0x8000_0000).eax > 0x8000_0000 && __cpuid(0x8000_0001).ecx & 1 << 2 != 0;
+    vmx || svm
+}
+
+/// Creates a virtual machine with one processor, and lets go of it.
+fn probe() -> Result<(), String> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "absent".into(),
+            ErrorKind::PermissionDenied => "present, but you may not open it".into(),
+            _ => format!("present, but cannot be opened: {error}"),
+        })?;
+    // SAFETY: this request takes no argument and returns an integer.
+    let version = unsafe { libc::ioctl(device.as_raw_fd(), GET_API_VERSION, 0) };
+    if version != API_VERSION {
+        return Err(format!("present, but speaks version {version}"));
+    }
+    // SAFETY: this request takes an integer and returns a descriptor.
+    let machine = host::owned(unsafe { libc::ioctl(device.as_raw_fd(), CREATE_VM, 0) })
+        .map_err(|error| format!("present, but creates no machine: {error}"))?;
+    // SAFETY: as above.
+    host::owned(unsafe { libc::ioctl(machine.as_raw_fd(), CREATE_VCPU, 0) })
+        .map_err(|error| format!("present, but creates no processor: {error}"))?;
+    Ok(())
+}

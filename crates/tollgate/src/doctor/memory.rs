@@ -1,0 +1,149 @@
+//! Checks of the limits and settings that concern memory.
+
+use super::{Check, read_setting};
+
+/// The kernel's usual vm.max_map_count.
+const USUAL_MAP_COUNT: u64 = 65_530;
+
+/// What costs something if it lacks.
+pub fn optional() -> Vec<Check> {
+    vec![
+        map_count(),
+        stack_limit(),
+        address_space(),
+        available(),
+        overcommit(),
+        huge_pages(),
+    ]
+}
+
+fn map_count() -> Check {
+    let text = read_setting("/proc/sys/vm/max_map_count");
+    let count = text.parse::<u64>().ok();
+    Check::optional(
+        "vm.max_map_count",
+        count.is_some_and(|count| count >= USUAL_MAP_COUNT),
+        count.map_or("unknown".into(), |count| count.to_string()),
+        "fewer guest pages can be mapped directly at a time; checked access is not concerned",
+    )
+}
+
+fn stack_limit() -> Check {
+    let soft = soft_limit(libc::RLIMIT_STACK);
+    let found = match soft {
+        None => "unlimited".into(),
+        Some(bytes) => format!("{} KiB", bytes / 1024),
+    };
+    Check::optional(
+        "stack limit",
+        soft.is_some(),
+        found,
+        "unlimited moves the kernel's mappings to where windows onto guest memory would be; \
+         'ulimit -s 8192' sets a limit",
+    )
+}
+
+fn address_space() -> Check {
+    let soft = soft_limit(libc::RLIMIT_AS);
+    let found = match soft {
+        None => "unlimited".into(),
+        Some(bytes) => format!("{} MiB", bytes >> 20),
+    };
+    Check::optional(
+        "address space limit",
+        soft.is_none(),
+        found,
+        "a limit (ulimit -v) counts reserved ranges too and may make a start fail",
+    )
+}
+
+fn available() -> Check {
+    let text = read_setting("/proc/meminfo");
+    let kilobytes = meminfo(&text, "MemAvailable");
+    Check::optional(
+        "memory available",
+        kilobytes.is_some_and(|kilobytes| kilobytes >= 512 * 1024),
+        kilobytes.map_or("unknown".into(), |kilobytes| {
+            format!("{} MiB", kilobytes / 1024)
+        }),
+        "a guest that uses its RAM makes the host swap, or is killed",
+    )
+}
+
+fn overcommit() -> Check {
+    let mode = read_setting("/proc/sys/vm/overcommit_memory");
+    let found = match mode.as_str() {
+        "0" => "heuristic (0)",
+        "1" => "always (1)",
+        "2" => "never (2)",
+        _ => "unknown",
+    };
+    Check::optional(
+        "memory overcommit",
+        mode != "2",
+        found,
+        "guest RAM counts in full from the start, even if the guest does not use it",
+    )
+}
+
+fn huge_pages() -> Check {
+    let private = selected(&read_setting("/sys/kernel/mm/transparent_hugepage/enabled"));
+    let shared = selected(&read_setting(
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    ));
+    let reserved = meminfo(&read_setting("/proc/meminfo"), "HugePages_Total").unwrap_or(0);
+    Check::optional(
+        "transparent huge pages",
+        matches!(private.as_str(), "always" | "madvise"),
+        format!("{private}; for shared memory {shared}; {reserved} reserved"),
+        "guests that use much memory at random run 1.1 to 1.3 times slower",
+    )
+}
+
+/// A soft resource limit in bytes; `None` if unlimited.
+fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is valid for writing.
+    let result = unsafe { libc::getrlimit(resource, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// A number of /proc/meminfo.
+fn meminfo(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// The selected word of a setting such as `always [madvise] never`.
+fn selected(setting: &str) -> String {
+    setting
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("not offered", |(word, _)| word)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_selected_word_is_the_one_in_brackets() {
+        assert_eq!(selected("always [madvise] never"), "madvise");
+        assert_eq!(selected(""), "not offered");
+    }
+
+    #[test]
+    fn meminfo_values_are_found_by_name() {
+        let text = "MemTotal:  100 kB\nMemAvailable:   42 kB\n";
+        assert_eq!(meminfo(text, "MemAvailable"), Some(42));
+        assert_eq!(meminfo(text, "Mem"), None);
+    }
+}

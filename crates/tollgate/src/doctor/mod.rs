@@ -1,0 +1,204 @@
+//! `tollgate doctor`: can this host run virtual machines, and what would be better?
+//!
+//! Each check is one row. The required ones are Tollgate's floor; `tollgate run` tests
+//! the same rows before it starts.
+
+mod kernel;
+mod kvm;
+mod memory;
+mod processor;
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::cli::DoctorArguments;
+use crate::exit_code;
+
+/// Whether Tollgate can do without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Need {
+    /// Tollgate does not run without.
+    Required,
+    /// Tollgate runs without, at a cost.
+    Optional,
+}
+
+/// One row: what was looked at, what was found, what a lack costs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub what: &'static str,
+    /// Whether Tollgate can do without.
+    pub need: Need,
+    /// It is as it should be.
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+    /// What it costs where it is missing.
+    pub cost: &'static str,
+}
+
+impl Check {
+    fn required(
+        what: &'static str,
+        ok: bool,
+        found: impl Into<String>,
+        cost: &'static str,
+    ) -> Self {
+        Self {
+            what,
+            need: Need::Required,
+            ok,
+            found: found.into(),
+            cost,
+        }
+    }
+
+    fn optional(
+        what: &'static str,
+        ok: bool,
+        found: impl Into<String>,
+        cost: &'static str,
+    ) -> Self {
+        Self {
+            need: Need::Optional,
+            ..Self::required(what, ok, found, cost)
+        }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match (self.ok, self.need) {
+            (true, _) => "ok",
+            (false, Need::Required) => "MISSING",
+            (false, Need::Optional) => "lacking",
+        }
+    }
+}
+
+/// Checks without which nothing runs.
+fn required() -> Vec<Check> {
+    let mut checks = processor::required();
+    checks.extend(kernel::required());
+    checks
+}
+
+/// All checks, the required ones first.
+fn all() -> Vec<Check> {
+    let mut checks = required();
+    checks.extend(processor::optional());
+    checks.extend(kernel::optional());
+    checks.extend(memory::optional());
+    checks.push(kvm::optional());
+    checks
+}
+
+/// Tests whether this host can run virtual machines at all.
+///
+/// # Errors
+/// One line that names everything that is missing.
+pub fn required_floor() -> Result<(), String> {
+    let missing: Vec<String> = required()
+        .iter()
+        .filter(|check| !check.ok)
+        .map(|check| format!("{} ({})", check.what, check.found))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "this host lacks what tollgate needs: {}; 'tollgate doctor' explains",
+        missing.join(", ")
+    ))
+}
+
+/// Runs `tollgate doctor` and returns its exit code.
+pub fn run(arguments: &DoctorArguments) -> u8 {
+    let checks = all();
+    let can_run = checks
+        .iter()
+        .all(|check| check.ok || check.need == Need::Optional);
+    let text = if arguments.json {
+        let report = serde_json::json!({"can_run": can_run, "checks": checks});
+        format!("{report:#}\n")
+    } else {
+        table(&checks, can_run)
+    };
+    // A closed standard output does not change the answer.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if can_run {
+        exit_code::SUCCESS
+    } else {
+        exit_code::HOST
+    }
+}
+
+/// The rows for people. What a lack costs follows where something lacks.
+fn table(checks: &[Check], can_run: bool) -> String {
+    let width = checks.iter().map(|check| check.what.len()).max();
+    let width = width.unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let need = match check.need {
+            Need::Required => "required",
+            Need::Optional => "optional",
+        };
+        text.push_str(&format!(
+            "{:<7}  {need}  {:<width$}  {}\n",
+            check.verdict(),
+            check.what,
+            crate::failure::one_line(&check.found),
+        ));
+        if !check.ok {
+            text.push_str(&format!("{:21}without it: {}\n", "", check.cost));
+        }
+    }
+    text.push_str(if can_run {
+        "\ntollgate can run virtual machines on this host.\n"
+    } else {
+        "\ntollgate cannot run virtual machines on this host: see MISSING above.\n"
+    });
+    text
+}
+
+/// The content of a small file of /proc or /sys, trimmed; empty if there is none.
+fn read_setting(path: &str) -> String {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_says_what_a_lack_costs() {
+        for check in all() {
+            assert!(!check.found.is_empty(), "{}", check.what);
+            assert!(!check.cost.is_empty(), "{}", check.what);
+        }
+    }
+
+    #[test]
+    fn the_floor_holds_exactly_when_no_required_row_is_missing() {
+        let lacks = required().iter().any(|check| !check.ok);
+        assert_eq!(required_floor().is_err(), lacks);
+    }
+
+    #[test]
+    fn the_cost_is_shown_only_where_something_lacks() {
+        let good = Check::optional("PMU", true, "usable", "no counters");
+        let bad = Check::required("AVX2", false, "not offered", "no translation");
+        let text = table(&[good, bad], false);
+        let expected = "\
+ok       optional  PMU   usable
+MISSING  required  AVX2  not offered
+                     without it: no translation
+
+tollgate cannot run virtual machines on this host: see MISSING above.
+";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,137 @@
+//! Checks of the host's processor.
+
+use super::Check;
+
+/// AT_HWCAP2 bit that the kernel sets when FSGSBASE works in user mode.
+const HWCAP2_FSGSBASE: libc::c_ulong = 1 << 1;
+
+/// The instructions that generated code needs.
+pub fn required() -> Vec<Check> {
+    let offered = |is_offered: bool| if is_offered { "offered" } else { "not offered" };
+    let avx2 = std::is_x86_feature_detected!("avx2");
+    let bmi1 = std::is_x86_feature_detected!("bmi1");
+    let bmi2 = std::is_x86_feature_detected!("bmi2");
+    let (fsgsbase, fsgsbase_found) = fsgsbase();
+    vec![
+        Check::required(
+            "AVX2",
+            avx2,
+            offered(avx2),
+            "tollgate does not start; guests' vector state could not be kept",
+        ),
+        Check::required(
+            "BMI1",
+            bmi1,
+            offered(bmi1),
+            "tollgate does not start; translated code uses its instructions",
+        ),
+        Check::required(
+            "BMI2",
+            bmi2,
+            offered(bmi2),
+            "tollgate does not start; translated code computes without touching flags",
+        ),
+        Check::required(
+            "FSGSBASE",
+            fsgsbase,
+            fsgsbase_found,
+            "tollgate does not start; switching to guest code would take a system call",
+        ),
+    ]
+}
+
+/// What makes guests faster or measurements possible.
+pub fn optional() -> Vec<Check> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    vec![
+        Check::optional(
+            "processors",
+            processors >= 2,
+            format!("{processors} for this process"),
+            "the guest's processor and the event loop share one: interrupts arrive later",
+        ),
+        pmu(),
+    ]
+}
+
+/// The processor must have it and the kernel must have switched it on (Linux 5.9).
+fn fsgsbase() -> (bool, &'static str) {
+    if std::arch::x86_64::__cpuid_count(0, 0).eax < 7 {
+        return (false, "not offered");
+    }
+    // CPUID leaf 7, EBX bit 0 (Intel SDM volume 2, CPUID).
+    if std::arch::x86_64::__cpuid_count(7, 0).ebx & 1 == 0 {
+        return (false, "not offered");
+    }
+    // SAFETY: getauxval takes and returns integers only.
+    let enabled = unsafe { libc::getauxval(libc::AT_HWCAP2) } & HWCAP2_FSGSBASE != 0;
+    if enabled {
+        (true, "offered, enabled by the kernel")
+    } else {
+        (false, "offered, but the kernel has not enabled it")
+    }
+}
+
+/// `perf_event_attr` in its first published form (PERF_ATTR_SIZE_VER0, 64 bytes), which
+/// every kernel takes.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+}
+
+/// PERF_TYPE_HARDWARE.
+const HARDWARE: u32 = 0;
+/// PERF_COUNT_HW_INSTRUCTIONS.
+const INSTRUCTIONS: u64 = 1;
+/// The bits disabled, exclude_kernel and exclude_hv of `flags`.
+const USER_MODE_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
+
+fn pmu() -> Check {
+    let attributes = PerfEventAttributes {
+        kind: HARDWARE,
+        size: size_of::<PerfEventAttributes>() as u32,
+        config: INSTRUCTIONS,
+        flags: USER_MODE_ONLY,
+        ..PerfEventAttributes::default()
+    };
+    // SAFETY: `attributes` is valid for reading its own `size`; the other arguments are
+    // integers: this process, any processor, no group, no flags.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            0,
+            -1,
+            -1,
+            0,
+        )
+    };
+    let counter = crate::host::owned(result as libc::c_int);
+    let found = match &counter {
+        Ok(_) => "counts instructions".into(),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EOPNOTSUPP) => "the host offers no hardware counters".into(),
+            Some(libc::EACCES | libc::EPERM) => format!(
+                "not permitted (kernel.perf_event_paranoid is {})",
+                super::read_setting("/proc/sys/kernel/perf_event_paranoid")
+            ),
+            _ => format!("not usable: {error}"),
+        },
+    };
+    Check::optional(
+        "PMU",
+        counter.is_ok(),
+        found,
+        "measurements count time only, not instructions or cache misses",
+    )
+}

@@ -1,0 +1,311 @@
+//! The thread that waits for everything outside the guest: typed keys, the
+//! pseudo-terminal, signals, control clients. What it learns goes to the vCPU thread
+//! through the [`VmHandle`]; it never waits for anything but events.
+//!
+//! When an end was asked for and the vCPU thread does not follow within
+//! [`END_PATIENCE`] (it may wait for a reader of the guest's output), the loop ends the
+//! process itself.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tollgate_machine::vm_handle::VmHandle;
+
+use crate::control::server::Server;
+use crate::keyboard::Keyboard;
+use crate::signals::{Asked, Signals};
+use crate::terminal_keys::{self, Typed};
+use crate::{exit_code, failure, host, terminal};
+
+/// How long the vCPU thread may take to end once asked.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How soon input that found no room is offered again.
+const INPUT_RETRY: Duration = Duration::from_millis(5);
+/// Bytes read at once.
+const CHUNK: usize = 1024;
+
+/// What the event loop listens to.
+pub struct Sources {
+    /// Signals that ask for an end.
+    pub signals: Signals,
+    /// Standard input, if it is the guest's serial input.
+    pub keyboard: Option<Keyboard>,
+    /// The master of the pseudo-terminal, if that is the guest's serial port.
+    pub pty: Option<OwnedFd>,
+    /// The control socket.
+    pub control: Option<Server>,
+}
+
+/// The running event loop.
+pub struct EventLoop {
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<SharedWithOwner>,
+}
+
+struct SharedWithOwner {
+    /// Raised to stop the loop.
+    stop: OwnedFd,
+    /// The signal that asked for the end; 0 if none did.
+    signal: AtomicI32,
+    /// Somebody asked for the end.
+    end_wanted: AtomicBool,
+}
+
+impl EventLoop {
+    /// Starts the loop's thread.
+    ///
+    /// # Errors
+    /// No thread or descriptor could be had.
+    pub fn start(sources: Sources, handle: VmHandle) -> io::Result<Self> {
+        let shared = Arc::new(SharedWithOwner {
+            stop: host::event()?,
+            signal: AtomicI32::new(0),
+            end_wanted: AtomicBool::new(false),
+        });
+        let state = Loop {
+            sources,
+            handle,
+            shared: Arc::clone(&shared),
+            keyboard_backlog: Vec::new(),
+            pty_backlog: Vec::new(),
+            end_by: None,
+        };
+        let thread = thread::Builder::new()
+            .name("event-loop".into())
+            .spawn(move || {
+                let _guard = EndOnPanic(state.handle.clone());
+                state.run();
+            })?;
+        Ok(Self {
+            thread: Some(thread),
+            shared,
+        })
+    }
+
+    /// Somebody asked for the end, so that the machine must not be started again.
+    pub fn end_wanted(&self) -> bool {
+        self.shared.end_wanted.load(Ordering::Acquire)
+    }
+
+    /// The signal that asked for the end, if one did.
+    pub fn signal(&self) -> Option<i32> {
+        match self.shared.signal.load(Ordering::Acquire) {
+            0 => None,
+            signal => Some(signal),
+        }
+    }
+}
+
+impl Drop for EventLoop {
+    /// Stops the loop: the control socket goes, the terminal is restored.
+    fn drop(&mut self) {
+        host::raise(self.shared.stop.as_fd());
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Without the event loop nobody could end the machine: a panic there ends it.
+struct EndOnPanic(VmHandle);
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.quit();
+        }
+    }
+}
+
+struct Loop {
+    sources: Sources,
+    handle: VmHandle,
+    shared: Arc<SharedWithOwner>,
+    /// Input that the queue had no room for; nothing more is read while it waits.
+    keyboard_backlog: Vec<u8>,
+    pty_backlog: Vec<u8>,
+    /// When to end the process if the machine did not.
+    end_by: Option<Instant>,
+}
+
+/// Positions of the fixed sources in the list of descriptors; control comes after them.
+const STOP: usize = 0;
+const SIGNALS: usize = 1;
+const KEYBOARD: usize = 2;
+const PTY: usize = 3;
+const CONTROL: usize = 4;
+
+impl Loop {
+    fn run(mut self) {
+        let mut fds = Vec::new();
+        loop {
+            self.list_interests(&mut fds);
+            if let Err(error) = host::poll(&mut fds, self.timeout()) {
+                failure::say(&format!("cannot wait for events: {error}"));
+                self.handle.quit();
+                return;
+            }
+            if fds[STOP].revents != 0 {
+                return;
+            }
+            if fds[SIGNALS].revents != 0 {
+                self.take_signals();
+            }
+            self.take_keyboard(fds[KEYBOARD].revents != 0);
+            self.take_pty(fds[PTY].revents != 0);
+            if let Some(control) = &mut self.sources.control
+                && control.serve(&fds[CONTROL..], &self.handle)
+            {
+                self.end();
+            }
+            if self.end_by.is_some_and(|end_by| end_by <= Instant::now()) {
+                self.end_process();
+            }
+        }
+    }
+
+    fn list_interests(&self, fds: &mut Vec<libc::pollfd>) {
+        let keyboard = match &self.sources.keyboard {
+            Some(keyboard) if self.keyboard_backlog.is_empty() => keyboard.poll_fd(),
+            _ => -1,
+        };
+        let pty = match &self.sources.pty {
+            Some(pty) if self.pty_backlog.is_empty() => pty.as_raw_fd(),
+            _ => -1,
+        };
+        fds.clear();
+        fds.push(host::interest(self.shared.stop.as_raw_fd(), libc::POLLIN));
+        fds.push(host::interest(
+            self.sources.signals.as_raw_fd(),
+            libc::POLLIN,
+        ));
+        fds.push(host::interest(keyboard, libc::POLLIN));
+        fds.push(host::interest(pty, libc::POLLIN));
+        if let Some(control) = &self.sources.control {
+            control.add_interests(fds);
+        }
+    }
+
+    /// How long nothing needs to be done unless an event comes.
+    fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let control = self.sources.control.as_ref().and_then(Server::deadline);
+        let deadline = [self.end_by, control].into_iter().flatten().min();
+        let has_backlog = !self.keyboard_backlog.is_empty() || !self.pty_backlog.is_empty();
+        [
+            deadline.map(|at| at.saturating_duration_since(now)),
+            has_backlog.then_some(INPUT_RETRY),
+            self.sources.keyboard.as_ref().and_then(Keyboard::retry),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(asked) = self.sources.signals.next() {
+            match asked {
+                Asked::End(signal) => {
+                    self.shared.signal.store(signal, Ordering::Release);
+                    self.end();
+                }
+                Asked::Continued => {
+                    if let Some(keyboard) = &mut self.sources.keyboard {
+                        keyboard.continued();
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_keyboard(&mut self, is_ready: bool) {
+        offer(&mut self.keyboard_backlog, &self.handle);
+        let Some(keyboard) = &mut self.sources.keyboard else {
+            return;
+        };
+        if !is_ready {
+            keyboard.attach_again();
+            return;
+        }
+        for typed in keyboard.read() {
+            match typed {
+                Typed::Input(bytes) => self.keyboard_backlog.extend(bytes),
+                Typed::Quit => self.end(),
+                Typed::TogglePause => {
+                    let text = if self.handle.toggle_pause() {
+                        "paused; Ctrl-A p goes on"
+                    } else {
+                        "running"
+                    };
+                    note(&format!("\ntollgate: {text}\n"));
+                }
+                Typed::Help => note(&format!("\n{}", terminal_keys::help())),
+            }
+        }
+        offer(&mut self.keyboard_backlog, &self.handle);
+    }
+
+    fn take_pty(&mut self, is_ready: bool) {
+        offer(&mut self.pty_backlog, &self.handle);
+        if let (true, Some(pty)) = (is_ready, &self.sources.pty) {
+            if let Some(bytes) = read_some(pty.as_fd()) {
+                self.pty_backlog.extend(bytes);
+            }
+            offer(&mut self.pty_backlog, &self.handle);
+        }
+    }
+
+    /// Asks the machine to end; it has [`END_PATIENCE`] from the first time.
+    fn end(&mut self) {
+        self.shared.end_wanted.store(true, Ordering::Release);
+        self.handle.quit();
+        if self.end_by.is_none() {
+            self.end_by = Instant::now().checked_add(END_PATIENCE);
+        }
+    }
+
+    /// Ends the process without the vCPU thread.
+    fn end_process(&mut self) -> ! {
+        // The end may come by _exit: nothing is dropped.
+        if let Some(control) = &self.sources.control {
+            control.remove_file();
+        }
+        terminal::restore();
+        let seconds = END_PATIENCE.as_secs();
+        failure::say(&format!(
+            "the virtual machine did not end within {seconds} s (does nobody read its output?); ended anyway"
+        ));
+        let code = match self.shared.signal.load(Ordering::Acquire) {
+            0 => exit_code::STOPPED,
+            signal => exit_code::for_signal(signal),
+        };
+        // SAFETY: _exit takes an integer. Not exit(): that would run destructors while the
+        // vCPU thread still uses what they destroy.
+        unsafe { libc::_exit(code.into()) }
+    }
+}
+
+/// Hands the guest as much of `backlog` as there is room for.
+fn offer(backlog: &mut Vec<u8>, handle: &VmHandle) {
+    if !backlog.is_empty() {
+        let taken = handle.serial_input(backlog);
+        backlog.drain(..taken);
+    }
+}
+
+/// What can be read now; `None` if nothing can be read.
+fn read_some(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let mut bytes = [0; CHUNK];
+    let count = host::read(fd, &mut bytes).ok()?;
+    Some(bytes[..count].to_vec())
+}
+
+/// Tells the person at the terminal something, on standard error.
+fn note(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

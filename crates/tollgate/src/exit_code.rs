@@ -1,0 +1,76 @@
+//! The exit codes of the `tollgate` command, listed once; `--help` is derived from this.
+
+/// Power-off, reset without `--reboot`, or the user's wish.
+pub const SUCCESS: u8 = 0;
+/// The host cannot run virtual machines, or a control command failed.
+pub const HOST: u8 = 1;
+/// The command line or an input file is wrong.
+pub const USAGE: u8 = 2;
+/// The guest shut its processor down with a triple fault.
+pub const TRIPLE_FAULT: u8 = 3;
+/// The guest needs something that Tollgate cannot do, or Tollgate itself failed.
+pub const STOPPED: u8 = 4;
+
+/// Rows of the exit-code table: code and meaning.
+const TABLE: &[(&str, &str)] = &[
+    (
+        "0",
+        "the guest switched off, was reset (without --reboot), or you quit",
+    ),
+    (
+        "1",
+        "this host cannot run tollgate (see tollgate doctor), or a control command failed",
+    ),
+    ("2", "a wrong flag, value, path or input file"),
+    (
+        "3",
+        "triple fault; the processor's state is shown on standard error",
+    ),
+    (
+        "4",
+        "stopped: the guest needs something unsupported, or tollgate itself failed",
+    ),
+    (
+        "2n+1",
+        "the guest wrote n to isa-debug-exit, port F4h (n = 0 and 1 look like 1 and 3)",
+    ),
+    ("128+n", "ended by signal n, such as 143 for SIGTERM"),
+];
+
+/// What isa-debug-exit makes of the byte that the guest wrote, as QEMU does: the low
+/// eight bits of `(value << 1) | 1`.
+pub const fn debug_exit(value: u8) -> u8 {
+    (value << 1) | 1
+}
+
+/// The exit code for an end by a signal, as shells count it.
+pub fn for_signal(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
+}
+
+/// The section of `--help` about exit codes.
+pub fn help() -> String {
+    let mut text = String::from("Exit codes:\n");
+    for (code, meaning) in TABLE {
+        text.push_str(&format!("  {code:<6} {meaning}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_exit_makes_every_code_odd() {
+        assert_eq!(debug_exit(0), 1);
+        assert_eq!(debug_exit(0x10), 0x21);
+        assert_eq!(debug_exit(0xff), 0xff);
+    }
+
+    #[test]
+    fn signals_count_from_128() {
+        assert_eq!(for_signal(15), 143);
+        assert_eq!(for_signal(-1), 255);
+    }
+}

@@ -1,0 +1,129 @@
+//! The few system calls that the standard library does not offer, each as a safe function.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// The result of a system call that returns -1 on failure.
+///
+/// # Errors
+/// The error in `errno`.
+pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Takes ownership of the descriptor that a system call just returned.
+///
+/// # Errors
+/// The error in `errno` if `result` is negative.
+pub fn owned(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the system call returned this descriptor just now, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor to wait for, as poll(2) takes it. A negative `fd` is ignored.
+pub fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
+}
+
+/// Waits until a descriptor is ready or `timeout` is over. A signal counts as nothing ready.
+///
+/// # Errors
+/// Those of poll(2), except for EINTR.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    let milliseconds = timeout.map_or(-1, |timeout| {
+        // Rounded up: a wait that ends too early would spin.
+        let rounded = timeout.as_nanos().div_ceil(1_000_000);
+        libc::c_int::try_from(rounded).unwrap_or(libc::c_int::MAX)
+    });
+    let count = fds.len() as libc::nfds_t;
+    // SAFETY: `fds` is a valid array of `count` elements for the duration of the call.
+    match check(unsafe { libc::poll(fds.as_mut_ptr(), count, milliseconds) }) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            for fd in fds {
+                fd.revents = 0;
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Reads what is there, at most `buffer.len()` bytes; 0 is the end.
+///
+/// # Errors
+/// Those of read(2), except for EINTR.
+pub fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let pointer = buffer.as_mut_ptr().cast();
+        // SAFETY: `buffer` is valid for writing `buffer.len()` bytes.
+        let count = unsafe { libc::read(fd.as_raw_fd(), pointer, buffer.len()) };
+        match usize::try_from(count) {
+            Ok(count) => return Ok(count),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Makes reads and writes of `fd` return instead of waiting. This holds for every
+/// process that shares the open file: not for an inherited standard stream.
+///
+/// # Errors
+/// Those of fcntl(2).
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: fcntl with these commands takes and returns integers only.
+    let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) })?;
+    Ok(())
+}
+
+/// A counter that becomes readable when another thread adds to it.
+///
+/// # Errors
+/// Those of eventfd(2).
+pub fn event() -> io::Result<OwnedFd> {
+    // SAFETY: eventfd takes and returns integers only.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Makes an [`event`] readable.
+pub fn raise(event: BorrowedFd<'_>) {
+    let one = 1u64;
+    // SAFETY: the source is eight readable bytes. A full counter is readable already,
+    // so a failure needs no answer.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_raised_event_ends_a_poll() {
+        let event = event().unwrap();
+        let mut fds = [interest(event.as_raw_fd(), libc::POLLIN)];
+        poll(&mut fds, Some(Duration::ZERO)).unwrap();
+        assert_eq!(fds[0].revents, 0);
+        raise(event.as_fd());
+        poll(&mut fds, None).unwrap();
+        assert_eq!(fds[0].revents, libc::POLLIN);
+    }
+}

@@ -1,0 +1,212 @@
+//! `tollgate run`: one virtual machine, from the command line to the exit code.
+//!
+//! The vCPU runs on the main thread; everything outside the guest is the event loop's.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Instant;
+
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
+use tollgate_machine::vm_handle::{State, Status, VmHandle};
+
+use crate::cli::{MemoryAccess, RunArguments, SerialTarget};
+use crate::console::Console;
+use crate::control::server::Server;
+use crate::event_loop::{EventLoop, Sources};
+use crate::failure::{Failure, say};
+use crate::keyboard::Keyboard;
+use crate::signals::Signals;
+use crate::statistics::Totals;
+use crate::{doctor, exit_code};
+
+/// Runs `tollgate run` and returns its exit code.
+pub fn run(arguments: &RunArguments) -> u8 {
+    start_and_run(arguments).unwrap_or_else(|failure| failure.report())
+}
+
+fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
+    let started = Instant::now();
+    let config = configuration(arguments)?;
+    doctor::required_floor().map_err(Failure::host)?;
+
+    // Before any thread exists: threads inherit the blocked signals.
+    let signals = Signals::block()
+        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
+    let handle = VmHandle::new();
+    let outputs = Outputs::open(arguments)?;
+    let control = arguments.control.as_deref().map(Server::bind).transpose()?;
+    // Built before the terminal is touched, so that an error finds it as it was.
+    let mut vm = build(&config, &outputs, &handle)?;
+    let keyboard = match arguments.serial {
+        SerialTarget::Stdio => Some(Keyboard::open()?),
+        _ => None,
+    };
+    if keyboard.as_ref().is_some_and(Keyboard::is_interactive) {
+        say("Ctrl-A x quits, Ctrl-A h shows all keys");
+    }
+    let sources = Sources {
+        signals,
+        keyboard,
+        pty: outputs.pty_input()?,
+        control,
+    };
+    let event_loop = EventLoop::start(sources, handle.clone())
+        .map_err(|error| Failure::host(format!("cannot start the event loop: {error}")))?;
+
+    // The first instruction runs next.
+    let start_up = started.elapsed();
+    let mut totals = Totals::default();
+    let ending = loop {
+        let outcome = run_once(&mut vm);
+        totals.add(vm.exit_counts());
+        if !(arguments.reboot && matches!(outcome, Ok(RunOutcome::Reset))) {
+            break outcome;
+        }
+        // A guest that resets itself all the time may leave no time for the command.
+        if event_loop.end_wanted() {
+            break Ok(RunOutcome::Quit);
+        }
+        // The old machine's memory goes before the new one's comes.
+        drop(vm);
+        vm = build(&config, &outputs, &handle)?;
+    };
+
+    handle.commands().publish(Status {
+        state: State::Stopped,
+        ..handle.status()
+    });
+    let signal = event_loop.signal();
+    // Restores the terminal, which the messages below need.
+    drop(event_loop);
+    let code = explain(ending, signal);
+    if arguments.stats {
+        let table = totals.table();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{table}start-up: {:.1} ms",
+            start_up.as_secs_f64() * 1000.0
+        );
+    }
+    Ok(code)
+}
+
+/// The machine's configuration as the command line has it, checked as far as possible.
+fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
+    // The only way today; another one becomes a field of the configuration.
+    let MemoryAccess::Checked = arguments.memory_access;
+    let config = VmConfig {
+        memory_bytes: arguments.memory,
+        kernel: arguments.kernel.clone(),
+        initrd: match arguments.initrd.as_slice() {
+            [] => None,
+            modules => Some(modules.join(",")),
+        },
+        append: arguments.append.clone(),
+        reboot: arguments.reboot,
+        code_cache_bytes: arguments.code_cache,
+        verify_code: arguments.verify_code,
+        ..VmConfig::default()
+    };
+    check_readable(&config.kernel, "--kernel")?;
+    config
+        .validate()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(config)
+}
+
+/// Finds out early, and says plainly, that a file cannot be read. Reads nothing: the file
+/// may be a pipe, as a shell's `<(zcat kernel.gz)` is.
+fn check_readable(path: &Path, flag: &str) -> Result<(), Failure> {
+    let result = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+        true => Err(ErrorKind::IsADirectory.into()),
+        false => Ok(()),
+    });
+    let Err(error) = result else {
+        return Ok(());
+    };
+    let why = match error.kind() {
+        ErrorKind::NotFound => "no such file; check the path".into(),
+        ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
+        ErrorKind::IsADirectory => "it is a folder; name a file".into(),
+        _ => error.to_string(),
+    };
+    Err(Failure::usage(format!(
+        "{flag}: cannot read '{}': {why}",
+        path.display()
+    )))
+}
+
+/// The consoles' outputs, open for as long as the command runs.
+struct Outputs {
+    serial: Console,
+    debug: Console,
+}
+
+impl Outputs {
+    fn open(arguments: &RunArguments) -> Result<Self, Failure> {
+        let outputs = Self {
+            serial: Console::open(&arguments.serial, "--serial")?,
+            debug: Console::open(&arguments.debug_console, "--debug-console")?,
+        };
+        if let Some(pty) = outputs.serial.pty() {
+            say(&format!("the serial port is {}", pty.path.display()));
+        }
+        Ok(outputs)
+    }
+
+    fn consoles(&self) -> std::io::Result<Consoles> {
+        Ok(Consoles {
+            serial: self.serial.writer()?,
+            debug: self.debug.writer()?,
+        })
+    }
+
+    /// Where the pseudo-terminal's input is read.
+    fn pty_input(&self) -> Result<Option<std::os::fd::OwnedFd>, Failure> {
+        self.serial
+            .pty()
+            .map(|pty| pty.master.try_clone())
+            .transpose()
+            .map_err(|error| Failure::host(format!("--serial: {error}")))
+    }
+}
+
+fn build(config: &VmConfig, outputs: &Outputs, handle: &VmHandle) -> Result<Vm, Failure> {
+    let consoles = outputs
+        .consoles()
+        .map_err(|error| Failure::host(format!("no descriptor for a console: {error}")))?;
+    Vm::build(config, consoles, handle).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Tollgate itself failed with a panic, which was reported already.
+struct Panicked;
+
+fn run_once(vm: &mut Vm) -> Result<RunOutcome, Panicked> {
+    // After a panic the machine is only asked for its counts.
+    catch_unwind(AssertUnwindSafe(|| vm.run())).map_err(|_| Panicked)
+}
+
+/// Says why the machine ended, where that needs saying, and returns the exit code.
+fn explain(ending: Result<RunOutcome, Panicked>, signal: Option<i32>) -> u8 {
+    match ending {
+        Ok(RunOutcome::PowerOff | RunOutcome::Reset) => exit_code::SUCCESS,
+        Ok(RunOutcome::Quit) => signal.map_or(exit_code::SUCCESS, exit_code::for_signal),
+        Ok(RunOutcome::DebugExit(value)) => exit_code::debug_exit(value),
+        Ok(RunOutcome::TripleFault(state)) => {
+            say("triple fault: the guest shut its processor down; its state was:");
+            let _ = writeln!(std::io::stderr(), "{}", state.trim_end());
+            exit_code::TRIPLE_FAULT
+        }
+        Ok(RunOutcome::Stopped(why)) => {
+            say(&format!("stopped: {why}"));
+            exit_code::STOPPED
+        }
+        Err(Panicked) => {
+            say("stopped: tollgate failed (the message above says where); please report it");
+            exit_code::STOPPED
+        }
+    }
+}

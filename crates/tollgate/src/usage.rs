@@ -1,0 +1,94 @@
+//! Turns the argument parser's errors, which take several lines, into one line that
+//! says what is wrong and what to do.
+
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+use crate::failure::{Failure, one_line};
+
+/// What is wrong with the command line `words`, for which the parser returned `error`.
+pub fn explain(error: &Error, words: &[OsString]) -> Failure {
+    let help = help_hint(words);
+    let argument = context(error, ContextKind::InvalidArg);
+    let value = context(error, ContextKind::InvalidValue);
+    let message = match error.kind() {
+        ErrorKind::UnknownArgument => unknown(error, &argument, words, &help),
+        ErrorKind::MissingRequiredArgument => format!("missing {argument}; {help}"),
+        ErrorKind::InvalidValue if value.is_empty() => {
+            format!("{argument} needs a value; {help}")
+        }
+        ErrorKind::InvalidValue => {
+            let allowed = context(error, ContextKind::ValidValue);
+            format!("{argument}: '{value}' is not one of: {allowed}; {help}")
+        }
+        ErrorKind::ValueValidation => {
+            let reason = std::error::Error::source(error)
+                .map_or_else(|| "wrong value".into(), ToString::to_string);
+            format!("{argument}: '{value}': {reason}")
+        }
+        ErrorKind::ArgumentConflict => format!("{argument} was given twice; {help}"),
+        ErrorKind::InvalidSubcommand => {
+            let name = context(error, ContextKind::InvalidSubcommand);
+            format!("unknown command '{name}': expected run, doctor or control; {help}")
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            format!("no command given: expected run, doctor or control; {help}")
+        }
+        ErrorKind::InvalidUtf8 => format!("an argument is not valid UTF-8; {help}"),
+        _ => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            let first = first.trim_start_matches("error: ");
+            format!("{first}; {help}")
+        }
+    };
+    Failure::usage(one_line(&message))
+}
+
+fn unknown(error: &Error, argument: &str, words: &[OsString], help: &str) -> String {
+    if let Some(name) = single_dash_word(argument, words) {
+        return format!("unknown flag '-{name}': long flags take two dashes, --{name}; {help}");
+    }
+    if !argument.starts_with('-') {
+        return format!("unexpected argument '{argument}'; {help}");
+    }
+    match context(error, ContextKind::SuggestedArg).as_str() {
+        "" => format!("unknown flag '{argument}'; {help}"),
+        suggestion => format!("unknown flag '{argument}': did you mean {suggestion}? {help}"),
+    }
+}
+
+/// The word such as `-kernel`, as QEMU's users type it, whose first letter the parser
+/// took for an unknown short flag.
+fn single_dash_word<'a>(argument: &str, words: &'a [OsString]) -> Option<&'a str> {
+    let is_short_flag = argument.len() == 2 && argument != "--";
+    words
+        .iter()
+        .filter_map(|word| word.to_str())
+        .find(|word| is_short_flag && word.len() > 2 && word.starts_with(argument))
+        .and_then(|word| word.strip_prefix('-'))
+}
+
+/// Where help is to be found, for the subcommand in `words`.
+fn help_hint(words: &[OsString]) -> String {
+    let subcommand = words
+        .iter()
+        .skip(1)
+        .filter_map(|word| word.to_str())
+        .find(|word| ["run", "doctor", "control"].contains(word));
+    match subcommand {
+        Some(name) => format!("try 'tollgate {name} --help'"),
+        None => "try 'tollgate --help'".into(),
+    }
+}
+
+/// What the parser knows about the error, as text; empty if nothing.
+fn context(error: &Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
+}

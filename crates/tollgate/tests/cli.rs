@@ -1,0 +1,270 @@
+//! What the command says and returns when no virtual machine gets to run: help, the
+//! doctor's rows, and one clear line for each bad input.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Runs `tollgate` with these arguments.
+fn tollgate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A readable file, for arguments that are looked at before its content is.
+fn some_file() -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    path.to_str().unwrap().to_owned()
+}
+
+/// `arguments` are refused with exit code 2 and exactly this line.
+#[track_caller]
+fn refused(arguments: &[&str], line: &str) {
+    let output = tollgate(arguments);
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(errors, format!("tollgate: {line}\n"), "{arguments:?}");
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+}
+
+#[test]
+fn version_names_the_program_and_its_version() {
+    let output = tollgate(&["--version"]);
+    let expected = format!("tollgate {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&output), expected);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn help_teaches_flags_keys_examples_and_exit_codes() {
+    let output = tollgate(&["run", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = stdout(&output);
+    for part in [
+        "--kernel <PATH>",
+        "--initrd <PATH>",
+        "--append <STRING>",
+        "-m, --memory <SIZE>",
+        "--serial <WHERE>",
+        "--debug-console <WHERE>",
+        "--stats",
+        "--control <PATH>",
+        "--reboot",
+        "--code-cache <SIZE>",
+        "--verify-code",
+        "--memory-access <WAY>",
+        "Examples:",
+        "Ctrl-A x",
+        "Exit codes:",
+        "triple fault",
+    ] {
+        assert!(help.contains(part), "{part} is missing in:\n{help}");
+    }
+    for command in ["run", "doctor", "control"] {
+        assert!(stdout(&tollgate(&["--help"])).contains(command));
+        assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
+    }
+}
+
+#[test]
+fn commands_that_are_missing_or_unknown_are_refused() {
+    refused(
+        &[],
+        "no command given: expected run, doctor or control; try 'tollgate --help'",
+    );
+    refused(
+        &["dance"],
+        "unknown command 'dance': expected run, doctor or control; try 'tollgate --help'",
+    );
+}
+
+#[test]
+fn unknown_flags_are_refused_with_the_nearest_known_one() {
+    refused(
+        &["run", "--kernel", "k", "--bogus"],
+        "unknown flag '--bogus'; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel", "k", "--memroy", "1G"],
+        "unknown flag '--memroy': did you mean --memory? try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "-kernel", "k"],
+        "unknown flag '-kernel': long flags take two dashes, --kernel; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel", "k", "extra"],
+        "unexpected argument 'extra'; try 'tollgate run --help'",
+    );
+    refused(
+        &["doctor", "--bogus"],
+        "unknown flag '--bogus'; try 'tollgate doctor --help'",
+    );
+}
+
+#[test]
+fn missing_and_repeated_flags_are_refused() {
+    refused(
+        &["run"],
+        "missing --kernel <PATH>; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel"],
+        "--kernel <PATH> needs a value; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel", "a", "--kernel", "b"],
+        "--kernel <PATH> was given twice; try 'tollgate run --help'",
+    );
+}
+
+#[test]
+fn bad_sizes_are_refused_with_what_a_size_looks_like() {
+    let expected = "expected a whole number with K, M or G, such as 512M or 1G";
+    for (size, reason) in [
+        ("12X", "unknown unit 'X'"),
+        ("much", "not a size"),
+        ("0", "zero"),
+        ("99999999999T", "too large"),
+    ] {
+        refused(
+            &["run", "--kernel", "k", "-m", size],
+            &format!("--memory <SIZE>: '{size}': {reason}; {expected}"),
+        );
+        refused(
+            &["run", "--kernel", "k", "--code-cache", size],
+            &format!("--code-cache <SIZE>: '{size}': {reason}; {expected}"),
+        );
+    }
+}
+
+#[test]
+fn sizes_that_no_machine_can_have_are_refused() {
+    let kernel = some_file();
+    for flag in ["--memory", "--code-cache"] {
+        for size in ["1K", "1T"] {
+            let output = tollgate(&["run", "--kernel", &kernel, flag, size]);
+            assert_eq!(output.status.code(), Some(2), "{flag} {size}");
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert!(errors.starts_with("tollgate: "), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+        }
+    }
+}
+
+#[test]
+fn values_outside_a_list_are_refused_with_the_list() {
+    refused(
+        &["run", "--kernel", "k", "--memory-access", "direct"],
+        "--memory-access <WAY>: 'direct' is not one of: checked; try 'tollgate run --help'",
+    );
+    refused(
+        &["run", "--kernel", "k", "--serial", "telnet:1"],
+        "--serial <WHERE>: 'telnet:1': expected stdio, file:PATH, pty or null",
+    );
+    refused(
+        &["run", "--kernel", "k", "--debug-console", "pty"],
+        "--debug-console <WHERE>: 'pty': expected stdio, file:PATH or null",
+    );
+    refused(
+        &["control", "s", "dance"],
+        "<COMMAND>: 'dance' is not one of: status, pause, resume, quit, power-button; \
+         try 'tollgate control --help'",
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read_are_refused_with_the_reason() {
+    refused(
+        &["run", "--kernel", "/nonexistent/vmlinuz"],
+        "--kernel: cannot read '/nonexistent/vmlinuz': no such file; check the path",
+    );
+    refused(
+        &["run", "--kernel", "/tmp"],
+        "--kernel: cannot read '/tmp': it is a folder; name a file",
+    );
+    refused(
+        &["run", "--kernel", "two\nlines"],
+        "--kernel: cannot read 'two lines': no such file; check the path",
+    );
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_refused_with_the_reason() {
+    let kernel = some_file();
+    refused(
+        &[
+            "run",
+            "--kernel",
+            &kernel,
+            "--serial",
+            "file:/nonexistent/log",
+        ],
+        "--serial: cannot write '/nonexistent/log': its folder does not exist",
+    );
+    refused(
+        &["run", "--kernel", &kernel, "--debug-console", "file:/tmp"],
+        "--debug-console: cannot write '/tmp': it is a folder; name a file in it",
+    );
+    refused(
+        &["run", "--kernel", &kernel, "--control", &kernel],
+        &format!(
+            "--control: cannot create '{kernel}': the file exists and is no socket; \
+             name another path"
+        ),
+    );
+}
+
+#[test]
+fn a_control_command_without_a_machine_is_refused() {
+    refused(
+        &["control", "/nonexistent/vm.sock", "status"],
+        "cannot connect to '/nonexistent/vm.sock': no such socket; \
+         is the virtual machine running?",
+    );
+}
+
+#[test]
+fn doctor_shows_a_row_for_each_check_and_what_a_lack_costs() {
+    let output = tollgate(&["doctor"]);
+    let rows = stdout(&output);
+    for what in [
+        "AVX2",
+        "BMI1",
+        "BMI2",
+        "FSGSBASE",
+        "Linux 5.13",
+        "memfd_create",
+        "userfaultfd",
+        "vm.max_map_count",
+        "stack limit",
+        "PMU",
+        "/dev/kvm",
+        "transparent huge pages",
+        "memory overcommit",
+    ] {
+        assert!(rows.contains(what), "{what} is missing in:\n{rows}");
+    }
+    let lacks = rows
+        .lines()
+        .filter(|line| line.starts_with("lacking") || line.starts_with("MISSING"));
+    assert_eq!(lacks.count(), rows.matches("without it: ").count());
+}
+
+#[test]
+fn doctor_exits_with_0_exactly_if_the_host_can_run_machines() {
+    let output = tollgate(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let can_run = report["can_run"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(if can_run { 0 } else { 1 }));
+    let checks = report["checks"].as_array().unwrap();
+    let floor_holds = checks
+        .iter()
+        .all(|check| check["need"] != "required" || check["ok"] == true);
+    assert_eq!(can_run, floor_holds);
+}
