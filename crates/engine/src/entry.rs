@@ -13,6 +13,9 @@ use std::arch::global_asm;
 use tollgate_x86::registers::Gpr;
 
 global_asm!(
+    // Other codegen units refer to these; other libraries do not.
+    ".globl tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end",
+    ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end",
     ".p2align 6",
     "tollgate_enter:",
     "push rbp",

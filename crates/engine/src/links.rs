@@ -40,6 +40,12 @@ enum Entry {
 pub struct LinkTables {
     memory: Reservation,
     filled: FxHashMap<Entry, Dependence>,
+    /// Entries by the linear pages they depend on; may name entries that are gone.
+    by_page: FxHashMap<u32, Vec<Entry>>,
+    /// Entries that an address-space switch clears; may name entries that are gone.
+    local: Vec<Entry>,
+    /// 4 MiB regions with entries derived from large pages, one bit each.
+    large_regions: Box<[u64; 16]>,
     free_slots: Vec<u32>,
     next_slot: u32,
 }
@@ -53,6 +59,9 @@ impl LinkTables {
         Ok(Self {
             memory: Reservation::new(HASH_ENTRIES * 16 + MAX_SLOTS * 8)?,
             filled: FxHashMap::default(),
+            by_page: FxHashMap::default(),
+            local: Vec::new(),
+            large_regions: Box::default(),
             free_slots: Vec::new(),
             next_slot: 0,
         })
@@ -103,10 +112,28 @@ impl LinkTables {
         self.filled.remove(&entry);
     }
 
+    fn note(&mut self, entry: Entry, dependence: Dependence) {
+        if self.filled.insert(entry, dependence) == Some(dependence) {
+            return;
+        }
+        if !dependence.global {
+            self.local.push(entry);
+        }
+        for page in [dependence.page, dependence.last_page] {
+            self.by_page.entry(page).or_default().push(entry);
+            if dependence.large {
+                self.large_regions[(page >> 16) as usize & 15] |= 1 << (page >> 10 & 63);
+            }
+            if dependence.page == dependence.last_page {
+                break;
+            }
+        }
+    }
+
     /// Fills a slot with `target` minus the address of the site's stub.
     pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
         self.write(SLOTS_OFFSET as usize + slot as usize * 8, distance);
-        self.filled.insert(Entry::Slot(slot), dependence);
+        self.note(Entry::Slot(slot), dependence);
     }
 
     /// The tag of an indirect branch target, as emitted code compares it.
@@ -119,7 +146,7 @@ impl LinkTables {
         let index = eip & 0xffff;
         self.write(index as usize * 16, Self::tag(eip, mode));
         self.write(index as usize * 16 + 8, target);
-        self.filled.insert(Entry::Hash(index), dependence);
+        self.note(Entry::Hash(index), dependence);
     }
 
     /// Forgets whatever leads to the host addresses `targets`: a block died.
@@ -136,30 +163,45 @@ impl LinkTables {
         self.clear(Entry::Slot(slot));
     }
 
-    fn clear_where(&mut self, condition: impl Fn(&Dependence) -> bool) {
-        let doomed: Vec<Entry> =
-            self.filled.iter().filter(|(_, dependence)| condition(dependence)).map(|(&entry, _)| entry).collect();
-        for entry in doomed {
-            self.clear(entry);
-        }
-    }
-
     /// Forgets everything but global pages: CR3 was loaded.
     pub fn clear_local(&mut self) {
-        self.clear_where(|dependence| !dependence.global);
+        let mut local = std::mem::take(&mut self.local);
+        for entry in local.drain(..) {
+            if self.filled.get(&entry).is_some_and(|dependence| !dependence.global) {
+                self.clear(entry);
+            }
+        }
+        self.local = local;
     }
 
     /// Forgets everything.
     pub fn clear_all(&mut self) {
-        self.clear_where(|_| true);
+        for entry in self.filled.keys().copied().collect::<Vec<_>>() {
+            self.clear(entry);
+        }
+        self.by_page.clear();
+        self.local.clear();
+        *self.large_regions = [0; 16];
     }
 
     /// Forgets what depends on a linear page, or on a large page that holds it.
     pub fn clear_page(&mut self, page: u32) {
-        self.clear_where(|dependence| {
-            let hit = |own: u32| own == page || (dependence.large && own >> 10 == page >> 10);
-            hit(dependence.page) || hit(dependence.last_page)
-        });
+        if self.large_regions[(page >> 16) as usize & 15] & 1 << (page >> 10 & 63) == 0 {
+            self.clear_small_page(page);
+            return;
+        }
+        for page in page & !0x3ff..=page | 0x3ff {
+            self.clear_small_page(page);
+        }
+    }
+
+    fn clear_small_page(&mut self, page: u32) {
+        for entry in self.by_page.remove(&page).unwrap_or_default() {
+            let depends = |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
+            if self.filled.get(&entry).is_some_and(depends) {
+                self.clear(entry);
+            }
+        }
     }
 }
 

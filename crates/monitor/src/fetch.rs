@@ -16,19 +16,22 @@ struct Cached {
     physical_page: u64,
     global: bool,
     large: bool,
+    /// The address space in which the entry was made; global ones hold in all.
+    space: u32,
 }
 
-const EMPTY: Cached = Cached { tag: u64::MAX, physical_page: 0, global: false, large: false };
+const EMPTY: Cached = Cached { tag: u64::MAX, physical_page: 0, global: false, large: false, space: 0 };
 
 /// Where pages of code lie: a small direct-mapped cache of fetch translations, with
 /// the lifetime of TLB entries.
 pub struct FetchCache {
     entries: Box<[Cached; ENTRIES]>,
+    space: u32,
 }
 
 impl Default for FetchCache {
     fn default() -> Self {
-        Self { entries: Box::new([EMPTY; ENTRIES]) }
+        Self { entries: Box::new([EMPTY; ENTRIES]), space: 0 }
     }
 }
 
@@ -36,12 +39,14 @@ impl FetchCache {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.entries.fill(EMPTY);
+        self.space = 0;
     }
 
     /// Forgets all but global pages.
     pub fn clear_local(&mut self) {
-        for entry in self.entries.iter_mut().filter(|entry| !entry.global) {
-            *entry = EMPTY;
+        match self.space.checked_add(1) {
+            Some(space) => self.space = space,
+            None => self.clear(),
         }
     }
 
@@ -65,7 +70,7 @@ impl FetchCache {
         let page = linear.page();
         let tag = page << 1 | u64::from(privilege == Privilege::User);
         let slot = &mut self.entries[tag as usize % ENTRIES];
-        if slot.tag == tag {
+        if slot.tag == tag && (slot.global || slot.space == self.space) {
             return Ok(*slot);
         }
         let found = view.walk(state, linear, AccessKind::Fetch, privilege)?;
@@ -74,6 +79,7 @@ impl FetchCache {
             physical_page: found.physical.page(),
             global: found.global,
             large: found.page_size > PAGE_SIZE,
+            space: self.space,
         };
         Ok(*slot)
     }

@@ -101,6 +101,8 @@ pub struct Vcpu<P: Platform> {
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
+    /// The instruction run alone has completed.
+    instruction_completed: bool,
     /// EFLAGS.TF was set when the instruction in work began.
     trap_armed: bool,
     armed: Option<GuestTime>,
@@ -143,6 +145,7 @@ impl<P: Platform> Vcpu<P> {
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
+            instruction_completed: false,
             trap_armed: false,
             armed: None,
             timer: None,
@@ -438,13 +441,14 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         let mode = self.engine.mode(self.mode).single();
         let mode = self.engine.intern(mode, &mut self.view.memory);
-        let before = self.context.cpu.rip;
         let Some(block) = self.find_block(mode)? else { return Ok(()) };
         let Some(target) = self.engine.address(block, 0) else { return Ok(()) };
+        self.instruction_completed = false;
+        self.context.load_vectors = 1;
         self.enter_at(target, block, 0)?;
         self.resume = None;
         self.link = PendingLink::None;
-        if self.context.cpu.rip != before {
+        if self.instruction_completed {
             self.context.cpu.shadow_rip = u64::MAX;
         }
         Ok(())
@@ -567,6 +571,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// An instruction has completed: the trap flag, if it was set before, strikes.
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
+        self.instruction_completed = true;
         if !self.trap_armed {
             return Ok(());
         }

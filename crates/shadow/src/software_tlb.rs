@@ -50,22 +50,19 @@ pub struct Entry {
     pub large: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Filled {
-    page: u32,
-    large: bool,
-}
-
+/// Pages that have entries, each once.
 #[derive(Default)]
 struct Log {
-    local: Vec<Filled>,
-    global: Vec<Filled>,
+    local: Vec<u32>,
+    global: Vec<u32>,
 }
 
 /// The tables of one vCPU.
 pub struct SoftwareTlb {
     tables: Reservation,
     logs: [Log; 2],
+    /// 4 MiB regions with entries derived from large pages, one bit each.
+    large_regions: [u64; 16],
     fills: u64,
 }
 
@@ -78,6 +75,7 @@ impl SoftwareTlb {
         Ok(Self {
             tables: Reservation::new(VIEW_SLOTS * 8 * View::ALL.len())?,
             logs: Default::default(),
+            large_regions: [0; 16],
             fills: 0,
         })
     }
@@ -121,11 +119,13 @@ impl SoftwareTlb {
         let page = entry.linear.page() as usize % PAGES;
         let delta = entry.host_page.wrapping_sub((page as u64) << 12);
         if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
-            let filled = Filled { page: page as u32, large: entry.large };
             let log = &mut self.logs[view as usize];
-            if entry.global { log.global.push(filled) } else { log.local.push(filled) }
+            if entry.global { log.global.push(page as u32) } else { log.local.push(page as u32) }
         }
         self.fills += 1;
+        if entry.large {
+            self.large_regions[page >> 16] |= 1 << (page >> 10 & 63);
+        }
         self.set_page(view, false, page, delta);
         if entry.writable {
             self.set_page(view, true, page, delta);
@@ -161,8 +161,8 @@ impl SoftwareTlb {
     pub fn clear_local(&mut self) {
         for view in View::ALL {
             let mut log = std::mem::take(&mut self.logs[view as usize].local);
-            for filled in log.drain(..) {
-                self.clear_entry(view, filled.page as usize);
+            for page in log.drain(..) {
+                self.clear_entry(view, page as usize);
             }
             self.logs[view as usize].local = log;
         }
@@ -171,10 +171,11 @@ impl SoftwareTlb {
     /// Forgets everything.
     pub fn clear_all(&mut self) {
         self.clear_local();
+        self.large_regions = [0; 16];
         for view in View::ALL {
             let mut log = std::mem::take(&mut self.logs[view as usize].global);
-            for filled in log.drain(..) {
-                self.clear_entry(view, filled.page as usize);
+            for page in log.drain(..) {
+                self.clear_entry(view, page as usize);
             }
             self.logs[view as usize].global = log;
         }
@@ -183,22 +184,25 @@ impl SoftwareTlb {
     /// Forgets one page, and all that was derived from the same large page.
     pub fn clear_page(&mut self, linear: LinearAddress) {
         let page = linear.page() as usize % PAGES;
+        let pages = if self.large_regions[page >> 16] & 1 << (page >> 10 & 63) == 0 {
+            page..page + 1
+        } else {
+            page & !0x3ff..(page | 0x3ff) + 1
+        };
         for view in View::ALL {
-            for global in [false, true] {
+            for page in pages.clone() {
+                if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
+                    continue;
+                }
+                // The log keeps its line: the next fill would add another, so take it out.
+                self.clear_entry(view, page);
                 let log = &mut self.logs[view as usize];
-                let list = std::mem::take(if global { &mut log.global } else { &mut log.local });
-                let mut kept = Vec::with_capacity(list.len());
-                for filled in list {
-                    // 4 MiB covers every large page of 32-bit paging.
-                    let same_large = filled.large && filled.page as usize >> 10 == page >> 10;
-                    if filled.page as usize == page || same_large {
-                        self.clear_entry(view, filled.page as usize);
-                    } else {
-                        kept.push(filled);
+                for list in [&mut log.local, &mut log.global] {
+                    if let Some(index) = list.iter().rposition(|&filled| filled as usize == page) {
+                        list.swap_remove(index);
+                        break;
                     }
                 }
-                let log = &mut self.logs[view as usize];
-                *(if global { &mut log.global } else { &mut log.local }) = kept;
             }
         }
     }
@@ -210,8 +214,8 @@ impl SoftwareTlb {
             for index in 0..self.logs[view as usize].local.len() + self.logs[view as usize].global.len() {
                 let log = &self.logs[view as usize];
                 let page = match log.local.get(index) {
-                    Some(filled) => filled.page,
-                    None => log.global[index - log.local.len()].page,
+                    Some(&page) => page,
+                    None => log.global[index - log.local.len()],
                 } as usize;
                 let delta = self.get(view, true, page * 2);
                 if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
@@ -260,6 +264,18 @@ mod tests {
         assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x1000)).is_none());
         tlb.clear_all();
         assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000)).is_none());
+    }
+
+    #[test]
+    fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        let large = Entry { large: true, ..entry(0x40_1000, 0x7000_0000_1000, true) };
+        tlb.fill(View::Supervisor, large);
+        tlb.fill(View::Supervisor, entry(0x80_0000, 0x7000_0000_0000, true));
+        tlb.clear_page(LinearAddress(0x40_5000));
+        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x40_1000)).is_none());
+        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x80_0000)).is_some());
+        assert_eq!(tlb.logs[0].global.len(), 1);
     }
 
     #[test]
