@@ -31,7 +31,10 @@ impl Features {
 
     /// Every feature that an instruction needs is offered.
     pub fn allow(&self, instruction: &Instruction) -> bool {
-        instruction.cpuid_features().iter().all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
+        instruction
+            .cpuid_features()
+            .iter()
+            .all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
     }
 }
 
@@ -56,15 +59,116 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Adc | Add | Adcx | Adox | And | Andn | Bextr | Blsi | Blsmsk | Blsr | Bsf | Bsr | Bswap | Bt | Btc
-            | Btr | Bts | Bzhi | Cbw | Cdq | Clc | Cmc | Cmova | Cmovae | Cmovb | Cmovbe | Cmove | Cmovg
-            | Cmovge | Cmovl | Cmovle | Cmovne | Cmovno | Cmovnp | Cmovns | Cmovo | Cmovp | Cmovs | Cmp
-            | Cmpxchg | Cmpxchg8b | Crc32 | Cwd | Cwde | Dec | Div | Idiv | Imul | Inc | Lahf | Lzcnt | Mov
-            | Movbe | Movnti | Movsx | Movzx | Mul | Mulx | Neg | Not | Or | Pause | Pdep | Pext | Popcnt
-            | Rcl | Rcr | Rdrand | Rdseed | Rol | Ror | Rorx | Sahf | Sal | Sar | Sarx | Sbb | Seta | Setae
-            | Setb | Setbe | Sete | Setg | Setge | Setl | Setle | Setne | Setno | Setnp | Setns | Seto | Setp
-            | Sets | Shl | Shld | Shlx | Shr | Shrd | Shrx | Stc | Sub | Test | Tzcnt | Xadd | Xchg | Xor
-            | Lfence | Sfence | Mfence | Clflush | Clflushopt
+        Adc | Add
+            | Adcx
+            | Adox
+            | And
+            | Andn
+            | Bextr
+            | Blsi
+            | Blsmsk
+            | Blsr
+            | Bsf
+            | Bsr
+            | Bswap
+            | Bt
+            | Btc
+            | Btr
+            | Bts
+            | Bzhi
+            | Cbw
+            | Cdq
+            | Clc
+            | Cmc
+            | Cmova
+            | Cmovae
+            | Cmovb
+            | Cmovbe
+            | Cmove
+            | Cmovg
+            | Cmovge
+            | Cmovl
+            | Cmovle
+            | Cmovne
+            | Cmovno
+            | Cmovnp
+            | Cmovns
+            | Cmovo
+            | Cmovp
+            | Cmovs
+            | Cmp
+            | Cmpxchg
+            | Cmpxchg8b
+            | Crc32
+            | Cwd
+            | Cwde
+            | Dec
+            | Div
+            | Idiv
+            | Imul
+            | Inc
+            | Lahf
+            | Lzcnt
+            | Mov
+            | Movbe
+            | Movnti
+            | Movsx
+            | Movzx
+            | Mul
+            | Mulx
+            | Neg
+            | Not
+            | Or
+            | Pause
+            | Pdep
+            | Pext
+            | Popcnt
+            | Rcl
+            | Rcr
+            | Rdrand
+            | Rdseed
+            | Rol
+            | Ror
+            | Rorx
+            | Sahf
+            | Sal
+            | Sar
+            | Sarx
+            | Sbb
+            | Seta
+            | Setae
+            | Setb
+            | Setbe
+            | Sete
+            | Setg
+            | Setge
+            | Setl
+            | Setle
+            | Setne
+            | Setno
+            | Setnp
+            | Setns
+            | Seto
+            | Setp
+            | Sets
+            | Shl
+            | Shld
+            | Shlx
+            | Shr
+            | Shrd
+            | Shrx
+            | Stc
+            | Sub
+            | Test
+            | Tzcnt
+            | Xadd
+            | Xchg
+            | Xor
+            | Lfence
+            | Sfence
+            | Mfence
+            | Clflush
+            | Clflushopt
     )
 }
 
@@ -74,11 +178,46 @@ fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave
-            | Xsaveopt | Xsavec | Xsaves | Xrstor | Xrstors | Xgetbv | Xsetbv | Maskmovq | Maskmovdqu
-            | Vmaskmovdqu | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Vgatherdps | Vgatherdpd
-            | Vgatherqps | Vgatherqpd | Vpgatherdd | Vpgatherdq | Vpgatherqd | Vpgatherqq | Fdisi | Fndisi
-            | Feni | Fneni | Fsetpm | Fnsetpm | Frstpm
+        Fxsave
+            | Fxsave64
+            | Fxrstor
+            | Fxrstor64
+            | Fnsave
+            | Fsave
+            | Frstor
+            | Fnstenv
+            | Fstenv
+            | Fldenv
+            | Xsave
+            | Xsaveopt
+            | Xsavec
+            | Xsaves
+            | Xrstor
+            | Xrstors
+            | Xgetbv
+            | Xsetbv
+            | Maskmovq
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Vgatherdps
+            | Vgatherdpd
+            | Vgatherqps
+            | Vgatherqpd
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Fdisi
+            | Fndisi
+            | Feni
+            | Fneni
+            | Fsetpm
+            | Fnsetpm
+            | Frstpm
     )
 }
 
@@ -86,8 +225,25 @@ fn is_vector_feature(feature: CpuidFeature) -> bool {
     use CpuidFeature::*;
     matches!(
         feature,
-        FPU | FPU287 | FPU387 | MMX | SSE | SSE2 | SSE3 | SSSE3 | SSE4_1 | SSE4_2 | AES | PCLMULQDQ | AVX
-            | AVX2 | FMA | F16C | SHA | GFNI | VAES | VPCLMULQDQ
+        FPU | FPU287
+            | FPU387
+            | MMX
+            | SSE
+            | SSE2
+            | SSE3
+            | SSSE3
+            | SSE4_1
+            | SSE4_2
+            | AES
+            | PCLMULQDQ
+            | AVX
+            | AVX2
+            | FMA
+            | F16C
+            | SHA
+            | GFNI
+            | VAES
+            | VPCLMULQDQ
     )
 }
 
@@ -96,8 +252,16 @@ fn is_nothing(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Nop | Endbr32 | Endbr64 | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchw
-            | Prefetch | Prefetchwt1 | Reservednop
+        Nop | Endbr32
+            | Endbr64
+            | Prefetchnta
+            | Prefetcht0
+            | Prefetcht1
+            | Prefetcht2
+            | Prefetchw
+            | Prefetch
+            | Prefetchwt1
+            | Reservednop
     )
 }
 
@@ -115,21 +279,36 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
         return Treatment::Nothing;
     }
     let vex = instruction.encoding() == EncodingKind::VEX;
-    if !matches!(instruction.encoding(), EncodingKind::Legacy | EncodingKind::VEX) {
+    if !matches!(
+        instruction.encoding(),
+        EncodingKind::Legacy | EncodingKind::VEX
+    ) {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
-    let real = !mode.flags.contains(ModeFlags::PROTECTED) || mode.flags.contains(ModeFlags::VIRTUAL_8086);
+    let real =
+        !mode.flags.contains(ModeFlags::PROTECTED) || mode.flags.contains(ModeFlags::VIRTUAL_8086);
     if vex && real {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
     if mnemonic == Mnemonic::Wait {
-        let trap = mode.flags.contains(ModeFlags::TASK_SWITCHED | ModeFlags::MONITOR_COPROCESSOR);
-        return if trap { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
+        let trap = mode
+            .flags
+            .contains(ModeFlags::TASK_SWITCHED | ModeFlags::MONITOR_COPROCESSOR);
+        return if trap {
+            Treatment::Raise(Vector::DeviceNotAvailable)
+        } else {
+            Treatment::CopyVector
+        };
     }
     if is_listed_general(mnemonic) {
         return general_treatment(instruction, features);
     }
-    if is_excluded_vector(mnemonic) || !instruction.cpuid_features().iter().any(|&f| is_vector_feature(f)) {
+    if is_excluded_vector(mnemonic)
+        || !instruction
+            .cpuid_features()
+            .iter()
+            .any(|&f| is_vector_feature(f))
+    {
         return Treatment::Helper;
     }
     if !features.allow(instruction) {
@@ -145,8 +324,9 @@ fn general_treatment(instruction: &Instruction, features: &Features) -> Treatmen
         let register = instruction.op_register(index);
         register.is_segment_register() || register.is_cr() || register.is_dr() || register.is_tr()
     });
-    let far_bit_string =
-        matches!(mnemonic, Bt | Btc | Btr | Bts) && has_memory(instruction) && !has_immediate(instruction);
+    let far_bit_string = matches!(mnemonic, Bt | Btc | Btr | Bts)
+        && has_memory(instruction)
+        && !has_immediate(instruction);
     if touches_system_register || far_bit_string {
         return Treatment::Helper;
     }
@@ -167,17 +347,27 @@ fn has_immediate(instruction: &Instruction) -> bool {
 /// Conditions of SDM volume 2, tables 2-19 to 2-30 and 22-1, and volume 3, 13.1.
 fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatment {
     use CpuidFeature::*;
-    let x87 = instruction.cpuid_features().iter().any(|f| matches!(f, FPU | FPU287 | FPU387))
+    let x87 = instruction
+        .cpuid_features()
+        .iter()
+        .any(|f| matches!(f, FPU | FPU287 | FPU387))
         || instruction.mnemonic() == Mnemonic::Fisttp;
-    let mmx_registers = (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
+    let mmx_registers =
+        (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
     let ts = mode.flags.contains(ModeFlags::TASK_SWITCHED);
     let em = mode.flags.contains(ModeFlags::EMULATE_X87);
     if x87 {
-        return if em || ts { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector };
+        return if em || ts {
+            Treatment::Raise(Vector::DeviceNotAvailable)
+        } else {
+            Treatment::CopyVector
+        };
     }
     let enabled = if vex {
         mode.flags.contains(ModeFlags::AVX)
-    } else if instruction.cpuid_features().contains(&MMX) || (mmx_registers && !touches_xmm(instruction)) {
+    } else if instruction.cpuid_features().contains(&MMX)
+        || (mmx_registers && !touches_xmm(instruction))
+    {
         !em
     } else {
         !em && mode.flags.contains(ModeFlags::OSFXSR)
@@ -185,7 +375,11 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
     if !enabled {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
-    if ts { Treatment::Raise(Vector::DeviceNotAvailable) } else { Treatment::CopyVector }
+    if ts {
+        Treatment::Raise(Vector::DeviceNotAvailable)
+    } else {
+        Treatment::CopyVector
+    }
 }
 
 fn touches_xmm(instruction: &Instruction) -> bool {

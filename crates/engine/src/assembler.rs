@@ -45,12 +45,20 @@ pub struct Mem {
 impl Mem {
     /// `[base + displacement]`.
     pub const fn base(base: Host, displacement: i32) -> Self {
-        Self { base: Some(base), index: None, displacement }
+        Self {
+            base: Some(base),
+            index: None,
+            displacement,
+        }
     }
 
     /// `[base + index * scale + displacement]`.
     pub const fn indexed(base: Host, index: Host, scale: u8, displacement: i32) -> Self {
-        Self { base: Some(base), index: Some((index, scale)), displacement }
+        Self {
+            base: Some(base),
+            index: Some((index, scale)),
+            displacement,
+        }
     }
 }
 
@@ -98,7 +106,10 @@ impl Default for Assembler {
 impl Assembler {
     /// An empty buffer.
     pub fn new() -> Self {
-        Self { bytes: Vec::with_capacity(4096), encoder: Encoder::new(64) }
+        Self {
+            bytes: Vec::with_capacity(4096),
+            encoder: Encoder::new(64),
+        }
     }
 
     /// Empties the buffer for the next block.
@@ -156,7 +167,9 @@ impl Assembler {
         let reg = (reg & 7) << 3;
         let Some(base) = mem.base else {
             // No base: SIB with base 101 and mod 00 means disp32 alone (+ index).
-            let (index, scale) = mem.index.map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
+            let (index, scale) = mem
+                .index
+                .map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
             self.byte(reg | 4);
             self.byte(scale << 6 | index << 3 | 5);
             self.imm32(mem.displacement);
@@ -297,6 +310,22 @@ impl Assembler {
         }
     }
 
+    /// `cmp register, [mem]`: sets the arithmetic flags. The byte form needs a register
+    /// that has one (not AH..DH).
+    pub fn compare(&mut self, width: Width, register: Host, mem: Mem) {
+        if width == Width::Word {
+            self.byte(0x66);
+        }
+        self.rex_mem(
+            width == Width::Qword,
+            register.0,
+            mem,
+            width == Width::Byte && register.0 >= 4,
+        );
+        self.byte(if width == Width::Byte { 0x3a } else { 0x3b });
+        self.modrm_mem(register.0, mem);
+    }
+
     /// `lea to, [mem]` with a 32-bit result (upper half cleared).
     pub fn lea32(&mut self, to: Host, mem: Mem) {
         self.op_mem(false, &[0x8d], to.0, mem);
@@ -326,7 +355,12 @@ impl Assembler {
         // VEX.LZ.F2.0F38.W1 F7 /r, count in vvvv.
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(from.0 < 8) << 5;
-        self.bytes.extend_from_slice(&[0xc4, r | 0x40 | b | 2, 0x80 | (!count.0 & 15) << 3 | 3, 0xf7]);
+        self.bytes.extend_from_slice(&[
+            0xc4,
+            r | 0x40 | b | 2,
+            0x80 | (!count.0 & 15) << 3 | 3,
+            0xf7,
+        ]);
         self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
     }
 
@@ -334,7 +368,8 @@ impl Assembler {
     pub fn rorx(&mut self, to: Host, from: Host, bits: u8) {
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(from.0 < 8) << 5;
-        self.bytes.extend_from_slice(&[0xc4, r | 0x40 | b | 3, 0xfb, 0xf0]);
+        self.bytes
+            .extend_from_slice(&[0xc4, r | 0x40 | b | 3, 0xfb, 0xf0]);
         self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
         self.byte(bits);
     }
@@ -359,7 +394,8 @@ impl Assembler {
 
     /// `jcc rel32` with the condition's low four opcode bits.
     pub fn jcc(&mut self, condition: u8) -> Patch {
-        self.bytes.extend_from_slice(&[0x0f, 0x80 | condition & 15, 0, 0, 0, 0]);
+        self.bytes
+            .extend_from_slice(&[0x0f, 0x80 | condition & 15, 0, 0, 0, 0]);
         Patch(self.position() - 4)
     }
 
@@ -429,11 +465,27 @@ mod tests {
         assert_eq!(listing(|a| a.movzx16(R8, R8)), "movzx r8d,r8w");
         assert_eq!(listing(|a| a.movzx8(R8, RAX)), "movzx r8d,al");
         assert_eq!(listing(|a| a.movzx8(R8, RSI)), "movzx r8d,sil");
-        assert_eq!(listing(|a| a.lea32(R8, Mem::base(R12, -4))), "lea r8d,[r12-4]");
-        assert_eq!(listing(|a| a.lea32(R8, Mem::indexed(R13, RDI, 4, 300))), "lea r8d,[r13+rdi*4+12Ch]");
-        assert_eq!(listing(|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 0))), "lea r9,[rcx+r8]");
         assert_eq!(
-            listing(|a| a.lea32(R8, Mem { base: None, index: Some((RSI, 8)), displacement: 16 })),
+            listing(|a| a.lea32(R8, Mem::base(R12, -4))),
+            "lea r8d,[r12-4]"
+        );
+        assert_eq!(
+            listing(|a| a.lea32(R8, Mem::indexed(R13, RDI, 4, 300))),
+            "lea r8d,[r13+rdi*4+12Ch]"
+        );
+        assert_eq!(
+            listing(|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 0))),
+            "lea r9,[rcx+r8]"
+        );
+        assert_eq!(
+            listing(|a| a.lea32(
+                R8,
+                Mem {
+                    base: None,
+                    index: Some((RSI, 8)),
+                    displacement: 16
+                }
+            )),
             "lea r8d,[rsi*8+10h]"
         );
         assert_eq!(listing(|a| a.shrx(R9, R8, R15)), "shrx r9,r8,r15");
@@ -444,10 +496,30 @@ mod tests {
             listing(|a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, 0x100_0000))),
             "mov rcx,[r14+r9*8+1000000h]"
         );
-        assert_eq!(listing(|a| a.store(Width::Byte, Mem::base(R9, 0), RSI)), "mov [r9],sil");
-        assert_eq!(listing(|a| a.store_imm(Width::Dword, Mem::base(R9, 0), -1)), "mov dword ptr [r9],0FFFFFFFFh");
-        assert_eq!(listing(|a| a.jmp_memory(Mem::indexed(R13, R9, 8, 8))), "jmp qword ptr [r13+r9*8+8]");
+        assert_eq!(
+            listing(|a| a.store(Width::Byte, Mem::base(R9, 0), RSI)),
+            "mov [r9],sil"
+        );
+        assert_eq!(
+            listing(|a| a.store_imm(Width::Dword, Mem::base(R9, 0), -1)),
+            "mov dword ptr [r9],0FFFFFFFFh"
+        );
+        assert_eq!(
+            listing(|a| a.jmp_memory(Mem::indexed(R13, R9, 8, 8))),
+            "jmp qword ptr [r13+r9*8+8]"
+        );
+        assert_eq!(
+            listing(|a| a.compare(Width::Byte, RAX, Mem::base(R9, 0))),
+            "cmp al,[r9]"
+        );
+        assert_eq!(
+            listing(|a| a.compare(Width::Word, R11, Mem::base(R9, 0))),
+            "cmp r11w,[r9]"
+        );
         assert_eq!(listing(|a| a.jmp_register(R8)), "jmp r8");
-        assert_eq!(listing(|a| a.load8_keep(RAX, Mem::base(R9, 0))), "mov al,[r9]");
+        assert_eq!(
+            listing(|a| a.load8_keep(RAX, Mem::base(R9, 0))),
+            "mov al,[r9]"
+        );
     }
 }

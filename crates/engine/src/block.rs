@@ -58,7 +58,11 @@ impl Restore {
 
     /// The moves as (guest, scratch) register numbers.
     pub fn moves(self) -> impl Iterator<Item = (usize, usize)> {
-        self.0.to_le_bytes().into_iter().filter(|&b| b != 0).map(|b| ((b >> 4) as usize, (b & 15) as usize))
+        self.0
+            .to_le_bytes()
+            .into_iter()
+            .filter(|&b| b != 0)
+            .map(|b| ((b >> 4) as usize, (b & 15) as usize))
     }
 }
 
@@ -136,7 +140,10 @@ pub fn pack_site(block: BlockId, site: usize) -> u32 {
 
 /// The reverse of [`pack_site`].
 pub fn unpack_site(packed: u32) -> (BlockId, usize) {
-    (BlockId(packed >> 10), (packed & (MAX_SITES as u32 - 1)) as usize)
+    (
+        BlockId(packed >> 10),
+        (packed & (MAX_SITES as u32 - 1)) as usize,
+    )
 }
 
 /// Who jumps to a block.

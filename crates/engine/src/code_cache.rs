@@ -49,7 +49,9 @@ impl CodeCache {
     /// # Errors
     /// memfd_create or mmap failed, or the host forbids executable mappings.
     pub fn new(size: usize) -> io::Result<Self> {
-        let size = size.clamp(MINIMUM_SIZE, MAXIMUM_SIZE).next_multiple_of(SEGMENTS * 4096);
+        let size = size
+            .clamp(MINIMUM_SIZE, MAXIMUM_SIZE)
+            .next_multiple_of(SEGMENTS * 4096);
         // SAFETY: a valid C string; the result is checked.
         let fd = unsafe { libc::memfd_create(c"tollgate-code-cache".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -64,13 +66,31 @@ impl CodeCache {
         let map = |protection| {
             // SAFETY: a fresh shared mapping of our own file.
             let pointer = unsafe {
-                libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    size,
+                    protection,
+                    libc::MAP_SHARED,
+                    file.as_raw_fd(),
+                    0,
+                )
             };
-            if pointer == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(pointer.cast::<u8>()) }
+            if pointer == libc::MAP_FAILED {
+                Err(io::Error::last_os_error())
+            } else {
+                Ok(pointer.cast::<u8>())
+            }
         };
         let writable = map(libc::PROT_READ | libc::PROT_WRITE)?;
         let executable = map(libc::PROT_READ | libc::PROT_EXEC)?;
-        Ok(Self { _file: file, writable, executable, size, next: 0, segment_end: size / SEGMENTS })
+        Ok(Self {
+            _file: file,
+            writable,
+            executable,
+            size,
+            next: 0,
+            segment_end: size / SEGMENTS,
+        })
     }
 
     /// Bytes in all.
@@ -103,10 +123,17 @@ impl CodeCache {
             return Allocation::At(start as u32);
         }
         let segment = self.size / SEGMENTS;
-        let start = if self.segment_end >= self.size { 0 } else { self.segment_end };
+        let start = if self.segment_end >= self.size {
+            0
+        } else {
+            self.segment_end
+        };
         self.next = start;
         self.segment_end = start + segment;
-        Allocation::Evict { start: start as u32, end: (start + segment) as u32 }
+        Allocation::Evict {
+            start: start as u32,
+            end: (start + segment) as u32,
+        }
     }
 
     /// Starts again at the beginning; every block must be dead.
@@ -123,7 +150,13 @@ impl CodeCache {
         assert!(offset as usize + code.len() <= self.size);
         // SAFETY: the range was just checked to lie inside the writable mapping, and
         // no Rust reference to it exists.
-        unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.writable.add(offset as usize), code.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                code.as_ptr(),
+                self.writable.add(offset as usize),
+                code.len(),
+            )
+        };
     }
 }
 
@@ -148,7 +181,13 @@ mod tests {
         assert_eq!(cache.allocate(segment), Allocation::At(0));
         for turn in 1..=SEGMENTS {
             let start = (turn % SEGMENTS * segment) as u32;
-            assert_eq!(cache.allocate(segment), Allocation::Evict { start, end: start + segment as u32 });
+            assert_eq!(
+                cache.allocate(segment),
+                Allocation::Evict {
+                    start,
+                    end: start + segment as u32
+                }
+            );
             assert_eq!(cache.allocate(segment), Allocation::At(start));
         }
     }

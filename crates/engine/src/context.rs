@@ -19,6 +19,9 @@ pub const SITE_NONE: u32 = u32::MAX;
 /// Value of `exit_site` when a signal took the guest out; see [`SignalExit`].
 pub const SITE_SIGNAL: u32 = u32::MAX - 1;
 
+/// In `x87_opcode`: the note was made since the vector registers were last saved.
+pub const X87_FRESH: u32 = 1 << 31;
+
 /// What a signal handler found out about the guest that it interrupted.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -70,6 +73,19 @@ pub struct Context {
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
     pub time_stamp_offset: u64,
+    /// EIP of the last x87 instruction that is not a control instruction.
+    pub x87_instruction: u32,
+    /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
+    /// plus one (0: no operand), and [`X87_FRESH`].
+    pub x87_opcode: u32,
+    /// Linear address of its memory operand, if it had one.
+    pub x87_operand: u64,
+    /// Offset of the last memory operand in its segment.
+    pub x87_operand_offset: u32,
+    /// CS of the last x87 instruction.
+    pub x87_code_selector: u16,
+    /// Selector of the last memory operand's segment.
+    pub x87_data_selector: u16,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -102,7 +118,10 @@ macro_rules! displacements {
 }
 
 /// Displacements of the fields that emitted code names.
-#[allow(missing_docs, reason = "each is the displacement of the field of that name")]
+#[allow(
+    missing_docs,
+    reason = "each is the displacement of the field of that name"
+)]
 pub mod at {
     use super::*;
     displacements! {
@@ -121,10 +140,14 @@ pub mod at {
         TARGET = target,
         BOUNCE_POINTER = bounce_pointer,
         TIME_STAMP_OFFSET = time_stamp_offset,
+        X87_INSTRUCTION = x87_instruction,
+        X87_OPCODE = x87_opcode,
+        X87_OPERAND = x87_operand,
     }
 
     /// Displacement of the vector registers' save area.
-    pub const VECTOR_AREA: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
+    pub const VECTOR_AREA: i32 =
+        displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
 
     /// Displacement of a segment register's base.
     pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
@@ -165,11 +188,51 @@ impl Context {
             target: 0,
             bounce_pointer: 0,
             time_stamp_offset: 0,
+            x87_instruction: 0,
+            x87_opcode: 0,
+            x87_operand: 0,
+            x87_operand_offset: 0,
+            x87_code_selector: 0,
+            x87_data_selector: 0,
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),
             engine: std::ptr::null(),
         })
+    }
+
+    /// Puts the x87 pointers into the save area, whose own are the host's. To be called
+    /// after each exit that saved the vector registers.
+    pub fn gather_x87_pointers(&mut self) {
+        if self.x87_opcode & X87_FRESH != 0 {
+            self.x87_opcode &= !X87_FRESH;
+            self.x87_code_selector = self.cpu.cs().selector.0;
+            if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
+                let segment = self.cpu.segments[register as usize % 6];
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) as u32;
+                self.x87_data_selector = segment.selector.0;
+            }
+        }
+        let area = &mut self.cpu.vector.0;
+        area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
+        area[8..12].copy_from_slice(&self.x87_instruction.to_le_bytes());
+        area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
+        area[14..16].fill(0);
+        area[16..20].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
+        area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
+        area[22..24].fill(0);
+    }
+
+    /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
+    pub fn scatter_x87_pointers(&mut self) {
+        let area = &self.cpu.vector.0;
+        let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
+        let double = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+        self.x87_opcode = u32::from(word(6) & 0x7ff);
+        self.x87_instruction = double(8);
+        self.x87_code_selector = word(12);
+        self.x87_operand_offset = double(16);
+        self.x87_data_selector = word(20);
     }
 
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.

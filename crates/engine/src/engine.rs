@@ -183,17 +183,28 @@ impl Engine {
         let (_, &id) = self.by_host.range(..=offset).next_back()?;
         let block = self.block(id)?;
         let mark = block.mark_at(offset - block.host)?;
-        Some(GuestPosition { eip: mark.eip, esp: mark.esp, restore: mark.restore, block: id })
+        Some(GuestPosition {
+            eip: mark.eip,
+            esp: mark.esp,
+            restore: mark.restore,
+            block: id,
+        })
     }
 
     /// Whether a block's stack adjustments wrap at 16 bits.
     pub fn has_narrow_stack(&self, block: BlockId) -> bool {
-        self.block(block).is_some_and(|b| !self.mode(b.key.mode).flags.contains(ModeFlags::STACK32))
+        self.block(block)
+            .is_some_and(|b| !self.mode(b.key.mode).flags.contains(ModeFlags::STACK32))
     }
 
     /// Finds the block for a place and mode, without translating.
     pub fn find(&self, place: &Place, mode: ModeId) -> Option<BlockId> {
-        let key = BlockKey { physical: place.physical, second_page: u64::MAX, eip: place.eip, mode };
+        let key = BlockKey {
+            physical: place.physical,
+            second_page: u64::MAX,
+            eip: place.eip,
+            mode,
+        };
         if let Some(&id) = self.by_key.get(&key) {
             return Some(id);
         }
@@ -213,7 +224,9 @@ impl Engine {
         let mode_word = *self.modes.get(mode);
         let id = self.take_id(memory);
         while self.slots.len() < Translator::SLOTS_PER_BLOCK {
-            let Some(slot) = self.links.take_slot() else { break };
+            let Some(slot) = self.links.take_slot() else {
+                break;
+            };
             self.slots.push(slot);
         }
         let request = Request {
@@ -234,7 +247,10 @@ impl Engine {
                     return LookUp::NeedsNextPage;
                 };
                 second_page = next;
-                memory.read(PhysicalAddress(next << 12), &mut bytes[in_page..in_page + 16]);
+                memory.read(
+                    PhysicalAddress(next << 12),
+                    &mut bytes[in_page..in_page + 16],
+                );
                 let request = Request {
                     bytes: &bytes[..in_page + 16],
                     straddles: true,
@@ -249,7 +265,12 @@ impl Engine {
                     .expect("fifteen bytes hold every instruction")
             }
         };
-        let key = BlockKey { physical: place.physical, second_page, eip: place.eip, mode };
+        let key = BlockKey {
+            physical: place.physical,
+            second_page,
+            eip: place.eip,
+            mode,
+        };
         self.install(id, key, translation, memory);
         LookUp::Block(id)
     }
@@ -268,13 +289,22 @@ impl Engine {
         BlockId(self.blocks.len() as u32 - 1)
     }
 
-    fn install(&mut self, id: BlockId, key: BlockKey, translation: Translation, memory: &mut GuestMemory) {
+    fn install(
+        &mut self,
+        id: BlockId,
+        key: BlockKey,
+        translation: Translation,
+        memory: &mut GuestMemory,
+    ) {
         let length = self.translator.code().len();
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
         if self.verify_code {
             let findings = verify::verify(self.translator.code(), self.mode(key.mode));
-            assert!(findings.is_empty(), "emitted code failed verification: {findings:?}");
+            assert!(
+                findings.is_empty(),
+                "emitted code failed verification: {findings:?}"
+            );
         }
         // Slots that the translation did not use stay for the next one.
         let used: Vec<u32> = translation
@@ -292,7 +322,9 @@ impl Engine {
         self.by_page.entry(first >> 12).or_default().push(id);
         if key.second_page != u64::MAX {
             let rest = (u64::from(translation.guest_length) - in_first).max(1);
-            memory.code_mut().mark(PhysicalAddress(key.second_page << 12), rest);
+            memory
+                .code_mut()
+                .mark(PhysicalAddress(key.second_page << 12), rest);
             self.by_page.entry(key.second_page).or_default().push(id);
         }
         self.counts.translations += 1;
@@ -318,7 +350,8 @@ impl Engine {
             match self.cache.allocate(bytes) {
                 Allocation::At(offset) => return offset,
                 Allocation::Evict { start, end } => {
-                    let doomed: Vec<BlockId> = self.by_host.range(start..end).map(|(_, &id)| id).collect();
+                    let doomed: Vec<BlockId> =
+                        self.by_host.range(start..end).map(|(_, &id)| id).collect();
                     self.counts.evicted += doomed.len() as u64;
                     for id in doomed {
                         self.drop_block(id, memory);
@@ -331,13 +364,19 @@ impl Engine {
     /// Links a block's site to a target block in the same page; the distance is
     /// patched in place.
     pub fn link_direct(&mut self, from: BlockId, site_index: usize, to: BlockId) {
-        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else { return };
-        let Some(Site { kind: SiteKind::Link(LinkPlace::Direct { distance, .. }), .. }) =
-            source.sites.get(site_index).copied()
+        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else {
+            return;
+        };
+        let Some(Site {
+            kind: SiteKind::Link(LinkPlace::Direct { distance, .. }),
+            ..
+        }) = source.sites.get(site_index).copied()
         else {
             return;
         };
-        if target.key.second_page != u64::MAX || source.outgoing.iter().any(|o| o.0 as usize == site_index) {
+        if target.key.second_page != u64::MAX
+            || source.outgoing.iter().any(|o| o.0 as usize == site_index)
+        {
             return;
         }
         let place = source.host + distance;
@@ -345,7 +384,10 @@ impl Engine {
         self.cache.write(place, &value.to_le_bytes());
         self.counts.links += 1;
         if let Some(target) = self.blocks[to.0 as usize].as_deref_mut() {
-            target.incoming.push(Incoming { from, site: site_index as u16 });
+            target.incoming.push(Incoming {
+                from,
+                site: site_index as u16,
+            });
         }
         if let Some(source) = self.blocks[from.0 as usize].as_deref_mut() {
             source.outgoing.push((site_index as u16, to));
@@ -353,10 +395,20 @@ impl Engine {
     }
 
     /// Fills the slot of a block's site with a target.
-    pub fn link_slot(&mut self, from: BlockId, site_index: usize, to: BlockId, dependence: Dependence) {
-        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else { return };
-        let Some(Site { kind: SiteKind::Link(LinkPlace::Slot { slot, stub }), .. }) =
-            source.sites.get(site_index).copied()
+    pub fn link_slot(
+        &mut self,
+        from: BlockId,
+        site_index: usize,
+        to: BlockId,
+        dependence: Dependence,
+    ) {
+        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else {
+            return;
+        };
+        let Some(Site {
+            kind: SiteKind::Link(LinkPlace::Slot { slot, stub }),
+            ..
+        }) = source.sites.get(site_index).copied()
         else {
             return;
         };
@@ -364,7 +416,10 @@ impl Engine {
         self.links.fill_slot(slot, distance, dependence);
         self.counts.links += 1;
         if let Some(target) = self.blocks[to.0 as usize].as_deref_mut() {
-            let incoming = Incoming { from, site: site_index as u16 };
+            let incoming = Incoming {
+                from,
+                site: site_index as u16,
+            };
             if !target.incoming.contains(&incoming) {
                 target.incoming.push(incoming);
             }
@@ -398,11 +453,16 @@ impl Engine {
     /// Drops the blocks that were made from the lines in `lines` (bit per 64 bytes) of
     /// a physical page.
     pub fn invalidate_lines(&mut self, page: u64, lines: u64, memory: &mut GuestMemory) {
-        let Some(candidates) = self.by_page.get(&page) else { return };
+        let Some(candidates) = self.by_page.get(&page) else {
+            return;
+        };
         let doomed: Vec<BlockId> = candidates
             .iter()
             .copied()
-            .filter(|&id| self.block(id).is_some_and(|block| block_lines(block, page) & lines != 0))
+            .filter(|&id| {
+                self.block(id)
+                    .is_some_and(|block| block_lines(block, page) & lines != 0)
+            })
             .collect();
         self.counts.invalidated += doomed.len() as u64;
         for id in doomed {
@@ -421,7 +481,9 @@ impl Engine {
     }
 
     fn drop_block(&mut self, id: BlockId, memory: &mut GuestMemory) {
-        let Some(block) = self.blocks[id.0 as usize].take() else { return };
+        let Some(block) = self.blocks[id.0 as usize].take() else {
+            return;
+        };
         self.generation += 1;
         self.by_key.remove(&block.key);
         self.by_host.remove(&block.host);
@@ -430,7 +492,9 @@ impl Engine {
         }
         for &(site, to) in &block.outgoing {
             if let Some(target) = self.blocks[to.0 as usize].as_deref_mut() {
-                target.incoming.retain(|incoming| *incoming != Incoming { from: id, site });
+                target
+                    .incoming
+                    .retain(|incoming| *incoming != Incoming { from: id, site });
             }
         }
         for site in &block.sites {
@@ -438,7 +502,8 @@ impl Engine {
                 self.links.release_slot(slot);
             }
         }
-        self.links.forget_hash(block.key.eip, self.cache.address(block.host) as u64);
+        self.links
+            .forget_hash(block.key.eip, self.cache.address(block.host) as u64);
         self.forget_page(block.key.physical >> 12, id, memory);
         if block.key.second_page != u64::MAX {
             self.forget_page(block.key.second_page, id, memory);
@@ -448,8 +513,12 @@ impl Engine {
 
     /// Makes a site that led to a dying block lead to its stub again.
     fn cut(&mut self, incoming: Incoming, dying: BlockId) {
-        let Some(source) = self.blocks[incoming.from.0 as usize].as_deref_mut() else { return };
-        let Some(site) = source.sites.get(incoming.site as usize).copied() else { return };
+        let Some(source) = self.blocks[incoming.from.0 as usize].as_deref_mut() else {
+            return;
+        };
+        let Some(site) = source.sites.get(incoming.site as usize).copied() else {
+            return;
+        };
         match site.kind {
             SiteKind::Link(LinkPlace::Direct { distance, stub }) => {
                 if !source.outgoing.contains(&(incoming.site, dying)) {
@@ -466,7 +535,9 @@ impl Engine {
     }
 
     fn forget_page(&mut self, page: u64, id: BlockId, memory: &mut GuestMemory) {
-        let Some(list) = self.by_page.get_mut(&page) else { return };
+        let Some(list) = self.by_page.get_mut(&page) else {
+            return;
+        };
         list.retain(|&other| other != id);
         if list.is_empty() {
             self.by_page.remove(&page);
@@ -474,9 +545,10 @@ impl Engine {
             return;
         }
         // Lines that no remaining block was made from are plain data again.
-        let kept = self.by_page[&page].iter().filter_map(|&id| self.block(id)).fold(0, |lines, block| {
-            lines | block_lines(block, page)
-        });
+        let kept = self.by_page[&page]
+            .iter()
+            .filter_map(|&id| self.block(id))
+            .fold(0, |lines, block| lines | block_lines(block, page));
         let gone = memory.code().lines(page) & !kept;
         memory.code_mut().clear_lines(page, gone);
     }

@@ -128,7 +128,9 @@ pub fn exit_address() -> u64 {
 pub fn rewind(pc: u64) -> Option<u64> {
     let first = tollgate_enter_test as *const () as u64;
     let end = tollgate_enter_end as *const () as u64;
-    (first..end).contains(&pc).then(|| tollgate_abort as *const () as u64)
+    (first..end)
+        .contains(&pc)
+        .then(|| tollgate_abort as *const () as u64)
 }
 
 /// Runs guest code at `target` until it exits; the context then holds the registers.
@@ -140,5 +142,10 @@ pub fn rewind(pc: u64) -> Option<u64> {
 pub unsafe fn enter(context: *mut Context, target: *const u8) {
     // SAFETY: the caller vouches for the target; the assembly follows the sysv64
     // convention: vector registers may change, control words are restored.
-    unsafe { tollgate_enter(context.cast::<u8>().add(crate::context::BIAS as usize), target) }
+    unsafe {
+        tollgate_enter(
+            context.cast::<u8>().add(crate::context::BIAS as usize),
+            target,
+        )
+    }
 }

@@ -167,7 +167,11 @@ impl LinkTables {
     pub fn clear_local(&mut self) {
         let mut local = std::mem::take(&mut self.local);
         for entry in local.drain(..) {
-            if self.filled.get(&entry).is_some_and(|dependence| !dependence.global) {
+            if self
+                .filled
+                .get(&entry)
+                .is_some_and(|dependence| !dependence.global)
+            {
                 self.clear(entry);
             }
         }
@@ -197,7 +201,8 @@ impl LinkTables {
 
     fn clear_small_page(&mut self, page: u32) {
         for entry in self.by_page.remove(&page).unwrap_or_default() {
-            let depends = |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
+            let depends =
+                |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
             if self.filled.get(&entry).is_some_and(depends) {
                 self.clear(entry);
             }
@@ -213,8 +218,27 @@ mod tests {
     fn an_address_space_switch_keeps_global_entries_only() {
         let mut links = LinkTables::new().unwrap();
         let slot = links.take_slot().unwrap();
-        links.fill_slot(slot, 5, Dependence { page: 1, last_page: 1, global: true, large: false });
-        links.fill_hash(0x2000, 3, 0x1234, Dependence { page: 2, last_page: 2, global: false, large: false });
+        links.fill_slot(
+            slot,
+            5,
+            Dependence {
+                page: 1,
+                last_page: 1,
+                global: true,
+                large: false,
+            },
+        );
+        links.fill_hash(
+            0x2000,
+            3,
+            0x1234,
+            Dependence {
+                page: 2,
+                last_page: 2,
+                global: false,
+                large: false,
+            },
+        );
         links.clear_local();
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 5);
         assert_eq!(links.read(0x2000 * 16), 0);

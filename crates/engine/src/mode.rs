@@ -102,27 +102,47 @@ impl Mode {
         flags.set(ModeFlags::EMULATE_X87, cr0.contains(Cr0::EM));
         flags.set(ModeFlags::MONITOR_COPROCESSOR, cr0.contains(Cr0::MP));
         flags.set(ModeFlags::OSFXSR, cr4.contains(Cr4::OSFXSR));
-        flags.set(ModeFlags::AVX, cr4.contains(Cr4::OSXSAVE) && state.xcr0 & 6 == 6);
+        flags.set(
+            ModeFlags::AVX,
+            cr4.contains(Cr4::OSXSAVE) && state.xcr0 & 6 == 6,
+        );
         flags.set(ModeFlags::CODE_WRITABLE, real);
-        flags.set(ModeFlags::TIME_STAMP_DISABLED, user && cr4.contains(Cr4::TSD));
+        flags.set(
+            ModeFlags::TIME_STAMP_DISABLED,
+            user && cr4.contains(Cr4::TSD),
+        );
         flags.set(ModeFlags::SINGLE, state.flags().contains(Flags::TF));
         let mut segments = [SegmentClass::Odd; 6];
         for register in SegmentRegister::ALL {
-            segments[register as usize] =
-                SegmentClass::of(state.segment(register), register == SegmentRegister::Cs || real);
+            segments[register as usize] = SegmentClass::of(
+                state.segment(register),
+                register == SegmentRegister::Cs || real,
+            );
         }
-        Self { flags, segments, code_base: cs.base as u32, code_limit: cs.limit }
+        Self {
+            flags,
+            segments,
+            code_base: cs.base as u32,
+            code_limit: cs.limit,
+        }
     }
 
     /// Code size in bits: 16 or 32.
     pub fn bitness(&self) -> u32 {
-        if self.flags.contains(ModeFlags::CODE32) { 32 } else { 16 }
+        if self.flags.contains(ModeFlags::CODE32) {
+            32
+        } else {
+            16
+        }
     }
 
     /// How accesses through a segment are made; stores through a code segment
     /// are odd except where real-mode rules hold.
     pub fn segment(&self, register: SegmentRegister, write: bool) -> SegmentClass {
-        if register == SegmentRegister::Cs && write && !self.flags.contains(ModeFlags::CODE_WRITABLE) {
+        if register == SegmentRegister::Cs
+            && write
+            && !self.flags.contains(ModeFlags::CODE_WRITABLE)
+        {
             return SegmentClass::Odd;
         }
         self.segments[register as usize]

@@ -33,7 +33,10 @@ impl CodeRange {
     /// Too many virtual machines in this process.
     pub fn register(range: std::ops::Range<u64>) -> io::Result<Self> {
         for (index, (start, end)) in RANGES.iter().enumerate() {
-            if start.compare_exchange(0, range.start, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            if start
+                .compare_exchange(0, range.start, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+            {
                 end.store(range.end, Ordering::SeqCst);
                 return Ok(Self(index));
             }
@@ -50,7 +53,9 @@ impl Drop for CodeRange {
 }
 
 fn in_code_cache(pc: u64) -> bool {
-    RANGES.iter().any(|(start, end)| pc >= start.load(Ordering::Relaxed) && pc < end.load(Ordering::Relaxed))
+    RANGES
+        .iter()
+        .any(|(start, end)| pc >= start.load(Ordering::Relaxed) && pc < end.load(Ordering::Relaxed))
 }
 
 /// The signal that asks a vCPU thread to leave guest code.
@@ -77,10 +82,18 @@ pub fn install() -> io::Result<()> {
             if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } == 0 {
                 0
             } else {
-                io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+                io::Error::last_os_error()
+                    .raw_os_error()
+                    .unwrap_or(libc::EINVAL)
             }
         };
-        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+        for signal in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+        ] {
             let error = install_one(signal, on_fault as *const () as usize);
             if error != 0 {
                 return error;
@@ -88,7 +101,11 @@ pub fn install() -> io::Result<()> {
         }
         install_one(kick_signal(), on_kick as *const () as usize)
     });
-    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(error))
+    }
 }
 
 const REGISTERS: [i32; 16] = [
@@ -117,17 +134,29 @@ const REGISTERS: [i32; 16] = [
 unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bool {
     let registers = &mut frame.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as u64;
-    let context = (registers[libc::REG_R15 as usize] as u64).wrapping_sub(BIAS as u64) as *mut Context;
+    let context =
+        (registers[libc::REG_R15 as usize] as u64).wrapping_sub(BIAS as u64) as *mut Context;
     // SAFETY: the caller vouches that R15 is the context; the thread is stopped here,
     // so nobody else uses it or the engine.
-    let position: Option<GuestPosition> = unsafe { (*context).engine.as_ref().and_then(|e| e.guest_position(pc)) };
-    let Some(position) = position else { return false };
+    let position: Option<GuestPosition> = unsafe {
+        (*context)
+            .engine
+            .as_ref()
+            .and_then(|e| e.guest_position(pc))
+    };
+    let Some(position) = position else {
+        return false;
+    };
     for (to, from) in position.restore.moves() {
         registers[REGISTERS[to] as usize] = registers[REGISTERS[from] as usize];
     }
     // SAFETY: as above.
     unsafe {
-        (*context).signal = SignalExit { eip: position.eip, esp: position.esp, ..exit };
+        (*context).signal = SignalExit {
+            eip: position.eip,
+            esp: position.esp,
+            ..exit
+        };
         (*context).exit_value = u64::from(position.block.0);
         (*context).exit_site = SITE_SIGNAL;
     }
@@ -160,7 +189,12 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     // SAFETY: fault signals carry an address.
     let address = unsafe { info.si_addr() } as u64;
-    let exit = SignalExit { signal, code: info.si_code, address, ..SignalExit::default() };
+    let exit = SignalExit {
+        signal,
+        code: info.si_code,
+        address,
+        ..SignalExit::default()
+    };
     // SAFETY: only if the program counter says that this is guest code.
     if in_code_cache(pc) && unsafe { leave_guest_code(frame, exit) } {
         return;

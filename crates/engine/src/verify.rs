@@ -6,7 +6,9 @@
 //! tables. FS and GS are never used, nor is the host's stack.
 
 use crate::mode::Mode;
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
 
 /// What is wrong with one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,19 +26,145 @@ fn is_forbidden(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Syscall | Sysenter | Sysexit | Sysret | Sysexitq | Sysretq | Int | Int1 | Int3 | Into | Iret | Iretd
-            | Iretq | Vmcall | Vmmcall | Cpuid | Rdtscp | Rdpid | Rdpmc | Rdpru | Xgetbv | Xsetbv | Monitor
-            | Monitorx | Mwait | Mwaitx | Clzero | Tpause | Umwait | Umonitor | Enqcmd | Enqcmds
-            | Movdir64b | Movdiri | Xbegin | Xend | Xabort | Popf | Popfd | Popfq | Pushf | Pushfd | Pushfq
-            | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase | Rdpkru | Wrpkru | Xsave | Xsave64 | Xsaveopt
-            | Xsaveopt64 | Xsavec | Xsavec64 | Xrstor | Xrstor64 | Xsaves | Xsaves64 | Xrstors | Xrstors64
-            | Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Fnstenv | Fstenv | Fnsave | Fsave | Fldenv | Frstor
-            | Sgdt | Sidt | Sldt | Str | Smsw | Lar | Lsl | Verr | Verw | Lgdt | Lidt | Lldt | Ltr | Hlt | In
-            | Out | Insb | Insw | Insd | Outsb | Outsw | Outsd | Cli | Sti | Call | Ret | Retf | Push | Pop
-            | Pusha | Popa | Enter | Leave | Ud0 | Ud1 | Ud2 | Cld | Std | Swapgs | Movsb | Movsw | Stosb
-            | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd | Lodsq | Scasb | Scasw | Scasd | Scasq | Cmpsb
-            | Cmpsw | Cmpsq | Vgatherdps | Vgatherdpd | Vgatherqps | Vgatherqpd | Vpgatherdd | Vpgatherdq
-            | Vpgatherqd | Vpgatherqq | Maskmovq | Maskmovdqu | Vmaskmovdqu | Xlatb
+        Syscall
+            | Sysenter
+            | Sysexit
+            | Sysret
+            | Sysexitq
+            | Sysretq
+            | Int
+            | Int1
+            | Int3
+            | Into
+            | Iret
+            | Iretd
+            | Iretq
+            | Vmcall
+            | Vmmcall
+            | Cpuid
+            | Rdtscp
+            | Rdpid
+            | Rdpmc
+            | Rdpru
+            | Xgetbv
+            | Xsetbv
+            | Monitor
+            | Monitorx
+            | Mwait
+            | Mwaitx
+            | Clzero
+            | Tpause
+            | Umwait
+            | Umonitor
+            | Enqcmd
+            | Enqcmds
+            | Movdir64b
+            | Movdiri
+            | Xbegin
+            | Xend
+            | Xabort
+            | Popf
+            | Popfd
+            | Popfq
+            | Pushf
+            | Pushfd
+            | Pushfq
+            | Rdfsbase
+            | Rdgsbase
+            | Wrfsbase
+            | Wrgsbase
+            | Rdpkru
+            | Wrpkru
+            | Xsave
+            | Xsave64
+            | Xsaveopt
+            | Xsaveopt64
+            | Xsavec
+            | Xsavec64
+            | Xrstor
+            | Xrstor64
+            | Xsaves
+            | Xsaves64
+            | Xrstors
+            | Xrstors64
+            | Fxsave
+            | Fxsave64
+            | Fxrstor
+            | Fxrstor64
+            | Fnstenv
+            | Fstenv
+            | Fnsave
+            | Fsave
+            | Fldenv
+            | Frstor
+            | Sgdt
+            | Sidt
+            | Sldt
+            | Str
+            | Smsw
+            | Lar
+            | Lsl
+            | Verr
+            | Verw
+            | Lgdt
+            | Lidt
+            | Lldt
+            | Ltr
+            | Hlt
+            | In
+            | Out
+            | Insb
+            | Insw
+            | Insd
+            | Outsb
+            | Outsw
+            | Outsd
+            | Cli
+            | Sti
+            | Call
+            | Ret
+            | Retf
+            | Push
+            | Pop
+            | Pusha
+            | Popa
+            | Enter
+            | Leave
+            | Ud0
+            | Ud1
+            | Ud2
+            | Cld
+            | Std
+            | Swapgs
+            | Movsb
+            | Movsw
+            | Stosb
+            | Stosw
+            | Stosd
+            | Stosq
+            | Lodsb
+            | Lodsw
+            | Lodsd
+            | Lodsq
+            | Scasb
+            | Scasw
+            | Scasd
+            | Scasq
+            | Cmpsb
+            | Cmpsw
+            | Cmpsq
+            | Vgatherdps
+            | Vgatherdpd
+            | Vgatherqps
+            | Vgatherqpd
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Maskmovq
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Xlatb
     )
 }
 
@@ -50,7 +178,11 @@ pub fn verify(code: &[u8], mode: &Mode) -> Vec<Finding> {
         let offset = decoder.position();
         let instruction = decoder.decode();
         if let Some(rule) = broken_rule(&instruction, &mut info, code.len()) {
-            findings.push(Finding { offset, instruction: instruction.to_string(), rule });
+            findings.push(Finding {
+                offset,
+                instruction: instruction.to_string(),
+                rule,
+            });
         }
     }
     findings

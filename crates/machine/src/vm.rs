@@ -41,7 +41,9 @@ impl fmt::Display for BuildError {
             Self::Config(error) => error.fmt(formatter),
             Self::Boot(error) => error.fmt(formatter),
             Self::Memory(error) => error.fmt(formatter),
-            Self::Host(error) => write!(formatter, "the host refused to set up the machine: {error}"),
+            Self::Host(error) => {
+                write!(formatter, "the host refused to set up the machine: {error}")
+            }
         }
     }
 }
@@ -75,7 +77,9 @@ struct Machine {
 impl Machine {
     fn feed_serial_port(&mut self) {
         if self.commands.has_serial_input() {
-            let input = self.commands.take_serial_input(self.pc.serial_input_space());
+            let input = self
+                .commands
+                .take_serial_input(self.pc.serial_input_space());
             self.pc.serial_input(&input);
         }
     }
@@ -150,17 +154,25 @@ impl Vm {
     ///
     /// # Errors
     /// [`BuildError`], as one line for the user.
-    pub fn build(config: &VmConfig, consoles: Consoles, handle: &VmHandle) -> Result<Self, BuildError> {
+    pub fn build(
+        config: &VmConfig,
+        consoles: Consoles,
+        handle: &VmHandle,
+    ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
         let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
         let state = boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
         let mut pc = Pc::new(config, consoles.serial);
         pc.set_debug_output(consoles.debug);
         let commands = handle.commands();
-        let machine = Machine { pc, commands, attention: true };
+        let machine = Machine {
+            pc,
+            commands,
+            attention: true,
+        };
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-        let vcpu =
-            Vcpu::new(state, memory, machine, cache, config.verify_code).map_err(BuildError::Host)?;
+        let vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
+            .map_err(BuildError::Host)?;
         Ok(Self { vcpu })
     }
 
@@ -185,7 +197,9 @@ impl Vm {
                 }
                 VcpuStop::Requested(StopRequest::PowerOff) => return RunOutcome::PowerOff,
                 VcpuStop::Requested(StopRequest::Reset) => return RunOutcome::Reset,
-                VcpuStop::Requested(StopRequest::DebugExit(value)) => return RunOutcome::DebugExit(value),
+                VcpuStop::Requested(StopRequest::DebugExit(value)) => {
+                    return RunOutcome::DebugExit(value);
+                }
                 VcpuStop::Requested(StopRequest::Quit) => return RunOutcome::Quit,
                 VcpuStop::TripleFault(registers) => return RunOutcome::TripleFault(registers),
                 VcpuStop::NotImplemented(why) => return RunOutcome::Stopped(why),
@@ -226,12 +240,17 @@ impl Vm {
                     Command::ReportStatus => {}
                 }
             }
-            self.publish(if paused { State::Paused } else { State::Running });
+            self.publish(if paused {
+                State::Paused
+            } else {
+                State::Running
+            });
             if !paused {
                 self.vcpu.clock_changed();
                 return false;
             }
-            self.commands().wait_for_command(Some(Duration::from_secs(60)));
+            self.commands()
+                .wait_for_command(Some(Duration::from_secs(60)));
         }
     }
 

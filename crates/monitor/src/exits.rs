@@ -42,11 +42,10 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Cpuid => (ExitKind::Cpuid, false),
         Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
         Hlt => (ExitKind::Halt, false),
-        Movsb | Movsw | Movsd | Stosb | Stosw | Stosd | Lodsb | Lodsw | Lodsd | Scasb | Scasw | Scasd | Cmpsb
-        | Cmpsw | Cmpsd => (ExitKind::StringInstruction, false),
-        Fxsave | Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave | Xsaveopt | Xrstor => {
-            (ExitKind::VectorImage, false)
-        }
+        Movsb | Movsw | Movsd | Stosb | Stosw | Stosd | Lodsb | Lodsw | Lodsd | Scasb | Scasw
+        | Scasd | Cmpsb | Cmpsw | Cmpsd => (ExitKind::StringInstruction, false),
+        Fxsave | Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave
+        | Xsaveopt | Xrstor => (ExitKind::VectorImage, false),
         _ => (ExitKind::OtherInstruction, true),
     }
 }
@@ -56,9 +55,30 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
         mnemonic,
-        Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xrstor | Vgatherdps | Vgatherdpd
-            | Vgatherqps | Vgatherqpd | Vpgatherdd | Vpgatherdq | Vpgatherqd | Vpgatherqq | Vmaskmovps
-            | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Maskmovq | Maskmovdqu | Vmaskmovdqu | Xsetbv
+        Fxrstor
+            | Fnsave
+            | Fsave
+            | Frstor
+            | Fnstenv
+            | Fstenv
+            | Fldenv
+            | Xrstor
+            | Vgatherdps
+            | Vgatherdpd
+            | Vgatherqps
+            | Vgatherqpd
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Maskmovq
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Xsetbv
     )
 }
 
@@ -103,12 +123,22 @@ impl<P: Platform> Vcpu<P> {
     /// Goes on inside a block, unless something intervenes.
     pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
         let generation = self.engine.generation();
-        self.resume = Some(Resume { block, offset, esp, generation, vectors });
+        self.resume = Some(Resume {
+            block,
+            offset,
+            esp,
+            generation,
+            vectors,
+        });
     }
 
     fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
         self.counts.count(ExitKind::LinkMiss);
-        self.link = PendingLink::From { block, site, generation: self.engine.generation() };
+        self.link = PendingLink::From {
+            block,
+            site,
+            generation: self.engine.generation(),
+        };
         self.completed()
     }
 
@@ -125,14 +155,31 @@ impl<P: Platform> Vcpu<P> {
         self.completed()
     }
 
-    fn memory_exit(&mut self, block: BlockId, site: &Site, size: u8, write: bool) -> Result<(), VcpuStop> {
+    fn memory_exit(
+        &mut self,
+        block: BlockId,
+        site: &Site,
+        size: u8,
+        write: bool,
+    ) -> Result<(), VcpuStop> {
         let linear = LinearAddress(self.context.exit_value & 0xffff_ffff);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
-        let kind = if write { AccessKind::Write } else { AccessKind::Read };
+        let kind = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
         let vectors = self.context.vectors_were_live != 0;
-        match self.view.make_inline(&self.context.cpu, linear, u32::from(size), kind, privilege) {
+        match self
+            .view
+            .make_inline(&self.context.cpu, linear, u32::from(size), kind, privilege)
+        {
             Ok(true) => {
-                self.counts.count(if write { ExitKind::TlbMissWrite } else { ExitKind::TlbMissRead });
+                self.counts.count(if write {
+                    ExitKind::TlbMissWrite
+                } else {
+                    ExitKind::TlbMissRead
+                });
                 self.resume_at(block, site.retry, site.esp, vectors);
                 Ok(())
             }
@@ -159,8 +206,10 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
-        let Some(instruction) =
-            self.engine.block(block).and_then(|block| block.helpers.get(helper as usize).copied())
+        let Some(instruction) = self
+            .engine
+            .block(block)
+            .and_then(|block| block.helpers.get(helper as usize).copied())
         else {
             unreachable!("helper sites name instructions of their block");
         };
@@ -185,6 +234,7 @@ impl<P: Platform> Vcpu<P> {
         let touched_device = surroundings.touched_device;
         if writes_vector_area(instruction.mnemonic()) {
             vector_registers::sanitize(&mut self.context.cpu.vector);
+            self.context.scatter_x87_pointers();
         }
         self.context.scatter_flags();
         self.mode_changed |= changes_mode;
@@ -240,7 +290,8 @@ impl<P: Platform> Vcpu<P> {
 
     /// As [`Vcpu::host_fault_exception`], with a last resort.
     pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
-        self.host_fault_exception().or(Some(Exception::general_protection(0)))
+        self.host_fault_exception()
+            .or(Some(Exception::general_protection(0)))
     }
 
     /// The guest exception behind a host fault in copied code.
@@ -260,7 +311,13 @@ impl<P: Platform> Vcpu<P> {
                     return Some(Exception::new(Vector::FloatingPoint));
                 }
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
-                if unmasked != 0 && !self.context.cpu.cr4().contains(tollgate_x86::Cr4::OSXMMEXCPT) {
+                if unmasked != 0
+                    && !self
+                        .context
+                        .cpu
+                        .cr4()
+                        .contains(tollgate_x86::Cr4::OSXMMEXCPT)
+                {
                     return Some(Exception::invalid_opcode());
                 }
                 Some(Exception::new(Vector::SimdFloatingPoint))

@@ -20,7 +20,13 @@ struct Cached {
     space: u32,
 }
 
-const EMPTY: Cached = Cached { tag: u64::MAX, physical_page: 0, global: false, large: false, space: 0 };
+const EMPTY: Cached = Cached {
+    tag: u64::MAX,
+    physical_page: 0,
+    global: false,
+    large: false,
+    space: 0,
+};
 
 /// Where pages of code lie: a small direct-mapped cache of fetch translations, with
 /// the lifetime of TLB entries.
@@ -31,7 +37,10 @@ pub struct FetchCache {
 
 impl Default for FetchCache {
     fn default() -> Self {
-        Self { entries: Box::new([EMPTY; ENTRIES]), space: 0 }
+        Self {
+            entries: Box::new([EMPTY; ENTRIES]),
+            space: 0,
+        }
     }
 }
 
@@ -127,12 +136,21 @@ impl FetchCache {
         straddles: bool,
     ) -> Option<Dependence> {
         let privilege = Privilege::of_cpl(state.cpl());
-        let first = self.page(view, state, LinearAddress(u64::from(linear)), privilege).ok()?;
+        let first = self
+            .page(view, state, LinearAddress(u64::from(linear)), privilege)
+            .ok()?;
         let page = linear >> 12;
-        let mut dependence = Dependence { page, last_page: page, global: first.global, large: first.large };
+        let mut dependence = Dependence {
+            page,
+            last_page: page,
+            global: first.global,
+            large: first.large,
+        };
         if straddles {
             let next = page.wrapping_add(1) & 0xf_ffff;
-            let second = self.page(view, state, LinearAddress(u64::from(next) << 12), privilege).ok()?;
+            let second = self
+                .page(view, state, LinearAddress(u64::from(next) << 12), privilege)
+                .ok()?;
             dependence.last_page = next;
             dependence.global &= second.global;
             dependence.large |= second.large;

@@ -71,7 +71,9 @@ impl GuestView {
         if write && holds_code {
             return Ok(Target::Code(physical));
         }
-        Ok(Target::Ram(host_page.wrapping_add(physical.page_offset() as usize)))
+        Ok(Target::Ram(
+            host_page.wrapping_add(physical.page_offset() as usize),
+        ))
     }
 
     /// Walks the guest's tables.
@@ -101,7 +103,9 @@ impl GuestView {
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<bool, Exception> {
-        let Target::Ram(first) = self.resolve(state, linear, kind, privilege)? else { return Ok(false) };
+        let Target::Ram(first) = self.resolve(state, linear, kind, privilege)? else {
+            return Ok(false);
+        };
         let last = u64::from(size.max(1) - 1);
         if linear.page_offset() + last < PAGE_SIZE {
             return Ok(true);
@@ -110,7 +114,9 @@ impl GuestView {
             return Ok(false);
         }
         let next = LinearAddress(linear.page_base().0 + PAGE_SIZE);
-        let Target::Ram(second) = self.resolve(state, next, kind, privilege)? else { return Ok(false) };
+        let Target::Ram(second) = self.resolve(state, next, kind, privilege)? else {
+            return Ok(false);
+        };
         let rest = (PAGE_SIZE - linear.page_offset()) as usize;
         Ok(first.wrapping_add(rest) == second)
     }

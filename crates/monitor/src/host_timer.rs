@@ -33,7 +33,10 @@ impl HostTimer {
     /// Fires once, `nanoseconds` from now (at least one).
     pub fn arm(&mut self, nanoseconds: u64) {
         let nanoseconds = nanoseconds.max(1);
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let value = libc::itimerspec {
             it_interval: zero,
             it_value: libc::timespec {

@@ -7,8 +7,8 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
-    SegmentedAddress, code_mask, memory_address, next_rip, operand_size, read_operand, read_register, read_value,
-    segment_register, write_operand,
+    SegmentedAddress, code_mask, memory_address, next_rip, operand_size, read_operand,
+    read_register, read_value, segment_register, write_operand,
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
@@ -16,7 +16,12 @@ use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 
 fn width(instruction: &Instruction) -> u32 {
     match instruction.code() {
-        Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 | Code::Leavew => 2,
+        Code::Call_rel16
+        | Code::Call_rm16
+        | Code::Jmp_rm16
+        | Code::Retnw
+        | Code::Retnw_imm16
+        | Code::Leavew => 2,
         Code::Jmp_rel8_16 | Code::Jmp_rel16 => 2,
         _ if instruction.stack_pointer_increment().unsigned_abs() == 2 => 2,
         _ => 4,
@@ -83,7 +88,11 @@ pub fn execute(
             };
             let value = stack.pop(state, environment, size)?;
             stack.commit(state);
-            let name = if size == 2 { Register::BP } else { Register::EBP };
+            let name = if size == 2 {
+                Register::BP
+            } else {
+                Register::EBP
+            };
             tollgate_emulate::operand::write_register(state, name, u64::from(value));
         }
         Mnemonic::Call => {
@@ -118,12 +127,17 @@ pub fn execute(
             let base = state.register(Gpr::Rbx);
             let offset = base.wrapping_add(state.register(Gpr::Rax) & 0xff);
             let offset = offset & if wide { 0xffff_ffff } else { 0xffff };
-            let segment = segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
+            let segment =
+                segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
             let value = read_value(state, environment, SegmentedAddress { segment, offset }, 1)?;
             tollgate_emulate::operand::write_register(state, Register::AL, value);
         }
         Mnemonic::Salc => {
-            let value = if state.flags().contains(Flags::CF) { 0xff } else { 0 };
+            let value = if state.flags().contains(Flags::CF) {
+                0xff
+            } else {
+                0
+            };
             tollgate_emulate::operand::write_register(state, Register::AL, value);
         }
         Mnemonic::Mov if is_moffs(instruction.code()) => {
@@ -172,7 +186,11 @@ fn pop(
     result
 }
 
-fn loop_out_of_line(state: &mut CpuState, instruction: &Instruction, next: u64) -> Result<Outcome, Exception> {
+fn loop_out_of_line(
+    state: &mut CpuState,
+    instruction: &Instruction,
+    next: u64,
+) -> Result<Outcome, Exception> {
     let narrow = matches!(instruction.op_code().address_size(), 16);
     let name = if narrow { Register::CX } else { Register::ECX };
     let mask = if narrow { 0xffff } else { 0xffff_ffff };
@@ -185,7 +203,10 @@ fn loop_out_of_line(state: &mut CpuState, instruction: &Instruction, next: u64) 
             _ => true,
         };
     if taken {
-        let target = check_target(state, instruction.near_branch_target() & code_mask(state).max(0xffff_ffff))?;
+        let target = check_target(
+            state,
+            instruction.near_branch_target() & code_mask(state).max(0xffff_ffff),
+        )?;
         tollgate_emulate::operand::write_register(state, name, count);
         state.rip = target;
         return Ok(Outcome::Jumped);

@@ -56,7 +56,8 @@ impl<P: Platform> Vcpu<P> {
             treatment(&instruction, &mode, &self.features),
             Treatment::Copy | Treatment::CopyVector
         );
-        let memory = memory_use(&mut self.info, &instruction).filter(|use_| use_.size as usize <= MAX_OPERAND);
+        let memory = memory_use(&mut self.info, &instruction)
+            .filter(|use_| use_.size as usize <= MAX_OPERAND);
         match memory {
             Some(memory) if copied => match self.bounce(&instruction, memory)? {
                 Ended::Completed => Ok(true),
@@ -75,10 +76,14 @@ impl<P: Platform> Vcpu<P> {
     /// Fetches and decodes the instruction at CS:EIP.
     pub(crate) fn decode_current(&mut self) -> Result<Instruction, Exception> {
         let eip = self.context.cpu.rip as u32;
-        let place = self.fetch.place(&mut self.view, &self.context.cpu, eip, false)?;
+        let place = self
+            .fetch
+            .place(&mut self.view, &self.context.cpu, eip, false)?;
         let mut bytes = [0xff; 32];
         let in_page = (4096 - place.physical % 4096).min(16) as usize;
-        self.view.memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
+        self.view
+            .memory
+            .read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let bitness = self.engine.mode(self.mode).bitness();
         let decode = |bytes: &[u8]| {
             Decoder::with_ip(bitness, bytes, u64::from(eip), DecoderOptions::NONE).decode()
@@ -87,20 +92,30 @@ impl<P: Platform> Vcpu<P> {
         if !instruction.is_invalid() || in_page >= 15 {
             return Ok(instruction);
         }
-        let place = self.fetch.place(&mut self.view, &self.context.cpu, eip, true)?;
+        let place = self
+            .fetch
+            .place(&mut self.view, &self.context.cpu, eip, true)?;
         if let Some(next) = place.next_page {
-            self.view.memory.read(PhysicalAddress(next << 12), &mut bytes[in_page..in_page + 16]);
+            self.view.memory.read(
+                PhysicalAddress(next << 12),
+                &mut bytes[in_page..in_page + 16],
+            );
         }
         Ok(decode(&bytes[..in_page + 16]))
     }
 
     fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
         let size = memory.size as usize;
-        let kind = if memory.write { AccessKind::Write } else { AccessKind::Read };
+        let kind = if memory.write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
         let address = memory_address(&self.context.cpu, instruction);
         if memory.read
             && memory.write
-            && let Err(exception) = linear_address(&self.context.cpu, address, memory.size, AccessKind::Read)
+            && let Err(exception) =
+                linear_address(&self.context.cpu, address, memory.size, AccessKind::Read)
         {
             return Ok(Ended::Faulted(exception));
         }
@@ -109,7 +124,10 @@ impl<P: Platform> Vcpu<P> {
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
-        match self.view.resolve(&self.context.cpu, linear, kind, privilege) {
+        match self
+            .view
+            .resolve(&self.context.cpu, linear, kind, privilege)
+        {
             Err(exception) => return Ok(Ended::Faulted(exception)),
             Ok(Target::Device(_)) if !memory.write => self.counts.count(ExitKind::MmioRead),
             Ok(Target::Device(_)) => self.counts.count(ExitKind::MmioWrite),
@@ -163,11 +181,15 @@ impl<P: Platform> Vcpu<P> {
             self.mode_changed = true;
         }
         let eip = self.context.cpu.rip;
-        let Some(block) = self.find_block(mode)? else { return Ok(None) };
+        let Some(block) = self.find_block(mode)? else {
+            return Ok(None);
+        };
         let mut offset = 0;
         let mut requested = false;
         loop {
-            let Some(target) = self.engine.address(block, offset) else { return Ok(None) };
+            let Some(target) = self.engine.address(block, offset) else {
+                return Ok(None);
+            };
             requested |= self.pending().swap(0, Ordering::SeqCst) != 0;
             self.enter_raw(target, block, 0);
             match self.context.exit_site {

@@ -11,7 +11,13 @@ pub fn dump(cpu: &CpuState) -> String {
         let end = if index % 4 == 3 { "\n" } else { "  " };
         let _ = write!(text, "{name}={:08x}{end}", cpu.gpr[index]);
     }
-    let _ = writeln!(text, "EIP={:08x}  EFLAGS={:08x}  CPL={}", cpu.rip, cpu.flags().image(), cpu.cpl());
+    let _ = writeln!(
+        text,
+        "EIP={:08x}  EFLAGS={:08x}  CPL={}",
+        cpu.rip,
+        cpu.flags().image(),
+        cpu.cpl()
+    );
     for register in SegmentRegister::ALL {
         let segment = cpu.segment(register);
         let _ = writeln!(
@@ -32,7 +38,12 @@ pub fn dump(cpu: &CpuState) -> String {
     let _ = writeln!(
         text,
         "GDT={:08x}/{:04x}  IDT={:08x}/{:04x}  TR={:04x}  LDT={:04x}",
-        cpu.gdtr.base, cpu.gdtr.limit, cpu.idtr.base, cpu.idtr.limit, cpu.tr.selector.0, cpu.ldtr.selector.0
+        cpu.gdtr.base,
+        cpu.gdtr.limit,
+        cpu.idtr.base,
+        cpu.idtr.limit,
+        cpu.tr.selector.0,
+        cpu.ldtr.selector.0
     );
     text
 }

@@ -2,7 +2,6 @@
 
 use crate::guest_view::{GuestView, Target};
 use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_engine::Engine;
 use tollgate_platform::{Environment, Platform, TranslationChange};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -21,8 +20,6 @@ pub struct Surroundings<'a> {
     pub changes: &'a mut Vec<TranslationChange>,
     /// Somebody wants the vCPU's attention.
     pub pending: &'a AtomicU32,
-    /// To tell guest addresses of x87 instructions.
-    pub engine: &'a Engine,
     /// A device was accessed.
     pub touched_device: bool,
 }
@@ -102,12 +99,16 @@ impl Environment for Surroundings<'_> {
         data: &mut [u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        if let Some(target) = self.one_piece(state, address, data.len(), AccessKind::Read, privilege)? {
+        if let Some(target) =
+            self.one_piece(state, address, data.len(), AccessKind::Read, privilege)?
+        {
             self.read_piece(target, data);
             return Ok(());
         }
         let mut rest = data;
-        for (target, length) in self.pieces(state, address, rest.len(), AccessKind::Read, privilege)? {
+        for (target, length) in
+            self.pieces(state, address, rest.len(), AccessKind::Read, privilege)?
+        {
             let (piece, tail) = rest.split_at_mut(length);
             self.read_piece(target, piece);
             rest = tail;
@@ -122,12 +123,16 @@ impl Environment for Surroundings<'_> {
         data: &[u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        if let Some(target) = self.one_piece(state, address, data.len(), AccessKind::Write, privilege)? {
+        if let Some(target) =
+            self.one_piece(state, address, data.len(), AccessKind::Write, privilege)?
+        {
             self.write_piece(target, data);
             return Ok(());
         }
         let mut rest = data;
-        for (target, length) in self.pieces(state, address, rest.len(), AccessKind::Write, privilege)? {
+        for (target, length) in
+            self.pieces(state, address, rest.len(), AccessKind::Write, privilege)?
+        {
             let (piece, tail) = rest.split_at(length);
             self.write_piece(target, piece);
             rest = tail;
@@ -142,7 +147,8 @@ impl Environment for Surroundings<'_> {
         size: u32,
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        self.pieces(state, address, size as usize, AccessKind::Write, privilege).map(|_| ())
+        self.pieces(state, address, size as usize, AccessKind::Write, privilege)
+            .map(|_| ())
     }
 
     fn ram(
@@ -171,22 +177,8 @@ impl Environment for Surroundings<'_> {
         self.changes.push(change);
     }
 
-    fn sync_vector_state(&mut self, state: &mut CpuState) {
-        // Registers were saved on the way out. The x87 instruction pointer is a host
-        // address if the instruction ran in the code cache; the operand pointer then
-        // is one too and cannot be translated back.
-        let area = &mut state.vector.0;
-        let fip = u32::from_le_bytes([area[8], area[9], area[10], area[11]]);
-        let range = self.engine.code_range();
-        let offset = fip.wrapping_sub(range.start as u32);
-        if u64::from(offset) >= range.end - range.start {
-            return;
-        }
-        let eip = self.engine.guest_position(range.start + u64::from(offset)).map_or(0, |p| p.eip);
-        let selector = state.segments[tollgate_x86::SegmentRegister::Cs as usize].selector.0;
-        area[8..12].copy_from_slice(&eip.to_le_bytes());
-        area[12..14].copy_from_slice(&selector.to_le_bytes());
-        area[16..22].fill(0);
+    fn sync_vector_state(&mut self, _state: &mut CpuState) {
+        // Every exit saves the registers if they were live.
     }
 
     fn is_interrupted(&self) -> bool {

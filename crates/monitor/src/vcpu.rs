@@ -7,7 +7,9 @@ use crate::surroundings::Surroundings;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use tollgate_emulate::interrupt::{DeliveryError, EventSource, Shutdown, deliver, deliver_exception};
+use tollgate_emulate::interrupt::{
+    DeliveryError, EventSource, Shutdown, deliver, deliver_exception,
+};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
@@ -51,7 +53,11 @@ pub(crate) struct Resume {
 #[derive(Clone, Copy)]
 pub(crate) enum PendingLink {
     None,
-    From { block: BlockId, site: usize, generation: u64 },
+    From {
+        block: BlockId,
+        site: usize,
+        generation: u64,
+    },
     Indirect,
 }
 
@@ -75,12 +81,22 @@ unsafe impl Send for KickTarget {}
 impl Kick {
     /// Makes the vCPU look for work at its next instruction boundary.
     pub fn kick(&self) {
-        let guard = self.target.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let guard = self
+            .target
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(target) = *guard {
             // SAFETY: the target is cleared under this mutex before the atomic dies.
             unsafe { (*target.pending).store(1, Ordering::SeqCst) };
             // SAFETY: plain system call; a thread that is gone yields ESRCH.
-            unsafe { libc::syscall(libc::SYS_tgkill, target.process, target.thread, signals::kick_signal()) };
+            unsafe {
+                libc::syscall(
+                    libc::SYS_tgkill,
+                    target.process,
+                    target.thread,
+                    signals::kick_signal(),
+                )
+            };
         }
     }
 }
@@ -126,14 +142,21 @@ impl<P: Platform> Vcpu<P> {
         signals::install()?;
         let policy = tollgate_emulate::cpuid::policy();
         let features = Features::new(|feature| policy.offers(feature));
-        let engine = Box::new(Engine::new(code_cache_bytes, features.clone(), verify_code)?);
+        let engine = Box::new(Engine::new(
+            code_cache_bytes,
+            features.clone(),
+            verify_code,
+        )?);
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state);
         context.engine = &*engine;
         context.links = engine.links_base();
         Ok(Self {
             context,
-            view: GuestView { memory, tlb: SoftwareTlb::new()? },
+            view: GuestView {
+                memory,
+                tlb: SoftwareTlb::new()?,
+            },
             engine,
             platform,
             counts: ExitCounts::default(),
@@ -149,7 +172,9 @@ impl<P: Platform> Vcpu<P> {
             trap_armed: false,
             armed: None,
             timer: None,
-            kick: Kick { target: Arc::default() },
+            kick: Kick {
+                target: Arc::default(),
+            },
             _range: range,
         })
     }
@@ -208,7 +233,6 @@ impl<P: Platform> Vcpu<P> {
                 platform: &mut self.platform,
                 changes: &mut self.changes,
                 pending: &context.pending,
-                engine: &self.engine,
                 touched_device: false,
             },
         )
@@ -221,13 +245,24 @@ impl<P: Platform> Vcpu<P> {
         // SAFETY: neither call has preconditions.
         let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
         let pending: *const AtomicU32 = self.pending();
-        *self.kick.target.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some(KickTarget { process, thread, pending });
+        *self
+            .kick
+            .target
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(KickTarget {
+            process,
+            thread,
+            pending,
+        });
         self.pending().store(1, Ordering::SeqCst);
         let stop = self.run_until_stop();
         self.timer = None;
         self.armed = None;
-        *self.kick.target.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        *self
+            .kick
+            .target
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = None;
         stop
     }
 
@@ -258,7 +293,8 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn apply_changes(&mut self) {
         if self.view.memory.has_code_writes() {
             for write in self.view.memory.take_code_writes() {
-                self.engine.invalidate_lines(write.page, write.lines, &mut self.view.memory);
+                self.engine
+                    .invalidate_lines(write.page, write.lines, &mut self.view.memory);
             }
         }
         if self.changes.is_empty() {
@@ -277,7 +313,9 @@ impl<P: Platform> Vcpu<P> {
                     self.engine.clear_all_links();
                 }
                 TranslationChange::Page(linear) => {
-                    self.view.tlb.clear_page(tollgate_x86::LinearAddress(linear));
+                    self.view
+                        .tlb
+                        .clear_page(tollgate_x86::LinearAddress(linear));
                     self.fetch.clear_page(linear >> 12);
                     self.engine.clear_page_links((linear >> 12) as u32);
                 }
@@ -290,7 +328,9 @@ impl<P: Platform> Vcpu<P> {
     /// Has the host timer fire at the machine's next deadline, if it is not set to fire
     /// earlier already.
     pub(crate) fn arm_timer(&mut self) {
-        let Some(deadline) = self.platform.next_deadline() else { return };
+        let Some(deadline) = self.platform.next_deadline() else {
+            return;
+        };
         if self.armed.is_some_and(|armed| armed <= deadline) {
             return;
         }
@@ -348,7 +388,11 @@ impl<P: Platform> Vcpu<P> {
     /// Delivers an exception of the instruction at the current RIP.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
-        self.counts.count(if page_fault { ExitKind::GuestPageFault } else { ExitKind::GuestException });
+        self.counts.count(if page_fault {
+            ExitKind::GuestPageFault
+        } else {
+            ExitKind::GuestException
+        });
         self.resume = None;
         self.link = PendingLink::None;
         self.mode_changed = true;
@@ -387,7 +431,10 @@ impl<P: Platform> Vcpu<P> {
 
     /// HLT: sleeps until something may have happened.
     fn wait(&mut self) {
-        let timeout = self.platform.next_deadline().map(|deadline| deadline.since(self.platform.now()));
+        let timeout = self
+            .platform
+            .next_deadline()
+            .map(|deadline| deadline.since(self.platform.now()));
         let timeout = timeout.unwrap_or(1_000_000_000).clamp(1, 1_000_000_000);
         let time = libc::timespec {
             tv_sec: (timeout / 1_000_000_000) as i64,
@@ -429,8 +476,12 @@ impl<P: Platform> Vcpu<P> {
             self.context.load_vectors = u64::from(resume.vectors);
             return self.enter_at(target, resume.block, resume.esp);
         }
-        let Some(block) = self.find_block(self.mode)? else { return Ok(()) };
-        let Some(target) = self.engine.address(block, 0) else { return Ok(()) };
+        let Some(block) = self.find_block(self.mode)? else {
+            return Ok(());
+        };
+        let Some(target) = self.engine.address(block, 0) else {
+            return Ok(());
+        };
         self.enter_at(target, block, 0)
     }
 
@@ -441,8 +492,12 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         let mode = self.engine.mode(self.mode).single();
         let mode = self.engine.intern(mode, &mut self.view.memory);
-        let Some(block) = self.find_block(mode)? else { return Ok(()) };
-        let Some(target) = self.engine.address(block, 0) else { return Ok(()) };
+        let Some(block) = self.find_block(mode)? else {
+            return Ok(());
+        };
+        let Some(target) = self.engine.address(block, 0) else {
+            return Ok(());
+        };
         self.instruction_completed = false;
         self.context.load_vectors = 1;
         self.enter_at(target, block, 0)?;
@@ -460,15 +515,21 @@ impl<P: Platform> Vcpu<P> {
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.tlb.table(view_of(privilege));
-        self.context.time_stamp_offset =
-            self.platform.time_stamp().wrapping_sub(host_time_stamp()).wrapping_add(self.context.cpu.tsc_offset);
+        self.context.time_stamp_offset = self
+            .platform
+            .time_stamp()
+            .wrapping_sub(host_time_stamp())
+            .wrapping_add(self.context.cpu.tsc_offset);
     }
 
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
     /// instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
         let eip = self.context.cpu.rip as u32;
-        let place = match self.fetch.place(&mut self.view, &self.context.cpu, eip, false) {
+        let place = match self
+            .fetch
+            .place(&mut self.view, &self.context.cpu, eip, false)
+        {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
@@ -476,7 +537,10 @@ impl<P: Platform> Vcpu<P> {
         let mut found = self.engine.find(&place, mode);
         let mut place = place;
         if found.is_none() && near_end {
-            if let Ok(with_next) = self.fetch.place(&mut self.view, &self.context.cpu, eip, true) {
+            if let Ok(with_next) = self
+                .fetch
+                .place(&mut self.view, &self.context.cpu, eip, true)
+            {
                 place = with_next;
             }
             found = self.engine.find(&place, mode);
@@ -486,7 +550,9 @@ impl<P: Platform> Vcpu<P> {
             None => match self.translate(&place, mode) {
                 LookUp::Block(block) => block,
                 LookUp::NeedsNextPage => {
-                    let result = self.fetch.place(&mut self.view, &self.context.cpu, eip, true);
+                    let result = self
+                        .fetch
+                        .place(&mut self.view, &self.context.cpu, eip, true);
                     return match result {
                         Err(exception) => self.raise(exception).map(|()| None),
                         Ok(_) => Ok(None),
@@ -500,7 +566,8 @@ impl<P: Platform> Vcpu<P> {
 
     fn translate(&mut self, place: &tollgate_engine::engine::Place, mode: ModeId) -> LookUp {
         let pages = [Some(place.physical >> 12), place.next_page];
-        let had_code = pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
+        let had_code =
+            pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
         let result = self.engine.translate(place, mode, &mut self.view.memory);
         for (page, had_code) in pages.into_iter().zip(had_code) {
             let Some(page) = page else { continue };
@@ -520,14 +587,24 @@ impl<P: Platform> Vcpu<P> {
         if matches!(link, PendingLink::None) {
             return;
         }
-        let straddles = self.engine.block(block).is_some_and(|b| b.key.second_page != u64::MAX);
-        let Some(dependence) = self.fetch.dependence(&mut self.view, &self.context.cpu, linear, straddles) else {
+        let straddles = self
+            .engine
+            .block(block)
+            .is_some_and(|b| b.key.second_page != u64::MAX);
+        let Some(dependence) =
+            self.fetch
+                .dependence(&mut self.view, &self.context.cpu, linear, straddles)
+        else {
             return;
         };
         match link {
             PendingLink::None => {}
             PendingLink::Indirect => self.engine.link_indirect(block, dependence),
-            PendingLink::From { block: from, site, generation } => {
+            PendingLink::From {
+                block: from,
+                site,
+                generation,
+            } => {
                 if generation == self.engine.generation() {
                     self.engine.link_direct(from, site, block);
                     self.engine.link_slot(from, site, block, dependence);
@@ -547,7 +624,8 @@ impl<P: Platform> Vcpu<P> {
         let true_esp = self.context.cpu.gpr[Gpr::Rsp as usize];
         if esp != 0 {
             let narrow = self.engine.has_narrow_stack(block);
-            self.context.cpu.gpr[Gpr::Rsp as usize] = adjust_stack_pointer(true_esp, esp.wrapping_neg(), narrow);
+            self.context.cpu.gpr[Gpr::Rsp as usize] =
+                adjust_stack_pointer(true_esp, esp.wrapping_neg(), narrow);
         }
         self.context.vectors_were_live = 0;
         self.context.exit_site = SITE_NONE;
@@ -556,6 +634,9 @@ impl<P: Platform> Vcpu<P> {
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
         unsafe { tollgate_engine::entry::enter(context, target) };
+        if self.context.vectors_were_live != 0 {
+            self.context.gather_x87_pointers();
+        }
         if self.context.exit_site == SITE_NONE {
             self.context.cpu.gpr[Gpr::Rsp as usize] = true_esp;
         }
@@ -584,14 +665,22 @@ impl<P: Platform> Vcpu<P> {
 
 impl<P: Platform> Drop for Vcpu<P> {
     fn drop(&mut self) {
-        *self.kick.target.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        *self
+            .kick
+            .target
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     }
 }
 
 /// ESP plus `by`; only the low half on 16-bit stacks.
 pub(crate) fn adjust_stack_pointer(esp: u64, by: i32, narrow: bool) -> u64 {
     let moved = u64::from((esp as u32).wrapping_add(by as u32));
-    if narrow { (esp & 0xffff_0000) | (moved & 0xffff) } else { moved }
+    if narrow {
+        (esp & 0xffff_0000) | (moved & 0xffff)
+    } else {
+        moved
+    }
 }
 
 fn host_time_stamp() -> u64 {

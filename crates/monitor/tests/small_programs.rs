@@ -78,8 +78,11 @@ fn flat_state(entry: u64) -> CpuState {
     for register in SegmentRegister::ALL {
         *state.segment_mut(register) = data;
     }
-    *state.segment_mut(SegmentRegister::Cs) =
-        Segment { selector: Selector(0x10), attributes: Attributes::from_bits_retain(0xc09b), ..data };
+    *state.segment_mut(SegmentRegister::Cs) = Segment {
+        selector: Selector(0x10),
+        attributes: Attributes::from_bits_retain(0xc09b),
+        ..data
+    };
     state.gpr[4] = 0x8000;
     state
 }
@@ -90,7 +93,11 @@ fn run(code: &[u8]) -> Vcpu<Bench> {
     memory.write(PhysicalAddress(0x10000), code);
     let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
-    assert!(matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))), "{stop:?}\n{}", vcpu.dump());
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}\n{}",
+        vcpu.dump()
+    );
     vcpu
 }
 
@@ -120,7 +127,9 @@ fn memory_is_written_and_read_back() {
 #[test]
 fn a_counting_loop_ends_with_its_flags() {
     // mov ecx, 100000; xor eax, eax; l: inc eax; dec ecx; jnz l
-    let vcpu = run(&program(&[0xb9, 0xa0, 0x86, 1, 0, 0x31, 0xc0, 0x40, 0x49, 0x75, 0xfc]));
+    let vcpu = run(&program(&[
+        0xb9, 0xa0, 0x86, 1, 0, 0x31, 0xc0, 0x40, 0x49, 0x75, 0xfc,
+    ]));
     assert_eq!(vcpu.state().gpr[0], 100_000);
     assert_ne!(vcpu.state().flags & 0x40, 0);
 }
@@ -129,7 +138,8 @@ fn a_counting_loop_ends_with_its_flags() {
 fn calls_and_returns_balance() {
     // mov ecx, 1000; l: call f; dec ecx; jnz l; jmp end; f: push ecx; inc eax; pop edx; ret; end:
     let vcpu = run(&program(&[
-        0x31, 0xc0, 0xb9, 0xe8, 3, 0, 0, 0xe8, 5, 0, 0, 0, 0x49, 0x75, 0xf8, 0xeb, 4, 0x51, 0x40, 0x5a, 0xc3,
+        0x31, 0xc0, 0xb9, 0xe8, 3, 0, 0, 0xe8, 5, 0, 0, 0, 0x49, 0x75, 0xf8, 0xeb, 4, 0x51, 0x40,
+        0x5a, 0xc3,
     ]));
     assert_eq!(vcpu.state().gpr[0], 1000);
     assert_eq!(vcpu.state().gpr[4], 0x8000);

@@ -120,7 +120,11 @@ impl SoftwareTlb {
         let delta = entry.host_page.wrapping_sub((page as u64) << 12);
         if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
             let log = &mut self.logs[view as usize];
-            if entry.global { log.global.push(page as u32) } else { log.local.push(page as u32) }
+            if entry.global {
+                log.global.push(page as u32)
+            } else {
+                log.local.push(page as u32)
+            }
         }
         self.fills += 1;
         if entry.large {
@@ -211,7 +215,9 @@ impl SoftwareTlb {
     /// because code was translated from it.
     pub fn protect_host_page(&mut self, host_page: u64) {
         for view in View::ALL {
-            for index in 0..self.logs[view as usize].local.len() + self.logs[view as usize].global.len() {
+            for index in
+                0..self.logs[view as usize].local.len() + self.logs[view as usize].global.len()
+            {
                 let log = &self.logs[view as usize];
                 let page = match log.local.get(index) {
                     Some(&page) => page,
@@ -231,15 +237,27 @@ mod tests {
     use super::*;
 
     fn entry(linear: u64, host_page: u64, global: bool) -> Entry {
-        Entry { linear: LinearAddress(linear), host_page, writable: true, global, large: false }
+        Entry {
+            linear: LinearAddress(linear),
+            host_page,
+            writable: true,
+            global,
+            large: false,
+        }
     }
 
     #[test]
     fn a_filled_page_is_found_in_its_own_view_only() {
         let mut tlb = SoftwareTlb::new().unwrap();
         tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
-        assert_eq!(tlb.look_up(View::User, true, LinearAddress(0x5123)), Some(0x7000_0000_0123));
-        assert_eq!(tlb.look_up(View::Supervisor, false, LinearAddress(0x5123)), None);
+        assert_eq!(
+            tlb.look_up(View::User, true, LinearAddress(0x5123)),
+            Some(0x7000_0000_0123)
+        );
+        assert_eq!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0x5123)),
+            None
+        );
     }
 
     #[test]
@@ -260,21 +278,39 @@ mod tests {
         tlb.fill(View::Supervisor, entry(0xc000_0000, 0x7000_0000_0000, true));
         tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_1000, false));
         tlb.clear_local();
-        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000)).is_some());
-        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x1000)).is_none());
+        assert!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000))
+                .is_some()
+        );
+        assert!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0x1000))
+                .is_none()
+        );
         tlb.clear_all();
-        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000)).is_none());
+        assert!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000))
+                .is_none()
+        );
     }
 
     #[test]
     fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
         let mut tlb = SoftwareTlb::new().unwrap();
-        let large = Entry { large: true, ..entry(0x40_1000, 0x7000_0000_1000, true) };
+        let large = Entry {
+            large: true,
+            ..entry(0x40_1000, 0x7000_0000_1000, true)
+        };
         tlb.fill(View::Supervisor, large);
         tlb.fill(View::Supervisor, entry(0x80_0000, 0x7000_0000_0000, true));
         tlb.clear_page(LinearAddress(0x40_5000));
-        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x40_1000)).is_none());
-        assert!(tlb.look_up(View::Supervisor, false, LinearAddress(0x80_0000)).is_some());
+        assert!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0x40_1000))
+                .is_none()
+        );
+        assert!(
+            tlb.look_up(View::Supervisor, false, LinearAddress(0x80_0000))
+                .is_some()
+        );
         assert_eq!(tlb.logs[0].global.len(), 1);
     }
 
@@ -284,8 +320,17 @@ mod tests {
         tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_0000, false));
         tlb.fill(View::User, entry(0x9000, 0x7000_0000_0000, true));
         tlb.protect_host_page(0x7000_0000_0000);
-        assert!(tlb.look_up(View::Supervisor, true, LinearAddress(0x1000)).is_none());
-        assert!(tlb.look_up(View::User, true, LinearAddress(0x9000)).is_none());
-        assert!(tlb.look_up(View::User, false, LinearAddress(0x9000)).is_some());
+        assert!(
+            tlb.look_up(View::Supervisor, true, LinearAddress(0x1000))
+                .is_none()
+        );
+        assert!(
+            tlb.look_up(View::User, true, LinearAddress(0x9000))
+                .is_none()
+        );
+        assert!(
+            tlb.look_up(View::User, false, LinearAddress(0x9000))
+                .is_some()
+        );
     }
 }

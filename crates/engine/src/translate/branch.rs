@@ -14,7 +14,9 @@ use tollgate_x86::Vector;
 /// Operand width of a near branch: how EIP is truncated.
 fn branch_width(instruction: &Instruction) -> Width {
     match instruction.code() {
-        Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => Width::Word,
+        Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => {
+            Width::Word
+        }
         _ => Width::Dword,
     }
 }
@@ -50,7 +52,12 @@ impl Translator {
 
     /// Raises #GP(0) at this instruction if the branch is taken.
     fn fault_site(&mut self) -> usize {
-        self.new_site(SiteKind::Fault(Vector::GeneralProtection), self.eip, self.esp_at_start, 0)
+        self.new_site(
+            SiteKind::Fault(Vector::GeneralProtection),
+            self.eip,
+            self.esp_at_start,
+            0,
+        )
     }
 
     pub(super) fn jmp(&mut self, instruction: &Instruction) -> Flow {
@@ -105,7 +112,10 @@ impl Translator {
             }
             return true;
         }
-        if self.memory_operand(instruction, width.bytes(), false).is_err() {
+        if self
+            .memory_operand(instruction, width.bytes(), false)
+            .is_err()
+        {
             return false;
         }
         self.assembler.load(width, R11, Mem::base(R9, 0));
@@ -121,7 +131,10 @@ impl Translator {
                     self.emit_exit(site);
                     return Flow::End;
                 };
-                if self.push(Pushed::Immediate(self.next_eip as i32), width).is_err() {
+                if self
+                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .is_err()
+                {
                     return self.slow_end();
                 }
                 self.rollback_flush();
@@ -134,7 +147,10 @@ impl Translator {
                 if !self.load_target(instruction) {
                     return self.slow_end();
                 }
-                if self.push(Pushed::Immediate(self.next_eip as i32), width).is_err() {
+                if self
+                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .is_err()
+                {
                     return self.slow_end();
                 }
                 self.indirect_branch();
@@ -149,7 +165,11 @@ impl Translator {
             return self.slow_end();
         }
         self.assembler.load(width, R11, Mem::base(R9, 0));
-        let extra = if instruction.op_count() == 1 { i32::from(instruction.immediate16()) } else { 0 };
+        let extra = if instruction.op_count() == 1 {
+            i32::from(instruction.immediate16())
+        } else {
+            0
+        };
         self.esp = self.esp.wrapping_add(width.bytes() as i32 + extra);
         self.indirect_branch();
         Flow::End
@@ -176,10 +196,12 @@ impl Translator {
         self.assembler.movzx16(R9, R8);
         self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         // The entry holds the negated tag; the sum is zero where it is this target.
-        self.assembler.mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        self.assembler
+            .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
         self.assembler.mov(R10, RCX);
         self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
+        self.assembler
+            .load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
         self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
         self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.assembler.jrcxz();
@@ -196,14 +218,17 @@ impl Translator {
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the
     /// target turn out to be beyond the limit.
     fn indirect_exit(&mut self) {
-        self.assembler.store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+        self.assembler
+            .store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
         let site = self.new_site(SiteKind::Indirect, self.eip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
 
     pub(super) fn jcc(&mut self, instruction: &Instruction) -> Flow {
         self.flush_esp_first();
-        let branch = self.assembler.jcc(condition_bits(instruction.condition_code()));
+        let branch = self
+            .assembler
+            .jcc(condition_bits(instruction.condition_code()));
         self.taken(branch, instruction);
         self.link_jump(self.next_eip);
         Flow::End

@@ -20,8 +20,12 @@ pub struct MemoryUse {
 }
 
 /// What the memory operand of a copied instruction is for, if it has one.
-pub fn memory_use(info: &mut iced_x86::InstructionInfoFactory, instruction: &Instruction) -> Option<MemoryUse> {
-    let operand = (0..instruction.op_count()).find(|&index| instruction.op_kind(index) == OpKind::Memory)?;
+pub fn memory_use(
+    info: &mut iced_x86::InstructionInfoFactory,
+    instruction: &Instruction,
+) -> Option<MemoryUse> {
+    let operand =
+        (0..instruction.op_count()).find(|&index| instruction.op_kind(index) == OpKind::Memory)?;
     let (read, write) = match info.info(instruction).op_access(operand) {
         OpAccess::Read | OpAccess::CondRead => (true, false),
         OpAccess::Write => (false, true),
@@ -42,7 +46,10 @@ fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
 fn uses_high_byte(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| {
         instruction.op_kind(index) == OpKind::Register
-            && matches!(instruction.op_register(index), Register::AH | Register::BH | Register::CH | Register::DH)
+            && matches!(
+                instruction.op_register(index),
+                Register::AH | Register::BH | Register::CH | Register::DH
+            )
     })
 }
 
@@ -76,7 +83,9 @@ impl Translator {
         }
         let memory = memory_use(&mut self.info, instruction);
         if let Some(memory) = memory
-            && self.memory_operand(instruction, memory.size, memory.write).is_err()
+            && self
+                .memory_operand(instruction, memory.size, memory.write)
+                .is_err()
         {
             return self.slow();
         }
@@ -157,7 +166,10 @@ impl Translator {
             Code::Mov_moffs32_EAX => (Width::Dword, true),
             _ => return None,
         };
-        if self.memory_operand(instruction, width.bytes(), store).is_err() {
+        if self
+            .memory_operand(instruction, width.bytes(), store)
+            .is_err()
+        {
             return Some(self.slow());
         }
         let operand = Mem::base(R9, 0);
@@ -183,7 +195,11 @@ impl Translator {
             self.flush_esp_first();
         }
         self.effective_address(instruction);
-        if register.size() == 2 { self.assembler.mov16(to, R8) } else { self.assembler.mov32(to, R8) }
+        if register.size() == 2 {
+            self.assembler.mov16(to, R8)
+        } else {
+            self.assembler.mov32(to, R8)
+        }
         Flow::Next
     }
 

@@ -48,7 +48,11 @@ impl Translator {
         };
         let displacement = instruction.memory_displacement32();
         let mut total = displacement;
-        let mut operand = Mem { base: None, index: None, displacement: 0 };
+        let mut operand = Mem {
+            base: None,
+            index: None,
+            displacement: 0,
+        };
         if base != Register::None {
             operand.base = Some(host_of(base));
             if host_of(base) == R12 {
@@ -60,7 +64,8 @@ impl Translator {
         }
         operand.displacement = total as i32;
         if operand.base.is_none() && operand.index.is_none() {
-            self.assembler.mov_imm32(to, if wide { total } else { total & 0xffff });
+            self.assembler
+                .mov_imm32(to, if wide { total } else { total & 0xffff });
             return;
         }
         self.assembler.lea32(to, operand);
@@ -71,7 +76,12 @@ impl Translator {
 
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
-    fn apply_segment(&mut self, segment: SegmentRegister, size: u32, write: bool) -> Result<(), OddSegment> {
+    fn apply_segment(
+        &mut self,
+        segment: SegmentRegister,
+        size: u32,
+        write: bool,
+    ) -> Result<(), OddSegment> {
         match self.mode.segment(segment, write) {
             SegmentClass::Flat => {}
             SegmentClass::Based => self.add_base(segment),
@@ -85,7 +95,8 @@ impl Translator {
     }
 
     fn add_base(&mut self, segment: SegmentRegister) {
-        self.assembler.load(Width::Qword, R9, Mem::base(R15, at::segment_base(segment)));
+        self.assembler
+            .load(Width::Qword, R9, Mem::base(R15, at::segment_base(segment)));
         self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
     }
 
@@ -96,8 +107,13 @@ impl Translator {
         // the upper half is zero exactly if it is not negative.
         self.assembler.mov(R9, R8);
         self.assembler.not(R9);
-        self.assembler.load(Width::Dword, R10, Mem::base(R15, at::segment_limit(segment)));
-        self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 2 - size as i32));
+        self.assembler.load(
+            Width::Dword,
+            R10,
+            Mem::base(R15, at::segment_limit(segment)),
+        );
+        self.assembler
+            .lea64(R9, Mem::indexed(R9, R10, 1, 2 - size as i32));
         self.assembler.rorx(R9, R9, 32);
         self.assembler.mov(R10, RCX);
         self.mark(Restore::one(RCX.0, R10.0));
@@ -128,15 +144,24 @@ impl Translator {
         }
         self.assembler.mov(R10, RCX);
         self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, table));
-        self.miss_if_zero(SiteKind::Memory { size: size.min(255) as u8, write });
+        self.assembler
+            .load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, table));
+        self.miss_if_zero(SiteKind::Memory {
+            size: size.min(255) as u8,
+            write,
+        });
         self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
         self.assembler.mov(RCX, R10);
         self.mark(Restore::NONE);
     }
 
     /// Offset in R8 to host address in R9 for a given segment.
-    pub(super) fn access(&mut self, segment: SegmentRegister, size: u32, write: bool) -> Result<(), OddSegment> {
+    pub(super) fn access(
+        &mut self,
+        segment: SegmentRegister,
+        size: u32,
+        write: bool,
+    ) -> Result<(), OddSegment> {
         self.apply_segment(segment, size, write)?;
         self.look_up(size, write);
         Ok(())
@@ -150,7 +175,8 @@ impl Translator {
         write: bool,
     ) -> Result<(), OddSegment> {
         if self.mode.flags.contains(ModeFlags::BOUNCE) {
-            self.assembler.load(Width::Qword, R9, Mem::base(R15, at::BOUNCE_POINTER));
+            self.assembler
+                .load(Width::Qword, R9, Mem::base(R15, at::BOUNCE_POINTER));
             return Ok(());
         }
         let segment = segment_of(instruction.memory_segment());
@@ -162,11 +188,17 @@ impl Translator {
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
-    pub(super) fn stack_operand(&mut self, offset: i32, size: u32, write: bool) -> Result<(), OddSegment> {
+    pub(super) fn stack_operand(
+        &mut self,
+        offset: i32,
+        size: u32,
+        write: bool,
+    ) -> Result<(), OddSegment> {
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.assembler.lea32(R8, Mem::base(R12, self.esp.wrapping_add(offset)));
+        self.assembler
+            .lea32(R8, Mem::base(R12, self.esp.wrapping_add(offset)));
         if !self.mode.flags.contains(ModeFlags::STACK32) {
             self.assembler.movzx16(R8, R8);
         }

@@ -36,6 +36,7 @@ mod memory;
 mod stack;
 mod string;
 mod stub;
+mod x87;
 
 use crate::allow_list::{Features, Treatment, treatment};
 use crate::assembler::host::*;
@@ -125,6 +126,8 @@ pub struct Translator {
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
     first_site_of_instruction: usize,
+    /// Bytes of the current instruction.
+    raw: [u8; 16],
 }
 
 /// What the translation of one instruction means for the block.
@@ -162,6 +165,7 @@ impl Translator {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
+            raw: [0; 16],
         }
     }
 
@@ -178,15 +182,24 @@ impl Translator {
     ///
     /// # Errors
     /// The first instruction needs bytes of the next page.
-    pub fn translate(&mut self, request: &Request<'_>, slots: &[u32]) -> Result<Translation, TranslateError> {
+    pub fn translate(
+        &mut self,
+        request: &Request<'_>,
+        slots: &[u32],
+    ) -> Result<Translation, TranslateError> {
         self.reset(request, slots);
-        let mut decoder =
-            Decoder::with_ip(self.mode.bitness(), request.bytes, u64::from(request.eip), DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(
+            self.mode.bitness(),
+            request.bytes,
+            u64::from(request.eip),
+            DecoderOptions::NONE,
+        );
         let mut count = 0;
         loop {
             let position = decoder.position();
             self.next_eip = request.eip.wrapping_add(position as u32);
-            let single_done = count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
+            let single_done =
+                count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
             let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
             if single_done || full || !decoder.can_decode() {
                 self.end_with_link();
@@ -202,7 +215,9 @@ impl Translator {
                 }
                 return Err(TranslateError::NeedsNextPage);
             }
-            let last = self.next_eip.wrapping_add(instruction.len().max(1) as u32 - 1);
+            let last = self
+                .next_eip
+                .wrapping_add(instruction.len().max(1) as u32 - 1);
             let too_long = truncated;
             let beyond_limit = last > self.mode.code_limit || last < self.next_eip;
             if too_long || beyond_limit {
@@ -214,8 +229,14 @@ impl Translator {
                 }
                 break;
             }
-            self.begin(self.next_eip, self.next_eip.wrapping_add(instruction.len() as u32));
+            self.begin(
+                self.next_eip,
+                self.next_eip.wrapping_add(instruction.len() as u32),
+            );
             count += 1;
+            let length = instruction.len().min(15);
+            self.raw = [0; 16];
+            self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
             let flow = self.instruction(&instruction);
             self.finish_instruction();
             if flow == Flow::End {
@@ -278,7 +299,12 @@ impl Translator {
 
     /// Marks the current position with another instruction.
     fn mark_as(&mut self, eip: u32, esp: i32, restore: Restore) {
-        let mark = Mark { host: self.assembler.position() as u32, eip, esp, restore };
+        let mark = Mark {
+            host: self.assembler.position() as u32,
+            eip,
+            esp,
+            restore,
+        };
         match self.marks.last_mut() {
             Some(last) if last.host == mark.host => *last = mark,
             Some(last) if (last.eip, last.esp, last.restore) == (eip, esp, restore) => {}
@@ -287,7 +313,14 @@ impl Translator {
     }
 
     fn new_site(&mut self, kind: SiteKind, eip: u32, esp: i32, after: u32) -> usize {
-        self.sites.push(Site { kind, eip, esp, retry: self.start as u32, after, after_esp: 0 });
+        self.sites.push(Site {
+            kind,
+            eip,
+            esp,
+            retry: self.start as u32,
+            after,
+            after_esp: 0,
+        });
         self.sites.len() - 1
     }
 
@@ -299,7 +332,8 @@ impl Translator {
 
     fn emit_exit(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
-        self.assembler.store_imm(Width::Dword, Mem::base(R15, at::EXIT_SITE), packed as i32);
+        self.assembler
+            .store_imm(Width::Dword, Mem::base(R15, at::EXIT_SITE), packed as i32);
         self.assembler.jmp_memory(Mem::base(R15, at::EXIT_ENTRY));
     }
 
@@ -382,7 +416,8 @@ impl Translator {
             Xlatb => self.xlat(instruction),
             Cld => self.set_direction(1),
             Std => self.set_direction(-1),
-            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Stosb | Stosw | Stosd
+            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Stosb | Stosw | Stosd | Scasb
+            | Scasw | Scasd | Cmpsb | Cmpsw | Cmpsd
                 if instruction.is_string_instruction() =>
             {
                 self.string(instruction)
@@ -404,7 +439,11 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.require_vectors();
-                self.copy(instruction)
+                let flow = self.copy(instruction);
+                if flow == Flow::Next {
+                    self.note_x87(instruction);
+                }
+                flow
             }
             Treatment::Nothing => Flow::Next,
             Treatment::Raise(vector) => {
@@ -416,7 +455,8 @@ impl Translator {
     }
 
     fn set_direction(&mut self, direction: i32) -> Flow {
-        self.assembler.store_imm(Width::Qword, Mem::base(R15, at::DIRECTION), direction);
+        self.assembler
+            .store_imm(Width::Qword, Mem::base(R15, at::DIRECTION), direction);
         Flow::Next
     }
 
@@ -430,7 +470,8 @@ impl Translator {
         self.assembler.rdtsc();
         self.assembler.rorx(RDX, RDX, 32);
         self.assembler.lea64(RAX, Mem::indexed(RAX, RDX, 1, 0));
-        self.assembler.load(Width::Qword, R8, Mem::base(R15, at::TIME_STAMP_OFFSET));
+        self.assembler
+            .load(Width::Qword, R8, Mem::base(R15, at::TIME_STAMP_OFFSET));
         self.assembler.lea64(R8, Mem::indexed(RAX, R8, 1, 0));
         self.assembler.rorx(RDX, R8, 32);
         self.assembler.mov32(RDX, RDX);
@@ -445,7 +486,8 @@ impl Translator {
         }
         self.assembler.mov(R10, RCX);
         self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.load(Width::Dword, RCX, Mem::base(R15, at::VECTORS_OFF));
+        self.assembler
+            .load(Width::Dword, RCX, Mem::base(R15, at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
         self.assembler.mov(RCX, R10);
         self.mark(Restore::NONE);

@@ -15,7 +15,11 @@ pub(super) enum Pushed {
 
 /// Operand width of a push or pop from iced's stack pointer increment.
 fn width_of(instruction: &Instruction) -> Width {
-    if instruction.stack_pointer_increment().unsigned_abs() == 2 { Width::Word } else { Width::Dword }
+    if instruction.stack_pointer_increment().unsigned_abs() == 2 {
+        Width::Word
+    } else {
+        Width::Dword
+    }
 }
 
 impl Translator {
@@ -42,7 +46,10 @@ impl Translator {
                 if matches!(register, Register::ESP | Register::SP) {
                     // The value before the push is stored.
                     self.assembler.lea32(R11, Mem::base(R12, self.esp));
-                    if !self.mode.flags.contains(ModeFlags::STACK32) && self.esp != 0 && width == Width::Dword {
+                    if !self.mode.flags.contains(ModeFlags::STACK32)
+                        && self.esp != 0
+                        && width == Width::Dword
+                    {
                         self.flush_esp_first();
                         self.assembler.mov32(R11, R12);
                     }
@@ -52,7 +59,10 @@ impl Translator {
                 }
             }
             OpKind::Memory => {
-                if self.memory_operand(instruction, width.bytes(), false).is_err() {
+                if self
+                    .memory_operand(instruction, width.bytes(), false)
+                    .is_err()
+                {
                     return self.slow();
                 }
                 self.assembler.load(width, R11, Mem::base(R9, 0));
@@ -70,7 +80,9 @@ impl Translator {
         let width = width_of(instruction);
         let bytes = width.bytes() as i32;
         match instruction.op0_kind() {
-            OpKind::Register if instruction.op0_register().is_segment_register() => self.helper(instruction),
+            OpKind::Register if instruction.op0_register().is_segment_register() => {
+                self.helper(instruction)
+            }
             OpKind::Register => {
                 let register = instruction.op0_register();
                 if matches!(register, Register::ESP | Register::SP) {
@@ -110,7 +122,10 @@ impl Translator {
                 self.assembler.load(width, R11, Mem::base(R9, 0));
                 // An operand that names ESP sees the incremented value.
                 self.esp = self.esp.wrapping_add(bytes);
-                if self.memory_operand(instruction, width.bytes(), true).is_err() {
+                if self
+                    .memory_operand(instruction, width.bytes(), true)
+                    .is_err()
+                {
                     self.esp = self.esp_at_start;
                     return self.slow();
                 }
@@ -134,7 +149,8 @@ impl Translator {
         self.assembler.load(width, R11, Mem::base(R9, 0));
         self.assembler.mov(R8, R12);
         self.mark(crate::block::Restore::one(R12.0, R8.0));
-        self.assembler.lea32(R12, Mem::base(RBP, width.bytes() as i32));
+        self.assembler
+            .lea32(R12, Mem::base(RBP, width.bytes() as i32));
         self.assembler.mov32(RBP, R11);
         self.esp = 0;
         Flow::Next
@@ -151,5 +167,9 @@ impl Translator {
 }
 
 fn width_of_leave(instruction: &Instruction) -> Width {
-    if instruction.code() == iced_x86::Code::Leavew { Width::Word } else { Width::Dword }
+    if instruction.code() == iced_x86::Code::Leavew {
+        Width::Word
+    } else {
+        Width::Dword
+    }
 }

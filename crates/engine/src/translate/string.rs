@@ -1,4 +1,4 @@
-//! Single MOVS, LODS and STOS; repeated and comparing ones are the monitor's.
+//! Single string instructions; repeated ones are the monitor's.
 
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
@@ -11,29 +11,39 @@ use tollgate_x86::SegmentRegister;
 /// What a string instruction does with one element.
 struct Shape {
     width: Width,
-    loads: bool,
-    stores: bool,
+    /// Uses [ESI].
+    source: bool,
+    /// Uses [ES:EDI].
+    destination: bool,
+    /// Compares instead of moving.
+    compares: bool,
 }
 
 fn shape(mnemonic: Mnemonic) -> Shape {
     use Mnemonic::*;
-    let (width, loads, stores) = match mnemonic {
-        Movsb => (Width::Byte, true, true),
-        Movsw => (Width::Word, true, true),
-        Movsd => (Width::Dword, true, true),
-        Lodsb => (Width::Byte, true, false),
-        Lodsw => (Width::Word, true, false),
-        Lodsd => (Width::Dword, true, false),
-        Stosb => (Width::Byte, false, true),
-        Stosw => (Width::Word, false, true),
-        _ => (Width::Dword, false, true),
+    let width = match mnemonic {
+        Movsb | Lodsb | Stosb | Scasb | Cmpsb => Width::Byte,
+        Movsw | Lodsw | Stosw | Scasw | Cmpsw => Width::Word,
+        _ => Width::Dword,
     };
-    Shape { width, loads, stores }
+    Shape {
+        width,
+        source: matches!(
+            mnemonic,
+            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Cmpsb | Cmpsw | Cmpsd
+        ),
+        destination: !matches!(mnemonic, Lodsb | Lodsw | Lodsd),
+        compares: matches!(mnemonic, Scasb | Scasw | Scasd | Cmpsb | Cmpsw | Cmpsd),
+    }
 }
 
 fn is_narrow(instruction: &Instruction) -> bool {
-    (0..instruction.op_count())
-        .any(|index| matches!(instruction.op_kind(index), OpKind::MemorySegSI | OpKind::MemoryESDI))
+    (0..instruction.op_count()).any(|index| {
+        matches!(
+            instruction.op_kind(index),
+            OpKind::MemorySegSI | OpKind::MemoryESDI
+        )
+    })
 }
 
 impl Translator {
@@ -59,20 +69,20 @@ impl Translator {
             _ => SegmentRegister::Ds,
         };
         let operand = Mem::base(R9, 0);
-        if shape.loads {
+        if shape.source {
             self.pointer_to_r8(RSI, narrow);
             self.access(source, shape.width.bytes(), false)?;
             self.assembler.load(shape.width, R11, operand);
         }
-        if shape.stores {
+        if shape.destination {
             self.pointer_to_r8(RDI, narrow);
-            self.access(SegmentRegister::Es, shape.width.bytes(), true)?;
+            self.access(SegmentRegister::Es, shape.width.bytes(), !shape.compares)?;
         }
         self.make_room();
         // The pointers advance before the last instruction, which commits; marks put
         // them back until then.
         let mut restore = Restore::NONE;
-        if shape.stores && shape.loads {
+        if shape.source && shape.destination {
             self.assembler.mov(R8, RSI);
             self.assembler.mov(R10, RDI);
             restore = Restore::one(RSI.0, R8.0).and(RDI.0, R10.0);
@@ -80,13 +90,15 @@ impl Translator {
             self.advance_with(RSI, &shape, narrow, None);
             self.advance_with(RDI, &shape, narrow, None);
         } else {
-            let pointer = if shape.loads { RSI } else { RDI };
+            let pointer = if shape.source { RSI } else { RDI };
             self.assembler.mov(R10, pointer);
             restore = restore.and(pointer.0, R10.0);
             self.mark(restore);
             self.advance_with(pointer, &shape, narrow, Some(R8));
         }
-        match (shape.loads, shape.stores) {
+        match (shape.source, shape.destination) {
+            (true, true) if shape.compares => self.assembler.compare(shape.width, R11, operand),
+            (false, _) if shape.compares => self.assembler.compare(shape.width, RAX, operand),
             (true, true) => self.assembler.store(shape.width, operand, R11),
             (false, _) => self.assembler.store(shape.width, operand, RAX),
             (true, false) => match shape.width {
@@ -112,12 +124,15 @@ impl Translator {
         let scale = shape.width.bytes() as u8;
         match scratch {
             Some(scratch) => {
-                self.assembler.load(Width::Qword, scratch, Mem::base(R15, at::DIRECTION));
+                self.assembler
+                    .load(Width::Qword, scratch, Mem::base(R15, at::DIRECTION));
                 if narrow {
-                    self.assembler.lea32(scratch, Mem::indexed(pointer, scratch, scale, 0));
+                    self.assembler
+                        .lea32(scratch, Mem::indexed(pointer, scratch, scale, 0));
                     self.assembler.mov16(pointer, scratch);
                 } else {
-                    self.assembler.lea32(pointer, Mem::indexed(pointer, scratch, scale, 0));
+                    self.assembler
+                        .lea32(pointer, Mem::indexed(pointer, scratch, scale, 0));
                 }
             }
             None => {
@@ -125,8 +140,10 @@ impl Translator {
                 // R9 the address, R11 the value. The pointer itself takes the direction
                 // and adds its old value, which R8 or R10 has.
                 let old = if pointer == RSI { R8 } else { R10 };
-                self.assembler.load(Width::Qword, pointer, Mem::base(R15, at::DIRECTION));
-                self.assembler.lea32(pointer, Mem::indexed(old, pointer, scale, 0));
+                self.assembler
+                    .load(Width::Qword, pointer, Mem::base(R15, at::DIRECTION));
+                self.assembler
+                    .lea32(pointer, Mem::indexed(old, pointer, scale, 0));
                 if narrow {
                     self.keep_upper_half(pointer, old);
                 }
@@ -137,8 +154,10 @@ impl Translator {
     /// Gives `pointer` the upper half of `old`, without a scratch register or flags.
     fn keep_upper_half(&mut self, pointer: Host, old: Host) {
         // pointer.low is the result; store it aside in the context, rebuild, and load.
-        self.assembler.store(Width::Dword, Mem::base(R15, at::EXIT_VALUE), pointer);
+        self.assembler
+            .store(Width::Dword, Mem::base(R15, at::EXIT_VALUE), pointer);
         self.assembler.mov(pointer, old);
-        self.assembler.load16_keep(pointer, Mem::base(R15, at::EXIT_VALUE));
+        self.assembler
+            .load16_keep(pointer, Mem::base(R15, at::EXIT_VALUE));
     }
 }

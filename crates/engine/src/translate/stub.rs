@@ -1,7 +1,7 @@
 //! Code away from the main path: exits of misses, unlinked branches, and the
 //! islands that bring short branches to them.
 
-use super::{RESUME_AFTER, Translator};
+use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Patch, Width};
 use crate::block::{LinkPlace, Restore, SiteKind};
@@ -40,7 +40,9 @@ enum StubKind {
 impl Translator {
     /// Emits an island if the oldest waiting short branch would get out of reach.
     pub(super) fn make_room(&mut self) {
-        let Some((oldest, _)) = self.misses.first() else { return };
+        let Some((oldest, _)) = self.misses.first() else {
+            return;
+        };
         if self.assembler.position() + LONGEST_STEP > oldest.0 + ISLAND_REACH {
             let over = self.assembler.jmp_short();
             let resume = *self.marks.last().expect("an instruction has begun");
@@ -75,13 +77,28 @@ impl Translator {
         self.misses.push((branch, self.stubs.len() - 1));
     }
 
+    /// The target lies in this page, and so does its whole first instruction: what it
+    /// means depends on no other page's translation.
     fn stays_in_page(&self, target: u32) -> bool {
-        self.code_base.wrapping_add(target) >> 12 == self.linear_page
+        let linear = self.code_base.wrapping_add(target);
+        linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
     }
 
-    fn new_link(&mut self, kind: StubKind, target: u32, incoming: Vec<Patch>, place: SiteKind) -> usize {
+    fn new_link(
+        &mut self,
+        kind: StubKind,
+        target: u32,
+        incoming: Vec<Patch>,
+        place: SiteKind,
+    ) -> usize {
         let site = self.new_site(place, target, 0, 0);
-        self.stubs.push(Stub { kind, site, incoming, eip: target, esp: 0 });
+        self.stubs.push(Stub {
+            kind,
+            site,
+            incoming,
+            eip: target,
+            esp: 0,
+        });
         self.stubs.len() - 1
     }
 
@@ -95,26 +112,57 @@ impl Translator {
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in R12.
     pub(super) fn link_branch(&mut self, branch: Patch, target: u32) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {
-            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Continue);
+            self.new_link(
+                StubKind::DirectLink,
+                target,
+                vec![branch],
+                SiteKind::Continue,
+            );
         } else if self.stays_in_page(target) {
-            let place = LinkPlace::Direct { distance: branch.0 as u32, stub: 0 };
-            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Link(place));
+            let place = LinkPlace::Direct {
+                distance: branch.0 as u32,
+                stub: 0,
+            };
+            self.new_link(
+                StubKind::DirectLink,
+                target,
+                vec![branch],
+                SiteKind::Link(place),
+            );
         } else if let Some(slot) = self.take_slot() {
             let place = LinkPlace::Slot { slot, stub: 0 };
-            self.new_link(StubKind::SlotJump, target, vec![branch], SiteKind::Link(place));
+            self.new_link(
+                StubKind::SlotJump,
+                target,
+                vec![branch],
+                SiteKind::Link(place),
+            );
         } else {
-            self.new_link(StubKind::DirectLink, target, vec![branch], SiteKind::Continue);
+            self.new_link(
+                StubKind::DirectLink,
+                target,
+                vec![branch],
+                SiteKind::Continue,
+            );
         }
     }
 
     /// Jumps to `target`; ESP is wholly in R12.
     pub(super) fn link_jump(&mut self, target: u32) {
         let single = self.mode.flags.contains(ModeFlags::SINGLE);
-        if !single && !self.stays_in_page(target) && let Some(slot) = self.take_slot() {
+        if !single
+            && !self.stays_in_page(target)
+            && let Some(slot) = self.take_slot()
+        {
             self.mark_as(target, 0, Restore::NONE);
             let stub_address = self.slot_jump(slot);
             let place = LinkPlace::Slot { slot, stub: 0 };
-            self.new_link(StubKind::SlotLink, target, vec![stub_address], SiteKind::Link(place));
+            self.new_link(
+                StubKind::SlotLink,
+                target,
+                vec![stub_address],
+                SiteKind::Link(place),
+            );
             return;
         }
         self.mark_as(target, 0, Restore::NONE);
@@ -125,7 +173,11 @@ impl Translator {
     /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
     fn slot_jump(&mut self, slot: u32) -> Patch {
         let stub_address = self.assembler.lea_rip(R9);
-        self.assembler.load(Width::Qword, R8, Mem::base(R13, SLOTS_OFFSET + slot as i32 * 8));
+        self.assembler.load(
+            Width::Qword,
+            R8,
+            Mem::base(R13, SLOTS_OFFSET + slot as i32 * 8),
+        );
         self.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
         self.assembler.jmp_register(R8);
         stub_address
@@ -135,7 +187,13 @@ impl Translator {
     /// instruction.
     pub(super) fn fault_branch(&mut self, branch: Patch, site: usize) {
         let (eip, esp) = (self.eip, self.esp_at_start);
-        self.stubs.push(Stub { kind: StubKind::DirectLink, site, incoming: vec![branch], eip, esp });
+        self.stubs.push(Stub {
+            kind: StubKind::DirectLink,
+            site,
+            incoming: vec![branch],
+            eip,
+            esp,
+        });
     }
 
     /// Emits what is left: the last island and all stubs.
@@ -143,14 +201,18 @@ impl Translator {
         self.emit_island();
         for mut stub in std::mem::take(&mut self.stubs) {
             let entry = self.assembler.position();
-            let restore =
-                if matches!(stub.kind, StubKind::Miss) { Restore::one(RCX.0, R10.0) } else { Restore::NONE };
+            let restore = if matches!(stub.kind, StubKind::Miss) {
+                Restore::one(RCX.0, R10.0)
+            } else {
+                Restore::NONE
+            };
             self.mark_as(stub.eip, stub.esp, restore);
             for patch in &stub.incoming {
                 self.assembler.patch_rel32(*patch, entry);
             }
             if stub.kind == StubKind::SlotJump {
-                let SiteKind::Link(LinkPlace::Slot { slot, .. }) = self.sites[stub.site].kind else {
+                let SiteKind::Link(LinkPlace::Slot { slot, .. }) = self.sites[stub.site].kind
+                else {
                     unreachable!("a slot jump has a slot");
                 };
                 let stub_address = self.slot_jump(slot);
@@ -161,13 +223,16 @@ impl Translator {
             let position = self.assembler.position() as u32;
             if let SiteKind::Link(place) = &mut self.sites[stub.site].kind {
                 match place {
-                    LinkPlace::Direct { stub, .. } | LinkPlace::Slot { stub, .. } => *stub = position,
+                    LinkPlace::Direct { stub, .. } | LinkPlace::Slot { stub, .. } => {
+                        *stub = position
+                    }
                 }
             }
             if stub.kind == StubKind::Miss {
                 self.assembler.mov(RCX, R10);
                 self.mark_as(stub.eip, stub.esp, Restore::NONE);
-                self.assembler.store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+                self.assembler
+                    .store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
             }
             self.emit_exit(stub.site);
         }

@@ -1,0 +1,81 @@
+//! The last x87 instruction's address, operand and opcode (SDM volume 1, 8.1.8).
+//!
+//! The host's own registers for these hold host addresses, and some processors keep
+//! them only while an exception is pending. So each x87 instruction that counts leaves
+//! a note in the context, behind the instruction: one that faults is not noted. An
+//! interruption exactly between the two loses the note, not the result.
+
+use super::Translator;
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
+use crate::context::{X87_FRESH, at};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+/// Control instructions leave the pointers alone.
+fn is_control(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Fnclex | Fclex | Fldcw | Fnstcw | Fstcw | Fnstsw | Fstsw | Wait
+    )
+}
+
+fn segment_number(register: Register) -> u32 {
+    match register {
+        Register::ES => 0,
+        Register::CS => 1,
+        Register::SS => 2,
+        Register::FS => 4,
+        Register::GS => 5,
+        _ => 3,
+    }
+}
+
+impl Translator {
+    /// Notes the x87 instruction just copied.
+    pub(super) fn note_x87(&mut self, instruction: &Instruction) {
+        let Some(opcode) = self.x87_opcode() else {
+            return;
+        };
+        if is_control(instruction.mnemonic()) {
+            return;
+        }
+        self.mark_as(self.next_eip, self.esp, crate::block::Restore::NONE);
+        if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
+            self.assembler
+                .store_imm(Width::Dword, Mem::base(R15, at::X87_INSTRUCTION), 0);
+            self.assembler
+                .store_imm(Width::Qword, Mem::base(R15, at::X87_OPERAND), 0);
+            self.assembler
+                .store_imm(Width::Dword, Mem::base(R15, at::X87_OPCODE), 0);
+            return;
+        }
+        let has_memory =
+            (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
+        let mut note = u32::from(opcode) | X87_FRESH;
+        if has_memory {
+            note |= (segment_number(instruction.memory_segment()) + 1) << 16;
+            self.assembler
+                .store(Width::Qword, Mem::base(R15, at::X87_OPERAND), R8);
+        }
+        self.assembler.store_imm(
+            Width::Dword,
+            Mem::base(R15, at::X87_INSTRUCTION),
+            self.eip as i32,
+        );
+        self.assembler
+            .store_imm(Width::Dword, Mem::base(R15, at::X87_OPCODE), note as i32);
+    }
+
+    /// The 11-bit opcode of the current instruction, if it is an x87 one.
+    fn x87_opcode(&self) -> Option<u16> {
+        const PREFIXES: [u8; 11] = [
+            0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
+        ];
+        let start = self.raw.iter().position(|byte| !PREFIXES.contains(byte))?;
+        let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];
+        (0xd8..=0xdf)
+            .contains(&first)
+            .then(|| u16::from(first & 7) << 8 | u16::from(second))
+    }
+}

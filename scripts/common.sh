@@ -1,0 +1,33 @@
+# Shared by the scripts of this folder: `. "$(dirname "$0")/common.sh"`.
+# shellcheck shell=sh
+
+name=$(basename "$0")
+repo=$(cd "$(dirname "$0")/.." && pwd)
+guests=${TOLLGATE_GUESTS:-$repo/target/guests}
+
+say() { printf '%s: %s\n' "$name" "$*"; }
+die() { printf '%s: error: %s\n' "$name" "$*" >&2; exit 1; }
+# A wrong command line is exit code 2, as with tollgate itself.
+usage_error() { printf '%s: error: %s (see --help)\n' "$name" "$*" >&2; exit 2; }
+
+# The comment block at the head of a script, without its #!, is its --help.
+help() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; exit 0; }
+
+# need TOOL PACKAGE: stop with the package's name if the tool is missing.
+need() {
+    command -v "$1" >/dev/null 2>&1 ||
+        die "'$1' is missing; install the Debian package $2 (scripts/install-dependencies does it)"
+}
+
+# Rust as rustup installs it is on PATH only in login shells.
+if [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; then
+    PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+fi
+tollgate=${CARGO_TARGET_DIR:-$repo/target}/release/tollgate
+
+build_tollgate() {
+    need cargo cargo-web
+    say "building (release)"
+    (cd "$repo" && cargo build --release --quiet) || die "the build failed"
+    [ -x "$tollgate" ] || die "the build left no $tollgate"
+}
