@@ -11,6 +11,7 @@ use iced_x86::{Encoder, Instruction};
 pub struct Host(pub u8);
 
 /// Names of the host registers.
+#[allow(missing_docs, reason = "each name is the manual's")]
 pub mod host {
     use super::Host;
     pub const RAX: Host = Host(0);

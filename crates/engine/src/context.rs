@@ -237,7 +237,8 @@ impl Context {
 
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
     pub fn gather_flags(&mut self) {
-        let mut flags = self.cpu.flags & !(Flags::ARITHMETIC | Flags::DF).bits();
+        // RF holds for one instruction only; guest code has run.
+        let mut flags = self.cpu.flags & !(Flags::ARITHMETIC | Flags::DF | Flags::RF).bits();
         flags |= u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
         if self.arithmetic & 1 != 0 {
             flags |= Flags::OF.bits();

@@ -89,6 +89,7 @@ pub struct Engine {
     counts: EngineCounts,
     slots: Vec<u32>,
     generation: u64,
+    mode_epoch: u64,
 }
 
 impl Engine {
@@ -112,6 +113,7 @@ impl Engine {
             counts: EngineCounts::default(),
             slots: Vec::new(),
             generation: 0,
+            mode_epoch: 0,
         })
     }
 
@@ -140,11 +142,17 @@ impl Engine {
         self.links.base()
     }
 
+    /// Changes whenever mode numbers have been given out anew: old ones are void.
+    pub fn mode_epoch(&self) -> u64 {
+        self.mode_epoch
+    }
+
     /// The number of a mode.
     pub fn intern(&mut self, mode: Mode, memory: &mut GuestMemory) -> ModeId {
         if self.modes.len() >= MAX_MODES {
             self.flush(memory);
             self.modes = Modes::default();
+            self.mode_epoch += 1;
         }
         self.modes.intern(mode)
     }

@@ -128,9 +128,8 @@ pub fn exit_address() -> u64 {
 pub fn rewind(pc: u64) -> Option<u64> {
     let first = tollgate_enter_test as *const () as u64;
     let end = tollgate_enter_end as *const () as u64;
-    (first..end)
-        .contains(&pc)
-        .then(|| tollgate_abort as *const () as u64)
+    let abort = tollgate_abort as *const () as u64;
+    (first..end).contains(&pc).then_some(abort)
 }
 
 /// Runs guest code at `target` until it exits; the context then holds the registers.

@@ -30,7 +30,7 @@ pub struct Dependence {
     pub large: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 enum Entry {
     Hash(u32),
     Slot(u32),
@@ -120,7 +120,14 @@ impl LinkTables {
             self.local.push(entry);
         }
         for page in [dependence.page, dependence.last_page] {
-            self.by_page.entry(page).or_default().push(entry);
+            let list = self.by_page.entry(page).or_default();
+            if list.len() >= 32 && list.len().is_power_of_two() {
+                // Entries come back after each address-space switch: keep each once.
+                list.sort_unstable();
+                list.dedup();
+                list.retain(|entry| self.filled.contains_key(entry));
+            }
+            list.push(entry);
             if dependence.large {
                 self.large_regions[(page >> 16) as usize & 15] |= 1 << (page >> 10 & 63);
             }

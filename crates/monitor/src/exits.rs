@@ -240,7 +240,9 @@ impl<P: Platform> Vcpu<P> {
         self.mode_changed |= changes_mode;
         if touched_device {
             self.arm_timer();
+            self.follow_a20();
         }
+        self.clock_changed |= kind == ExitKind::Msr;
         match result {
             Ok(Outcome::Next) => {
                 self.completed()?;

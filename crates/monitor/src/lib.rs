@@ -10,6 +10,7 @@ pub mod guest_view;
 mod host_timer;
 mod near;
 mod raw;
+mod single_step;
 mod slow_path;
 pub mod state_dump;
 mod surroundings;

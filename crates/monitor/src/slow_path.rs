@@ -175,11 +175,7 @@ impl<P: Platform> Vcpu<P> {
     /// operand has been read, so it cannot be put off.
     fn run_bounced(&mut self) -> Result<Option<Exception>, VcpuStop> {
         let mode = self.engine.mode(self.mode).bounce();
-        let mode = self.engine.intern(mode, &mut self.view.memory);
-        // Interning may have emptied the engine; the current mode comes back at once.
-        if mode.0 == 0 {
-            self.mode_changed = true;
-        }
+        let mode = self.intern_temporary(mode);
         let eip = self.context.cpu.rip;
         let Some(block) = self.find_block(mode)? else {
             return Ok(None);

@@ -117,10 +117,14 @@ pub struct Vcpu<P: Platform> {
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
+    /// The offset of the time-stamp counter must be formed anew.
+    pub(crate) clock_changed: bool,
     /// The instruction run alone has completed.
     instruction_completed: bool,
     /// EFLAGS.TF was set when the instruction in work began.
     trap_armed: bool,
+    /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
+    pub(crate) boundaries: u64,
     armed: Option<GuestTime>,
     timer: Option<HostTimer>,
     kick: Kick,
@@ -168,8 +172,10 @@ impl<P: Platform> Vcpu<P> {
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
+            clock_changed: true,
             instruction_completed: false,
             trap_armed: false,
+            boundaries: 0,
             armed: None,
             timer: None,
             kick: Kick {
@@ -211,6 +217,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// Guest time was stopped or started: offsets must be formed anew.
     pub fn clock_changed(&mut self) {
+        self.clock_changed = true;
         self.mode_changed = true;
     }
 
@@ -341,6 +348,19 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
+    /// The machine's A20 gate may have moved: physical addresses then mean something else.
+    pub(crate) fn follow_a20(&mut self) {
+        let mask = if self.platform.a20_enabled() {
+            u64::MAX
+        } else {
+            !(1 << 20)
+        };
+        if self.context.cpu.a20_mask != mask {
+            self.context.cpu.a20_mask = mask;
+            self.changes.push(TranslationChange::Everything);
+        }
+    }
+
     /// Delivers what is due at this boundary. True: look again.
     fn next_event(&mut self) -> Result<bool, VcpuStop> {
         if self.platform.take_nmi() {
@@ -368,7 +388,11 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
-    fn deliver_event(&mut self, vector: u8, source: EventSource) -> Result<(), VcpuStop> {
+    pub(crate) fn deliver_event(
+        &mut self,
+        vector: u8,
+        source: EventSource,
+    ) -> Result<(), VcpuStop> {
         self.resume = None;
         self.link = PendingLink::None;
         self.mode_changed = true;
@@ -387,6 +411,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// Delivers an exception of the instruction at the current RIP.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
+        self.boundaries = self.boundaries.wrapping_add(1);
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
         self.counts.count(if page_fault {
             ExitKind::GuestPageFault
@@ -397,7 +422,6 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         self.mode_changed = true;
         self.context.cpu.shadow_rip = u64::MAX;
-        let before = self.context.cpu.clone();
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
         match result {
@@ -408,7 +432,7 @@ impl<P: Platform> Vcpu<P> {
             Err(Shutdown::TripleFault) => {
                 self.context.cpu.activity = Activity::Shutdown;
                 let mut text = format!("first exception: {exception:?}\n");
-                text += &crate::state_dump::dump(&before);
+                text += &self.dump();
                 Err(VcpuStop::TripleFault(text))
             }
             Err(Shutdown::NotImplemented(what)) => Err(self.not_implemented(what)),
@@ -491,7 +515,7 @@ impl<P: Platform> Vcpu<P> {
         self.resume = None;
         self.link = PendingLink::None;
         let mode = self.engine.mode(self.mode).single();
-        let mode = self.engine.intern(mode, &mut self.view.memory);
+        let mode = self.intern_temporary(mode);
         let Some(block) = self.find_block(mode)? else {
             return Ok(());
         };
@@ -509,17 +533,35 @@ impl<P: Platform> Vcpu<P> {
         Ok(())
     }
 
+    /// Notes whether the trap flag strikes after the instruction at hand.
+    pub(crate) fn arm_trap(&mut self) {
+        self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
+    }
+
     pub(crate) fn update_mode(&mut self) {
         self.mode_changed = false;
         let mode = Mode::of(&self.context.cpu);
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.tlb.table(view_of(privilege));
-        self.context.time_stamp_offset = self
-            .platform
-            .time_stamp()
-            .wrapping_sub(host_time_stamp())
-            .wrapping_add(self.context.cpu.tsc_offset);
+        if self.clock_changed {
+            self.clock_changed = false;
+            self.context.time_stamp_offset = self
+                .platform
+                .time_stamp()
+                .wrapping_sub(host_time_stamp())
+                .wrapping_add(self.context.cpu.tsc_offset);
+        }
+    }
+
+    /// The number of a mode beside the current one, which stays valid or is formed anew.
+    pub(crate) fn intern_temporary(&mut self, mode: Mode) -> ModeId {
+        let epoch = self.engine.mode_epoch();
+        let id = self.engine.intern(mode, &mut self.view.memory);
+        if epoch != self.engine.mode_epoch() {
+            self.mode_changed = true;
+        }
+        id
     }
 
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
@@ -614,7 +656,12 @@ impl<P: Platform> Vcpu<P> {
     }
 
     /// Enters guest code and handles the exit.
-    fn enter_at(&mut self, target: *const u8, block: BlockId, esp: i32) -> Result<(), VcpuStop> {
+    pub(crate) fn enter_at(
+        &mut self,
+        target: *const u8,
+        block: BlockId,
+        esp: i32,
+    ) -> Result<(), VcpuStop> {
         self.enter_raw(target, block, esp);
         self.handle_exit()
     }
@@ -652,6 +699,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// An instruction has completed: the trap flag, if it was set before, strikes.
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
+        self.boundaries = self.boundaries.wrapping_add(1);
         self.instruction_completed = true;
         if !self.trap_armed {
             return Ok(());
