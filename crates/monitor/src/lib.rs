@@ -4,10 +4,14 @@
 //! `slow_path.rs` runs single instructions out of line, `guest_view.rs` and
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
+mod code;
+mod events;
 mod exits;
 mod fetch;
 pub mod guest_view;
+mod host;
 mod host_timer;
+pub mod kick;
 mod near;
 mod raw;
 mod single_step;
@@ -16,4 +20,5 @@ pub mod state_dump;
 mod surroundings;
 pub mod vcpu;
 
-pub use vcpu::{Kick, Vcpu, VcpuStop};
+pub use kick::Kick;
+pub use vcpu::{Vcpu, VcpuStop};

@@ -2,18 +2,16 @@
 
 use crate::fetch::FetchCache;
 use crate::guest_view::{GuestView, view_of};
+use crate::host;
 use crate::host_timer::HostTimer;
+use crate::kick::Kick;
 use crate::surroundings::Surroundings;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use tollgate_emulate::interrupt::{
-    DeliveryError, EventSource, Shutdown, deliver, deliver_exception,
-};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
-use tollgate_engine::engine::{EngineCounts, LookUp};
+use tollgate_engine::engine::EngineCounts;
 use tollgate_engine::mode::{Mode, ModeId};
 use tollgate_engine::signals::{self, CodeRange};
 use tollgate_engine::{Context, Engine};
@@ -22,8 +20,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
 use tollgate_shadow::SoftwareTlb;
 use tollgate_x86::paging::Privilege;
-use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Exception, Flags, Gpr};
+use tollgate_x86::{CpuState, Flags, Gpr};
 
 /// Why [`Vcpu::run`] returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,46 +58,6 @@ pub(crate) enum PendingLink {
     Indirect,
 }
 
-/// Lets other threads make a vCPU leave guest code.
-#[derive(Clone)]
-pub struct Kick {
-    target: Arc<Mutex<Option<KickTarget>>>,
-}
-
-#[derive(Clone, Copy)]
-struct KickTarget {
-    process: libc::pid_t,
-    thread: libc::pid_t,
-    pending: *const AtomicU32,
-}
-
-// SAFETY: the pointer is used only under the mutex and only while the vCPU that owns
-// the atomic is alive: the vCPU clears the target before it goes away.
-unsafe impl Send for KickTarget {}
-
-impl Kick {
-    /// Makes the vCPU look for work at its next instruction boundary.
-    pub fn kick(&self) {
-        let guard = self
-            .target
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(target) = *guard {
-            // SAFETY: the target is cleared under this mutex before the atomic dies.
-            unsafe { (*target.pending).store(1, Ordering::SeqCst) };
-            // SAFETY: plain system call; a thread that is gone yields ESRCH.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_tgkill,
-                    target.process,
-                    target.thread,
-                    signals::kick_signal(),
-                )
-            };
-        }
-    }
-}
-
 /// One virtual processor with its memory and the machine around it.
 pub struct Vcpu<P: Platform> {
     pub(crate) context: Box<Context>,
@@ -120,9 +77,9 @@ pub struct Vcpu<P: Platform> {
     /// The offset of the time-stamp counter must be formed anew.
     pub(crate) clock_changed: bool,
     /// The instruction run alone has completed.
-    instruction_completed: bool,
+    pub(crate) instruction_completed: bool,
     /// EFLAGS.TF was set when the instruction in work began.
-    trap_armed: bool,
+    pub(crate) trap_armed: bool,
     /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
     pub(crate) boundaries: u64,
     armed: Option<GuestTime>,
@@ -178,9 +135,7 @@ impl<P: Platform> Vcpu<P> {
             boundaries: 0,
             armed: None,
             timer: None,
-            kick: Kick {
-                target: Arc::default(),
-            },
+            kick: Kick::default(),
             _range: range,
         })
     }
@@ -249,27 +204,12 @@ impl<P: Platform> Vcpu<P> {
     pub fn run(&mut self) -> VcpuStop {
         let context: *mut Context = &mut *self.context;
         self.timer = HostTimer::new(context).ok();
-        // SAFETY: neither call has preconditions.
-        let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
-        let pending: *const AtomicU32 = self.pending();
-        *self
-            .kick
-            .target
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(KickTarget {
-            process,
-            thread,
-            pending,
-        });
+        self.kick.arm(&self.context.pending);
         self.pending().store(1, Ordering::SeqCst);
         let stop = self.run_until_stop();
         self.timer = None;
         self.armed = None;
-        *self
-            .kick
-            .target
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        self.kick.disarm();
         stop
     }
 
@@ -361,124 +301,6 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
-    /// Delivers what is due at this boundary. True: look again.
-    fn next_event(&mut self) -> Result<bool, VcpuStop> {
-        if self.platform.take_nmi() {
-            self.deliver_event(2, EventSource::External)?;
-            return Ok(true);
-        }
-        let flags = self.context.cpu.flags();
-        if flags.contains(Flags::IF)
-            && self.context.cpu.shadow_rip != self.context.cpu.rip
-            && self.platform.interrupt_pending()
-        {
-            if let Some(vector) = self.platform.acknowledge_interrupt() {
-                self.counts.count(ExitKind::InterruptDelivered);
-                self.deliver_event(vector, EventSource::External)?;
-            }
-            return Ok(true);
-        }
-        match self.context.cpu.activity {
-            Activity::Running => Ok(false),
-            Activity::Halted => {
-                self.wait();
-                Ok(true)
-            }
-            Activity::Shutdown => Err(VcpuStop::TripleFault(self.dump())),
-        }
-    }
-
-    pub(crate) fn deliver_event(
-        &mut self,
-        vector: u8,
-        source: EventSource,
-    ) -> Result<(), VcpuStop> {
-        self.resume = None;
-        self.link = PendingLink::None;
-        self.mode_changed = true;
-        self.context.cpu.shadow_rip = u64::MAX;
-        let rip = self.context.cpu.rip;
-        let (state, mut surroundings) = self.parts();
-        let result = deliver(state, &mut surroundings, vector, source, None, rip);
-        match result {
-            Ok(()) => {}
-            Err(DeliveryError::Exception(exception)) => self.raise(exception)?,
-            Err(DeliveryError::NotImplemented(what)) => return Err(self.not_implemented(what)),
-        }
-        self.context.scatter_flags();
-        Ok(())
-    }
-
-    /// Delivers an exception of the instruction at the current RIP.
-    pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
-        self.boundaries = self.boundaries.wrapping_add(1);
-        let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
-        self.counts.count(if page_fault {
-            ExitKind::GuestPageFault
-        } else {
-            ExitKind::GuestException
-        });
-        self.resume = None;
-        self.link = PendingLink::None;
-        self.mode_changed = true;
-        self.context.cpu.shadow_rip = u64::MAX;
-        let (state, mut surroundings) = self.parts();
-        let result = deliver_exception(state, &mut surroundings, exception);
-        match result {
-            Ok(()) => {
-                self.context.scatter_flags();
-                Ok(())
-            }
-            Err(Shutdown::TripleFault) => {
-                self.context.cpu.activity = Activity::Shutdown;
-                let mut text = format!("first exception: {exception:?}\n");
-                text += &self.dump();
-                Err(VcpuStop::TripleFault(text))
-            }
-            Err(Shutdown::NotImplemented(what)) => Err(self.not_implemented(what)),
-        }
-    }
-
-    pub(crate) fn not_implemented(&self, what: &str) -> VcpuStop {
-        let cpu = &self.context.cpu;
-        VcpuStop::NotImplemented(format!(
-            "the guest needs {what}, which this version does not implement (at {:#06x}:{:#010x})",
-            cpu.cs().selector.0,
-            cpu.rip
-        ))
-    }
-
-    /// The registers as text.
-    pub fn dump(&self) -> String {
-        crate::state_dump::dump(&self.context.cpu)
-    }
-
-    /// HLT: sleeps until something may have happened.
-    fn wait(&mut self) {
-        let timeout = self
-            .platform
-            .next_deadline()
-            .map(|deadline| deadline.since(self.platform.now()));
-        let timeout = timeout.unwrap_or(1_000_000_000).clamp(1, 1_000_000_000);
-        let time = libc::timespec {
-            tv_sec: (timeout / 1_000_000_000) as i64,
-            tv_nsec: (timeout % 1_000_000_000) as i64,
-        };
-        // A kick sets `pending` before its signal arrives, so the futex's own comparison
-        // closes the gap between looking and sleeping.
-        // SAFETY: the word lives in our context and the timeout is initialised.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.pending().as_ptr(),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                0,
-                &time,
-            )
-        };
-        self.pending().store(1, Ordering::SeqCst);
-    }
-
     /// Runs guest code once and handles the exit.
     fn step(&mut self) -> Result<(), VcpuStop> {
         if self.mode_changed {
@@ -549,7 +371,7 @@ impl<P: Platform> Vcpu<P> {
             self.context.time_stamp_offset = self
                 .platform
                 .time_stamp()
-                .wrapping_sub(host_time_stamp())
+                .wrapping_sub(host::time_stamp())
                 .wrapping_add(self.context.cpu.tsc_offset);
         }
     }
@@ -562,97 +384,6 @@ impl<P: Platform> Vcpu<P> {
             self.mode_changed = true;
         }
         id
-    }
-
-    /// The block at CS:EIP, translated if need be. `None`: an exception was raised
-    /// instead.
-    pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
-        let eip = self.context.cpu.rip as u32;
-        let place = match self
-            .fetch
-            .place(&mut self.view, &self.context.cpu, eip, false)
-        {
-            Ok(place) => place,
-            Err(exception) => return self.raise(exception).map(|()| None),
-        };
-        let near_end = place.physical % 4096 > 4096 - 16;
-        let mut found = self.engine.find(&place, mode);
-        let mut place = place;
-        if found.is_none() && near_end {
-            if let Ok(with_next) = self
-                .fetch
-                .place(&mut self.view, &self.context.cpu, eip, true)
-            {
-                place = with_next;
-            }
-            found = self.engine.find(&place, mode);
-        }
-        let block = match found {
-            Some(block) => block,
-            None => match self.translate(&place, mode) {
-                LookUp::Block(block) => block,
-                LookUp::NeedsNextPage => {
-                    let result = self
-                        .fetch
-                        .place(&mut self.view, &self.context.cpu, eip, true);
-                    return match result {
-                        Err(exception) => self.raise(exception).map(|()| None),
-                        Ok(_) => Ok(None),
-                    };
-                }
-            },
-        };
-        self.make_link(block, place.linear);
-        Ok(Some(block))
-    }
-
-    fn translate(&mut self, place: &tollgate_engine::engine::Place, mode: ModeId) -> LookUp {
-        let pages = [Some(place.physical >> 12), place.next_page];
-        let had_code =
-            pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
-        let result = self.engine.translate(place, mode, &mut self.view.memory);
-        for (page, had_code) in pages.into_iter().zip(had_code) {
-            let Some(page) = page else { continue };
-            if !had_code
-                && self.view.memory.code().page_has_code(page)
-                && let Some(host) = self.view.memory.ram().host_page(page)
-            {
-                self.view.tlb.protect_host_page(host as u64);
-            }
-        }
-        result
-    }
-
-    /// Makes the link that the last exit asked for, now that its target is known.
-    fn make_link(&mut self, block: BlockId, linear: u32) {
-        let link = std::mem::replace(&mut self.link, PendingLink::None);
-        if matches!(link, PendingLink::None) {
-            return;
-        }
-        let straddles = self
-            .engine
-            .block(block)
-            .is_some_and(|b| b.key.second_page != u64::MAX);
-        let Some(dependence) =
-            self.fetch
-                .dependence(&mut self.view, &self.context.cpu, linear, straddles)
-        else {
-            return;
-        };
-        match link {
-            PendingLink::None => {}
-            PendingLink::Indirect => self.engine.link_indirect(block, dependence),
-            PendingLink::From {
-                block: from,
-                site,
-                generation,
-            } => {
-                if generation == self.engine.generation() {
-                    self.engine.link_direct(from, site, block);
-                    self.engine.link_slot(from, site, block, dependence);
-                }
-            }
-        }
     }
 
     /// Enters guest code and handles the exit.
@@ -696,28 +427,11 @@ impl<P: Platform> Vcpu<P> {
             packed => self.site_exit(packed),
         }
     }
-
-    /// An instruction has completed: the trap flag, if it was set before, strikes.
-    pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
-        self.boundaries = self.boundaries.wrapping_add(1);
-        self.instruction_completed = true;
-        if !self.trap_armed {
-            return Ok(());
-        }
-        self.trap_armed = false;
-        // DR6.BS (SDM volume 3, 17.2.3).
-        self.context.cpu.dr[6] |= 1 << 14;
-        self.raise(Exception::new(tollgate_x86::Vector::Debug))
-    }
 }
 
 impl<P: Platform> Drop for Vcpu<P> {
     fn drop(&mut self) {
-        *self
-            .kick
-            .target
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        self.kick.disarm();
     }
 }
 
@@ -729,9 +443,4 @@ pub(crate) fn adjust_stack_pointer(esp: u64, by: i32, narrow: bool) -> u64 {
     } else {
         moved
     }
-}
-
-fn host_time_stamp() -> u64 {
-    // SAFETY: RDTSC has no preconditions in user mode on Linux.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }

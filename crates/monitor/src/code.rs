@@ -1,0 +1,100 @@
+//! From CS:EIP to a block: fetch, find or translate, and link.
+
+use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use tollgate_engine::block::BlockId;
+use tollgate_engine::engine::{LookUp, Place};
+use tollgate_engine::mode::ModeId;
+use tollgate_platform::Platform;
+
+impl<P: Platform> Vcpu<P> {
+    /// The block at CS:EIP, translated if need be. `None`: an exception was raised
+    /// instead.
+    pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
+        let eip = self.context.cpu.rip as u32;
+        let place = match self
+            .fetch
+            .place(&mut self.view, &self.context.cpu, eip, false)
+        {
+            Ok(place) => place,
+            Err(exception) => return self.raise(exception).map(|()| None),
+        };
+        let near_end = place.physical % 4096 > 4096 - 16;
+        let mut found = self.engine.find(&place, mode);
+        let mut place = place;
+        if found.is_none() && near_end {
+            if let Ok(with_next) = self
+                .fetch
+                .place(&mut self.view, &self.context.cpu, eip, true)
+            {
+                place = with_next;
+            }
+            found = self.engine.find(&place, mode);
+        }
+        let block = match found {
+            Some(block) => block,
+            None => match self.translate(&place, mode) {
+                LookUp::Block(block) => block,
+                LookUp::NeedsNextPage => {
+                    let result = self
+                        .fetch
+                        .place(&mut self.view, &self.context.cpu, eip, true);
+                    return match result {
+                        Err(exception) => self.raise(exception).map(|()| None),
+                        Ok(_) => Ok(None),
+                    };
+                }
+            },
+        };
+        self.make_link(block, place.linear);
+        Ok(Some(block))
+    }
+
+    fn translate(&mut self, place: &Place, mode: ModeId) -> LookUp {
+        let pages = [Some(place.physical >> 12), place.next_page];
+        let had_code =
+            pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
+        let result = self.engine.translate(place, mode, &mut self.view.memory);
+        for (page, had_code) in pages.into_iter().zip(had_code) {
+            let Some(page) = page else { continue };
+            if !had_code
+                && self.view.memory.code().page_has_code(page)
+                && let Some(host) = self.view.memory.ram().host_page(page)
+            {
+                self.view.tlb.protect_host_page(host as u64);
+            }
+        }
+        result
+    }
+
+    /// Makes the link that the last exit asked for, now that its target is known.
+    fn make_link(&mut self, block: BlockId, linear: u32) {
+        let link = std::mem::replace(&mut self.link, PendingLink::None);
+        if matches!(link, PendingLink::None) {
+            return;
+        }
+        let straddles = self
+            .engine
+            .block(block)
+            .is_some_and(|b| b.key.second_page != u64::MAX);
+        let Some(dependence) =
+            self.fetch
+                .dependence(&mut self.view, &self.context.cpu, linear, straddles)
+        else {
+            return;
+        };
+        match link {
+            PendingLink::None => {}
+            PendingLink::Indirect => self.engine.link_indirect(block, dependence),
+            PendingLink::From {
+                block: from,
+                site,
+                generation,
+            } => {
+                if generation == self.engine.generation() {
+                    self.engine.link_direct(from, site, block);
+                    self.engine.link_slot(from, site, block, dependence);
+                }
+            }
+        }
+    }
+}

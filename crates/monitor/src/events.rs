@@ -1,0 +1,131 @@
+//! What is due at an instruction boundary: interrupts, exceptions, HLT, the trap flag.
+
+use crate::host;
+use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use std::sync::atomic::Ordering;
+use tollgate_emulate::interrupt::{
+    DeliveryError, EventSource, Shutdown, deliver, deliver_exception,
+};
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::state::Activity;
+use tollgate_x86::{Exception, Flags};
+
+/// Longest sleep of a halted processor without a deadline, in nanoseconds.
+const LONGEST_SLEEP: u64 = 1_000_000_000;
+
+impl<P: Platform> Vcpu<P> {
+    /// Delivers what is due at this boundary. True: look again.
+    pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
+        if self.platform.take_nmi() {
+            self.deliver_event(2, EventSource::External)?;
+            return Ok(true);
+        }
+        let flags = self.context.cpu.flags();
+        if flags.contains(Flags::IF)
+            && self.context.cpu.shadow_rip != self.context.cpu.rip
+            && self.platform.interrupt_pending()
+        {
+            if let Some(vector) = self.platform.acknowledge_interrupt() {
+                self.counts.count(ExitKind::InterruptDelivered);
+                self.deliver_event(vector, EventSource::External)?;
+            }
+            return Ok(true);
+        }
+        match self.context.cpu.activity {
+            Activity::Running => Ok(false),
+            Activity::Halted => {
+                self.wait();
+                Ok(true)
+            }
+            Activity::Shutdown => Err(VcpuStop::TripleFault(self.dump())),
+        }
+    }
+
+    pub(crate) fn deliver_event(
+        &mut self,
+        vector: u8,
+        source: EventSource,
+    ) -> Result<(), VcpuStop> {
+        self.resume = None;
+        self.link = PendingLink::None;
+        self.mode_changed = true;
+        self.context.cpu.shadow_rip = u64::MAX;
+        let rip = self.context.cpu.rip;
+        let (state, mut surroundings) = self.parts();
+        let result = deliver(state, &mut surroundings, vector, source, None, rip);
+        match result {
+            Ok(()) => {}
+            Err(DeliveryError::Exception(exception)) => self.raise(exception)?,
+            Err(DeliveryError::NotImplemented(what)) => return Err(self.not_implemented(what)),
+        }
+        self.context.scatter_flags();
+        Ok(())
+    }
+
+    /// Delivers an exception of the instruction at the current RIP.
+    pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
+        self.boundaries = self.boundaries.wrapping_add(1);
+        let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
+        self.counts.count(if page_fault {
+            ExitKind::GuestPageFault
+        } else {
+            ExitKind::GuestException
+        });
+        self.resume = None;
+        self.link = PendingLink::None;
+        self.mode_changed = true;
+        self.context.cpu.shadow_rip = u64::MAX;
+        let (state, mut surroundings) = self.parts();
+        let result = deliver_exception(state, &mut surroundings, exception);
+        match result {
+            Ok(()) => {
+                self.context.scatter_flags();
+                Ok(())
+            }
+            Err(Shutdown::TripleFault) => {
+                self.context.cpu.activity = Activity::Shutdown;
+                let mut text = format!("first exception: {exception:?}\n");
+                text += &self.dump();
+                Err(VcpuStop::TripleFault(text))
+            }
+            Err(Shutdown::NotImplemented(what)) => Err(self.not_implemented(what)),
+        }
+    }
+
+    pub(crate) fn not_implemented(&self, what: &str) -> VcpuStop {
+        let cpu = &self.context.cpu;
+        VcpuStop::NotImplemented(format!(
+            "the guest needs {what}, which this version does not implement (at {:#06x}:{:#010x})",
+            cpu.cs().selector.0,
+            cpu.rip
+        ))
+    }
+
+    /// The registers as text.
+    pub fn dump(&self) -> String {
+        crate::state_dump::dump(&self.context.cpu)
+    }
+
+    /// HLT: sleeps until something may have happened.
+    fn wait(&mut self) {
+        let now = self.platform.now();
+        let deadline = self.platform.next_deadline();
+        let sleep = deadline.map_or(LONGEST_SLEEP, |deadline| deadline.since(now));
+        host::sleep_while_zero(self.pending(), sleep.clamp(1, LONGEST_SLEEP));
+        self.pending().store(1, Ordering::SeqCst);
+    }
+
+    /// An instruction has completed: the trap flag, if it was set before, strikes.
+    pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
+        self.boundaries = self.boundaries.wrapping_add(1);
+        self.instruction_completed = true;
+        if !self.trap_armed {
+            return Ok(());
+        }
+        self.trap_armed = false;
+        // DR6.BS (SDM volume 3, 17.2.3).
+        self.context.cpu.dr[6] |= 1 << 14;
+        self.raise(Exception::new(tollgate_x86::Vector::Debug))
+    }
+}
