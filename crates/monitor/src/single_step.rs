@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::interrupt::EventSource;
 use tollgate_exits::ExitKind;
 use tollgate_platform::{Platform, TranslationChange};
-use tollgate_x86::CpuState;
 use tollgate_x86::state::Activity;
+use tollgate_x86::{CpuState, Exception};
 
 /// How often an instruction may be entered before it is given up: each entry that does
 /// not complete it resolves a page or loads registers, and few are needed.
@@ -111,5 +111,13 @@ impl<P: Platform> Vcpu<P> {
     pub fn deliver_interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
         self.context.cpu.activity = Activity::Running;
         self.deliver_event(vector, EventSource::External)
+    }
+
+    /// Raises #GP(0) for the instruction at CS:EIP.
+    ///
+    /// # Errors
+    /// A triple fault, or something that is not implemented.
+    pub fn deliver_general_protection(&mut self) -> Result<(), VcpuStop> {
+        self.raise(Exception::general_protection(0))
     }
 }

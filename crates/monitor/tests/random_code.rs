@@ -1,0 +1,191 @@
+//! Random bytes as guest code: whatever the guest is, the monitor stops it cleanly.
+//!
+//! Every emitted block passes the verifier; a panic or a host crash fails the test.
+
+use std::time::Instant;
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+
+/// How long one program may run, in nanoseconds.
+const TIME_LIMIT: u64 = 1_000_000;
+
+/// A machine whose every device answers nonsense and which ends after a while.
+struct Noise {
+    start: Instant,
+    random: Random,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        // xorshift64*: repeatable, and good enough for noise.
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+impl Platform for Noise {
+    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
+        self.random.next() as u32
+    }
+    fn port_write(&mut self, _port: u16, _size: u8, _value: u32) {}
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        data.fill(self.random.next() as u8);
+    }
+    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+    fn msr_read(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
+        None
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        self.random.next().is_multiple_of(16)
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        Some(self.random.next() as u8)
+    }
+    fn take_nmi(&mut self) -> bool {
+        self.random.next().is_multiple_of(64)
+    }
+    fn now(&self) -> GuestTime {
+        GuestTime(self.start.elapsed().as_nanos() as u64)
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        Some(GuestTime(TIME_LIMIT))
+    }
+    fn advance(&mut self) {}
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        (self.now().0 >= TIME_LIMIT).then_some(StopRequest::Quit)
+    }
+    fn signal_fpu_error(&mut self) {}
+}
+
+fn protected(state: &mut CpuState, code: u16, data: u16, dpl: u16) {
+    state.cr0 |= 1;
+    let segment = |selector, attributes: u16| Segment {
+        base: 0,
+        limit: u32::MAX,
+        selector: Selector(selector),
+        attributes: Attributes::from_bits_retain(attributes | dpl << 5),
+    };
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = segment(0x18 | dpl, data);
+    }
+    *state.segment_mut(SegmentRegister::Cs) = segment(0x10 | dpl, code);
+}
+
+/// The modes in which random code is run.
+const MODES: [&str; 5] = [
+    "real",
+    "flat 32-bit",
+    "flat 16-bit",
+    "user",
+    "paged with a handler",
+];
+
+fn prepare(mode: &str, random: &mut Random, memory: &mut GuestMemory) -> CpuState {
+    let mut state = CpuState::at_reset();
+    state.rip = 0x8000;
+    *state.segment_mut(SegmentRegister::Cs) = Segment::real_mode(0, 0);
+    for register in 0..8 {
+        state.gpr[register] = random.next() & 0x1f_ffff;
+    }
+    state.cr4 |= 0x600;
+    match mode {
+        "flat 32-bit" => protected(&mut state, 0xc09b, 0xc093, 0),
+        "flat 16-bit" => protected(&mut state, 0x809b, 0x8093, 0),
+        "user" => protected(&mut state, 0xc09b, 0xc093, 3),
+        "paged with a handler" => {
+            protected(&mut state, 0xc09b, 0xc093, 0);
+            // Identity map of 4 MiB pages, and an IDT whose gates all lead to code.
+            for page in 0..1024u32 {
+                memory.write_u32(
+                    PhysicalAddress(0x10_0000 + u64::from(page) * 4),
+                    page << 22 | 0x87,
+                );
+            }
+            for gate in 0..256u64 {
+                memory.write_u64(PhysicalAddress(0x10_2000 + gate * 8), 0x0000_8e00_0010_8000);
+            }
+            memory.write_u64(PhysicalAddress(0x10_3010), 0x00cf_9b00_0000_ffff);
+            memory.write_u64(PhysicalAddress(0x10_3018), 0x00cf_9300_0000_ffff);
+            state.gdtr.base = 0x10_3000;
+            state.gdtr.limit = 0x1f;
+            state.idtr.base = 0x10_2000;
+            state.idtr.limit = 0x7ff;
+            state.cr3 = 0x10_0000;
+            state.cr4 |= 0x10;
+            state.cr0 |= 1 << 31;
+        }
+        _ => {}
+    }
+    state
+}
+
+#[test]
+fn random_bytes_never_harm_the_monitor() {
+    let programs: u64 = std::env::var("TOLLGATE_RANDOM_PROGRAMS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1500);
+    let seed: u64 = std::env::var("TOLLGATE_RANDOM_SEED")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1);
+    for program in 0..programs {
+        let mut random = Random(
+            seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .wrapping_add(program)
+                | 1,
+        );
+        for _ in 0..8 {
+            random.next();
+        }
+        let mode = MODES[program as usize % MODES.len()];
+        let mut memory = GuestMemory::new(4 << 20).unwrap();
+        let mut code = vec![0u8; 0x3000];
+        for byte in &mut code {
+            *byte = (random.next() >> 32) as u8;
+        }
+        // Half of the programs avoid the bytes that end a run soonest.
+        if program % 2 == 0 {
+            for byte in &mut code {
+                if matches!(*byte, 0xf4 | 0x0f | 0xcc..=0xcf | 0xea | 0x9a) {
+                    *byte = 0x90;
+                }
+            }
+        }
+        memory.write(PhysicalAddress(0x7000), &code);
+        let state = prepare(mode, &mut random, &mut memory);
+        let noise = Noise {
+            start: Instant::now(),
+            random,
+        };
+        let mut vcpu = Vcpu::new(state, memory, noise, 1 << 20, true).unwrap();
+        if std::env::var_os("TOLLGATE_RANDOM_TRACE").is_some() {
+            eprintln!("program {program} in {mode}");
+        }
+        match vcpu.run() {
+            VcpuStop::Requested(_) | VcpuStop::TripleFault(_) => {}
+            // A host fault in copied code that no guest fault explains is a bug of ours.
+            VcpuStop::NotImplemented(why) => {
+                assert!(
+                    !why.contains("host signal"),
+                    "program {program} in {mode}: {why}"
+                );
+            }
+        }
+    }
+}
