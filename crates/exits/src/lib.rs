@@ -3,6 +3,12 @@
 //! An *exit* is a transfer from the code cache to the monitor. Each has one kind;
 //! counters, names and documentation all derive from the list in `exit_kinds!`.
 
+pub mod blame;
+pub mod ledger;
+pub mod snapshot;
+
+pub use ledger::Ledger;
+
 macro_rules! exit_kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
         /// The kinds of exit. A kind's handler in the monitor is one function.

@@ -8,7 +8,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_exits::ExitCounts;
+use tollgate_exits::snapshot::Snapshot;
+use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{GuestTime, Platform, StopRequest};
@@ -210,6 +211,28 @@ impl Vm {
     /// Exits so far, by kind.
     pub fn exit_counts(&self) -> &ExitCounts {
         self.vcpu.exit_counts()
+    }
+
+    /// Exits, their costs, and where the time went.
+    pub fn ledger(&self) -> &Ledger {
+        self.vcpu.ledger()
+    }
+
+    /// The books as plain data.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.ledger(), self.vcpu.platform().pc.tsc_khz(), |_| {
+            String::new()
+        })
+    }
+
+    /// Ends the machine but keeps its books.
+    pub fn into_ledger(mut self) -> Ledger {
+        self.vcpu.take_ledger()
+    }
+
+    /// Goes on with the books of an earlier machine.
+    pub fn continue_ledger(&mut self, ledger: Ledger) {
+        self.vcpu.continue_ledger(ledger);
     }
 
     fn commands(&self) -> &VmCommands {

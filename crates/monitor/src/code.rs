@@ -53,7 +53,10 @@ impl<P: Platform> Vcpu<P> {
         let pages = [Some(place.physical >> 12), place.next_page];
         let had_code =
             pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
-        let result = self.engine.translate(place, mode, &mut self.view.memory);
+        let (engine, memory) = (&mut self.engine, &mut self.view.memory);
+        let result = self
+            .ledger
+            .translate(|| engine.translate(place, mode, memory));
         for (page, had_code) in pages.into_iter().zip(had_code) {
             let Some(page) = page else { continue };
             if !had_code

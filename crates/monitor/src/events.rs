@@ -27,7 +27,7 @@ impl<P: Platform> Vcpu<P> {
             && self.platform.interrupt_pending()
         {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
-                self.counts.count(ExitKind::InterruptDelivered);
+                self.count(ExitKind::InterruptDelivered);
                 self.deliver_event(vector, EventSource::External)?;
             }
             return Ok(true);
@@ -67,7 +67,7 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
         self.boundaries = self.boundaries.wrapping_add(1);
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
-        self.counts.count(if page_fault {
+        self.count(if page_fault {
             ExitKind::GuestPageFault
         } else {
             ExitKind::GuestException
@@ -112,7 +112,9 @@ impl<P: Platform> Vcpu<P> {
         let now = self.platform.now();
         let deadline = self.platform.next_deadline();
         let sleep = deadline.map_or(LONGEST_SLEEP, |deadline| deadline.since(now));
+        let start = self.ledger.now();
         host::sleep_while_zero(self.pending(), sleep.clamp(1, LONGEST_SLEEP));
+        self.ledger.slept(self.ledger.now().wrapping_sub(start));
         self.pending().store(1, Ordering::SeqCst);
     }
 

@@ -106,12 +106,12 @@ impl<P: Platform> Vcpu<P> {
             SiteKind::Indirect => self.indirect_exit(block, &site),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, size, write),
             SiteKind::Slow => {
-                self.counts.count(ExitKind::SlowAccess);
+                self.count(ExitKind::SlowAccess);
                 self.slow_exit(block, &site)
             }
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
-                self.counts.count(ExitKind::VectorLoad);
+                self.count(ExitKind::VectorLoad);
                 self.resume_at(block, site.retry, site.esp, true);
                 Ok(())
             }
@@ -133,7 +133,7 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
-        self.counts.count(ExitKind::LinkMiss);
+        self.count(ExitKind::LinkMiss);
         self.link = PendingLink::From {
             block,
             site,
@@ -149,7 +149,7 @@ impl<P: Platform> Vcpu<P> {
             self.set_stack_pointer(block, site.esp);
             return self.raise(Exception::general_protection(0));
         }
-        self.counts.count(ExitKind::IndirectMiss);
+        self.count(ExitKind::IndirectMiss);
         self.context.cpu.rip = u64::from(target);
         self.link = PendingLink::Indirect;
         self.completed()
@@ -175,7 +175,7 @@ impl<P: Platform> Vcpu<P> {
             .make_inline(&self.context.cpu, linear, u32::from(size), kind, privilege)
         {
             Ok(true) => {
-                self.counts.count(if write {
+                self.count(if write {
                     ExitKind::TlbMissWrite
                 } else {
                     ExitKind::TlbMissRead
@@ -224,7 +224,7 @@ impl<P: Platform> Vcpu<P> {
     /// goes on behind it.
     pub(crate) fn emulate(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let (kind, changes_mode) = classify(instruction);
-        self.counts.count(kind);
+        self.count(kind);
         let (state, mut surroundings) = self.parts();
         let result = match near::execute(state, &mut surroundings, instruction) {
             Ok(None) => tollgate_emulate::execute(state, &mut surroundings, instruction),
@@ -273,10 +273,10 @@ impl<P: Platform> Vcpu<P> {
         self.context.cpu.rip = u64::from(signal.eip);
         self.set_stack_pointer(BlockId(self.context.exit_value as u32), signal.esp);
         if signal.signal == 0 {
-            self.counts.count(ExitKind::Interrupted);
+            self.count(ExitKind::Interrupted);
             return Ok(());
         }
-        self.counts.count(ExitKind::HostFault);
+        self.count(ExitKind::HostFault);
         let exception = self.host_fault_exception();
         match exception {
             Some(exception) => self.raise(exception),

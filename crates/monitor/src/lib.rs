@@ -12,6 +12,7 @@ pub mod guest_view;
 mod host;
 mod host_timer;
 pub mod kick;
+mod metered;
 mod near;
 mod raw;
 mod single_step;

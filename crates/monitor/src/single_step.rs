@@ -29,7 +29,7 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         let before = self.context.cpu.rip;
         let boundaries = self.boundaries;
-        self.counts.count(ExitKind::SingleStep);
+        self.count(ExitKind::SingleStep);
         for _ in 0..MAX_ENTRIES {
             // Requests would make the next entry return at once.
             self.context.pending.store(0, Ordering::SeqCst);

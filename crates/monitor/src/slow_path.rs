@@ -129,10 +129,10 @@ impl<P: Platform> Vcpu<P> {
             .resolve(&self.context.cpu, linear, kind, privilege)
         {
             Err(exception) => return Ok(Ended::Faulted(exception)),
-            Ok(Target::Device(_)) if !memory.write => self.counts.count(ExitKind::MmioRead),
-            Ok(Target::Device(_)) => self.counts.count(ExitKind::MmioWrite),
-            Ok(Target::Code(_)) => self.counts.count(ExitKind::CodeWrite),
-            Ok(Target::Ram(_)) => self.counts.count(ExitKind::SlowAccess),
+            Ok(Target::Device(_)) if !memory.write => self.count(ExitKind::MmioRead),
+            Ok(Target::Device(_)) => self.count(ExitKind::MmioWrite),
+            Ok(Target::Code(_)) => self.count(ExitKind::CodeWrite),
+            Ok(Target::Ram(_)) => self.count(ExitKind::SlowAccess),
         }
         let start = BOUNCE_START + (linear.0 % 64) as usize;
         let mut data = [0; MAX_OPERAND];
@@ -194,7 +194,7 @@ impl<P: Platform> Vcpu<P> {
                     self.context.gather_flags();
                     if self.context.signal.signal != 0 {
                         self.restore_request(requested);
-                        self.counts.count(ExitKind::HostFault);
+                        self.count(ExitKind::HostFault);
                         self.context.cpu.rip = eip;
                         return Ok(self.fault_of_bounced());
                     }

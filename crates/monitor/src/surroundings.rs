@@ -1,6 +1,7 @@
 //! What emulated instructions reach: the [`Environment`] of a running vCPU.
 
 use crate::guest_view::{GuestView, Target};
+use crate::metered::Metered;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_platform::{Environment, Platform, TranslationChange};
 use tollgate_x86::address::PAGE_SIZE;
@@ -15,7 +16,7 @@ pub struct Surroundings<'a> {
     /// Memory.
     pub view: &'a mut GuestView,
     /// The machine.
-    pub platform: &'a mut dyn Platform,
+    pub platform: Metered<'a>,
     /// Translations to forget before guest code runs again.
     pub changes: &'a mut Vec<TranslationChange>,
     /// Somebody wants the vCPU's attention.
@@ -89,7 +90,7 @@ impl Surroundings<'_> {
 impl Environment for Surroundings<'_> {
     fn platform(&mut self) -> &mut dyn Platform {
         self.touched_device = true;
-        self.platform
+        &mut self.platform
     }
 
     fn read(

@@ -5,6 +5,7 @@ use crate::guest_view::{GuestView, view_of};
 use crate::host;
 use crate::host_timer::HostTimer;
 use crate::kick::Kick;
+use crate::metered::Metered;
 use crate::surroundings::Surroundings;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,8 @@ use tollgate_engine::engine::EngineCounts;
 use tollgate_engine::mode::{Mode, ModeId};
 use tollgate_engine::signals::{self, CodeRange};
 use tollgate_engine::{Context, Engine};
+use tollgate_exits::blame::Place;
+use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::{ExitCounts, ExitKind};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
@@ -64,7 +67,7 @@ pub struct Vcpu<P: Platform> {
     pub(crate) engine: Box<Engine>,
     pub(crate) view: GuestView,
     pub(crate) platform: P,
-    pub(crate) counts: ExitCounts,
+    pub(crate) ledger: Ledger,
     pub(crate) changes: Vec<TranslationChange>,
     pub(crate) fetch: FetchCache,
     pub(crate) mode: ModeId,
@@ -120,7 +123,7 @@ impl<P: Platform> Vcpu<P> {
             },
             engine,
             platform,
-            counts: ExitCounts::default(),
+            ledger: Ledger::new(host::time_stamp, Detail::default()),
             changes: Vec::new(),
             fetch: FetchCache::default(),
             mode: ModeId(0),
@@ -162,7 +165,44 @@ impl<P: Platform> Vcpu<P> {
 
     /// Exits so far.
     pub fn exit_counts(&self) -> &ExitCounts {
-        &self.counts
+        self.ledger.counts()
+    }
+
+    /// Exits, their costs, and where the time went.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Starts the books anew, in more or less detail.
+    pub fn set_ledger_detail(&mut self, detail: Detail) {
+        self.ledger = Ledger::new(host::time_stamp, detail);
+    }
+
+    /// Takes the books; new ones begin.
+    pub fn take_ledger(&mut self) -> Ledger {
+        std::mem::replace(
+            &mut self.ledger,
+            Ledger::new(host::time_stamp, Detail::default()),
+        )
+    }
+
+    /// Goes on with books that were begun elsewhere.
+    pub fn continue_ledger(&mut self, ledger: Ledger) {
+        self.ledger = ledger;
+    }
+
+    /// Counts an exit of the instruction at CS:EIP.
+    #[inline]
+    pub(crate) fn count(&mut self, kind: ExitKind) {
+        let cpu = &self.context.cpu;
+        let linear = cpu.cs().base.wrapping_add(cpu.rip);
+        self.ledger.count(
+            kind,
+            Place {
+                linear,
+                space: cpu.cr3,
+            },
+        );
     }
 
     /// Translation work so far.
@@ -192,7 +232,10 @@ impl<P: Platform> Vcpu<P> {
             &mut context.cpu,
             Surroundings {
                 view: &mut self.view,
-                platform: &mut self.platform,
+                platform: Metered {
+                    inner: &mut self.platform,
+                    ledger: &mut self.ledger,
+                },
                 changes: &mut self.changes,
                 pending: &context.pending,
                 touched_device: false,
@@ -206,7 +249,9 @@ impl<P: Platform> Vcpu<P> {
         self.timer = HostTimer::new(context).ok();
         self.kick.arm(&self.context.pending);
         self.pending().store(1, Ordering::SeqCst);
+        self.ledger.start();
         let stop = self.run_until_stop();
+        self.ledger.stop();
         self.timer = None;
         self.armed = None;
         self.kick.disarm();
@@ -333,7 +378,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// Runs exactly one instruction: interrupts wait for it.
     fn step_single(&mut self) -> Result<(), VcpuStop> {
-        self.counts.count(ExitKind::SingleStep);
+        self.count(ExitKind::SingleStep);
         self.resume = None;
         self.link = PendingLink::None;
         let mode = self.engine.mode(self.mode).single();
@@ -393,7 +438,9 @@ impl<P: Platform> Vcpu<P> {
         block: BlockId,
         esp: i32,
     ) -> Result<(), VcpuStop> {
+        self.ledger.enter_guest();
         self.enter_raw(target, block, esp);
+        self.ledger.leave_guest();
         self.handle_exit()
     }
 

@@ -19,7 +19,7 @@ use crate::event_loop::{EventLoop, Sources};
 use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
-use crate::statistics::Totals;
+use crate::statistics;
 use crate::{doctor, exit_code};
 
 /// Runs `tollgate run` and returns its exit code.
@@ -58,10 +58,8 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
 
     // The first instruction runs next.
     let start_up = started.elapsed();
-    let mut totals = Totals::default();
     let ending = loop {
         let outcome = run_once(&mut vm);
-        totals.add(vm.exit_counts());
         if !(arguments.reboot && matches!(outcome, Ok(RunOutcome::Reset))) {
             break outcome;
         }
@@ -69,9 +67,10 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         if event_loop.end_wanted() {
             break Ok(RunOutcome::Quit);
         }
-        // The old machine's memory goes before the new one's comes.
-        drop(vm);
+        // The old machine's memory goes before the new one's comes; the books go on.
+        let ledger = vm.into_ledger();
         vm = build(&config, &outputs, &handle)?;
+        vm.continue_ledger(ledger);
     };
 
     handle.commands().publish(Status {
@@ -83,7 +82,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     drop(event_loop);
     let code = explain(ending, signal);
     if arguments.stats {
-        let table = totals.table();
+        let table = statistics::table(&vm.snapshot());
         let _ = writeln!(
             std::io::stderr(),
             "{table}start-up: {:.1} ms",

@@ -1,0 +1,92 @@
+//! Blame: which guest instructions exits come from, and in which address space.
+//!
+//! Fed by the ledger's samples: exact where every exit is timed, an estimate where
+//! only some are. Bounded: beyond [`MAX_PLACES`] places the rest is one sum.
+
+use crate::ExitKind;
+use std::collections::HashMap;
+
+/// Places remembered at most.
+pub const MAX_PLACES: usize = 1 << 16;
+
+/// Where an exit came from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Place {
+    /// Linear address of the guest instruction.
+    pub linear: u64,
+    /// CR3: the address space.
+    pub space: u64,
+}
+
+/// One line of blame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blamed {
+    /// The kind of exit.
+    pub kind: ExitKind,
+    /// Where it came from.
+    pub place: Place,
+    /// How many, estimated.
+    pub exits: u64,
+}
+
+/// Exits by kind and place.
+#[derive(Clone, Default, Debug)]
+pub struct Blame {
+    places: HashMap<(ExitKind, Place), u64>,
+    elsewhere: u64,
+}
+
+impl Blame {
+    /// Adds `exits` exits of one kind at one place.
+    pub fn add(&mut self, kind: ExitKind, place: Place, exits: u64) {
+        if let Some(count) = self.places.get_mut(&(kind, place)) {
+            *count += exits;
+        } else if self.places.len() < MAX_PLACES {
+            self.places.insert((kind, place), exits);
+        } else {
+            self.elsewhere += exits;
+        }
+    }
+
+    /// Every place, most exits first; equal ones in the order of kind and address.
+    pub fn ranked(&self) -> Vec<Blamed> {
+        let mut rows: Vec<Blamed> = self
+            .places
+            .iter()
+            .map(|(&(kind, place), &exits)| Blamed { kind, place, exits })
+            .collect();
+        rows.sort_by_key(|row| (std::cmp::Reverse(row.exits), row.kind as u8, row.place));
+        rows
+    }
+
+    /// Exits at places that were too many to remember.
+    pub fn elsewhere(&self) -> u64 {
+        self.elsewhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_ranked_by_their_exits() {
+        let mut blame = Blame::default();
+        let place = |linear| Place { linear, space: 0 };
+        blame.add(ExitKind::Cli, place(0x10), 3);
+        blame.add(ExitKind::Cli, place(0x20), 5);
+        blame.add(ExitKind::Cli, place(0x10), 4);
+        let rows = blame.ranked();
+        assert_eq!((rows[0].place.linear, rows[0].exits), (0x10, 7));
+        assert_eq!((rows[1].place.linear, rows[1].exits), (0x20, 5));
+    }
+
+    #[test]
+    fn the_number_of_places_is_bounded() {
+        let mut blame = Blame::default();
+        for linear in 0..MAX_PLACES as u64 + 10 {
+            blame.add(ExitKind::Sti, Place { linear, space: 0 }, 1);
+        }
+        assert_eq!(blame.elsewhere(), 10);
+    }
+}
