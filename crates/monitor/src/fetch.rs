@@ -8,6 +8,8 @@ use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 
 const ENTRIES: usize = 1024;
+/// 4 MiB regions below 4 GiB.
+const REGIONS: usize = 1024;
 
 #[derive(Clone, Copy)]
 struct Cached {
@@ -33,6 +35,8 @@ const EMPTY: Cached = Cached {
 pub struct FetchCache {
     entries: Box<[Cached; ENTRIES]>,
     space: u32,
+    /// 4 MiB regions with entries derived from large pages, one bit each.
+    large_regions: [u64; REGIONS / 64],
 }
 
 impl Default for FetchCache {
@@ -40,6 +44,7 @@ impl Default for FetchCache {
         Self {
             entries: Box::new([EMPTY; ENTRIES]),
             space: 0,
+            large_regions: [0; REGIONS / 64],
         }
     }
 }
@@ -61,9 +66,19 @@ impl FetchCache {
 
     /// Forgets one page and whatever came from the same large page.
     pub fn clear_page(&mut self, page: u64) {
+        for tag in [page << 1, page << 1 | 1] {
+            let entry = &mut self.entries[tag as usize % ENTRIES];
+            if entry.tag == tag {
+                *entry = EMPTY;
+            }
+        }
+        let region = (page >> 10) as usize % REGIONS;
+        if self.large_regions[region / 64] & 1 << (region % 64) == 0 {
+            return;
+        }
+        self.large_regions[region / 64] &= !(1 << (region % 64));
         for entry in self.entries.iter_mut() {
-            let own = entry.tag >> 1;
-            if entry.tag != u64::MAX && (own == page || (entry.large && own >> 10 == page >> 10)) {
+            if entry.large && (entry.tag >> 11) as usize % REGIONS == region {
                 *entry = EMPTY;
             }
         }
@@ -83,6 +98,10 @@ impl FetchCache {
             return Ok(*slot);
         }
         let found = view.walk(state, linear, AccessKind::Fetch, privilege)?;
+        if found.page_size > PAGE_SIZE {
+            let region = (page >> 10) as usize % REGIONS;
+            self.large_regions[region / 64] |= 1 << (region % 64);
+        }
         *slot = Cached {
             tag,
             physical_page: found.physical.page(),

@@ -50,17 +50,50 @@ pub struct Entry {
     pub large: bool,
 }
 
-/// Pages that have entries, each once.
-#[derive(Default)]
+/// Pages that were filled since they were last cleared as a whole, each once. A line
+/// may name a page whose entry is gone.
 struct Log {
-    local: Vec<u32>,
-    global: Vec<u32>,
+    pages: Vec<u32>,
+    listed: Box<[u64]>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            pages: Vec::new(),
+            listed: vec![0; PAGES / 64].into_boxed_slice(),
+        }
+    }
+}
+
+impl Log {
+    fn note(&mut self, page: usize) {
+        let bit = 1 << (page % 64);
+        if self.listed[page / 64] & bit == 0 {
+            self.listed[page / 64] |= bit;
+            self.pages.push(page as u32);
+        }
+    }
+
+    fn take(&mut self) -> Vec<u32> {
+        for &page in &self.pages {
+            self.listed[page as usize / 64] = 0;
+        }
+        std::mem::take(&mut self.pages)
+    }
+}
+
+/// One view's logs.
+#[derive(Default)]
+struct Logs {
+    local: Log,
+    global: Log,
 }
 
 /// The tables of one vCPU.
 pub struct SoftwareTlb {
     tables: Reservation,
-    logs: [Log; 2],
+    logs: [Logs; 2],
     /// 4 MiB regions with entries derived from large pages, one bit each.
     large_regions: [u64; 16],
     fills: u64,
@@ -118,13 +151,11 @@ impl SoftwareTlb {
     pub fn fill(&mut self, view: View, entry: Entry) {
         let page = entry.linear.page() as usize % PAGES;
         let delta = entry.host_page.wrapping_sub((page as u64) << 12);
-        if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
-            let log = &mut self.logs[view as usize];
-            if entry.global {
-                log.global.push(page as u32)
-            } else {
-                log.local.push(page as u32)
-            }
+        let logs = &mut self.logs[view as usize];
+        if entry.global {
+            logs.global.note(page);
+        } else {
+            logs.local.note(page);
         }
         self.fills += 1;
         if entry.large {
@@ -139,12 +170,15 @@ impl SoftwareTlb {
     /// Sets a page's slot, and the straddling slots on both sides where the
     /// neighbour is known and lies side by side with it.
     fn set_page(&mut self, view: View, write: bool, page: usize, delta: u64) {
+        let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
         self.set(view, write, page * 2, delta);
-        if page > 0 && self.get(view, write, page * 2 - 2) == delta {
-            self.set(view, write, page * 2 - 1, delta);
+        if page > 0 {
+            let below = self.get(view, write, page * 2 - 2);
+            self.set(view, write, page * 2 - 1, side_by_side(below));
         }
-        if page + 1 < PAGES && self.get(view, write, page * 2 + 2) == delta {
-            self.set(view, write, page * 2 + 1, delta);
+        if page + 1 < PAGES {
+            let above = self.get(view, write, page * 2 + 2);
+            self.set(view, write, page * 2 + 1, side_by_side(above));
         }
     }
 
@@ -164,11 +198,9 @@ impl SoftwareTlb {
     /// Forgets all entries but global ones: CR3 was loaded.
     pub fn clear_local(&mut self) {
         for view in View::ALL {
-            let mut log = std::mem::take(&mut self.logs[view as usize].local);
-            for page in log.drain(..) {
+            for page in self.logs[view as usize].local.take() {
                 self.clear_entry(view, page as usize);
             }
-            self.logs[view as usize].local = log;
         }
     }
 
@@ -177,35 +209,26 @@ impl SoftwareTlb {
         self.clear_local();
         self.large_regions = [0; 16];
         for view in View::ALL {
-            let mut log = std::mem::take(&mut self.logs[view as usize].global);
-            for page in log.drain(..) {
+            for page in self.logs[view as usize].global.take() {
                 self.clear_entry(view, page as usize);
             }
-            self.logs[view as usize].global = log;
         }
     }
 
     /// Forgets one page, and all that was derived from the same large page.
     pub fn clear_page(&mut self, linear: LinearAddress) {
         let page = linear.page() as usize % PAGES;
-        let pages = if self.large_regions[page >> 16] & 1 << (page >> 10 & 63) == 0 {
+        let bit = 1 << (page >> 10 & 63);
+        let pages = if self.large_regions[page >> 16] & bit == 0 {
             page..page + 1
         } else {
+            self.large_regions[page >> 16] &= !bit;
             page & !0x3ff..(page | 0x3ff) + 1
         };
         for view in View::ALL {
             for page in pages.clone() {
-                if self.get(view, false, page * 2) == 0 && self.get(view, true, page * 2) == 0 {
-                    continue;
-                }
-                // The log keeps its line: the next fill would add another, so take it out.
-                self.clear_entry(view, page);
-                let log = &mut self.logs[view as usize];
-                for list in [&mut log.local, &mut log.global] {
-                    if let Some(index) = list.iter().rposition(|&filled| filled as usize == page) {
-                        list.swap_remove(index);
-                        break;
-                    }
+                if self.get(view, false, page * 2) != 0 || self.get(view, true, page * 2) != 0 {
+                    self.clear_entry(view, page);
                 }
             }
         }
@@ -215,13 +238,13 @@ impl SoftwareTlb {
     /// because code was translated from it.
     pub fn protect_host_page(&mut self, host_page: u64) {
         for view in View::ALL {
-            for index in
-                0..self.logs[view as usize].local.len() + self.logs[view as usize].global.len()
-            {
-                let log = &self.logs[view as usize];
-                let page = match log.local.get(index) {
+            let logs = &self.logs[view as usize];
+            let count = logs.local.pages.len() + logs.global.pages.len();
+            for index in 0..count {
+                let logs = &self.logs[view as usize];
+                let page = match logs.local.pages.get(index) {
                     Some(&page) => page,
-                    None => log.global[index - log.local.len()],
+                    None => logs.global.pages[index - logs.local.pages.len()],
                 } as usize;
                 let delta = self.get(view, true, page * 2);
                 if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
@@ -311,7 +334,33 @@ mod tests {
             tlb.look_up(View::Supervisor, false, LinearAddress(0x80_0000))
                 .is_some()
         );
-        assert_eq!(tlb.logs[0].global.len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_turns_local_is_cleared_by_a_switch() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, true));
+        tlb.clear_page(LinearAddress(0x5000));
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_3000, false));
+        tlb.clear_local();
+        assert!(
+            tlb.look_up(View::User, false, LinearAddress(0x5000))
+                .is_none()
+        );
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_3000, false));
+        assert!(
+            tlb.look_up(View::User, false, LinearAddress(0x5000))
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn a_page_that_moves_leaves_no_straddling_entry_behind() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
+        tlb.fill(View::User, entry(0x6000, 0x7000_0000_1000, false));
+        tlb.fill(View::User, entry(0x6000, 0x7000_0009_0000, false));
+        assert_eq!(tlb.get(View::User, true, 11), 0);
     }
 
     #[test]
