@@ -27,7 +27,9 @@ tollgate=${CARGO_TARGET_DIR:-$repo/target}/release/tollgate
 
 build_tollgate() {
     need cargo cargo-web
-    say "building (release)"
+    first=
+    [ -x "$tollgate" ] || first='; the first time takes a minute or two'
+    say "building (release)$first"
     (cd "$repo" && cargo build --release --quiet) || die "the build failed"
     [ -x "$tollgate" ] || die "the build left no $tollgate"
 }
