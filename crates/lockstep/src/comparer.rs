@@ -1,0 +1,430 @@
+//! The loop that steps both sides and looks.
+
+use crate::compare::{Difference, differences, undefined_flags};
+use crate::history::{Event, History};
+use crate::instruction_kind::{changes_hidden, is_input, may_be_refused, repeats, stores_image};
+use crate::reference::{Expectation, Progress, Reference};
+use crate::registers::Registers;
+use crate::subject::{Access, Subject};
+use iced_x86::Instruction;
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::fs::FileExt;
+use tollgate_monitor::VcpuStop;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::flags::Flags;
+
+/// How far to go, and what not to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most instructions to compare.
+    pub steps: u64,
+    /// Linear address at which to end.
+    pub until: Option<u32>,
+    /// EFLAGS bits that are never compared.
+    pub ignored_flags: u32,
+    /// How many differences to show and pass over, where EIP does not differ.
+    pub keep_going: u32,
+}
+
+/// How the comparison ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// As many steps as were wanted.
+    StepsDone,
+    /// The address where it was to end.
+    Reached,
+    /// Both ended, or both wait for an interrupt that will not come: in words.
+    BothEnded(String),
+    /// They parted.
+    Differs(Box<Parting>),
+}
+
+/// The first instruction whose outcome differs.
+#[derive(Debug)]
+pub struct Parting {
+    /// Registers before it.
+    pub before: Registers,
+    /// What differs behind it.
+    pub differences: Vec<Difference>,
+    /// Tollgate's registers behind it.
+    pub ours: Registers,
+    /// QEMU's registers behind it.
+    pub theirs: Registers,
+    /// Why, if it is not a register.
+    pub remark: Option<String>,
+}
+
+/// Both sides.
+pub struct Comparer<R: Reference> {
+    pub(crate) subject: Subject,
+    pub(crate) reference: R,
+    limits: Limits,
+    /// The last instructions.
+    pub history: History,
+    /// Steps made.
+    pub count: u64,
+    /// Steps whose result was taken from QEMU.
+    pub inputs: u64,
+    /// Interrupts delivered as in QEMU.
+    pub interrupts: u64,
+    /// Where differences were passed over: CS and EIP.
+    passed: HashSet<(u16, u32)>,
+    /// What was passed over, each thing once.
+    pub notes: Vec<String>,
+}
+
+/// Words of an exception's frame up to EFLAGS, with an error code.
+const FRAME_WORDS: u32 = 4;
+/// QEMU's exceptions leave RF clear in the image that they push; processors set it.
+const RESUME_FLAG: u32 = Flags::RF.bits() as u32;
+
+impl<R: Reference> Comparer<R> {
+    /// Both sides stand in the same state.
+    pub fn new(subject: Subject, reference: R, limits: Limits) -> Self {
+        Self {
+            subject,
+            reference,
+            limits: Limits {
+                ignored_flags: limits.ignored_flags | RESUME_FLAG,
+                ..limits
+            },
+            history: History::default(),
+            count: 0,
+            inputs: 0,
+            interrupts: 0,
+            passed: HashSet::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Steps until something ends it.
+    ///
+    /// # Errors
+    /// QEMU cannot be talked to.
+    pub fn run(&mut self) -> io::Result<Ending> {
+        while self.count < self.limits.steps {
+            if self.limits.until == Some(self.subject.linear()) {
+                return Ok(Ending::Reached);
+            }
+            if let Some(ending) = self.step()? {
+                return Ok(ending);
+            }
+            self.count += 1;
+        }
+        Ok(Ending::StepsDone)
+    }
+
+    fn step(&mut self) -> io::Result<Option<Ending>> {
+        let before = self.subject.registers();
+        let linear = self.subject.linear();
+        let instruction = self.subject.next_instruction();
+        let mut expected = Expectation::default();
+        let mut accesses = Vec::new();
+        let cs = before.selectors[1];
+        match &instruction {
+            Some(instruction) => {
+                self.history
+                    .push(self.count, Event::Instruction(cs, *instruction));
+                expected = Expectation {
+                    repeats: repeats(instruction),
+                    changes_hidden: changes_hidden(instruction),
+                    next: linear.wrapping_add(instruction.len() as u32),
+                };
+                if self.reference.memory().is_some() {
+                    accesses = self.subject.accesses(instruction);
+                }
+            }
+            None => self
+                .history
+                .push(self.count, Event::FetchFault(cs, before.eip)),
+        }
+        let halts = instruction
+            .is_some_and(|instruction| instruction.mnemonic() == iced_x86::Mnemonic::Hlt);
+        if halts && self.reference.memory().is_some() {
+            return Ok(Some(Ending::BothEnded(
+                "both execute HLT, and interrupts are not delivered".to_owned(),
+            )));
+        }
+        let progress = self.reference.step(expected)?;
+        let remaining = match instruction {
+            Some(instruction) if expected.repeats => {
+                self.interrupted_repetitions(&before, &instruction)
+            }
+            _ => None,
+        };
+        if progress != Progress::Held {
+            let exceptions = self.subject.exceptions();
+            if let Some(stop) = self.step_subject(&before, remaining).err() {
+                return Ok(Some(self.stopped(stop, progress, before)));
+            }
+            if self.subject.exceptions() != exceptions {
+                self.clear_pushed_resume_flag(&before);
+            }
+        }
+        if progress == Progress::Gone {
+            return Ok(Some(self.parting(
+                before,
+                Vec::new(),
+                Some("QEMU ended, Tollgate goes on".to_owned()),
+            )));
+        }
+        if let Some(vector) = self.delivered_interrupt(self.subject.registers().eip) {
+            self.history.push(self.count, Event::Interrupt(vector));
+            self.interrupts += 1;
+            if let Err(stop) = self.subject.interrupt(vector) {
+                return Ok(Some(self.stopped(stop, progress, before)));
+            }
+        }
+        let executed = instruction.as_ref().filter(|_| progress != Progress::Held);
+        let ending = self.look(before, executed, &accesses)?;
+        self.pass_over(ending)
+    }
+
+    /// Makes nothing of a difference that is to be passed over.
+    fn pass_over(&mut self, ending: Option<Ending>) -> io::Result<Option<Ending>> {
+        let Some(Ending::Differs(parting)) = &ending else {
+            return Ok(ending);
+        };
+        let passable = parting.remark.is_none() && parting.ours.eip == parting.theirs.eip;
+        if !passable || self.limits.keep_going == 0 {
+            return Ok(ending);
+        }
+        let place = (parting.before.selectors[1], parting.before.eip);
+        if self.passed.insert(place) {
+            self.limits.keep_going -= 1;
+            println!("{}", crate::report::summary(parting, &self.history));
+        }
+        let theirs = parting.theirs.clone();
+        self.subject.change(|state| theirs.put_all(state));
+        let memory: Vec<PhysicalAddress> = parting
+            .differences
+            .iter()
+            .filter_map(|found| found.physical)
+            .collect();
+        for physical in memory {
+            let mut data = [0; 4];
+            if self
+                .reference
+                .memory()
+                .is_some_and(|memory| memory.read_exact_at(&mut data, physical.0).is_ok())
+            {
+                self.subject.write(physical, &data);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The interrupt that QEMU delivered where we stand, if that explains its registers.
+    fn delivered_interrupt(&mut self, our_eip: u32) -> Option<u8> {
+        let theirs = self.reference.registers().clone();
+        let enabled = self.subject.registers().eflags & Flags::IF.bits() as u32 != 0;
+        if !self.reference.takes_interrupts() || theirs.eip == our_eip {
+            return None;
+        }
+        self.subject.vector_of_handler(&theirs, enabled)
+    }
+
+    /// Compares, with all that must be allowed for.
+    fn look(
+        &mut self,
+        before: Registers,
+        instruction: Option<&Instruction>,
+        accesses: &[Access],
+    ) -> io::Result<Option<Ending>> {
+        let mut ignored = self.limits.ignored_flags;
+        if let Some(instruction) = instruction {
+            ignored |= undefined_flags(instruction);
+            if is_input(instruction) || may_be_refused(instruction) {
+                self.take_input(instruction, &before)?;
+            }
+            if stores_image(instruction) {
+                self.take_memory(accesses)?;
+            }
+        }
+        let mut found = differences(
+            &self.subject.registers(),
+            self.reference.registers(),
+            ignored,
+        );
+        // The log has no record of an instruction whose fetch faults.
+        if found.iter().any(|difference| difference.name == "EIP")
+            && self.subject.next_instruction().is_none()
+        {
+            let at = self.subject.registers();
+            self.history
+                .push(self.count, Event::FetchFault(at.selectors[1], at.eip));
+            if let Err(stop) = self.subject.step() {
+                return Ok(Some(self.stopped(stop, Progress::Stepped, before)));
+            }
+            self.clear_pushed_resume_flag(&at);
+            found = differences(
+                &self.subject.registers(),
+                self.reference.registers(),
+                ignored,
+            );
+        }
+        if !found.is_empty() && self.reads_device(&before, instruction, accesses) {
+            let theirs = self.reference.registers().clone();
+            if theirs.eip == self.subject.registers().eip {
+                self.inputs += 1;
+                self.subject.change(|state| theirs.put_general(state));
+                found = differences(&self.subject.registers(), &theirs, ignored);
+            }
+        }
+        if found.is_empty() {
+            found = self.memory_differences(&before, instruction, accesses)?;
+        }
+        if !found.is_empty() {
+            return Ok(Some(self.parting(before, found, None)));
+        }
+        self.take_undefined_flags(ignored);
+        Ok(None)
+    }
+
+    fn step_subject(&mut self, before: &Registers, remaining: Option<u32>) -> Result<(), VcpuStop> {
+        let Some(remaining) = remaining else {
+            return self.subject.step();
+        };
+        // An interrupt came in the middle: make the repetitions that QEMU made.
+        let count = before.general[1].wrapping_sub(remaining);
+        self.subject.change(|state| state.gpr[1] = u64::from(count));
+        if count != 0 {
+            self.subject.step()?;
+        }
+        let eip = u64::from(before.eip);
+        self.subject.change(|state| {
+            state.gpr[1] = u64::from(remaining);
+            state.rip = eip;
+        });
+        Ok(())
+    }
+
+    /// Makes the frame that an exception has pushed look like QEMU's.
+    fn clear_pushed_resume_flag(&mut self, before: &Registers) {
+        let pushed = before.eflags | RESUME_FLAG;
+        let top = self.subject.stack_top();
+        for word in 0..FRAME_WORDS {
+            let mut bytes = [0; 4];
+            let Some(at) = self.subject.physical(top.wrapping_add(4 * word)) else {
+                return;
+            };
+            if self.subject.read(at, &mut bytes) && u32::from_le_bytes(bytes) == pushed {
+                self.subject
+                    .write(at, &(pushed & !RESUME_FLAG).to_le_bytes());
+                return;
+            }
+        }
+    }
+
+    /// How many repetitions QEMU left for after the interrupt; `None`: it made them all.
+    fn interrupted_repetitions(
+        &mut self,
+        before: &Registers,
+        instruction: &Instruction,
+    ) -> Option<u32> {
+        use iced_x86::Mnemonic::*;
+        let next = before.eip.wrapping_add(instruction.len() as u32);
+        if self.reference.registers().eip == next || self.delivered_interrupt(next).is_none() {
+            return None;
+        }
+        let theirs = self.reference.registers();
+        let remaining = theirs.general[1];
+        let compares = matches!(
+            instruction.mnemonic(),
+            Cmpsb | Cmpsw | Cmpsd | Scasb | Scasw | Scasd
+        );
+        let zero = u64::from(theirs.eflags) & Flags::ZF.bits() != 0;
+        let ended =
+            compares && remaining != before.general[1] && zero == instruction.has_repne_prefix();
+        (remaining != 0 && !ended).then_some(remaining)
+    }
+
+    /// Takes QEMU's result of an instruction that depends on the machine.
+    fn take_input(&mut self, instruction: &Instruction, before: &Registers) -> io::Result<()> {
+        self.inputs += 1;
+        let theirs = self.reference.registers().clone();
+        let ours = self.subject.registers();
+        if may_be_refused(instruction) && ours.eip != theirs.eip {
+            let name = format!("{:?}", instruction.mnemonic()).to_uppercase();
+            let next = before.eip.wrapping_add(instruction.len() as u32);
+            let we_refuse = ours.eip != next;
+            let who = if we_refuse {
+                "only Tollgate"
+            } else {
+                "only QEMU"
+            };
+            self.note(format!(
+                "{name} with ECX={:08x}: {who} refuses it",
+                before.general[1]
+            ));
+            if we_refuse {
+                self.subject.change(|state| {
+                    before.put_all(state);
+                    theirs.put_general(state);
+                });
+            } else if let Err(stop) = self.subject.refuse(before) {
+                return Err(io::Error::other(format!("{stop:?}")));
+            }
+            return Ok(());
+        }
+        if !is_input(instruction) {
+            return Ok(());
+        }
+        if ours.eip == theirs.eip {
+            self.subject.change(|state| theirs.put_general(state));
+        }
+        Ok(())
+    }
+
+    /// Flags that the manual leaves undefined become QEMU's, so that they cannot part
+    /// the two later.
+    fn take_undefined_flags(&mut self, ignored: u32) {
+        let (ours, theirs) = (
+            self.subject.registers().eflags,
+            self.reference.registers().eflags,
+        );
+        let mask = Flags::ARITHMETIC.bits() as u32 & ignored;
+        if (ours ^ theirs) & mask != 0 {
+            let flags = Flags::from_bits_retain(u64::from((ours & !mask) | (theirs & mask)));
+            self.subject.change(|state| state.set_flags(flags));
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    fn stopped(&mut self, stop: VcpuStop, progress: Progress, before: Registers) -> Ending {
+        match (&stop, progress) {
+            (VcpuStop::Requested(request), Progress::Gone) => {
+                Ending::BothEnded(format!("both ended (Tollgate: {request:?})"))
+            }
+            (VcpuStop::TripleFault(_), Progress::Gone) => {
+                Ending::BothEnded("both ended in a triple fault".to_owned())
+            }
+            _ => self.parting(
+                before,
+                Vec::new(),
+                Some(format!("Tollgate stopped: {stop:?}")),
+            ),
+        }
+    }
+
+    fn parting(
+        &self,
+        before: Registers,
+        differences: Vec<Difference>,
+        remark: Option<String>,
+    ) -> Ending {
+        Ending::Differs(Box::new(Parting {
+            before,
+            differences,
+            ours: self.subject.registers(),
+            theirs: self.reference.registers().clone(),
+            remark,
+        }))
+    }
+}

@@ -1,0 +1,120 @@
+//! The fast way: QEMU runs freely and logs its registers before every instruction;
+//! Tollgate follows the log.
+//!
+//! Nothing flows back to QEMU, and its memory is ahead of ours by the time a record is
+//! read, so that stores are not compared; a wrong one shows when it is loaded again.
+//! Interrupts are QEMU's; they show as a handler's first instruction where none was due.
+
+use crate::cpu_dump::{CpuDump, Line};
+use crate::qemu::Qemu;
+use crate::reference::{Expectation, Progress, Reference};
+use crate::registers::Registers;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::process::ChildStdout;
+
+/// Registers before every instruction, in blocks of one instruction that do not chain;
+/// `exec` for the line that takes a record back.
+const MONITOR_COMMANDS: [&str; 2] = ["singlestep on", "log cpu,exec,nochain"];
+
+/// The instruction of the last record did not run after all.
+const STOPPED_LINE: &[u8] = b"Stopped execution";
+
+/// QEMU's log, and where we are in it.
+pub struct Following {
+    /// Kept for its process.
+    _qemu: Qemu,
+    log: BufReader<ChildStdout>,
+    line: Vec<u8>,
+    /// The instruction of the record before `now` did not run.
+    held: bool,
+    now: CpuDump,
+}
+
+impl Following {
+    /// Sets a stopped QEMU free.
+    ///
+    /// # Errors
+    /// Its monitor refuses, or it does not log.
+    pub fn new(mut qemu: Qemu) -> io::Result<Self> {
+        let log = qemu.take_log()?;
+        for command in MONITOR_COMMANDS {
+            let answer = qemu.gdb.monitor(command)?;
+            if !answer.trim().is_empty() {
+                return Err(io::Error::other(format!(
+                    "QEMU's monitor answers to '{command}': {answer}"
+                )));
+            }
+        }
+        qemu.gdb.release()?;
+        let log = BufReader::with_capacity(1 << 18, log);
+        let mut following = Self {
+            _qemu: qemu,
+            log,
+            line: Vec::new(),
+            held: false,
+            now: CpuDump::default(),
+        };
+        if !following.read_record()? {
+            return Err(io::Error::other("QEMU logs nothing"));
+        }
+        Ok(following)
+    }
+
+    /// Reads the next record into `now`; false if the log ends.
+    fn read_record(&mut self) -> io::Result<bool> {
+        self.held = false;
+        loop {
+            self.line.clear();
+            if self.log.read_until(b'\n', &mut self.line)? == 0 {
+                return Ok(false);
+            }
+            self.held |= self.line.starts_with(STOPPED_LINE);
+            match self.now.take_line(self.line.trim_ascii_end()) {
+                Some(Line::Taken) => {}
+                Some(Line::EndOfRecord) => return Ok(true),
+                None => {
+                    let line = String::from_utf8_lossy(&self.line);
+                    return Err(io::Error::other(format!(
+                        "QEMU's log is not understood: {line}"
+                    )));
+                }
+            }
+        }
+    }
+}
+
+impl Reference for Following {
+    fn registers(&self) -> &Registers {
+        &self.now.registers
+    }
+
+    fn step(&mut self, expected: Expectation) -> io::Result<Progress> {
+        let before = self.now.registers.clone();
+        loop {
+            if !self.read_record()? {
+                return Ok(Progress::Gone);
+            }
+            let here = self.now.registers.eip == before.eip;
+            // QEMU logs an instruction again that was held up or had to be translated
+            // anew. A branch to itself looks the same, and is taken for one until it ends.
+            if self.now.registers == before {
+                continue;
+            }
+            if self.held && !expected.repeats {
+                return Ok(Progress::Held);
+            }
+            if !(expected.repeats && here) {
+                return Ok(Progress::Stepped);
+            }
+        }
+    }
+
+    fn takes_interrupts(&self) -> bool {
+        true
+    }
+
+    fn memory(&self) -> Option<&File> {
+        None
+    }
+}

@@ -1,0 +1,168 @@
+//! `tollgate-lockstep`: a guest in Tollgate and in QEMU, step by step.
+//!
+//! A developer's tool, no part of the product. QEMU boots the guest to the kernel's
+//! entry; its registers and memory are copied into one of our vCPUs ([`subject`]); from
+//! there both take one instruction at a time ([`comparer`]) and are compared
+//! ([`compare`]). QEMU either stops at every instruction ([`stepping`]) or runs freely
+//! and logs ([`following`]).
+
+mod arguments;
+mod compare;
+mod comparer;
+mod comparer_memory;
+mod cpu_dump;
+mod following;
+mod gdb;
+mod history;
+mod instruction_kind;
+mod packet;
+mod qemu;
+mod random_guest;
+mod reference;
+mod registers;
+mod report;
+mod stepping;
+mod subject;
+
+use arguments::Arguments;
+use clap::Parser;
+use comparer::{Comparer, Ending, Limits};
+use following::Following;
+use qemu::{Guest, Qemu};
+use reference::Reference;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+use stepping::Stepping;
+use subject::Subject;
+use tollgate_machine::boot::{self, BootSource, KernelKind};
+use tollgate_machine::config::VmConfig;
+use tollgate_memory::GuestMemory;
+
+/// The two agreed as far as they went.
+const AGREED: u8 = 0;
+/// They parted.
+const PARTED: u8 = 1;
+/// The comparison could not be made.
+const FAILED: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match compare_guest(&arguments) {
+        Ok(code) => code.into(),
+        Err(error) => {
+            eprintln!("tollgate-lockstep: error: {error}");
+            FAILED.into()
+        }
+    }
+}
+
+fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
+    if let (Some(seed), Some(path)) = (arguments.random, &arguments.write) {
+        std::fs::write(path, random_guest::image(seed, arguments.count))?;
+        return Ok(AGREED);
+    }
+    let kernel = match arguments.random {
+        Some(seed) => random_kernel(seed, arguments.count)?,
+        None => arguments.kernel.clone().unwrap_or_default(),
+    };
+    let config = VmConfig {
+        kernel,
+        initrd: arguments.initrd.clone(),
+        append: arguments.append.clone(),
+        memory_bytes: arguments.memory << 20,
+        verify_code: arguments.verify_code,
+        ..VmConfig::default()
+    };
+    let (entry, kind) = find_entry(&config)?;
+    let mut qemu = Qemu::start(&Guest {
+        kernel: &config.kernel,
+        is_boot_sector: kind == KernelKind::BootSector,
+        initrd: config.initrd.as_deref(),
+        append: &config.append,
+        memory_bytes: config.memory_bytes,
+        cpu: &arguments.cpu,
+    })?;
+    qemu.run_to(arguments.start_at.unwrap_or(entry))?;
+    let subject = Subject::new(&mut qemu, &config)?;
+    let limits = Limits {
+        steps: arguments.steps,
+        until: arguments.until,
+        ignored_flags: arguments.ignore_flags,
+        keep_going: arguments.keep_going,
+    };
+    if arguments.random.is_some() {
+        // Both have read it.
+        let _ = std::fs::remove_file(&config.kernel);
+    }
+    if arguments.follow {
+        compare_with(Comparer::new(subject, Following::new(qemu)?, limits))
+    } else {
+        compare_with(Comparer::new(subject, Stepping::new(qemu)?, limits))
+    }
+}
+
+/// Writes a guest of random instructions where both can read it.
+fn random_kernel(seed: u64, count: u32) -> io::Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!(
+        "tollgate-lockstep.{}.{seed}.bin",
+        std::process::id()
+    ));
+    std::fs::write(&path, random_guest::image(seed, count))?;
+    Ok(path)
+}
+
+/// Where our own loader enters the kernel; QEMU's loaders obey the same protocols.
+fn find_entry(config: &VmConfig) -> io::Result<(u32, KernelKind)> {
+    let name = config.kernel.display().to_string();
+    let kind = boot::recognise(&std::fs::read(&config.kernel)?, &name).map_err(io::Error::other)?;
+    if !matches!(
+        kind,
+        KernelKind::BzImage | KernelKind::Multiboot | KernelKind::BootSector
+    ) {
+        return Err(io::Error::other(format!(
+            "{name}: QEMU does not load this kind of kernel ({kind:?})"
+        )));
+    }
+    let mut memory = GuestMemory::new(config.memory_bytes).map_err(io::Error::other)?;
+    let state = boot::load(&BootSource::of(config), &mut memory).map_err(io::Error::other)?;
+    Ok((
+        (state.cs().base as u32).wrapping_add(state.rip as u32),
+        kind,
+    ))
+}
+
+fn compare_with<R: Reference>(mut comparer: Comparer<R>) -> io::Result<u8> {
+    let started = Instant::now();
+    let ending = comparer.run()?;
+    let seconds = started.elapsed().as_secs_f64();
+    for note in &comparer.notes {
+        println!("note: {note}");
+    }
+    println!(
+        "{} instructions in {seconds:.1} s ({:.0} a second), {} results taken from QEMU, {} interrupts",
+        comparer.count,
+        comparer.count as f64 / seconds.max(1e-3),
+        comparer.inputs,
+        comparer.interrupts
+    );
+    Ok(match ending {
+        Ending::StepsDone => {
+            println!("no difference");
+            AGREED
+        }
+        Ending::Reached => {
+            println!("no difference up to the address");
+            AGREED
+        }
+        Ending::BothEnded(how) => {
+            println!("no difference: {how}");
+            AGREED
+        }
+        Ending::Differs(parting) => {
+            print!("{}", report::report(&parting, &comparer.history));
+            PARTED
+        }
+    })
+}

@@ -1,0 +1,227 @@
+//! A QEMU process that runs the guest, with its memory in a file that we read.
+
+use crate::cpu_dump::CpuDump;
+use crate::gdb::{Gdb, Stop};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tollgate_memory::GuestMemory;
+
+/// The guest, as QEMU is to start it.
+pub struct Guest<'a> {
+    /// Linux or multiboot kernel, or a boot sector.
+    pub kernel: &'a Path,
+    /// The kernel is a boot sector: it goes into a floppy drive.
+    pub is_boot_sector: bool,
+    /// Initial RAM disk or modules.
+    pub initrd: Option<&'a str>,
+    /// The kernel's command line.
+    pub append: &'a str,
+    /// RAM, in bytes.
+    pub memory_bytes: u64,
+    /// QEMU's name of the processor, with features.
+    pub cpu: &'a str,
+}
+
+/// A running QEMU, killed when dropped.
+pub struct Qemu {
+    child: Child,
+    /// The connection to its gdb stub.
+    pub gdb: Gdb,
+    /// The guest's RAM.
+    pub memory: File,
+}
+
+/// How long QEMU may take to open its socket.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+impl Qemu {
+    /// Starts QEMU with the guest's processor stopped at the reset vector.
+    ///
+    /// # Errors
+    /// QEMU is not installed, refuses the guest, or does not answer.
+    pub fn start(guest: &Guest) -> io::Result<Self> {
+        let directory = private_directory()?;
+        let (socket, memory) = (directory.join("gdb"), directory.join("ram"));
+        let mut command = Command::new("qemu-system-i386");
+        command
+            .args([
+                "-accel",
+                "tcg",
+                "-display",
+                "none",
+                "-nodefaults",
+                "-serial",
+                "null",
+                "-S",
+                "-no-reboot",
+            ])
+            .args([
+                "-machine",
+                "pc,memory-backend=ram,smm=off",
+                "-cpu",
+                guest.cpu,
+            ])
+            .args(["-m", &format!("{}k", guest.memory_bytes >> 10)])
+            .args([
+                "-device",
+                "isa-debug-exit,iobase=0xf4,iosize=4",
+                "-D",
+                "/dev/stdout",
+            ])
+            .arg("-object")
+            .arg(format!(
+                "memory-backend-file,id=ram,size={},share=on,mem-path={}",
+                guest.memory_bytes,
+                memory.display()
+            ))
+            .arg("-chardev")
+            .arg(format!(
+                "socket,id=gdb,server=on,wait=off,path={}",
+                socket.display()
+            ))
+            .args(["-gdb", "chardev:gdb"]);
+        if guest.is_boot_sector {
+            command.args([
+                "-drive",
+                &format!(
+                    "if=floppy,format=raw,readonly=on,file={}",
+                    guest.kernel.display()
+                ),
+            ]);
+        } else {
+            command
+                .arg("-kernel")
+                .arg(guest.kernel)
+                .args(["-append", guest.append]);
+            command.args(
+                guest
+                    .initrd
+                    .map(|initrd| ["-initrd", initrd])
+                    .iter()
+                    .flatten(),
+            );
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| io::Error::other(format!("cannot start qemu-system-i386: {error}")))?;
+        let connection = connect(&socket, &memory, &mut child);
+        // Both sides hold what they need open; nothing is left behind, come what may.
+        let _ = fs::remove_dir_all(&directory);
+        match connection {
+            Ok((stream, memory)) => Ok(Self {
+                child,
+                gdb: Gdb::new(stream),
+                memory,
+            }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets the guest run to a linear address.
+    ///
+    /// # Errors
+    /// The guest ended before it got there.
+    pub fn run_to(&mut self, linear: u32) -> io::Result<()> {
+        self.gdb.breakpoint(linear, true)?;
+        if self.gdb.resume("c")? == Stop::Gone {
+            return Err(io::Error::other(format!(
+                "the guest ended in QEMU before it reached {linear:#x}"
+            )));
+        }
+        self.gdb.breakpoint(linear, false)
+    }
+
+    /// All registers.
+    ///
+    /// # Errors
+    /// QEMU's answer is not understood, as in 64-bit mode.
+    pub fn registers(&mut self) -> io::Result<CpuDump> {
+        let text = self.gdb.monitor("info registers")?;
+        CpuDump::parse(&text).ok_or_else(|| {
+            io::Error::other(format!("QEMU's registers are not understood:\n{text}"))
+        })
+    }
+
+    /// Copies the guest's RAM into one of ours.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn copy_memory(&self, memory: &mut GuestMemory) -> io::Result<()> {
+        const PIECE: usize = 1 << 16;
+        let mut piece = vec![0; PIECE];
+        for region in memory.ram().regions() {
+            let mut at = region.start.0;
+            while at < region.end() {
+                let length = PIECE.min((region.end() - at) as usize);
+                self.memory.read_exact_at(&mut piece[..length], at)?;
+                if piece[..length].iter().any(|&byte| byte != 0) {
+                    memory.write(tollgate_x86::PhysicalAddress(at), &piece[..length]);
+                }
+                at += length as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// What QEMU logs; can be taken once.
+    ///
+    /// # Errors
+    /// It was taken before.
+    pub fn take_log(&mut self) -> io::Result<ChildStdout> {
+        self.child
+            .stdout
+            .take()
+            .ok_or_else(|| io::Error::other("QEMU's log was taken before"))
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A new directory for the socket and the memory, in shared memory if there is any.
+fn private_directory() -> io::Result<PathBuf> {
+    let shared = Path::new("/dev/shm");
+    let base = if shared.is_dir() {
+        shared.to_owned()
+    } else {
+        std::env::temp_dir()
+    };
+    let directory = base.join(format!("tollgate-lockstep.{}", std::process::id()));
+    fs::create_dir(&directory)?;
+    Ok(directory)
+}
+
+/// Waits until QEMU has made both the socket and the file with the guest's memory.
+fn connect(socket: &Path, memory: &Path, child: &mut Child) -> io::Result<(UnixStream, File)> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        if let Ok(memory) = File::open(memory)
+            && let Ok(stream) = UnixStream::connect(socket)
+        {
+            return Ok((stream, memory));
+        }
+        if let Some(status) = child.try_wait()? {
+            return Err(io::Error::other(format!("QEMU did not start ({status})")));
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::other("QEMU does not open its gdb socket"));
+        }
+        sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,171 @@
+//! The registers that are compared, in a form that both sides can fill.
+
+use tollgate_x86::flags::Flags;
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{CpuState, Cr0, Segment};
+
+/// Names in the order of [`Registers::general`].
+pub const GENERAL_NAMES: [&str; 8] = ["EAX", "ECX", "EDX", "EBX", "ESP", "EBP", "ESI", "EDI"];
+/// Names in the order of [`Registers::selectors`].
+pub const SEGMENT_NAMES: [&str; 6] = ["ES", "CS", "SS", "DS", "FS", "GS"];
+
+/// Registers at an instruction boundary.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Registers {
+    /// In encoding order.
+    pub general: [u32; 8],
+    /// Offset in CS.
+    pub eip: u32,
+    /// As PUSHFD would push them, VM and RF included.
+    pub eflags: u32,
+    /// ES, CS, SS, DS, FS, GS.
+    pub selectors: [u16; 6],
+    /// Control register 0.
+    pub cr0: u32,
+    /// Control register 2.
+    pub cr2: u32,
+    /// Control register 3.
+    pub cr3: u32,
+    /// Control register 4.
+    pub cr4: u32,
+    /// IA32_EFER.
+    pub efer: u32,
+    /// What not every source of registers can tell.
+    pub hidden: Option<Hidden>,
+}
+
+/// Hidden parts of segment registers, and the system registers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hidden {
+    /// ES, CS, SS, DS, FS, GS.
+    pub segments: [Segment; 6],
+    /// Local descriptor table.
+    pub ldtr: Segment,
+    /// Task state.
+    pub tr: Segment,
+    /// Global descriptor table.
+    pub gdtr: TableRegister,
+    /// Interrupt descriptor table.
+    pub idtr: TableRegister,
+}
+
+impl Registers {
+    /// The registers of a processor of ours.
+    pub fn of(state: &CpuState) -> Self {
+        Self {
+            general: std::array::from_fn(|index| state.gpr[index] as u32),
+            eip: state.rip as u32,
+            eflags: state.flags().image() as u32,
+            selectors: state.segments.map(|segment| segment.selector.0),
+            cr0: state.cr0 as u32,
+            cr2: state.cr2 as u32,
+            cr3: state.cr3 as u32,
+            cr4: state.cr4 as u32,
+            efer: state.efer as u32,
+            hidden: Some(Hidden {
+                segments: state.segments,
+                ldtr: state.ldtr,
+                tr: state.tr,
+                gdtr: state.gdtr,
+                idtr: state.idtr,
+            }),
+        }
+    }
+
+    /// Puts general registers, EIP and EFLAGS into a processor.
+    pub fn put_general(&self, state: &mut CpuState) {
+        for (to, from) in state.gpr.iter_mut().zip(self.general) {
+            *to = u64::from(from);
+        }
+        state.rip = u64::from(self.eip);
+        state.set_flags(Flags::from_bits_retain(u64::from(self.eflags)));
+    }
+
+    /// Puts everything into a processor; without hidden parts those stay.
+    pub fn put_all(&self, state: &mut CpuState) {
+        self.put_general(state);
+        state.cr0 = u64::from(self.cr0);
+        state.cr2 = u64::from(self.cr2);
+        state.cr3 = u64::from(self.cr3);
+        state.cr4 = u64::from(self.cr4);
+        state.efer = u64::from(self.efer);
+        if let Some(hidden) = &self.hidden {
+            state.segments = hidden.segments;
+            state.ldtr = hidden.ldtr;
+            state.tr = hidden.tr;
+            state.gdtr = hidden.gdtr;
+            state.idtr = hidden.idtr;
+        }
+    }
+
+    /// Segments work as in real mode or V86 mode.
+    pub fn has_real_mode_segments(&self) -> bool {
+        u64::from(self.cr0) & Cr0::PE.bits() == 0 || self.is_virtual_8086()
+    }
+
+    /// EFLAGS.VM is set.
+    pub fn is_virtual_8086(&self) -> bool {
+        u64::from(self.eflags) & Flags::VM.bits() != 0
+    }
+
+    /// Paging is on.
+    pub fn has_paging(&self) -> bool {
+        u64::from(self.cr0) & Cr0::PG.bits() != 0
+    }
+
+    /// In lines, for a person.
+    pub fn lines(&self) -> Vec<String> {
+        let general = |range: std::ops::Range<usize>| {
+            let text: Vec<String> = range
+                .map(|index| format!("{}={:08x}", GENERAL_NAMES[index], self.general[index]))
+                .collect();
+            text.join(" ")
+        };
+        let selectors: Vec<String> = SEGMENT_NAMES
+            .iter()
+            .zip(self.selectors)
+            .map(|(name, selector)| format!("{name}={selector:04x}"))
+            .collect();
+        vec![
+            general(0..4),
+            general(4..8),
+            format!(
+                "EIP={:08x} EFLAGS={:08x} [{}]",
+                self.eip,
+                self.eflags,
+                flag_letters(self.eflags)
+            ),
+            selectors.join(" "),
+            format!(
+                "CR0={:08x} CR2={:08x} CR3={:08x} CR4={:08x} EFER={:08x}",
+                self.cr0, self.cr2, self.cr3, self.cr4, self.efer
+            ),
+        ]
+    }
+}
+
+/// The flags that programs work with, as letters; a dash for each that is clear.
+pub fn flag_letters(eflags: u32) -> String {
+    [
+        (Flags::VM, 'V'),
+        (Flags::NT, 'N'),
+        (Flags::OF, 'O'),
+        (Flags::DF, 'D'),
+        (Flags::IF, 'I'),
+        (Flags::TF, 'T'),
+        (Flags::SF, 'S'),
+        (Flags::ZF, 'Z'),
+        (Flags::AF, 'A'),
+        (Flags::PF, 'P'),
+        (Flags::CF, 'C'),
+    ]
+    .into_iter()
+    .map(|(flag, letter)| {
+        if u64::from(eflags) & flag.bits() != 0 {
+            letter
+        } else {
+            '-'
+        }
+    })
+    .collect()
+}

@@ -1,0 +1,235 @@
+//! The exact way: QEMU goes one instruction at a time under its gdb stub.
+
+use crate::gdb::Stop;
+use crate::packet::from_hex;
+use crate::qemu::Qemu;
+use crate::reference::{Expectation, Progress, Reference};
+use crate::registers::Registers;
+use std::fs::File;
+use std::io;
+use tollgate_x86::flags::Flags;
+
+/// Single steps enabled, without interrupts (2) and without timers (4).
+const STEP_FLAGS: &str = "Qqemu.sstep=7";
+/// Repetitions up to which a repeated instruction is stepped through.
+const MAX_STEPPED_REPETITIONS: u32 = 64;
+/// Now and then QEMU stops before the instruction was executed. After so many steps that
+/// changed nothing it is taken for a branch to itself.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// QEMU under its gdb stub.
+pub struct Stepping {
+    qemu: Qemu,
+    layout: Layout,
+    registers: Registers,
+}
+
+impl Stepping {
+    /// Takes over a stopped QEMU.
+    ///
+    /// # Errors
+    /// The stub does not describe its registers, or refuses.
+    pub fn new(mut qemu: Qemu) -> io::Result<Self> {
+        qemu.gdb.command(STEP_FLAGS)?;
+        let outer = qemu.gdb.read_object("features:read:target.xml")?;
+        let annex = attribute(&outer, "href").unwrap_or("target.xml").to_owned();
+        let description = qemu.gdb.read_object(&format!("features:read:{annex}"))?;
+        let layout = Layout::parse(&description).ok_or_else(|| {
+            io::Error::other("QEMU's gdb stub does not describe the registers of a 32-bit PC")
+        })?;
+        let registers = qemu.registers()?.registers;
+        Ok(Self {
+            qemu,
+            layout,
+            registers,
+        })
+    }
+
+    fn fetch_registers(&mut self) -> io::Result<Registers> {
+        let answer = self.qemu.gdb.request(b"g")?;
+        from_hex(&answer)
+            .and_then(|bytes| self.layout.registers(&bytes))
+            .ok_or_else(|| io::Error::other("QEMU's gdb stub sends too few registers"))
+    }
+
+    /// Goes over a repeated instruction; the first repetition was made.
+    fn finish_repetitions(
+        &mut self,
+        mut now: Registers,
+        next: u32,
+    ) -> io::Result<(Stop, Registers)> {
+        let eip = now.eip;
+        let mut steps = 0;
+        while now.eip == eip {
+            let interruptible = u64::from(now.eflags) & Flags::IF.bits() != 0;
+            // Without paging and interrupts nothing can divert it.
+            let direct = !interruptible && !now.has_paging() && steps > MAX_STEPPED_REPETITIONS;
+            let stop = if direct {
+                self.qemu.gdb.breakpoint(next, true)?;
+                let stop = self.qemu.gdb.resume("c")?;
+                self.qemu.gdb.breakpoint(next, false)?;
+                stop
+            } else {
+                self.qemu.gdb.resume("s")?
+            };
+            if stop == Stop::Gone {
+                return Ok((stop, now));
+            }
+            steps += 1;
+            now = self.fetch_registers()?;
+        }
+        Ok((Stop::Stopped, now))
+    }
+}
+
+impl Reference for Stepping {
+    fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    fn step(&mut self, expected: Expectation) -> io::Result<Progress> {
+        let eip = self.registers.eip;
+        let mut now;
+        let mut attempts = 0;
+        loop {
+            if self.qemu.gdb.resume("s")? == Stop::Gone {
+                return Ok(Progress::Gone);
+            }
+            now = self.fetch_registers()?;
+            attempts += 1;
+            let unchanged = Registers {
+                hidden: None,
+                ..self.registers.clone()
+            } == now;
+            if !unchanged || attempts == MAX_ATTEMPTS {
+                break;
+            }
+        }
+        if expected.repeats && now.eip == eip {
+            match self.finish_repetitions(now, expected.next)? {
+                (Stop::Gone, _) => return Ok(Progress::Gone),
+                (Stop::Stopped, after) => now = after,
+            }
+        }
+        let loaded = now.selectors != self.registers.selectors
+            || now.cr0 != self.registers.cr0
+            || now.is_virtual_8086() != self.registers.is_virtual_8086();
+        self.registers = if expected.changes_hidden || loaded {
+            self.qemu.registers()?.registers
+        } else {
+            now
+        };
+        Ok(Progress::Stepped)
+    }
+
+    fn takes_interrupts(&self) -> bool {
+        false
+    }
+
+    fn memory(&self) -> Option<&File> {
+        Some(&self.qemu.memory)
+    }
+}
+
+/// Where registers lie in the answer to `g`.
+struct Layout {
+    /// EAX to EDI, EIP, EFLAGS, ES CS SS DS FS GS, CR0, CR2, CR3, CR4, EFER.
+    offsets: [usize; LAYOUT_NAMES.len()],
+}
+
+const LAYOUT_NAMES: [&str; 21] = [
+    "eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip", "eflags", "es", "cs", "ss",
+    "ds", "fs", "gs", "cr0", "cr2", "cr3", "cr4", "efer",
+];
+
+/// The value of the first attribute of that name.
+fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let start = text.find(&format!(" {name}=\""))? + name.len() + 3;
+    text[start..].split('"').next()
+}
+
+impl Layout {
+    /// Reads a target description: registers follow each other as they are listed.
+    fn parse(description: &str) -> Option<Self> {
+        let mut offsets = [usize::MAX; LAYOUT_NAMES.len()];
+        let mut offset = 0;
+        for element in description
+            .split("<reg")
+            .skip(1)
+            .map(|rest| rest.split('>').next().unwrap_or(""))
+        {
+            let bits: usize = attribute(element, "bitsize")?.parse().ok()?;
+            let name = attribute(element, "name")?;
+            if let Some(index) = LAYOUT_NAMES.iter().position(|&known| known == name) {
+                offsets[index] = offset;
+            }
+            offset += bits / 8;
+        }
+        offsets
+            .iter()
+            .all(|&offset| offset != usize::MAX)
+            .then_some(Self { offsets })
+    }
+
+    fn registers(&self, bytes: &[u8]) -> Option<Registers> {
+        let word = |index: usize| {
+            let start = self.offsets[index];
+            let word = bytes.get(start..start + 4)?;
+            Some(u32::from_le_bytes(word.try_into().ok()?))
+        };
+        let mut registers = Registers {
+            eip: word(8)?,
+            eflags: word(9)?,
+            cr0: word(16)?,
+            cr2: word(17)?,
+            cr3: word(18)?,
+            cr4: word(19)?,
+            efer: word(20)?,
+            ..Registers::default()
+        };
+        for index in 0..8 {
+            registers.general[index] = word(index)?;
+        }
+        for index in 0..6 {
+            registers.selectors[index] = word(10 + index)? as u16;
+        }
+        Some(registers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description() -> String {
+        let mut text = String::from("<feature name=\"core\">");
+        for name in LAYOUT_NAMES.iter().rev() {
+            text += &format!("<reg name=\"{name}\" bitsize=\"32\" type=\"int32\"/>\n");
+        }
+        text.replace(
+            "<reg name=\"cr0\"",
+            "<reg name=\"st0\" bitsize=\"80\" type=\"i387_ext\"/><reg name=\"cr0\"",
+        )
+    }
+
+    #[test]
+    fn registers_lie_where_the_description_puts_them() {
+        let layout = Layout::parse(&description()).unwrap();
+        let mut bytes = vec![0; 21 * 4 + 10];
+        bytes[0] = 5;
+        bytes[4] = 4;
+        let end = bytes.len();
+        bytes[end - 4] = 1;
+        let registers = layout.registers(&bytes).unwrap();
+        assert_eq!(
+            (registers.efer, registers.cr4, registers.general[0]),
+            (5, 4, 1)
+        );
+        assert!(layout.registers(&bytes[..40]).is_none());
+    }
+
+    #[test]
+    fn a_description_without_control_registers_is_refused() {
+        assert!(Layout::parse(&description().replace("cr3", "xyz")).is_none());
+    }
+}

@@ -1,0 +1,239 @@
+//! Our side: a vCPU that is stepped, and its memory seen without side effects.
+
+use crate::cpu_dump::CpuDump;
+use crate::qemu::Qemu;
+use crate::registers::Registers;
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
+use std::io;
+use tollgate_emulate::operand::read_register;
+use tollgate_exits::ExitKind;
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::pc::Pc;
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
+use tollgate_x86::{Attributes, CpuState, Descriptor, Gpr, LinearAddress, PhysicalAddress, Vector};
+
+/// Code cache of the vCPU that is compared.
+const CODE_CACHE_BYTES: usize = 64 << 20;
+
+/// First vector that is not an exception's.
+const FIRST_FREE_VECTOR: u8 = 32;
+const NON_MASKABLE: u8 = Vector::NonMaskableInterrupt as u8;
+/// First vector that firmware gives to devices.
+const FIRST_REAL_MODE_VECTOR: u8 = 8;
+
+/// Tollgate's processor in a PC whose interrupts are never delivered.
+pub struct Subject {
+    vcpu: Vcpu<Pc>,
+    info: InstructionInfoFactory,
+}
+
+/// Guest memory that an instruction accesses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// First byte.
+    pub linear: u32,
+    /// Bytes; one element of a repeated instruction.
+    pub size: u32,
+    /// The instruction may write it.
+    pub written: bool,
+}
+
+impl Subject {
+    /// A vCPU in exactly the state in which QEMU stands.
+    ///
+    /// # Errors
+    /// QEMU's state cannot be read, or the host refuses memory.
+    pub fn new(qemu: &mut Qemu, config: &VmConfig) -> io::Result<Self> {
+        let dump: CpuDump = qemu.registers()?;
+        let mut memory = GuestMemory::new(config.memory_bytes).map_err(io::Error::other)?;
+        qemu.copy_memory(&mut memory)?;
+        let mut state = CpuState::at_reset();
+        dump.put_into(&mut state, &memory);
+        let pc = Pc::new(config, Box::new(io::sink()));
+        let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE_BYTES, config.verify_code)?;
+        vcpu.platform_mut().set_debug_output(Box::new(io::sink()));
+        // Flags are spread over the engine's own places.
+        vcpu.change_state(|_| ());
+        Ok(Self {
+            vcpu,
+            info: InstructionInfoFactory::new(),
+        })
+    }
+
+    /// Registers at the present boundary.
+    pub fn registers(&self) -> Registers {
+        Registers::of(self.vcpu.state())
+    }
+
+    /// Exceptions delivered so far.
+    pub fn exceptions(&self) -> u64 {
+        let counts = self.vcpu.exit_counts();
+        counts.get(ExitKind::GuestException) + counts.get(ExitKind::GuestPageFault)
+    }
+
+    /// Linear address of the top of the stack.
+    pub fn stack_top(&self) -> u32 {
+        let (state, ss) = (self.vcpu.state(), self.vcpu.state().ss());
+        let pointer = state.gpr[Gpr::Rsp as usize] as u32;
+        (ss.base as u32).wrapping_add(if ss.is_big() {
+            pointer
+        } else {
+            pointer & 0xffff
+        })
+    }
+
+    /// Linear address of the next instruction.
+    pub fn linear(&self) -> u32 {
+        let state = self.vcpu.state();
+        (state.cs().base as u32).wrapping_add(state.rip as u32)
+    }
+
+    /// The next instruction; `None` if its fetch faults.
+    pub fn next_instruction(&mut self) -> Option<Instruction> {
+        self.vcpu.next_instruction()
+    }
+
+    /// Executes one instruction.
+    ///
+    /// # Errors
+    /// As [`Vcpu::step_one`].
+    pub fn step(&mut self) -> Result<(), VcpuStop> {
+        self.vcpu.step_one()
+    }
+
+    /// Delivers an interrupt that QEMU delivered.
+    ///
+    /// # Errors
+    /// As [`Vcpu::deliver_interrupt`].
+    pub fn interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
+        self.vcpu.deliver_interrupt(vector)
+    }
+
+    /// Undoes what a refused instruction did to the registers and raises #GP(0) for it.
+    ///
+    /// # Errors
+    /// As [`Vcpu::step_one`].
+    pub fn refuse(&mut self, before: &Registers) -> Result<(), VcpuStop> {
+        self.vcpu.change_state(|state| before.put_all(state));
+        self.vcpu.deliver_general_protection()
+    }
+
+    /// The vector whose handler starts at these registers' CS:EIP: that of NMI or, if
+    /// `maskable`, one that devices use.
+    pub fn vector_of_handler(&mut self, registers: &Registers, maskable: bool) -> Option<u8> {
+        let idtr = self.vcpu.state().idtr;
+        let base = idtr.base as u32;
+        let protected = self.vcpu.state().is_protected();
+        let (first, size) = if protected {
+            (FIRST_FREE_VECTOR, 8)
+        } else {
+            (FIRST_REAL_MODE_VECTOR, 4)
+        };
+        let candidates = (first..=u8::MAX).filter(|_| maskable).chain([NON_MASKABLE]);
+        candidates.into_iter().find(|&vector| {
+            let offset = u32::from(vector) * size;
+            if offset + size - 1 > u32::from(idtr.limit) {
+                return false;
+            }
+            let mut bytes = [0; 8];
+            let Some(physical) = self.physical(base.wrapping_add(offset)) else {
+                return false;
+            };
+            if !self.read(physical, &mut bytes[..size as usize]) {
+                return false;
+            }
+            let gate = Descriptor(u64::from_le_bytes(bytes));
+            if protected {
+                gate.attributes().contains(Attributes::PRESENT)
+                    && gate.gate_offset() == registers.eip
+                    && gate.gate_selector().0 & !3 == registers.selectors[1] & !3
+            } else {
+                [bytes[0], bytes[1]] == (registers.eip as u16).to_le_bytes()
+                    && [bytes[2], bytes[3]] == registers.selectors[1].to_le_bytes()
+            }
+        })
+    }
+
+    /// Changes registers.
+    pub fn change(&mut self, change: impl FnOnce(&mut CpuState)) {
+        self.vcpu.change_state(change);
+    }
+
+    /// Memory operands of an instruction, at the registers of this moment.
+    pub fn accesses(&mut self, instruction: &Instruction) -> Vec<Access> {
+        let state = self.vcpu.state();
+        let used = self.info.info(instruction).used_memory();
+        used.iter()
+            .filter(|memory| {
+                memory.access() != OpAccess::NoMemAccess && memory.access() != OpAccess::None
+            })
+            .filter_map(|memory| {
+                let value = |register: Register, _, _| Some(register_value(state, register));
+                let linear = memory.virtual_address(0, value)? as u32;
+                let written = !matches!(memory.access(), OpAccess::Read | OpAccess::CondRead);
+                let size = (memory.memory_size().size() as u32).max(1);
+                Some(Access {
+                    linear,
+                    size,
+                    written,
+                })
+            })
+            .collect()
+    }
+
+    /// Where a linear address lies, if it is mapped; nothing is marked as accessed.
+    pub fn physical(&mut self, linear: u32) -> Option<PhysicalAddress> {
+        let registers = PagingRegisters::of(self.vcpu.state());
+        let mut tables = Tables(self.vcpu.memory_mut());
+        let linear = LinearAddress(u64::from(linear));
+        let found = registers.walk(&mut tables, linear, AccessKind::Read, Privilege::Supervisor);
+        Some(found.ok()?.physical)
+    }
+
+    /// The address is mapped to something that is not RAM.
+    pub fn is_device(&mut self, linear: u32) -> bool {
+        let Some(physical) = self.physical(linear) else {
+            return false;
+        };
+        self.vcpu
+            .memory_mut()
+            .ram()
+            .host_page(physical.page())
+            .is_none()
+    }
+
+    /// Reads RAM; false outside it.
+    pub fn read(&mut self, address: PhysicalAddress, data: &mut [u8]) -> bool {
+        self.vcpu.memory_mut().read(address, data)
+    }
+
+    /// Writes RAM; false outside it.
+    pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
+        self.vcpu.memory_mut().write(address, data)
+    }
+}
+
+fn register_value(state: &CpuState, register: Register) -> u64 {
+    if register.is_segment_register() {
+        return state
+            .segments
+            .get(register as usize - Register::ES as usize)
+            .map_or(0, |segment| segment.base);
+    }
+    read_register(state, register)
+}
+
+/// Paging structures that a walk leaves as they are.
+struct Tables<'a>(&'a GuestMemory);
+
+impl PageTableMemory for Tables<'_> {
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+        self.0.read_u32(address)
+    }
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+        self.0.read_u64(address)
+    }
+    fn set_bits(&mut self, _: PhysicalAddress, _: u32) {}
+}
