@@ -1,6 +1,8 @@
 //! A translated block: host code for a run of guest instructions, and the tables
 //! that lead from any host address in it back to exact guest state.
 
+use crate::assembler::Host;
+use crate::assembler::host::RSP;
 use crate::mode::ModeId;
 use iced_x86::Instruction;
 use tollgate_x86::Vector;
@@ -30,39 +32,68 @@ pub struct Mark {
     pub host: u32,
     /// EIP of the guest instruction that has not completed.
     pub eip: u32,
-    /// Added to R12 to get ESP.
+    /// Added to ESP's home to get ESP.
     pub esp: i32,
     /// Guest registers that lie elsewhere for the moment.
     pub restore: Restore,
 }
 
-/// Up to four `guest register := scratch register` moves that put guest state right.
-/// Each byte holds the guest register in the high and the scratch register in the
-/// low half; zero (RAX := RAX) means none.
+/// Where a guest register's value is for the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// In this host register.
+    Host(Host),
+    /// In the context's slot of its number, although its home is a host register.
+    Slot,
+}
+
+/// Up to [`Restore::MAX_MOVES`] moves of values to their guest registers' homes that put
+/// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Restore(pub u32);
+pub struct Restore {
+    count: u8,
+    /// The guest register in the high half; in the low half a host register, or RSP,
+    /// which never holds guest state, for the slot.
+    moves: [u8; Self::MAX_MOVES],
+}
 
 impl Restore {
+    /// Moves at most.
+    pub const MAX_MOVES: usize = 7;
+
     /// Nothing to put right.
-    pub const NONE: Restore = Restore(0);
+    pub const NONE: Restore = Restore {
+        count: 0,
+        moves: [0; Self::MAX_MOVES],
+    };
 
-    /// `guest := scratch`.
-    pub const fn one(guest: u8, scratch: u8) -> Self {
-        Self((guest << 4 | scratch) as u32)
+    /// The guest register's value is in a host register.
+    pub const fn one(guest: u8, host: Host) -> Self {
+        Self::NONE.and(guest, Source::Host(host))
     }
 
-    /// With one more move (at most four in all).
-    pub const fn and(self, guest: u8, scratch: u8) -> Self {
-        Self(self.0 << 8 | (guest << 4 | scratch) as u32)
+    /// With one more move, if there is room for it: see [`Restore::MAX_MOVES`].
+    pub const fn and(mut self, guest: u8, source: Source) -> Self {
+        let source = match source {
+            Source::Host(host) => host.0,
+            Source::Slot => RSP.0,
+        };
+        if (self.count as usize) < Self::MAX_MOVES {
+            self.moves[self.count as usize] = guest << 4 | source & 15;
+            self.count += 1;
+        }
+        self
     }
 
-    /// The moves as (guest, scratch) register numbers.
-    pub fn moves(self) -> impl Iterator<Item = (usize, usize)> {
-        self.0
-            .to_le_bytes()
-            .into_iter()
-            .filter(|&b| b != 0)
-            .map(|b| ((b >> 4) as usize, (b & 15) as usize))
+    /// The moves as guest register numbers and where their values are.
+    pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
+        self.moves.iter().take(self.count.into()).map(|&packed| {
+            let source = match Host(packed & 15) {
+                RSP => Source::Slot,
+                host => Source::Host(host),
+            };
+            (packed >> 4, source)
+        })
     }
 }
 
@@ -183,5 +214,21 @@ impl Block {
     pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
         let next = self.marks.partition_point(|mark| mark.host <= offset);
         self.marks.get(next.checked_sub(1)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembler::host::{R10, RAX};
+
+    #[test]
+    fn a_restore_holds_up_to_seven_moves() {
+        assert_eq!(Restore::NONE.moves().count(), 0);
+        let two = Restore::one(0, RAX).and(9, Source::Slot);
+        let moves: Vec<_> = two.moves().collect();
+        assert_eq!(moves, [(0, Source::Host(RAX)), (9, Source::Slot)]);
+        let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R10)));
+        assert_eq!(many.moves().count(), Restore::MAX_MOVES);
     }
 }

@@ -86,6 +86,10 @@ pub struct Context {
     pub x87_code_selector: u16,
     /// Selector of the last memory operand's segment.
     pub x87_data_selector: u16,
+    /// The guest registers that live here, by number (see [`crate::register_map`]):
+    /// filled before guest code is entered, valid until it is left. Slots of registers
+    /// that live in host registers are room for code that needs the host register.
+    pub spilled: [u64; 16],
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -145,6 +149,11 @@ pub mod at {
         X87_OPERAND = x87_operand,
     }
 
+    /// Displacement of a guest register's slot.
+    pub const fn slot(guest: u8) -> i32 {
+        displacement(offset_of!(Context, spilled) + (guest as usize & 15) * 8)
+    }
+
     /// Displacement of the vector registers' save area.
     pub const VECTOR_AREA: i32 =
         displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
@@ -168,6 +177,26 @@ pub mod at {
 }
 
 impl Context {
+    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor.
+    pub fn scatter_registers(&mut self, mask: u16) {
+        let mut rest = mask;
+        while rest != 0 {
+            let guest = rest.trailing_zeros() as usize;
+            self.spilled[guest] = self.cpu.gpr[guest];
+            rest &= rest - 1;
+        }
+    }
+
+    /// The reverse of [`Context::scatter_registers`].
+    pub fn gather_registers(&mut self, mask: u16) {
+        let mut rest = mask;
+        while rest != 0 {
+            let guest = rest.trailing_zeros() as usize;
+            self.cpu.gpr[guest] = self.spilled[guest];
+            rest &= rest - 1;
+        }
+    }
+
     /// A context for a processor in `cpu`'s state; it must not move once entered.
     pub fn new(cpu: CpuState) -> Box<Self> {
         Box::new(Self {
@@ -194,6 +223,7 @@ impl Context {
             x87_operand_offset: 0,
             x87_code_selector: 0,
             x87_data_selector: 0,
+            spilled: [0; 16],
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),

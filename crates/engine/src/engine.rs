@@ -11,6 +11,7 @@ use crate::block::{
 use crate::code_cache::{Allocation, CodeCache};
 use crate::links::{Dependence, LinkTables};
 use crate::mode::{Mode, ModeFlags, ModeId, Modes};
+use crate::register_map::RegisterMap;
 use crate::translate::{Request, TranslateError, Translation, Translator};
 use crate::verify;
 use rustc_hash::FxHashMap;
@@ -50,6 +51,8 @@ pub struct GuestPosition {
     pub restore: Restore,
     /// The block.
     pub block: BlockId,
+    /// Where the guest's registers live.
+    pub map: &'static RegisterMap,
 }
 
 /// A fetch that failed: the code does not lie where it can be read.
@@ -59,6 +62,17 @@ pub enum LookUp {
     Block(BlockId),
     /// The instruction goes on in the next page: give that page's number.
     NeedsNextPage,
+}
+
+/// Where the code of one block lies, for profilers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TranslatedBlock {
+    /// Host address of the code that runs.
+    pub host: u64,
+    /// Bytes of it.
+    pub bytes: u32,
+    /// Guest linear address of the first instruction.
+    pub linear: u32,
 }
 
 /// Where the code to be run lies.
@@ -117,6 +131,17 @@ impl Engine {
         })
     }
 
+    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    pub fn register_map(&self) -> &'static RegisterMap {
+        self.translator.register_map()
+    }
+
+    /// Has guest registers live elsewhere from now on. Drops all blocks.
+    pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
+        self.flush(memory);
+        self.translator.set_register_map(map);
+    }
+
     /// What has been done.
     pub fn counts(&self) -> EngineCounts {
         self.counts
@@ -130,6 +155,21 @@ impl Engine {
     /// Blocks alive.
     pub fn block_count(&self) -> usize {
         self.by_host.len()
+    }
+
+    /// All live blocks, by host address.
+    pub fn blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
+        self.by_host.iter().filter_map(|(&host, &id)| {
+            let block = self.block(id)?;
+            Some(TranslatedBlock {
+                host: self.cache.address(host) as u64,
+                bytes: block.host_length,
+                linear: self
+                    .mode(block.key.mode)
+                    .code_base
+                    .wrapping_add(block.key.eip),
+            })
+        })
     }
 
     /// Addresses at which guest code runs.
@@ -196,6 +236,7 @@ impl Engine {
             esp: mark.esp,
             restore: mark.restore,
             block: id,
+            map: self.translator.register_map(),
         })
     }
 
@@ -308,7 +349,11 @@ impl Engine {
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
         if self.verify_code {
-            let findings = verify::verify(self.translator.code(), self.mode(key.mode));
+            let findings = verify::verify(
+                self.translator.code(),
+                self.mode(key.mode),
+                self.translator.register_map(),
+            );
             assert!(
                 findings.is_empty(),
                 "emitted code failed verification: {findings:?}"

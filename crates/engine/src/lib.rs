@@ -1,7 +1,8 @@
 //! Copy-translation: guest code in, host code out, and the cache that holds it.
 //!
-//! Start with [`translate`] (one block's life), then [`engine`] (all blocks),
-//! [`context`] and [`entry`] (how generated code is entered and left).
+//! Start with [`translate`] (one block's life), then [`register_map`] (where guest
+//! registers live), [`engine`] (all blocks), [`context`] and [`entry`] (how generated
+//! code is entered and left).
 
 pub mod allow_list;
 pub mod assembler;
@@ -12,6 +13,7 @@ pub mod engine;
 pub mod entry;
 pub mod links;
 pub mod mode;
+pub mod register_map;
 pub mod signals;
 pub mod translate;
 pub mod vector_registers;

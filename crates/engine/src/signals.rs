@@ -11,9 +11,11 @@
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
+use crate::block::{Restore, Source};
 use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
 use crate::entry;
+use crate::register_map::{CONTEXT, Home};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,8 +136,8 @@ const REGISTERS: [i32; 16] = [
 unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bool {
     let registers = &mut frame.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as u64;
-    let context =
-        (registers[libc::REG_R15 as usize] as u64).wrapping_sub(BIAS as u64) as *mut Context;
+    let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
+        .wrapping_sub(BIAS as u64) as *mut Context;
     // SAFETY: the caller vouches that R15 is the context; the thread is stopped here,
     // so nobody else uses it or the engine.
     let position: Option<GuestPosition> = unsafe {
@@ -147,8 +149,21 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let Some(position) = position else {
         return false;
     };
-    for (to, from) in position.restore.moves() {
-        registers[REGISTERS[to] as usize] = registers[REGISTERS[from] as usize];
+    // SAFETY: as above; the slots are plain memory of this thread's.
+    let spilled = unsafe { &mut (*context).spilled };
+    // All values first: a home may hold another register's value.
+    let mut values = [0; Restore::MAX_MOVES];
+    for (value, (guest, source)) in values.iter_mut().zip(position.restore.moves()) {
+        *value = match source {
+            Source::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize],
+            Source::Slot => spilled[guest as usize] as i64,
+        };
+    }
+    for (value, (guest, _)) in values.into_iter().zip(position.restore.moves()) {
+        match position.map.home(guest) {
+            Home::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize] = value,
+            Home::Slot => spilled[guest as usize] = value as u64,
+        }
     }
     // SAFETY: as above.
     unsafe {

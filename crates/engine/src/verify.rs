@@ -3,9 +3,13 @@
 //! It decodes host code from scratch and knows nothing of how it was made. Every
 //! instruction must be one that may run on the host, and every memory operand must
 //! go through a checked scratch register, the context, the software TLB or the link
-//! tables. FS and GS are never used, nor is the host's stack.
+//! tables. FS and GS are never used, nor is the host's stack. Which registers those are
+//! it takes from the register map.
 
+use crate::assembler::Host;
+use crate::context::{BIAS, Context};
 use crate::mode::Mode;
+use crate::register_map::RegisterMap;
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
@@ -168,30 +172,74 @@ fn is_forbidden(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Checks one block's code.
-pub fn verify(code: &[u8], mode: &Mode) -> Vec<Finding> {
+/// Checks one block's code, whose registers are as `map` says.
+pub fn verify(code: &[u8], mode: &Mode, map: &RegisterMap) -> Vec<Finding> {
     let _ = mode;
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     let mut findings = Vec::new();
+    let mut previous = Instruction::default();
     while decoder.can_decode() {
         let offset = decoder.position();
         let instruction = decoder.decode();
-        if let Some(rule) = broken_rule(&instruction, &mut info, code.len()) {
+        let rule = broken_rule(&instruction, &mut info, code.len(), map)
+            .or_else(|| broken_memory_rule(&instruction, &previous, map));
+        if let Some(rule) = rule {
             findings.push(Finding {
                 offset,
                 instruction: instruction.to_string(),
                 rule,
             });
         }
+        previous = instruction;
     }
     findings
+}
+
+fn register_of(host: Host) -> Register {
+    Register::RAX + u32::from(host.0 & 15)
+}
+
+/// The instruction's memory operand, if it has one, is none that guest code may reach.
+fn broken_memory_rule(
+    instruction: &Instruction,
+    previous: &Instruction,
+    map: &RegisterMap,
+) -> Option<&'static str> {
+    let has_memory = (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory);
+    if !has_memory || instruction.mnemonic() == Mnemonic::Lea {
+        return None;
+    }
+    let base = instruction.memory_base();
+    let index = instruction.memory_index();
+    let displacement = instruction.memory_displacement64();
+    let bare = index == Register::None && displacement == 0;
+    let allowed = if base == Register::R9 {
+        // A host address that a look-up has just formed.
+        bare
+    } else if base == register_of(map.pointer) {
+        // The same, borrowed just before.
+        let borrows = previous.mnemonic() == Mnemonic::Mov
+            && previous.op_count() == 2
+            && previous.op0_register() == base
+            && previous.op1_register() == Register::R9;
+        bare && borrows
+    } else if base == register_of(map.context) {
+        let start = (displacement as i64).wrapping_add(i64::from(BIAS));
+        index == Register::None && (0..size_of::<Context>() as i64).contains(&start)
+    } else if base == register_of(map.tlb) || base == register_of(map.links) {
+        index == Register::None || index == Register::R9
+    } else {
+        false
+    };
+    (!allowed).then_some("memory operand is not a checked address, the context or a table")
 }
 
 fn broken_rule(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
     length: usize,
+    map: &RegisterMap,
 ) -> Option<&'static str> {
     if instruction.is_invalid() {
         return Some("is no instruction");
@@ -204,23 +252,6 @@ fn broken_rule(
     }
     if matches!(instruction.segment_prefix(), Register::FS | Register::GS) {
         return Some("uses FS or GS");
-    }
-    let has_memory = (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory);
-    let is_address_only = instruction.mnemonic() == Mnemonic::Lea;
-    if has_memory && !is_address_only {
-        let base = instruction.memory_base();
-        let index = instruction.memory_index();
-        let bare = index == Register::None && instruction.memory_displacement64() == 0;
-        let allowed = match base {
-            // A host address that a look-up has just formed.
-            Register::R9 | Register::RSI => bare,
-            Register::R15 => index == Register::None,
-            Register::R13 | Register::R14 => index == Register::None || index == Register::R9,
-            _ => false,
-        };
-        if !allowed {
-            return Some("memory operand is not a checked address, the context or a table");
-        }
     }
     if (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::NearBranch64)
         && instruction.near_branch64() as usize >= length
@@ -236,7 +267,8 @@ fn broken_rule(
         if register == Register::RSP {
             return Some("touches the host's stack pointer");
         }
-        if writes && matches!(register, Register::R13 | Register::R14 | Register::R15) {
+        let is_reserved = register.is_gpr() && map.reserved() & 1 << register.number() != 0;
+        if writes && is_reserved {
             return Some("changes a reserved register");
         }
         if writes && register.is_segment_register() {
@@ -244,4 +276,50 @@ fn broken_rule(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_x86::CpuState;
+
+    fn rules(code: &[u8]) -> Vec<&'static str> {
+        let mode = Mode::of(&CpuState::at_reset());
+        let findings = verify(code, &mode, &RegisterMap::LEGACY);
+        findings.iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn memory_is_reached_through_a_checked_address() {
+        assert_eq!(rules(&[0x41, 0x8b, 0x01]), [""; 0]); // mov eax,[r9]
+        assert_eq!(rules(&[0x41, 0x8b, 0x41, 1]).len(), 1); // mov eax,[r9+1]
+        assert_eq!(rules(&[0x41, 0x8b, 0x00]).len(), 1); // mov eax,[r8]
+        assert_eq!(rules(&[0x8b, 0x03]).len(), 1); // mov eax,[rbx]
+    }
+
+    #[test]
+    fn a_borrowed_pointer_is_one_only_just_behind_its_loan() {
+        let (borrow, use_): (&[u8], &[u8]) = (&[0x4c, 0x89, 0xce], &[0x8a, 0x26]);
+        assert_eq!(rules(&[borrow, use_].concat()), [""; 0]); // mov rsi,r9; mov ah,[rsi]
+        assert_eq!(rules(use_).len(), 1);
+        assert_eq!(rules(&[borrow, &[0x90], use_].concat()).len(), 1);
+        assert_eq!(rules(&[borrow, &[0x8a, 0x66, 1]].concat()).len(), 1); // [rsi+1]
+        assert_eq!(rules(&[&[0x4c, 0x89, 0xcf], use_].concat()).len(), 1); // mov rdi,r9
+    }
+
+    #[test]
+    fn the_context_is_reached_as_far_as_it_goes() {
+        assert_eq!(rules(&[0x4d, 0x8b, 0x5f, 0x54]), [""; 0]); // mov r11,[r15+54h]
+        assert_eq!(rules(&[0x4d, 0x8b, 0x9f, 0, 0, 0, 1]).len(), 1); // [r15+1000000h]
+        assert_eq!(rules(&[0x4d, 0x8b, 0x5f, 0x80]).len(), 1); // [r15-80h]
+        assert_eq!(rules(&[0x47, 0x8b, 0x1c, 0x0f]).len(), 1); // mov r11d,[r15+r9]
+    }
+
+    #[test]
+    fn registers_of_the_translator_stay_as_they_are() {
+        assert_eq!(rules(&[0x49, 0x89, 0xc7]), ["changes a reserved register"]); // mov r15,rax
+        assert_eq!(rules(&[0x49, 0x89, 0xc6]), ["changes a reserved register"]);
+        assert_eq!(rules(&[0x49, 0x89, 0xc4]), [""; 0]); // mov r12,rax
+        assert_eq!(rules(&[0x48, 0x89, 0xc4]).len(), 1); // mov rsp,rax
+    }
 }

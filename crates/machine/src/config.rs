@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+use tollgate_engine::register_map::RegisterMap;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -30,6 +31,27 @@ pub enum RtcBase {
     Local,
 }
 
+/// Where guest registers live while guest code runs; results do not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RegisterMapChoice {
+    /// All registers of 32-bit guests in host registers.
+    #[default]
+    Legacy,
+    /// As many as can be in memory, to test that.
+    Spilled,
+}
+
+impl RegisterMapChoice {
+    /// The map itself.
+    pub fn map(self) -> &'static RegisterMap {
+        match self {
+            Self::Legacy => &RegisterMap::LEGACY,
+            Self::Spilled => &RegisterMap::SPILLED,
+        }
+    }
+}
+
 /// Everything that defines a virtual machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,6 +71,8 @@ pub struct VmConfig {
     pub code_cache_bytes: u64,
     /// Verify every piece of emitted code with the second decoder pass.
     pub verify_code: bool,
+    /// Where guest registers live (for developers).
+    pub register_map: RegisterMapChoice,
     /// Offer ACPI tables to the guest.
     pub acpi: bool,
     /// What the real-time clock shows.
@@ -65,6 +89,7 @@ impl Default for VmConfig {
             reboot: false,
             code_cache_bytes: 64 * MIB,
             verify_code: false,
+            register_map: RegisterMapChoice::default(),
             acpi: true,
             rtc_base: RtcBase::Universal,
         }

@@ -8,7 +8,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_exits::snapshot::Snapshot;
+pub use tollgate_engine::engine::TranslatedBlock;
+use tollgate_exits::books::Books;
+use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
@@ -172,8 +174,9 @@ impl Vm {
             attention: true,
         };
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-        let vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
+        let mut vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
             .map_err(BuildError::Host)?;
+        vcpu.set_register_map(config.register_map.map());
         Ok(Self { vcpu })
     }
 
@@ -218,11 +221,34 @@ impl Vm {
         self.vcpu.ledger()
     }
 
-    /// The books as plain data.
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.ledger(), self.vcpu.platform().pc.tsc_khz(), |_| {
-            String::new()
-        })
+    /// The books as they are; exact whenever `run` does not run.
+    pub fn books(&self) -> Books {
+        let entry = self.vcpu.state().sysenter_eip;
+        Books::of(self.ledger(), self.tsc_khz(), entry)
+    }
+
+    /// Kilohertz of the time-stamp counter in which the books count.
+    pub fn tsc_khz(&self) -> u64 {
+        self.vcpu.platform().pc.tsc_khz()
+    }
+
+    /// From now on every exit is timed and handed to `tracer`.
+    pub fn begin_trace(&mut self, tracer: Tracer) {
+        let mut ledger = self.vcpu.take_ledger();
+        ledger.begin_trace(tracer);
+        self.vcpu.continue_ledger(ledger);
+    }
+
+    /// Ends a trace: its last events are handed over.
+    pub fn end_trace(&mut self) {
+        let mut ledger = self.vcpu.take_ledger();
+        ledger.end_trace();
+        self.vcpu.continue_ledger(ledger);
+    }
+
+    /// Translated code as it lies in the host's memory now.
+    pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
+        self.vcpu.translated_blocks()
     }
 
     /// Ends the machine but keeps its books.
@@ -243,6 +269,7 @@ impl Vm {
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
+            let mut books_wanted = false;
             for command in self.commands().take() {
                 match command {
                     Command::Quit => return true,
@@ -261,7 +288,11 @@ impl Vm {
                     }
                     Command::PowerButton => self.vcpu.platform_mut().pc.press_power_button(),
                     Command::ReportStatus => {}
+                    Command::ReportBooks => books_wanted = true,
                 }
+            }
+            if books_wanted {
+                self.commands().publish_books(self.books());
             }
             self.publish(if paused {
                 State::Paused

@@ -25,9 +25,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tollgate_exits::books::Books;
 
 /// Bytes of serial input that wait for the guest at most.
 pub const SERIAL_INPUT_CAPACITY: usize = 4096;
+
+/// Books that are no older than this serve another reader too, so that readers who ask
+/// all the time take little of the vCPU's.
+pub const BOOKS_AGE: Duration = Duration::from_millis(20);
 
 /// Makes the vCPU thread leave guest code. It must not call the handle.
 pub type Kick = Arc<dyn Fn() + Send + Sync>;
@@ -45,6 +50,8 @@ pub enum Command {
     PowerButton,
     /// Publish a fresh [`Status`].
     ReportStatus,
+    /// Publish the books as they are now.
+    ReportBooks,
 }
 
 /// What the virtual machine is doing.
@@ -87,6 +94,8 @@ struct Mailbox {
     status: Status,
     /// Counts publications, so that a waiting reader sees a new one.
     publications: u64,
+    /// The books published last, and when.
+    books: Option<(Instant, Arc<Books>)>,
 }
 
 struct Shared {
@@ -220,6 +229,34 @@ impl VmHandle {
         };
         self.submit(Command::ReportStatus);
         self.wait(timeout, |mailbox| mailbox.publications != before)
+    }
+
+    /// Asks the vCPU thread for its books and waits for them; `None` if it does not
+    /// answer within `timeout` or has stopped. They are at most [`BOOKS_AGE`] old.
+    pub fn fresh_books(&self, timeout: Duration) -> Option<Arc<Books>> {
+        let asked = Instant::now();
+        let is_fresh = |mailbox: &Mailbox| match &mailbox.books {
+            Some((at, _)) => asked.saturating_duration_since(*at) < BOOKS_AGE,
+            None => false,
+        };
+        {
+            let mailbox = self.0.mailbox();
+            if is_fresh(&mailbox) {
+                return mailbox.books.as_ref().map(|books| Arc::clone(&books.1));
+            }
+            if mailbox.status.state == State::Stopped {
+                return None;
+            }
+        }
+        self.submit(Command::ReportBooks);
+        let (mailbox, _) = self
+            .0
+            .published
+            .wait_timeout_while(self.0.mailbox(), timeout, |mailbox| !is_fresh(mailbox))
+            .unwrap_or_else(PoisonError::into_inner);
+        is_fresh(&mailbox)
+            .then(|| mailbox.books.as_ref().map(|books| Arc::clone(&books.1)))
+            .flatten()
     }
 
     /// Waits until the published status satisfies `reached` and returns it. After
@@ -361,6 +398,15 @@ impl VmCommands {
         drop(mailbox);
         self.0.published.notify_all();
     }
+
+    /// Makes `books` the ones that others see; the previous ones are dropped.
+    pub fn publish_books(&self, books: Books) {
+        let books = Arc::new(books);
+        let previous = self.0.mailbox().books.replace((Instant::now(), books));
+        self.0.published.notify_all();
+        // Freed outside the lock.
+        drop(previous);
+    }
 }
 
 #[cfg(test)]
@@ -486,6 +532,41 @@ mod tests {
         assert_eq!((status.state, status.exits), (State::Running, 2));
         assert!(status.uptime_ns > 0);
         vcpu.join().unwrap();
+    }
+
+    fn books() -> Books {
+        let ledger = tollgate_exits::Ledger::new(|| 0, Default::default());
+        Books::of(&ledger, 1, 0)
+    }
+
+    #[test]
+    fn books_are_published_when_asked_for_and_serve_others_for_a_moment() {
+        let handle = VmHandle::new();
+        let commands = handle.commands();
+        let vcpu = thread::spawn(move || {
+            assert!(commands.wait_for_command(Some(LONG)));
+            assert_eq!(commands.take(), [Command::ReportBooks]);
+            commands.publish_books(books());
+        });
+        let first = handle.fresh_books(LONG).unwrap();
+        vcpu.join().unwrap();
+        assert_eq!(first.tsc_khz, 1);
+        thread::sleep(BOOKS_AGE);
+        // Nobody answers any more, and the old ones are too old.
+        assert!(handle.fresh_books(Duration::from_millis(1)).is_none());
+        handle.commands().publish_books(books());
+        let second = handle.fresh_books(Duration::ZERO).unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+    }
+
+    #[test]
+    fn a_stopped_machine_has_no_books() {
+        let handle = VmHandle::new();
+        handle.commands().publish(Status {
+            state: State::Stopped,
+            ..Status::default()
+        });
+        assert!(handle.fresh_books(LONG).is_none());
     }
 
     #[test]

@@ -105,7 +105,9 @@ const LOOP: [u8; 2] = [0xeb, 0xfe];
 /// timer interrupts of the two meet in all ways.
 #[test]
 fn two_machines_run_at_the_same_time() {
-    let names = guests::bare_metal_names();
+    let mut names = guests::bare_metal_names();
+    // This one counts ticks, and needs a processor for itself to miss none.
+    names.retain(|name| name != "timers");
     // The two threads go through the list from opposite ends.
     let backwards: Vec<_> = names.iter().rev().cloned().collect();
     let start = Arc::new(Barrier::new(2));

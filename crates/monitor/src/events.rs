@@ -50,6 +50,7 @@ impl<P: Platform> Vcpu<P> {
         self.resume = None;
         self.link = PendingLink::None;
         self.mode_changed = true;
+        self.events_due = true;
         self.context.cpu.shadow_rip = u64::MAX;
         let rip = self.context.cpu.rip;
         let (state, mut surroundings) = self.parts();
@@ -75,6 +76,7 @@ impl<P: Platform> Vcpu<P> {
         self.resume = None;
         self.link = PendingLink::None;
         self.mode_changed = true;
+        self.events_due = true;
         self.context.cpu.shadow_rip = u64::MAX;
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);

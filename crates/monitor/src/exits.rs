@@ -1,5 +1,6 @@
 //! What happens at each kind of exit: one function each.
 
+use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use iced_x86::{Instruction, Mnemonic};
@@ -33,6 +34,9 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Mov if instruction.op0_register() == iced_x86::Register::CR3 => (ExitKind::Cr3Load, false),
         Mov if instruction.op0_register().is_cr() => (ExitKind::ControlRegister, true),
         Mov if instruction.op0_register().is_segment_register() => (ExitKind::SegmentLoad, true),
+        Mov if instruction.op1_register().is_segment_register() => {
+            (ExitKind::OtherInstruction, false)
+        }
         Mov => (ExitKind::ControlRegister, false),
         Clts | Lmsw => (ExitKind::ControlRegister, true),
         Smsw => (ExitKind::ControlRegister, false),
@@ -40,6 +44,7 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Rdmsr => (ExitKind::Msr, false),
         Wrmsr => (ExitKind::Msr, true),
         Cpuid => (ExitKind::Cpuid, false),
+        Vmcall | Vmmcall => (ExitKind::Hypercall, false),
         Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
         Hlt => (ExitKind::Halt, false),
         Movsb | Movsw | Movsd | Stosb | Stosw | Stosd | Lodsb | Lodsw | Lodsd | Scasb | Scasw
@@ -213,6 +218,10 @@ impl<P: Platform> Vcpu<P> {
         else {
             unreachable!("helper sites name instructions of their block");
         };
+        if hypercall::is_null(&self.context.cpu, &instruction) && !self.trap_armed {
+            self.null_hypercall(block, site, &instruction);
+            return Ok(());
+        }
         let falls_through = self.emulate(&instruction)?;
         if falls_through && !self.mode_changed && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
@@ -223,10 +232,16 @@ impl<P: Platform> Vcpu<P> {
     /// Executes an instruction in the monitor, or raises its exception. True: control
     /// goes on behind it.
     pub(crate) fn emulate(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
-        let (kind, changes_mode) = classify(instruction);
+        let (mut kind, changes_mode) = classify(instruction);
+        if hypercall::is_null(&self.context.cpu, instruction) {
+            kind = ExitKind::NullHypercall;
+        }
         self.count(kind);
         let (state, mut surroundings) = self.parts();
         let result = match near::execute(state, &mut surroundings, instruction) {
+            Ok(None) if kind == ExitKind::NullHypercall || kind == ExitKind::Hypercall => {
+                hypercall::execute(state, instruction)
+            }
             Ok(None) => tollgate_emulate::execute(state, &mut surroundings, instruction),
             Ok(Some(outcome)) => Ok(outcome),
             Err(exception) => Err(exception),
@@ -242,6 +257,7 @@ impl<P: Platform> Vcpu<P> {
             self.arm_timer();
             self.follow_a20();
         }
+        self.events_due |= touched_device || changes_mode || kind == ExitKind::Sti;
         self.clock_changed |= kind == ExitKind::Msr;
         match result {
             Ok(Outcome::Next) => {

@@ -11,6 +11,7 @@ mod fetch;
 pub mod guest_view;
 mod host;
 mod host_timer;
+pub mod hypercall;
 pub mod kick;
 mod metered;
 mod near;

@@ -44,6 +44,7 @@ impl<P: Platform> Vcpu<P> {
         let near = near::execute(state, &mut surroundings, &instruction);
         let touched_device = surroundings.touched_device;
         if touched_device {
+            self.events_due = true;
             self.arm_timer();
         }
         match near {
@@ -150,6 +151,7 @@ impl<P: Platform> Vcpu<P> {
             // Checked above: nothing has changed the translations since.
             let _ = surroundings.write(state, linear, &data[..size], privilege);
         }
+        self.events_due = true;
         self.arm_timer();
         Ok(Ended::Completed)
     }

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
-use tollgate_engine::engine::EngineCounts;
+use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::mode::{Mode, ModeId};
+use tollgate_engine::register_map::RegisterMap;
 use tollgate_engine::signals::{self, CodeRange};
 use tollgate_engine::{Context, Engine};
 use tollgate_exits::blame::Place;
@@ -23,6 +24,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
 use tollgate_shadow::SoftwareTlb;
 use tollgate_x86::paging::Privilege;
+use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Flags, Gpr};
 
 /// Why [`Vcpu::run`] returned.
@@ -41,7 +43,7 @@ pub enum VcpuStop {
 pub(crate) struct Resume {
     pub block: BlockId,
     pub offset: u32,
-    /// R12 must hold ESP minus this.
+    /// ESP's home must hold ESP minus this.
     pub esp: i32,
     /// Void if the engine's generation differs.
     pub generation: u64,
@@ -71,12 +73,17 @@ pub struct Vcpu<P: Platform> {
     pub(crate) changes: Vec<TranslationChange>,
     pub(crate) fetch: FetchCache,
     pub(crate) mode: ModeId,
+    /// Something may have become due at the next boundary: a request, a device access,
+    /// or a change of EFLAGS.IF. While false the machine is not asked.
+    pub(crate) events_due: bool,
     /// The mode word must be formed anew.
     pub(crate) mode_changed: bool,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
+    /// The guest registers that live in the context's slots while guest code runs.
+    slot_mask: u16,
     /// The offset of the time-stamp counter must be formed anew.
     pub(crate) clock_changed: bool,
     /// The instruction run alone has completed.
@@ -127,11 +134,13 @@ impl<P: Platform> Vcpu<P> {
             changes: Vec::new(),
             fetch: FetchCache::default(),
             mode: ModeId(0),
+            events_due: true,
             mode_changed: true,
             resume: None,
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
+            slot_mask: 0,
             clock_changed: true,
             instruction_completed: false,
             trap_armed: false,
@@ -141,6 +150,15 @@ impl<P: Platform> Vcpu<P> {
             kick: Kick::default(),
             _range: range,
         })
+    }
+
+    /// Has guest registers live elsewhere than [`RegisterMap::LEGACY`] says. Drops all
+    /// translations; not to be called while `run` runs.
+    pub fn set_register_map(&mut self, map: &'static RegisterMap) {
+        self.engine.set_register_map(map, &mut self.view.memory);
+        self.slot_mask = map.slot_mask();
+        self.resume = None;
+        self.link = PendingLink::None;
     }
 
     /// The processor's registers, exact whenever `run` does not run.
@@ -205,6 +223,11 @@ impl<P: Platform> Vcpu<P> {
         );
     }
 
+    /// Translated code as it lies in the host's memory now.
+    pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
+        self.engine.blocks()
+    }
+
     /// Translation work so far.
     pub fn engine_counts(&self) -> EngineCounts {
         self.engine.counts()
@@ -265,17 +288,20 @@ impl<P: Platform> Vcpu<P> {
                 self.platform.advance();
                 self.armed = None;
                 self.arm_timer();
-            }
-            if let Some(request) = self.platform.take_stop_request() {
-                return VcpuStop::Requested(request);
+                self.events_due = true;
             }
             self.apply_changes();
-            let step = match self.next_event() {
-                Ok(true) => continue,
-                Ok(false) => self.step(),
-                Err(stop) => Err(stop),
-            };
-            if let Err(stop) = step {
+            if self.events_due || self.context.cpu.activity != Activity::Running {
+                if let Some(request) = self.platform.take_stop_request() {
+                    return VcpuStop::Requested(request);
+                }
+                match self.next_event() {
+                    Ok(true) => continue,
+                    Ok(false) => self.events_due = false,
+                    Err(stop) => return stop,
+                }
+            }
+            if let Err(stop) = self.step() {
                 return stop;
             }
         }
@@ -379,6 +405,8 @@ impl<P: Platform> Vcpu<P> {
     /// Runs exactly one instruction: interrupts wait for it.
     fn step_single(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::SingleStep);
+        // What waited for this instruction is due behind it.
+        self.events_due = true;
         self.resume = None;
         self.link = PendingLink::None;
         let mode = self.engine.mode(self.mode).single();
@@ -444,7 +472,7 @@ impl<P: Platform> Vcpu<P> {
         self.handle_exit()
     }
 
-    /// Enters guest code at `target`, where R12 must hold ESP minus `esp`.
+    /// Enters guest code at `target`, where ESP's home must hold ESP minus `esp`.
     pub(crate) fn enter_raw(&mut self, target: *const u8, block: BlockId, esp: i32) {
         let true_esp = self.context.cpu.gpr[Gpr::Rsp as usize];
         if esp != 0 {
@@ -454,11 +482,13 @@ impl<P: Platform> Vcpu<P> {
         }
         self.context.vectors_were_live = 0;
         self.context.exit_site = SITE_NONE;
+        self.context.scatter_registers(self.slot_mask);
         let context: *mut Context = &mut *self.context;
         // SAFETY: the target is an address inside a live block of this context's
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
         unsafe { tollgate_engine::entry::enter(context, target) };
+        self.context.gather_registers(self.slot_mask);
         if self.context.vectors_were_live != 0 {
             self.context.gather_x87_pointers();
         }

@@ -1,5 +1,6 @@
 //! Small flat 32-bit programs run by a vCPU with almost no machine around it.
 
+use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{GuestTime, Platform, StopRequest};
@@ -88,10 +89,11 @@ fn flat_state(entry: u64) -> CpuState {
 }
 
 /// Runs code at 64 KiB until it writes port F4h.
-fn run(code: &[u8]) -> Vcpu<Bench> {
+fn run_with(map: &'static RegisterMap, code: &[u8]) -> Vcpu<Bench> {
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     memory.write(PhysicalAddress(0x10000), code);
     let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
+    vcpu.set_register_map(map);
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
@@ -99,6 +101,15 @@ fn run(code: &[u8]) -> Vcpu<Bench> {
         vcpu.dump()
     );
     vcpu
+}
+
+/// Runs code wherever its registers live; it must end in the same state.
+fn run(code: &[u8]) -> Vcpu<Bench> {
+    let legacy = run_with(&RegisterMap::LEGACY, code);
+    let spilled = run_with(&RegisterMap::SPILLED, code);
+    assert_eq!(legacy.dump(), spilled.dump());
+    assert_eq!(legacy.platform().written, spilled.platform().written);
+    spilled
 }
 
 const EXIT: &[u8] = &[0xe6, 0xf4]; // out 0xf4, al
@@ -180,4 +191,42 @@ fn high_bytes_work_with_memory_operands() {
     ]));
     assert_eq!(vcpu.state().gpr[0], 0x1200);
     assert_eq!(vcpu.state().gpr[1], 0x4612);
+}
+
+#[test]
+fn counts_branch_wherever_other_registers_live() {
+    // mov ecx,5; xor ebx,ebx; l: inc ebx; loop l; jecxz z; hlt; z: mov bh,7; add ebx,ecx
+    let vcpu = run(&program(&[
+        0xb9, 5, 0, 0, 0, 0x31, 0xdb, 0x43, 0xe2, 0xfd, 0xe3, 1, 0xf4, 0xb7, 7, 0x01, 0xcb,
+    ]));
+    assert_eq!(vcpu.state().gpr[3], 0x705);
+}
+
+#[test]
+fn calls_and_jumps_go_through_every_register() {
+    // mov ebx,f; call ebx; mov esi,end; jmp esi; hlt; f: mov ebp,9; ret; end:
+    let vcpu = run(&program(&[
+        0xbb, 0x0f, 0, 1, 0, 0xff, 0xd3, 0xbe, 0x15, 0, 1, 0, 0xff, 0xe6, 0xf4, 0xbd, 9, 0, 0, 0,
+        0xc3,
+    ]));
+    assert_eq!(vcpu.state().gpr[5], 9);
+}
+
+#[test]
+fn eight_bytes_are_exchanged_with_the_implied_registers() {
+    // mov edx,0; mov eax,0; mov ecx,0x11; mov ebx,0x22; mov esi,0x20000
+    // cmpxchg8b [esi]; mov eax,[esi]; mov edx,[esi+4]
+    let vcpu = run(&program(&[
+        0xba, 0, 0, 0, 0, 0xb8, 0, 0, 0, 0, 0xb9, 0x11, 0, 0, 0, 0xbb, 0x22, 0, 0, 0, 0xbe, 0, 0,
+        2, 0, 0x0f, 0xc7, 0x0e, 0x8b, 6, 0x8b, 0x56, 4,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 0x22);
+    assert_eq!(vcpu.state().gpr[2], 0x11);
+}
+
+#[test]
+fn a_high_byte_reaches_the_stack_pointer() {
+    // mov ebx,0x8800; movzx esp,bh
+    let vcpu = run(&program(&[0xbb, 0, 0x88, 0, 0, 0x0f, 0xb6, 0xe7]));
+    assert_eq!(vcpu.state().gpr[4], 0x88);
 }

@@ -1,6 +1,5 @@
 //! Near control transfers: the ends of blocks.
 
-use super::memory::host_of;
 use super::stack::Pushed;
 use super::{Flow, Translator};
 use crate::assembler::host::*;
@@ -8,8 +7,9 @@ use crate::assembler::{Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
 use crate::mode::ModeFlags;
-use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind};
-use tollgate_x86::Vector;
+use crate::register_map::COUNT;
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::{Gpr, Vector};
 
 /// Operand width of a near branch: how EIP is truncated.
 fn branch_width(instruction: &Instruction) -> Width {
@@ -101,14 +101,15 @@ impl Translator {
     fn load_target(&mut self, instruction: &Instruction) -> bool {
         let width = branch_width(instruction);
         if instruction.op0_kind() == OpKind::Register {
-            let register = host_of(instruction.op0_register());
-            if register == R12 {
+            let register = instruction.op0_register();
+            if register.full_register32() == Register::ESP {
                 self.flush_esp_first();
             }
+            let value = self.value(register, R11);
             if width == Width::Word {
-                self.assembler.movzx16(R11, register);
-            } else {
-                self.assembler.mov32(R11, register);
+                self.assembler.movzx16(R11, value);
+            } else if value != R11 {
+                self.assembler.mov32(R11, value);
             }
             return true;
         }
@@ -198,28 +199,26 @@ impl Translator {
         // The entry holds the negated tag; the sum is zero where it is this target.
         self.assembler
             .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
-        self.assembler.mov(R10, RCX);
-        self.mark(Restore::one(RCX.0, R10.0));
+        self.free_rcx();
+        let links = self.map.links;
         self.assembler
-            .load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
+            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, 0));
         self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
         self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.assembler.jrcxz();
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
+        self.return_rcx();
         self.indirect_exit();
         self.assembler.patch_rel8_here(hit);
-        self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
-        self.assembler.jmp_memory(Mem::indexed(R13, R9, 8, 8));
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+        self.assembler.jmp_memory(Mem::indexed(links, R9, 8, 8));
     }
 
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the
     /// target turn out to be beyond the limit.
     fn indirect_exit(&mut self) {
         self.assembler
-            .store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+            .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
         let site = self.new_site(SiteKind::Indirect, self.eip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
@@ -248,21 +247,23 @@ impl Translator {
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
         self.flush_esp_first();
         let narrow = is_narrow_count(instruction);
+        // ECX lives where JRCXZ looks.
+        let saved = Restore::one(Gpr::Rcx as u8, R10);
         if narrow {
-            self.assembler.mov(R10, RCX);
-            self.mark(Restore::one(RCX.0, R10.0));
-            self.assembler.movzx16(RCX, RCX);
+            self.assembler.mov(R10, COUNT);
+            self.mark(saved);
+            self.assembler.movzx16(COUNT, COUNT);
         }
         let zero = self.assembler.jrcxz();
         if narrow {
-            self.assembler.mov(RCX, R10);
+            self.assembler.mov(COUNT, R10);
         }
         self.mark(Restore::NONE);
         let onward = self.assembler.jmp();
         self.assembler.patch_rel8_here(zero);
         if narrow {
-            self.mark(Restore::one(RCX.0, R10.0));
-            self.assembler.mov(RCX, R10);
+            self.mark(saved);
+            self.assembler.mov(COUNT, R10);
         }
         self.mark(Restore::NONE);
         let branch = self.assembler.jmp();
@@ -278,13 +279,14 @@ impl Translator {
             return self.slow_end();
         };
         let narrow = is_narrow_count(instruction);
-        self.assembler.lea32(R11, Mem::base(RCX, -1));
+        self.assembler.lea32(R11, Mem::base(COUNT, -1));
         if narrow {
             self.assembler.movzx16(R11, R11);
         }
-        self.assembler.mov(R10, RCX);
-        self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.mov32(RCX, R11);
+        let saved = Restore::one(Gpr::Rcx as u8, R10);
+        self.assembler.mov(R10, COUNT);
+        self.mark(saved);
+        self.assembler.mov32(COUNT, R11);
         let zero = self.assembler.jrcxz();
         self.restore_count(narrow);
         self.mark_as(target, 0, Restore::NONE);
@@ -302,7 +304,7 @@ impl Translator {
             None => (self.assembler.jmp(), None),
         };
         self.assembler.patch_rel8_here(zero);
-        self.mark(Restore::one(RCX.0, R10.0));
+        self.mark(saved);
         self.restore_count(narrow);
         self.mark_as(self.next_eip, 0, Restore::NONE);
         let finished = self.assembler.jmp();
@@ -314,12 +316,12 @@ impl Translator {
         Flow::End
     }
 
-    /// The decremented count is in RCX: with a 16-bit count the upper half comes back
+    /// The decremented count is in ECX's home: with a 16-bit count the upper half comes back
     /// from R10.
     fn restore_count(&mut self, narrow: bool) {
         if narrow {
-            self.assembler.mov16(R10, RCX);
-            self.assembler.mov32(RCX, R10);
+            self.assembler.mov16(R10, COUNT);
+            self.assembler.mov32(COUNT, R10);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Instructions that run as they are, but for their memory operand and ESP.
+//! Instructions that run as they are, but for where their operands are.
 
-use super::memory::host_of;
 use super::{Flow, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
-use crate::block::{Restore, SiteKind};
+use crate::block::SiteKind;
+use crate::register_map::ACCUMULATOR;
 use iced_x86::{Code, Instruction, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -40,16 +40,6 @@ fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| {
         instruction.op_kind(index) == OpKind::Register
             && matches!(instruction.op_register(index), Register::ESP | Register::SP)
-    })
-}
-
-fn uses_high_byte(instruction: &Instruction) -> bool {
-    (0..instruction.op_count()).any(|index| {
-        instruction.op_kind(index) == OpKind::Register
-            && matches!(
-                instruction.op_register(index),
-                Register::AH | Register::BH | Register::CH | Register::DH
-            )
     })
 }
 
@@ -94,46 +84,29 @@ impl Translator {
         copy.set_has_rep_prefix(false);
         copy.set_has_repne_prefix(false);
         copy.set_segment_prefix(Register::None);
-        for index in 0..copy.op_count() {
-            if copy.op_kind(index) != OpKind::Register {
-                continue;
-            }
-            match copy.op_register(index) {
-                Register::ESP => copy.set_op_register(index, Register::R12D),
-                Register::SP => copy.set_op_register(index, Register::R12W),
-                _ => {}
-            }
+        let Some(placement) = self.place(instruction, memory.is_some()) else {
+            return self.no_encoding();
+        };
+        self.bring_operands(&placement);
+        self.rename_operands(&placement, &mut copy);
+        if memory.is_some() {
+            copy.set_memory_base(placement.memory_base());
+            copy.set_memory_index(Register::None);
+            copy.set_memory_index_scale(1);
+            copy.set_memory_displacement64(0);
+            copy.set_memory_displ_size(0);
         }
-        if memory.is_none() {
-            return self.encode(&copy);
+        if self.assembler.instruction(&copy).is_err() {
+            self.abandon_operands(&placement);
+            return self.no_encoding();
         }
-        copy.set_memory_index(Register::None);
-        copy.set_memory_index_scale(1);
-        copy.set_memory_displacement64(0);
-        copy.set_memory_displ_size(0);
-        if uses_high_byte(instruction) {
-            // R9 would need a REX prefix, with which AH..BH cannot be named.
-            copy.set_memory_base(Register::RSI);
-            self.assembler.mov(R11, RSI);
-            self.mark(Restore::one(RSI.0, R11.0));
-            self.assembler.mov(RSI, R9);
-            if self.encode(&copy) == Flow::End {
-                return Flow::End;
-            }
-            self.mark_as(self.next_eip, self.esp, Restore::one(RSI.0, R11.0));
-            self.assembler.mov(RSI, R11);
-            return Flow::Next;
-        }
-        copy.set_memory_base(Register::R9);
-        self.encode(&copy)
+        self.take_operands_home(&placement);
+        Flow::Next
     }
 
-    fn encode(&mut self, copy: &Instruction) -> Flow {
-        if self.assembler.instruction(copy).is_ok() {
-            return Flow::Next;
-        }
-        // Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest
-        // sees #UD rather than something half right.
+    /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees
+    /// #UD rather than something half right.
+    fn no_encoding(&mut self) -> Flow {
         self.exit(SiteKind::Fault(Vector::InvalidOpcode));
         Flow::End
     }
@@ -174,10 +147,10 @@ impl Translator {
         }
         let operand = Mem::base(R9, 0);
         match (store, width) {
-            (true, _) => self.assembler.store(width, operand, RAX),
-            (false, Width::Byte) => self.assembler.load8_keep(RAX, operand),
-            (false, Width::Word) => self.assembler.load16_keep(RAX, operand),
-            (false, _) => self.assembler.load(width, RAX, operand),
+            (true, _) => self.assembler.store(width, operand, ACCUMULATOR),
+            (false, Width::Byte) => self.assembler.load8_keep(ACCUMULATOR, operand),
+            (false, Width::Word) => self.assembler.load16_keep(ACCUMULATOR, operand),
+            (false, _) => self.assembler.load(width, ACCUMULATOR, operand),
         }
         Some(Flow::Next)
     }
@@ -189,17 +162,17 @@ impl Translator {
             return Flow::End;
         }
         let register = instruction.op0_register();
-        let to = host_of(register);
-        if to == R12 {
+        if register.full_register32() == Register::ESP {
             // The result goes where the folded adjustment would still apply.
             self.flush_esp_first();
         }
         self.effective_address(instruction);
-        if register.size() == 2 {
-            self.assembler.mov16(to, R8)
+        let width = if register.size() == 2 {
+            Width::Word
         } else {
-            self.assembler.mov32(to, R8)
-        }
+            Width::Dword
+        };
+        self.set_register(register, R8, width);
         Flow::Next
     }
 
@@ -213,15 +186,16 @@ impl Translator {
             Register::GS => SegmentRegister::Gs,
             _ => SegmentRegister::Ds,
         };
-        self.assembler.movzx8(R8, RAX);
-        self.assembler.lea32(R8, Mem::indexed(R8, RBX, 1, 0));
+        let table = self.value(Register::EBX, R9);
+        self.assembler.movzx8(R8, ACCUMULATOR);
+        self.assembler.lea32(R8, Mem::indexed(R8, table, 1, 0));
         if instruction.memory_base() == Register::BX {
             self.assembler.movzx16(R8, R8);
         }
         if self.access(segment, 1, false).is_err() {
             return self.slow();
         }
-        self.assembler.load8_keep(RAX, Mem::base(R9, 0));
+        self.assembler.load8_keep(ACCUMULATOR, Mem::base(R9, 0));
         Flow::Next
     }
 }

@@ -4,19 +4,13 @@
 
 use super::{OddSegment, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
+use crate::assembler::{Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
 use tollgate_x86::SegmentRegister;
-
-/// The host register that holds a guest general register (any width).
-pub(super) fn host_of(register: Register) -> Host {
-    let number = register.full_register().number() as u8;
-    if number == 4 { R12 } else { Host(number) }
-}
 
 fn segment_of(register: Register) -> SegmentRegister {
     match register {
@@ -33,12 +27,6 @@ impl Translator {
     /// Puts the effective address (offset in the segment) of the memory operand into
     /// R8, truncated to the address size.
     pub(super) fn effective_address(&mut self, instruction: &Instruction) {
-        self.effective_address_to(instruction, R8);
-    }
-
-    /// As [`Translator::effective_address`], into any register. With 16-bit addresses
-    /// the register must be R8.
-    pub(super) fn effective_address_to(&mut self, instruction: &Instruction, to: Host) {
         let base = instruction.memory_base();
         let index = instruction.memory_index();
         let wide = match (base, index) {
@@ -46,31 +34,32 @@ impl Translator {
             (Register::None, index) => index.size() == 4,
             (base, _) => base.size() == 4,
         };
-        let displacement = instruction.memory_displacement32();
-        let mut total = displacement;
-        let mut operand = Mem {
-            base: None,
-            index: None,
-            displacement: 0,
-        };
-        if base != Register::None {
-            operand.base = Some(host_of(base));
-            if host_of(base) == R12 {
-                total = total.wrapping_add(self.esp as u32);
-            }
+        let mut total = instruction.memory_displacement32();
+        if base.full_register32() == Register::ESP {
+            total = total.wrapping_add(self.esp as u32);
         }
-        if index != Register::None {
-            operand.index = Some((host_of(index), instruction.memory_index_scale() as u8));
-        }
-        operand.displacement = total as i32;
-        if operand.base.is_none() && operand.index.is_none() {
+        if base == Register::None && index == Register::None {
             self.assembler
-                .mov_imm32(to, if wide { total } else { total & 0xffff });
+                .mov_imm32(R8, if wide { total } else { total & 0xffff });
             return;
         }
-        self.assembler.lea32(to, operand);
+        // What lives in slots comes through R8, and the index through R9.
+        let base = (base != Register::None).then(|| self.value(base, R8));
+        let index = (index != Register::None).then(|| {
+            let scale = instruction.memory_index_scale() as u8;
+            (self.value(index, R9), scale)
+        });
+        if base != Some(R8) || index.is_some() || total != 0 {
+            let displacement = total as i32;
+            let operand = Mem {
+                base,
+                index,
+                displacement,
+            };
+            self.assembler.lea32(R8, operand);
+        }
         if !wide {
-            self.assembler.movzx16(to, to);
+            self.assembler.movzx16(R8, R8);
         }
     }
 
@@ -96,7 +85,7 @@ impl Translator {
 
     fn add_base(&mut self, segment: SegmentRegister) {
         self.assembler
-            .load(Width::Qword, R9, Mem::base(R15, at::segment_base(segment)));
+            .load(Width::Qword, R9, self.field(at::segment_base(segment)));
         self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
     }
 
@@ -107,26 +96,48 @@ impl Translator {
         // the upper half is zero exactly if it is not negative.
         self.assembler.mov(R9, R8);
         self.assembler.not(R9);
-        self.assembler.load(
-            Width::Dword,
-            R10,
-            Mem::base(R15, at::segment_limit(segment)),
-        );
+        self.assembler
+            .load(Width::Dword, R10, self.field(at::segment_limit(segment)));
         self.assembler
             .lea64(R9, Mem::indexed(R9, R10, 1, 2 - size as i32));
         self.assembler.rorx(R9, R9, 32);
-        self.assembler.mov(R10, RCX);
-        self.mark(Restore::one(RCX.0, R10.0));
+        self.free_rcx();
         self.assembler.mov32(RCX, R9);
         let fits = self.assembler.jrcxz();
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
+        self.return_rcx();
         let site = self.new_site(SiteKind::Slow, self.eip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(fits);
-        self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.mov(RCX, R10);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+    }
+
+    /// Makes RCX, which JRCXZ tests, free for that: the guest register that lives there
+    /// goes to R10.
+    pub(super) fn free_rcx(&mut self) {
+        if self.map.resident(RCX).is_some() {
+            self.assembler.mov(R10, RCX);
+        }
+        self.mark(self.rcx_freed());
+    }
+
+    /// What is where behind [`Translator::free_rcx`].
+    pub(super) fn rcx_freed(&self) -> Restore {
+        let resident = self.map.resident(RCX);
+        resident.map_or(Restore::NONE, |guest| Restore::one(guest, R10))
+    }
+
+    /// Undoes [`Translator::free_rcx`].
+    pub(super) fn return_rcx(&mut self) {
+        self.reload_rcx();
         self.mark(Restore::NONE);
+    }
+
+    /// As [`Translator::return_rcx`], without a mark.
+    pub(super) fn reload_rcx(&mut self) {
+        if self.map.resident(RCX).is_some() {
+            self.assembler.mov(RCX, R10);
+        }
     }
 
     /// Turns the linear address in R8 into a host address in R9. Clobbers R10; R11
@@ -134,25 +145,24 @@ impl Translator {
     pub(super) fn look_up(&mut self, size: u32, write: bool) {
         self.make_room();
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
-        self.assembler.shrx(R9, R8, R15);
+        let context = self.map.context;
+        self.assembler.shrx(R9, R8, context);
         if size > 1 {
             self.assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
-            self.assembler.shrx(R10, R10, R15);
+            self.assembler.shrx(R10, R10, context);
             self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
         } else {
             self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
-        self.assembler.mov(R10, RCX);
-        self.mark(Restore::one(RCX.0, R10.0));
+        self.free_rcx();
         self.assembler
-            .load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, table));
+            .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
         self.miss_if_zero(SiteKind::Memory {
             size: size.min(255) as u8,
             write,
         });
         self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
+        self.return_rcx();
     }
 
     /// Offset in R8 to host address in R9 for a given segment.
@@ -176,7 +186,7 @@ impl Translator {
     ) -> Result<(), OddSegment> {
         if self.mode.flags.contains(ModeFlags::BOUNCE) {
             self.assembler
-                .load(Width::Qword, R9, Mem::base(R15, at::BOUNCE_POINTER));
+                .load(Width::Qword, R9, self.field(at::BOUNCE_POINTER));
             return Ok(());
         }
         let segment = segment_of(instruction.memory_segment());
@@ -197,8 +207,10 @@ impl Translator {
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.assembler
-            .lea32(R8, Mem::base(R12, self.esp.wrapping_add(offset)));
+        self.assembler.lea32(
+            R8,
+            Mem::base(self.map.stack(), self.esp.wrapping_add(offset)),
+        );
         if !self.mode.flags.contains(ModeFlags::STACK32) {
             self.assembler.movzx16(R8, R8);
         }

@@ -6,7 +6,8 @@
 //! mov eax, [ebx+8]
 //! ```
 //!
-//! becomes (host registers: RAX..RDI as in the guest, ESP in R12)
+//! becomes (with the registers of 32-bit guests in their namesakes, but ESP in R12:
+//! see [`crate::register_map`])
 //!
 //! ```text
 //! lea   r8d, [rbx+8]             ; linear address
@@ -24,8 +25,12 @@
 //!
 //! Rules that every sequence keeps:
 //! - Arithmetic flags change only in the guest's own instruction.
-//! - R8 to R11 are scratch; R12 is ESP minus a folded adjustment; R13, R14 and R15
-//!   hold the link tables, the software TLB and the context.
+//! - Guest registers are found through the register map, whoever needs them. ESP's home
+//!   holds ESP minus a folded adjustment.
+//! - R8 to R11 are scratch. Address computations use R8 for the linear address, R9 for
+//!   the host address and R10 for what lived in RCX while JRCXZ tests that; R11 carries
+//!   a value past them. Then come the instruction's own operands (`operands`,
+//!   `placement`).
 //! - Until its last host instruction a sequence can be started again; [`Mark`]s say,
 //!   for any host address, which guest instruction that is and which registers must
 //!   be put back first.
@@ -33,9 +38,13 @@
 mod branch;
 pub mod copy;
 mod memory;
+mod operands;
+mod placement;
 mod stack;
 mod string;
 mod stub;
+#[cfg(test)]
+mod tests;
 mod x87;
 
 use crate::allow_list::{Features, Treatment, treatment};
@@ -44,6 +53,7 @@ use crate::assembler::{Assembler, Mem, Patch, Width};
 use crate::block::{BlockId, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
 use crate::context::at;
 use crate::mode::{Mode, ModeFlags};
+use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use stub::Stub;
 use tollgate_x86::Vector;
@@ -97,6 +107,7 @@ struct OddSegment;
 /// Translates blocks; holds the buffers and the state of the block in work.
 pub struct Translator {
     assembler: Assembler,
+    map: &'static RegisterMap,
     features: Features,
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
@@ -113,7 +124,7 @@ pub struct Translator {
     next_eip: u32,
     /// Where the current instruction's host code starts.
     start: usize,
-    /// Guest ESP is R12 plus this.
+    /// Guest ESP is its home plus this.
     esp: i32,
     /// `esp` when the current instruction began.
     esp_at_start: i32,
@@ -144,6 +155,7 @@ impl Translator {
     pub fn new(features: Features) -> Self {
         Self {
             assembler: Assembler::new(),
+            map: &RegisterMap::LEGACY,
             features,
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
@@ -167,6 +179,21 @@ impl Translator {
             first_site_of_instruction: 0,
             raw: [0; 16],
         }
+    }
+
+    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    pub fn register_map(&self) -> &'static RegisterMap {
+        self.map
+    }
+
+    /// Has guest registers live elsewhere in all that is translated from now on.
+    pub fn set_register_map(&mut self, map: &'static RegisterMap) {
+        self.map = map;
+    }
+
+    /// A field of the context.
+    fn field(&self, displacement: i32) -> Mem {
+        Mem::base(self.map.context, displacement)
     }
 
     /// The code of the last translation.
@@ -333,8 +360,8 @@ impl Translator {
     fn emit_exit(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
         self.assembler
-            .store_imm(Width::Dword, Mem::base(R15, at::EXIT_SITE), packed as i32);
-        self.assembler.jmp_memory(Mem::base(R15, at::EXIT_ENTRY));
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
     }
 
     /// Lets the monitor execute the current instruction and come back behind it.
@@ -354,21 +381,22 @@ impl Translator {
     fn leave_and_return(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
-        // The monitor puts the whole ESP into R12 and does not keep vectors loaded.
+        // The monitor puts the whole ESP into its home and does not keep vectors loaded.
         self.esp = 0;
         self.vectors_loaded = false;
     }
 
-    /// Brings the folded adjustment into R12; only flag-free instructions.
+    /// Brings the folded adjustment into ESP's home; only flag-free instructions.
     fn flush_esp(&mut self) {
         if self.esp == 0 {
             return;
         }
+        let stack = self.map.stack();
         if self.mode.flags.contains(ModeFlags::STACK32) {
-            self.assembler.lea32(R12, Mem::base(R12, self.esp));
+            self.assembler.lea32(stack, Mem::base(stack, self.esp));
         } else {
-            self.assembler.lea32(R8, Mem::base(R12, self.esp));
-            self.assembler.mov16(R12, R8);
+            self.assembler.lea32(R8, Mem::base(stack, self.esp));
+            self.assembler.mov16(stack, R8);
         }
         self.esp = 0;
     }
@@ -456,7 +484,7 @@ impl Translator {
 
     fn set_direction(&mut self, direction: i32) -> Flow {
         self.assembler
-            .store_imm(Width::Qword, Mem::base(R15, at::DIRECTION), direction);
+            .store_imm(Width::Qword, self.field(at::DIRECTION), direction);
         Flow::Next
     }
 
@@ -468,14 +496,16 @@ impl Translator {
         // The first write to EAX is by RDTSC itself; an interruption behind it starts
         // the instruction again, which reads a later time: nobody can tell.
         self.assembler.rdtsc();
-        self.assembler.rorx(RDX, RDX, 32);
-        self.assembler.lea64(RAX, Mem::indexed(RAX, RDX, 1, 0));
+        self.assembler.rorx(DATA, DATA, 32);
         self.assembler
-            .load(Width::Qword, R8, Mem::base(R15, at::TIME_STAMP_OFFSET));
-        self.assembler.lea64(R8, Mem::indexed(RAX, R8, 1, 0));
-        self.assembler.rorx(RDX, R8, 32);
-        self.assembler.mov32(RDX, RDX);
-        self.assembler.mov32(RAX, R8);
+            .lea64(ACCUMULATOR, Mem::indexed(ACCUMULATOR, DATA, 1, 0));
+        self.assembler
+            .load(Width::Qword, R8, self.field(at::TIME_STAMP_OFFSET));
+        self.assembler
+            .lea64(R8, Mem::indexed(ACCUMULATOR, R8, 1, 0));
+        self.assembler.rorx(DATA, R8, 32);
+        self.assembler.mov32(DATA, DATA);
+        self.assembler.mov32(ACCUMULATOR, R8);
         Flow::Next
     }
 
@@ -484,19 +514,16 @@ impl Translator {
         if self.vectors_loaded {
             return;
         }
-        self.assembler.mov(R10, RCX);
-        self.mark(Restore::one(RCX.0, R10.0));
+        self.free_rcx();
         self.assembler
-            .load(Width::Dword, RCX, Mem::base(R15, at::VECTORS_OFF));
+            .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
+        self.return_rcx();
         let site = self.new_site(SiteKind::VectorLoad, self.eip, self.esp_at_start, 0);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(loaded);
-        self.mark(Restore::one(RCX.0, R10.0));
-        self.assembler.mov(RCX, R10);
-        self.mark(Restore::NONE);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
         self.vectors_loaded = true;
     }
 }

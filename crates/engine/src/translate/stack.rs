@@ -1,11 +1,13 @@
 //! PUSH, POP and LEAVE, with the stack pointer folded into displacements.
 
-use super::memory::host_of;
+use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
 use crate::mode::ModeFlags;
+use crate::register_map::Home;
 use iced_x86::{Instruction, OpKind, Register};
+use tollgate_x86::Gpr;
 
 /// What is pushed.
 pub(super) enum Pushed {
@@ -45,17 +47,18 @@ impl Translator {
                 let register = instruction.op0_register();
                 if matches!(register, Register::ESP | Register::SP) {
                     // The value before the push is stored.
-                    self.assembler.lea32(R11, Mem::base(R12, self.esp));
+                    let stack = self.map.stack();
+                    self.assembler.lea32(R11, Mem::base(stack, self.esp));
                     if !self.mode.flags.contains(ModeFlags::STACK32)
                         && self.esp != 0
                         && width == Width::Dword
                     {
                         self.flush_esp_first();
-                        self.assembler.mov32(R11, R12);
+                        self.assembler.mov32(R11, stack);
                     }
                     Pushed::Register(R11)
                 } else {
-                    Pushed::Register(host_of(register))
+                    Pushed::Register(self.value(register, R11))
                 }
             }
             OpKind::Memory => {
@@ -91,26 +94,33 @@ impl Translator {
                 if self.stack_operand(0, width.bytes(), false).is_err() {
                     return self.slow();
                 }
-                let to = host_of(register);
-                if to == R12 {
+                let stack = self.map.stack();
+                let popped = Mem::base(R9, 0);
+                if register.full_register32() == Register::ESP {
                     // The popped value replaces the incremented pointer. The upper half
                     // is the incremented one's only with a 32-bit stack.
                     if width == Width::Dword {
-                        self.assembler.load(width, R12, Mem::base(R9, 0));
+                        self.assembler.load(width, stack, popped);
                     } else if self.mode.flags.contains(ModeFlags::STACK32) {
-                        self.assembler.load(width, R11, Mem::base(R9, 0));
-                        self.assembler.lea32(R8, Mem::base(R12, bytes));
+                        self.assembler.load(width, R11, popped);
+                        self.assembler.lea32(R8, Mem::base(stack, bytes));
                         self.assembler.mov16(R8, R11);
-                        self.assembler.mov32(R12, R8);
+                        self.assembler.mov32(stack, R8);
                     } else {
-                        self.assembler.load16_keep(R12, Mem::base(R9, 0));
+                        self.assembler.load16_keep(stack, popped);
                     }
                     return Flow::Next;
                 }
-                if width == Width::Word {
-                    self.assembler.load16_keep(to, Mem::base(R9, 0));
-                } else {
-                    self.assembler.load(width, to, Mem::base(R9, 0));
+                let guest = guest_number(register).unwrap_or(0);
+                match self.map.home(guest) {
+                    Home::Host(to) if width == Width::Word => {
+                        self.assembler.load16_keep(to, popped);
+                    }
+                    Home::Host(to) => self.assembler.load(width, to, popped),
+                    Home::Slot => {
+                        self.assembler.load(width, R11, popped);
+                        self.assembler.store(width, self.slot(guest), R11);
+                    }
                 }
                 self.esp = self.esp.wrapping_add(bytes);
                 Flow::Next
@@ -141,17 +151,19 @@ impl Translator {
         if !self.mode.flags.contains(ModeFlags::STACK32) || width == Width::Word {
             return self.slow();
         }
-        // From here R12 plus `esp_at_start` is still the old ESP; the new one is formed
-        // only by the last two instructions, which restart from EBP in between.
+        // The new ESP is formed before the last instruction, which commits: until then
+        // marks put the old one back.
         if self.leave_operand(width).is_err() {
             return self.slow();
         }
         self.assembler.load(width, R11, Mem::base(R9, 0));
-        self.assembler.mov(R8, R12);
-        self.mark(crate::block::Restore::one(R12.0, R8.0));
+        let stack = self.map.stack();
+        self.assembler.mov(R8, stack);
+        self.mark(crate::block::Restore::one(Gpr::Rsp as u8, R8));
+        let frame = self.value(Register::EBP, R10);
         self.assembler
-            .lea32(R12, Mem::base(RBP, width.bytes() as i32));
-        self.assembler.mov32(RBP, R11);
+            .lea32(stack, Mem::base(frame, width.bytes() as i32));
+        self.set_register(Register::EBP, R11, Width::Dword);
         self.esp = 0;
         Flow::Next
     }
@@ -161,7 +173,10 @@ impl Translator {
         if self.mode.segment(SegmentRegister::Ss, false) == crate::mode::SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.assembler.mov32(R8, RBP);
+        let frame = self.value(Register::EBP, R8);
+        if frame != R8 {
+            self.assembler.mov32(R8, frame);
+        }
         self.access(SegmentRegister::Ss, width.bytes(), false)
     }
 }

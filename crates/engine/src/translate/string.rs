@@ -3,10 +3,15 @@
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
-use crate::block::Restore;
+use crate::block::{Restore, Source};
 use crate::context::at;
+use crate::register_map::{ACCUMULATOR, Home};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use tollgate_x86::SegmentRegister;
+use tollgate_x86::{Gpr, SegmentRegister};
+
+/// Numbers of the pointers.
+const ESI: u8 = Gpr::Rsi as u8;
+const EDI: u8 = Gpr::Rdi as u8;
 
 /// What a string instruction does with one element.
 struct Shape {
@@ -68,86 +73,130 @@ impl Translator {
             Register::GS => SegmentRegister::Gs,
             _ => SegmentRegister::Ds,
         };
-        let operand = Mem::base(R9, 0);
         if shape.source {
-            self.pointer_to_r8(RSI, narrow);
+            self.pointer_to_r8(Register::ESI, narrow);
             self.access(source, shape.width.bytes(), false)?;
-            self.assembler.load(shape.width, R11, operand);
+            self.assembler.load(shape.width, R11, Mem::base(R9, 0));
         }
         if shape.destination {
-            self.pointer_to_r8(RDI, narrow);
+            self.pointer_to_r8(Register::EDI, narrow);
             self.access(SegmentRegister::Es, shape.width.bytes(), !shape.compares)?;
         }
         self.make_room();
-        // The pointers advance before the last instruction, which commits; marks put
-        // them back until then.
-        let mut restore = Restore::NONE;
-        if shape.source && shape.destination {
-            self.assembler.mov(R8, RSI);
-            self.assembler.mov(R10, RDI);
-            restore = Restore::one(RSI.0, R8.0).and(RDI.0, R10.0);
-            self.mark(restore);
-            self.advance_with(RSI, &shape, narrow, None);
-            self.advance_with(RDI, &shape, narrow, None);
-        } else {
-            let pointer = if shape.source { RSI } else { RDI };
-            self.assembler.mov(R10, pointer);
-            restore = restore.and(pointer.0, R10.0);
-            self.mark(restore);
-            self.advance_with(pointer, &shape, narrow, Some(R8));
-        }
-        match (shape.source, shape.destination) {
-            (true, true) if shape.compares => self.assembler.compare(shape.width, R11, operand),
-            (false, _) if shape.compares => self.assembler.compare(shape.width, RAX, operand),
-            (true, true) => self.assembler.store(shape.width, operand, R11),
-            (false, _) => self.assembler.store(shape.width, operand, RAX),
-            (true, false) => match shape.width {
-                Width::Byte => self.assembler.load8_keep(RAX, operand),
-                Width::Word => self.assembler.load16_keep(RAX, operand),
-                _ => self.assembler.load(shape.width, RAX, operand),
-            },
+        match (self.map.home(ESI), self.map.home(EDI)) {
+            (Home::Host(source), Home::Host(destination)) => {
+                self.advance_before(source, destination, &shape, narrow);
+                self.element(&shape);
+            }
+            _ => self.advance_behind(&shape, narrow),
         }
         Ok(())
     }
 
-    fn pointer_to_r8(&mut self, pointer: Host, narrow: bool) {
-        if narrow {
-            self.assembler.movzx16(R8, pointer);
-        } else {
-            self.assembler.mov32(R8, pointer);
+    /// The last instruction of the sequence, on the element at R9; the one at ESI, if
+    /// there is another, is in R11.
+    fn element(&mut self, shape: &Shape) {
+        let operand = Mem::base(R9, 0);
+        let value = if shape.source { R11 } else { ACCUMULATOR };
+        match (shape.destination, shape.width) {
+            (true, width) if shape.compares => self.assembler.compare(width, value, operand),
+            (true, width) => self.assembler.store(width, operand, value),
+            (false, Width::Byte) => self.assembler.load8_keep(ACCUMULATOR, operand),
+            (false, Width::Word) => self.assembler.load16_keep(ACCUMULATOR, operand),
+            (false, width) => self.assembler.load(width, ACCUMULATOR, operand),
         }
     }
 
-    /// Adds the element size times the direction to a pointer. With `scratch` it holds
-    /// the direction; without, the stack-free way through memory operands is used.
-    fn advance_with(&mut self, pointer: Host, shape: &Shape, narrow: bool, scratch: Option<Host>) {
+    /// Advances pointers in host registers before the last instruction, which commits;
+    /// marks put them back until then.
+    fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, narrow: bool) {
+        if shape.source && shape.destination {
+            self.assembler.mov(R8, source);
+            self.assembler.mov(R10, destination);
+            self.mark(Restore::one(ESI, R8).and(EDI, Source::Host(R10)));
+            self.advance_from(source, R8, shape, narrow);
+            self.advance_from(destination, R10, shape, narrow);
+            return;
+        }
+        let (guest, pointer) = if shape.source {
+            (ESI, source)
+        } else {
+            (EDI, destination)
+        };
+        self.assembler.mov(R10, pointer);
+        self.mark(Restore::one(guest, R10));
+        self.advance(pointer, R8, shape, narrow);
+    }
+
+    /// Forms the pointers' new values in scratch registers and takes them to their slots
+    /// behind the element's instruction, which has completed then: marks say where the
+    /// pointers are.
+    fn advance_behind(&mut self, shape: &Shape, narrow: bool) {
+        let both = shape.source && shape.destination;
+        let pointers = [(ESI, R8, shape.source), (EDI, R10, shape.destination)];
+        let pointers = pointers.into_iter().filter(|&(.., used)| used);
+        // R9 points to the element, so R11 takes turns.
+        if both {
+            self.assembler
+                .store(Width::Qword, self.field(at::EXIT_VALUE), R11);
+        }
+        let mut restore = Restore::NONE;
+        for (guest, place, _) in pointers.clone() {
+            match self.map.home(guest) {
+                Home::Host(home) => self.assembler.mov(place, home),
+                Home::Slot => self.assembler.load(Width::Qword, place, self.slot(guest)),
+            }
+            self.advance(place, R11, shape, narrow);
+            restore = restore.and(guest, Source::Host(place));
+        }
+        if both {
+            self.assembler
+                .load(Width::Qword, R11, self.field(at::EXIT_VALUE));
+        }
+        self.element(shape);
+        self.mark_as(self.next_eip, self.esp, restore);
+        for (guest, place, _) in pointers {
+            match self.map.home(guest) {
+                Home::Host(home) => self.assembler.mov(home, place),
+                Home::Slot => self.assembler.store(Width::Qword, self.slot(guest), place),
+            }
+        }
+        self.mark_as(self.next_eip, self.esp, Restore::NONE);
+    }
+
+    fn pointer_to_r8(&mut self, pointer: Register, narrow: bool) {
+        let value = self.value(pointer, R8);
+        if narrow {
+            self.assembler.movzx16(R8, value);
+        } else if value != R8 {
+            self.assembler.mov32(R8, value);
+        }
+    }
+
+    /// Adds the element size times the direction, which `scratch` takes, to a pointer.
+    fn advance(&mut self, pointer: Host, scratch: Host, shape: &Shape, narrow: bool) {
+        let moved = Mem::indexed(pointer, scratch, shape.width.bytes() as u8, 0);
+        self.assembler
+            .load(Width::Qword, scratch, self.field(at::DIRECTION));
+        if narrow {
+            self.assembler.lea32(scratch, moved);
+            self.assembler.mov16(pointer, scratch);
+        } else {
+            self.assembler.lea32(pointer, moved);
+        }
+    }
+
+    /// The same when all four scratch registers are taken: R8 and R10 keep the old
+    /// pointers, R9 the address, R11 the value. The pointer itself takes the direction and
+    /// adds its old value.
+    fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, narrow: bool) {
         let scale = shape.width.bytes() as u8;
-        match scratch {
-            Some(scratch) => {
-                self.assembler
-                    .load(Width::Qword, scratch, Mem::base(R15, at::DIRECTION));
-                if narrow {
-                    self.assembler
-                        .lea32(scratch, Mem::indexed(pointer, scratch, scale, 0));
-                    self.assembler.mov16(pointer, scratch);
-                } else {
-                    self.assembler
-                        .lea32(pointer, Mem::indexed(pointer, scratch, scale, 0));
-                }
-            }
-            None => {
-                // All four scratch registers are taken: R8 and R10 keep the old pointers,
-                // R9 the address, R11 the value. The pointer itself takes the direction
-                // and adds its old value, which R8 or R10 has.
-                let old = if pointer == RSI { R8 } else { R10 };
-                self.assembler
-                    .load(Width::Qword, pointer, Mem::base(R15, at::DIRECTION));
-                self.assembler
-                    .lea32(pointer, Mem::indexed(old, pointer, scale, 0));
-                if narrow {
-                    self.keep_upper_half(pointer, old);
-                }
-            }
+        self.assembler
+            .load(Width::Qword, pointer, self.field(at::DIRECTION));
+        self.assembler
+            .lea32(pointer, Mem::indexed(old, pointer, scale, 0));
+        if narrow {
+            self.keep_upper_half(pointer, old);
         }
     }
 
@@ -155,9 +204,9 @@ impl Translator {
     fn keep_upper_half(&mut self, pointer: Host, old: Host) {
         // pointer.low is the result; store it aside in the context, rebuild, and load.
         self.assembler
-            .store(Width::Dword, Mem::base(R15, at::EXIT_VALUE), pointer);
+            .store(Width::Dword, self.field(at::EXIT_VALUE), pointer);
         self.assembler.mov(pointer, old);
         self.assembler
-            .load16_keep(pointer, Mem::base(R15, at::EXIT_VALUE));
+            .load16_keep(pointer, self.field(at::EXIT_VALUE));
     }
 }

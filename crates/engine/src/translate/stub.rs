@@ -27,7 +27,7 @@ pub struct Stub {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StubKind {
-    /// A failed check: RCX is in R10; the linear address is in R8.
+    /// A failed check: RCX's guest register is in R10; the linear address is in R8.
     Miss,
     /// A direct link within the page: `incoming[0]` is the distance that gets linked.
     DirectLink,
@@ -56,14 +56,13 @@ impl Translator {
         for (patch, stub) in std::mem::take(&mut self.misses) {
             let (eip, esp) = (self.stubs[stub].eip, self.stubs[stub].esp);
             self.assembler.patch_rel8_here(patch);
-            self.mark_as(eip, esp, Restore::one(RCX.0, R10.0));
+            self.mark_as(eip, esp, self.rcx_freed());
             let jump = self.assembler.jmp();
             self.stubs[stub].incoming.push(jump);
         }
     }
 
-    /// Branches to a miss exit if RCX is zero. RCX must have been saved in R10 and the
-    /// current mark must say so.
+    /// Branches to a miss exit if RCX is zero; behind [`Translator::free_rcx`].
     pub(super) fn miss_if_zero(&mut self, kind: SiteKind) {
         let branch = self.assembler.jrcxz();
         let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
@@ -109,7 +108,7 @@ impl Translator {
         Some(slot)
     }
 
-    /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in R12.
+    /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
     pub(super) fn link_branch(&mut self, branch: Patch, target: u32) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.new_link(
@@ -147,7 +146,7 @@ impl Translator {
         }
     }
 
-    /// Jumps to `target`; ESP is wholly in R12.
+    /// Jumps to `target`; ESP is wholly in its home.
     pub(super) fn link_jump(&mut self, target: u32) {
         let single = self.mode.flags.contains(ModeFlags::SINGLE);
         if !single
@@ -176,7 +175,7 @@ impl Translator {
         self.assembler.load(
             Width::Qword,
             R8,
-            Mem::base(R13, SLOTS_OFFSET + slot as i32 * 8),
+            Mem::base(self.map.links, SLOTS_OFFSET + slot as i32 * 8),
         );
         self.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
         self.assembler.jmp_register(R8);
@@ -202,7 +201,7 @@ impl Translator {
         for mut stub in std::mem::take(&mut self.stubs) {
             let entry = self.assembler.position();
             let restore = if matches!(stub.kind, StubKind::Miss) {
-                Restore::one(RCX.0, R10.0)
+                self.rcx_freed()
             } else {
                 Restore::NONE
             };
@@ -229,10 +228,10 @@ impl Translator {
                 }
             }
             if stub.kind == StubKind::Miss {
-                self.assembler.mov(RCX, R10);
+                self.reload_rcx();
                 self.mark_as(stub.eip, stub.esp, Restore::NONE);
                 self.assembler
-                    .store(Width::Qword, Mem::base(R15, at::EXIT_VALUE), R8);
+                    .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }
             self.emit_exit(stub.site);
         }

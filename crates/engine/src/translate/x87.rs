@@ -6,8 +6,8 @@
 //! interruption exactly between the two loses the note, not the result.
 
 use super::Translator;
+use crate::assembler::Width;
 use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
 use crate::context::{X87_FRESH, at};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -43,28 +43,30 @@ impl Translator {
         self.mark_as(self.next_eip, self.esp, crate::block::Restore::NONE);
         if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
             self.assembler
-                .store_imm(Width::Dword, Mem::base(R15, at::X87_INSTRUCTION), 0);
+                .store_imm(Width::Dword, self.field(at::X87_INSTRUCTION), 0);
             self.assembler
-                .store_imm(Width::Qword, Mem::base(R15, at::X87_OPERAND), 0);
+                .store_imm(Width::Qword, self.field(at::X87_OPERAND), 0);
             self.assembler
-                .store_imm(Width::Dword, Mem::base(R15, at::X87_OPCODE), 0);
+                .store_imm(Width::Dword, self.field(at::X87_OPCODE), 0);
             return;
         }
         let has_memory =
             (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
         let mut note = u32::from(opcode) | X87_FRESH;
         if has_memory {
+            // The look-up left the linear address in R8, which no register operand took:
+            // x87 instructions have none beside a memory operand.
             note |= (segment_number(instruction.memory_segment()) + 1) << 16;
             self.assembler
-                .store(Width::Qword, Mem::base(R15, at::X87_OPERAND), R8);
+                .store(Width::Qword, self.field(at::X87_OPERAND), R8);
         }
         self.assembler.store_imm(
             Width::Dword,
-            Mem::base(R15, at::X87_INSTRUCTION),
+            self.field(at::X87_INSTRUCTION),
             self.eip as i32,
         );
         self.assembler
-            .store_imm(Width::Dword, Mem::base(R15, at::X87_OPCODE), note as i32);
+            .store_imm(Width::Dword, self.field(at::X87_OPCODE), note as i32);
     }
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.

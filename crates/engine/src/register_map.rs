@@ -1,0 +1,236 @@
+//! Where the guest's general registers live while guest code runs.
+//!
+//! The host has as many general registers as a 64-bit guest, and needs some itself:
+//! its stack pointer, the context, the software TLB, the link tables and a few scratch
+//! registers for address computations. So not every guest register can live in a host
+//! register. A [`RegisterMap`] says for each where its [`Home`] is: a host register, or
+//! a slot in [`crate::Context`]. The translator asks the map and knows nothing else.
+//!
+//! An example: `add ebx, [esi+4]`. With [`RegisterMap::LEGACY`], EBX and ESI live in
+//! their namesakes:
+//!
+//! ```text
+//! lea r8d, [rsi+4]        ; ... look-up: host address in r9
+//! add ebx, [r9]
+//! ```
+//!
+//! With [`RegisterMap::SPILLED`] both live in slots. Each instruction has the values
+//! brought to scratch registers of its own, and what it changed stored back:
+//!
+//! ```text
+//! mov r8d, [r15+slot(esi)]
+//! lea r8d, [r8+4]         ; ... look-up: host address in r9
+//! mov r11, [r15+slot(ebx)]
+//! add r11d, [r9]          ; the guest's own instruction
+//! mov [r15+slot(ebx)], r11
+//! ```
+//!
+//! The last store is a second step: the addition is done (the flags say so) and EBX is
+//! still in R11. A mark between the two says exactly that ("at the next instruction,
+//! EBX is in R11"), so that a signal finds exact state at every host instruction.
+//!
+//! What all maps have in common, because the processor or [`crate::entry`] demands it:
+//! - EAX, ECX and EDX, which instructions use without naming them, live in their
+//!   namesakes ([`ACCUMULATOR`], [`COUNT`], [`DATA`]).
+//! - ESP lives in a host register: blocks fold its changes into displacements.
+//! - A guest register that lives in a host register lives where [`RegisterMap::LEGACY`]
+//!   has it, for there the way into guest code loads it.
+//! - The context is in R15, whose low six bits are 12 (see [`crate::context`]); the
+//!   software TLB is in R14 and the link tables are in R13.
+
+use crate::assembler::Host;
+use crate::assembler::host::*;
+use tollgate_x86::Gpr;
+
+/// Where EAX lives in every map.
+pub const ACCUMULATOR: Host = RAX;
+/// Where ECX lives in every map: the register that JRCXZ tests.
+pub const COUNT: Host = RCX;
+/// Where EDX lives in every map.
+pub const DATA: Host = RDX;
+/// What points to the context in every map: signal handlers rely on it.
+pub const CONTEXT: Host = R15;
+
+/// Where a guest register lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// In this host register.
+    Host(Host),
+    /// In the context's slot of its number.
+    Slot,
+}
+
+/// Where each guest register lives, and what the other host registers are for.
+#[derive(PartialEq, Eq, Debug)]
+pub struct RegisterMap {
+    /// As developers' options name it.
+    pub name: &'static str,
+    /// How many of `homes` count: the general registers that the guests have.
+    pub guest_registers: u8,
+    /// By guest register number.
+    pub homes: [Home; 16],
+    /// Points to the context.
+    pub context: Host,
+    /// Points to the software TLB.
+    pub tlb: Host,
+    /// Points to the link tables.
+    pub links: Host,
+    /// Free for any instruction, in the order in which its operands take them. Address
+    /// computations use R8 to R11 in fixed roles; operands come after those.
+    pub scratch: [Host; 4],
+    /// Borrowed as the pointer to memory by instructions that must do without the R9 of
+    /// the look-up: those that name AH, BH, CH or DH, which no REX prefix allows.
+    pub pointer: Host,
+}
+
+const fn bit(host: Host) -> u16 {
+    1 << host.0
+}
+
+impl RegisterMap {
+    /// All registers of 32-bit guests in host registers: ESP in R12, the others in their
+    /// namesakes.
+    pub const LEGACY: RegisterMap = RegisterMap {
+        name: "legacy",
+        guest_registers: 8,
+        homes: [
+            Home::Host(RAX),
+            Home::Host(RCX),
+            Home::Host(RDX),
+            Home::Host(RBX),
+            Home::Host(R12),
+            Home::Host(RBP),
+            Home::Host(RSI),
+            Home::Host(RDI),
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+        ],
+        context: CONTEXT,
+        tlb: R14,
+        links: R13,
+        scratch: [R11, R10, R8, R9],
+        pointer: RSI,
+    };
+
+    /// For tests of slots: as many registers of 32-bit guests in slots as can be. EBX, EBP,
+    /// ESI and EDI are; EAX, ECX, EDX and ESP must be in host registers in every map.
+    pub const SPILLED: RegisterMap = RegisterMap {
+        name: "spilled",
+        homes: [
+            Home::Host(RAX),
+            Home::Host(RCX),
+            Home::Host(RDX),
+            Home::Slot,
+            Home::Host(R12),
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+            Home::Slot,
+        ],
+        ..Self::LEGACY
+    };
+
+    /// Where a guest register lives.
+    pub const fn home(&self, guest: u8) -> Home {
+        self.homes[guest as usize & 15]
+    }
+
+    /// Where ESP lives.
+    pub const fn stack(&self) -> Host {
+        match self.homes[Gpr::Rsp as usize] {
+            Home::Host(host) => host,
+            // No map has that: see `check`.
+            Home::Slot => R12,
+        }
+    }
+
+    /// The guest register that lives in a host register.
+    pub fn resident(&self, host: Host) -> Option<u8> {
+        (0..self.guest_registers).find(|&guest| self.home(guest) == Home::Host(host))
+    }
+
+    /// The guest registers that live in slots, one bit each.
+    pub const fn slot_mask(&self) -> u16 {
+        let mut mask = 0;
+        let mut guest = 0;
+        while guest < self.guest_registers {
+            if matches!(self.home(guest), Home::Slot) {
+                mask |= 1 << guest;
+            }
+            guest += 1;
+        }
+        mask
+    }
+
+    /// The host registers that emitted code must not change, one bit each.
+    pub const fn reserved(&self) -> u16 {
+        bit(RSP) | bit(self.context) | bit(self.tlb) | bit(self.links)
+    }
+
+    /// Asserts what all maps have in common (see above); for constants.
+    ///
+    /// # Panics
+    /// The map is none that the translator can work with.
+    pub const fn check(&self) {
+        assert!(matches!(self.homes[Gpr::Rax as usize], Home::Host(RAX)));
+        assert!(matches!(self.homes[Gpr::Rcx as usize], Home::Host(RCX)));
+        assert!(matches!(self.homes[Gpr::Rdx as usize], Home::Host(RDX)));
+        assert!(matches!(self.homes[Gpr::Rsp as usize], Home::Host(R12)));
+        assert!(self.context.0 == CONTEXT.0 && self.tlb.0 == R14.0 && self.links.0 == R13.0);
+        assert!(self.guest_registers <= 16);
+        // Neither a register that byte operands move to nor one that needs REX.
+        assert!(self.pointer.0 > RSP.0 && self.pointer.0 < 8);
+        let mut used = self.reserved();
+        let mut guest = 0;
+        while guest < self.guest_registers as usize {
+            if let Home::Host(host) = self.homes[guest] {
+                assert!(used & bit(host) == 0);
+                used |= bit(host);
+                if let Home::Host(legacy) = Self::LEGACY.homes[guest] {
+                    assert!(host.0 == legacy.0);
+                }
+            }
+            guest += 1;
+        }
+        let mut scratch = 0;
+        while scratch < self.scratch.len() {
+            assert!(used & bit(self.scratch[scratch]) == 0);
+            used |= bit(self.scratch[scratch]);
+            scratch += 1;
+        }
+    }
+}
+
+const _: () = RegisterMap::LEGACY.check();
+const _: () = RegisterMap::SPILLED.check();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_legacy_map_has_no_slots() {
+        assert_eq!(RegisterMap::LEGACY.slot_mask(), 0);
+        assert_eq!(RegisterMap::LEGACY.resident(R12), Some(Gpr::Rsp as u8));
+        assert_eq!(RegisterMap::LEGACY.resident(R11), None);
+    }
+
+    #[test]
+    fn the_spilled_map_has_every_slot_that_can_be() {
+        assert_eq!(RegisterMap::SPILLED.slot_mask(), 0b1110_1000);
+        assert_eq!(RegisterMap::SPILLED.resident(RSI), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Register operands: how guest registers are read and written, and how the registers
+//! of a copied instruction get to their places and home again.
+//!
+//! What must be elsewhere while its instruction runs (`placement` says what, and where)
+//! is brought there before and taken home behind. Until the instruction has run, marks
+//! say which homes hold something else. Behind it they say that it has completed and
+//! which registers are still away, until those are home too: so nothing is done twice and
+//! nothing is lost, wherever a signal arrives.
+
+use super::Translator;
+use super::placement::Placement;
+use crate::assembler::host::*;
+use crate::assembler::{Host, Mem, Width};
+use crate::block::{Restore, Source};
+use crate::context::at;
+use crate::register_map::Home;
+use iced_x86::{Instruction, OpKind, Register};
+
+/// The number of a guest general register, of which `register` may be a part.
+pub(super) fn guest_number(register: Register) -> Option<u8> {
+    register
+        .is_gpr()
+        .then(|| register.full_register().number() as u8)
+}
+
+pub(super) fn is_high_byte(register: Register) -> bool {
+    matches!(
+        register,
+        Register::AH | Register::BH | Register::CH | Register::DH
+    )
+}
+
+/// The name of that part of `host` which `like` is of its register.
+pub(super) fn name_of(host: Host, like: Register) -> Register {
+    let number = u32::from(host.0 & 15);
+    match like.size() {
+        1 if is_high_byte(like) => Register::AH + (number & 3),
+        1 if number < 4 => Register::AL + number,
+        1 => Register::SPL + (number - 4),
+        2 => Register::AX + number,
+        4 => Register::EAX + number,
+        _ => Register::RAX + number,
+    }
+}
+
+/// The explicit register operands: index and register.
+pub(super) fn register_operands(
+    instruction: &Instruction,
+) -> impl Iterator<Item = (u32, Register)> + '_ {
+    (0..instruction.op_count())
+        .filter(|&index| instruction.op_kind(index) == OpKind::Register)
+        .map(|index| (index, instruction.op_register(index)))
+}
+
+impl Translator {
+    /// The slot of a guest register.
+    pub(super) fn slot(&self, guest: u8) -> Mem {
+        self.field(at::slot(guest))
+    }
+
+    /// Where a guest register's value can be read: its home, or `scratch`, into which it is
+    /// then loaded.
+    pub(super) fn value(&mut self, register: Register, scratch: Host) -> Host {
+        let guest = guest_number(register).unwrap_or(0);
+        match self.map.home(guest) {
+            Home::Host(host) => host,
+            Home::Slot => {
+                self.assembler.load(Width::Qword, scratch, self.slot(guest));
+                scratch
+            }
+        }
+    }
+
+    /// `register := from`, of a word or a doubleword, in one host instruction.
+    pub(super) fn set_register(&mut self, register: Register, from: Host, width: Width) {
+        let guest = guest_number(register).unwrap_or(0);
+        match self.map.home(guest) {
+            Home::Host(host) if width == Width::Word => self.assembler.mov16(host, from),
+            Home::Host(host) => self.assembler.mov32(host, from),
+            Home::Slot => self.assembler.store(width, self.slot(guest), from),
+        }
+    }
+
+    /// Names the places of the register operands in the copy.
+    pub(super) fn rename_operands(&self, placement: &Placement, copy: &mut Instruction) {
+        for index in 0..copy.op_count() {
+            if copy.op_kind(index) != OpKind::Register {
+                continue;
+            }
+            let register = copy.op_register(index);
+            let Some(guest) = guest_number(register) else {
+                continue;
+            };
+            let operand = placement.operands.iter().find(|o| o.guest == guest);
+            let host = match (operand, self.map.home(guest)) {
+                (Some(operand), _) => operand.place,
+                (None, Home::Host(home)) => home,
+                (None, Home::Slot) => continue,
+            };
+            copy.set_op_register(index, name_of(host, register));
+        }
+    }
+
+    /// Brings the registers to their places, before the instruction.
+    pub(super) fn bring_operands(&mut self, placement: &Placement) {
+        if self.map.slot_mask() != 0 {
+            self.make_room();
+        }
+        let mut saved = Restore::NONE;
+        for borrowed in &placement.borrowed {
+            match borrowed.saved {
+                Source::Host(scratch) => self.assembler.mov(scratch, borrowed.host),
+                Source::Slot => {
+                    let slot = self.slot(borrowed.guest);
+                    self.assembler.store(Width::Qword, slot, borrowed.host);
+                }
+            }
+            saved = saved.and(borrowed.guest, borrowed.saved);
+        }
+        if saved != Restore::NONE {
+            self.mark(saved);
+        }
+        for operand in &placement.operands {
+            if let Home::Host(home) = operand.home
+                && home != operand.place
+                && (operand.read || placement.displaces(operand))
+            {
+                self.assembler.mov(operand.place, home);
+            }
+        }
+        let displaced = placement.displaced();
+        if displaced != saved {
+            self.mark(displaced);
+        }
+        for operand in &placement.operands {
+            if operand.home == Home::Slot && operand.read {
+                let slot = self.slot(operand.guest);
+                self.assembler.load(Width::Qword, operand.place, slot);
+            }
+        }
+        if let Some(pointer) = placement.pointer {
+            self.assembler.mov(pointer, R9);
+        }
+    }
+
+    /// Brings the registers home, behind the instruction: it has completed.
+    pub(super) fn take_operands_home(&mut self, placement: &Placement) {
+        let displaced = placement.displaced();
+        let mut restore = displaced;
+        for operand in placement.changed() {
+            restore = restore.and(operand.guest, Source::Host(operand.place));
+        }
+        if restore == Restore::NONE {
+            return;
+        }
+        self.mark_as(self.next_eip, self.esp, restore);
+        if self.map.slot_mask() != 0 {
+            self.make_room();
+        }
+        for operand in placement.changed() {
+            match operand.home {
+                Home::Host(home) => self.assembler.mov(home, operand.place),
+                Home::Slot => {
+                    let slot = self.slot(operand.guest);
+                    self.assembler.store(Width::Qword, slot, operand.place);
+                }
+            }
+        }
+        self.mark_as(self.next_eip, self.esp, displaced);
+        self.end_displacement(placement);
+        self.mark_as(self.next_eip, self.esp, Restore::NONE);
+    }
+
+    /// Takes [`Translator::bring_operands`] back: the instruction does not run after all.
+    pub(super) fn abandon_operands(&mut self, placement: &Placement) {
+        self.mark(placement.displaced());
+        self.end_displacement(placement);
+        self.mark(Restore::NONE);
+    }
+
+    /// Gives host registers back to the guest registers that live in them.
+    fn end_displacement(&mut self, placement: &Placement) {
+        for operand in &placement.operands {
+            if let Home::Host(home) = operand.home
+                && placement.displaces(operand)
+            {
+                self.assembler.mov(home, operand.place);
+            }
+        }
+        for borrowed in &placement.borrowed {
+            match borrowed.saved {
+                Source::Host(scratch) => self.assembler.mov(borrowed.host, scratch),
+                Source::Slot => {
+                    let slot = self.slot(borrowed.guest);
+                    self.assembler.load(Width::Qword, borrowed.host, slot);
+                }
+            }
+        }
+    }
+}

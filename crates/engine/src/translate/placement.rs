@@ -1,0 +1,273 @@
+//! Where an instruction's registers are while it runs.
+//!
+//! Most live in host registers, which the copied instruction names. Others must be
+//! elsewhere:
+//! - a register that lives in a slot has its value brought to a scratch register;
+//! - a register that the instruction uses without naming it must be in its namesake
+//!   (EBX for CMPXCHG8B);
+//! - AH, BH, CH and DH can be named only in RAX to RBX, and only if no other operand
+//!   needs a REX prefix; the memory operand's R9 would, so another pointer is borrowed.
+//!
+//! [`Translator::place`] decides. Operands take the map's scratch registers first, then
+//! host registers where no guest register lives, then the homes of registers that the
+//! instruction does not use: those are borrowed, their values being saved in what is
+//! left of the scratch registers or in their own unused slots. No instruction names more
+//! than three general registers or uses more than four, so there is always a place: even
+//! for `cmpxchg8b [mem]`, or for `xchg [mem], bh` with all that can be in slots.
+
+use super::Translator;
+use super::operands::{guest_number, is_high_byte, name_of, register_operands};
+use crate::assembler::Host;
+use crate::assembler::host::*;
+use crate::block::{Restore, Source};
+use crate::register_map::Home;
+use iced_x86::{Instruction, Mnemonic, OpAccess, Register};
+
+/// A set of host registers, one bit each.
+type Hosts = u16;
+
+/// RAX to RBX, whose second bytes have names.
+const WITH_HIGH_BYTES: Hosts = 0x000f;
+/// RAX to RDI, which no REX prefix is needed to name.
+const WITHOUT_REX: Hosts = 0x00ff;
+
+const fn bit(host: Host) -> Hosts {
+    1 << (host.0 & 15)
+}
+
+/// A guest register that an instruction uses.
+pub(super) struct Operand {
+    pub(super) guest: u8,
+    pub(super) home: Home,
+    /// Host registers that can stand for it.
+    allowed: Hosts,
+    /// Its old value matters.
+    pub(super) read: bool,
+    /// It may change.
+    written: bool,
+    /// Where it is while the instruction runs.
+    pub(super) place: Host,
+}
+
+impl Operand {
+    fn is_at_home(&self) -> bool {
+        self.home == Home::Host(self.place)
+    }
+}
+
+/// A host register that is another guest register's home.
+pub(super) struct Borrowed {
+    pub(super) host: Host,
+    pub(super) guest: u8,
+    pub(super) saved: Source,
+}
+
+/// Where an instruction's registers are while it runs. Empty: all at home.
+#[derive(Default)]
+pub(super) struct Placement {
+    pub(super) operands: Vec<Operand>,
+    pub(super) borrowed: Vec<Borrowed>,
+    /// Points to the memory operand instead of R9.
+    pub(super) pointer: Option<Host>,
+}
+
+impl Placement {
+    /// The register through which the copy reaches its memory operand.
+    pub(super) fn memory_base(&self) -> Register {
+        name_of(self.pointer.unwrap_or(R9), Register::RAX)
+    }
+
+    /// `host` is for the moment something else than a guest register's home.
+    fn occupies(&self, host: Host) -> bool {
+        self.pointer == Some(host) || self.operands.iter().any(|operand| operand.place == host)
+    }
+
+    /// The home of this operand holds another's value for the moment.
+    pub(super) fn displaces(&self, operand: &Operand) -> bool {
+        match operand.home {
+            Home::Host(home) => home != operand.place && self.occupies(home),
+            Home::Slot => false,
+        }
+    }
+
+    /// Guest registers whose homes are overwritten for the moment.
+    pub(super) fn displaced(&self) -> Restore {
+        let mut restore = Restore::NONE;
+        for borrowed in &self.borrowed {
+            restore = restore.and(borrowed.guest, borrowed.saved);
+        }
+        for operand in &self.operands {
+            if self.displaces(operand) {
+                restore = restore.and(operand.guest, Source::Host(operand.place));
+            }
+        }
+        restore
+    }
+
+    /// Operands that have a new value away from home, where nothing else is.
+    pub(super) fn changed(&self) -> impl Iterator<Item = &Operand> {
+        self.operands
+            .iter()
+            .filter(|o| o.written && !o.is_at_home() && !self.displaces(o))
+    }
+
+    /// Moves that put everything right, at most.
+    fn moves(&self) -> usize {
+        self.displaced().moves().count() + self.changed().count()
+    }
+}
+
+impl Translator {
+    /// Finds a place for each register that the instruction uses; `memory`: R9 points to
+    /// its memory operand. `None`: there is none, which cannot happen (see above).
+    pub(super) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
+        let high = register_operands(instruction).any(|(_, register)| is_high_byte(register));
+        if !high && self.map.slot_mask() == 0 {
+            return Some(Placement::default());
+        }
+        let mut operands = self.used_registers(instruction, memory, high);
+        let mut taken = self.map.reserved();
+        if memory {
+            taken |= bit(R9);
+        }
+        let pointer = (memory && high).then_some(self.map.pointer);
+        taken |= pointer.map_or(0, bit);
+        // Those with the least choice first; then those that are at home where they may be.
+        operands.sort_by_key(|operand| operand.allowed.count_ones());
+        let mut placed = 0u16;
+        for (index, operand) in operands.iter_mut().enumerate() {
+            let only = operand.allowed.count_ones() == 1;
+            let place = match operand.home {
+                _ if only => Host(operand.allowed.trailing_zeros() as u8),
+                Home::Host(home) => home,
+                Home::Slot => continue,
+            };
+            if operand.allowed & bit(place) & !taken != 0 {
+                operand.place = place;
+                taken |= bit(place);
+                placed |= 1 << index;
+            } else if only {
+                return None;
+            }
+        }
+        for index in 0..operands.len() {
+            if placed & 1 << index == 0 {
+                let place = self.choose(operands[index].allowed & !taken, &operands)?;
+                operands[index].place = place;
+                taken |= bit(place);
+            }
+        }
+        let mut placement = Placement {
+            operands,
+            borrowed: Vec::new(),
+            pointer,
+        };
+        self.save_residents(&mut placement, taken);
+        (placement.moves() <= Restore::MAX_MOVES).then_some(placement)
+    }
+
+    /// The guest registers that an instruction uses, named or not; not those that only
+    /// address its memory operand.
+    fn used_registers(
+        &mut self,
+        instruction: &Instruction,
+        memory: bool,
+        high: bool,
+    ) -> Vec<Operand> {
+        let mut operands: Vec<Operand> = Vec::new();
+        let reserved = self.map.reserved();
+        let map = self.map;
+        let mut add = |guest: u8, allowed: Hosts, read: bool, written: bool| {
+            let known = operands.iter_mut().find(|operand| operand.guest == guest);
+            match known {
+                Some(operand) => {
+                    operand.allowed &= allowed;
+                    operand.read |= read;
+                    operand.written |= written;
+                }
+                None => operands.push(Operand {
+                    guest,
+                    home: map.home(guest),
+                    allowed,
+                    read,
+                    written,
+                    place: RAX,
+                }),
+            }
+        };
+        // What the instruction uses when it names only registers that none implies.
+        let mut unnamed = *instruction;
+        let info = self.info.info(instruction);
+        for (index, register) in register_operands(instruction) {
+            let Some(guest) = guest_number(register) else {
+                continue;
+            };
+            unnamed.set_op_register(index, name_of(R9, register));
+            let allowed = match (high, register.size()) {
+                (true, 1) => WITH_HIGH_BYTES,
+                (true, _) => WITHOUT_REX,
+                (false, _) => Hosts::MAX,
+            };
+            let access = info.op_access(index);
+            // BSF and BSR leave their destination alone if they find nothing.
+            let replaces = access == OpAccess::Write
+                && register.size() >= 4
+                && !matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
+            let written = !matches!(access, OpAccess::Read | OpAccess::CondRead);
+            add(guest, allowed & !reserved, !replaces, written);
+        }
+        if memory {
+            unnamed.set_memory_base(Register::R9);
+            unnamed.set_memory_index(Register::None);
+        }
+        for used in self.info.info(&unnamed).used_registers() {
+            let Some(guest) = guest_number(used.register()) else {
+                continue;
+            };
+            if guest < 8 && guest != RSP.0 {
+                let written = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+                add(guest, bit(Host(guest)), true, written);
+            }
+        }
+        operands
+    }
+
+    /// A host register out of `allowed` for an operand.
+    fn choose(&self, allowed: Hosts, operands: &[Operand]) -> Option<Host> {
+        let scratch = self.map.scratch;
+        let any = (0..16).map(Host);
+        // Registers where nobody lives come before those of others.
+        let idle = any.clone().filter(|&h| self.map.resident(h).is_none());
+        let lent = any.filter(|&host| {
+            let resident = self.map.resident(host);
+            resident.is_some_and(|guest| operands.iter().all(|o| o.guest != guest))
+        });
+        scratch
+            .into_iter()
+            .chain(idle)
+            .chain(lent)
+            .find(|&host| allowed & bit(host) != 0)
+    }
+
+    /// Finds room for the guest registers whose homes are taken by others' operands.
+    fn save_residents(&self, placement: &mut Placement, mut taken: Hosts) {
+        for host in (0..16).map(Host) {
+            if !placement.occupies(host) {
+                continue;
+            }
+            let Some(guest) = self.map.resident(host) else {
+                continue;
+            };
+            if placement.operands.iter().any(|o| o.guest == guest) {
+                continue;
+            }
+            let free = self.map.scratch.into_iter().find(|&s| taken & bit(s) == 0);
+            taken |= free.map_or(0, bit);
+            placement.borrowed.push(Borrowed {
+                host,
+                guest,
+                saved: free.map_or(Source::Slot, Source::Host),
+            });
+        }
+    }
+}

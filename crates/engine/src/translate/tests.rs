@@ -1,0 +1,221 @@
+//! What the translator emits, under register maps of all kinds.
+
+use super::{Request, Translation, Translator};
+use crate::allow_list::Features;
+use crate::assembler::host::*;
+use crate::block::{BlockId, Restore, SiteKind, Source};
+use crate::mode::Mode;
+use crate::register_map::{Home, RegisterMap};
+use crate::verify::verify;
+use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector, Vector};
+
+/// A map in which every host register is a home, so that operands borrow.
+static CROWDED: RegisterMap = RegisterMap {
+    name: "crowded",
+    guest_registers: 12,
+    homes: {
+        let mut homes = RegisterMap::SPILLED.homes;
+        homes[8] = Home::Host(RBX);
+        homes[9] = Home::Host(RBP);
+        homes[10] = Home::Host(RSI);
+        homes[11] = Home::Host(RDI);
+        homes
+    },
+    ..RegisterMap::LEGACY
+};
+const _: () = CROWDED.check();
+
+/// Flat 32-bit code and data.
+fn flat() -> Mode {
+    let mut state = CpuState::at_reset();
+    state.cr0 |= 1;
+    state.cr4 |= 0x4_0600;
+    state.xcr0 = 7;
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = Segment {
+            base: 0,
+            limit: u32::MAX,
+            selector: Selector(0x18),
+            attributes: Attributes::from_bits_retain(0xc093),
+        };
+    }
+    state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(0xc09b);
+    Mode::of(&state)
+}
+
+struct Emitted {
+    code: Vec<u8>,
+    translation: Translation,
+}
+
+/// One instruction's translation.
+fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
+    let mode = flat().single();
+    let mut translator = Translator::new(Features::new(|_| true));
+    translator.set_register_map(map);
+    let request = Request {
+        bytes,
+        straddles: true,
+        eip: 0x1000,
+        linear: 0x1000,
+        mode: &mode,
+        mode_id: 0,
+        block: BlockId(0),
+    };
+    let translation = translator.translate(&request, &[]).ok().unwrap();
+    let code = translator.code().to_vec();
+    assert_eq!(verify(&code, &mode, map), [], "{bytes:x?}");
+    Emitted { code, translation }
+}
+
+/// The instructions behind the look-up, or all if there is none, up to the exit.
+fn tail(map: &'static RegisterMap, bytes: &[u8]) -> String {
+    let emitted = translate(map, bytes);
+    let mut formatter = IntelFormatter::new();
+    let mut lines = Vec::new();
+    for instruction in Decoder::new(64, &emitted.code, DecoderOptions::NONE) {
+        let mut text = String::new();
+        formatter.format(&instruction, &mut text);
+        match text.as_str() {
+            "mov rcx,r10" => lines.clear(),
+            _ if text.starts_with("jmp") => break,
+            _ => lines.push(text),
+        }
+    }
+    // The number of the exit's site is stored before the jump.
+    lines.pop();
+    lines.join("; ")
+}
+
+#[test]
+fn operands_in_host_registers_are_named_as_they_are() {
+    let legacy = &RegisterMap::LEGACY;
+    assert_eq!(tail(legacy, &[0x03, 0x5e, 4]), "add ebx,[r9]");
+    assert_eq!(tail(legacy, &[0x01, 0xdc]), "add r12d,ebx");
+    assert_eq!(
+        tail(legacy, &[0x02, 0x3e]),
+        "mov r11,rsi; mov rsi,r9; add bh,[rsi]; mov rsi,r11"
+    );
+}
+
+#[test]
+fn operands_in_slots_pass_through_scratch_registers() {
+    let spilled = &RegisterMap::SPILLED;
+    assert_eq!(
+        tail(spilled, &[0x03, 0x5e, 4]),
+        "mov r11,[r15+54h]; add r11d,[r9]; mov [r15+54h],r11"
+    );
+    // Neither is a value loaded that will be replaced, nor one stored that has not changed.
+    assert_eq!(
+        tail(spilled, &[0x8b, 0x1e]),
+        "mov r11d,[r9]; mov [r15+54h],r11"
+    );
+    assert_eq!(
+        tail(spilled, &[0x39, 0xc3]),
+        "mov r11,[r15+54h]; cmp r11d,eax"
+    );
+    assert_eq!(
+        tail(spilled, &[0x87, 0xdd]),
+        "mov r11,[r15+64h]; mov r10,[r15+54h]; xchg r11d,r10d; \
+         mov [r15+64h],r11; mov [r15+54h],r10"
+    );
+}
+
+#[test]
+fn high_bytes_in_slots_come_to_where_they_have_names() {
+    // xadd bh,bl and xchg [esi],bh
+    assert_eq!(
+        tail(&RegisterMap::SPILLED, &[0x0f, 0xc0, 0xdf]),
+        "mov rbx,[r15+54h]; xadd bh,bl; mov [r15+54h],rbx"
+    );
+    assert_eq!(
+        tail(&CROWDED, &[0x86, 0x3e]),
+        "mov r11,rax; mov r10,rsi; mov rax,[r15+54h]; mov rsi,r9; xchg [rsi],ah; \
+         mov [r15+54h],rax; mov rax,r11; mov rsi,r10"
+    );
+}
+
+#[test]
+fn a_destination_that_needs_rex_waits_elsewhere_for_a_high_byte() {
+    // movzx esp,bh: no encoding names both R12 and BH.
+    assert_eq!(
+        tail(&RegisterMap::LEGACY, &[0x0f, 0xb6, 0xe7]),
+        "mov r11,rax; movzx eax,bh; mov r12,rax; mov rax,r11"
+    );
+}
+
+#[test]
+fn registers_that_are_used_unnamed_come_to_their_namesakes() {
+    // cmpxchg8b [esi]
+    assert_eq!(
+        tail(&CROWDED, &[0x0f, 0xc7, 0x0e]),
+        "mov r11,rbx; mov rbx,[r15+54h]; cmpxchg8b [r9]; mov rbx,r11"
+    );
+}
+
+#[test]
+fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
+    // add bh,[esi]
+    let emitted = translate(&CROWDED, &[0x02, 0x3e]);
+    let store = Decoder::with_ip(64, &emitted.code, 0, DecoderOptions::NONE)
+        .into_iter()
+        .skip_while(|instruction| instruction.mnemonic() != iced_x86::Mnemonic::Add)
+        .nth(1)
+        .unwrap()
+        .ip() as u32;
+    let marks = &emitted.translation.marks;
+    let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
+    assert_eq!(mark.eip, 0x1002);
+    let moves: Vec<_> = mark.restore.moves().collect();
+    assert_eq!(
+        moves,
+        [
+            (0, Source::Host(R11)),
+            (10, Source::Host(R10)),
+            (3, Source::Host(RAX)),
+        ]
+    );
+    // Until the addition it has not begun, and EBX is at home.
+    let before = marks.iter().rfind(|mark| mark.host < store - 2).unwrap();
+    assert_eq!(before.eip, 0x1000);
+    assert!(before.restore.moves().all(|(guest, _)| guest != 3));
+    let last = marks.iter().rfind(|mark| mark.eip == 0x1002).unwrap();
+    assert_eq!(last.restore, Restore::NONE);
+}
+
+#[test]
+fn every_instruction_finds_a_place_for_its_registers() {
+    // Behind each opcode, every register in every role; memory through [esi] and [ebx+ebp].
+    let faults = |map, bytes: &[u8]| {
+        let invalid = SiteKind::Fault(Vector::InvalidOpcode);
+        let sites = translate(map, bytes).translation.sites;
+        sites.iter().any(|site| site.kind == invalid)
+    };
+    let prefixes: [&[u8]; 9] = [
+        &[],
+        &[0x66],
+        &[0x0f],
+        &[0x66, 0x0f],
+        &[0xf2, 0x0f],
+        &[0xf3, 0x0f],
+        &[0xf2, 0x0f, 0x38],
+        &[0x66, 0x0f, 0x3a],
+        &[0xc4, 0xe2, 0x63],
+    ];
+    for prefix in prefixes {
+        for opcode in 0..=0xff {
+            for mod_rm in (0xc0..=0xff)
+                .step_by(5)
+                .chain([0x06, 0x0e, 0x3e, 0x1c, 0x7c])
+            {
+                let mut bytes = prefix.to_vec();
+                bytes.extend([opcode, mod_rm, 0x2b, 1, 2, 3, 4, 5, 6, 7, 8]);
+                let expected = faults(&RegisterMap::LEGACY, &bytes);
+                for map in [&RegisterMap::SPILLED, &CROWDED] {
+                    assert_eq!(faults(map, &bytes), expected, "{bytes:x?} {}", map.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Hypercalls: VMCALL and VMMCALL, which mean the same here (docs/hypercalls.md).
+//!
+//! EAX selects the call. The null call exists to be measured: it changes nothing but
+//! EIP and returns before anything else is looked at, so that it prices the way out of
+//! guest code and back. Any ring and any mode may make these calls; they give nothing
+//! away and change nothing outside the caller's registers.
+
+use crate::vcpu::Vcpu;
+use iced_x86::{Instruction, Mnemonic};
+use tollgate_emulate::Outcome;
+use tollgate_emulate::operand::next_rip;
+use tollgate_engine::block::{BlockId, Site};
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::{CpuState, Exception, Flags, Gpr};
+
+/// EAX of the null hypercall: returns at once, no register and no flag changes.
+pub const NULL: u32 = 0x544f_4c00;
+/// EAX of the call that answers with [`VERSION`] in EAX.
+pub const GET_VERSION: u32 = 0x544f_4c01;
+/// The version of this interface; it grows when calls are added.
+pub const VERSION: u32 = 1;
+
+fn selector(state: &CpuState) -> u32 {
+    state.register(Gpr::Rax) as u32
+}
+
+/// Whether this is the null hypercall.
+pub(crate) fn is_null(state: &CpuState, instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Vmcall | Mnemonic::Vmmcall
+    ) && selector(state) == NULL
+}
+
+/// Executes VMCALL or VMMCALL.
+///
+/// # Errors
+/// #UD for calls that do not exist, as on a processor without a hypervisor.
+pub(crate) fn execute(
+    state: &mut CpuState,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    match selector(state) {
+        NULL => {}
+        GET_VERSION => state.gpr[Gpr::Rax as usize] = u64::from(VERSION),
+        _ => return Err(Exception::invalid_opcode()),
+    }
+    state.rip = next_rip(state, instruction);
+    state.flags &= !Flags::RF.bits();
+    Ok(Outcome::Next)
+}
+
+impl<P: Platform> Vcpu<P> {
+    /// Counts the null hypercall and goes on behind it. The caller has made sure that
+    /// the trap flag does not strike here.
+    pub(crate) fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {
+        self.count(ExitKind::NullHypercall);
+        let cpu = &mut self.context.cpu;
+        cpu.rip = next_rip(cpu, call);
+        cpu.flags &= !Flags::RF.bits();
+        self.boundaries = self.boundaries.wrapping_add(1);
+        self.instruction_completed = true;
+        if site.after != 0 {
+            self.resume_at(block, site.after, site.after_esp, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn vmcall() -> Instruction {
+        Decoder::with_ip(32, &[0x0f, 0x01, 0xc1], 0x1000, DecoderOptions::NONE).decode()
+    }
+
+    fn calling(eax: u32) -> CpuState {
+        let mut state = CpuState::at_reset();
+        state.rip = 0x1000;
+        state.gpr[Gpr::Rax as usize] = u64::from(eax);
+        state
+    }
+
+    #[test]
+    fn the_null_call_changes_only_the_instruction_pointer() {
+        let mut state = calling(NULL);
+        let mut expected = state.clone();
+        expected.rip = 0x1003;
+        assert!(is_null(&state, &vmcall()));
+        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(state, expected);
+    }
+
+    #[test]
+    fn the_version_is_answered_in_eax() {
+        let mut state = calling(GET_VERSION);
+        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(state.gpr[Gpr::Rax as usize], u64::from(VERSION));
+        assert_eq!(state.rip, 0x1003);
+    }
+
+    #[test]
+    fn a_call_that_does_not_exist_is_an_invalid_opcode() {
+        let mut state = calling(7);
+        let before = state.clone();
+        assert_eq!(
+            execute(&mut state, &vmcall()),
+            Err(Exception::invalid_opcode())
+        );
+        assert_eq!(state, before);
+    }
+}
