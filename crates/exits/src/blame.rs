@@ -48,13 +48,16 @@ impl Blame {
         }
     }
 
-    /// Every place, most exits first; equal ones in the order of kind and address.
-    pub fn ranked(&self) -> Vec<Blamed> {
-        let mut rows: Vec<Blamed> = self
-            .places
+    /// Every place, in no order.
+    pub fn rows(&self) -> impl Iterator<Item = Blamed> {
+        self.places
             .iter()
             .map(|(&(kind, place), &exits)| Blamed { kind, place, exits })
-            .collect();
+    }
+
+    /// Every place, most exits first; equal ones in the order of kind and address.
+    pub fn ranked(&self) -> Vec<Blamed> {
+        let mut rows: Vec<Blamed> = self.rows().collect();
         rows.sort_by_key(|row| (std::cmp::Reverse(row.exits), row.kind as u8, row.place));
         rows
     }

@@ -14,6 +14,7 @@
 //! ```
 
 use crate::blame::{Blame, Place};
+use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
 use hdrhistogram::Histogram;
 
@@ -106,6 +107,8 @@ pub struct Ledger {
     /// Cycles since `mark` that belong to translation, devices or sleep.
     excluded: u64,
     current: Option<ExitKind>,
+    /// The instruction of the current exit.
+    place: Place,
     kinds: Vec<Option<Box<KindRecord>>>,
     guest: u64,
     translating: u64,
@@ -114,6 +117,8 @@ pub struct Ledger {
     wall: u64,
     run_start: u64,
     blame: Blame,
+    /// While there is one, every exit is timed.
+    tracer: Option<Box<Tracer>>,
 }
 
 impl Ledger {
@@ -141,6 +146,7 @@ impl Ledger {
             last_sample: 0,
             excluded: 0,
             current: None,
+            place: Place::default(),
             kinds: ExitKind::ALL.iter().map(|_| None).collect(),
             guest: 0,
             translating: 0,
@@ -149,7 +155,21 @@ impl Ledger {
             wall: 0,
             run_start: 0,
             blame: Blame::default(),
+            tracer: None,
         }
+    }
+
+    /// From now on every exit is timed and handed to `tracer`, for as long as it is
+    /// wanted. To be called while the vCPU does not run.
+    pub fn begin_trace(&mut self, tracer: Tracer) {
+        self.interval = 1;
+        self.countdown = 1;
+        self.tracer = Some(Box::new(tracer));
+    }
+
+    /// Ends a trace, if there is one: its last events are handed over.
+    pub fn end_trace(&mut self) {
+        self.tracer = None;
     }
 
     /// Which instructions the exits came from.
@@ -168,6 +188,9 @@ impl Ledger {
         self.last_sample = self.run_start.wrapping_sub(2 * CYCLES_BETWEEN_SAMPLES);
         self.sampling = false;
         self.timing_guest = false;
+        if self.tracer.is_some() {
+            self.begin_sample(self.run_start);
+        }
     }
 
     /// The vCPU stops running.
@@ -213,7 +236,12 @@ impl Ledger {
         }
         let passed = now.wrapping_sub(self.last_sample);
         self.last_sample = now;
-        if passed < CYCLES_BETWEEN_SAMPLES {
+        if self.tracer.as_ref().is_some_and(|t| !t.is_wanted()) {
+            self.tracer = None;
+        }
+        if self.tracer.is_some() {
+            self.interval = 1;
+        } else if passed < CYCLES_BETWEEN_SAMPLES {
             self.interval = (self.interval * 2).min(LONGEST_INTERVAL);
         } else if passed > CYCLES_BETWEEN_SAMPLES * 4 {
             self.interval = (self.interval / 2).max(1);
@@ -246,12 +274,17 @@ impl Ledger {
             self.mark = (self.clock)();
         }
         self.current = Some(kind);
+        self.place = place;
     }
 
     fn close_kind(&mut self, now: u64) {
         let cycles = self.elapsed(now);
         let weight = self.weight;
         self.excluded = 0;
+        if let Some(tracer) = &mut self.tracer {
+            let whole = now.wrapping_sub(self.mark);
+            tracer.exit(self.current, self.mark, whole, self.place);
+        }
         if let Some(kind) = self.current {
             let record = self.kinds[kind as usize].get_or_insert_with(|| {
                 Box::new(KindRecord {
@@ -290,6 +323,7 @@ impl Ledger {
         let cycles = (self.clock)().wrapping_sub(start);
         self.translating += cycles;
         self.excluded += cycles;
+        self.trace_inside(Span::Translating, cycles);
         result
     }
 
@@ -297,6 +331,7 @@ impl Ledger {
     pub fn slept(&mut self, cycles: u64) {
         self.halted += cycles;
         self.excluded += cycles;
+        self.trace_inside(Span::Asleep, cycles);
     }
 
     /// Whether device calls are to be timed now.
@@ -310,6 +345,14 @@ impl Ledger {
         let cycles = cycles.saturating_sub(self.clock_cost);
         self.devices += cycles * self.weight;
         self.excluded += cycles;
+        self.trace_inside(Span::Device, cycles);
+    }
+
+    /// Traces work that ends now.
+    fn trace_inside(&mut self, span: Span, cycles: u64) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.inside(span, (self.clock)().wrapping_sub(cycles), cycles);
+        }
     }
 
     /// The clock of this ledger.
@@ -414,6 +457,64 @@ mod tests {
         assert_eq!(ledger.counts().get(ExitKind::Cli), 100_000);
         let off = shares.remainder().unsigned_abs() as f64 / shares.wall as f64;
         assert!(off < 0.02, "{off}");
+    }
+
+    #[test]
+    fn a_trace_has_every_exit_with_its_time() {
+        let mut ledger = ledger();
+        let (tracer, events) = crate::trace::channel();
+        ledger.begin_trace(tracer);
+        ledger.start();
+        ledger.count(ExitKind::InterruptDelivered, Place::default());
+        pass(7);
+        ledger.enter_guest();
+        for _ in 0..1000 {
+            pass(50);
+            ledger.leave_guest();
+            ledger.count(ExitKind::Cli, Place::default());
+            pass(100);
+            ledger.count(ExitKind::Halt, Place::default());
+            pass(20);
+            ledger.slept(20);
+            ledger.enter_guest();
+        }
+        ledger.stop();
+        ledger.end_trace();
+        let mut traced = Vec::new();
+        while let Some(batch) = events.next_batch() {
+            traced.extend(
+                batch
+                    .into_iter()
+                    .map(|e| (e.span, e.start - 1000, e.cycles)),
+            );
+        }
+        assert_eq!(traced.len(), 3001);
+        let expected = [
+            (Span::Exit(ExitKind::InterruptDelivered), 0, 7),
+            (Span::Exit(ExitKind::Cli), 57, 100),
+            (Span::Exit(ExitKind::Halt), 157, 20),
+            (Span::Asleep, 157, 20),
+            (Span::Exit(ExitKind::Cli), 227, 100),
+        ];
+        assert_eq!(traced[..5], expected);
+    }
+
+    #[test]
+    fn a_trace_that_nobody_wants_ends() {
+        let mut ledger = ledger();
+        let (tracer, events) = crate::trace::channel();
+        ledger.begin_trace(tracer);
+        ledger.start();
+        events.stop();
+        for _ in 0..100_000 {
+            ledger.enter_guest();
+            pass(10);
+            ledger.leave_guest();
+            ledger.count(ExitKind::Cli, Place::default());
+            pass(10);
+        }
+        ledger.stop();
+        assert!(ledger.cost(ExitKind::Cli).unwrap().samples < 5000);
     }
 
     #[test]

@@ -1,11 +1,27 @@
 //! The ledger as plain data, for tables, JSON, CSV and the control socket.
+//!
+//! docs/stats.md describes every field for readers of the JSON.
 
-use crate::ExitKind;
-use crate::ledger::Ledger;
+use crate::blame::Blamed;
+use crate::books::{Books, KindBooks};
+use crate::ledger::Cost;
+use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
 
-/// Lines of blame that a snapshot carries.
+/// Lines of blame that a snapshot carries, of each sort.
 pub const BLAME_LINES: usize = 200;
+
+/// What a linear address is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SymbolAt<'a> {
+    /// The symbol at or before the address.
+    pub name: &'a str,
+    /// Bytes from there to the address.
+    pub distance: u64,
+}
 
 /// One kind of exit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -26,9 +42,16 @@ pub struct ExitRow {
     pub p99: u64,
     /// Longest.
     pub max: u64,
+    /// How many the lines of blame stand for (estimated): the whole of which their
+    /// `exits` are shares.
+    pub attributed: u64,
+    /// The hardware exits that correspond to this kind; empty if none do.
+    pub hardware_exit: String,
+    /// What a processor with hardware virtualization offers to remove them.
+    pub assist: String,
 }
 
-/// One line of blame.
+/// One line of blame: a guest instruction in an address space.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BlameRow {
     /// The kind's name.
@@ -37,6 +60,28 @@ pub struct BlameRow {
     pub address: u64,
     /// The symbol at or before it, and the distance: `name+0x12`; empty if not known.
     pub symbol: String,
+    /// CR3.
+    pub space: u64,
+    /// Exits (estimated from the samples).
+    pub exits: u64,
+}
+
+/// Exits of one kind from one guest symbol.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SymbolRow {
+    /// The kind's name.
+    pub kind: String,
+    /// The symbol's name; empty for all places that have none.
+    pub symbol: String,
+    /// Exits (estimated from the samples).
+    pub exits: u64,
+}
+
+/// Exits of one kind from one address space.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SpaceRow {
+    /// The kind's name.
+    pub kind: String,
     /// CR3.
     pub space: u64,
     /// Exits (estimated from the samples).
@@ -66,34 +111,26 @@ pub struct Snapshot {
     pub exit_count: u64,
     /// Kinds that occurred, most frequent first.
     pub exits: Vec<ExitRow>,
-    /// Where they came from, most exits first.
+    /// Where they came from, most exits first; at most [`BLAME_LINES`].
     pub blame: Vec<BlameRow>,
+    /// The same by guest symbol; empty without symbols.
+    pub symbols: Vec<SymbolRow>,
+    /// The same by address space.
+    pub spaces: Vec<SpaceRow>,
+    /// Exits (estimated) at places that were too many to remember.
+    pub elsewhere: u64,
+    /// What the run would take on another machine, if that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
 }
 
 impl Snapshot {
-    /// Takes the books as they are. `symbol` names linear addresses.
-    pub fn of(ledger: &Ledger, tsc_khz: u64, symbol: impl Fn(u64) -> String) -> Self {
-        let shares = ledger.shares();
-        let exits = ledger
-            .counts()
-            .ranked()
-            .into_iter()
-            .map(|(kind, count)| row(ledger, kind, count))
-            .collect();
-        let blame = ledger
-            .blame()
-            .ranked()
-            .into_iter()
-            .take(BLAME_LINES)
-            .map(|blamed| BlameRow {
-                kind: blamed.kind.name().to_owned(),
-                address: blamed.place.linear,
-                symbol: symbol(blamed.place.linear),
-                space: blamed.place.space,
-                exits: blamed.exits,
-            });
+    /// The books as plain data. `symbol` names linear addresses.
+    pub fn of<'a>(books: &Books, symbol: impl Fn(u64) -> Option<SymbolAt<'a>>) -> Self {
+        let shares = &books.shares;
+        let blame = &books.blame;
         Self {
-            tsc_khz,
+            tsc_khz: books.tsc_khz,
             wall_cycles: shares.wall,
             guest_cycles: shares.guest,
             translating_cycles: shares.translating,
@@ -101,24 +138,180 @@ impl Snapshot {
             halted_cycles: shares.halted,
             exit_cycles: shares.exits.iter().map(|exit| exit.1).sum(),
             remainder_cycles: shares.remainder(),
-            exit_count: ledger.counts().total(),
-            exits,
-            blame: blame.collect(),
+            exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
+            exits: books.kinds.iter().map(|kind| row(kind, blame)).collect(),
+            blame: places(blame, &symbol),
+            symbols: by_symbol(blame, &symbol),
+            spaces: gathered(blame, |blamed| blamed.place.space)
+                .into_iter()
+                .map(|(kind, space, exits)| SpaceRow { kind, space, exits })
+                .collect(),
+            elsewhere: books.elsewhere,
+            estimate: None,
         }
     }
 }
 
-fn row(ledger: &Ledger, kind: ExitKind, count: u64) -> ExitRow {
-    let cost = ledger.cost(kind);
-    let of = |value: fn(crate::ledger::Cost) -> u64| cost.map_or(0, value);
+fn row(books: &KindBooks, blame: &[Blamed]) -> ExitRow {
+    let of = |value: fn(Cost) -> u64| books.cost.map_or(0, value);
+    let attributed = blame
+        .iter()
+        .filter(|blamed| blamed.kind == books.kind)
+        .map(|blamed| blamed.exits)
+        .sum();
     ExitRow {
-        kind: kind.name().to_owned(),
-        count,
-        samples: of(|c| c.samples),
-        cycles: of(|c| c.total),
-        p50: of(|c| c.p50),
-        p95: of(|c| c.p95),
-        p99: of(|c| c.p99),
-        max: of(|c| c.max),
+        kind: books.kind.name().to_owned(),
+        count: books.count,
+        samples: of(|cost| cost.samples),
+        cycles: of(|cost| cost.total),
+        p50: of(|cost| cost.p50),
+        p95: of(|cost| cost.p95),
+        p99: of(|cost| cost.p99),
+        max: of(|cost| cost.max),
+        attributed,
+        hardware_exit: books.kind.hardware_exit().to_owned(),
+        assist: books.kind.assist().to_owned(),
+    }
+}
+
+fn places<'a>(blame: &[Blamed], symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<BlameRow> {
+    let mut rows = blame.to_vec();
+    rows.sort_by_key(|row| (Reverse(row.exits), row.kind as u8, row.place));
+    rows.truncate(BLAME_LINES);
+    rows.into_iter()
+        .map(|blamed| BlameRow {
+            kind: blamed.kind.name().to_owned(),
+            address: blamed.place.linear,
+            symbol: symbol(blamed.place.linear)
+                .map(|at| format!("{}+{:#x}", at.name, at.distance))
+                .unwrap_or_default(),
+            space: blamed.place.space,
+            exits: blamed.exits,
+        })
+        .collect()
+}
+
+fn by_symbol<'a>(
+    blame: &[Blamed],
+    symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>,
+) -> Vec<SymbolRow> {
+    let rows = gathered(blame, |blamed| {
+        symbol(blamed.place.linear).map_or("", |at| at.name)
+    });
+    if rows.iter().all(|row| row.1.is_empty()) {
+        return Vec::new();
+    }
+    rows.into_iter()
+        .map(|(kind, name, exits)| SymbolRow {
+            kind,
+            symbol: name.to_owned(),
+            exits,
+        })
+        .collect()
+}
+
+/// Sums exits by kind and by what `group` tells them apart by: most exits first.
+fn gathered<T: Copy + Eq + Hash + Ord>(
+    blame: &[Blamed],
+    group: impl Fn(&Blamed) -> T,
+) -> Vec<(String, T, u64)> {
+    let mut sums = HashMap::new();
+    for blamed in blame {
+        *sums.entry((blamed.kind, group(blamed))).or_insert(0u64) += blamed.exits;
+    }
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|&((kind, group), exits)| (Reverse(exits), kind as u8, group));
+    rows.truncate(BLAME_LINES);
+    rows.into_iter()
+        .map(|((kind, group), exits)| (kind.name().to_owned(), group, exits))
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::ExitKind;
+    use crate::blame::Place;
+    use crate::ledger::TimeShares;
+
+    fn books() -> Books {
+        let blamed = |linear, space, exits| Blamed {
+            kind: ExitKind::Cli,
+            place: Place { linear, space },
+            exits,
+        };
+        Books {
+            tsc_khz: 1000,
+            shares: TimeShares {
+                wall: 100_000,
+                guest: 60_000,
+                translating: 10_000,
+                devices: 5_000,
+                halted: 5_000,
+                exits: vec![(ExitKind::Cli, 19_000)],
+            },
+            kinds: vec![KindBooks {
+                kind: ExitKind::Cli,
+                count: 1_000,
+                cost: Some(Cost {
+                    samples: 20,
+                    total: 19_000,
+                    p50: 15,
+                    p95: 20,
+                    p99: 30,
+                    max: 40,
+                }),
+            }],
+            blame: vec![
+                blamed(0x104, 1, 300),
+                blamed(0x108, 2, 400),
+                blamed(0x208, 2, 250),
+                blamed(0x900, 2, 50),
+            ],
+            elsewhere: 0,
+            system_call_entry: 0,
+        }
+    }
+
+    pub(crate) fn snapshot() -> Snapshot {
+        Snapshot::of(&books(), |linear| match linear >> 8 {
+            1 => Some(SymbolAt {
+                name: "first",
+                distance: linear & 0xff,
+            }),
+            2 => Some(SymbolAt {
+                name: "second",
+                distance: linear & 0xff,
+            }),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn blame_is_told_by_instruction_symbol_and_space() {
+        let snapshot = snapshot();
+        assert_eq!(snapshot.exits[0].attributed, 1_000);
+        assert_eq!(snapshot.remainder_cycles, 1_000);
+        let place = &snapshot.blame[0];
+        assert_eq!((place.symbol.as_str(), place.exits), ("first+0x8", 400));
+        let symbols: Vec<_> = snapshot
+            .symbols
+            .iter()
+            .map(|row| (row.symbol.as_str(), row.exits))
+            .collect();
+        assert_eq!(symbols, [("first", 700), ("second", 250), ("", 50)]);
+        let spaces: Vec<_> = snapshot
+            .spaces
+            .iter()
+            .map(|row| (row.space, row.exits))
+            .collect();
+        assert_eq!(spaces, [(2, 700), (1, 300)]);
+    }
+
+    #[test]
+    fn without_symbols_there_is_no_blame_by_symbol() {
+        let snapshot = Snapshot::of(&books(), |_| None);
+        assert!(snapshot.symbols.is_empty());
+        assert_eq!(snapshot.blame[0].symbol, "");
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
+use crate::statistics::{Format, StatisticsArguments};
 use crate::{control, exit_code, size, terminal_keys, usage};
 
 /// Runs x86 virtual machines in an ordinary process.
@@ -31,6 +32,10 @@ pub enum Subcommand {
     Doctor(DoctorArguments),
     /// Send a command to a running virtual machine
     Control(ControlArguments),
+    /// Measure what each kind of exit costs on this host
+    Cost(crate::cost::CostArguments),
+    /// Show the exits of a running virtual machine, and where its time goes
+    Stats(StatsArguments),
 }
 
 /// `tollgate run`.
@@ -105,12 +110,6 @@ pub struct RunArguments {
     )]
     pub debug_console: SerialTarget,
 
-    /// Show at the end how often guest code left the translated code, by kind of exit
-    ///
-    /// The table goes to standard error.
-    #[arg(long)]
-    pub stats: bool,
-
     /// Open a control socket at this path (see tollgate control)
     #[arg(long, value_name = "PATH", alias = "api-sock")]
     pub control: Option<PathBuf>,
@@ -127,9 +126,32 @@ pub struct RunArguments {
     #[arg(long)]
     pub verify_code: bool,
 
+    /// Where guest registers live while guest code runs (for developers)
+    #[arg(
+        long,
+        value_name = "MAP",
+        value_enum,
+        default_value_t = RegisterMapName::Legacy,
+        hide = true
+    )]
+    pub register_map: RegisterMapName,
+
     /// How guest code reaches guest memory
     #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Checked)]
     pub memory_access: MemoryAccess,
+
+    /// Statistics.
+    #[command(flatten)]
+    pub statistics: StatisticsArguments,
+}
+
+/// Where guest registers live while guest code runs.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterMapName {
+    /// All in host registers
+    Legacy,
+    /// As many as can be in memory
+    Spilled,
 }
 
 /// How guest code reaches guest memory.
@@ -178,6 +200,35 @@ pub struct ControlArguments {
     /// Print the machine's answer as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `tollgate stats`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 the machine did not answer, 2 nothing answers at PATH.
+Example:    tollgate stats vm.sock --format json")]
+pub struct StatsArguments {
+    /// The path given to tollgate run --control
+    #[arg(value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// How they are written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub format: Format,
+
+    /// Estimate what the run would take at another machine's exit costs
+    #[arg(long, value_name = "FILE")]
+    pub price_table: Option<PathBuf>,
+}
+
+/// The names of the subcommands.
+pub fn subcommands() -> Vec<String> {
+    use clap::CommandFactory;
+    let command = Cli::command();
+    let names = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned());
+    names.collect()
 }
 
 /// The command line was answered already (help, version, an error); exit with this.
@@ -239,8 +290,9 @@ Examples:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" \\
         --serial file:boot.log --control vm.sock &
     tollgate control vm.sock status
-  See which exits a guest spends its time on:
-    tollgate run --kernel guest.elf --stats
+  See which exits a guest spends its time on, and where they come from:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0 nokaslr\" \\
+        --stats --symbols System.map
 
 {keys}
 {codes}",
@@ -275,7 +327,9 @@ mod tests {
         assert_eq!(arguments.serial, SerialTarget::Stdio);
         assert_eq!(arguments.debug_console, SerialTarget::Null);
         assert_eq!(arguments.append, "");
-        assert!(!arguments.reboot && !arguments.stats && !arguments.verify_code);
+        assert!(!arguments.reboot && !arguments.verify_code);
+        assert!(!arguments.statistics.wants_report());
+        assert_eq!(arguments.statistics.trace_limit, 64 << 20);
     }
 
     #[test]

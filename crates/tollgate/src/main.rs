@@ -6,18 +6,22 @@
 mod cli;
 mod console;
 mod control;
+mod cost;
 mod doctor;
 mod event_loop;
 mod exit_code;
 mod failure;
+mod files;
 mod host;
 mod keyboard;
+mod perf_map;
 mod run;
 mod signals;
 mod size;
 mod statistics;
 mod terminal;
 mod terminal_keys;
+mod trace_file;
 mod usage;
 
 use std::process::ExitCode;
@@ -29,6 +33,8 @@ fn main() -> ExitCode {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
+        Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),
+        Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Err(cli::Answered(code)) => code,
     };
     ExitCode::from(code)

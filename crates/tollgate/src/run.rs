@@ -6,21 +6,23 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::config::VmConfig;
+use tollgate_machine::config::{RegisterMapChoice, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{MemoryAccess, RunArguments, SerialTarget};
+use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
 use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
-use crate::statistics;
-use crate::{doctor, exit_code};
+use crate::statistics::{FinalReport, Reporter};
+use crate::trace_file::TraceFile;
+use crate::{doctor, exit_code, perf_map};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -37,9 +39,17 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
     let handle = VmHandle::new();
     let outputs = Outputs::open(arguments)?;
-    let control = arguments.control.as_deref().map(Server::bind).transpose()?;
+    let statistics = &arguments.statistics;
+    let reporter = Arc::new(Reporter::open(statistics)?);
+    let report = FinalReport::open(statistics, &reporter)?;
+    let control = arguments
+        .control
+        .as_deref()
+        .map(|path| Server::bind(path, Arc::clone(&reporter)))
+        .transpose()?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
+    let trace = begin_trace(arguments, &mut vm)?;
     let keyboard = match arguments.serial {
         SerialTarget::Stdio => Some(Keyboard::open()?),
         _ => None,
@@ -81,15 +91,28 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     // Restores the terminal, which the messages below need.
     drop(event_loop);
     let code = explain(ending, signal);
-    if arguments.stats {
-        let table = statistics::table(&vm.snapshot());
-        let _ = writeln!(
-            std::io::stderr(),
-            "{table}start-up: {:.1} ms",
-            start_up.as_secs_f64() * 1000.0
-        );
+    if let Some(trace) = trace {
+        vm.end_trace();
+        trace.finish();
+    }
+    if statistics.perf_map {
+        perf_map::write(&vm, &reporter);
+    }
+    if let Some(report) = report {
+        report.write(&vm.books(), start_up);
     }
     Ok(code)
+}
+
+/// Starts to record exits, if that was asked for.
+fn begin_trace(arguments: &RunArguments, vm: &mut Vm) -> Result<Option<TraceFile>, Failure> {
+    let Some(path) = &arguments.statistics.trace else {
+        return Ok(None);
+    };
+    let limit = arguments.statistics.trace_limit;
+    let (file, tracer) = TraceFile::start(path, limit, vm.tsc_khz())?;
+    vm.begin_trace(tracer);
+    Ok(Some(file))
 }
 
 /// The machine's configuration as the command line has it, checked as far as possible.
@@ -107,6 +130,10 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         reboot: arguments.reboot,
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
+        register_map: match arguments.register_map {
+            RegisterMapName::Legacy => RegisterMapChoice::Legacy,
+            RegisterMapName::Spilled => RegisterMapChoice::Spilled,
+        },
         ..VmConfig::default()
     };
     check_readable(&config.kernel, "--kernel")?;

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
+use crate::cli::subcommands;
 use crate::failure::{Failure, one_line};
 
 /// What is wrong with the command line `words`, for which the parser returned `error`.
@@ -30,10 +31,10 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         ErrorKind::ArgumentConflict => format!("{argument} was given twice; {help}"),
         ErrorKind::InvalidSubcommand => {
             let name = context(error, ContextKind::InvalidSubcommand);
-            format!("unknown command '{name}': expected run, doctor or control; {help}")
+            format!("unknown command '{name}': expected {}; {help}", commands())
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("no command given: expected run, doctor or control; {help}")
+            format!("no command given: expected {}; {help}", commands())
         }
         ErrorKind::InvalidUtf8 => format!("an argument is not valid UTF-8; {help}"),
         _ => {
@@ -44,6 +45,16 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         }
     };
     Failure::usage(one_line(&message))
+}
+
+/// The subcommands: `run, doctor or control`.
+fn commands() -> String {
+    let names = subcommands();
+    match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 fn unknown(error: &Error, argument: &str, words: &[OsString], help: &str) -> String {
@@ -76,7 +87,7 @@ fn help_hint(words: &[OsString]) -> String {
         .iter()
         .skip(1)
         .filter_map(|word| word.to_str())
-        .find(|word| ["run", "doctor", "control"].contains(word));
+        .find(|word| subcommands().iter().any(|name| name == word));
     match subcommand {
         Some(name) => format!("try 'tollgate {name} --help'"),
         None => "try 'tollgate --help'".into(),

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use tollgate_exits::snapshot::Snapshot;
+
 use super::protocol::Name;
 use crate::cli::ControlArguments;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
+use crate::statistics::{Format, written};
 
 /// How long to wait for an answer, and for the machine's end after `quit`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,16 +33,10 @@ pub fn run(arguments: &ControlArguments) -> u8 {
         // A closed standard output is no failure of the command.
         let _ = writeln!(std::io::stdout(), "{shown}");
     }
-    match answer["ok"].as_bool() {
-        Some(true) => exit_code::SUCCESS,
-        _ => {
-            let why = answer["error"].as_str().unwrap_or("no reason given");
-            Failure::host(format!("the virtual machine refused: {why}")).report()
-        }
-    }
+    exit_code_of(&answer)
 }
 
-fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
+pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
     let stream = UnixStream::connect(path).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::NotFound => "no such socket; is the virtual machine running?".into(),
@@ -73,8 +70,24 @@ fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
         .map_err(|_| Failure::host("the virtual machine did not answer: it ended"))
 }
 
+/// The exit code for an answer; a refusal is said.
+pub fn exit_code_of(answer: &Value) -> u8 {
+    match answer["ok"].as_bool() {
+        Some(true) => exit_code::SUCCESS,
+        _ => {
+            let why = answer["error"].as_str().unwrap_or("no reason given");
+            Failure::host(format!("the virtual machine refused: {why}")).report()
+        }
+    }
+}
+
 /// The answer for people: one field a line, or nothing if all is said.
 fn describe(answer: &Value) -> String {
+    if let Some(stats) = answer.get("stats") {
+        return serde_json::from_value::<Snapshot>(stats.clone())
+            .map(|snapshot| written(&snapshot, Format::Table).trim_end().to_owned())
+            .unwrap_or_default();
+    }
     let Some(status) = answer["status"].as_object() else {
         return answer["state"].as_str().map(one_line).unwrap_or_default();
     };

@@ -7,12 +7,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_machine::vm_handle::{State, VmHandle};
 
+use crate::statistics::Reporter;
+
 /// The commands, as they are written in requests and on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
     /// Show what the machine is doing
     Status,
+    /// Show exits, their costs, where time goes (see tollgate stats)
+    Stats,
     /// Stop the processor; guest time stands still
     Pause,
     /// Go on after a pause
@@ -39,14 +43,25 @@ pub struct Answer {
     pub quits: bool,
 }
 
+/// What requests are carried out with.
+#[derive(Clone, Copy)]
+pub struct Reach<'a> {
+    /// The machine.
+    pub handle: &'a VmHandle,
+    /// Puts names and prices to statistics.
+    pub reporter: &'a Reporter,
+    /// How long the vCPU thread may take.
+    pub patience: Duration,
+}
+
 /// Carries out one request line and answers it. The answer tells what the vCPU thread
-/// made of it within `patience`.
-pub fn answer(line: &[u8], handle: &VmHandle, patience: Duration) -> Answer {
+/// made of it within the time it has.
+pub fn answer(line: &[u8], reach: Reach<'_>) -> Answer {
     // JSON that is not an object would be accepted as a request in list form otherwise.
     let request = serde_json::from_slice::<serde_json::Map<String, Value>>(line)
         .and_then(|fields| serde_json::from_value::<Request>(Value::Object(fields)));
     match request {
-        Ok(request) => carry_out(request, handle, patience),
+        Ok(request) => carry_out(request, reach),
         Err(error) => refusal(&format!("not a request: {error}")),
     }
 }
@@ -59,13 +74,26 @@ pub fn refusal(error: &str) -> Answer {
     }
 }
 
-fn carry_out(request: Request, handle: &VmHandle, patience: Duration) -> Answer {
+fn carry_out(request: Request, reach: Reach<'_>) -> Answer {
+    let Reach {
+        handle, patience, ..
+    } = reach;
     let mut answer = json!({"ok": true});
     match request.command {
         Name::Status => {
             let status = handle.fresh_status(patience);
             answer["status"] = serde_json::to_value(status).unwrap_or_default();
         }
+        Name::Stats => match handle.fresh_books(patience) {
+            Some(books) => {
+                let snapshot = reach.reporter.snapshot(&books);
+                answer["stats"] = serde_json::to_value(snapshot).unwrap_or_default();
+            }
+            None => {
+                answer["ok"] = false.into();
+                answer["error"] = "the processor does not answer now".into();
+            }
+        },
         Name::Pause => {
             handle.pause();
             let status = handle.wait_for_status(patience, |status| {
@@ -92,11 +120,21 @@ fn carry_out(request: Request, handle: &VmHandle, patience: Duration) -> Answer 
 
 #[cfg(test)]
 mod tests {
+    use tollgate_exits::snapshot::Snapshot;
     use tollgate_machine::vm_handle::{Command, Status};
 
     use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
+
+    fn reach(handle: &VmHandle) -> Reach<'_> {
+        static REPORTER: Reporter = Reporter::PLAIN;
+        Reach {
+            handle,
+            reporter: &REPORTER,
+            patience: LONG,
+        }
+    }
 
     fn value(answer: &Answer) -> Value {
         serde_json::from_str(&answer.line).unwrap()
@@ -111,7 +149,7 @@ mod tests {
             exits: 9,
             ..Status::default()
         });
-        let answer = value(&answer(br#"{"command":"status","id":"a"}"#, &handle, LONG));
+        let answer = value(&answer(br#"{"command":"status","id":"a"}"#, reach(&handle)));
         assert_eq!(answer["ok"], true);
         assert_eq!(answer["id"], "a");
         assert_eq!(answer["status"]["state"], "stopped");
@@ -132,7 +170,7 @@ mod tests {
             });
             commands.take()
         });
-        let answer = value(&answer(br#"{"command":"pause"}"#, &handle, LONG));
+        let answer = value(&answer(br#"{"command":"pause"}"#, reach(&handle)));
         assert_eq!(answer, json!({"ok": true, "state": "paused"}));
         assert_eq!(vcpu.join().unwrap(), [Command::Pause]);
     }
@@ -140,10 +178,36 @@ mod tests {
     #[test]
     fn quit_and_power_button_reach_the_vcpu() {
         let handle = VmHandle::new();
-        assert!(answer(br#"{"command":"quit"}"#, &handle, LONG).quits);
-        assert!(!answer(br#"{"command":"power-button"}"#, &handle, LONG).quits);
+        assert!(answer(br#"{"command":"quit"}"#, reach(&handle)).quits);
+        assert!(!answer(br#"{"command":"power-button"}"#, reach(&handle)).quits);
         let taken = handle.commands().take();
         assert_eq!(taken, [Command::Quit, Command::PowerButton]);
+    }
+
+    #[test]
+    fn stats_are_the_books_with_names() {
+        let handle = VmHandle::new();
+        handle
+            .commands()
+            .publish_books(crate::statistics::tests::books());
+        let answer = value(&answer(br#"{"command":"stats","id":3}"#, reach(&handle)));
+        assert_eq!((&answer["ok"], &answer["id"]), (&json!(true), &json!(3)));
+        assert_eq!(answer["stats"]["exit_count"], 1_241);
+        assert_eq!(answer["stats"]["exits"][0]["kind"], "cli");
+        let snapshot: Snapshot = serde_json::from_value(answer["stats"].clone()).unwrap();
+        assert_eq!(snapshot.exits[0].count, 1_234);
+    }
+
+    #[test]
+    fn a_machine_that_has_stopped_has_no_stats_to_show() {
+        let handle = VmHandle::new();
+        handle.commands().publish(Status {
+            state: State::Stopped,
+            ..Status::default()
+        });
+        let answer = value(&answer(br#"{"command":"stats"}"#, reach(&handle)));
+        assert_eq!(answer["ok"], false);
+        assert!(!answer["error"].as_str().unwrap().is_empty());
     }
 
     #[test]
@@ -162,7 +226,7 @@ mod tests {
             "\u{ff}\0",
             &deep,
         ] {
-            let answer = value(&answer(line.as_bytes(), &handle, LONG));
+            let answer = value(&answer(line.as_bytes(), reach(&handle)));
             assert_eq!(answer["ok"], false, "{line}");
             assert!(!answer["error"].as_str().unwrap().is_empty());
         }

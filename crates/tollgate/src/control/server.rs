@@ -10,20 +10,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate_machine::vm_handle::VmHandle;
 
-use super::protocol;
+use super::protocol::{self, Reach};
 use crate::failure::Failure;
 use crate::host;
+use crate::statistics::Reporter;
 
 /// Clients connected at the same time at most.
 const MAX_CLIENTS: usize = 32;
 /// Bytes of a request line at most, without its line break.
 const MAX_LINE: usize = 4096;
 /// Bytes of answers that a client may leave unread.
-const MAX_UNREAD: usize = 64 * 1024;
+const MAX_UNREAD: usize = 512 * 1024;
 /// How long one turn waits for the vCPU thread in all. It answers within microseconds,
 /// unless it waits for a reader of the guest's output.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -39,6 +41,7 @@ pub struct Server {
     identity: (u64, u64),
     clients: Vec<Client>,
     accepts_again: Option<Instant>,
+    reporter: Arc<Reporter>,
 }
 
 impl Server {
@@ -47,7 +50,7 @@ impl Server {
     ///
     /// # Errors
     /// One line: what is in the way.
-    pub fn bind(path: &Path) -> Result<Self, Failure> {
+    pub fn bind(path: &Path, reporter: Arc<Reporter>) -> Result<Self, Failure> {
         let refuse = |why: String| {
             Failure::usage(format!(
                 "--control: cannot create '{}': {why}",
@@ -67,6 +70,7 @@ impl Server {
             identity: (metadata.dev(), metadata.ino()),
             clients: Vec::new(),
             accepts_again: None,
+            reporter,
         })
     }
 
@@ -93,6 +97,7 @@ impl Server {
         };
         let turn = Turn {
             handle,
+            reporter: &self.reporter,
             started: Instant::now(),
         };
         let mut quits = false;
@@ -201,14 +206,19 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 /// One call of [`Server::serve`].
 struct Turn<'a> {
     handle: &'a VmHandle,
+    reporter: &'a Reporter,
     started: Instant,
 }
 
 impl Turn<'_> {
-    /// How long the next answer may wait, so that many requests to a machine that does
-    /// not answer do not hold up the event loop.
-    fn patience(&self) -> Duration {
-        PATIENCE.saturating_sub(self.started.elapsed())
+    /// What the next request is carried out with. It may wait for as long as is left, so
+    /// that many requests to a machine that does not answer do not hold up the event loop.
+    fn reach(&self) -> Reach<'_> {
+        Reach {
+            handle: self.handle,
+            reporter: self.reporter,
+            patience: PATIENCE.saturating_sub(self.started.elapsed()),
+        }
     }
 }
 
@@ -285,7 +295,7 @@ impl Client {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let answer = protocol::answer(&line, turn.handle, turn.patience());
+            let answer = protocol::answer(&line, turn.reach());
             quits |= answer.quits;
             self.reply(&answer.line);
             if self.is_gone {

@@ -17,6 +17,10 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(name)
 }
 
+fn bind(path: &Path) -> Result<Server, Failure> {
+    Server::bind(path, Arc::new(Reporter::PLAIN))
+}
+
 /// A handle whose machine has stopped, so that every status is answered at once.
 fn stopped() -> VmHandle {
     let handle = VmHandle::new();
@@ -50,7 +54,7 @@ fn read_answer(client: &UnixStream) -> Value {
 #[test]
 fn only_the_user_may_connect_and_the_file_goes_with_the_server() {
     let path = path();
-    let server = Server::bind(&path).unwrap();
+    let server = bind(&path).unwrap();
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(server);
@@ -62,8 +66,8 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let path = path();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let server = Server::bind(&path).unwrap();
-    let failure = Server::bind(&path).err().unwrap();
+    let server = bind(&path).unwrap();
+    let failure = bind(&path).err().unwrap();
     assert!(failure.message.contains("another virtual machine"));
     assert!(path.exists());
     drop(server);
@@ -73,7 +77,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let path = path();
     fs::write(&path, "precious").unwrap();
-    let failure = Server::bind(&path).err().unwrap();
+    let failure = bind(&path).err().unwrap();
     assert!(failure.message.contains("no socket"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     fs::remove_file(&path).unwrap();
@@ -82,16 +86,16 @@ fn a_file_that_is_no_socket_is_left_alone() {
 #[test]
 fn a_path_too_long_for_a_socket_is_refused() {
     let long = Path::new("/tmp").join("x".repeat(200));
-    let failure = Server::bind(&long).err().unwrap();
+    let failure = bind(&long).err().unwrap();
     assert!(failure.message.contains("may have 107"), "{failure:?}");
 }
 
 #[test]
 fn a_socket_that_took_our_place_is_not_removed() {
     let path = path();
-    let server = Server::bind(&path).unwrap();
+    let server = bind(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let other = Server::bind(&path).unwrap();
+    let other = bind(&path).unwrap();
     drop(server);
     assert!(path.exists());
     drop(other);
@@ -100,7 +104,7 @@ fn a_socket_that_took_our_place_is_not_removed() {
 #[test]
 fn requests_in_pieces_and_several_in_one_are_answered_in_order() {
     let handle = stopped();
-    let mut server = Server::bind(&path()).unwrap();
+    let mut server = bind(&path()).unwrap();
     let mut client = connect(&mut server, &handle);
     client.write_all(br#"{"command":"sta"#).unwrap();
     assert!(!turn(&mut server, &handle));
@@ -118,7 +122,7 @@ fn requests_in_pieces_and_several_in_one_are_answered_in_order() {
 #[test]
 fn an_endless_line_is_refused_and_the_client_dropped() {
     let handle = stopped();
-    let mut server = Server::bind(&path()).unwrap();
+    let mut server = bind(&path()).unwrap();
     let mut client = connect(&mut server, &handle);
     client.write_all(&[b'x'; MAX_LINE + 1]).unwrap();
     turn(&mut server, &handle);
@@ -130,7 +134,7 @@ fn an_endless_line_is_refused_and_the_client_dropped() {
 #[test]
 fn a_client_that_never_reads_is_dropped_and_others_are_served() {
     let handle = stopped();
-    let mut server = Server::bind(&path()).unwrap();
+    let mut server = bind(&path()).unwrap();
     let mut deaf = connect(&mut server, &handle);
     let mut client = connect(&mut server, &handle);
     deaf.set_nonblocking(true).unwrap();
@@ -152,7 +156,7 @@ fn a_client_that_never_reads_is_dropped_and_others_are_served() {
 #[test]
 fn a_client_that_leaves_is_forgotten_after_its_requests() {
     let handle = stopped();
-    let mut server = Server::bind(&path()).unwrap();
+    let mut server = bind(&path()).unwrap();
     let mut client = connect(&mut server, &handle);
     client.write_all(b"{\"command\":\"quit\"}\n").unwrap();
     drop(client);
@@ -164,11 +168,32 @@ fn a_client_that_leaves_is_forgotten_after_its_requests() {
 #[test]
 fn one_client_too_many_is_told_so() {
     let handle = stopped();
-    let mut server = Server::bind(&path()).unwrap();
+    let mut server = bind(&path()).unwrap();
     let clients: Vec<_> = (0..MAX_CLIENTS)
         .map(|_| connect(&mut server, &handle))
         .collect();
     let late = connect(&mut server, &handle);
     assert_eq!(read_answer(&late)["error"], "too many clients");
     assert_eq!(server.clients.len(), clients.len());
+}
+
+#[test]
+fn a_client_that_asks_for_statistics_and_leaves_harms_nobody() {
+    let handle = stopped();
+    let mut server = bind(&path()).unwrap();
+    for _ in 0..100 {
+        let mut hasty = connect(&mut server, &handle);
+        handle
+            .commands()
+            .publish_books(crate::statistics::tests::books());
+        hasty.write_all(b"{\"command\":\"stats\"}\n").unwrap();
+        drop(hasty);
+        turn(&mut server, &handle);
+    }
+    turn(&mut server, &handle);
+    assert!(server.clients.is_empty());
+    let mut client = connect(&mut server, &handle);
+    client.write_all(b"{\"command\":\"status\"}\n").unwrap();
+    turn(&mut server, &handle);
+    assert_eq!(read_answer(&client)["ok"], true);
 }

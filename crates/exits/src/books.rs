@@ -1,0 +1,59 @@
+//! The books at one moment: what the vCPU thread hands out.
+//!
+//! Taken between two instructions, so it must not take long: nothing is sorted,
+//! named or formatted here. Whoever asked makes a [`crate::snapshot::Snapshot`] of it.
+
+use crate::ExitKind;
+use crate::blame::Blamed;
+use crate::ledger::{Cost, Ledger, TimeShares};
+
+/// One kind of exit.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KindBooks {
+    /// The kind.
+    pub kind: ExitKind,
+    /// How many (exact).
+    pub count: u64,
+    /// What they cost; `None` if none was timed.
+    pub cost: Option<Cost>,
+}
+
+/// Counts, costs, time and origins, as they were at one instruction boundary.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Books {
+    /// Kilohertz of the time-stamp counter.
+    pub tsc_khz: u64,
+    /// Where the time went.
+    pub shares: TimeShares,
+    /// Kinds that occurred, most frequent first.
+    pub kinds: Vec<KindBooks>,
+    /// Where they came from, in no order; at most [`crate::blame::MAX_PLACES`].
+    pub blame: Vec<Blamed>,
+    /// Exits at places that were too many to remember.
+    pub elsewhere: u64,
+    /// The guest's SYSENTER_EIP, which tells where its kernel lies; 0 if not set.
+    pub system_call_entry: u64,
+}
+
+impl Books {
+    /// The books as they are.
+    pub fn of(ledger: &Ledger, tsc_khz: u64, system_call_entry: u64) -> Self {
+        Self {
+            tsc_khz,
+            shares: ledger.shares(),
+            kinds: ledger
+                .counts()
+                .ranked()
+                .into_iter()
+                .map(|(kind, count)| KindBooks {
+                    kind,
+                    count,
+                    cost: ledger.cost(kind),
+                })
+                .collect(),
+            blame: ledger.blame().rows().collect(),
+            elsewhere: ledger.blame().elsewhere(),
+            system_call_entry,
+        }
+    }
+}

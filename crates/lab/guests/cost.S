@@ -1,0 +1,282 @@
+# The guest of `tollgate cost`: takes each kind of exit many times and stores what
+# the time-stamp counter says. It is loaded at IMAGE and entered there in real mode.
+# The host writes a command, the guest carries it out and hands back by writing to
+# the debug exit port. Labels are linear addresses in every mode.
+
+.include "cost.inc"
+.include "kinds.inc"
+
+.section .head, "ax"
+.code16
+    jmp start
+    .balign 8
+    .long table, table_end, HYPERCALL_NULL, HYPERCALL_VERSION
+
+start:
+    cli
+    cld
+    xor ax, ax
+    mov ds, ax
+    mov ss, ax
+    mov sp, STACK
+    jmp 0:1f
+1:  mov al, 0xFF                 # both 8259s masked
+    out 0x21, al
+    out 0xA1, al
+    mov eax, 0x210               # OSFXSR, PSE
+    mov cr4, eax
+    cmp dword ptr [MODE], 0
+    jne to_protected_mode
+    xor bx, bx                   # vectors of real mode
+2:  mov word ptr [bx], offset unexpected16
+    mov word ptr [bx+2], 0
+    add bx, 4
+    cmp bx, 1024
+    jne 2b
+    mov word ptr [RETURNING_VECTOR*4], offset returning16
+    mov word ptr [ONE_WAY_VECTOR*4], offset one_way16
+    mov word ptr [0*4], offset one_way16
+    mov word ptr [6*4], offset one_way16
+    mov ax, SAMPLES >> 4
+    mov es, ax
+main16:
+    mov al, READY
+    out DEBUG_EXIT, al
+    xor edi, edi
+    mov ebp, [COUNT]
+    mov dword ptr [DONE], 0
+    call word ptr [ENTRY]
+    cli
+    jmp main16
+
+returning16:
+    iret
+one_way16:
+    add sp, 6
+    jmp bx
+far16:
+    retf
+unexpected16:
+    pop dword ptr [FRAME]
+    mov al, UNEXPECTED
+    out DEBUG_EXIT, al
+    jmp unexpected16
+
+to_protected_mode:
+    lgdt [gdt_pointer]
+    mov eax, cr0
+    or al, 1
+    mov cr0, eax
+    jmp CODE:start32
+
+.section .text16, "ax"
+.code16
+    COMMON_KINDS IN_REAL, 0, SCRATCH16, 0, cx, far16
+
+.section .text32, "ax"
+.code32
+start32:
+    mov eax, DATA
+    mov ds, eax
+    mov es, eax
+    mov ss, eax
+    mov fs, eax
+    mov gs, eax
+    mov esp, STACK
+    mov edi, IDT
+    mov ecx, 256
+    mov ebx, offset unexpected
+1:  call set_gate
+    loop 1b
+    mov ebx, offset one_way
+    mov edi, IDT + 0*8
+    call set_gate
+    mov edi, IDT + 6*8
+    call set_gate
+    mov edi, IDT + ONE_WAY_VECTOR*8
+    call set_gate
+    mov edi, IDT + TIMER_VECTOR*8
+    call set_gate
+    mov edi, IDT + IPI_VECTOR*8
+    call set_gate
+    mov ebx, offset page_fault
+    mov edi, IDT + 14*8
+    call set_gate
+    mov ebx, offset returning
+    mov edi, IDT + 0xFF*8        # spurious
+    call set_gate
+    mov edi, IDT + RETURNING_VECTOR*8
+    call set_gate
+    mov byte ptr [edi - 3], 0xEE # from ring 3 too
+    lidt [idt_pointer]
+    mov ax, TSS
+    ltr ax
+    mov ecx, 0x174               # SYSENTER: CS, ESP, EIP
+    xor edx, edx
+    mov eax, CODE
+    wrmsr
+    inc ecx
+    mov eax, RING0_STACK
+    wrmsr
+    inc ecx
+    mov eax, offset system_call
+    wrmsr
+    mov dword ptr [LOCAL_APIC + 0xF0], 0x1FF
+    mov dword ptr [LOCAL_APIC + 0x80], 0
+    mov dword ptr [LOCAL_APIC + 0x3E0], 0xB
+    mov dword ptr [LOCAL_APIC + 0x320], TIMER_VECTOR
+    cmp dword ptr [MODE], 2
+    jb main32
+    mov edi, PAGE_TABLE          # the first 4 MiB as they are
+    mov eax, 7                   # present, writable, for all rings
+2:  stosd
+    add eax, 0x1000
+    cmp eax, 0x400007
+    jne 2b
+    mov dword ptr [PAGE_TABLE + (UNMAPPED >> 12)*4], 0
+    mov dword ptr [PAGE_TABLE + ((SPLIT + 4) >> 12)*4], ELSEWHERE + 7
+    mov dword ptr [PAGE_DIRECTORY], PAGE_TABLE + 7
+    mov dword ptr [PAGE_DIRECTORY + (LOCAL_APIC >> 22)*4], (LOCAL_APIC & 0xFFC00000) + 0x97
+    mov eax, PAGE_DIRECTORY
+    mov cr3, eax
+    mov eax, cr0
+    or eax, 0x80000000
+    mov cr0, eax
+    jmp 3f
+3:  cmp dword ptr [MODE], 3
+    jb main32
+    mov eax, DATA3
+    mov ds, eax
+    mov es, eax
+    mov fs, eax
+    mov gs, eax
+    push DATA3
+    push STACK
+    push 0x3002                  # IOPL 3: ports, CLI and STI stay allowed
+    push CODE3
+    push offset main32
+    iret
+
+main32:
+    mov al, READY
+    out DEBUG_EXIT, al
+    mov edi, SAMPLES
+    mov ebp, [COUNT]
+    mov dword ptr [DONE], 0
+    call [ENTRY]
+    cli
+    jmp main32
+
+set_gate:                        # EBX handler, EDI gate, which moves on
+    mov [edi], bx
+    mov word ptr [edi+2], CODE
+    mov word ptr [edi+4], 0x8E00
+    mov eax, ebx
+    shr eax, 16
+    mov [edi+6], ax
+    add edi, 8
+    ret
+
+    .balign 64
+returning:
+    iret
+    .balign 64
+one_way:
+    add esp, 12
+    jmp ebx
+    .balign 64
+page_fault:                      # EBX: drop the frame and go there; 0: return to ECX
+    add esp, 4
+    test ebx, ebx
+    jz 1f
+    add esp, 12
+    jmp ebx
+1:  mov [esp], ecx
+    iret
+    .balign 64
+system_call:
+    sysexit
+far32:
+    retf
+unexpected:
+    mov esi, esp
+    mov edi, FRAME
+    mov ecx, 6
+    rep movsd
+    mov eax, cr2
+    stosd
+    mov al, UNEXPECTED
+    out DEBUG_EXIT, al
+    jmp unexpected
+
+# A small bytecode machine: 1000 rounds of sum += (round ^ sum) << 1. ESI is its
+# program counter, ECX the rounds that are left, EBX the sum, EDX a register.
+interpret:
+    mov esi, offset program
+    mov ecx, 1000
+    xor ebx, ebx
+next_bytecode:
+    movzx eax, byte ptr [esi]
+    inc esi
+    jmp [bytecodes + eax*4]
+do_load:
+    mov edx, ecx
+    jmp next_bytecode
+do_xor:
+    xor edx, ebx
+    jmp next_bytecode
+do_shift:
+    add edx, edx
+    jmp next_bytecode
+do_add:
+    add ebx, edx
+    jmp next_bytecode
+do_loop:
+    dec ecx
+    jz do_end
+    mov esi, offset program
+    jmp next_bytecode
+do_end:
+    ret
+    .balign 4
+bytecodes: .long do_load, do_xor, do_shift, do_add, do_loop
+program: .byte 0, 1, 2, 3, 4
+
+    COMMON_KINDS IN_PROTECTED|IN_PAGED, IN_USER, SCRATCH, CODE, ecx, far32
+    SELECTIVE_KINDS
+
+# Code that both code sizes can run, and data, on a page of their own.
+.section .other, "ax"
+.code16
+    .balign 4096
+other_page:
+    ret
+    .balign 64
+data_beside_code:
+    .skip 64
+    .balign 4096
+patched:                         # 16-bit code: mov eax, 90900000h
+    .byte 0x66, 0xB8, 0, 0       # 32-bit code: mov ax, 0; nop; nop
+    .byte 0x90, 0x90
+    ret
+    .balign 4096
+
+.section .data
+    .balign 8
+gdt:
+    .quad 0
+    .quad 0x00CF9A000000FFFF     # CODE
+    .quad 0x00CF92000000FFFF     # DATA
+    .quad 0x00CFFA000000FFFF     # CODE3
+    .quad 0x00CFF2000000FFFF     # DATA3
+    .word 103, tss, 0x8900, 0    # TSS, below 64 KiB
+gdt_pointer:
+    .word gdt_pointer - gdt - 1
+    .long gdt
+idt_pointer:
+    .word 256*8 - 1
+    .long IDT
+    .balign 4096
+tss:
+    .long 0, RING0_STACK, DATA
+    .skip 104 - 12

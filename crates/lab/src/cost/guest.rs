@@ -1,0 +1,275 @@
+//! The bare-metal guest in `guests/cost.S`: its image, its table of loops, and the
+//! commands by which the host has it run one of them.
+
+use super::CostError;
+use std::io;
+use tollgate_exits::{ExitCounts, ExitKind};
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::pc::Pc;
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::StopRequest;
+use tollgate_x86::{CpuState, Cr0, Gpr, PhysicalAddress, SegmentRegister};
+
+/// The assembled guest.
+const IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cost.bin"));
+
+// The layout of `guests/cost.inc`.
+const IMAGE_ADDRESS: u64 = 0x8000;
+const HEADER: usize = 8;
+const COMMAND: u64 = 0x7000;
+const COMMAND_DONE: u64 = COMMAND + 32;
+const FRAME: u64 = COMMAND + 36;
+const FRAME_WORDS: u64 = 7;
+const SAMPLES: u64 = 0x2_0000;
+const READY: u8 = 1;
+/// Values that one command may store.
+pub const MOST_SAMPLES: usize = 8192;
+
+/// Guest RAM, in bytes.
+const MEMORY: u64 = 16 << 20;
+/// Bytes of the code cache.
+const CODE_CACHE: usize = 16 << 20;
+
+/// What the processor's mode is while exits are measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuestMode {
+    /// 16-bit code in real mode.
+    Real,
+    /// 32-bit code in ring 0 without paging.
+    Protected,
+    /// 32-bit code in ring 0 with paging.
+    Paged,
+    /// 32-bit code in ring 3 with paging and IOPL 3.
+    Ring3,
+}
+
+impl GuestMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Real, Self::Protected, Self::Paged, Self::Ring3];
+
+    /// Its name in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Real => "real",
+            Self::Protected => "protected",
+            Self::Paged => "paged",
+            Self::Ring3 => "ring-3",
+        }
+    }
+
+    const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+/// One line of the guest's table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loops {
+    /// Name of the kind.
+    pub name: String,
+    modes: u32,
+    /// Entry of the loop that times each repetition alone.
+    pub single: u32,
+    /// Entry of the loop that times many together.
+    pub batch: u32,
+}
+
+impl Loops {
+    /// Whether the loops may run in this mode.
+    pub fn runs_in(&self, mode: GuestMode) -> bool {
+        self.modes & (1 << mode.number()) != 0
+    }
+}
+
+fn word(offset: usize) -> u32 {
+    IMAGE
+        .get(offset..offset + 4)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
+}
+
+/// The guest's table. A kind has a line for 16-bit and one for 32-bit code.
+pub fn table() -> Vec<Loops> {
+    const LINE: usize = 32;
+    let offset = |address: u32| (address as usize).saturating_sub(IMAGE_ADDRESS as usize);
+    let (start, end) = (offset(word(HEADER)), offset(word(HEADER + 4)));
+    (start..end)
+        .step_by(LINE)
+        .map(|line| {
+            let name = IMAGE.get(line..line + 20).unwrap_or_default();
+            Loops {
+                name: String::from_utf8_lossy(name)
+                    .trim_end_matches('\0')
+                    .to_owned(),
+                modes: word(line + 20),
+                single: word(line + 24),
+                batch: word(line + 28),
+            }
+        })
+        .collect()
+}
+
+/// What one command is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// One of the entries in [`Loops`].
+    pub entry: u32,
+    /// How many values to store, at most [`MOST_SAMPLES`].
+    pub count: u32,
+    /// Repetitions for each value: 1 for single loops.
+    pub repeat: u32,
+    /// Nanoseconds until timers fire.
+    pub ticks: u32,
+}
+
+/// What a command came to.
+pub struct Outcome {
+    /// Cycles between the two readings, for each value.
+    pub values: Vec<u64>,
+    before: ExitCounts,
+    after: ExitCounts,
+}
+
+impl Outcome {
+    /// Exits of this kind that the command took.
+    pub fn exits(&self, kind: ExitKind) -> u64 {
+        self.after.get(kind).saturating_sub(self.before.get(kind))
+    }
+
+    /// All exits that the command took, as a text.
+    pub fn all_exits(&self) -> String {
+        let counts = ExitKind::ALL.iter().filter_map(|&kind| {
+            let count = self.exits(kind);
+            (count > 0).then(|| format!("{} {count}", kind.name()))
+        });
+        counts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Exits that the guest takes around every command, beside those of its loop.
+pub const AROUND_A_COMMAND: [(ExitKind, u64); 2] = [(ExitKind::Cli, 1), (ExitKind::PortOut, 1)];
+
+/// The guest, running in one mode and waiting for commands.
+pub struct Guest {
+    vcpu: Vcpu<Pc>,
+    mode: GuestMode,
+}
+
+impl Guest {
+    /// Builds a machine and lets the guest get into `mode`.
+    ///
+    /// # Errors
+    /// The host refuses resources, or the guest does not get there.
+    pub fn start(mode: GuestMode) -> Result<Self, CostError> {
+        let refused = |error: io::Error| CostError::Host(error.to_string());
+        let mut memory =
+            GuestMemory::new(MEMORY).map_err(|error| CostError::Host(error.to_string()))?;
+        memory.write(PhysicalAddress(IMAGE_ADDRESS), IMAGE);
+        memory.write_u32(PhysicalAddress(COMMAND), mode.number());
+        let mut state = CpuState::at_reset();
+        state.load_real_mode_segment(SegmentRegister::Cs, 0);
+        state.rip = IMAGE_ADDRESS;
+        state.gpr[Gpr::Rsp as usize] = COMMAND;
+        state.cr0 = Cr0::ET.bits();
+        state.idtr.limit = 0x3ff;
+        let pc = Pc::new(&VmConfig::default(), Box::new(io::sink()));
+        let vcpu = Vcpu::new(state, memory, pc, CODE_CACHE, false).map_err(refused)?;
+        let mut guest = Self { vcpu, mode };
+        guest.run_until_ready("the guest's start")?;
+        Ok(guest)
+    }
+
+    /// Ticks of the guest's time-stamp counter in a millisecond.
+    pub fn tsc_khz(&self) -> u64 {
+        self.vcpu.platform().tsc_khz()
+    }
+
+    /// The processor, for the ledger's switches.
+    pub fn vcpu_mut(&mut self) -> &mut Vcpu<Pc> {
+        &mut self.vcpu
+    }
+
+    /// Carries out a command; `what` is its name for errors.
+    ///
+    /// # Errors
+    /// The guest ended otherwise, or says that it repeated less than asked.
+    pub fn run(&mut self, what: &str, command: Command) -> Result<Outcome, CostError> {
+        let count = command.count.min(MOST_SAMPLES as u32);
+        let fields = [
+            self.mode.number(),
+            command.entry,
+            count,
+            command.repeat,
+            command.ticks,
+        ];
+        let memory = self.vcpu.memory_mut();
+        for (field, address) in fields.into_iter().zip((COMMAND..).step_by(4)) {
+            memory.write_u32(PhysicalAddress(address), field);
+        }
+        let before = self.vcpu.exit_counts().clone();
+        self.run_until_ready(what)?;
+        let after = self.vcpu.exit_counts().clone();
+        let memory = self.vcpu.memory_mut();
+        let done = memory.read_u32(PhysicalAddress(COMMAND_DONE));
+        let asked = count.wrapping_mul(command.repeat);
+        if done != asked {
+            return Err(CostError::WorkNotDone(format!(
+                "{what} ({}): the guest repeated it {done} times instead of {asked}",
+                self.mode.name()
+            )));
+        }
+        let values = (0..u64::from(count))
+            .map(|index| u64::from(memory.read_u32(PhysicalAddress(SAMPLES + 4 * index))))
+            .collect();
+        Ok(Outcome {
+            values,
+            before,
+            after,
+        })
+    }
+
+    fn run_until_ready(&mut self, what: &str) -> Result<(), CostError> {
+        let why = match self.vcpu.run() {
+            VcpuStop::Requested(StopRequest::DebugExit(READY)) => return Ok(()),
+            VcpuStop::Requested(StopRequest::DebugExit(_)) => {
+                let memory = self.vcpu.memory_mut();
+                let words: Vec<String> = (0..FRAME_WORDS)
+                    .map(|word| memory.read_u32(PhysicalAddress(FRAME + 4 * word)))
+                    .map(|word| format!("{word:08x}"))
+                    .collect();
+                format!("an unexpected exception; its frame and CR2: {}", words.join(" "))
+            }
+            VcpuStop::Requested(request) => format!("the guest asked for {request:?}"),
+            VcpuStop::TripleFault(state) => format!("triple fault\n{state}"),
+            VcpuStop::NotImplemented(why) => why,
+        };
+        Err(CostError::WorkNotDone(format!(
+            "{what} ({}): {why}",
+            self.mode.name()
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_monitor::hypercall;
+
+    #[test]
+    fn the_guest_and_the_monitor_agree_on_hypercalls() {
+        assert_eq!(word(HEADER + 8), hypercall::NULL);
+        assert_eq!(word(HEADER + 12), hypercall::GET_VERSION);
+    }
+
+    #[test]
+    fn no_line_of_the_table_is_empty() {
+        let table = table();
+        assert!(table.len() > 60);
+        for line in table {
+            assert!(!line.name.is_empty() && line.modes != 0, "{line:?}");
+            assert!(line.single > 0x8000 && line.batch > line.single, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! What is measured, and which exits each repetition must count as.
+//!
+//! The names are those of `guests/kinds.inc`.
+
+use tollgate_exits::ExitKind::{self, *};
+
+/// How often a kind of exit must have been counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expected {
+    /// The kind.
+    pub kind: ExitKind,
+    /// For each repetition.
+    pub each: u64,
+    /// Once a command, by the preparation of the loop.
+    pub once: u64,
+    /// More are fine: other work of the loop counts as the same kind.
+    pub at_least: bool,
+}
+
+const fn exits(kind: ExitKind, each: u64) -> Expected {
+    Expected {
+        kind,
+        each,
+        once: 0,
+        at_least: false,
+    }
+}
+
+const fn with_set_up(kind: ExitKind, each: u64, once: u64) -> Expected {
+    Expected {
+        kind,
+        each,
+        once,
+        at_least: false,
+    }
+}
+
+const fn at_least(kind: ExitKind, each: u64) -> Expected {
+    Expected {
+        kind,
+        each,
+        once: 0,
+        at_least: true,
+    }
+}
+
+/// What the batch of a kind consists of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Batch {
+    /// The event alone; the empty loop is subtracted.
+    Event,
+    /// The event and an INVLPG before it, whose own batch is subtracted.
+    AfterInvlpg,
+    /// The event with what must come before or after it, such as EOI.
+    Whole,
+    /// None: most of the time would be waiting.
+    None,
+}
+
+/// One row of the experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Its name, as in the guest's table.
+    pub name: &'static str,
+    /// What happens between the readings.
+    pub what: &'static str,
+    /// Exits of each repetition.
+    pub expected: &'static [Expected],
+    /// What its batch is.
+    pub batch: Batch,
+    /// The time is from a deadline on, not from the first reading.
+    pub after_deadline: bool,
+    /// A repetition takes microseconds: fewer of them are taken.
+    pub is_slow: bool,
+}
+
+/// The empty loop.
+pub const BASELINE: &str = "no-op";
+/// Subtracted from batches of kinds that are prepared with it.
+pub const INVLPG: &str = "invlpg";
+
+const fn kind(name: &'static str, what: &'static str, expected: &'static [Expected]) -> Kind {
+    Kind {
+        name,
+        what,
+        expected,
+        batch: Batch::Event,
+        after_deadline: false,
+        is_slow: false,
+    }
+}
+
+impl Kind {
+    const fn batch(mut self, batch: Batch) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    const fn slow(mut self) -> Self {
+        self.is_slow = true;
+        self
+    }
+
+    const fn after_deadline(mut self) -> Self {
+        self.after_deadline = true;
+        self.batch = Batch::None;
+        self.slow()
+    }
+}
+
+/// Everything that is priced, in the order of the output.
+pub const KINDS: &[Kind] = &[
+    kind(
+        "null-hypercall",
+        "VMCALL that returns at once",
+        &[exits(NullHypercall, 1)],
+    ),
+    kind(
+        "hypercall",
+        "VMCALL that answers with a version",
+        &[exits(Hypercall, 1)],
+    ),
+    kind("cpuid", "CPUID leaf 0", &[exits(Cpuid, 1)]),
+    kind("rdtsc", "RDTSC: translated, no exit", &[exits(TimeStamp, 0)]),
+    kind("port-in", "IN from port 80h", &[exits(PortIn, 1)]),
+    kind(
+        "port-in-serial",
+        "IN from the serial port's line status",
+        &[exits(PortIn, 1)],
+    ),
+    kind("port-out", "OUT to port 80h", &[exits(PortOut, 1)]),
+    kind(
+        "mmio-read",
+        "read of the local APIC's ID",
+        &[exits(MmioRead, 1)],
+    ),
+    kind(
+        "mmio-write",
+        "write of the local APIC's task priority",
+        &[exits(MmioWrite, 1)],
+    ),
+    kind(
+        "eoi",
+        "write of the local APIC's EOI, nothing in service",
+        &[exits(MmioWrite, 1)],
+    ),
+    kind(
+        "self-ipi",
+        "write of the local APIC's command register to the handler's first instruction",
+        &[exits(InterruptDelivered, 1), exits(MmioWrite, 2)],
+    )
+    .batch(Batch::Whole),
+    kind(
+        "timer-interrupt",
+        "the local APIC timer's deadline to the handler, the guest computing",
+        &[exits(InterruptDelivered, 1), exits(MmioWrite, 2)],
+    )
+    .after_deadline(),
+    kind(
+        "hlt-to-timer",
+        "the local APIC timer's deadline to the handler, the guest in HLT",
+        &[
+            exits(Halt, 1),
+            exits(InterruptDelivered, 1),
+            exits(MmioWrite, 2),
+        ],
+    )
+    .after_deadline(),
+    kind("cli", "CLI", &[exits(Cli, 1)]),
+    kind("sti", "STI", &[exits(Sti, 1)]),
+    kind("pushf", "PUSHF and POP of a register", &[exits(Pushf, 1)]),
+    kind("popf", "PUSH of an immediate and POPF", &[exits(Popf, 1)]),
+    kind(
+        "int",
+        "INT n to the handler's first instruction",
+        &[exits(SoftwareInterrupt, 1)],
+    ),
+    kind(
+        "iret",
+        "IRET to the same ring, its frame pushed before",
+        &[exits(Iret, 1)],
+    ),
+    kind(
+        "int-iret",
+        "INT n and IRET",
+        &[exits(SoftwareInterrupt, 1), exits(Iret, 1)],
+    ),
+    kind(
+        "sysenter-sysexit",
+        "SYSENTER and SYSEXIT",
+        &[exits(FastSystemCall, 2)],
+    ),
+    kind("far-jump", "far JMP", &[exits(FarTransfer, 1)]),
+    kind(
+        "far-call-return",
+        "far CALL and RET",
+        &[exits(FarTransfer, 2)],
+    ),
+    kind("segment-load", "MOV to FS", &[exits(SegmentLoad, 1)]),
+    kind("segment-store", "MOV from DS", &[exits(OtherInstruction, 1)]),
+    kind(
+        "segment-push",
+        "PUSH DS and POP of a register",
+        &[exits(SegmentLoad, 1)],
+    ),
+    kind(
+        "segment-pop",
+        "PUSH of a register and POP FS",
+        &[exits(SegmentLoad, 1)],
+    ),
+    kind("cr0-read", "MOV from CR0", &[exits(ControlRegister, 1)]),
+    kind(
+        "cr0-write",
+        "MOV to CR0 of the value it has",
+        &[with_set_up(ControlRegister, 1, 1)],
+    ),
+    kind(
+        "cr3-load",
+        "MOV to CR3 of the value it has",
+        &[exits(Cr3Load, 1)],
+    ),
+    kind(
+        "cr3-load-touch-16",
+        "MOV to CR3 and a read of each of 16 pages",
+        &[exits(Cr3Load, 1), at_least(TlbMissRead, 16)],
+    ),
+    kind("dr7-read", "MOV from DR7", &[exits(ControlRegister, 1)]),
+    kind("clts", "CLTS", &[exits(ControlRegister, 1)]),
+    kind("smsw", "SMSW", &[exits(ControlRegister, 1)]),
+    kind("lmsw", "LMSW", &[with_set_up(ControlRegister, 1, 1)]),
+    kind("sgdt", "SGDT", &[exits(OtherInstruction, 1)]),
+    kind("sidt", "SIDT", &[exits(OtherInstruction, 1)]),
+    kind("lgdt", "LGDT", &[exits(OtherInstruction, 1)]),
+    kind("sldt", "SLDT", &[exits(OtherInstruction, 1)]),
+    kind("str", "STR", &[exits(OtherInstruction, 1)]),
+    kind("verr", "VERR", &[exits(OtherInstruction, 1)]),
+    kind("msr-read", "RDMSR of 174h", &[exits(Msr, 1)]),
+    kind("msr-write", "WRMSR of 174h", &[exits(Msr, 1)]),
+    kind(INVLPG, "INVLPG of a page in use", &[exits(Invlpg, 1)]),
+    kind(
+        "tlb-miss-read",
+        "read of a page that the software TLB does not hold",
+        &[exits(TlbMissRead, 1), exits(Invlpg, 1)],
+    )
+    .batch(Batch::AfterInvlpg),
+    kind(
+        "tlb-miss-write",
+        "write to a page that the software TLB does not hold",
+        &[exits(TlbMissWrite, 1), exits(Invlpg, 1)],
+    )
+    .batch(Batch::AfterInvlpg),
+    kind(
+        "slow-access",
+        "read across two pages that do not lie side by side",
+        &[exits(SlowAccess, 1)],
+    ),
+    kind(
+        "page-fault",
+        "page fault to the handler's first instruction",
+        &[exits(GuestPageFault, 1)],
+    ),
+    kind(
+        "page-fault-iret",
+        "page fault and IRET",
+        &[exits(GuestPageFault, 1), exits(Iret, 1)],
+    ),
+    kind(
+        "link-miss",
+        "call into a page whose links were dropped, and its return",
+        &[exits(LinkMiss, 1), exits(Invlpg, 1)],
+    )
+    .batch(Batch::AfterInvlpg),
+    kind(
+        "indirect-miss",
+        "indirect call into a page whose links were dropped, and its return",
+        &[exits(IndirectMiss, 1), exits(Invlpg, 1)],
+    )
+    .batch(Batch::AfterInvlpg),
+    kind(
+        "code-write",
+        "store to a page that holds translated code, beside the code",
+        &[exits(CodeWrite, 1)],
+    ),
+    kind(
+        "patch-and-call",
+        "store into an instruction, and a call of it",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "invalid-opcode",
+        "UD2 to the handler's first instruction",
+        &[exits(GuestException, 1)],
+    ),
+    kind(
+        "divide-error",
+        "DIV by zero (a signal on the host) to the handler's first instruction",
+        &[exits(HostFault, 1), exits(GuestException, 1)],
+    )
+    .slow(),
+    kind(
+        "string",
+        "REP MOVSD of 64 bytes",
+        &[exits(StringInstruction, 1)],
+    ),
+    kind("fxsave", "FXSAVE", &[exits(VectorImage, 1)]),
+    kind(
+        "vector-load",
+        "FLDZ and FSTP when an exit has put the vector registers away",
+        &[exits(VectorLoad, 1), exits(Cpuid, 1)],
+    )
+    .batch(Batch::Whole),
+];
+
+/// Loops of the guest that are no kinds of exit.
+pub const OTHER_LOOPS: &[&str] = &[BASELINE, super::overhead::INTERPRETER];
+
+/// What the experiment would price too if this version had it.
+pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
+    ("shadow-fill", "a page entered into a shadow window"),
+    ("mwait", "MONITOR and MWAIT"),
+    ("ipi", "an interrupt to another virtual processor"),
+    ("disk-request-register", "a disk request through device registers"),
+    ("disk-request-virtio", "a disk request through virtio"),
+    ("packet-register", "a network packet through device registers"),
+    ("packet-virtio", "a network packet through virtio"),
+    ("kvm", "the same exits from the KVM engine"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::guest;
+
+    #[test]
+    fn every_kind_has_loops_and_every_loop_is_a_kind() {
+        let table = guest::table();
+        for kind in KINDS {
+            assert!(table.iter().any(|line| line.name == kind.name), "{}", kind.name);
+        }
+        for line in table {
+            let known = KINDS.iter().any(|kind| kind.name == line.name)
+                || OTHER_LOOPS.contains(&line.name.as_str());
+            assert!(known, "{}", line.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (index, kind) in KINDS.iter().enumerate() {
+            assert!(!KINDS[..index].iter().any(|other| other.name == kind.name));
+        }
+    }
+}

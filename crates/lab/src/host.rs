@@ -1,0 +1,131 @@
+//! The host as experiments need to know it: what it is, and on which of its processors
+//! the calling thread may run.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+
+/// The machine that an experiment ran on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostDescription {
+    /// The processor's name.
+    pub processor: String,
+    /// The kernel's name and release.
+    pub kernel: String,
+    /// Processors that this process may use.
+    pub processors: usize,
+    /// Frequency of the time-stamp counter, in kHz.
+    pub tsc_khz: u64,
+}
+
+impl HostDescription {
+    /// This host.
+    pub fn here(tsc_khz: u64) -> Self {
+        Self {
+            processor: processor_name(),
+            kernel: read_line("/proc/sys/kernel/ostype") + " " + &read_line("/proc/sys/kernel/osrelease"),
+            processors: Affinity::current().map_or(1, |affinity| affinity.processors().len()),
+            tsc_khz,
+        }
+    }
+}
+
+fn read_line(path: &str) -> String {
+    std::fs::read_to_string(path).map_or_else(|_| "?".into(), |text| text.trim().to_owned())
+}
+
+fn processor_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split_once(':'))
+        .map_or_else(|| "unknown processor".into(), |(_, name)| name.trim().to_owned())
+}
+
+/// A set of processors that a thread may run on.
+#[derive(Clone)]
+pub struct Affinity(libc::cpu_set_t);
+
+impl Affinity {
+    /// That of the calling thread.
+    ///
+    /// # Errors
+    /// Those of sched_getaffinity(2).
+    pub fn current() -> io::Result<Self> {
+        // SAFETY: cpu_set_t is an array of integers, for which zero is valid.
+        let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        // SAFETY: `set` is writable and of the size that is told.
+        let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
+        if result == 0 {
+            Ok(Self(set))
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// One processor; `None` if the number is too large for a set.
+    pub fn only(processor: usize) -> Option<Self> {
+        // SAFETY: as above.
+        let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        (processor < libc::CPU_SETSIZE as usize).then(|| {
+            // SAFETY: the number lies inside the set.
+            unsafe { libc::CPU_SET(processor, &mut set) };
+            Self(set)
+        })
+    }
+
+    /// The processors' numbers.
+    pub fn processors(&self) -> Vec<usize> {
+        (0..libc::CPU_SETSIZE as usize)
+            // SAFETY: the numbers lie inside the set.
+            .filter(|&processor| unsafe { libc::CPU_ISSET(processor, &self.0) })
+            .collect()
+    }
+
+    /// Lets the calling thread run there and nowhere else.
+    ///
+    /// # Errors
+    /// Those of sched_setaffinity(2), such as EINVAL if the host has no such processor.
+    pub fn apply(&self) -> io::Result<()> {
+        // SAFETY: the set is readable and of the size that is told.
+        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// The processor that the calling thread runs on now.
+pub fn current_processor() -> usize {
+    // SAFETY: the call has no preconditions.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_pinned_and_let_go() {
+        std::thread::spawn(|| {
+            let before = Affinity::current().unwrap();
+            let processor = before.processors()[0];
+            Affinity::only(processor).unwrap().apply().unwrap();
+            assert_eq!(Affinity::current().unwrap().processors(), [processor]);
+            assert_eq!(current_processor(), processor);
+            before.apply().unwrap();
+            assert_eq!(
+                Affinity::current().unwrap().processors(),
+                before.processors()
+            );
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn there_is_no_processor_beyond_the_set() {
+        assert!(Affinity::only(usize::MAX).is_none());
+    }
+}

@@ -1,0 +1,11 @@
+//! Experiments: run variants side by side, measure, print tables and plots.
+//!
+//! An experiment drives the machine as a library and knows nothing of the command line.
+
+pub mod cost;
+pub mod host;
+pub mod statistics;
+
+/// A static i386 Linux program that repeats the null hypercall from ring 3 and prints
+/// what it cost; its source is `guests/hypercall-linux.S`.
+pub const HYPERCALL_LINUX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hypercall-linux.bin"));

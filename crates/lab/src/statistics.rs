@@ -1,0 +1,156 @@
+//! Order statistics of cycle counts.
+
+use serde::{Deserialize, Serialize};
+
+/// What a set of values looks like. Percentiles are the value at the nearest rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many values.
+    pub count: u64,
+    /// The least.
+    pub min: u64,
+    /// Median.
+    pub p50: u64,
+    /// 95th percentile.
+    pub p95: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// The greatest.
+    pub max: u64,
+}
+
+impl Summary {
+    /// The summary of `values`, in any order; `None` if there are none.
+    pub fn of(values: &[u64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable();
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let at = |percent| percentile(&sorted, percent);
+        Some(Self {
+            count: sorted.len() as u64,
+            min,
+            p50: at(50)?,
+            p95: at(95)?,
+            p99: at(99)?,
+            max,
+        })
+    }
+}
+
+/// The value at the nearest rank: the least one that at least `percent` per cent of the
+/// values do not exceed. `None` for no values.
+pub fn percentile(sorted: &[u64], percent: u32) -> Option<u64> {
+    let rank = (sorted.len() as u64 * u64::from(percent.min(100))).div_ceil(100);
+    let index = usize::try_from(rank.saturating_sub(1)).ok()?;
+    sorted.get(index).copied()
+}
+
+/// The median of unsorted values at the nearest rank; `None` for no values.
+pub fn median(values: &[u64]) -> Option<u64> {
+    Summary::of(values).map(|summary| summary.p50)
+}
+
+/// Values and how often each occurred, least first: all that was measured, without
+/// the order.
+pub fn distribution(values: &[u64]) -> Vec<(u64, u64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let mut counted: Vec<(u64, u64)> = Vec::new();
+    for value in sorted {
+        match counted.last_mut() {
+            Some(last) if last.0 == value => last.1 += 1,
+            _ => counted.push((value, 1)),
+        }
+    }
+    counted
+}
+
+/// Median and quartiles.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Quartiles {
+    /// A quarter lies below.
+    pub lower: f64,
+    /// Half lies below.
+    pub median: f64,
+    /// Three quarters lie below.
+    pub upper: f64,
+}
+
+impl Quartiles {
+    /// Of `values`, in any order, interpolated between neighbours; `None` if there are none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |fraction: f64| {
+            let position = fraction * (sorted.len() - 1) as f64;
+            let below = sorted[position.floor() as usize];
+            let above = sorted[position.ceil() as usize];
+            below + (above - below) * position.fract()
+        };
+        (!sorted.is_empty()).then(|| Self {
+            lower: at(0.25),
+            median: at(0.5),
+            upper: at(0.75),
+        })
+    }
+
+    /// Whether the two middle halves have something in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.lower <= other.upper && other.lower <= self.upper
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_at_the_nearest_rank() {
+        let values: Vec<u64> = (1..=100).rev().collect();
+        let summary = Summary::of(&values).unwrap();
+        assert_eq!(
+            summary,
+            Summary {
+                count: 100,
+                min: 1,
+                p50: 50,
+                p95: 95,
+                p99: 99,
+                max: 100
+            }
+        );
+        assert_eq!(percentile(&[7], 1), Some(7));
+        assert_eq!(percentile(&[1, 2, 3], 0), Some(1));
+        assert_eq!(percentile(&[1, 2, 3], 34), Some(2));
+        assert_eq!(percentile(&[], 50), None);
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn a_distribution_keeps_every_value() {
+        assert_eq!(distribution(&[3, 1, 3, 3]), vec![(1, 1), (3, 3)]);
+        assert!(distribution(&[]).is_empty());
+    }
+
+    #[test]
+    fn quartiles_interpolate() {
+        let quartiles = Quartiles::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!(
+            (quartiles.lower, quartiles.median, quartiles.upper),
+            (1.75, 2.5, 3.25)
+        );
+        assert!(Quartiles::of(&[]).is_none());
+    }
+
+    #[test]
+    fn settings_overlap_if_their_middle_halves_do() {
+        let of = |lower, upper| Quartiles {
+            lower,
+            median: lower,
+            upper,
+        };
+        assert!(of(1.0, 2.0).overlaps(&of(2.0, 3.0)));
+        assert!(of(1.0, 9.0).overlaps(&of(2.0, 3.0)));
+        assert!(!of(1.0, 2.0).overlaps(&of(2.1, 3.0)));
+    }
+}

@@ -1,0 +1,254 @@
+//! `tollgate cost`: the experiment about what exits cost, and its outputs.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tollgate_lab::cost::{
+    self, CostError, Observer, Options, PlotFormat, Report, overhead, samples_csv, summary_csv,
+    to_json,
+};
+
+use crate::failure::{Failure, say};
+use crate::signals::{Asked, Signals};
+use crate::{doctor, exit_code};
+
+/// Progress on a terminal is not shown more often.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// `tollgate cost`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 the host refuses or the guest did not do its work, 2 a wrong flag or file,
+            128+n interrupted by signal n (what was finished is shown and written).
+Examples:
+  What every kind of exit costs here, as a table and a plot:
+    tollgate cost --plot cost.svg
+  Only the bare way out and back, more precisely:
+    tollgate cost --kind null-hypercall --samples 100000
+  What the ledger itself costs:
+    tollgate cost --ledger-overhead")]
+pub struct CostArguments {
+    /// Write the table's figures as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Write every value that was measured, with how often it occurred, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub samples_csv: Option<PathBuf>,
+
+    /// Write everything as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Draw the cumulative distributions: FILE.svg or FILE.png
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+
+    /// Price only this kind; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub kind: Vec<String>,
+
+    /// Events timed one by one, for each kind and mode; slow kinds take a tenth
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub samples: Option<u32>,
+
+    /// Host processor for the pinned half [default: where it happens to run]
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+
+    /// Take few samples, to see that everything works
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Measure what the ledger itself costs instead
+    #[arg(
+        long,
+        conflicts_with_all = ["csv", "samples_csv", "json", "plot", "kind", "samples", "cpu"]
+    )]
+    pub ledger_overhead: bool,
+
+    /// Write the Linux program that repeats the null hypercall from ring 3, and end
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub write_linux_program: Option<PathBuf>,
+}
+
+/// Pairs of runs for the ledger's overhead.
+const PAIRS: usize = 9;
+/// The same with `--quick`.
+const QUICK_PAIRS: usize = 1;
+
+/// Runs `tollgate cost` and returns its exit code.
+pub fn run(arguments: &CostArguments) -> u8 {
+    measure(arguments).unwrap_or_else(|failure| failure.report())
+}
+
+fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
+    if let Some(path) = &arguments.write_linux_program {
+        write_program(path)?;
+        return Ok(exit_code::SUCCESS);
+    }
+    let plot = arguments.plot.as_deref().map(plot_format).transpose()?;
+    doctor::required_floor().map_err(Failure::host)?;
+    let signals = Signals::block()
+        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
+    let mut watcher = Watcher::new(signals);
+    if arguments.ledger_overhead {
+        let pairs = if arguments.quick { QUICK_PAIRS } else { PAIRS };
+        let results = overhead::run(pairs, &mut watcher);
+        watcher.clear();
+        print(&overhead::table(&results.map_err(failure)?));
+        return Ok(watcher.exit_code());
+    }
+    let report = cost::run(&options(arguments), &mut watcher);
+    watcher.clear();
+    let report = report.map_err(failure)?;
+    print(&cost::table(&report));
+    write_files(arguments, plot, &report)?;
+    Ok(watcher.exit_code())
+}
+
+fn options(arguments: &CostArguments) -> Options {
+    let defaults = if arguments.quick {
+        Options::quick()
+    } else {
+        Options::default()
+    };
+    Options {
+        samples: arguments
+            .samples
+            .map_or(defaults.samples, |samples| samples as usize),
+        kinds: arguments.kind.clone(),
+        processor: arguments.cpu,
+        ..defaults
+    }
+}
+
+fn failure(error: CostError) -> Failure {
+    match error {
+        CostError::UnknownKind(_) => Failure::usage(error.to_string()),
+        CostError::Host(_) | CostError::WorkNotDone(_) => Failure::host(error.to_string()),
+    }
+}
+
+fn plot_format(path: &Path) -> Result<(PlotFormat, &Path), Failure> {
+    let format = PlotFormat::of(path).ok_or_else(|| {
+        Failure::usage(format!(
+            "--plot: '{}' must end in .svg or .png",
+            path.display()
+        ))
+    })?;
+    Ok((format, path))
+}
+
+fn print(text: &str) {
+    // A reader that has seen enough closes the pipe: `tollgate cost | head`.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn write_files(
+    arguments: &CostArguments,
+    plot: Option<(PlotFormat, &Path)>,
+    report: &Report,
+) -> Result<(), Failure> {
+    let texts: [(_, _, fn(&Report) -> String); 3] = [
+        ("--csv", &arguments.csv, summary_csv),
+        ("--samples-csv", &arguments.samples_csv, samples_csv),
+        ("--json", &arguments.json, to_json),
+    ];
+    for (flag, path, text) in texts {
+        if let Some(path) = path {
+            std::fs::write(path, text(report)).map_err(|error| cannot_write(flag, path, &error))?;
+        }
+    }
+    if let Some((format, path)) = plot {
+        cost::write_plot(report, path, format)
+            .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
+    }
+    Ok(())
+}
+
+fn cannot_write(flag: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::usage(format!(
+        "{flag}: cannot write '{}': {error}",
+        path.display()
+    ))
+}
+
+fn write_program(path: &Path) -> Result<(), Failure> {
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(path)
+        .and_then(|mut file| file.write_all(tollgate_lab::HYPERCALL_LINUX))
+        .map_err(|error| cannot_write("--write-linux-program", path, &error))
+}
+
+/// Shows progress and notices signals.
+struct Watcher {
+    signals: Signals,
+    signal: Option<i32>,
+    is_terminal: bool,
+    shown: Option<Instant>,
+    last_tenth: usize,
+}
+
+impl Watcher {
+    fn new(signals: Signals) -> Self {
+        Self {
+            signals,
+            signal: None,
+            is_terminal: std::io::stderr().is_terminal(),
+            shown: None,
+            last_tenth: 0,
+        }
+    }
+
+    /// Takes the progress line away.
+    fn clear(&mut self) {
+        if self.is_terminal && self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        self.signal
+            .map_or(exit_code::SUCCESS, exit_code::for_signal)
+    }
+}
+
+impl Observer for Watcher {
+    fn progress(&mut self, done: usize, total: usize, next: &str) {
+        if self.is_terminal {
+            if self
+                .shown
+                .is_none_or(|shown| shown.elapsed() >= PROGRESS_INTERVAL)
+            {
+                self.shown = Some(Instant::now());
+                let _ = write!(
+                    std::io::stderr(),
+                    "\r\x1b[Ktollgate: {done} of {total}: {next}"
+                );
+            }
+            return;
+        }
+        let tenth = done * 10 / total.max(1);
+        if tenth > self.last_tenth {
+            self.last_tenth = tenth;
+            say(&format!("{done} of {total} rows measured"));
+        }
+    }
+
+    fn is_interrupted(&mut self) -> bool {
+        while let Some(asked) = self.signals.next() {
+            if let Asked::End(signal) = asked {
+                self.signal.get_or_insert(signal);
+            }
+        }
+        self.signal.is_some()
+    }
+}

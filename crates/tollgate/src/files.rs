@@ -1,0 +1,98 @@
+//! Files that the command line names: read whole or created, or refused with one line.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+/// The content of a file of at most `limit` bytes, for the flag `flag`.
+///
+/// # Errors
+/// One line: the file cannot be read, or is too long.
+pub fn read(path: &Path, flag: &str, limit: u64) -> Result<Vec<u8>, Failure> {
+    let read = || {
+        let mut content = Vec::new();
+        File::open(path)?
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut content)?;
+        Ok(content)
+    };
+    let content: Vec<u8> = read().map_err(|error| refusal(path, flag, "read", &reading(&error)))?;
+    if content.len() as u64 > limit {
+        let why = format!("it has more than {} MiB", limit >> 20);
+        return Err(refusal(path, flag, "use", &why));
+    }
+    Ok(content)
+}
+
+/// Creates or empties a file for the flag `flag`. A pipe needs its reader first.
+///
+/// # Errors
+/// One line: the file cannot be written.
+pub fn create(path: &Path, flag: &str) -> Result<File, Failure> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        // Opening a pipe that nobody reads would wait.
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .and_then(|file| {
+            set_blocking(&file)?;
+            Ok(file)
+        })
+        .map_err(|error| refusal(path, flag, "write", &writing(&error)))
+}
+
+fn set_blocking(file: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: fcntl with this command takes and returns integers only.
+    crate::host::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) })?;
+    Ok(())
+}
+
+fn refusal(path: &Path, flag: &str, what: &str, why: &str) -> Failure {
+    Failure::usage(format!("{flag}: cannot {what} '{}': {why}", path.display()))
+}
+
+fn reading(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such file; check the path".into(),
+        ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
+        ErrorKind::IsADirectory => "it is a folder; name a file".into(),
+        _ => error.to_string(),
+    }
+}
+
+fn writing(error: &io::Error) -> String {
+    match (error.kind(), error.raw_os_error()) {
+        (ErrorKind::NotFound, _) => "its folder does not exist".into(),
+        (ErrorKind::PermissionDenied, _) => "you may not write there".into(),
+        (ErrorKind::IsADirectory, _) => "it is a folder; name a file in it".into(),
+        (_, Some(libc::ENXIO)) => "nobody reads this pipe".into(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_refused_with_the_reason() {
+        let why = |path: &str| read(Path::new(path), "--x", 10).unwrap_err().message;
+        assert!(why("/nonexistent").contains("no such file"));
+        assert!(why("/tmp").contains("it is a folder"));
+        assert!(why("/dev/zero").contains("it has more than"));
+        assert_eq!(read(Path::new("/dev/null"), "--x", 10), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused_with_the_reason() {
+        let why = |path: &str| create(Path::new(path), "--x").unwrap_err().message;
+        assert!(why("/nonexistent/file").contains("folder does not exist"));
+        assert!(why("/tmp").contains("it is a folder"));
+    }
+}

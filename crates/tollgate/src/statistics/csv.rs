@@ -1,0 +1,208 @@
+//! Statistics as CSV (RFC 4180 with line feeds): one sort of row for each `record`.
+
+use std::fmt::Display;
+
+use tollgate_exits::prices::Priced;
+use tollgate_exits::snapshot::Snapshot;
+
+/// The header.
+const COLUMNS: &str =
+    "record,kind,count,samples,cycles,p50,p95,p99,max,address,space,symbol,note\n";
+
+/// The columns behind `record` and `kind`; those that a row does not have stay empty.
+#[derive(Default)]
+struct Row {
+    count: String,
+    samples: String,
+    cycles: String,
+    quantiles: [String; 4],
+    address: String,
+    space: String,
+    symbol: String,
+    note: String,
+}
+
+impl Row {
+    fn write(self, text: &mut String, record: &str, kind: &str) {
+        let [p50, p95, p99, max] = self.quantiles;
+        let fields = [
+            record.to_owned(),
+            kind.to_owned(),
+            self.count,
+            self.samples,
+            self.cycles,
+            p50,
+            p95,
+            p99,
+            max,
+            self.address,
+            self.space,
+            quoted(&self.symbol),
+            quoted(&self.note),
+        ];
+        text.push_str(&fields.join(","));
+        text.push('\n');
+    }
+}
+
+/// A field that may contain commas, quotes and line breaks.
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+fn hexadecimal(number: u64) -> String {
+    format!("{number:#010x}")
+}
+
+/// The whole snapshot.
+pub fn csv(snapshot: &Snapshot) -> String {
+    let mut text = COLUMNS.to_owned();
+    times(&mut text, snapshot);
+    for exit in &snapshot.exits {
+        let timed = |cycles: u64| match exit.samples {
+            0 => String::new(),
+            _ => cycles.to_string(),
+        };
+        let row = Row {
+            count: exit.count.to_string(),
+            samples: exit.samples.to_string(),
+            cycles: timed(exit.cycles),
+            quantiles: [exit.p50, exit.p95, exit.p99, exit.max].map(timed),
+            note: exit.assist.clone(),
+            ..Row::default()
+        };
+        row.write(&mut text, "exit", &exit.kind);
+    }
+    origins(&mut text, snapshot);
+    estimate(&mut text, snapshot);
+    text
+}
+
+fn times(text: &mut String, snapshot: &Snapshot) {
+    let mut time = |kind: &str, cycles: &dyn Display| {
+        let row = Row {
+            cycles: cycles.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "time", kind);
+    };
+    time("guest", &snapshot.guest_cycles);
+    time("exits", &snapshot.exit_cycles);
+    time("devices", &snapshot.device_cycles);
+    time("translating", &snapshot.translating_cycles);
+    time("halted", &snapshot.halted_cycles);
+    time("remainder", &snapshot.remainder_cycles);
+    time("wall", &snapshot.wall_cycles);
+    let khz = Row {
+        count: snapshot.tsc_khz.to_string(),
+        ..Row::default()
+    };
+    khz.write(text, "clock", "tsc-khz");
+    let total = Row {
+        count: snapshot.exit_count.to_string(),
+        cycles: snapshot.exit_cycles.to_string(),
+        ..Row::default()
+    };
+    total.write(text, "total", "exits");
+}
+
+fn origins(text: &mut String, snapshot: &Snapshot) {
+    for origin in &snapshot.blame {
+        let row = Row {
+            count: origin.exits.to_string(),
+            address: hexadecimal(origin.address),
+            space: hexadecimal(origin.space),
+            symbol: origin.symbol.clone(),
+            ..Row::default()
+        };
+        row.write(text, "origin", &origin.kind);
+    }
+    for origin in &snapshot.symbols {
+        let row = Row {
+            count: origin.exits.to_string(),
+            symbol: origin.symbol.clone(),
+            ..Row::default()
+        };
+        row.write(text, "symbol", &origin.kind);
+    }
+    for origin in &snapshot.spaces {
+        let row = Row {
+            count: origin.exits.to_string(),
+            space: hexadecimal(origin.space),
+            ..Row::default()
+        };
+        row.write(text, "space", &origin.kind);
+    }
+}
+
+fn estimate(text: &mut String, snapshot: &Snapshot) {
+    let Some(estimate) = &snapshot.estimate else {
+        return;
+    };
+    for exit in &estimate.exits {
+        let note = match exit.priced {
+            Priced::Exit => &exit.hardware_exit,
+            Priced::NoHardwareExit => "no hardware exit",
+            Priced::NotInTable => "not in the price table",
+        };
+        let row = Row {
+            count: exit.count.to_string(),
+            cycles: exit.cycles.to_string(),
+            note: note.to_owned(),
+            ..Row::default()
+        };
+        row.write(text, "estimate", &exit.kind);
+    }
+    let total = Row {
+        cycles: estimate.exit_cycles.to_string(),
+        note: format!("estimate for {} at {} kHz", estimate.machine, estimate.khz),
+        ..Row::default()
+    };
+    total.write(text, "estimate-total", "exits");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::snapshot;
+    use super::*;
+
+    #[test]
+    fn rows_have_as_many_fields_as_the_header() {
+        let mut snapshot = snapshot();
+        // Without commas inside fields every comma separates.
+        for row in &mut snapshot.blame {
+            row.symbol = "start+0x4".into();
+        }
+        for row in &mut snapshot.symbols {
+            row.symbol = "start".into();
+        }
+        for row in &mut snapshot.exits {
+            row.assist = "none".into();
+        }
+        let text = csv(&snapshot);
+        for line in text.lines() {
+            assert_eq!(line.matches(',').count(), 12, "{line}");
+        }
+        assert!(text.contains("\nexit,cli,1234,20,19000,15,20,30,40,,,,none\n"));
+        assert!(text.contains("\nexit,cpuid,7,0,,,,,,,,,none\n"));
+        assert!(text.contains("\ntime,remainder,,,1000,,,,,,,,\n"));
+        assert!(text.contains("\norigin,cli,600,,,,,,,0xc1000004,0x00001000,start+0x4,\n"));
+    }
+
+    #[test]
+    fn fields_with_commas_and_quotes_are_quoted() {
+        assert!(csv(&snapshot()).contains("\"start, \"\"really\"\"\""));
+    }
+
+    #[test]
+    fn an_estimate_is_called_one() {
+        let text = csv(&snapshot());
+        assert!(text.contains("\nestimate,cli,1234,,0,,,,,,,,no hardware exit\n"));
+        assert!(text.contains("\nestimate,cpuid,7,,11550,"), "{text}");
+        assert!(text.contains("estimate for Old One"));
+    }
+}

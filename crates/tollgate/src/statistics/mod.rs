@@ -1,0 +1,257 @@
+//! What `--stats` and `tollgate stats` show: the ledger's books with the guest's names
+//! and another machine's prices put to them, as a table, JSON or CSV.
+
+mod arguments;
+mod csv;
+mod prices;
+mod symbols;
+mod table;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tollgate_exits::books::Books;
+use tollgate_exits::prices::PriceTable;
+use tollgate_exits::snapshot::Snapshot;
+
+use crate::failure::{Failure, say};
+use crate::files;
+
+pub use arguments::StatisticsArguments;
+pub use prices::read_price_table;
+use symbols::SymbolFile;
+pub use symbols::{Names, SymbolSource};
+
+/// How statistics are written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For programs: all that is known, see docs/stats.md
+    Json,
+    /// For spreadsheets: a row for each kind of exit, time and origin
+    Csv,
+}
+
+/// A snapshot in one of the formats, ended by a line break.
+pub fn written(snapshot: &Snapshot, format: Format) -> String {
+    match format {
+        Format::Table => table::table(snapshot),
+        Format::Json => {
+            let mut text = serde_json::to_string_pretty(snapshot)
+                .expect("a snapshot consists of numbers, texts and lists");
+            text.push('\n');
+            text
+        }
+        Format::Csv => csv::csv(snapshot),
+    }
+}
+
+/// What a run's command line says about statistics, with the files that it names read.
+pub struct Reporter {
+    symbols: Option<SymbolFile>,
+    prices: Option<PriceTable>,
+}
+
+impl Reporter {
+    /// Neither names nor prices.
+    #[cfg(test)]
+    pub const PLAIN: Self = Self {
+        symbols: None,
+        prices: None,
+    };
+
+    /// Reads the files that `arguments` name.
+    ///
+    /// # Errors
+    /// One line: which file cannot be used, and why.
+    pub fn open(arguments: &StatisticsArguments) -> Result<Self, Failure> {
+        let symbols = arguments.symbols.as_ref().map(SymbolFile::read);
+        let prices = arguments.price_table.as_deref().map(read_price_table);
+        Ok(Self {
+            symbols: symbols.transpose()?,
+            prices: prices.transpose()?,
+        })
+    }
+
+    /// The books with names and prices put to them.
+    pub fn snapshot(&self, books: &Books) -> Snapshot {
+        let names = self.names(books.system_call_entry);
+        let mut snapshot = Snapshot::of(books, |address| names.as_ref()?.at(address));
+        snapshot.estimate = self
+            .prices
+            .as_ref()
+            .map(|prices| prices.estimate(&snapshot));
+        snapshot
+    }
+
+    /// Names for the addresses of a guest with this SYSENTER_EIP, if symbols were given.
+    pub fn names(&self, system_call_entry: u64) -> Option<Names<'_>> {
+        Some(self.symbols.as_ref()?.names(system_call_entry))
+    }
+}
+
+/// Statistics at the end of a run.
+pub struct FinalReport {
+    reporter: Arc<Reporter>,
+    format: Format,
+    /// The file and its name; standard error if there is none.
+    file: Option<(File, PathBuf)>,
+}
+
+impl FinalReport {
+    /// What `arguments` ask for; `None` if they ask for no statistics. A file is created
+    /// now, so that a path that cannot work is known before the guest runs.
+    ///
+    /// # Errors
+    /// One line: the file cannot be written.
+    pub fn open(
+        arguments: &StatisticsArguments,
+        reporter: &Arc<Reporter>,
+    ) -> Result<Option<Self>, Failure> {
+        if !arguments.wants_report() {
+            return Ok(None);
+        }
+        let create = |path: &PathBuf| {
+            let file = files::create(path, "--stats-file")?;
+            Ok((file, path.clone()))
+        };
+        Ok(Some(Self {
+            reporter: Arc::clone(reporter),
+            format: arguments.stats_format.unwrap_or_default(),
+            file: arguments.stats_file.as_ref().map(create).transpose()?,
+        }))
+    }
+
+    /// Writes the report. A file that cannot be written costs a message, nothing else.
+    pub fn write(&self, books: &Books, start_up: Duration) {
+        let mut text = written(&self.reporter.snapshot(books), self.format);
+        if self.format == Format::Table {
+            let milliseconds = start_up.as_secs_f64() * 1000.0;
+            text.push_str(&format!("start-up: {milliseconds:.1} ms\n"));
+        }
+        match &self.file {
+            None => {
+                let _ = std::io::stderr().write_all(text.as_bytes());
+            }
+            Some((file, path)) => {
+                let mut file: &File = file;
+                if let Err(error) = file.write_all(text.as_bytes()) {
+                    say(&cannot_write(path, &error));
+                }
+            }
+        }
+    }
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> String {
+    let path = path.display();
+    format!("--stats-file: cannot write '{path}': {error}; the statistics are lost")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use tollgate_exits::ExitKind;
+    use tollgate_exits::blame::{Blamed, Place};
+    use tollgate_exits::books::KindBooks;
+    use tollgate_exits::ledger::{Cost, TimeShares};
+    use tollgate_exits::snapshot::SymbolAt;
+
+    /// Books of a made-up run: CLI from two places, CPUID never timed.
+    pub fn books() -> Books {
+        let blamed = |linear, exits| Blamed {
+            kind: ExitKind::Cli,
+            place: Place {
+                linear,
+                space: 0x1000,
+            },
+            exits,
+        };
+        Books {
+            tsc_khz: 1000,
+            shares: TimeShares {
+                wall: 100_000,
+                guest: 60_000,
+                translating: 10_000,
+                devices: 5_000,
+                halted: 5_000,
+                exits: vec![(ExitKind::Cli, 19_000)],
+            },
+            kinds: vec![
+                KindBooks {
+                    kind: ExitKind::Cli,
+                    count: 1_234,
+                    cost: Some(Cost {
+                        samples: 20,
+                        total: 19_000,
+                        p50: 15,
+                        p95: 20,
+                        p99: 30,
+                        max: 40,
+                    }),
+                },
+                KindBooks {
+                    kind: ExitKind::Cpuid,
+                    count: 7,
+                    cost: None,
+                },
+            ],
+            blame: vec![blamed(0xc100_0004, 600), blamed(0xc100_0008, 600)],
+            elsewhere: 0,
+            system_call_entry: 0,
+        }
+    }
+
+    /// The same, named and priced.
+    pub fn snapshot() -> Snapshot {
+        let mut snapshot = Snapshot::of(&books(), |address| {
+            Some(SymbolAt {
+                name: "start, \"really\"",
+                distance: address - 0xc100_0000,
+            })
+        });
+        let prices = PriceTable::parse("machine,Old One\nkhz,1000\ncli,none\ncpuid,1650\n");
+        snapshot.estimate = Some(prices.unwrap().estimate(&snapshot));
+        snapshot
+    }
+
+    #[test]
+    fn json_comes_back_as_it_was() {
+        let text = written(&snapshot(), Format::Json);
+        let back: Snapshot = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, snapshot());
+    }
+
+    #[test]
+    fn two_exports_agree_to_the_count() {
+        let json = written(&snapshot(), Format::Json);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let csv = written(&snapshot(), Format::Csv);
+        let rows = csv.lines().filter(|line| line.starts_with("exit,"));
+        let from_csv: Vec<(&str, u64)> = rows
+            .map(|line| {
+                let fields: Vec<&str> = line.split(',').collect();
+                (fields[1], fields[2].parse().unwrap())
+            })
+            .collect();
+        let from_json: Vec<(&str, u64)> = json["exits"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| {
+                (
+                    row["kind"].as_str().unwrap(),
+                    row["count"].as_u64().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(from_csv, from_json);
+        assert_eq!(from_csv, [("cli", 1_234), ("cpuid", 7)]);
+    }
+}

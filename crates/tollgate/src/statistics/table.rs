@@ -1,0 +1,275 @@
+//! Statistics as a table for people.
+
+use tollgate_exits::prices::{Estimate, Priced};
+use tollgate_exits::snapshot::Snapshot;
+
+use crate::failure::one_line;
+
+/// Lines of blame in the table.
+const BLAME_LINES: usize = 12;
+/// Lines about address spaces.
+const SPACE_LINES: usize = 6;
+
+/// Where the time went, then the exits by kind, then where they came from, then what
+/// the run would take elsewhere.
+pub fn table(snapshot: &Snapshot) -> String {
+    let mut text = shares(snapshot);
+    text.push('\n');
+    text.push_str(&exits(snapshot));
+    if !snapshot.blame.is_empty() {
+        text.push('\n');
+        text.push_str(&blame(snapshot));
+    }
+    if let Some(prices) = &snapshot.estimate {
+        text.push('\n');
+        text.push_str(&estimate(prices));
+    }
+    text
+}
+
+fn percent(part: f64, whole: u64) -> String {
+    format!("{:.1}%", part * 100.0 / whole.max(1) as f64)
+}
+
+fn milliseconds(cycles: f64, snapshot: &Snapshot) -> String {
+    format!("{:.1}", cycles / snapshot.tsc_khz.max(1) as f64)
+}
+
+fn shares(snapshot: &Snapshot) -> String {
+    let wall = snapshot.wall_cycles;
+    let sum = wall as i64 - snapshot.remainder_cycles;
+    let rows = [
+        ("guest code", snapshot.guest_cycles as f64),
+        ("exits", snapshot.exit_cycles as f64),
+        ("devices", snapshot.device_cycles as f64),
+        ("translating", snapshot.translating_cycles as f64),
+        ("halted", snapshot.halted_cycles as f64),
+        ("sum", sum as f64),
+        ("remainder", snapshot.remainder_cycles as f64),
+        ("wall time", wall as f64),
+    ];
+    let mut text = format!("{:<14} {:>12} {:>8}\n", "time", "ms", "share");
+    for (name, cycles) in rows {
+        let ms = milliseconds(cycles, snapshot);
+        text.push_str(&format!(
+            "{name:<14} {ms:>12} {:>8}\n",
+            percent(cycles, wall)
+        ));
+    }
+    text
+}
+
+fn exits(snapshot: &Snapshot) -> String {
+    let mut text = format!(
+        "{:<20} {:>13} {:>7} {:>10} {:>7} {:>8} {:>8} {:>8} {:>10}\n",
+        "exits by kind", "count", "share", "ms", "of wall", "p50", "p95", "p99", "max"
+    );
+    for row in &snapshot.exits {
+        let cost = |value: u64| {
+            if row.samples == 0 {
+                "-".to_owned()
+            } else {
+                grouped(value)
+            }
+        };
+        text.push_str(&format!(
+            "{:<20} {:>13} {:>7} {:>10} {:>7} {:>8} {:>8} {:>8} {:>10}\n",
+            row.kind,
+            grouped(row.count),
+            percent(row.count as f64, snapshot.exit_count),
+            milliseconds(row.cycles as f64, snapshot),
+            percent(row.cycles as f64, snapshot.wall_cycles),
+            cost(row.p50),
+            cost(row.p95),
+            cost(row.p99),
+            cost(row.max),
+        ));
+    }
+    text.push_str(&format!(
+        "{:<20} {:>13}\n",
+        "total",
+        grouped(snapshot.exit_count)
+    ));
+    text.push_str("p50 to max: cycles of one exit, from samples\n");
+    text
+}
+
+/// Origins of exits: by instruction, by symbol, by address space.
+fn blame(snapshot: &Snapshot) -> String {
+    let mut text = header(
+        "exits by origin",
+        &format!("{:<10} {:<10} {}", "address", "space", "symbol"),
+    );
+    for row in snapshot.blame.iter().take(BLAME_LINES) {
+        let origin = format!("{:08x}   {:08x}   {}", row.address, row.space, row.symbol);
+        text.push_str(&origin_line(snapshot, &row.kind, row.exits, &origin));
+    }
+    if !snapshot.symbols.is_empty() {
+        text.push('\n');
+        text.push_str(&header("exits by symbol", "symbol"));
+        for row in snapshot.symbols.iter().take(BLAME_LINES) {
+            let symbol = match row.symbol.as_str() {
+                "" => "(no symbol)",
+                symbol => symbol,
+            };
+            text.push_str(&origin_line(snapshot, &row.kind, row.exits, symbol));
+        }
+    }
+    if snapshot
+        .spaces
+        .iter()
+        .any(|row| row.space != snapshot.spaces[0].space)
+    {
+        text.push('\n');
+        text.push_str(&header("exits by space", "space"));
+        for row in snapshot.spaces.iter().take(SPACE_LINES) {
+            let space = format!("{:08x}", row.space);
+            text.push_str(&origin_line(snapshot, &row.kind, row.exits, &space));
+        }
+    }
+    text.push_str("about: estimated from samples; space: CR3\n");
+    text
+}
+
+fn header(title: &str, origin: &str) -> String {
+    format!("{title:<20} {:>13} {:>7}  {origin}\n", "about", "of kind")
+}
+
+fn origin_line(snapshot: &Snapshot, kind: &str, exits: u64, origin: &str) -> String {
+    let whole = snapshot
+        .exits
+        .iter()
+        .find(|exit| exit.kind == kind)
+        .map_or(0, |exit| exit.attributed);
+    format!(
+        "{kind:<20} {:>13} {:>7}  {}\n",
+        grouped(exits),
+        percent(exits as f64, whole),
+        one_line(origin),
+    )
+}
+
+/// The run at another machine's prices.
+fn estimate(estimate: &Estimate) -> String {
+    let mut text = format!(
+        "estimate: this run's exits at the prices of {} ({:.2} GHz)\n",
+        one_line(&estimate.machine),
+        estimate.khz as f64 / 1e6,
+    );
+    if !estimate.source.is_empty() {
+        text.push_str(&format!("prices from: {}\n", one_line(&estimate.source)));
+    }
+    text.push_str(&format!(
+        "{:<20} {:>13} {:>8} {:>10}  {}\n",
+        "exits by kind", "count", "cycles", "ms", "hardware exit"
+    ));
+    let milliseconds = |nanoseconds: u64| format!("{:.1}", nanoseconds as f64 / 1e6);
+    for row in &estimate.exits {
+        let (cycles, ms, exit) = match row.priced {
+            Priced::Exit => (
+                grouped(row.cycles_each),
+                format!("{:.1}", row.cycles as f64 / estimate.khz.max(1) as f64),
+                one_line(&row.hardware_exit),
+            ),
+            Priced::NoHardwareExit => ("0".into(), "0.0".into(), "no hardware exit".into()),
+            Priced::NotInTable => ("?".into(), "?".into(), "not in the price table".into()),
+        };
+        text.push_str(&format!(
+            "{:<20} {:>13} {cycles:>8} {ms:>10}  {exit}\n",
+            row.kind,
+            grouped(row.count),
+        ));
+    }
+    let rows = [
+        ("exits there", estimate.exit_ns),
+        ("guest, devices, HLT", estimate.outside_ns),
+        ("estimated run", estimate.run_ns),
+    ];
+    for (name, nanoseconds) in rows {
+        text.push_str(&format!("{name:<20} {:>33}\n", milliseconds(nanoseconds)));
+    }
+    text.push_str("guest code, devices and HLT: as measured here, in translated code\n");
+    if estimate.unpriced_exits > 0 {
+        text.push_str(&format!(
+            "{} exits of kinds without a price count as nothing\n",
+            grouped(estimate.unpriced_exits)
+        ));
+    }
+    text
+}
+
+/// A number with its thousands set apart: 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::snapshot;
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1000), "1,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn the_table_shows_sum_and_remainder() {
+        let text = table(&snapshot());
+        assert!(
+            text.contains("sum                    99.0    99.0%"),
+            "{text}"
+        );
+        assert!(
+            text.contains("remainder               1.0     1.0%"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn blame_is_a_share_of_its_kind() {
+        let text = table(&snapshot());
+        assert!(
+            text.contains("50.0%  c1000004   00001000   start, \"really\"+0x4"),
+            "{text}"
+        );
+        assert!(text.contains("100.0%  start, \"really\"\n"), "{text}");
+    }
+
+    #[test]
+    fn one_address_space_is_no_news() {
+        let mut snapshot = snapshot();
+        assert!(!table(&snapshot).contains("exits by space"));
+        let mut other = snapshot.spaces[0].clone();
+        other.space = 0x2000;
+        snapshot.spaces.push(other);
+        assert!(table(&snapshot).contains("exits by space"));
+    }
+
+    #[test]
+    fn an_estimate_says_that_it_is_one() {
+        let text = table(&snapshot());
+        assert!(text.contains("estimate: this run's exits at the prices of Old One"));
+        assert!(text.contains("no hardware exit"));
+        // 7 x 1650 cycles at 1 MHz, and 70 ms as here.
+        assert!(
+            text.contains("exits there                                       11.6"),
+            "{text}"
+        );
+        assert!(
+            text.contains("estimated run                                     81.5"),
+            "{text}"
+        );
+    }
+}

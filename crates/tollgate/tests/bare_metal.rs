@@ -1,0 +1,152 @@
+//! The bare-metal guests of `tests/guests`: each states facts about the processor and the
+//! machine, and leaves with exit code 33 if all of them hold. All emitted code is verified.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::Output;
+use std::sync::{PoisonError, RwLock};
+
+use support::{GUEST_PATIENCE, finish, guests, tail, tollgate};
+
+/// What isa-debug-exit makes of the 10h that a guest writes if all its facts hold.
+const ALL_FACTS_HOLD: i32 = 33;
+/// What it makes of 11h: some do not hold.
+const SOME_FACTS_FAIL: i32 = 35;
+/// The guest that compares rates of clocks by looking at them all the time.
+const MEASURES_TIME: &str = "timers";
+/// How often that one is run at most.
+const ATTEMPTS: usize = 8;
+
+/// The guest that measures time runs without the others beside it.
+static PROCESSOR: RwLock<()> = RwLock::new(());
+
+/// Runs a guest with these arguments and expects all its facts to hold.
+#[track_caller]
+fn facts_hold(name: &str, arguments: &[&str]) {
+    if name == MEASURES_TIME {
+        let _alone = PROCESSOR.write().unwrap_or_else(PoisonError::into_inner);
+        return each_fact_holds_once(name, arguments);
+    }
+    let _together = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
+    let output = run(name, arguments);
+    let facts = Facts::of(&output);
+    assert_eq!(
+        (output.status.code(), facts.failed),
+        (Some(ALL_FACTS_HOLD), BTreeSet::new()),
+        "{name} {arguments:?}: {}",
+        tail(&facts.text)
+    );
+}
+
+/// Runs a guest until each of its facts has held, though perhaps not all in one run: a
+/// host that gives the processor to somebody else for 50 ms takes ticks from a guest that
+/// counts them. A clock that is wrong is wrong in every run.
+#[track_caller]
+fn each_fact_holds_once(name: &str, arguments: &[&str]) {
+    let mut missing: Option<BTreeSet<String>> = None;
+    for attempt in 1..=ATTEMPTS {
+        let output = run(name, arguments);
+        let facts = Facts::of(&output);
+        let code = output.status.code();
+        assert!(
+            code == Some(ALL_FACTS_HOLD) || code == Some(SOME_FACTS_FAIL),
+            "{name} {arguments:?}: exit code {code:?}: {}",
+            tail(&facts.text)
+        );
+        let still_missing = match missing {
+            None => facts.failed,
+            Some(missing) => missing.difference(&facts.held).cloned().collect(),
+        };
+        if still_missing.is_empty() {
+            return;
+        }
+        println!("run {attempt}:\n{}", facts.text);
+        missing = Some(still_missing);
+    }
+    panic!("{name} {arguments:?}: in none of {ATTEMPTS} runs: {missing:?}");
+}
+
+#[track_caller]
+fn run(name: &str, arguments: &[&str]) -> Output {
+    let mut command = tollgate();
+    command.args(["run", "--verify-code", "--kernel"]);
+    command.arg(guests::bare_metal(name)).args(arguments);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "", "{name} {arguments:?}");
+    output
+}
+
+/// What a guest stated, by the facts' names.
+struct Facts {
+    held: BTreeSet<String>,
+    failed: BTreeSet<String>,
+    /// All that it wrote.
+    text: String,
+}
+
+impl Facts {
+    /// Reads them. The guest's last line counts them, so none got lost.
+    #[track_caller]
+    fn of(output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let held: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("ok "))
+            .collect();
+        let failed: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("FAIL "))
+            .map(|line| line.split(": expected").next().unwrap_or(line))
+            .collect();
+        let total = held.len() + failed.len();
+        let last = format!("{} of {total} facts hold", held.len());
+        assert_eq!(text.lines().last(), Some(last.as_str()), "{}", tail(&text));
+        let names = |facts: &[&str]| facts.iter().map(|&fact| fact.to_owned()).collect();
+        let (held, failed) = (names(&held), names(&failed));
+        Self { held, failed, text }
+    }
+}
+
+macro_rules! guests {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn facts_hold() {
+                super::facts_hold(stringify!($name), &[]);
+            }
+
+            #[test]
+            fn facts_hold_with_the_smallest_code_cache() {
+                super::facts_hold(stringify!($name), &["--code-cache", "1M"]);
+            }
+        })*
+
+        /// The guests above.
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+guests! {
+    apic
+    fpu
+    hello
+    instructions
+    interrupts
+    operands
+    pae
+    paging
+    privilege
+    realmode
+    segments
+    selfmodify
+    strings
+    timers
+    vm86
+}
+
+#[test]
+fn every_guest_is_tested() {
+    assert_eq!(guests::bare_metal_names(), TESTED);
+}

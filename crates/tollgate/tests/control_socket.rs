@@ -1,0 +1,189 @@
+//! The control socket of a running Linux guest.
+
+mod support;
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::control::{ask, command, connect_to_running, guest_seconds};
+use support::folder::Folder;
+use support::linux::{self, DEBIAN_686};
+use support::session::Session;
+use support::{PATIENCE, finish, tollgate};
+
+/// A booted guest and its control socket.
+fn boot(folder: &Folder) -> (Session, UnixStream, PathBuf) {
+    let path = folder.path("vm.sock");
+    let mut command = linux::run(DEBIAN_686);
+    command.args(["-m", "512M", "--control"]).arg(&path);
+    let guest = linux::boot(command);
+    let socket = connect_to_running(&path);
+    (guest, socket, path)
+}
+
+/// Seconds since the guest's kernel started, as that counts them.
+#[track_caller]
+fn uptime(guest: &mut Session) -> f64 {
+    let text = guest.shell("cat /proc/uptime");
+    let seconds = text.split(' ').next().and_then(|field| field.parse().ok());
+    seconds.unwrap_or_else(|| panic!("{text:?}"))
+}
+
+#[test]
+fn a_paused_guest_stands_still_and_goes_on() {
+    const PAUSE: Duration = Duration::from_secs(2);
+    let folder = Folder::new();
+    let (mut guest, socket, _) = boot(&folder);
+
+    let first_asked = Instant::now();
+    let before = uptime(&mut guest);
+    assert_eq!(
+        command(&socket, "pause"),
+        json!({"ok": true, "state": "paused"})
+    );
+    let paused = Instant::now();
+    let stopped_at = guest_seconds(&socket);
+    guest.unread();
+    guest.type_line("echo $((6*7))");
+    thread::sleep(PAUSE);
+    assert_eq!(guest.unread(), "", "a paused guest echoes nothing");
+    assert_eq!(guest_seconds(&socket), stopped_at);
+    assert_eq!(command(&socket, "status")["status"]["state"], "paused");
+
+    let resuming = Instant::now();
+    assert_eq!(
+        command(&socket, "resume"),
+        json!({"ok": true, "state": "running"})
+    );
+    guest.wait_for("42\n");
+    let after = uptime(&mut guest);
+    let last_answered = Instant::now();
+
+    // All guest time that passed lies outside the pause. Half a percent and the
+    // resolution of what the guest printed come on top.
+    let running = (paused - first_asked) + (last_answered - resuming);
+    let most = running.as_secs_f64() * 1.005 + 0.03;
+    let passed = after - before;
+    assert!(
+        passed >= 0.0,
+        "guest time went back from {before} to {after}"
+    );
+    assert!(
+        passed <= most,
+        "{passed} s passed in the guest, {most} s outside the pause"
+    );
+    linux::assert_untroubled(&mut guest);
+}
+
+#[test]
+fn a_busy_guest_is_paused_too() {
+    let folder = Folder::new();
+    let (mut guest, socket, _) = boot(&folder);
+    guest.type_line("while :; do :; done");
+    for _ in 0..20 {
+        assert_eq!(command(&socket, "pause")["state"], "paused");
+        let stopped_at = guest_seconds(&socket);
+        thread::sleep(Duration::from_millis(10));
+        assert_eq!(guest_seconds(&socket), stopped_at);
+        assert_eq!(command(&socket, "resume")["state"], "running");
+    }
+    // Ctrl-C ends the loop.
+    guest.type_bytes(b"\x03");
+    guest.wait_for(linux::PROMPT);
+    assert_eq!(guest.shell("echo $((6*7))"), "42");
+    linux::assert_untroubled(&mut guest);
+}
+
+#[test]
+fn status_counts_and_the_power_button_harms_no_guest_that_ignores_it() {
+    let folder = Folder::new();
+    let (mut guest, socket, _) = boot(&folder);
+    let number = |name: &str| {
+        let answer = ask(&socket, &json!({"command": "status", "id": "a"}));
+        assert_eq!((&answer["ok"], &answer["id"]), (&json!(true), &json!("a")));
+        answer["status"][name].as_u64().unwrap()
+    };
+    for name in ["uptime_ns", "guest_time_ns", "exits"] {
+        let first = number(name);
+        guest.shell("sleep 0.2");
+        let second = number(name);
+        assert!(first > 0 && second > first, "{name}: {first}, {second}");
+    }
+    for _ in 0..3 {
+        assert_eq!(command(&socket, "power-button"), json!({"ok": true}));
+    }
+    assert_eq!(guest.shell("echo $((6*7))"), "42");
+    linux::assert_untroubled(&mut guest);
+}
+
+#[test]
+fn quit_ends_the_machine_and_removes_the_socket() {
+    let folder = Folder::new();
+    let (guest, socket, path) = boot(&folder);
+    let mode = path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(command(&socket, "quit"), json!({"ok": true}));
+    let end = guest.end();
+    assert_eq!((end.code, end.errors.as_str()), (Some(0), ""));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_paused_machine_can_be_quit() {
+    let folder = Folder::new();
+    let (guest, socket, _) = boot(&folder);
+    assert_eq!(command(&socket, "pause")["state"], "paused");
+    command(&socket, "quit");
+    assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn clients_that_vanish_disturb_nobody() {
+    let folder = Folder::new();
+    let (mut guest, socket, path) = boot(&folder);
+    let requests: [&[u8]; 6] = [
+        b"",
+        b"{\"comm",
+        b"{\"command\":\"status\"}",
+        b"{\"command\":\"status\"}\n",
+        b"\xff\0\n\n{]\n",
+        b"{\"command\":\"status\"}\n{\"command\":\"sta",
+    ];
+    for _ in 0..20 {
+        for request in requests {
+            let mut client = UnixStream::connect(&path).unwrap();
+            // Answers are not read, so the connection breaks off.
+            client.write_all(request).unwrap();
+        }
+    }
+    assert_eq!(command(&socket, "status")["ok"], true);
+    assert_eq!(guest.shell("echo $((6*7))"), "42");
+    command(&socket, "quit");
+    assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn a_second_machine_cannot_take_the_socket() {
+    let folder = Folder::new();
+    let (mut guest, socket, path) = boot(&folder);
+    let mut second = tollgate();
+    second
+        .args(["run", "--kernel"])
+        .arg(folder.boot_sector(&[0xeb, 0xfe]));
+    second.arg("--control").arg(&path);
+    let output = finish(&mut second, PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(
+        errors.contains("another virtual machine listens there"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(command(&socket, "status")["ok"], true);
+    assert_eq!(guest.shell("echo $((6*7))"), "42");
+}

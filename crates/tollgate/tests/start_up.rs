@@ -1,0 +1,75 @@
+//! A guest whose first instructions end the machine: what happens before and after them.
+//! (`benches/start_up.rs` measures how long that takes; nothing here depends on it.)
+
+mod support;
+
+use std::time::Instant;
+
+use support::folder::Folder;
+use support::{PATIENCE, finish, tollgate};
+
+/// mov al, value; out F4h, al
+const fn leave_with(value: u8) -> [u8; 4] {
+    [0xb0, value, 0xe6, 0xf4]
+}
+
+#[test]
+fn the_first_instruction_can_end_the_machine() {
+    let folder = Folder::new();
+    for value in [0, 1, 0x10, 0x7f, 0xff] {
+        let started = Instant::now();
+        let mut command = tollgate();
+        command
+            .args(["run", "--kernel"])
+            .arg(folder.boot_sector(&leave_with(value)));
+        let output = finish(&mut command, PATIENCE);
+        println!("start and end of the process: {:?}", started.elapsed());
+        // The process's exit code is eight bits wide.
+        let expected = i32::from((value << 1) | 1);
+        assert_eq!(output.status.code(), Some(expected));
+        assert_eq!((output.stdout, output.stderr), (Vec::new(), Vec::new()));
+    }
+}
+
+#[test]
+fn the_statistics_count_what_little_happened() {
+    let folder = Folder::new();
+    let mut command = tollgate();
+    command
+        .args(["run", "--stats", "--kernel"])
+        .arg(folder.boot_sector(&leave_with(0x10)));
+    let output = finish(&mut command, PATIENCE);
+    assert_eq!(output.status.code(), Some(33));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let writes = errors
+        .lines()
+        .find_map(|line| line.strip_prefix("port-out"))
+        .and_then(|rest| rest.split_whitespace().next());
+    assert_eq!(writes, Some("1"), "{errors}");
+    assert!(errors.contains("start-up: "), "{errors}");
+    println!("{errors}");
+}
+
+#[test]
+fn a_triple_fault_has_its_exit_code_and_shows_the_registers() {
+    // In real mode: lidt [7C10h], where the limit is zero; int3. The vectors are out of
+    // reach, and so is the double fault's.
+    let mut code = [0; 32];
+    code[..6].copy_from_slice(&[0x0f, 0x01, 0x1e, 0x10, 0x7c, 0xcc]);
+    let folder = Folder::new();
+    let mut command = tollgate();
+    command
+        .args(["run", "--kernel"])
+        .arg(folder.boot_sector(&code));
+    let output = finish(&mut command, PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr).to_lowercase();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.starts_with("tollgate: triple fault"), "{errors}");
+    assert!(errors.lines().count() > 1, "{errors}");
+    for register in ["eax", "cr0", "eip"] {
+        assert!(
+            errors.contains(register),
+            "{register} is missing in {errors}"
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! What `--stats` and its relatives tell about small guests, of which the exits are known.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use support::control::{ask, command, connect_to_running};
+use support::folder::Folder;
+use support::{PATIENCE, finish, tollgate};
+
+/// How often [`READS_AND_ENDS`] reads its port.
+const READS: u64 = 1000;
+
+/// mov dx, 3FDh; mov cx, READS; next: in al, dx; loop next; xor al, al; out F4h, al
+const READS_AND_ENDS: &[u8] = &[
+    0xba, 0xfd, 0x03, 0xb9, 0xe8, 0x03, 0xec, 0xe2, 0xfd, 0x30, 0xc0, 0xe6, 0xf4,
+];
+/// The exit code of a guest that writes 0 to isa-debug-exit.
+const ENDED: Option<i32> = Some(1);
+
+/// mov dx, 3FDh; next: in al, dx; jmp next
+const READS_FOR_EVER: &[u8] = &[0xba, 0xfd, 0x03, 0xec, 0xeb, 0xfd];
+
+/// Where the BIOS loads a boot sector.
+const START: u64 = 0x7c00;
+
+fn run(folder: &Folder, code: &[u8], arguments: &[&str]) -> Command {
+    let mut command = tollgate();
+    command
+        .args(["run", "-m", "16M", "--serial", "null", "--kernel"])
+        .arg(folder.boot_sector(code))
+        .args(arguments);
+    command
+}
+
+/// Runs the guest that ends.
+#[track_caller]
+fn run_to_end(folder: &Folder, arguments: &[&str]) -> Output {
+    let output = finish(&mut run(folder, READS_AND_ENDS, arguments), PATIENCE);
+    assert_eq!(output.status.code(), ENDED, "{output:?}");
+    output
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The row of one kind.
+#[track_caller]
+fn row<'a>(snapshot: &'a Value, list: &str, kind: &str) -> &'a Value {
+    let rows = snapshot[list].as_array().unwrap();
+    let found = rows.iter().find(|row| row["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind} in {list} of {snapshot}"))
+}
+
+/// A guest that reads its port for ever, and its control socket.
+fn running(folder: &Folder, arguments: &[&str]) -> (Child, UnixStream) {
+    let path = folder.path("vm.sock");
+    let child = run(folder, READS_FOR_EVER, arguments)
+        .arg("--control")
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (child, connect_to_running(&path))
+}
+
+#[track_caller]
+fn quit(child: Child, socket: &UnixStream) -> Output {
+    command(socket, "quit");
+    let output = support::ended(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    output
+}
+
+/// `tollgate stats` for the machine in `folder`.
+#[track_caller]
+fn stats(folder: &Folder, arguments: &[&str]) -> String {
+    let mut command = tollgate();
+    command
+        .arg("stats")
+        .arg(folder.path("vm.sock"))
+        .args(arguments);
+    let output = finish(&mut command, PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn json_in_a_file_has_the_exact_count() {
+    let folder = Folder::new();
+    let path = folder.path("stats.json");
+    let output = run_to_end(
+        &folder,
+        &["--stats-format", "json", "--stats-file", text(&path)],
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let snapshot = read_json(&path);
+    let port_in = row(&snapshot, "exits", "port-in");
+    assert_eq!(port_in["count"], READS);
+    assert_eq!(port_in["hardware_exit"], "I/O instruction (30)");
+    assert!(port_in["assist"].as_str().unwrap().contains("virtio"));
+    assert_eq!(row(&snapshot, "blame", "port-in")["address"], START + 6);
+    let sum: u64 = snapshot["exits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(snapshot["exit_count"], sum);
+}
+
+#[test]
+fn exports_of_a_paused_machine_agree_to_the_count() {
+    let folder = Folder::new();
+    let (child, socket) = running(&folder, &[]);
+    command(&socket, "pause");
+    let from_json: Value = serde_json::from_str(&stats(&folder, &["--format", "json"])).unwrap();
+    let from_csv = stats(&folder, &["--format", "csv"]);
+    let from_table = stats(&folder, &[]);
+    let from_socket = command(&socket, "stats")["stats"].clone();
+    assert_eq!(from_socket, from_json);
+    let rows = from_json["exits"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        let (kind, count) = (row["kind"].as_str().unwrap(), &row["count"]);
+        assert!(
+            from_csv.contains(&format!("\nexit,{kind},{count},")),
+            "{from_csv}"
+        );
+        let line = from_table.lines().find(|line| line.starts_with(kind));
+        let digits: String = line.unwrap().replace(',', "");
+        let shown = digits.split_whitespace().nth(1).unwrap();
+        assert_eq!(shown, count.to_string());
+    }
+    quit(child, &socket);
+}
+
+#[test]
+fn a_reader_that_asks_and_leaves_does_not_harm_the_machine() {
+    let folder = Folder::new();
+    let (child, socket) = running(&folder, &[]);
+    for _ in 0..200 {
+        let mut hasty = UnixStream::connect(folder.path("vm.sock")).unwrap();
+        hasty.write_all(b"{\"command\":\"stats\"}\n").unwrap();
+    }
+    let first = ask(&socket, &json!({"command": "stats", "id": 1}));
+    assert_eq!(first["id"], 1);
+    let count = |answer: &Value| answer["stats"]["exit_count"].as_u64().unwrap();
+    support::eventually("more exits", || {
+        (count(&command(&socket, "stats")) > count(&first)).then_some(())
+    });
+    quit(child, &socket);
+}
+
+#[test]
+fn symbols_name_the_instructions_that_exits_come_from() {
+    let folder = Folder::new();
+    let map = folder.file("System.map", b"00007c00 T start\n00007c06 t poll\n");
+    let path = folder.path("stats.json");
+    let arguments = [
+        "--symbols",
+        text(&map),
+        "--stats-format",
+        "json",
+        "--stats-file",
+        text(&path),
+    ];
+    run_to_end(&folder, &arguments);
+    let snapshot = read_json(&path);
+    assert_eq!(row(&snapshot, "blame", "port-in")["symbol"], "poll+0x0");
+    let by_symbol = row(&snapshot, "symbols", "port-in");
+    assert_eq!(by_symbol["symbol"], "poll");
+    assert_eq!(
+        by_symbol["exits"],
+        row(&snapshot, "exits", "port-in")["attributed"]
+    );
+    // The same file for a guest that lies 100h lower.
+    let low = folder.file("low.map", b"00007b00 T start\n00007b06 t poll\n");
+    let moved = format!("{}@0x100", text(&low));
+    let output = run_to_end(&folder, &["--symbols", &moved, "--stats"]);
+    let table = String::from_utf8(output.stderr).unwrap();
+    assert!(table.contains("poll+0x0"), "{table}");
+    assert!(table.contains("exits by symbol"), "{table}");
+}
+
+#[test]
+fn a_trace_has_every_exit_with_its_time() {
+    let folder = Folder::new();
+    let path = folder.path("trace.json");
+    let output = run_to_end(&folder, &["--trace", text(&path)]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let trace = read_json(&path);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| events.iter().filter(|e| e["name"] == name).count();
+    assert_eq!(named("port-in") as u64, READS);
+    assert_eq!(named("port-out"), 1);
+    let complete: Vec<(f64, f64)> = events
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| {
+            (
+                event["ts"].as_f64().unwrap(),
+                event["dur"].as_f64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(trace["otherData"]["events"], complete.len());
+    // Times go forward, and what begins inside an exit ends there.
+    let mut open: Vec<f64> = Vec::new();
+    let mut latest = 0.0;
+    for (start, length) in complete {
+        assert!(start >= latest && length >= 0.0);
+        latest = start;
+        open.retain(|end| *end > start + 1e-4);
+        assert!(open.iter().all(|end| start + length <= *end + 1e-4));
+        open.push(start + length);
+    }
+}
+
+#[test]
+fn a_trace_keeps_its_limit_and_says_what_is_missing() {
+    let folder = Folder::new();
+    let path = folder.path("trace.json");
+    let arguments = ["--trace", text(&path), "--trace-limit", "64K"];
+    let output = run_to_end(&folder, &arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("--trace-limit"), "{errors}");
+    assert!(fs::metadata(&path).unwrap().len() <= 64 << 10);
+    assert_eq!(read_json(&path)["otherData"]["full"], true);
+}
+
+#[test]
+fn a_full_disk_does_not_harm_the_machine() {
+    let folder = Folder::new();
+    for flag in ["--trace", "--stats-file"] {
+        let output = run_to_end(&folder, &[flag, "/dev/full"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(errors.contains(flag), "{errors}");
+        assert!(errors.contains("No space left"), "{errors}");
+    }
+}
+
+#[test]
+fn a_price_table_gives_an_estimate() {
+    let folder = Folder::new();
+    let prices = folder.file("prices", b"machine,Old One\nkhz,1000\nport-in,100\n");
+    let path = folder.path("stats.json");
+    let arguments = [
+        "--price-table",
+        text(&prices),
+        "--stats-format",
+        "json",
+        "--stats-file",
+        text(&path),
+    ];
+    run_to_end(&folder, &arguments);
+    let estimate = read_json(&path)["estimate"].clone();
+    assert_eq!(estimate["machine"], "Old One");
+    assert_eq!(estimate["exit_cycles"], READS * 100);
+    // 100,000 cycles at 1 MHz.
+    assert_eq!(estimate["exit_ns"], READS * 100 * 1000);
+    assert!(estimate["unpriced_exits"].as_u64().unwrap() > 0);
+    let output = run_to_end(&folder, &["--price-table", text(&prices), "--stats"]);
+    let table = String::from_utf8(output.stderr).unwrap();
+    assert!(table.contains("estimate: this run's exits at the prices of Old One"));
+    assert!(table.contains("not in the price table"), "{table}");
+}
+
+#[test]
+fn a_perf_map_names_translated_code() {
+    let folder = Folder::new();
+    let child = run(&folder, READS_AND_ENDS, &["--perf-map"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let path = format!("/tmp/perf-{}.map", child.id());
+    assert_eq!(support::ended(child, PATIENCE).status.code(), ENDED);
+    let map = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let line = map.lines().find(|line| line.ends_with(" guest_00007c00"));
+    let fields: Vec<&str> = line.unwrap().split(' ').collect();
+    for number in &fields[..2] {
+        assert!(u64::from_str_radix(number, 16).unwrap() > 0, "{map}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_one_line() {
+    let folder = Folder::new();
+    let map = folder.file("map", b"00007c00 T start\nnonsense\n");
+    let prices = folder.file("prices", b"machine,x\nkhz,1\n\nport-in,cheap\n");
+    let guest = folder.boot_sector(READS_AND_ENDS);
+    let nowhere = folder.path("nowhere/file");
+    let nowhere = text(&nowhere);
+    for (flag, path, reason) in [
+        ("--symbols", nowhere, "no such file"),
+        ("--symbols", text(folder.as_path()), "it is a folder"),
+        ("--symbols", text(&map), "line 2: expected"),
+        ("--symbols", text(&guest), "line 1"),
+        ("--symbols", "map@0xyz", "hexadecimal"),
+        ("--price-table", nowhere, "no such file"),
+        ("--price-table", text(&prices), "line 4: 'cheap'"),
+        ("--price-table", "/dev/null", "line 1"),
+        ("--trace", nowhere, "folder does not exist"),
+        ("--stats-file", text(folder.as_path()), "it is a folder"),
+        ("--stats-format", "xml", "table, json, csv"),
+        ("--trace-limit", "1K", "at least 64K"),
+    ] {
+        let output = finish(&mut run(&folder, READS_AND_ENDS, &[flag, path]), PATIENCE);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flag} {path}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{flag} {path}: {errors}");
+        assert!(errors.contains(flag), "{flag} {path}: {errors}");
+        assert!(errors.contains(reason), "{flag} {path}: {errors}");
+    }
+}
+
+#[test]
+fn a_machine_that_is_not_there_has_no_stats() {
+    let folder = Folder::new();
+    let mut command = tollgate();
+    command.arg("stats").arg(folder.path("vm.sock"));
+    let output = finish(&mut command, PATIENCE);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no such socket"));
+}

@@ -1,0 +1,49 @@
+//! A client of the control socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{PATIENCE, eventually};
+
+/// Connects as soon as the machine listens.
+#[track_caller]
+pub fn connect(path: &Path) -> UnixStream {
+    eventually("the control socket", || UnixStream::connect(path).ok())
+}
+
+/// Connects and waits until the machine has left its starting state.
+#[track_caller]
+pub fn connect_to_running(path: &Path) -> UnixStream {
+    let socket = connect(path);
+    eventually("the first instruction", || {
+        let state = command(&socket, "status")["status"]["state"].clone();
+        (state != "starting").then_some(())
+    });
+    socket
+}
+
+/// Sends a request and returns the answer to it.
+#[track_caller]
+pub fn ask(mut socket: &UnixStream, request: &Value) -> Value {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    writeln!(socket, "{request}").unwrap();
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+/// Sends a command that needs nothing else.
+#[track_caller]
+pub fn command(socket: &UnixStream, name: &str) -> Value {
+    ask(socket, &json!({ "command": name }))
+}
+
+/// The guest's time in seconds, from a status.
+#[track_caller]
+pub fn guest_seconds(socket: &UnixStream) -> f64 {
+    let answer = command(socket, "status");
+    answer["status"]["guest_time_ns"].as_f64().unwrap() / 1e9
+}

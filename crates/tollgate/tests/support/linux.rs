@@ -1,0 +1,74 @@
+//! Debian's kernels as guests, with the initramfs that ends in a busybox shell.
+
+use std::process::Command;
+
+use super::guests::fetched;
+use super::session::Session;
+use super::tollgate;
+
+/// Debian's 32-bit kernel with two-level paging.
+pub const DEBIAN_686: &str = "debian-686";
+/// Debian's 32-bit kernel with PAE and NX.
+pub const DEBIAN_686_PAE: &str = "debian-686-pae";
+
+/// What the first process writes when the shell is about to start.
+pub const READY: &str = "tollgate-guest: ready";
+/// The end of the shell's prompt, before which it tells where it is.
+pub const PROMPT: &str = " # ";
+
+/// `tollgate run` with a kernel, the initramfs and a console on the serial port.
+#[track_caller]
+pub fn run(kernel: &str) -> Command {
+    run_with(tollgate(), kernel, "console=ttyS0")
+}
+
+/// The same, that switches itself off where the shell would start.
+#[track_caller]
+pub fn run_and_power_off(kernel: &str) -> Command {
+    run_with(tollgate(), kernel, "console=ttyS0 tollgate.autooff")
+}
+
+/// The same with a command of the caller's and another kernel command line.
+#[track_caller]
+pub fn run_with(mut command: Command, kernel: &str, append: &str) -> Command {
+    command
+        .args(["run", "--kernel"])
+        .arg(fetched(&format!("{kernel}/vmlinuz")))
+        .arg("--initrd")
+        .arg(fetched("initrd-i386.img"))
+        .args(["--append", append]);
+    command
+}
+
+/// Starts the guest and waits for its shell.
+#[track_caller]
+pub fn boot(command: Command) -> Session {
+    let mut session = Session::over_pipes(command);
+    wait_for_shell(&mut session);
+    session
+}
+
+/// Waits for the shell, and keeps the kernel from writing between its answers.
+#[track_caller]
+pub fn wait_for_shell(session: &mut Session) {
+    session.wait_for(READY);
+    session.wait_for(PROMPT);
+    session.shell("dmesg -n 1");
+}
+
+/// The kernel has found nothing wrong with its machine.
+#[track_caller]
+pub fn assert_untroubled(session: &mut Session) {
+    let log = session.shell("dmesg");
+    assert!(log.contains("Linux version"), "{log}");
+    for word in [
+        "BUG",
+        "Oops",
+        "WARNING",
+        "invalid opcode",
+        "general protection",
+    ] {
+        let line = log.lines().find(|line| line.contains(word));
+        assert_eq!(line, None, "the kernel's log:\n{log}");
+    }
+}
