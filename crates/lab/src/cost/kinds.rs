@@ -233,7 +233,7 @@ pub const KINDS: &[Kind] = &[
     kind("lgdt", "LGDT", &[exits(OtherInstruction, 1)]),
     kind("sldt", "SLDT", &[exits(OtherInstruction, 1)]),
     kind("str", "STR", &[exits(OtherInstruction, 1)]),
-    kind("verr", "VERR", &[exits(OtherInstruction, 1)]),
+    kind("verr", "VERR", &[with_set_up(OtherInstruction, 1, 1)]),
     kind("msr-read", "RDMSR of 174h", &[exits(Msr, 1)]),
     kind("msr-write", "WRMSR of 174h", &[exits(Msr, 1)]),
     kind(INVLPG, "INVLPG of a page in use", &[exits(Invlpg, 1)]),
