@@ -22,6 +22,8 @@ use hdrhistogram::Histogram;
 pub const LONGEST_INTERVAL: u32 = 64;
 /// Cycles between samples that keep the cost of timing near one per cent.
 const CYCLES_BETWEEN_SAMPLES: u64 = 10_000;
+/// An exit that took so many cycles was interrupted by the host.
+const INTERRUPTED_BY_HOST: u64 = 500_000;
 /// Longest duration that histograms tell apart, in cycles.
 const LONGEST_CYCLES: u64 = 1 << 40;
 
@@ -279,7 +281,13 @@ impl Ledger {
 
     fn close_kind(&mut self, now: u64) {
         let cycles = self.elapsed(now);
-        let weight = self.weight;
+        // No exit's own work takes so long: the host ran something else in between. That
+        // happened once, not to every exit that this one stands for.
+        let weight = if cycles < INTERRUPTED_BY_HOST {
+            self.weight
+        } else {
+            1
+        };
         self.excluded = 0;
         if let Some(tracer) = &mut self.tracer {
             let whole = now.wrapping_sub(self.mark);

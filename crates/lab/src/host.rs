@@ -22,7 +22,9 @@ impl HostDescription {
     pub fn here(tsc_khz: u64) -> Self {
         Self {
             processor: processor_name(),
-            kernel: read_line("/proc/sys/kernel/ostype") + " " + &read_line("/proc/sys/kernel/osrelease"),
+            kernel: read_line("/proc/sys/kernel/ostype")
+                + " "
+                + &read_line("/proc/sys/kernel/osrelease"),
             processors: Affinity::current().map_or(1, |affinity| affinity.processors().len()),
             tsc_khz,
         }
@@ -38,7 +40,10 @@ fn processor_name() -> String {
     text.lines()
         .find_map(|line| line.strip_prefix("model name"))
         .and_then(|rest| rest.split_once(':'))
-        .map_or_else(|| "unknown processor".into(), |(_, name)| name.trim().to_owned())
+        .map_or_else(
+            || "unknown processor".into(),
+            |(_, name)| name.trim().to_owned(),
+        )
 }
 
 /// A set of processors that a thread may run on.
@@ -100,6 +105,17 @@ impl Affinity {
 pub fn current_processor() -> usize {
     // SAFETY: the call has no preconditions.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
+/// Processor time that the calling thread has used, in nanoseconds.
+pub fn thread_time() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable; the clock exists for every thread.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -65,6 +65,20 @@ pub fn distribution(values: &[u64]) -> Vec<(u64, u64)> {
     counted
 }
 
+/// The step in which a clock moves on, from differences of its readings and how often
+/// each occurred: the median distance between neighbours among those that are not rare.
+/// 1 if there is nothing to be seen.
+pub fn clock_step(differences: &[(u64, u64)]) -> u64 {
+    let total: u64 = differences.iter().map(|difference| difference.1).sum();
+    let frequent: Vec<u64> = differences
+        .iter()
+        .filter(|difference| difference.1 > total / 1000)
+        .map(|difference| difference.0)
+        .collect();
+    let gaps: Vec<u64> = frequent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    median(&gaps).unwrap_or(1)
+}
+
 /// Median and quartiles.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quartiles {
@@ -130,6 +144,17 @@ mod tests {
     fn a_distribution_keeps_every_value() {
         assert_eq!(distribution(&[3, 1, 3, 3]), vec![(1, 1), (3, 3)]);
         assert!(distribution(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_clock_step_is_the_distance_of_frequent_differences() {
+        let mut readings = vec![26; 500];
+        readings.extend([52; 900]);
+        readings.extend([78; 300]);
+        readings.extend([104; 300]);
+        readings.push(79);
+        assert_eq!(clock_step(&distribution(&readings)), 26);
+        assert_eq!(clock_step(&[(5, 10)]), 1);
     }
 
     #[test]

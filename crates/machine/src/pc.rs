@@ -9,6 +9,7 @@ mod clock;
 mod console;
 mod devices;
 mod interrupts;
+mod lost_ticks;
 mod ports;
 
 pub use clock::GuestClock;
@@ -28,7 +29,7 @@ use crate::devices::local_apic::ClockSource;
 use crate::devices::{i8042, io_apic, local_apic};
 
 /// Version of [`PcState`]; changes with the layout of any device's state.
-pub const PC_STATE_VERSION: u32 = 1;
+pub const PC_STATE_VERSION: u32 = 2;
 
 /// The machine around the processor.
 pub struct Pc {

@@ -27,10 +27,8 @@ fn selector(state: &CpuState) -> u32 {
 
 /// Whether this is the null hypercall.
 pub(crate) fn is_null(state: &CpuState, instruction: &Instruction) -> bool {
-    matches!(
-        instruction.mnemonic(),
-        Mnemonic::Vmcall | Mnemonic::Vmmcall
-    ) && selector(state) == NULL
+    matches!(instruction.mnemonic(), Mnemonic::Vmcall | Mnemonic::Vmmcall)
+        && selector(state) == NULL
 }
 
 /// Executes VMCALL or VMMCALL.

@@ -27,6 +27,10 @@ use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Flags, Gpr};
 
+/// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
+/// faster than signals can be taken must still get on between two of them.
+const SHORTEST_TIMER: u64 = 20_000;
+
 /// Why [`Vcpu::run`] returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VcpuStop {
@@ -355,7 +359,7 @@ impl<P: Platform> Vcpu<P> {
         self.armed = Some(deadline);
         let wait = deadline.since(self.platform.now());
         if let Some(timer) = &mut self.timer {
-            timer.arm(wait);
+            timer.arm(wait.max(SHORTEST_TIMER));
         }
     }
 

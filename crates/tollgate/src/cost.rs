@@ -153,8 +153,12 @@ fn write_files(
     plot: Option<(PlotFormat, &Path)>,
     report: &Report,
 ) -> Result<(), Failure> {
-    let texts: [(_, _, fn(&Report) -> String); 3] = [
-        ("--csv", &arguments.csv, summary_csv),
+    let texts = [
+        (
+            "--csv",
+            &arguments.csv,
+            summary_csv as fn(&Report) -> String,
+        ),
         ("--samples-csv", &arguments.samples_csv, samples_csv),
         ("--json", &arguments.json, to_json),
     ];

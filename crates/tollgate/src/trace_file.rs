@@ -127,7 +127,7 @@ const BEGINNING: &str = concat!(
 
 impl<F: Write + Seek + Truncate> Writer<F> {
     fn new(mut file: F, limit: u64, khz: u64) -> io::Result<Self> {
-        let seekable = file.seek(SeekFrom::Current(0)).is_ok() && file.can_truncate();
+        let seekable = file.stream_position().is_ok() && file.can_truncate();
         let mut writer = Self {
             file,
             limit,

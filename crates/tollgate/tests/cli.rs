@@ -53,6 +53,13 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--serial <WHERE>",
         "--debug-console <WHERE>",
         "--stats",
+        "--stats-format <FORMAT>",
+        "--stats-file <PATH>",
+        "--symbols <FILE>",
+        "--price-table <FILE>",
+        "--trace <FILE>",
+        "--trace-limit <SIZE>",
+        "--perf-map",
         "--control <PATH>",
         "--reboot",
         "--code-cache <SIZE>",
@@ -65,7 +72,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
     ] {
         assert!(help.contains(part), "{part} is missing in:\n{help}");
     }
-    for command in ["run", "doctor", "control"] {
+    for command in ["run", "doctor", "control", "cost", "stats"] {
         assert!(stdout(&tollgate(&["--help"])).contains(command));
         assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
     }
@@ -75,11 +82,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected run, doctor or control; try 'tollgate --help'",
+        "no command given: expected run, doctor, control, cost or stats; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected run, doctor or control; try 'tollgate --help'",
+        "unknown command 'dance': expected run, doctor, control, cost or stats; try 'tollgate --help'",
     );
 }
 
@@ -173,7 +180,7 @@ fn values_outside_a_list_are_refused_with_the_list() {
     );
     refused(
         &["control", "s", "dance"],
-        "<COMMAND>: 'dance' is not one of: status, pause, resume, quit, power-button; \
+        "<COMMAND>: 'dance' is not one of: status, stats, pause, resume, quit, power-button; \
          try 'tollgate control --help'",
     );
 }

@@ -84,7 +84,9 @@ fn a_paused_guest_stands_still_and_goes_on() {
 fn a_busy_guest_is_paused_too() {
     let folder = Folder::new();
     let (mut guest, socket, _) = boot(&folder);
-    guest.type_line("while :; do :; done");
+    // Once it has said this the terminal is the loop's, and Ctrl-C is for it.
+    guest.type_line("echo busy now; while :; do :; done");
+    guest.wait_for("\nbusy now\n");
     for _ in 0..20 {
         assert_eq!(command(&socket, "pause")["state"], "paused");
         let stopped_at = guest_seconds(&socket);

@@ -13,9 +13,8 @@ min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_expected,exits_counted\n",
     );
     for row in &report.rows {
         let single = &row.single;
-        let (mean, median, batches, repeat, contents) = row.batch.as_ref().map_or_else(
-            Default::default,
-            |batch| {
+        let (mean, median, batches, repeat, contents) =
+            row.batch.as_ref().map_or_else(Default::default, |batch| {
                 (
                     format!("{:.2}", batch.mean),
                     format!("{:.2}", batch.median),
@@ -26,8 +25,7 @@ min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_expected,exits_counted\n",
                         BatchContents::WithPreparation => "with-preparation",
                     },
                 )
-            },
-        );
+            });
         let cycles = [single.min, single.p50, single.p95, single.p99, single.max];
         let _ = write!(
             text,
@@ -67,7 +65,10 @@ pub fn to_json(report: &Report) -> String {
     let mut value = serde_json::to_value(report).unwrap_or(Value::Null);
     if let Value::Object(fields) = &mut value {
         fields.insert("unit".into(), json!("cycles of the time-stamp counter"));
-        fields.insert("meaning".into(), json!(table::WHAT_IT_IS.replace('\n', " ")));
+        fields.insert(
+            "meaning".into(),
+            json!(table::WHAT_IT_IS.replace('\n', " ")),
+        );
         let missing = kinds::NOT_IN_THIS_VERSION.iter().map(|(name, _)| *name);
         fields.insert("not_in_this_version".into(), missing.collect());
     }

@@ -32,7 +32,9 @@ const MEMORY: u64 = 16 << 20;
 const CODE_CACHE: usize = 16 << 20;
 
 /// What the processor's mode is while exits are measured.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuestMode {
     /// 16-bit code in real mode.
@@ -239,7 +241,10 @@ impl Guest {
                     .map(|word| memory.read_u32(PhysicalAddress(FRAME + 4 * word)))
                     .map(|word| format!("{word:08x}"))
                     .collect();
-                format!("an unexpected exception; its frame and CR2: {}", words.join(" "))
+                format!(
+                    "an unexpected exception; its frame and CR2: {}",
+                    words.join(" ")
+                )
             }
             VcpuStop::Requested(request) => format!("the guest asked for {request:?}"),
             VcpuStop::TripleFault(state) => format!("triple fault\n{state}"),

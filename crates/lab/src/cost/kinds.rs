@@ -121,7 +121,11 @@ pub const KINDS: &[Kind] = &[
         &[exits(Hypercall, 1)],
     ),
     kind("cpuid", "CPUID leaf 0", &[exits(Cpuid, 1)]),
-    kind("rdtsc", "RDTSC: translated, no exit", &[exits(TimeStamp, 0)]),
+    kind(
+        "rdtsc",
+        "RDTSC: translated, no exit",
+        &[exits(TimeStamp, 0)],
+    ),
     kind("port-in", "IN from port 80h", &[exits(PortIn, 1)]),
     kind(
         "port-in-serial",
@@ -152,13 +156,13 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::Whole),
     kind(
         "timer-interrupt",
-        "the local APIC timer's deadline to the handler, the guest computing",
+        "the local APIC timer's deadline to the handler, arming included, the guest computing",
         &[exits(InterruptDelivered, 1), exits(MmioWrite, 2)],
     )
     .after_deadline(),
     kind(
         "hlt-to-timer",
-        "the local APIC timer's deadline to the handler, the guest in HLT",
+        "the local APIC timer's deadline to the handler, arming included, the guest in HLT",
         &[
             exits(Halt, 1),
             exits(InterruptDelivered, 1),
@@ -197,7 +201,11 @@ pub const KINDS: &[Kind] = &[
         &[exits(FarTransfer, 2)],
     ),
     kind("segment-load", "MOV to FS", &[exits(SegmentLoad, 1)]),
-    kind("segment-store", "MOV from DS", &[exits(OtherInstruction, 1)]),
+    kind(
+        "segment-store",
+        "MOV from DS",
+        &[exits(OtherInstruction, 1)],
+    ),
     kind(
         "segment-push",
         "PUSH DS and POP of a register",
@@ -320,9 +328,15 @@ pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
     ("shadow-fill", "a page entered into a shadow window"),
     ("mwait", "MONITOR and MWAIT"),
     ("ipi", "an interrupt to another virtual processor"),
-    ("disk-request-register", "a disk request through device registers"),
+    (
+        "disk-request-register",
+        "a disk request through device registers",
+    ),
     ("disk-request-virtio", "a disk request through virtio"),
-    ("packet-register", "a network packet through device registers"),
+    (
+        "packet-register",
+        "a network packet through device registers",
+    ),
     ("packet-virtio", "a network packet through virtio"),
     ("kvm", "the same exits from the KVM engine"),
 ];
@@ -336,7 +350,11 @@ mod tests {
     fn every_kind_has_loops_and_every_loop_is_a_kind() {
         let table = guest::table();
         for kind in KINDS {
-            assert!(table.iter().any(|line| line.name == kind.name), "{}", kind.name);
+            assert!(
+                table.iter().any(|line| line.name == kind.name),
+                "{}",
+                kind.name
+            );
         }
         for line in table {
             let known = KINDS.iter().any(|kind| kind.name == line.name)

@@ -7,7 +7,7 @@ use super::{
     BatchContents, BatchResult, CheckedCount, CostError, GuestMode, Observer, Options, Report, Row,
 };
 use crate::host::{Affinity, HostDescription, current_processor};
-use crate::statistics::{Summary, distribution, median};
+use crate::statistics::{Summary, clock_step, distribution, median};
 
 /// Kinds that take microseconds get this fraction of the samples and repetitions.
 const SLOW_DIVISOR: usize = 10;
@@ -74,6 +74,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
                 ..HostDescription::here(bench.guest.tsc_khz())
             },
             pinned_to: processor,
+            tsc_step: 0,
             is_complete: false,
             rows: Vec::new(),
         });
@@ -90,6 +91,9 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
             match bench.row(kind, loops, is_pinned, observer)? {
                 Some(row) => report.rows.push(row),
                 None => return Ok(report.clone()),
+            }
+            if report.tsc_step == 0 {
+                report.tsc_step = clock_step(&distribution(&bench.no_op));
             }
             done += 1;
         }
@@ -172,14 +176,12 @@ struct Bench<'a> {
     options: &'a Options,
     baseline: &'a Loops,
     invlpg: Option<&'a Loops>,
+    /// The empty loop's values that the last row was measured with.
+    no_op: Vec<u64>,
 }
 
 impl<'a> Bench<'a> {
-    fn start(
-        options: &'a Options,
-        table: &'a [Loops],
-        mode: GuestMode,
-    ) -> Result<Self, CostError> {
+    fn start(options: &'a Options, table: &'a [Loops], mode: GuestMode) -> Result<Self, CostError> {
         Ok(Self {
             guest: Guest::start(mode)?,
             mode,
@@ -188,6 +190,7 @@ impl<'a> Bench<'a> {
                 CostError::WorkNotDone(format!("no empty loop for mode {}", mode.name()))
             })?,
             invlpg: find(table, kinds::INVLPG, mode),
+            no_op: Vec::new(),
         })
     }
 
@@ -259,7 +262,9 @@ impl<'a> Bench<'a> {
             books.check(&outcome, count as u64, &what)?;
             values.extend(outcome.values);
         }
-        Ok(Some((values, median(&empty).unwrap_or(0))))
+        let baseline = median(&empty).unwrap_or(0);
+        self.no_op = empty;
+        Ok(Some((values, baseline)))
     }
 
     /// What remains when the no-op path, and for deadlines the wait, are taken away.

@@ -175,6 +175,9 @@ pub struct Report {
     pub host: HostDescription,
     /// The host processor that pinned rows ran on.
     pub pinned_to: usize,
+    /// The time-stamp counter moves on in steps of so many cycles: no single value is
+    /// finer. Found from the readings.
+    pub tsc_step: u64,
     /// Everything asked for was measured.
     pub is_complete: bool,
     /// The rows.

@@ -17,28 +17,72 @@ const PANELS: &[(&str, &[&str])] = &[
     ),
     (
         "Devices",
-        &["port-in", "port-in-serial", "port-out", "mmio-read", "mmio-write", "eoi"],
+        &[
+            "port-in",
+            "port-in-serial",
+            "port-out",
+            "mmio-read",
+            "mmio-write",
+            "eoi",
+        ],
     ),
     ("Flags", &["cli", "sti", "pushf", "popf"]),
     (
         "Control transfers",
-        &["int", "iret", "int-iret", "sysenter-sysexit", "far-jump", "far-call-return"],
+        &[
+            "int",
+            "iret",
+            "int-iret",
+            "sysenter-sysexit",
+            "far-jump",
+            "far-call-return",
+        ],
     ),
     (
         "Segments and system registers",
-        &["segment-load", "segment-store", "cr0-read", "cr0-write", "msr-read", "msr-write", "sgdt"],
+        &[
+            "segment-load",
+            "segment-store",
+            "cr0-read",
+            "cr0-write",
+            "msr-read",
+            "msr-write",
+            "sgdt",
+        ],
     ),
     (
         "Memory",
-        &["tlb-miss-read", "tlb-miss-write", "invlpg", "cr3-load", "cr3-load-touch-16", "slow-access"],
+        &[
+            "tlb-miss-read",
+            "tlb-miss-write",
+            "invlpg",
+            "cr3-load",
+            "cr3-load-touch-16",
+            "slow-access",
+        ],
     ),
     (
         "Faults and code",
-        &["page-fault", "invalid-opcode", "divide-error", "code-write", "patch-and-call", "link-miss", "indirect-miss"],
+        &[
+            "page-fault",
+            "invalid-opcode",
+            "divide-error",
+            "code-write",
+            "patch-and-call",
+            "link-miss",
+            "indirect-miss",
+        ],
     ),
     (
         "Interrupts, strings, vector registers",
-        &["self-ipi", "timer-interrupt", "hlt-to-timer", "string", "fxsave", "vector-load"],
+        &[
+            "self-ipi",
+            "timer-interrupt",
+            "hlt-to-timer",
+            "string",
+            "fxsave",
+            "vector-load",
+        ],
     ),
 ];
 /// Modes in the order in which a kind's curve is chosen from them.
@@ -188,12 +232,13 @@ fn draw<B: DrawingBackend>(
         (
             19,
             format!(
-                "{}, {} processors, {}, time-stamp counter {:.3} GHz; no-op path subtracted; \
-                 32-bit guest with paging",
+                "{}, {} processors, {}, time-stamp counter {:.3} GHz in steps of {}; \
+                 no-op path subtracted; 32-bit guest with paging",
                 host.processor,
                 host.processors,
                 host.kernel,
-                host.tsc_khz as f64 / 1e6
+                host.tsc_khz as f64 / 1e6,
+                report.tsc_step
             ),
         ),
         (
@@ -222,11 +267,23 @@ fn draw<B: DrawingBackend>(
     area.present().map_err(failed)
 }
 
-/// The horizontal range: whole powers of ten around what most events cost. The last
-/// hundredth may lie outside.
+/// What all but a hundredth of the events cost at least; not less than one cycle.
+fn first_percent(row: &Row) -> u64 {
+    let mut below = 0;
+    for &(cycles, times) in &row.distribution {
+        below += times;
+        if below * 100 >= row.single.count {
+            return cycles.max(1);
+        }
+    }
+    1
+}
+
+/// The horizontal range: whole powers of ten around what most events cost. The first
+/// and the last hundredth may lie outside.
 fn range(curves: &[Curves]) -> (f64, f64) {
     let rows = || curves.iter().flat_map(|c| [c.pinned, c.unpinned]).flatten();
-    let least = rows().map(|row| row.single.min.max(1)).min().unwrap_or(1);
+    let least = rows().map(first_percent).min().unwrap_or(1);
     let most = rows().map(|row| row.single.p99 * 3).max().unwrap_or(10);
     let least = 10f64.powf((least as f64).log10().floor());
     let most = 10f64.powf((most.max(10) as f64).log10().ceil());
@@ -256,7 +313,7 @@ fn panel<B: DrawingBackend>(
         .y_desc("per cent of events")
         .x_label_formatter(&|value| cycles_label(*value))
         .y_label_formatter(&|value| format!("{value:.0}"))
-        .y_labels(5)
+        .y_labels(6)
         .label_style(("sans-serif", 16))
         .axis_desc_style(("sans-serif", 16))
         .light_line_style(RGBColor(238, 238, 238))

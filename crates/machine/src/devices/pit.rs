@@ -126,6 +126,15 @@ impl Pit {
         }
     }
 
+    /// Whether a write changes what channel 0 counts; latching its count does not.
+    pub const fn sets_timer_interrupt(port: u16, value: u8) -> bool {
+        match port {
+            0x40 => true,
+            CONTROL => value >> SELECT_SHIFT == 0 && value & ACCESS_MASK != 0,
+            _ => false,
+        }
+    }
+
     const fn channel_of(port: u16) -> Option<usize> {
         match port {
             0x40 => Some(0),

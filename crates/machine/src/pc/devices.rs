@@ -6,6 +6,7 @@ use tollgate_memory::PhysicalLayout;
 use tollgate_platform::{GuestTime, StopRequest};
 
 use super::interrupts::Interrupts;
+use super::lost_ticks::LostTicks;
 use crate::config::{RtcBase, VmConfig};
 use crate::devices::acpi_pm::{self, AcpiPm};
 use crate::devices::debug_ports::{DebugConsole, DebugExit, PostCode};
@@ -27,6 +28,8 @@ pub struct Devices {
     pub interrupts: Interrupts,
     /// Interval timer.
     pub pit: Pit,
+    /// Its interrupts that the guest could not take in time.
+    pub lost_ticks: LostTicks,
     /// Port 61h.
     pub speaker_port: SpeakerPort,
     /// Clock and CMOS memory.
@@ -93,6 +96,7 @@ impl Devices {
         Self {
             interrupts: Interrupts::new(),
             pit: Pit::new(),
+            lost_ticks: LostTicks::default(),
             speaker_port: SpeakerPort::new(),
             rtc,
             serial: Serial::new(),
@@ -149,12 +153,25 @@ impl Devices {
             .forward(|level| interrupts.set_line(I8042::AUXILIARY_IRQ, level));
     }
 
-    /// Hands the interval timer's line on.
-    pub fn forward_pit(&mut self) {
+    /// Hands the interval timer's line on, with an edge that was lost before if one is due.
+    pub fn forward_pit(&mut self, now: GuestTime) {
         let interrupts = &mut self.interrupts;
-        self.pit
-            .irq_line()
-            .forward(|level| interrupts.set_line(Pit::IRQ, level));
+        let line = self.pit.irq_line();
+        let edges = line.forward(|level| interrupts.set_line(Pit::IRQ, level));
+        self.lost_ticks.saw(edges, now);
+        if self.lost_ticks.take(now) {
+            line.record(1, line.level());
+            line.forward(|level| interrupts.set_line(Pit::IRQ, level));
+        }
+    }
+
+    /// Writes one of the interval timer's ports.
+    pub fn write_pit(&mut self, port: u16, value: u8, now: GuestTime) {
+        self.pit.write(port, value, now);
+        self.forward_pit(now);
+        if Pit::sets_timer_interrupt(port, value) {
+            self.lost_ticks.forget();
+        }
     }
 
     /// Hands the real-time clock's line on.
@@ -203,6 +220,7 @@ impl Devices {
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
         [
             self.pit.next_deadline(now),
+            self.lost_ticks.next_deadline(),
             self.rtc.next_deadline(now),
             self.keyboard.next_deadline(now),
             self.serial.next_deadline(now),
@@ -217,7 +235,7 @@ impl Devices {
     pub fn advance(&mut self, clock: &Clock) {
         self.interrupts.local_apic.advance(clock);
         self.pit.advance(clock.now);
-        self.forward_pit();
+        self.forward_pit(clock.now);
         self.rtc.advance(clock.now);
         self.forward_rtc();
         self.keyboard.advance(clock.now);

@@ -63,8 +63,9 @@ impl Pc {
                 value
             }
             0x40..=0x43 => {
-                let value = devices.pit.read(port, self.clock.now());
-                devices.forward_pit();
+                let now = self.clock.now();
+                let value = devices.pit.read(port, now);
+                devices.forward_pit(now);
                 value
             }
             0x61 => devices
@@ -108,8 +109,7 @@ impl Pc {
                 devices.interrupts.update_intr();
             }
             0x40..=0x43 => {
-                devices.pit.write(port, value, self.clock.now());
-                devices.forward_pit();
+                devices.write_pit(port, value, self.clock.now());
                 self.slow_deadline.set(None);
             }
             0x61 => {
