@@ -6,7 +6,6 @@
 //! oldest first) and filled again.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Segments of the ring.
 pub const SEGMENTS: usize = 8;
@@ -32,7 +31,6 @@ pub enum Allocation {
 
 /// Memory for generated code.
 pub struct CodeCache {
-    _file: OwnedFd,
     writable: *mut u8,
     executable: *const u8,
     size: usize,
@@ -47,50 +45,48 @@ impl CodeCache {
     /// Maps a cache of about `size` bytes (rounded and clamped to the limits).
     ///
     /// # Errors
-    /// memfd_create or mmap failed, or the host forbids executable mappings.
+    /// mmap or mremap failed, or the host forbids executable mappings.
     pub fn new(size: usize) -> io::Result<Self> {
         let size = size
             .clamp(MINIMUM_SIZE, MAXIMUM_SIZE)
             .next_multiple_of(SEGMENTS * 4096);
-        // SAFETY: a valid C string; the result is checked.
-        let fd = unsafe { libc::memfd_create(c"tollgate-code-cache".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: plain system call on our own descriptor.
-        if unsafe { libc::ftruncate(fd, size as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let map = |protection| {
-            // SAFETY: a fresh shared mapping of our own file.
-            let pointer = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    size,
-                    protection,
-                    libc::MAP_SHARED,
-                    file.as_raw_fd(),
-                    0,
-                )
-            };
-            if pointer == libc::MAP_FAILED {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(pointer.cast::<u8>())
-            }
+        // Not a memfd: profilers look up names for code in anonymous memory only, and a
+        // shared anonymous mapping shows as that (/dev/zero) in both places.
+        // SAFETY: a fresh mapping; the result is checked.
+        let writable = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
         };
-        let writable = map(libc::PROT_READ | libc::PROT_WRITE)?;
-        let executable = map(libc::PROT_READ | libc::PROT_EXEC)?;
-        Ok(Self {
-            _file: file,
-            writable,
-            executable,
+        if writable == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // An old size of zero maps shared pages a second time (mremap(2)).
+        // SAFETY: the mapping was just made and stays where it is.
+        let executable = unsafe { libc::mremap(writable, 0, size, libc::MREMAP_MAYMOVE) };
+        if executable == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            // SAFETY: as above; nobody uses it.
+            unsafe { libc::munmap(writable, size) };
+            return Err(error);
+        }
+        let cache = Self {
+            writable: writable.cast(),
+            executable: executable.cast(),
             size,
             next: 0,
             segment_end: size / SEGMENTS,
-        })
+        };
+        // SAFETY: the second mapping, which nobody uses yet.
+        if unsafe { libc::mprotect(executable, size, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(cache)
     }
 
     /// Bytes in all.

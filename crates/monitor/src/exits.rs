@@ -110,10 +110,7 @@ impl<P: Platform> Vcpu<P> {
             SiteKind::Link(_) => self.link_exit(block, index),
             SiteKind::Indirect => self.indirect_exit(block, &site),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, size, write),
-            SiteKind::Slow => {
-                self.count(ExitKind::SlowAccess);
-                self.slow_exit(block, &site)
-            }
+            SiteKind::Slow => self.slow_exit(block, &site),
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
                 self.count(ExitKind::VectorLoad);

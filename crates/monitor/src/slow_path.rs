@@ -8,7 +8,7 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{linear_address, memory_address};
 use tollgate_engine::allow_list::{Treatment, treatment};
@@ -40,6 +40,7 @@ impl<P: Platform> Vcpu<P> {
             Ok(instruction) => instruction,
             Err(exception) => return self.raise(exception).map(|()| false),
         };
+        let place = self.place();
         let (state, mut surroundings) = self.parts();
         let near = near::execute(state, &mut surroundings, &instruction);
         let touched_device = surroundings.touched_device;
@@ -48,7 +49,15 @@ impl<P: Platform> Vcpu<P> {
             self.arm_timer();
         }
         match near {
-            Ok(Some(_)) => return Ok(true),
+            Ok(Some(_)) => {
+                let kind = match (touched_device, instruction.op0_kind() == OpKind::Memory) {
+                    (false, _) => ExitKind::SlowAccess,
+                    (true, false) => ExitKind::MmioRead,
+                    (true, true) => ExitKind::MmioWrite,
+                };
+                self.ledger.count(kind, place);
+                return Ok(true);
+            }
             Ok(None) => {}
             Err(exception) => return self.raise(exception).map(|()| false),
         }

@@ -213,18 +213,21 @@ impl<P: Platform> Vcpu<P> {
         self.ledger = ledger;
     }
 
+    /// Where the instruction at CS:EIP lies.
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        let cpu = &self.context.cpu;
+        Place {
+            linear: cpu.cs().base.wrapping_add(cpu.rip),
+            space: cpu.cr3,
+        }
+    }
+
     /// Counts an exit of the instruction at CS:EIP.
     #[inline]
     pub(crate) fn count(&mut self, kind: ExitKind) {
-        let cpu = &self.context.cpu;
-        let linear = cpu.cs().base.wrapping_add(cpu.rip);
-        self.ledger.count(
-            kind,
-            Place {
-                linear,
-                space: cpu.cr3,
-            },
-        );
+        let place = self.place();
+        self.ledger.count(kind, place);
     }
 
     /// Translated code as it lies in the host's memory now.
