@@ -48,6 +48,8 @@ fn a_paused_guest_stands_still_and_goes_on() {
     );
     let paused = Instant::now();
     let stopped_at = guest_seconds(&socket);
+    // What was sent before the pause may still be on its way through the pipe.
+    thread::sleep(Duration::from_millis(500));
     guest.unread();
     guest.type_line("echo $((6*7))");
     thread::sleep(PAUSE);
