@@ -66,11 +66,7 @@ impl<P: Platform> Vcpu<P> {
             return self.enter_at(target, resume.block, resume.esp);
         }
         let mode = self.engine.mode(self.mode).single();
-        let mode = self.engine.intern(mode, &mut self.view.memory);
-        // Interning may have emptied the engine; the current mode comes back at once.
-        if mode.0 == 0 {
-            self.mode_changed = true;
-        }
+        let mode = self.intern_temporary(mode);
         let Some(block) = self.find_block(mode)? else {
             return Ok(());
         };
