@@ -5,8 +5,10 @@
 
 pub mod blame;
 pub mod books;
+mod counter;
 pub mod ledger;
 pub mod prices;
+pub mod sampler;
 pub mod snapshot;
 pub mod trace;
 

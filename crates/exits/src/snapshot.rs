@@ -103,6 +103,8 @@ pub struct Snapshot {
     pub device_cycles: u64,
     /// Asleep in HLT (measured).
     pub halted_cycles: u64,
+    /// Ready to run, while the host ran something else (measured).
+    pub waiting_cycles: u64,
     /// In exits, devices and translation apart (estimated).
     pub exit_cycles: u64,
     /// Wall time less all of the above.
@@ -136,6 +138,7 @@ impl Snapshot {
             translating_cycles: shares.translating,
             device_cycles: shares.devices,
             halted_cycles: shares.halted,
+            waiting_cycles: shares.waiting,
             exit_cycles: shares.exits.iter().map(|exit| exit.1).sum(),
             remainder_cycles: shares.remainder(),
             exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
@@ -248,6 +251,7 @@ pub(crate) mod tests {
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,
+                waiting: 0,
                 exits: vec![(ExitKind::Cli, 19_000)],
             },
             kinds: vec![KindBooks {

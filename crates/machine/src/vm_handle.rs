@@ -535,7 +535,7 @@ mod tests {
     }
 
     fn books() -> Books {
-        let ledger = tollgate_exits::Ledger::new(|| 0, Default::default());
+        let ledger = tollgate_exits::Ledger::new(Default::default, Default::default());
         Books::of(&ledger, 1, 0)
     }
 

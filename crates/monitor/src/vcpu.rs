@@ -134,7 +134,7 @@ impl<P: Platform> Vcpu<P> {
             },
             engine,
             platform,
-            ledger: Ledger::new(host::time_stamp, Detail::default()),
+            ledger: Ledger::new(host::thread_time, Detail::default()),
             changes: Vec::new(),
             fetch: FetchCache::default(),
             mode: ModeId(0),
@@ -197,14 +197,14 @@ impl<P: Platform> Vcpu<P> {
 
     /// Starts the books anew, in more or less detail.
     pub fn set_ledger_detail(&mut self, detail: Detail) {
-        self.ledger = Ledger::new(host::time_stamp, detail);
+        self.ledger = Ledger::new(host::thread_time, detail);
     }
 
     /// Takes the books; new ones begin.
     pub fn take_ledger(&mut self) -> Ledger {
         std::mem::replace(
             &mut self.ledger,
-            Ledger::new(host::time_stamp, Detail::default()),
+            Ledger::new(host::thread_time, Detail::default()),
         )
     }
 
@@ -293,6 +293,7 @@ impl<P: Platform> Vcpu<P> {
             if self.pending().load(Ordering::Relaxed) != 0 {
                 self.pending().store(0, Ordering::SeqCst);
                 self.platform.advance();
+                self.ledger.look_at_waiting();
                 self.armed = None;
                 self.arm_timer();
                 self.events_due = true;

@@ -95,6 +95,7 @@ fn times(text: &mut String, snapshot: &Snapshot) {
     time("devices", &snapshot.device_cycles);
     time("translating", &snapshot.translating_cycles);
     time("halted", &snapshot.halted_cycles);
+    time("waiting", &snapshot.waiting_cycles);
     time("remainder", &snapshot.remainder_cycles);
     time("wall", &snapshot.wall_cycles);
     let khz = Row {

@@ -181,6 +181,7 @@ pub mod tests {
                 translating: 10_000,
                 devices: 5_000,
                 halted: 5_000,
+                waiting: 0,
                 exits: vec![(ExitKind::Cli, 19_000)],
             },
             kinds: vec![

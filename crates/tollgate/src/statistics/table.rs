@@ -44,6 +44,7 @@ fn shares(snapshot: &Snapshot) -> String {
         ("devices", snapshot.device_cycles as f64),
         ("translating", snapshot.translating_cycles as f64),
         ("halted", snapshot.halted_cycles as f64),
+        ("host busy", snapshot.waiting_cycles as f64),
         ("sum", sum as f64),
         ("remainder", snapshot.remainder_cycles as f64),
         ("wall time", wall as f64),

@@ -1,0 +1,214 @@
+//! Which exits are timed, and how many each of them stands for.
+//!
+//! ```text
+//! exits   . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
+//!         |--- burst ---|           not timed              |--- burst ---|
+//!          w w w t t t t                                    w w w t t t t
+//! ```
+//!
+//! Timed exits come in bursts of successive ones. The first of a burst (`w`) only warm
+//! up: timing itself makes a lonely timed exit slow, since neither caches nor branch
+//! predictors are prepared for it. Bursts stand further apart the more exits there are.
+//! The distance changes rarely and by the rate over a long window, not by the last few
+//! exits: these come in clusters (a timer's tick is dozens of them, then long nothing),
+//! and a distance that follows the cluster would meet the same part of it every time.
+
+/// At most one exit in so many is timed.
+pub const LONGEST_INTERVAL: u32 = 256;
+/// Timed exits in a burst.
+const BURST: u32 = 16;
+/// Exits before them that are timed but not used.
+const WARM_UP: u32 = 3;
+/// Cycles for each timed exit that keep the cost of timing near one per cent.
+const CYCLES_PER_SAMPLE: u64 = 30_000;
+/// Cycles over which the rate is taken: some ticks of a guest's timer.
+const WINDOW: u64 = 40_000_000;
+/// Timed exits that end a window early: the rate has risen a lot.
+const CROWDED_WINDOW: u64 = 3 * WINDOW / CYCLES_PER_SAMPLE;
+
+/// Chooses exits.
+#[derive(Clone, Debug)]
+pub(crate) struct Sampler {
+    /// One exit in so many is timed; a power of two.
+    interval: u32,
+    /// Exits up to and with the next timed one.
+    countdown: u32,
+    /// Exits of this burst that are still to be timed.
+    burst: u32,
+    random: u32,
+    window_start: u64,
+    window_samples: u64,
+    every_exit: bool,
+}
+
+impl Sampler {
+    pub fn new() -> Self {
+        Self {
+            interval: 1,
+            countdown: 1,
+            burst: 0,
+            random: 0x9e37_79b9,
+            window_start: 0,
+            window_samples: 0,
+            every_exit: false,
+        }
+    }
+
+    /// The vCPU begins to run.
+    pub fn start(&mut self, now: u64) {
+        self.window_start = now;
+        self.window_samples = 0;
+    }
+
+    /// Whether every exit is to be timed, however many there are.
+    pub fn set_every_exit(&mut self, every_exit: bool) {
+        self.every_exit = every_exit;
+        if every_exit {
+            self.interval = 1;
+            self.countdown = 1;
+            self.burst = 0;
+        }
+    }
+
+    /// From now on no exit is timed.
+    pub fn stop(&mut self) {
+        self.countdown = u32::MAX;
+    }
+
+    /// There is an exit. Whether it is to be timed.
+    #[inline]
+    pub fn is_due(&mut self) -> bool {
+        self.countdown = self.countdown.wrapping_sub(1);
+        self.countdown == 0
+    }
+
+    /// An exit is being timed. How many exits it stands for; zero if it only warms up.
+    pub fn begin(&mut self, now: u64) -> u64 {
+        if self.burst == 0 {
+            self.begin_burst(now);
+        }
+        self.burst -= 1;
+        self.countdown = if self.burst == 0 {
+            self.exits_to_next_burst()
+        } else {
+            1
+        };
+        if self.burst >= BURST {
+            return 0;
+        }
+        self.window_samples += 1;
+        u64::from(self.interval)
+    }
+
+    fn begin_burst(&mut self, now: u64) {
+        let passed = now.wrapping_sub(self.window_start);
+        if passed >= WINDOW || self.window_samples >= CROWDED_WINDOW {
+            self.change_interval(passed);
+            self.start(now);
+        }
+        let warm_up = if self.interval == 1 { 0 } else { WARM_UP };
+        self.burst = BURST + warm_up;
+    }
+
+    fn change_interval(&mut self, passed: u64) {
+        if self.every_exit {
+            return;
+        }
+        let affordable = (passed / CYCLES_PER_SAMPLE).max(1);
+        while self.window_samples > affordable && self.interval < LONGEST_INTERVAL {
+            self.interval *= 2;
+            self.window_samples /= 2;
+        }
+        while self.window_samples * 4 < affordable && self.interval > 1 {
+            self.interval /= 2;
+            self.window_samples *= 2;
+        }
+    }
+
+    /// So many that a burst stands for `BURST * interval` of them on average. A jitter of
+    /// mean zero keeps bursts from falling in step with the guest's loops.
+    fn exits_to_next_burst(&mut self) -> u32 {
+        if self.interval == 1 {
+            return 1;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        let between = BURST * (self.interval - 1) - WARM_UP + 1;
+        let half = between / 2;
+        between - half + self.random % (2 * half + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Weights of timed exits among `count`, each `cycles` after the last.
+    fn weights(sampler: &mut Sampler, now: &mut u64, count: u64, cycles: u64) -> Vec<u64> {
+        let mut weights = Vec::new();
+        for _ in 0..count {
+            *now += cycles;
+            if sampler.is_due() {
+                weights.push(sampler.begin(*now));
+            }
+        }
+        weights
+    }
+
+    #[test]
+    fn rare_exits_are_all_timed() {
+        let mut sampler = Sampler::new();
+        let mut now = 0;
+        sampler.start(now);
+        let weights = weights(&mut sampler, &mut now, 10_000, 2 * CYCLES_PER_SAMPLE);
+        assert!(weights.len() == 10_000 && weights.iter().all(|&weight| weight == 1));
+    }
+
+    #[test]
+    fn weights_add_up_to_the_exits() {
+        for cycles in [20, 200, 2_000, 8_000] {
+            let mut sampler = Sampler::new();
+            let mut now = 0;
+            sampler.start(now);
+            let weights = weights(&mut sampler, &mut now, 3_000_000, cycles);
+            let sum: u64 = weights.iter().sum();
+            assert!((2_940_000..3_060_000).contains(&sum), "{cycles}: {sum}");
+            let affordable = now / CYCLES_PER_SAMPLE + CROWDED_WINDOW;
+            let least = 3_000_000 / u64::from(LONGEST_INTERVAL);
+            assert!(
+                (weights.len() as u64) < (affordable + least) * 5 / 4,
+                "{cycles}"
+            );
+        }
+    }
+
+    #[test]
+    fn exits_that_come_in_clusters_are_met_in_proportion() {
+        let mut sampler = Sampler::new();
+        let mut now = 0;
+        sampler.start(now);
+        let mut slow = 0;
+        for exit in 0..3_000_000_u64 {
+            // A tick: forty quick exits, then long nothing.
+            let is_slow = exit % 40 == 39;
+            now += if is_slow { 9_000_000 } else { 500 };
+            if sampler.is_due() {
+                slow += sampler.begin(now) * u64::from(is_slow);
+            }
+        }
+        let expected = 3_000_000 / 40;
+        assert!(slow.abs_diff(expected) < expected / 50, "{slow}");
+    }
+
+    #[test]
+    fn on_demand_every_exit_is_timed() {
+        let mut sampler = Sampler::new();
+        let mut now = 0;
+        sampler.start(now);
+        weights(&mut sampler, &mut now, 1_000_000, 10);
+        sampler.set_every_exit(true);
+        let weights = weights(&mut sampler, &mut now, 1_000_000, 10);
+        assert!(weights.len() == 1_000_000 && weights.iter().all(|&weight| weight == 1));
+    }
+}
