@@ -193,7 +193,7 @@ impl CpuidPolicy {
             line_units: leaf1[1] >> 8 & 0xff,
             basic_ecx: basic_ecx_bits | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
             basic_edx: basic_edx_bits,
-            structured_ebx: structured,
+            structured_ebx: structured | structured_ebx::TSC_ADJUST,
             extended_ecx,
             extended_edx,
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,

@@ -21,6 +21,9 @@ pub const TSC_DEADLINE: u32 = 0x6e0;
 
 const TIME_STAMP_COUNTER: u32 = 0x10;
 const PLATFORM_ID: u32 = 0x17;
+/// What software has added to the time-stamp counter since reset: a change of one is a
+/// change of the other (SDM volume 3, 18.17.3).
+const TIME_STAMP_ADJUST: u32 = 0x3b;
 const MICROCODE_UPDATE: u32 = 0x79;
 const MICROCODE_REVISION: u32 = 0x8b;
 const PLATFORM_INFO: u32 = 0xce;
@@ -104,6 +107,7 @@ pub fn read(
 ) -> Result<u64, Exception> {
     let value = match index {
         TIME_STAMP_COUNTER => time_stamp(state, environment),
+        TIME_STAMP_ADJUST => state.tsc_offset,
         PLATFORM_ID | PLATFORM_INFO if policy().vendor() == Vendor::Intel => 0,
         // Intel keeps the revision in the upper half.
         MICROCODE_REVISION if policy().vendor() == Vendor::Intel => 1 << 32,
@@ -165,6 +169,7 @@ pub fn write(
         TIME_STAMP_COUNTER => {
             state.tsc_offset = value.wrapping_sub(environment.platform().time_stamp());
         }
+        TIME_STAMP_ADJUST => state.tsc_offset = value,
         // Updates are not taken; writing the revision is how software asks for it anew.
         MICROCODE_UPDATE | MICROCODE_REVISION => {}
         // Without long mode these have 32 bits.

@@ -78,6 +78,8 @@ pub mod basic_ecx {
 
 /// Bits of leaf 7, EBX.
 pub mod structured_ebx {
+    /// IA32_TSC_ADJUST, which needs nothing of the host.
+    pub const TSC_ADJUST: u32 = 1 << 1;
     pub const BMI1: u32 = 1 << 3;
     pub const AVX2: u32 = 1 << 5;
     pub const BMI2: u32 = 1 << 8;

@@ -34,6 +34,20 @@ fn writing_the_time_stamp_counter_moves_its_offset() {
 }
 
 #[test]
+fn adjustment_and_counter_move_together() {
+    let (mut state, mut environment) = protected_mode(0);
+    environment.platform.time_stamp = 77;
+    let at_reset = read(&state, &mut environment, 0x3b).unwrap();
+    assert_eq!(at_reset, 0);
+    let before = read(&state, &mut environment, 0x10).unwrap();
+    write(&mut state, &mut environment, 0x3b, 1000).unwrap();
+    let after = read(&state, &mut environment, 0x10).unwrap();
+    assert_eq!(after, before + 1000);
+    write(&mut state, &mut environment, 0x10, before).unwrap();
+    assert_eq!(read(&state, &mut environment, 0x3b).unwrap(), 0);
+}
+
+#[test]
 fn time_stamp_disable_binds_only_above_cpl_0() {
     let (mut state, mut environment) = protected_mode(3);
     assert_eq!(
