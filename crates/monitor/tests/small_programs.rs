@@ -12,6 +12,8 @@ struct Bench {
     stop: Option<StopRequest>,
     written: Vec<u8>,
     device_reads: u32,
+    /// Bytes of the widest access to device memory.
+    widest: usize,
 }
 
 impl Platform for Bench {
@@ -27,9 +29,11 @@ impl Platform for Bench {
     }
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         self.device_reads += 1;
+        self.widest = self.widest.max(data.len());
         data.fill(0x5a);
     }
     fn memory_write(&mut self, _address: PhysicalAddress, data: &[u8]) {
+        self.widest = self.widest.max(data.len());
         self.written.extend_from_slice(data);
     }
     fn msr_read(&mut self, _index: u32) -> Option<u64> {
@@ -229,4 +233,16 @@ fn a_high_byte_reaches_the_stack_pointer() {
     // mov ebx,0x8800; movzx esp,bh
     let vcpu = run(&program(&[0xbb, 0, 0x88, 0, 0, 0x0f, 0xb6, 0xe7]));
     assert_eq!(vcpu.state().gpr[4], 0x88);
+}
+
+#[test]
+fn an_x87_image_in_device_memory_is_accessed_in_pieces_that_a_device_knows() {
+    // fninit; fnsave [0xfee00000]; frstor [0xfee00000]
+    let code = program(&[
+        0xdb, 0xe3, 0xdd, 0x35, 0, 0, 0xe0, 0xfe, 0xdd, 0x25, 0, 0, 0xe0, 0xfe,
+    ]);
+    let vcpu = run(&code);
+    assert_eq!(vcpu.platform().written.len(), 108);
+    assert_eq!(vcpu.platform().written[..2], [0x7f, 3]);
+    assert_eq!(vcpu.platform().widest, 64);
 }
