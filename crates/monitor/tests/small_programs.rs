@@ -246,3 +246,30 @@ fn an_x87_image_in_device_memory_is_accessed_in_pieces_that_a_device_knows() {
     assert_eq!(vcpu.platform().written[..2], [0x7f, 3]);
     assert_eq!(vcpu.platform().widest, 64);
 }
+
+#[test]
+fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
+    // The stack lies in the code's page, so the return address goes out of line:
+    // mov esp,0x10f00; call behind; (never here: hlt); behind: mov ecx,ecx; mov ebx,esp
+    let call = [
+        0xbc, 0, 0x0f, 1, 0, 0xe8, 1, 0, 0, 0, 0xf4, 0x89, 0xc9, 0x89, 0xe3,
+    ];
+    let vcpu = run(&program(&call));
+    assert_eq!(vcpu.state().gpr[3], 0x10efc);
+    assert_eq!(vcpu.state().gpr[1], 0);
+
+    // The same with a stack segment that goes downwards, and a return.
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    // call over; out 0xf4,al; over: inc ebx; ret
+    let code = [0xe8, 2, 0, 0, 0, 0xe6, 0xf4, 0x43, 0xc3];
+    memory.write(PhysicalAddress(0x10000), &code);
+    let mut state = flat_state(0x10000);
+    let stack = state.segment_mut(SegmentRegister::Ss);
+    stack.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
+    stack.limit = 0xfff;
+    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
+    assert_eq!((vcpu.state().gpr[3], vcpu.state().gpr[4]), (1, 0x8000));
+    assert_eq!(vcpu.state().gpr[1], 0);
+}
