@@ -33,10 +33,15 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target {
         name: "translator",
         run: translator::run,
+        seeds: translator::seeds,
+    },
+    Target {
+        name: "agreement",
+        run: translator::agreement::run,
         seeds: translator::seeds,
     },
     Target {

@@ -4,6 +4,7 @@
 //! registers (see `guest.rs`); the rest is code. A stray access of emitted code does not
 //! go unseen: what it could reach by mistake is mostly unmapped, and there are canaries.
 
+pub mod agreement;
 mod guest;
 mod platform;
 

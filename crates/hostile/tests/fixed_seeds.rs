@@ -43,6 +43,11 @@ fn the_translator_keeps_any_guest_code_inside() {
 }
 
 #[test]
+fn blocks_and_single_instructions_are_in_agreement() {
+    run("agreement", 3000);
+}
+
+#[test]
 fn the_devices_survive_any_access_at_any_time() {
     run("devices", 4000);
 }

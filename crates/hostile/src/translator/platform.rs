@@ -8,7 +8,7 @@ use tollgate_x86::PhysicalAddress;
 /// Writing here ends the run.
 pub const STOP_PORT: u16 = 0xf4;
 /// How long a guest may run, in nanoseconds.
-const TIME_LIMIT: u64 = 1_000_000;
+pub const TIME_LIMIT: u64 = 1_000_000;
 /// How often the machine may be asked for something.
 const MAX_ACCESSES: u32 = 4000;
 
@@ -41,6 +41,11 @@ impl Noise {
             accesses: 0,
             stopped: false,
         }
+    }
+
+    /// The guest ended the run itself.
+    pub fn was_stopped(&self) -> bool {
+        self.stopped
     }
 
     fn access(&mut self) -> u64 {
