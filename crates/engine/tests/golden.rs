@@ -17,7 +17,8 @@
 //!
 //! which rewrites the files, and review the difference. Nothing depends on the host: all
 //! processor features are offered, host addresses appear by name, and where code jumps
-//! to is a label. Behind `;` stands the mark that holds from an instruction on, if it is
+//! to is a label. The jump from the end of a block to the next, which is the same
+//! everywhere, is left out with its exit. Behind `;` stands the mark that holds from an instruction on, if it is
 //! another than before: how far the guest has come (`+2` is two bytes behind the start,
 //! `end` behind the last instruction), what must be added to the home of ESP, and which
 //! registers a signal handler must put back.
