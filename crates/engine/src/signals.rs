@@ -5,8 +5,9 @@
 //! right in the signal frame and lets the thread continue at the exit path, so that
 //! [`crate::entry::enter`] returns as if the guest had left by itself. A handler that
 //! finds the thread on its way into guest code rewinds it. Anywhere else a request
-//! only sets `pending`, and a fault is a bug: the default action is restored and the
-//! instruction runs again, so that the process dies with a core of the right place.
+//! only sets `pending`, and a fault is a bug: the action that stood before ours is
+//! restored and the instruction runs again, so that the process dies with a core of the
+//! right place, or whoever watched it before (a fuzzer, a sanitizer) sees the fault.
 //!
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
@@ -17,7 +18,20 @@ use crate::engine::GuestPosition;
 use crate::entry;
 use crate::register_map::{CONTEXT, Home};
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Signals by which host faults arrive.
+const FAULTS: [i32; 5] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];
+/// What was done about each of them before [`install`].
+static PREVIOUS: [OnceLock<libc::sigaction>; FAULTS.len()] =
+    [const { OnceLock::new() }; FAULTS.len()];
 
 /// Code caches whose addresses handlers recognise.
 const MAX_RANGES: usize = 64;
@@ -70,15 +84,23 @@ pub fn kick_signal() -> i32 {
 /// # Errors
 /// sigaction failed.
 pub fn install() -> io::Result<()> {
-    static ONCE: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
+    static ONCE: OnceLock<i32> = OnceLock::new();
     let error = *ONCE.get_or_init(|| {
-        let install_one = |signal, handler: usize| {
+        let install_one = |signal, handler: usize, previous: Option<&OnceLock<_>>| {
             // SAFETY: an all-zero sigaction is a valid starting value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = handler;
             // On the alternate stack, where the thread has one; not restarting system
             // calls, so that a kick ends a wait.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            // SAFETY: an all-zero sigaction is a valid value to be overwritten.
+            let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: asks only; `old` takes the answer.
+            unsafe { libc::sigaction(signal, std::ptr::null(), &mut old) };
+            // Known before ours can be called.
+            if let Some(previous) = previous {
+                let _ = previous.set(old);
+            }
             // SAFETY: the action is fully initialised and the handler is
             // async-signal-safe.
             if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } == 0 {
@@ -89,19 +111,14 @@ pub fn install() -> io::Result<()> {
                     .unwrap_or(libc::EINVAL)
             }
         };
-        for signal in [
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGFPE,
-            libc::SIGILL,
-            libc::SIGTRAP,
-        ] {
-            let error = install_one(signal, on_fault as *const () as usize);
+        for (signal, previous) in FAULTS.into_iter().zip(&PREVIOUS) {
+            let handler = on_fault as *const () as usize;
+            let error = install_one(signal, handler, Some(previous));
             if error != 0 {
                 return error;
             }
         }
-        install_one(kick_signal(), on_kick as *const () as usize)
+        install_one(kick_signal(), on_kick as *const () as usize, None)
     });
     if error == 0 {
         Ok(())
@@ -215,10 +232,13 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
         return;
     }
     // A bug in the monitor: die of the same fault, visibly.
-    // SAFETY: restoring the default action is async-signal-safe.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(signal, &action, std::ptr::null_mut());
+    // SAFETY: an all-zero sigaction is the default action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let known = FAULTS.iter().position(|fault| *fault == signal);
+    if let Some(previous) = known.and_then(|index| PREVIOUS[index].get()) {
+        action = *previous;
     }
+    // SAFETY: restoring an action is async-signal-safe, and so was reading it: it was set
+    // before this handler was installed.
+    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }

@@ -52,6 +52,16 @@ pub struct PcState {
     devices: Devices,
 }
 
+impl PcState {
+    /// The same machine with its clocks `nanoseconds` of guest time and `ticks` of the
+    /// time-stamp counter later, and with nothing done yet that became due meanwhile.
+    pub fn later(mut self, nanoseconds: u64, ticks: u64) -> Self {
+        self.time = self.time.after(nanoseconds);
+        self.tsc = self.tsc.wrapping_add(ticks);
+        self
+    }
+}
+
 /// A saved state comes from a program with another layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VersionMismatch {

@@ -11,6 +11,9 @@ use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
 /// Longest access that emulated instructions make in one piece.
 const MAX_PIECES: usize = 3;
 
+/// Longest access that a device is asked for, see [`Platform::memory_read`].
+const DEVICE_ACCESS: usize = 64;
+
 /// Borrowed parts of a vCPU, for the time of one emulated instruction.
 pub struct Surroundings<'a> {
     /// Memory.
@@ -68,7 +71,10 @@ impl Surroundings<'_> {
             }
             Target::Device(physical) => {
                 self.touched_device = true;
-                self.platform.memory_read(physical, data);
+                for (index, piece) in data.chunks_mut(DEVICE_ACCESS).enumerate() {
+                    let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
+                    self.platform.memory_read(PhysicalAddress(address), piece);
+                }
             }
         }
     }
@@ -81,7 +87,10 @@ impl Surroundings<'_> {
             }
             Target::Device(physical) => {
                 self.touched_device = true;
-                self.platform.memory_write(physical, data);
+                for (index, piece) in data.chunks(DEVICE_ACCESS).enumerate() {
+                    let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
+                    self.platform.memory_write(PhysicalAddress(address), piece);
+                }
             }
         }
     }

@@ -12,6 +12,8 @@ struct Bench {
     stop: Option<StopRequest>,
     written: Vec<u8>,
     device_reads: u32,
+    /// Bytes of the widest access to device memory.
+    widest: usize,
 }
 
 impl Platform for Bench {
@@ -27,9 +29,11 @@ impl Platform for Bench {
     }
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         self.device_reads += 1;
+        self.widest = self.widest.max(data.len());
         data.fill(0x5a);
     }
     fn memory_write(&mut self, _address: PhysicalAddress, data: &[u8]) {
+        self.widest = self.widest.max(data.len());
         self.written.extend_from_slice(data);
     }
     fn msr_read(&mut self, _index: u32) -> Option<u64> {
@@ -229,4 +233,43 @@ fn a_high_byte_reaches_the_stack_pointer() {
     // mov ebx,0x8800; movzx esp,bh
     let vcpu = run(&program(&[0xbb, 0, 0x88, 0, 0, 0x0f, 0xb6, 0xe7]));
     assert_eq!(vcpu.state().gpr[4], 0x88);
+}
+
+#[test]
+fn an_x87_image_in_device_memory_is_accessed_in_pieces_that_a_device_knows() {
+    // fninit; fnsave [0xfee00000]; frstor [0xfee00000]
+    let code = program(&[
+        0xdb, 0xe3, 0xdd, 0x35, 0, 0, 0xe0, 0xfe, 0xdd, 0x25, 0, 0, 0xe0, 0xfe,
+    ]);
+    let vcpu = run(&code);
+    assert_eq!(vcpu.platform().written.len(), 108);
+    assert_eq!(vcpu.platform().written[..2], [0x7f, 3]);
+    assert_eq!(vcpu.platform().widest, 64);
+}
+
+#[test]
+fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
+    // The stack lies in the code's page, so the return address goes out of line:
+    // mov esp,0x10f00; call behind; (never here: hlt); behind: mov ecx,ecx; mov ebx,esp
+    let call = [
+        0xbc, 0, 0x0f, 1, 0, 0xe8, 1, 0, 0, 0, 0xf4, 0x89, 0xc9, 0x89, 0xe3,
+    ];
+    let vcpu = run(&program(&call));
+    assert_eq!(vcpu.state().gpr[3], 0x10efc);
+    assert_eq!(vcpu.state().gpr[1], 0);
+
+    // The same with a stack segment that goes downwards, and a return.
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    // call over; out 0xf4,al; over: inc ebx; ret
+    let code = [0xe8, 2, 0, 0, 0, 0xe6, 0xf4, 0x43, 0xc3];
+    memory.write(PhysicalAddress(0x10000), &code);
+    let mut state = flat_state(0x10000);
+    let stack = state.segment_mut(SegmentRegister::Ss);
+    stack.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
+    stack.limit = 0xfff;
+    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
+    assert_eq!((vcpu.state().gpr[3], vcpu.state().gpr[4]), (1, 0x8000));
+    assert_eq!(vcpu.state().gpr[1], 0);
 }

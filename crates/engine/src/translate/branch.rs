@@ -279,17 +279,26 @@ impl Translator {
             return self.slow_end();
         };
         let narrow = is_narrow_count(instruction);
+        // The whole of ECX as it will be, in R11; as it was, in R10.
         self.assembler.lea32(R11, Mem::base(COUNT, -1));
         if narrow {
-            self.assembler.movzx16(R11, R11);
+            self.assembler.mov(R8, R11);
+            self.assembler.mov(R11, COUNT);
+            self.assembler.mov16(R11, R8);
         }
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         self.assembler.mov(R10, COUNT);
         self.mark(saved);
-        self.assembler.mov32(COUNT, R11);
+        if narrow {
+            self.assembler.movzx16(COUNT, R11);
+        } else {
+            self.assembler.mov32(COUNT, R11);
+        }
         let zero = self.assembler.jrcxz();
-        self.restore_count(narrow);
-        self.mark_as(target, 0, Restore::NONE);
+        if narrow {
+            self.assembler.mov32(COUNT, R11);
+        }
+        // Before a conditional branch has been decided the instruction is not done.
         let branch = match instruction.mnemonic() {
             Mnemonic::Loope => Some(self.assembler.jcc(4)),
             Mnemonic::Loopne => Some(self.assembler.jcc(5)),
@@ -301,11 +310,16 @@ impl Translator {
                 self.mark_as(self.next_eip, 0, Restore::NONE);
                 (branch, Some(self.assembler.jmp()))
             }
-            None => (self.assembler.jmp(), None),
+            None => {
+                self.mark_as(target, 0, Restore::NONE);
+                (self.assembler.jmp(), None)
+            }
         };
         self.assembler.patch_rel8_here(zero);
         self.mark(saved);
-        self.restore_count(narrow);
+        if narrow {
+            self.assembler.mov32(COUNT, R11);
+        }
         self.mark_as(self.next_eip, 0, Restore::NONE);
         let finished = self.assembler.jmp();
         self.link_branch(branch, target);
@@ -314,15 +328,6 @@ impl Translator {
             self.link_branch(onward, self.next_eip);
         }
         Flow::End
-    }
-
-    /// The decremented count is in ECX's home: with a 16-bit count the upper half comes back
-    /// from R10.
-    fn restore_count(&mut self, narrow: bool) {
-        if narrow {
-            self.assembler.mov16(R10, COUNT);
-            self.assembler.mov32(COUNT, R10);
-        }
     }
 }
 

@@ -185,6 +185,28 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
 }
 
 #[test]
+fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
+    // loope and loopne, with ECX and with CX
+    for bytes in [&[0xe1u8, 0x10][..], &[0xe0, 0x10], &[0x67, 0xe1, 0x10]] {
+        let emitted = translate(&RegisterMap::LEGACY, bytes);
+        let decide = Decoder::with_ip(64, &emitted.code, 0, DecoderOptions::NONE)
+            .into_iter()
+            .find(iced_x86::Instruction::is_jcc_short_or_near)
+            .unwrap()
+            .ip() as u32;
+        let marks = &emitted.translation.marks;
+        let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
+        assert_eq!(mark.eip, 0x1000, "{bytes:x?}");
+        // ECX is what it was.
+        let moves: Vec<_> = mark.restore.moves().collect();
+        assert_eq!(moves, [(1, Source::Host(R10))]);
+        let behind = marks.iter().find(|mark| mark.host > decide).unwrap();
+        assert_eq!(behind.eip, 0x1000 + bytes.len() as u32);
+        assert_eq!(behind.restore, Restore::NONE);
+    }
+}
+
+#[test]
 fn every_instruction_finds_a_place_for_its_registers() {
     // Behind each opcode, every register in every role; memory through [esi] and [ebx+ebp].
     let faults = |map, bytes: &[u8]| {

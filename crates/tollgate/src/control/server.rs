@@ -328,6 +328,28 @@ impl Client {
     }
 }
 
+/// Serves one connection until the client has gone or has nothing more to send. Returns
+/// whether a request asked for the end of the machine.
+pub fn serve_connection(stream: UnixStream, handle: &VmHandle) -> io::Result<bool> {
+    let mut client = Client::new(stream)?;
+    let turn = Turn {
+        handle,
+        reporter: &Reporter::PLAIN,
+        started: Instant::now(),
+    };
+    let mut quits = false;
+    let mut is_idle = false;
+    while !client.is_gone && !is_idle {
+        let mut fds = [client.interest()];
+        host::poll(&mut fds, Some(Duration::ZERO))?;
+        is_idle = fds[0].revents == 0;
+        if !is_idle {
+            quits |= client.serve(&turn);
+        }
+    }
+    Ok(quits)
+}
+
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

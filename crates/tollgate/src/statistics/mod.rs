@@ -60,7 +60,6 @@ pub struct Reporter {
 
 impl Reporter {
     /// Neither names nor prices.
-    #[cfg(test)]
     pub const PLAIN: Self = Self {
         symbols: None,
         prices: None,

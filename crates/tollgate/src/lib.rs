@@ -1,7 +1,10 @@
 //! The `tollgate` command: runs an x86 virtual machine in an ordinary process.
 //!
-//! `main` only chooses the subcommand. What a person types is defined in [`cli`]; a
-//! virtual machine's life, from the command line to the exit code, is in [`run`].
+//! [`main`] only chooses the subcommand. What a person types is defined in `cli`; a
+//! virtual machine's life, from the command line to the exit code, is in `run`.
+//!
+//! This is a library so that `tollgate-hostile` can talk to the control socket's server
+//! without a process around it; nothing else uses it.
 
 mod cli;
 mod console;
@@ -28,7 +31,10 @@ use std::process::ExitCode;
 
 use cli::Subcommand;
 
-fn main() -> ExitCode {
+pub use control::server::serve_connection;
+
+/// The command: reads the process's arguments and does what they say.
+pub fn main() -> ExitCode {
     let code = match cli::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),

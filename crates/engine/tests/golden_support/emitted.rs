@@ -1,0 +1,75 @@
+//! One block, translated.
+
+use crate::mode::Guest;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use tollgate_engine::allow_list::Features;
+use tollgate_engine::block::{BlockId, LinkPlace, SiteKind};
+use tollgate_engine::translate::{Request, Translation, Translator};
+use tollgate_engine::verify::verify;
+
+/// NOP.
+const FILLER: u8 = 0x90;
+
+/// Host code and its tables.
+pub struct Emitted {
+    pub instructions: Vec<Instruction>,
+    pub bytes: usize,
+    pub translation: Translation,
+}
+
+impl Emitted {
+    /// Translates; the result has passed the verifier.
+    pub fn of(guest: &Guest) -> Self {
+        let mut translator = Translator::new(Features::new(|_| true));
+        translator.set_register_map(guest.map);
+        let mut bytes = guest.code.clone();
+        if guest.fills_page {
+            let rest = 0x1000 - (guest.eip as usize + bytes.len()) % 0x1000;
+            bytes.resize(bytes.len() + rest, FILLER);
+        }
+        let linear = guest.mode.code_base.wrapping_add(guest.eip);
+        let request = Request {
+            bytes: &bytes,
+            straddles: false,
+            eip: guest.eip,
+            linear,
+            mode: &guest.mode,
+            mode_id: 0,
+            block: BlockId(0),
+        };
+        let Ok(translation) = translator.translate(&request, &[0, 1, 2, 3]) else {
+            panic!("the code ends inside an instruction: {bytes:02X?}");
+        };
+        let code = translator.code();
+        assert_eq!(verify(code, &guest.mode, guest.map), [], "{bytes:02X?}");
+        Self {
+            instructions: Decoder::new(64, code, DecoderOptions::NONE)
+                .into_iter()
+                .collect(),
+            bytes: code.len(),
+            translation,
+        }
+    }
+
+    /// The jump that ends every block that does not end itself, and its stub: offsets of
+    /// the jump and of the stub. They are the same everywhere.
+    pub fn ending(&self, guest: &Guest) -> Option<(u32, u32)> {
+        if guest.last().flow_control() != FlowControl::Next {
+            return None;
+        }
+        let site = self
+            .translation
+            .sites
+            .iter()
+            .find(|site| site.eip == guest.end())?;
+        let SiteKind::Link(LinkPlace::Direct { distance, stub }) = site.kind else {
+            return None;
+        };
+        let jump = distance.checked_sub(1)?;
+        let is_jump = self
+            .instructions
+            .iter()
+            .any(|instruction| instruction.ip() as u32 == jump && instruction.is_jmp_near());
+        is_jump.then_some((jump, stub))
+    }
+}

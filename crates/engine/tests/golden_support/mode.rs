@@ -1,0 +1,179 @@
+//! The head of an entry: a mode, and guest code.
+//!
+//! A mode is words joined by `+`. The first is one of
+//!
+//! - `flat32`: 32-bit code, flat segments, ring 0
+//! - `user32`: the same in ring 3
+//! - `flat16`: 16-bit code and stack, 4 GiB limits
+//! - `prot16`: 16-bit protected mode with segments of 64 KiB
+//! - `real`: real mode
+//! - `vm86`: virtual-8086 mode
+//!
+//! and the others change something:
+//!
+//! - `stack16`, `stack32`: the size of the stack
+//! - `es-KIND`, `ss-KIND`, `ds-KIND`, `fs-KIND`, `gs-KIND`: a segment with a base (`based`),
+//!   with a base and a limit (`limited`), or that goes downwards (`odd`)
+//! - `ts`: CR0.TS is set
+//! - `noavx`: CR4.OSXSAVE is clear
+//! - `single`: one instruction alone; `bounce`: on the bounce buffer
+//! - `spilled`: the register map of that name
+//! - `at-HEX`: EIP is this, not 1000h
+//! - `page`: the code goes on, with NOPs, to the end of the page
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
+use tollgate_engine::mode::Mode;
+use tollgate_engine::register_map::RegisterMap;
+use tollgate_x86::{Attributes, CpuState, Flags, Segment, SegmentRegister, Selector};
+
+/// Guest code and where it runs.
+pub struct Guest {
+    pub code: Vec<u8>,
+    pub eip: u32,
+    pub mode: Mode,
+    pub map: &'static RegisterMap,
+    /// NOPs follow up to the end of the page.
+    pub fills_page: bool,
+}
+
+fn segment(attributes: u16, limit: u32) -> Segment {
+    Segment {
+        base: 0,
+        limit,
+        selector: Selector(0x18),
+        attributes: Attributes::from_bits_retain(attributes),
+    }
+}
+
+fn set_all(state: &mut CpuState, code: Segment, data: Segment) {
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = data;
+    }
+    *state.segment_mut(SegmentRegister::Cs) = code;
+}
+
+fn base_state(name: &str) -> CpuState {
+    let mut state = CpuState::at_reset();
+    state.cr4 |= 0x4_0600;
+    state.xcr0 = 7;
+    state.cr0 |= u64::from(name != "real");
+    let (code, data) = match name {
+        "flat32" => (segment(0xc09b, u32::MAX), segment(0xc093, u32::MAX)),
+        "user32" => (segment(0xc0fb, u32::MAX), segment(0xc0f3, u32::MAX)),
+        "flat16" => (segment(0x809b, u32::MAX), segment(0x8093, u32::MAX)),
+        "prot16" => (segment(0x9b, 0xffff), segment(0x93, 0xffff)),
+        "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
+        "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
+        _ => panic!("'{name}' is no mode"),
+    };
+    if name == "vm86" {
+        state.flags |= Flags::VM.bits();
+    }
+    set_all(&mut state, code, data);
+    state
+}
+
+fn change_segment(state: &mut CpuState, word: &str) {
+    let (name, kind) = word
+        .split_once('-')
+        .unwrap_or_else(|| panic!("'{word}' is no part of a mode"));
+    let names = ["es", "cs", "ss", "ds", "fs", "gs"];
+    let index = names.iter().position(|known| *known == name);
+    let register = SegmentRegister::ALL[index.unwrap_or_else(|| panic!("'{word}'"))];
+    let segment = state.segment_mut(register);
+    match kind {
+        "based" => segment.base = 0x1000,
+        "limited" => (segment.base, segment.limit) = (0x1000, 0xffff),
+        "odd" => segment.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING,
+        _ => panic!("'{word}' is no kind of segment"),
+    }
+}
+
+fn number(digits: &str) -> u32 {
+    u32::from_str_radix(digits, 16).unwrap_or_else(|error| panic!("'{digits}': {error}"))
+}
+
+impl Guest {
+    /// What a head says.
+    ///
+    /// # Panics
+    /// A word or the code is not understood.
+    pub fn of(mode: &str, code: &str) -> Self {
+        let mut words = mode.split('+');
+        let mut state = base_state(words.next().unwrap_or_default());
+        let mut guest = Self {
+            code: (0..code.len() / 2)
+                .map(|index| number(&code[2 * index..2 * index + 2]) as u8)
+                .collect(),
+            eip: 0x1000,
+            mode: Mode::of(&state),
+            map: &RegisterMap::LEGACY,
+            fills_page: false,
+        };
+        assert!(
+            !guest.code.is_empty() && code.len().is_multiple_of(2),
+            "'{code}'"
+        );
+        let (mut single, mut bounce) = (false, false);
+        for word in words {
+            match word {
+                "stack16" | "stack32" => {
+                    let stack = state.segment_mut(SegmentRegister::Ss);
+                    stack
+                        .attributes
+                        .set(Attributes::DEFAULT_BIG, word == "stack32");
+                }
+                "ts" => state.cr0 |= 8,
+                "noavx" => state.cr4 &= !0x4_0000,
+                "single" => single = true,
+                "bounce" => bounce = true,
+                "spilled" => guest.map = &RegisterMap::SPILLED,
+                "page" => guest.fills_page = true,
+                _ => match word.strip_prefix("at-") {
+                    Some(digits) => guest.eip = number(digits),
+                    None => change_segment(&mut state, word),
+                },
+            }
+        }
+        guest.mode = Mode::of(&state);
+        if single {
+            guest.mode = guest.mode.single();
+        }
+        if bounce {
+            guest.mode = guest.mode.bounce();
+        }
+        guest
+    }
+
+    /// EIP behind the last instruction.
+    pub fn end(&self) -> u32 {
+        self.eip + self.code.len() as u32
+    }
+
+    fn instructions(&self) -> Vec<Instruction> {
+        let bitness = self.mode.bitness();
+        let eip = self.eip.into();
+        let decoder = Decoder::with_ip(bitness, &self.code, eip, DecoderOptions::NONE);
+        decoder.into_iter().collect()
+    }
+
+    /// The last instruction.
+    pub fn last(&self) -> Instruction {
+        self.instructions().pop().unwrap_or_default()
+    }
+
+    /// The code as an assembler would take it.
+    pub fn disassembly(&self) -> String {
+        let mut formatter = IntelFormatter::new();
+        let texts: Vec<String> = self
+            .instructions()
+            .iter()
+            .map(|instruction| {
+                let mut text = String::new();
+                formatter.format(instruction, &mut text);
+                text
+            })
+            .collect();
+        texts.join("; ")
+    }
+}

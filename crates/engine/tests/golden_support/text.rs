@@ -1,0 +1,265 @@
+//! Emitted code as text that depends on nothing but what was emitted.
+
+use crate::emitted::Emitted;
+use crate::mode::Guest;
+use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use tollgate_engine::block::{LinkPlace, Mark, Site, SiteKind, Source};
+use tollgate_engine::context::at;
+use tollgate_engine::links::SLOTS_OFFSET;
+use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
+use tollgate_x86::SegmentRegister;
+
+const GUEST_REGISTERS: [&str; 8] = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"];
+const HOST_REGISTERS: [&str; 16] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
+];
+
+/// The name of the context's field at this displacement from R15.
+fn field(displacement: i32) -> String {
+    let fields = [
+        (at::EXIT_SITE, "exit_site"),
+        (at::EXIT_VALUE, "exit_value"),
+        (at::EXIT_ENTRY, "exit_entry"),
+        (at::VECTORS_OFF, "vectors_off"),
+        (at::DIRECTION, "direction"),
+        (at::BOUNCE_POINTER, "bounce_pointer"),
+        (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
+        (at::X87_INSTRUCTION, "x87_instruction"),
+        (at::X87_OPCODE, "x87_opcode"),
+        (at::X87_OPERAND, "x87_operand"),
+    ];
+    if let Some((_, name)) = fields.iter().find(|(known, _)| *known == displacement) {
+        return (*name).to_owned();
+    }
+    if let Some(guest) = (0..8u8).find(|guest| at::slot(*guest) == displacement) {
+        return format!("slot.{}", GUEST_REGISTERS[usize::from(guest)]);
+    }
+    for (register, name) in SegmentRegister::ALL
+        .into_iter()
+        .zip(["es", "cs", "ss", "ds", "fs", "gs"])
+    {
+        if at::segment_base(register) == displacement {
+            return format!("{name}.base");
+        }
+        if at::segment_limit(register) == displacement {
+            return format!("{name}.limit");
+        }
+    }
+    panic!("emitted code names a field at {displacement:#x}: give it a name here");
+}
+
+/// What stands in the brackets of a memory operand, if a name is better.
+fn operand(instruction: &Instruction) -> Option<String> {
+    let displacement = instruction.memory_displacement64() as i32;
+    let index = match instruction.memory_index() {
+        Register::None => String::new(),
+        register => format!("{register:?}*{}", instruction.memory_index_scale()).to_lowercase(),
+    };
+    match instruction.memory_base() {
+        Register::R15 => Some(field(displacement)),
+        Register::R14 => {
+            let table = match displacement {
+                0 => "tlb.read",
+                WRITE_TABLE_OFFSET => "tlb.write",
+                _ => panic!("a table at {displacement:#x}"),
+            };
+            Some(format!("{table}+{index}"))
+        }
+        Register::R13 if index.is_empty() => {
+            Some(format!("links.slot{}", (displacement - SLOTS_OFFSET) / 8))
+        }
+        Register::R13 if displacement == 0 => Some(format!("links.tags+{index}")),
+        Register::R13 => Some(format!("links.targets+{index}")),
+        _ => None,
+    }
+}
+
+/// Offsets that get a label: wherever something jumps to.
+struct Labels(Vec<u32>);
+
+impl Labels {
+    fn of(instructions: &[&Instruction]) -> Self {
+        let targets = instructions.iter().filter_map(|it| target(it));
+        let sorted: BTreeSet<u32> = targets.collect();
+        Self(sorted.into_iter().collect())
+    }
+
+    fn name(&self, offset: u32) -> Option<String> {
+        let index = self.0.binary_search(&offset).ok()?;
+        Some(format!("L{}", index + 1))
+    }
+}
+
+/// The offset in the block that an instruction names.
+fn target(instruction: &Instruction) -> Option<u32> {
+    let is_branch =
+        (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::NearBranch64);
+    if is_branch {
+        Some(instruction.near_branch64() as u32)
+    } else if instruction.is_ip_rel_memory_operand() {
+        Some(instruction.ip_rel_memory_address() as u32)
+    } else {
+        None
+    }
+}
+
+/// One host instruction.
+fn host_text(instruction: &Instruction, labels: &Labels) -> String {
+    let mut formatter = IntelFormatter::new();
+    formatter
+        .options_mut()
+        .set_space_after_operand_separator(false);
+    let mut text = String::new();
+    formatter.format(instruction, &mut text);
+    if let Some(offset) = target(instruction) {
+        let label = labels.name(offset).unwrap_or_else(|| "end".into());
+        return if instruction.is_ip_rel_memory_operand() {
+            let (before, _) = text.split_once('[').expect("a memory operand");
+            format!("{before}[{label}]")
+        } else {
+            let (mnemonic, _) = text.split_once(' ').expect("a target");
+            format!("{mnemonic} {label}")
+        };
+    }
+    let has_memory =
+        (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory);
+    if has_memory
+        && instruction.mnemonic() != Mnemonic::Lea
+        && let Some(name) = operand(instruction)
+        && let (Some(start), Some(end)) = (text.find('['), text.find(']'))
+    {
+        text.replace_range(start + 1..end, &name);
+    }
+    text
+}
+
+/// The number of the site that this and the next instruction leave through.
+fn exit_site(instruction: &Instruction, next: Option<&&Instruction>) -> Option<usize> {
+    let is_field = |instruction: &Instruction, displacement: i32| {
+        instruction.memory_base() == Register::R15
+            && instruction.memory_displacement64() as i32 == displacement
+    };
+    let next = next?;
+    let stores = instruction.mnemonic() == Mnemonic::Mov
+        && is_field(instruction, at::EXIT_SITE)
+        && instruction.op1_kind() == OpKind::Immediate32;
+    let leaves = next.is_jmp_near_indirect() && is_field(next, at::EXIT_ENTRY);
+    (stores && leaves).then(|| instruction.immediate32() as usize)
+}
+
+fn position(guest: &Guest, eip: u32) -> String {
+    if eip == guest.end() {
+        "end".into()
+    } else {
+        let distance = i64::from(eip) - i64::from(guest.eip);
+        format!("{distance:+}")
+    }
+}
+
+fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
+    let mut text = match site.kind {
+        SiteKind::Link(LinkPlace::Direct { .. }) => "link".to_owned(),
+        SiteKind::Link(LinkPlace::Slot { slot, .. }) => format!("link slot{slot}"),
+        SiteKind::Indirect => "indirect".into(),
+        SiteKind::Memory { size, write } => {
+            format!("memory {} {size}", if write { "write" } else { "read" })
+        }
+        SiteKind::Slow => "slow".into(),
+        SiteKind::Helper(index) => {
+            let helper = helpers[usize::from(index)];
+            format!("helper {:?}", helper.mnemonic()).to_lowercase()
+        }
+        SiteKind::VectorLoad => "vector load".into(),
+        SiteKind::Continue => "continue".into(),
+        SiteKind::Fault(vector) => format!("fault {vector:?}"),
+    };
+    write!(text, " at {}", position(guest, site.eip)).unwrap();
+    if site.esp != 0 {
+        write!(text, ", esp{:+}", site.esp).unwrap();
+    }
+    if site.after != 0 {
+        text.push_str(", comes back");
+        if site.after_esp != 0 {
+            write!(text, " with esp{:+}", site.after_esp).unwrap();
+        }
+    }
+    text
+}
+
+fn mark_text(guest: &Guest, mark: &Mark) -> String {
+    let mut text = position(guest, mark.eip);
+    if mark.esp != 0 {
+        write!(text, ", esp{:+}", mark.esp).unwrap();
+    }
+    for (register, source) in mark.restore.moves() {
+        let register = GUEST_REGISTERS[usize::from(register & 7)];
+        let source = match source {
+            Source::Host(host) => HOST_REGISTERS[usize::from(host.0 & 15)],
+            Source::Slot => "its slot",
+        };
+        write!(text, ", {register} from {source}").unwrap();
+    }
+    text
+}
+
+/// The text of an entry, without its head.
+pub fn text(guest: &Guest, emitted: &Emitted) -> String {
+    let ending = emitted.ending(guest);
+    // The jump on and its stub (two instructions).
+    let is_ending = |instruction: &Instruction| {
+        let offset = instruction.ip() as u32;
+        ending.is_some_and(|(jump, stub)| {
+            let stub_end = emitted
+                .instructions
+                .iter()
+                .filter(|it| it.ip() as u32 >= stub)
+                .nth(2);
+            let stub_end = stub_end.map_or(u32::MAX, |it| it.ip() as u32);
+            offset == jump || (stub..stub_end).contains(&offset)
+        })
+    };
+    let (skipped, shown): (Vec<&Instruction>, Vec<&Instruction>) = emitted
+        .instructions
+        .iter()
+        .partition(|instruction| is_ending(instruction));
+    let skipped_bytes: usize = skipped.iter().map(|instruction| instruction.len()).sum();
+    let labels = Labels::of(&shown);
+    let mut text = format!(
+        "   {} bytes, {} instructions\n",
+        emitted.bytes - skipped_bytes,
+        shown.len()
+    );
+    let translation = &emitted.translation;
+    let mut at = 0;
+    while let Some(instruction) = shown.get(at) {
+        let offset = instruction.ip() as u32;
+        let (line, count) = match exit_site(instruction, shown.get(at + 1)) {
+            Some(site) => {
+                let site = site_text(guest, &translation.sites[site], &translation.helpers);
+                (format!("exit: {site}"), 2)
+            }
+            None => (host_text(instruction, &labels), 1),
+        };
+        let label = labels
+            .name(offset)
+            .map_or(String::new(), |name| format!("{name}:"));
+        let line = format!("{label:<5}{line}");
+        let bytes: usize = shown[at..at + count].iter().map(|it| it.len()).sum();
+        let end = offset + bytes as u32;
+        let marks: Vec<_> = translation
+            .marks
+            .iter()
+            .filter(|mark| (offset..end).contains(&mark.host))
+            .map(|mark| mark_text(guest, mark))
+            .collect();
+        match marks.as_slice() {
+            [] => writeln!(text, "{line}").unwrap(),
+            marks => writeln!(text, "{line:<44}; {}", marks.join(" | ")).unwrap(),
+        }
+        at += count;
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! A random guest at the ports and registers of the real PC, with random time between its
+//! accesses. Now and then the machine is saved, written as text, and read back.
+
+use crate::input::Input;
+use std::io;
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::pc::{Pc, PcState};
+use tollgate_platform::Platform;
+use tollgate_x86::PhysicalAddress;
+
+/// Ports that belong to a device, or lie beside one.
+const PORTS: [u16; 48] = [
+    0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1, 0x40, 0x41, 0x42, 0x43, 0x61, 0x60, 0x64, 0x70, 0x71,
+    0x72, 0x3f8, 0x3f9, 0x3fa, 0x3fb, 0x3fc, 0x3fd, 0x3fe, 0x3ff, 0x80, 0x92, 0xe9, 0x402, 0xf4,
+    0xf5, 0xf6, 0xf7, 0xcf8, 0xcf9, 0xcfc, 0xf0, 0xf1, 0x600, 0x601, 0x602, 0x604, 0x605, 0x608,
+    0x60b, 0x1f, 0x44, 0x3f7, 0xffff,
+];
+const LOCAL_APIC: u64 = 0xfee0_0000;
+const IO_APIC: u64 = 0xfec0_0000;
+const MSRS: [u32; 4] = [0x1b, 0x6e0, 0x10, 0x802];
+/// Steps of one input at most.
+const MAX_STEPS: u32 = 2000;
+
+/// Lets the guest do what the input says.
+///
+/// # Panics
+/// A device broke a promise.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let config = VmConfig {
+        memory_bytes: 16 << 20,
+        ..VmConfig::default()
+    };
+    let mut pc = Pc::new(&config, Box::new(io::sink()));
+    pc.set_debug_output(Box::new(io::sink()));
+    // Time stands still but for the steps that the input says.
+    pc.pause();
+    for _ in 0..MAX_STEPS {
+        if input.is_empty() {
+            break;
+        }
+        step(&mut pc, &mut input);
+    }
+    check_deadline(&mut pc);
+    // All time there is.
+    pass(&mut pc, u64::MAX, u64::MAX);
+}
+
+fn step(pc: &mut Pc, input: &mut Input<'_>) {
+    let what = input.byte();
+    match what & 15 {
+        0..=2 => {
+            let (port, size) = (port(input), size(what));
+            let value = input.dword() & (u32::MAX >> (32 - 8 * u32::from(size)));
+            pc.port_write(port, size, value);
+        }
+        3 => pc.port_write(port(input), 1, input.byte().into()),
+        4 | 5 => {
+            let size = size(what);
+            let value = pc.port_read(port(input), size);
+            assert!(u64::from(value) >> (8 * size) == 0, "{value:#x} of {size}");
+        }
+        6 => pc.memory_write(register(input), &input.dword().to_le_bytes()),
+        7 => {
+            let (address, count) = (register(input), 1 + input.byte() % 64);
+            let mut bytes = input.bytes(count.into()).to_vec();
+            bytes.resize(count.into(), 0xa5);
+            if what & 0x10 == 0 {
+                pc.memory_write(address, &bytes);
+            } else {
+                pc.memory_read(address, &mut bytes);
+            }
+        }
+        8 => pass(pc, input.byte().into(), input.byte().into()),
+        9 => {
+            let nanoseconds = input.dword();
+            pass(pc, nanoseconds.into(), u64::from(nanoseconds) * 3);
+        }
+        10 if what & 0x10 == 0 => pass(pc, input.qword() >> (what >> 5), input.qword()),
+        10 => pass_to_deadline(pc),
+        11 => msr(pc, input),
+        12 => {
+            let waited = pc.interrupt_pending();
+            let vector = pc.acknowledge_interrupt();
+            assert!(waited || vector.is_none(), "{vector:?} came from nowhere");
+            pc.take_nmi();
+        }
+        13 => {
+            let space = pc.serial_input_space();
+            let count = usize::from(input.byte());
+            let taken = pc.serial_input(input.bytes(count));
+            assert!(taken <= space);
+        }
+        14 => match what >> 4 {
+            0 => pc.press_power_button(),
+            1 => pc.raise_nmi(),
+            2 => pc.signal_fpu_error(),
+            3 => pc.reset(),
+            4 => _ = pc.take_stop_request(),
+            5 => pc.flush_output(),
+            _ => pc.key(Key::extended(input.byte()), what & 0x80 != 0),
+        },
+        _ => save_and_restore(pc),
+    }
+}
+
+fn size(what: u8) -> u8 {
+    [1, 1, 2, 4][usize::from(what >> 4 & 3)]
+}
+
+fn port(input: &mut Input<'_>) -> u16 {
+    let choice = input.byte();
+    match PORTS.get(usize::from(choice)) {
+        Some(port) => *port,
+        None if choice >= 0xf0 => input.word(),
+        None => PORTS[usize::from(choice) % PORTS.len()],
+    }
+}
+
+/// A register of one of the APICs, or an address beside them.
+fn register(input: &mut Input<'_>) -> PhysicalAddress {
+    let choice = input.byte();
+    let offset = u64::from(choice >> 2) * 0x10;
+    PhysicalAddress(match choice & 3 {
+        0 => LOCAL_APIC + offset,
+        1 => IO_APIC + (offset & 0x10),
+        2 => LOCAL_APIC + u64::from(input.word()) % 0x1100,
+        _ => IO_APIC.wrapping_add(input.qword() >> (choice >> 2)),
+    })
+}
+
+fn msr(pc: &mut Pc, input: &mut Input<'_>) {
+    let choice = input.byte();
+    let index = MSRS[usize::from(choice & 3)];
+    if choice & 0x80 != 0 {
+        pc.msr_read(index);
+    } else {
+        pc.msr_write(index, input.qword());
+    }
+}
+
+/// Lets time pass, and what became due happen.
+fn pass(pc: &mut Pc, nanoseconds: u64, ticks: u64) {
+    let state = pc.save().later(nanoseconds, ticks);
+    pc.restore(state).expect("its own version");
+    check_deadline(pc);
+}
+
+/// What was due is done: the next deadline lies ahead.
+fn check_deadline(pc: &mut Pc) {
+    pc.advance();
+    let (now, deadline) = (pc.now(), pc.next_deadline());
+    assert!(
+        deadline.is_none_or(|deadline| deadline > now || now.0 == u64::MAX),
+        "{deadline:?} is not after {now:?}"
+    );
+}
+
+fn pass_to_deadline(pc: &mut Pc) {
+    let wait = pc.next_deadline().map_or(0, |next| next.since(pc.now()));
+    pass(pc, wait, wait);
+}
+
+/// The machine is the same when it comes back from a file.
+fn save_and_restore(pc: &mut Pc) {
+    let text = serde_json::to_string(&pc.save()).expect("plain data");
+    let state: PcState = serde_json::from_str(&text).expect("what was just written");
+    pc.restore(state).expect("its own version");
+    let again = serde_json::to_string(&pc.save()).expect("plain data");
+    assert_eq!(again, text);
+}
+
+/// Devices programmed as kernels do, and read back.
+pub fn seeds() -> Vec<(String, Vec<u8>)> {
+    let index = |port| PORTS.iter().position(|known| *known == port).unwrap_or(0) as u8;
+    let out = |writes: &[(u16, u8)]| -> Vec<u8> {
+        let each = writes.iter().map(|(port, value)| [3, index(*port), *value]);
+        each.flatten().collect()
+    };
+    let apic = |writes: &[(u8, u32)]| -> Vec<u8> {
+        let each = writes.iter().map(|(number, value)| {
+            let mut step = vec![6, number << 2];
+            step.extend(value.to_le_bytes());
+            step
+        });
+        each.flatten().collect()
+    };
+    let go_on: &[u8] = &[0x1a, 12, 0x1a, 12, 4, 0, 0x1a, 15, 0x1a, 12];
+    let interrupt_controller = out(&[
+        (0x20, 0x11),
+        (0x21, 0x20),
+        (0x21, 4),
+        (0x21, 1),
+        (0xa0, 0x11),
+        (0xa1, 0x28),
+        (0xa1, 2),
+        (0xa1, 1),
+        (0x21, 0),
+        (0xa1, 0),
+    ]);
+    let timer = out(&[(0x43, 0x34), (0x40, 0x9c), (0x40, 0x2e), (0x43, 0xb6)]);
+    let clock = out(&[(0x70, 0x0a), (0x71, 0x26), (0x70, 0x0b), (0x71, 0x72)]);
+    let serial = out(&[
+        (0x3fb, 3),
+        (0x3f9, 3),
+        (0x3fa, 7),
+        (0x3fc, 0x1b),
+        (0x3f8, 65),
+    ]);
+    let keyboard = out(&[
+        (0x64, 0x60),
+        (0x60, 0x47),
+        (0x60, 0xf4),
+        (0x64, 0xd1),
+        (0x60, 3),
+    ]);
+    let local_apic = apic(&[(0x0f, 0x1ff), (0x32, 0x2_0040), (0x3e, 3), (0x38, 1000)]);
+    let one_each: [(&str, &[u8]); 5] = [
+        ("timer", &timer),
+        ("clock", &clock),
+        ("serial", &serial),
+        ("keyboard", &keyboard),
+        ("local-apic", &local_apic),
+    ];
+    let mut seeds: Vec<_> = one_each
+        .iter()
+        .map(|(name, steps)| {
+            let input = [interrupt_controller.as_slice(), steps, go_on].concat();
+            ((*name).to_owned(), input)
+        })
+        .collect();
+    let all = one_each.iter().flat_map(|(_, steps)| *steps).copied();
+    seeds.push(("all".into(), all.chain(go_on.iter().copied()).collect()));
+    seeds
+}

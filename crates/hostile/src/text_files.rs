@@ -1,0 +1,91 @@
+//! Random symbol files and price tables.
+
+use crate::loaders::images;
+use tollgate_exits::ExitKind;
+use tollgate_exits::books::{Books, KindBooks};
+use tollgate_exits::ledger::Ledger;
+use tollgate_exits::prices::PriceTable;
+use tollgate_exits::snapshot::Snapshot;
+use tollgate_symbols::Symbols;
+
+/// Reads the input as what its first byte says: `s` for symbols, `p` for prices.
+///
+/// # Panics
+/// A reader broke a promise.
+pub fn run(data: &[u8]) {
+    let Some((kind, content)) = data.split_first() else {
+        return;
+    };
+    if kind & 1 != 0 {
+        symbols(content);
+    } else if let Ok(text) = std::str::from_utf8(content) {
+        prices(text);
+    }
+}
+
+fn symbols(content: &[u8]) {
+    let symbols = match Symbols::parse(content) {
+        Ok(symbols) => symbols,
+        Err(error) => return check_message(&error.to_string()),
+    };
+    assert!(!symbols.is_empty());
+    let mut found = 0;
+    for entry in [0, 1, 0xc100_1000, u32::MAX.into(), u64::MAX] {
+        symbols.displacement(entry);
+        found += usize::from(symbols.at(entry).is_some());
+    }
+    assert!(found <= 5);
+    for name in ["_stext", "entry_SYSENTER_32"] {
+        if let Some(address) = symbols.address(name) {
+            assert_eq!(symbols.at(address), Some((name, 0)));
+        }
+    }
+}
+
+fn prices(text: &str) {
+    let table = match PriceTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => {
+            assert!((1..=text.lines().count().max(1)).contains(&error.line));
+            return check_message(&error.to_string());
+        }
+    };
+    for count in [1, u64::MAX] {
+        let ledger = Ledger::new(|| 0, Default::default());
+        let mut books = Books::of(&ledger, count, 0);
+        books.shares.wall = count;
+        books.shares.guest = count;
+        books.kinds = ExitKind::ALL
+            .iter()
+            .map(|&kind| KindBooks {
+                kind,
+                count,
+                cost: None,
+            })
+            .collect();
+        books.kinds.truncate(1 + (count % 7) as usize);
+        let snapshot = Snapshot::of(&books, |_| None);
+        let estimate = table.estimate(&snapshot);
+        assert!(estimate.run_ns >= estimate.exit_ns);
+        assert_eq!(estimate.exits.len(), snapshot.exits.len());
+    }
+}
+
+/// What goes to the user is one line that says something.
+fn check_message(text: &str) {
+    assert!(!text.is_empty());
+}
+
+/// Each form of file.
+pub fn seeds() -> Vec<(String, Vec<u8>)> {
+    let map = b"sc1000000 T _stext\nc1001000 t inner\nf8000010 t probe\t[e1000]\r\n\
+        00000000 A fixed\nc1002000 T entry_SYSENTER_32\n";
+    let table = b"p# a comment\nmachine,Old One\nkhz,1000\nsource,\"A, B\"\n\
+        kind,cycles,hardware exit\nport-in,100,I/O\nlink-miss,none\ncpuid,1650\n";
+    let elf = [b"s".as_slice(), &images::elf_with_symbols()].concat();
+    vec![
+        ("system-map".into(), map.to_vec()),
+        ("price-table".into(), table.to_vec()),
+        ("elf".into(), elf),
+    ]
+}

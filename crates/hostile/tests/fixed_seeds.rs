@@ -1,0 +1,68 @@
+//! Every fuzz target with its own seeds and with inputs that are the same in every run.
+//!
+//! `TOLLGATE_HOSTILE_INPUTS` says how many inputs a target gets, `TOLLGATE_HOSTILE_SEED`
+//! which. With `TOLLGATE_HOSTILE_FILE` set to a file (as libFuzzer leaves one), only that
+//! is run.
+
+use tollgate_hostile::mutate::{self, Random};
+use tollgate_hostile::{TARGETS, Target};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+fn run(name: &str, inputs: u64) {
+    let target: &Target = TARGETS.iter().find(|target| target.name == name).unwrap();
+    if let Some(path) = std::env::var_os("TOLLGATE_HOSTILE_FILE") {
+        let bytes = std::fs::read(path).unwrap();
+        // What depends on when a signal comes needs a few attempts.
+        for _ in 0..number("TOLLGATE_HOSTILE_INPUTS", 1) {
+            (target.run)(&bytes);
+        }
+        return;
+    }
+    let seeds = (target.seeds)();
+    for (seed, bytes) in &seeds {
+        println!("{name}: seed {seed}");
+        (target.run)(bytes);
+    }
+    let mut random = Random::new(number("TOLLGATE_HOSTILE_SEED", 1));
+    for index in 0..number("TOLLGATE_HOSTILE_INPUTS", inputs) {
+        let bytes = mutate::input(&mut random, &seeds);
+        println!("{name}: input {index}: {bytes:02x?}");
+        (target.run)(&bytes);
+    }
+}
+
+#[test]
+fn the_translator_keeps_any_guest_code_inside() {
+    run("translator", 4000);
+}
+
+#[test]
+fn blocks_and_single_instructions_are_in_agreement() {
+    run("agreement", 3000);
+}
+
+#[test]
+fn the_devices_survive_any_access_at_any_time() {
+    run("devices", 4000);
+}
+
+#[test]
+fn the_loaders_load_or_refuse_any_file() {
+    run("loaders", 4000);
+}
+
+#[test]
+fn the_control_socket_answers_any_request() {
+    run("control", 20_000);
+}
+
+#[test]
+fn text_files_of_any_content_are_read_or_refused() {
+    run("text_files", 20_000);
+}
