@@ -130,6 +130,7 @@ macro_rules! guests {
 
 guests! {
     apic
+    faulting
     fpu
     hello
     instructions
