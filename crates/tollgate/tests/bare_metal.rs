@@ -144,6 +144,7 @@ guests! {
     selfmodify
     strings
     timers
+    tlb
     vm86
 }
 
