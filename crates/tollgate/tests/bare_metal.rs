@@ -135,6 +135,7 @@ guests! {
     hello
     instructions
     interrupts
+    limits
     operands
     pae
     paging
@@ -142,6 +143,7 @@ guests! {
     realmode
     segments
     selfmodify
+    stacks
     strings
     timers
     tlb
