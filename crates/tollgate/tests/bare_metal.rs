@@ -130,8 +130,10 @@ macro_rules! guests {
 
 guests! {
     apic
+    descriptors
     faulting
     fpu
+    gates
     hello
     instructions
     interrupts
