@@ -393,8 +393,15 @@ fetches:
     AT_END 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66
     EXPECT [fault_vector], EXC_GP, "fifteen are too long already"
 .endif
-    mov byte ptr [WINDOW+0x10], RET
-    mov ecx, WINDOW + 1
+.ifndef QEMU                     # which knows no limits
+    DESCRIPTOR FREE, WINDOW, 0xFFF, SEG_CODE|SEG_BIG
+    mov dword ptr [FRAME_A+0xFFC], 0xB8909090    # nops, and mov eax, imm32
+    mov dword ptr [fault_vector], NONE
+    mov dword ptr [resume_at], offset 1f
+    jmp FREE:0xFFC
+1:  EXPECT [fault_vector], EXC_GP, "an instruction across code's limit wants no next page"
+    EXPECT [fault_eip], 0xFFF, "and faults where it begins"
+.endif
     mov edi, WINDOW + 1
     mov al, 0x66
     mov ecx, 14
