@@ -150,6 +150,7 @@ guests! {
     timers
     tlb
     vm86
+    vm86io
 }
 
 #[test]
