@@ -130,6 +130,7 @@ macro_rules! guests {
 
 guests! {
     apic
+    codechange
     descriptors
     faulting
     fpu
