@@ -130,6 +130,22 @@ impl Stack {
         self.push_all(state, environment, size, &[value])
     }
 
+    /// Checks that one value of `size` (2 or 4) bytes can be pushed.
+    ///
+    /// # Errors
+    /// As [`Stack::push_all`].
+    pub fn probe_push(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        size: u32,
+    ) -> Result<(), Exception> {
+        let offset = self.pointer.wrapping_sub(u64::from(size)) & self.mask();
+        let linear = self.linear(state, offset, size)?;
+        check_alignment(state, linear, size, self.privilege)?;
+        probe_linear(state, environment, linear, size, self.privilege)
+    }
+
     /// Pops `N` values of `size` (2 or 4) bytes, zero-extended, lowest first.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ pub fn move_string(
                 }
                 count
             } else {
-                let value = pointers.read_element(state, environment, Gpr::Rsi)?;
+                let value = pointers.read_source(state, environment, AccessKind::Write)?;
                 pointers.write_element(state, environment, value)?;
                 1
             };
@@ -220,7 +220,7 @@ pub fn compare_string(
                     host_string::compare(source, destination, count, size, direction, while_equal)
                 }
             } else {
-                let source = pointers.read_element(state, environment, Gpr::Rsi)?;
+                let source = pointers.read_source(state, environment, AccessKind::Read)?;
                 let destination = pointers.read_element(state, environment, Gpr::Rdi)?;
                 let (source, destination) = (source.to_le_bytes(), destination.to_le_bytes());
                 let (source, destination) = (source.as_ptr(), destination.as_ptr());

@@ -2,7 +2,8 @@
 
 use crate::host_string::Direction;
 use crate::memory_access::{
-    SegmentedAddress, current_privilege, linear_address, read_memory, write_memory,
+    SegmentedAddress, check_alignment, current_privilege, linear_address, probe_linear,
+    read_memory, write_memory,
 };
 use crate::operand::{address_size, size_mask};
 use iced_x86::Instruction;
@@ -225,6 +226,37 @@ impl Pointers {
         let used = &mut bytes[..self.size as usize];
         read_memory(state, environment, self.element(state, register), used)?;
         Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Reads the next element at SI of an instruction that then accesses the one at DI,
+    /// in the way given. A device is read only once that access is known to be allowed:
+    /// reading it may change it, and a fault has the instruction start again.
+    ///
+    /// # Errors
+    /// The fault of the access, or that of the next one.
+    pub fn read_source(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        then: AccessKind,
+    ) -> Result<u32, Exception> {
+        let privilege = current_privilege(state);
+        let source = self.element(state, Gpr::Rsi);
+        let source = linear_address(state, source, self.size, AccessKind::Read)?;
+        check_alignment(state, source, self.size, privilege)?;
+        if environment
+            .ram(state, source, AccessKind::Read, privilege)?
+            .is_none()
+        {
+            let destination = self.element(state, Gpr::Rdi);
+            let destination = linear_address(state, destination, self.size, then)?;
+            if then == AccessKind::Write {
+                probe_linear(state, environment, destination, self.size, privilege)?;
+            } else {
+                environment.ram(state, destination, then, privilege)?;
+            }
+        }
+        self.read_element(state, environment, Gpr::Rsi)
     }
 
     /// Writes the next element at DI.

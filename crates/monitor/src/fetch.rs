@@ -133,6 +133,11 @@ impl FetchCache {
         let address = LinearAddress(u64::from(linear));
         let page = self.page(view, state, address, privilege)?;
         let next_page = if with_next {
+            // An instruction that crosses the limit faults before its second page does.
+            let first_of_next = u64::from(eip) + PAGE_SIZE - address.page_offset();
+            if first_of_next > u64::from(cs.limit) && cs.limit != u32::MAX {
+                return Err(Exception::general_protection(0));
+            }
             let next = LinearAddress((address.page_base().0 + PAGE_SIZE) & 0xffff_ffff);
             Some(self.page(view, state, next, privilege)?.physical_page)
         } else {

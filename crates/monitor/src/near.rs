@@ -7,11 +7,12 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
-    SegmentedAddress, code_mask, memory_address, next_rip, operand_size, read_operand,
-    read_register, read_value, segment_register, write_operand,
+    SegmentedAddress, code_mask, current_privilege, linear_address, memory_address, next_rip,
+    operand_size, read_operand, read_register, read_value, segment_register, write_operand,
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 
 fn width(instruction: &Instruction) -> u32 {
@@ -47,6 +48,24 @@ fn check_target(state: &CpuState, target: u64) -> Result<u64, Exception> {
     Ok(target)
 }
 
+/// If the memory operand is a device's, checks that `size` bytes can then be pushed:
+/// reading a device may change it, and a fault has the instruction start again.
+fn probe_before_device(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+    size: u32,
+) -> Result<(), Exception> {
+    let address = memory_address(state, instruction);
+    let read = AccessKind::Read;
+    let linear = linear_address(state, address, operand_size(instruction, 0), read)?;
+    let privilege = current_privilege(state);
+    if environment.ram(state, linear, read, privilege)?.is_none() {
+        Stack::current(state).probe_push(state, environment, size)?;
+    }
+    Ok(())
+}
+
 /// Executes the instruction if it is one of this file's; `None` if not.
 ///
 /// # Errors
@@ -70,7 +89,10 @@ pub fn execute(
         Mnemonic::Push => {
             let value = match instruction.op0_kind() {
                 OpKind::Register => read_register(state, instruction.op0_register()),
-                OpKind::Memory => read_operand(state, environment, instruction, 0)?,
+                OpKind::Memory => {
+                    probe_before_device(state, environment, instruction, size)?;
+                    read_operand(state, environment, instruction, 0)?
+                }
                 _ => instruction.immediate(0),
             };
             let mut stack = Stack::current(state);
@@ -96,6 +118,9 @@ pub fn execute(
             tollgate_emulate::operand::write_register(state, name, u64::from(value));
         }
         Mnemonic::Call => {
+            if instruction.op0_kind() == OpKind::Memory {
+                probe_before_device(state, environment, instruction, size)?;
+            }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
             stack.push(state, environment, size, next as u32)?;

@@ -273,3 +273,32 @@ fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
     assert_eq!((vcpu.state().gpr[3], vcpu.state().gpr[4]), (1, 0x8000));
     assert_eq!(vcpu.state().gpr[1], 0);
 }
+
+#[test]
+fn a_device_that_writes_running_code_changes_what_runs_next() {
+    // again: mov eax, 1111h; call code in the next page; out F4h, al; jmp again
+    let mut code = vec![0xb8, 0x11, 0x11, 0, 0];
+    code.extend([0xe8]);
+    code.extend((0x11000_u32 - 0x1000a).to_le_bytes());
+    code.extend([0xe6, 0xf4, 0xeb, 0xf2]);
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    memory.write(PhysicalAddress(0x10000), &code);
+    // mov ebx, 2222h; ret
+    memory.write(PhysicalAddress(0x11000), &[0xbb, 0x22, 0x22, 0, 0, 0xc3]);
+    let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
+    for round in 0..4_u32 {
+        let stop = vcpu.run();
+        assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
+        let expected = [0x1111 + round, 0x2222 + round];
+        assert_eq!(
+            [0, 3].map(|register| vcpu.state().gpr[register] as u32),
+            expected
+        );
+        // The first page twice, the second once: all of it passes the gate.
+        let next = |value: u32| (value + round + 1).to_le_bytes();
+        let memory = vcpu.memory_mut();
+        assert!(memory.write(PhysicalAddress(0x10001), &[0xff; 4]));
+        assert!(memory.write(PhysicalAddress(0x10001), &next(0x1111)));
+        assert!(memory.write(PhysicalAddress(0x11001), &next(0x2222)));
+    }
+}

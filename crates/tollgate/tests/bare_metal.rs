@@ -130,10 +130,15 @@ macro_rules! guests {
 
 guests! {
     apic
+    codechange
+    descriptors
+    faulting
     fpu
+    gates
     hello
     instructions
     interrupts
+    limits
     operands
     pae
     paging
@@ -141,9 +146,12 @@ guests! {
     realmode
     segments
     selfmodify
+    stacks
     strings
     timers
+    tlb
     vm86
+    vm86io
 }
 
 #[test]

@@ -50,6 +50,16 @@ impl Translator {
         (target <= self.mode.code_limit).then_some(target)
     }
 
+    /// Whether an indirect target of this width can lie beyond the code segment's limit.
+    fn may_pass_limit(&self, width: Width) -> bool {
+        let highest = if width == Width::Word {
+            0xffff
+        } else {
+            u32::MAX
+        };
+        self.mode.code_limit < highest
+    }
+
     /// Raises #GP(0) at this instruction if the branch is taken.
     fn fault_site(&mut self) -> usize {
         self.new_site(
@@ -144,6 +154,8 @@ impl Translator {
             }
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
             _ if instruction.is_call_far_indirect() => self.far(instruction),
+            // A target beyond the limit must be refused before anything is stored.
+            _ if self.may_pass_limit(width) => self.slow_end(),
             _ => {
                 if !self.load_target(instruction) {
                     return self.slow_end();

@@ -37,6 +37,7 @@
 
 mod branch;
 pub mod copy;
+mod length;
 mod memory;
 mod operands;
 mod placement;
@@ -55,14 +56,12 @@ use crate::context::at;
 use crate::mode::{Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
 use stub::Stub;
 use tollgate_x86::Vector;
 
 /// Guest instructions in one block at most.
 const MAX_INSTRUCTIONS: usize = 64;
-/// Longest x86 instruction, in bytes.
-const MAX_INSTRUCTION_LENGTH: usize = 15;
-
 /// What to translate.
 pub struct Request<'a> {
     /// Guest bytes from the first instruction to the end of its page, or a few bytes
@@ -245,7 +244,9 @@ impl Translator {
             let last = self
                 .next_eip
                 .wrapping_add(instruction.len().max(1) as u32 - 1);
-            let too_long = truncated;
+            let too_long = truncated
+                || instruction.is_invalid()
+                    && is_too_long(self.mode.bitness(), &request.bytes[position..]);
             let beyond_limit = last > self.mode.code_limit || last < self.next_eip;
             if too_long || beyond_limit {
                 if count > 0 {
