@@ -11,7 +11,7 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Cr0, Exception, Gpr, LinearAddress, Vector};
+use tollgate_x86::{Cr0, Exception, Flags, Gpr, LinearAddress, Vector};
 
 /// The kind of exit that an emulated instruction counts as, and whether the mode word
 /// can be another one behind it.
@@ -234,6 +234,10 @@ impl<P: Platform> Vcpu<P> {
             kind = ExitKind::NullHypercall;
         }
         self.count(kind);
+        let before = self.context.cpu.rip;
+        if kind == ExitKind::SoftwareInterrupt {
+            self.settle_resume_flag();
+        }
         let (state, mut surroundings) = self.parts();
         let result = match near::execute(state, &mut surroundings, instruction) {
             Ok(None) if kind == ExitKind::NullHypercall || kind == ExitKind::Hypercall => {
@@ -256,12 +260,32 @@ impl<P: Platform> Vcpu<P> {
         }
         self.events_due |= touched_device || changes_mode || kind == ExitKind::Sti;
         self.clock_changed |= kind == ExitKind::Msr;
+        let cpu = &mut self.context.cpu;
+        let ended = matches!(
+            result,
+            Ok(Outcome::Next | Outcome::Jumped | Outcome::Halted)
+        );
+        if ended && cpu.shadow_rip == before {
+            cpu.end_shadow();
+        }
         match result {
             Ok(Outcome::Next) => {
+                // MOV SS and POP SS put the trap off to the next instruction's.
+                let cpu = &self.context.cpu;
+                if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
+                    self.trap_armed = false;
+                }
                 self.completed()?;
                 Ok(true)
             }
             Ok(Outcome::Jumped) => {
+                match kind {
+                    // The delivery has cleared TF: nothing strikes behind INT n
+                    // (SDM volume 3, 17.3.1.4).
+                    ExitKind::SoftwareInterrupt => self.trap_armed = false,
+                    ExitKind::Iret => self.resume_flag_rip = self.context.cpu.rip,
+                    _ => {}
+                }
                 self.completed()?;
                 Ok(false)
             }
@@ -270,13 +294,30 @@ impl<P: Platform> Vcpu<P> {
                 self.completed()?;
                 Ok(false)
             }
-            Ok(Outcome::Repeat) => Ok(false),
+            Ok(Outcome::Repeat) => {
+                if instruction.is_string_instruction() {
+                    self.between_iterations()?;
+                }
+                Ok(false)
+            }
             Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
                 self.raise(exception)?;
                 Ok(false)
             }
         }
+    }
+
+    /// A repeated string instruction has done some iterations, but not the last. What comes
+    /// now finds RF set (SDM volume 3, 17.3.1.1).
+    fn between_iterations(&mut self) -> Result<(), VcpuStop> {
+        let cpu = &mut self.context.cpu;
+        cpu.flags |= Flags::RF.bits();
+        self.resume_flag_rip = cpu.rip;
+        if self.trap_armed {
+            return self.single_step_trap();
+        }
+        Ok(())
     }
 
     /// A signal took the guest out: a request to leave, or a host fault.

@@ -94,6 +94,12 @@ pub struct Vcpu<P: Platform> {
     pub(crate) instruction_completed: bool,
     /// EFLAGS.TF was set when the instruction in work began.
     pub(crate) trap_armed: bool,
+    /// The instruction in work lies in an interrupt shadow.
+    pub(crate) shadowed: bool,
+    /// An NMI came while it could not be delivered.
+    pub(crate) nmi_pending: bool,
+    /// EFLAGS.RF holds for the instruction at this EIP alone.
+    pub(crate) resume_flag_rip: u64,
     /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
     pub(crate) boundaries: u64,
     armed: Option<GuestTime>,
@@ -148,6 +154,9 @@ impl<P: Platform> Vcpu<P> {
             clock_changed: true,
             instruction_completed: false,
             trap_armed: false,
+            shadowed: false,
+            nmi_pending: false,
+            resume_flag_rip: 0,
             boundaries: 0,
             armed: None,
             timer: None,
@@ -386,10 +395,8 @@ impl<P: Platform> Vcpu<P> {
         }
         let flags = self.context.cpu.flags();
         self.trap_armed = flags.contains(Flags::TF);
-        let shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip
-            && flags.contains(Flags::IF)
-            && self.platform.interrupt_pending();
-        if shadowed {
+        self.shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip;
+        if self.shadowed && self.something_waits_for_shadow(flags) {
             return self.step_single();
         }
         let generation = self.engine.generation();
@@ -409,6 +416,11 @@ impl<P: Platform> Vcpu<P> {
         self.enter_at(target, block, 0)
     }
 
+    fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending()
+            || self.context.cpu.shadow_holds_all && self.nmi_waits()
+    }
+
     /// Runs exactly one instruction: interrupts wait for it.
     fn step_single(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::SingleStep);
@@ -426,11 +438,13 @@ impl<P: Platform> Vcpu<P> {
         };
         self.instruction_completed = false;
         self.context.load_vectors = 1;
+        let before = self.context.cpu.rip;
         self.enter_at(target, block, 0)?;
         self.resume = None;
         self.link = PendingLink::None;
-        if self.instruction_completed {
-            self.context.cpu.shadow_rip = u64::MAX;
+        // Unless the instruction cast a shadow of its own.
+        if self.instruction_completed && self.context.cpu.shadow_rip == before {
+            self.context.cpu.end_shadow();
         }
         Ok(())
     }

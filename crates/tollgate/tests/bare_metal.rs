@@ -143,6 +143,7 @@ guests! {
     selfmodify
     strings
     timers
+    trap
     vm86
 }
 
