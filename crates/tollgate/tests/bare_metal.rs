@@ -134,6 +134,7 @@ guests! {
     hello
     instructions
     interrupts
+    nmi
     operands
     pae
     paging
@@ -141,6 +142,7 @@ guests! {
     realmode
     segments
     selfmodify
+    shadow
     strings
     timers
     trap
