@@ -130,6 +130,7 @@ macro_rules! guests {
 
 guests! {
     apic
+    faults
     fpu
     hello
     instructions
