@@ -28,10 +28,7 @@ impl<P: Platform> Vcpu<P> {
             return Ok(true);
         }
         let flags = self.context.cpu.flags();
-        if flags.contains(Flags::IF)
-            && !shadowed
-            && self.platform.interrupt_pending()
-        {
+        if flags.contains(Flags::IF) && !shadowed && self.platform.interrupt_pending() {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
                 self.deliver_event(vector, EventSource::External)?;

@@ -186,7 +186,10 @@ impl<P: Platform> Vcpu<P> {
                 Ok(())
             }
             Ok(false) => self.slow_exit(block, site),
-            Err(exception) => self.raise(exception),
+            Err(exception) => {
+                let exception = self.first_fault(linear, exception);
+                self.raise(exception)
+            }
         }
     }
 

@@ -138,7 +138,10 @@ impl<P: Platform> Vcpu<P> {
             .view
             .resolve(&self.context.cpu, linear, kind, privilege)
         {
-            Err(exception) => return Ok(Ended::Faulted(exception)),
+            Err(exception) => {
+                let exception = self.first_fault(linear, exception);
+                return Ok(Ended::Faulted(exception));
+            }
             Ok(Target::Device(_)) if !memory.write => self.count(ExitKind::MmioRead),
             Ok(Target::Device(_)) => self.count(ExitKind::MmioWrite),
             Ok(Target::Code(_)) => self.count(ExitKind::CodeWrite),
@@ -147,6 +150,7 @@ impl<P: Platform> Vcpu<P> {
         let start = BOUNCE_START + (linear.0 % 64) as usize;
         let mut data = [0; MAX_OPERAND];
         if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
+            let exception = self.first_fault(linear, exception);
             return Ok(Ended::Faulted(exception));
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);

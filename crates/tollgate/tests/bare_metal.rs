@@ -139,6 +139,7 @@ guests! {
     operands
     pae
     paging
+    priority
     privilege
     realmode
     segments
