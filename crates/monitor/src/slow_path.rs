@@ -10,7 +10,7 @@ use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
-use tollgate_emulate::operand::{linear_address, memory_address};
+use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
 use tollgate_engine::allow_list::{Treatment, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
@@ -24,6 +24,18 @@ use tollgate_x86::{Exception, LinearAddress, PhysicalAddress};
 const BOUNCE_START: usize = 64;
 /// Largest operand that is bounced.
 const MAX_OPERAND: usize = 64;
+
+/// What CR0.AM demands of a copied instruction's operand (SDM volume 3, table 6-7): that of
+/// its element. Operands of 16 bytes and more are not checked, as on the processors that
+/// we know; those of SSE that must be aligned are #GP by themselves.
+fn checked_alignment(instruction: &Instruction, size: u32) -> u32 {
+    use iced_x86::MemorySize;
+    match instruction.memory_size() {
+        MemorySize::Float80 | MemorySize::Bcd => 8,
+        _ if matches!(size, 2 | 4 | 8) => size,
+        _ => 1,
+    }
+}
 
 /// How a single instruction ended.
 enum Ended {
@@ -134,6 +146,11 @@ impl<P: Platform> Vcpu<P> {
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        let alignment = checked_alignment(instruction, memory.size);
+        if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {
+            let exception = self.first_fault(linear, exception);
+            return Ok(Ended::Faulted(exception));
+        }
         match self
             .view
             .resolve(&self.context.cpu, linear, kind, privilege)

@@ -129,6 +129,7 @@ macro_rules! guests {
 }
 
 guests! {
+    alignment
     apic
     faults
     fpu
