@@ -11,7 +11,10 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Cr0, Exception, Flags, Gpr, LinearAddress, Vector};
+use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, Vector};
+
+/// si_code of a SIGFPE for an integer division.
+const FPE_INTDIV: i32 = 1;
 
 /// The kind of exit that an emulated instruction counts as, and whether the mode word
 /// can be another one behind it.
@@ -260,6 +263,7 @@ impl<P: Platform> Vcpu<P> {
         if touched_device {
             self.arm_timer();
             self.follow_a20();
+            self.follow_ignored_x87_error();
         }
         self.events_due |= touched_device || changes_mode || kind == ExitKind::Sti;
         self.clock_changed |= kind == ExitKind::Msr;
@@ -334,6 +338,9 @@ impl<P: Platform> Vcpu<P> {
             return Ok(());
         }
         self.count(ExitKind::HostFault);
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.x87_error_pending() {
+            return self.report_x87_error();
+        }
         let exception = self.host_fault_exception();
         match exception {
             Some(exception) => self.raise(exception),
@@ -355,20 +362,12 @@ impl<P: Platform> Vcpu<P> {
 
     /// The guest exception behind a host fault in copied code.
     fn host_fault_exception(&mut self) -> Option<Exception> {
-        const FPE_INTDIV: i32 = 1;
         let signal = self.context.signal;
         match signal.signal {
             libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
             libc::SIGFPE => {
                 let mxcsr = &self.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
-                // x87 exceptions set the summary bit of the status word.
-                if self.context.cpu.vector.0[2] & 0x80 != 0 {
-                    if !self.context.cpu.cr0().contains(Cr0::NE) {
-                        self.platform.signal_fpu_error();
-                    }
-                    return Some(Exception::new(Vector::FloatingPoint));
-                }
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
                 if unmasked != 0
                     && !self

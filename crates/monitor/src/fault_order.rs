@@ -5,25 +5,10 @@
 //! error, for which the instruction waits, and the misalignment of an SSE operand.
 
 use crate::vcpu::Vcpu;
-use iced_x86::{CpuidFeature, EncodingKind, Instruction, Mnemonic};
+use crate::x87_errors::waits_for_x87;
+use iced_x86::{EncodingKind, Instruction, Mnemonic};
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
-
-/// FSW.ES: an unmasked x87 exception is pending.
-const ERROR_SUMMARY: u8 = 0x80;
-
-/// An x87 or MMX instruction that looks for pending x87 exceptions first
-/// (SDM volume 1, 8.3.11).
-fn waits_for_x87(instruction: &Instruction) -> bool {
-    use CpuidFeature::{FPU, FPU287, FPU387};
-    let is_x87 = instruction
-        .cpuid_features()
-        .iter()
-        .any(|feature| matches!(feature, FPU | FPU287 | FPU387))
-        || instruction.mnemonic() == Mnemonic::Fisttp;
-    let is_mmx = (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
-    (is_x87 || is_mmx) && !matches!(instruction.mnemonic(), Mnemonic::Fnstcw | Mnemonic::Fnstsw)
-}
 
 /// The alignment without which the instruction is #GP(0), in bytes
 /// (SDM volume 2, tables 2-18 to 2-21).
@@ -63,10 +48,7 @@ impl<P: Platform> Vcpu<P> {
             return fault;
         };
         let cpu = &self.context.cpu;
-        if cpu.vector.0[2] & ERROR_SUMMARY != 0
-            && cpu.cr0().contains(Cr0::NE)
-            && waits_for_x87(&instruction)
-        {
+        if self.x87_error_pending() && cpu.cr0().contains(Cr0::NE) && waits_for_x87(&instruction) {
             return Exception::new(Vector::FloatingPoint);
         }
         if linear.0 % required_alignment(&instruction) != 0 {

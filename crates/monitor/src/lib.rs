@@ -22,6 +22,7 @@ mod slow_path;
 pub mod state_dump;
 mod surroundings;
 pub mod vcpu;
+mod x87_errors;
 
 pub use kick::Kick;
 pub use vcpu::{Vcpu, VcpuStop};

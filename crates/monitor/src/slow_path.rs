@@ -8,6 +8,7 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
+use crate::x87_errors::waits_for_x87;
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
@@ -80,6 +81,9 @@ impl<P: Platform> Vcpu<P> {
         );
         let memory = memory_use(&mut self.info, &instruction)
             .filter(|use_| use_.size as usize <= MAX_OPERAND);
+        if self.x87_error_pending() && copied && waits_for_x87(&instruction) {
+            return self.report_x87_error().map(|()| false);
+        }
         match memory {
             Some(memory) if copied => match self.bounce(&instruction, memory)? {
                 Ended::Completed => Ok(true),

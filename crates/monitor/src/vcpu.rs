@@ -96,6 +96,8 @@ pub struct Vcpu<P: Platform> {
     pub(crate) trap_armed: bool,
     /// The instruction in work lies in an interrupt shadow.
     pub(crate) shadowed: bool,
+    /// The machine asserts IGNNE#.
+    pub(crate) ignores_x87_error: bool,
     /// An NMI came while it could not be delivered.
     pub(crate) nmi_pending: bool,
     /// EFLAGS.RF holds for the instruction at this EIP alone.
@@ -155,6 +157,7 @@ impl<P: Platform> Vcpu<P> {
             instruction_completed: false,
             trap_armed: false,
             shadowed: false,
+            ignores_x87_error: false,
             nmi_pending: false,
             resume_flag_rip: 0,
             boundaries: 0,
@@ -399,6 +402,9 @@ impl<P: Platform> Vcpu<P> {
         if self.shadowed && self.something_waits_for_shadow(flags) {
             return self.step_single();
         }
+        if self.ignores_x87_error {
+            return self.step_ignoring_x87_error();
+        }
         let generation = self.engine.generation();
         if let Some(resume) = self.resume.take()
             && resume.generation == generation
@@ -428,6 +434,7 @@ impl<P: Platform> Vcpu<P> {
         self.events_due = true;
         self.resume = None;
         self.link = PendingLink::None;
+        self.instruction_completed = false;
         let mode = self.engine.mode(self.mode).single();
         let mode = self.intern_temporary(mode);
         let Some(block) = self.find_block(mode)? else {
@@ -436,7 +443,6 @@ impl<P: Platform> Vcpu<P> {
         let Some(target) = self.engine.address(block, 0) else {
             return Ok(());
         };
-        self.instruction_completed = false;
         self.context.load_vectors = 1;
         let before = self.context.cpu.rip;
         self.enter_at(target, block, 0)?;
@@ -447,6 +453,17 @@ impl<P: Platform> Vcpu<P> {
             self.context.cpu.end_shadow();
         }
         Ok(())
+    }
+
+    /// Runs one instruction while a pending x87 error is ignored.
+    fn step_ignoring_x87_error(&mut self) -> Result<(), VcpuStop> {
+        self.follow_ignored_x87_error();
+        let hidden = self.hide_x87_error();
+        let result = self.step_single();
+        if let Some(hidden) = hidden {
+            self.unhide_x87_error(&hidden);
+        }
+        result
     }
 
     /// Notes whether the trap flag strikes after the instruction at hand.

@@ -133,6 +133,7 @@ guests! {
     apic
     faults
     fpu
+    fpuerr
     hello
     instructions
     interrupts
