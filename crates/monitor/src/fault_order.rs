@@ -51,7 +51,7 @@ impl<P: Platform> Vcpu<P> {
         if self.x87_error_pending() && cpu.cr0().contains(Cr0::NE) && waits_for_x87(&instruction) {
             return Exception::new(Vector::FloatingPoint);
         }
-        if linear.0 % required_alignment(&instruction) != 0 {
+        if !linear.0.is_multiple_of(required_alignment(&instruction)) {
             return Exception::general_protection(0);
         }
         fault
