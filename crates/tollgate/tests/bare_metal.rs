@@ -137,6 +137,7 @@ guests! {
     hello
     instructions
     interrupts
+    lines
     nmi
     operands
     pae
