@@ -40,7 +40,7 @@ pub fn set_interrupt_flag(
     require_io_privilege(state)?;
     if !state.flags().contains(Flags::IF) {
         state.flags |= Flags::IF.bits();
-        state.shadow_rip = next_rip(state, instruction);
+        state.begin_interrupt_shadow(next_rip(state, instruction));
     }
     Ok(Outcome::Next)
 }

@@ -135,7 +135,7 @@ pub fn input_string(
         write_linear(state, environment, linear, &bytes[..used], privilege)?;
         pointers.advance(state, Gpr::Rdi, 1);
         pointers.count(state, 1);
-        if pointers.remaining(state) != 0 && environment.is_interrupted() {
+        if pointers.pauses(state, environment) {
             return Ok(Outcome::Repeat);
         }
     }
@@ -167,7 +167,7 @@ pub fn output_string(
         environment.platform().port_write(port, size as u8, value);
         pointers.advance(state, Gpr::Rsi, 1);
         pointers.count(state, 1);
-        if pointers.remaining(state) != 0 && environment.is_interrupted() {
+        if pointers.pauses(state, environment) {
             return Ok(Outcome::Repeat);
         }
     }

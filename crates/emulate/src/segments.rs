@@ -55,7 +55,7 @@ pub fn move_to_segment(
     let selector = Selector(read_operand(state, environment, instruction, 1)? as u16);
     load_segment(state, environment, register, selector)?;
     if register == SegmentRegister::Ss {
-        state.shadow_rip = next_rip(state, instruction);
+        state.begin_stack_shadow(next_rip(state, instruction));
     }
     Ok(Outcome::Next)
 }
@@ -128,7 +128,7 @@ pub fn pop_segment(
     // The pointer moved as the old SS says, even when SS itself was loaded.
     state.gpr[tollgate_x86::Gpr::Rsp as usize] = stack.pointer;
     if register == SegmentRegister::Ss {
-        state.shadow_rip = next_rip(state, instruction);
+        state.begin_stack_shadow(next_rip(state, instruction));
     }
     Ok(Outcome::Next)
 }

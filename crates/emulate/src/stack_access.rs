@@ -99,10 +99,18 @@ impl Stack {
         if self.is_contiguous(offset, total) {
             let linear = self.linear(state, offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
-            write_linear(state, environment, linear, image, self.privilege)?;
+            if let Err(fault) = write_linear(state, environment, linear, image, self.privilege) {
+                // The processor meets the fault of the first value pushed, the highest.
+                for index in (0..count).rev() {
+                    let value = linear.0.wrapping_add((index * width) as u64);
+                    let value = LinearAddress(value & linear_mask(state));
+                    probe_linear(state, environment, value, size, self.privilege)?;
+                }
+                return Err(fault);
+            }
         } else {
             let place = |index: usize| offset.wrapping_add((index * width) as u64) & self.mask();
-            for index in 0..count {
+            for index in (0..count).rev() {
                 let linear = self.linear(state, place(index), size)?;
                 check_alignment(state, linear, size, self.privilege)?;
                 probe_linear(state, environment, linear, size, self.privilege)?;

@@ -9,8 +9,8 @@
 //! SI = 0FFEh: the element at 0FFEh is a run of one, the next run starts at 1000h.
 //!
 //! After each run the registers show the progress; there a due interrupt stops the
-//! instruction with [`Outcome::Repeat`]. Not done here: the trap after every iteration
-//! that EFLAGS.TF asks for; a repeated instruction is one step.
+//! instruction with [`Outcome::Repeat`]. With EFLAGS.TF set each run is one element and
+//! ends like that, for the trap that follows every iteration.
 
 use crate::Outcome;
 use crate::host_string::{self, Comparison};
@@ -30,13 +30,13 @@ fn repeat(
     mut step: impl FnMut(&mut CpuState, &mut dyn Environment, &Pointers, u64) -> Result<u64, Exception>,
 ) -> Result<Outcome, Exception> {
     loop {
-        let remaining = pointers.remaining(state);
-        if remaining == 0 {
+        let wanted = pointers.wanted(state);
+        if wanted == 0 {
             return Ok(Outcome::Next);
         }
-        let done = step(state, environment, pointers, remaining)?;
+        let done = step(state, environment, pointers, wanted)?;
         pointers.count(state, done);
-        if pointers.remaining(state) != 0 && environment.is_interrupted() {
+        if pointers.pauses(state, environment) {
             return Ok(Outcome::Repeat);
         }
     }
@@ -183,8 +183,8 @@ fn repeat_comparison(
         return Ok(Outcome::Next);
     }
     loop {
-        let remaining = pointers.remaining(state);
-        let comparison = step(state, environment, &pointers, remaining, while_equal)?;
+        let wanted = pointers.wanted(state);
+        let comparison = step(state, environment, &pointers, wanted, while_equal)?;
         pointers.count(state, comparison.done);
         let was_equal = comparison.flags & Flags::ZF.bits() != 0;
         if pointers.remaining(state) == 0 || was_equal != while_equal {
@@ -192,7 +192,7 @@ fn repeat_comparison(
             state.flags = kept | comparison.flags;
             return Ok(Outcome::Next);
         }
-        if environment.is_interrupted() {
+        if pointers.pauses(state, environment) {
             return Ok(Outcome::Repeat);
         }
     }

@@ -24,6 +24,8 @@ pub struct Pointers {
     source_segment: SegmentRegister,
     /// `None`: repeated, CX counts. Else how often it still executes: 1, then 0.
     once: Option<u64>,
+    /// EFLAGS.TF was set: a trap follows each iteration.
+    stepped: bool,
 }
 
 impl Pointers {
@@ -41,6 +43,7 @@ impl Pointers {
             },
             source_segment: segment.unwrap_or(SegmentRegister::Ds),
             once: if repeated { None } else { Some(1) },
+            stepped: state.flags().contains(Flags::TF),
         }
     }
 
@@ -58,6 +61,23 @@ impl Pointers {
     pub fn remaining(&self, state: &CpuState) -> u64 {
         self.once
             .unwrap_or_else(|| state.register(Gpr::Rcx) & self.mask)
+    }
+
+    /// How many elements are done before the instruction may be left: all that remain, but
+    /// one at a time while EFLAGS.TF is set.
+    pub fn wanted(&self, state: &CpuState) -> u64 {
+        let remaining = self.remaining(state);
+        if self.stepped {
+            remaining.min(1)
+        } else {
+            remaining
+        }
+    }
+
+    /// Whether the instruction is left between two iterations: for the trap that EFLAGS.TF
+    /// asks for after each (SDM volume 3, 17.3.1.4), or because something waits.
+    pub fn pauses(&self, state: &CpuState, environment: &dyn Environment) -> bool {
+        self.remaining(state) != 0 && (self.stepped || environment.is_interrupted())
     }
 
     /// Counts `elements` as done.

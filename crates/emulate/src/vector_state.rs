@@ -12,7 +12,7 @@ use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
-use tollgate_x86::state::{VectorState, XSAVE_SIZE};
+use tollgate_x86::state::{Activity, VectorState, XSAVE_SIZE};
 use tollgate_x86::{CpuState, Cr0, Cr4, Exception, Gpr, LinearAddress, Vector};
 
 /// Offsets in the legacy region (SDM volume 1, table 10-2) and what follows it.
@@ -270,6 +270,8 @@ pub(crate) fn x87_error_pending(
         return Err(Exception::new(Vector::FloatingPoint));
     }
     environment.platform().signal_fpu_error();
+    state.end_shadow();
+    state.activity = Activity::Halted;
     Ok(true)
 }
 

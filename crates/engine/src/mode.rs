@@ -68,6 +68,9 @@ bitflags::bitflags! {
         const SINGLE = 1 << 12;
         /// The memory operand is the bounce buffer (implies SINGLE).
         const BOUNCE = 1 << 13;
+        /// Misaligned accesses fault: CR0.AM and EFLAGS.AC at CPL 3. Every access is the
+        /// monitor's.
+        const ALIGNMENT_CHECKED = 1 << 14;
     }
 }
 
@@ -111,6 +114,10 @@ impl Mode {
             ModeFlags::TIME_STAMP_DISABLED,
             user && cr4.contains(Cr4::TSD),
         );
+        flags.set(
+            ModeFlags::ALIGNMENT_CHECKED,
+            user && cr0.contains(Cr0::AM) && state.flags().contains(Flags::AC),
+        );
         flags.set(ModeFlags::SINGLE, state.flags().contains(Flags::TF));
         let mut segments = [SegmentClass::Odd; 6];
         for register in SegmentRegister::ALL {
@@ -137,8 +144,11 @@ impl Mode {
     }
 
     /// How accesses through a segment are made; stores through a code segment
-    /// are odd except where real-mode rules hold.
+    /// are odd except where real-mode rules hold, and all are where alignment is checked.
     pub fn segment(&self, register: SegmentRegister, write: bool) -> SegmentClass {
+        if self.flags.contains(ModeFlags::ALIGNMENT_CHECKED) {
+            return SegmentClass::Odd;
+        }
         if register == SegmentRegister::Cs
             && write
             && !self.flags.contains(ModeFlags::CODE_WRITABLE)

@@ -55,7 +55,7 @@ fn check(answer: &[u8]) {
 
 /// Books with numbers at their limits.
 fn books() -> Books {
-    let ledger = Ledger::new(|| 0, Default::default());
+    let ledger = Ledger::new(Default::default, Default::default());
     let mut books = Books::of(&ledger, u64::MAX, u64::MAX);
     books.kinds.push(KindBooks {
         kind: ExitKind::ALL[0],

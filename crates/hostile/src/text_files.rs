@@ -51,7 +51,7 @@ fn prices(text: &str) {
         }
     };
     for count in [1, u64::MAX] {
-        let ledger = Ledger::new(|| 0, Default::default());
+        let ledger = Ledger::new(Default::default, Default::default());
         let mut books = Books::of(&ledger, count, 0);
         books.shares.wall = count;
         books.shares.guest = count;

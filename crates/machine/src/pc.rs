@@ -29,7 +29,7 @@ use crate::devices::local_apic::ClockSource;
 use crate::devices::{i8042, io_apic, local_apic};
 
 /// Version of [`PcState`]; changes with the layout of any device's state.
-pub const PC_STATE_VERSION: u32 = 2;
+pub const PC_STATE_VERSION: u32 = 3;
 
 /// The machine around the processor.
 pub struct Pc {
@@ -357,7 +357,16 @@ impl Platform for Pc {
     }
 
     fn signal_fpu_error(&mut self) {
-        self.devices.set_fpu_error(true);
+        self.devices.fpu_error.signal();
+        self.devices.forward_fpu_error();
+    }
+
+    fn ignores_fpu_error(&self) -> bool {
+        self.devices.fpu_error.is_ignored()
+    }
+
+    fn fpu_error_cleared(&mut self) {
+        self.devices.fpu_error.error_cleared();
     }
 }
 

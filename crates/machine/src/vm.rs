@@ -145,6 +145,14 @@ impl Platform for Machine {
     fn signal_fpu_error(&mut self) {
         self.pc.signal_fpu_error();
     }
+
+    fn ignores_fpu_error(&self) -> bool {
+        self.pc.ignores_fpu_error()
+    }
+
+    fn fpu_error_cleared(&mut self) {
+        self.pc.fpu_error_cleared();
+    }
 }
 
 /// A machine, ready to run on the thread that calls [`Vm::run`].

@@ -5,6 +5,7 @@ use tollgate_engine::block::BlockId;
 use tollgate_engine::engine::{LookUp, Place};
 use tollgate_engine::mode::ModeId;
 use tollgate_platform::Platform;
+use tollgate_x86::Exception;
 
 impl<P: Platform> Vcpu<P> {
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
@@ -35,6 +36,12 @@ impl<P: Platform> Vcpu<P> {
             None => match self.translate(&place, mode) {
                 LookUp::Block(block) => block,
                 LookUp::NeedsNextPage => {
+                    // The limit may end with this page: that comes before the next one.
+                    let in_page = 4096 - place.linear % 4096;
+                    if eip.wrapping_add(in_page - 1) >= self.context.cpu.cs().limit {
+                        let fault = Exception::general_protection(0);
+                        return self.raise(fault).map(|()| None);
+                    }
                     let result = self
                         .fetch
                         .place(&mut self.view, &self.context.cpu, eip, true);

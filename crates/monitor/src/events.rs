@@ -17,15 +17,18 @@ const LONGEST_SLEEP: u64 = 1_000_000_000;
 impl<P: Platform> Vcpu<P> {
     /// Delivers what is due at this boundary. True: look again.
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
-        if self.platform.take_nmi() {
+        let cpu = &self.context.cpu;
+        let shadowed = cpu.shadow_rip == cpu.rip;
+        let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all;
+        if self.nmi_waits() && !held {
+            self.nmi_pending = false;
+            // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
+            self.context.cpu.nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
             return Ok(true);
         }
         let flags = self.context.cpu.flags();
-        if flags.contains(Flags::IF)
-            && self.context.cpu.shadow_rip != self.context.cpu.rip
-            && self.platform.interrupt_pending()
-        {
+        if flags.contains(Flags::IF) && !shadowed && self.platform.interrupt_pending() {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
                 self.deliver_event(vector, EventSource::External)?;
@@ -42,6 +45,22 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
+    /// Whether an NMI waits. One is remembered while they are held off, no more.
+    pub(crate) fn nmi_waits(&mut self) -> bool {
+        self.nmi_pending |= self.platform.take_nmi();
+        self.nmi_pending
+    }
+
+    /// EFLAGS.RF is cleared by the first instruction that completes (SDM volume 3,
+    /// 17.3.1.1). Copied ones leave it alone, so this is made up for before it can be seen,
+    /// which is in the frame of an event.
+    pub(crate) fn settle_resume_flag(&mut self) {
+        let cpu = &mut self.context.cpu;
+        if cpu.rip != self.resume_flag_rip {
+            cpu.flags &= !Flags::RF.bits();
+        }
+    }
+
     pub(crate) fn deliver_event(
         &mut self,
         vector: u8,
@@ -51,7 +70,8 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         self.mode_changed = true;
         self.events_due = true;
-        self.context.cpu.shadow_rip = u64::MAX;
+        self.context.cpu.end_shadow();
+        self.settle_resume_flag();
         let rip = self.context.cpu.rip;
         let (state, mut surroundings) = self.parts();
         let result = deliver(state, &mut surroundings, vector, source, None, rip);
@@ -77,7 +97,8 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
         self.mode_changed = true;
         self.events_due = true;
-        self.context.cpu.shadow_rip = u64::MAX;
+        self.context.cpu.end_shadow();
+        self.settle_resume_flag();
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
         match result {
@@ -127,6 +148,14 @@ impl<P: Platform> Vcpu<P> {
         if !self.trap_armed {
             return Ok(());
         }
+        if self.shadowed {
+            self.context.cpu.end_shadow();
+        }
+        self.single_step_trap()
+    }
+
+    /// The trap flag strikes at this boundary.
+    pub(crate) fn single_step_trap(&mut self) -> Result<(), VcpuStop> {
         self.trap_armed = false;
         // DR6.BS (SDM volume 3, 17.2.3).
         self.context.cpu.dr[6] |= 1 << 14;

@@ -11,7 +11,10 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Cr0, Exception, Gpr, LinearAddress, Vector};
+use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, Vector};
+
+/// si_code of a SIGFPE for an integer division.
+const FPE_INTDIV: i32 = 1;
 
 /// The kind of exit that an emulated instruction counts as, and whether the mode word
 /// can be another one behind it.
@@ -186,7 +189,10 @@ impl<P: Platform> Vcpu<P> {
                 Ok(())
             }
             Ok(false) => self.slow_exit(block, site),
-            Err(exception) => self.raise(exception),
+            Err(exception) => {
+                let exception = self.first_fault(linear, exception);
+                self.raise(exception)
+            }
         }
     }
 
@@ -234,6 +240,10 @@ impl<P: Platform> Vcpu<P> {
             kind = ExitKind::NullHypercall;
         }
         self.count(kind);
+        let before = self.context.cpu.rip;
+        if kind == ExitKind::SoftwareInterrupt {
+            self.settle_resume_flag();
+        }
         let (state, mut surroundings) = self.parts();
         let result = match near::execute(state, &mut surroundings, instruction) {
             Ok(None) if kind == ExitKind::NullHypercall || kind == ExitKind::Hypercall => {
@@ -253,15 +263,36 @@ impl<P: Platform> Vcpu<P> {
         if touched_device {
             self.arm_timer();
             self.follow_a20();
+            self.follow_ignored_x87_error();
         }
         self.events_due |= touched_device || changes_mode || kind == ExitKind::Sti;
         self.clock_changed |= kind == ExitKind::Msr;
+        let cpu = &mut self.context.cpu;
+        let ended = matches!(
+            result,
+            Ok(Outcome::Next | Outcome::Jumped | Outcome::Halted)
+        );
+        if ended && cpu.shadow_rip == before {
+            cpu.end_shadow();
+        }
         match result {
             Ok(Outcome::Next) => {
+                // MOV SS and POP SS put the trap off to the next instruction's.
+                let cpu = &self.context.cpu;
+                if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
+                    self.trap_armed = false;
+                }
                 self.completed()?;
                 Ok(true)
             }
             Ok(Outcome::Jumped) => {
+                match kind {
+                    // The delivery has cleared TF: nothing strikes behind INT n
+                    // (SDM volume 3, 17.3.1.4).
+                    ExitKind::SoftwareInterrupt => self.trap_armed = false,
+                    ExitKind::Iret => self.resume_flag_rip = self.context.cpu.rip,
+                    _ => {}
+                }
                 self.completed()?;
                 Ok(false)
             }
@@ -270,13 +301,30 @@ impl<P: Platform> Vcpu<P> {
                 self.completed()?;
                 Ok(false)
             }
-            Ok(Outcome::Repeat) => Ok(false),
+            Ok(Outcome::Repeat) => {
+                if instruction.is_string_instruction() {
+                    self.between_iterations()?;
+                }
+                Ok(false)
+            }
             Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
                 self.raise(exception)?;
                 Ok(false)
             }
         }
+    }
+
+    /// A repeated string instruction has done some iterations, but not the last. What comes
+    /// now finds RF set (SDM volume 3, 17.3.1.1).
+    fn between_iterations(&mut self) -> Result<(), VcpuStop> {
+        let cpu = &mut self.context.cpu;
+        cpu.flags |= Flags::RF.bits();
+        self.resume_flag_rip = cpu.rip;
+        if self.trap_armed {
+            return self.single_step_trap();
+        }
+        Ok(())
     }
 
     /// A signal took the guest out: a request to leave, or a host fault.
@@ -290,6 +338,9 @@ impl<P: Platform> Vcpu<P> {
             return Ok(());
         }
         self.count(ExitKind::HostFault);
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.x87_error_pending() {
+            return self.report_x87_error();
+        }
         let exception = self.host_fault_exception();
         match exception {
             Some(exception) => self.raise(exception),
@@ -311,20 +362,12 @@ impl<P: Platform> Vcpu<P> {
 
     /// The guest exception behind a host fault in copied code.
     fn host_fault_exception(&mut self) -> Option<Exception> {
-        const FPE_INTDIV: i32 = 1;
         let signal = self.context.signal;
         match signal.signal {
             libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
             libc::SIGFPE => {
                 let mxcsr = &self.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
-                // x87 exceptions set the summary bit of the status word.
-                if self.context.cpu.vector.0[2] & 0x80 != 0 {
-                    if !self.context.cpu.cr0().contains(Cr0::NE) {
-                        self.platform.signal_fpu_error();
-                    }
-                    return Some(Exception::new(Vector::FloatingPoint));
-                }
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
                 if unmasked != 0
                     && !self

@@ -7,6 +7,7 @@
 mod code;
 mod events;
 mod exits;
+mod fault_order;
 mod fetch;
 pub mod guest_view;
 mod host;
@@ -21,6 +22,7 @@ mod slow_path;
 pub mod state_dump;
 mod surroundings;
 pub mod vcpu;
+mod x87_errors;
 
 pub use kick::Kick;
 pub use vcpu::{Vcpu, VcpuStop};

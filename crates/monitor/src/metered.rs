@@ -75,4 +75,10 @@ impl Platform for Metered<'_> {
     fn signal_fpu_error(&mut self) {
         self.inner.signal_fpu_error();
     }
+    fn ignores_fpu_error(&self) -> bool {
+        self.inner.ignores_fpu_error()
+    }
+    fn fpu_error_cleared(&mut self) {
+        self.inner.fpu_error_cleared();
+    }
 }

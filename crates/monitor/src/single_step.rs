@@ -41,7 +41,7 @@ impl<P: Platform> Vcpu<P> {
                 self.apply_changes();
                 let cpu = &mut self.context.cpu;
                 if cpu.shadow_rip == before && cpu.rip != before {
-                    cpu.shadow_rip = u64::MAX;
+                    cpu.end_shadow();
                 }
                 return self
                     .platform

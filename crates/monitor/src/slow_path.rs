@@ -8,9 +8,10 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
+use crate::x87_errors::waits_for_x87;
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
-use tollgate_emulate::operand::{linear_address, memory_address};
+use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
 use tollgate_engine::allow_list::{Treatment, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
@@ -24,6 +25,18 @@ use tollgate_x86::{Exception, LinearAddress, PhysicalAddress};
 const BOUNCE_START: usize = 64;
 /// Largest operand that is bounced.
 const MAX_OPERAND: usize = 64;
+
+/// What CR0.AM demands of a copied instruction's operand (SDM volume 3, table 6-7): that of
+/// its element. Operands of 16 bytes and more are not checked, as on the processors that
+/// we know; those of SSE that must be aligned are #GP by themselves.
+fn checked_alignment(instruction: &Instruction, size: u32) -> u32 {
+    use iced_x86::MemorySize;
+    match instruction.memory_size() {
+        MemorySize::Float80 | MemorySize::Bcd => 8,
+        _ if matches!(size, 2 | 4 | 8) => size,
+        _ => 1,
+    }
+}
 
 /// How a single instruction ended.
 enum Ended {
@@ -68,6 +81,9 @@ impl<P: Platform> Vcpu<P> {
         );
         let memory = memory_use(&mut self.info, &instruction)
             .filter(|use_| use_.size as usize <= MAX_OPERAND);
+        if self.x87_error_pending() && copied && waits_for_x87(&instruction) {
+            return self.report_x87_error().map(|()| false);
+        }
         match memory {
             Some(memory) if copied => match self.bounce(&instruction, memory)? {
                 Ended::Completed => Ok(true),
@@ -134,11 +150,19 @@ impl<P: Platform> Vcpu<P> {
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        let alignment = checked_alignment(instruction, memory.size);
+        if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {
+            let exception = self.first_fault(linear, exception);
+            return Ok(Ended::Faulted(exception));
+        }
         match self
             .view
             .resolve(&self.context.cpu, linear, kind, privilege)
         {
-            Err(exception) => return Ok(Ended::Faulted(exception)),
+            Err(exception) => {
+                let exception = self.first_fault(linear, exception);
+                return Ok(Ended::Faulted(exception));
+            }
             Ok(Target::Device(_)) if !memory.write => self.count(ExitKind::MmioRead),
             Ok(Target::Device(_)) => self.count(ExitKind::MmioWrite),
             Ok(Target::Code(_)) => self.count(ExitKind::CodeWrite),
@@ -147,6 +171,7 @@ impl<P: Platform> Vcpu<P> {
         let start = BOUNCE_START + (linear.0 % 64) as usize;
         let mut data = [0; MAX_OPERAND];
         if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
+            let exception = self.first_fault(linear, exception);
             return Ok(Ended::Faulted(exception));
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);

@@ -94,6 +94,14 @@ pub struct Vcpu<P: Platform> {
     pub(crate) instruction_completed: bool,
     /// EFLAGS.TF was set when the instruction in work began.
     pub(crate) trap_armed: bool,
+    /// The instruction in work lies in an interrupt shadow.
+    pub(crate) shadowed: bool,
+    /// The machine asserts IGNNE#.
+    pub(crate) ignores_x87_error: bool,
+    /// An NMI came while it could not be delivered.
+    pub(crate) nmi_pending: bool,
+    /// EFLAGS.RF holds for the instruction at this EIP alone.
+    pub(crate) resume_flag_rip: u64,
     /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
     pub(crate) boundaries: u64,
     armed: Option<GuestTime>,
@@ -148,6 +156,10 @@ impl<P: Platform> Vcpu<P> {
             clock_changed: true,
             instruction_completed: false,
             trap_armed: false,
+            shadowed: false,
+            ignores_x87_error: false,
+            nmi_pending: false,
+            resume_flag_rip: 0,
             boundaries: 0,
             armed: None,
             timer: None,
@@ -387,11 +399,12 @@ impl<P: Platform> Vcpu<P> {
         }
         let flags = self.context.cpu.flags();
         self.trap_armed = flags.contains(Flags::TF);
-        let shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip
-            && flags.contains(Flags::IF)
-            && self.platform.interrupt_pending();
-        if shadowed {
+        self.shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip;
+        if self.shadowed && self.something_waits_for_shadow(flags) {
             return self.step_single();
+        }
+        if self.ignores_x87_error {
+            return self.step_ignoring_x87_error();
         }
         let generation = self.engine.generation();
         if let Some(resume) = self.resume.take()
@@ -410,6 +423,11 @@ impl<P: Platform> Vcpu<P> {
         self.enter_at(target, block, 0)
     }
 
+    fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending()
+            || self.context.cpu.shadow_holds_all && self.nmi_waits()
+    }
+
     /// Runs exactly one instruction: interrupts wait for it.
     fn step_single(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::SingleStep);
@@ -417,6 +435,7 @@ impl<P: Platform> Vcpu<P> {
         self.events_due = true;
         self.resume = None;
         self.link = PendingLink::None;
+        self.instruction_completed = false;
         let mode = self.engine.mode(self.mode).single();
         let mode = self.intern_temporary(mode);
         let Some(block) = self.find_block(mode)? else {
@@ -425,15 +444,27 @@ impl<P: Platform> Vcpu<P> {
         let Some(target) = self.engine.address(block, 0) else {
             return Ok(());
         };
-        self.instruction_completed = false;
         self.context.load_vectors = 1;
+        let before = self.context.cpu.rip;
         self.enter_at(target, block, 0)?;
         self.resume = None;
         self.link = PendingLink::None;
-        if self.instruction_completed {
-            self.context.cpu.shadow_rip = u64::MAX;
+        // Unless the instruction cast a shadow of its own.
+        if self.instruction_completed && self.context.cpu.shadow_rip == before {
+            self.context.cpu.end_shadow();
         }
         Ok(())
+    }
+
+    /// Runs one instruction while a pending x87 error is ignored.
+    fn step_ignoring_x87_error(&mut self) -> Result<(), VcpuStop> {
+        self.follow_ignored_x87_error();
+        let hidden = self.hide_x87_error();
+        let result = self.step_single();
+        if let Some(hidden) = hidden {
+            self.unhide_x87_error(&hidden);
+        }
+        result
     }
 
     /// Notes whether the trap flag strikes after the instruction at hand.

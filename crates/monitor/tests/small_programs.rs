@@ -162,6 +162,17 @@ fn calls_and_returns_balance() {
 }
 
 #[test]
+fn calls_whose_stack_lies_among_the_code_arrive() {
+    // mov esp, 0x10800; mov ecx, 7; call f; mov eax, f; call eax; jmp end; f: inc ecx; ret; end:
+    let vcpu = run(&program(&[
+        0xbc, 0x00, 0x08, 1, 0, 0xb9, 7, 0, 0, 0, 0xe8, 9, 0, 0, 0, 0xb8, 0x18, 0, 1, 0, 0xff,
+        0xd0, 0xeb, 2, 0x41, 0xc3,
+    ]));
+    assert_eq!(vcpu.state().gpr[1], 9);
+    assert_eq!(vcpu.state().gpr[4], 0x10800);
+}
+
+#[test]
 fn straddling_accesses_cross_pages() {
     // mov ebx, 0x20ffe; mov dword [ebx], 0xaabbccdd; mov eax, [ebx]; movzx ecx, byte [ebx+2]
     let vcpu = run(&program(&[

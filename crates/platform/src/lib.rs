@@ -94,6 +94,14 @@ pub trait Platform {
 
     /// FERR# is asserted: an x87 error with CR0.NE clear (goes to IRQ 13).
     fn signal_fpu_error(&mut self);
+
+    /// IGNNE# is asserted: the x87 error that is pending with CR0.NE clear is ignored.
+    fn ignores_fpu_error(&self) -> bool {
+        false
+    }
+
+    /// FERR# is no longer asserted: no x87 error is pending.
+    fn fpu_error_cleared(&mut self) {}
 }
 
 /// What translations to forget.

@@ -129,27 +129,35 @@ macro_rules! guests {
 }
 
 guests! {
+    alignment
     apic
     codechange
     descriptors
     faulting
+    faults
     fpu
+    fpuerr
     gates
     hello
     instructions
     interrupts
     limits
+    lines
+    nmi
     operands
     pae
     paging
+    priority
     privilege
     realmode
     segments
     selfmodify
+    shadow
     stacks
     strings
     timers
     tlb
+    trap
     vm86
     vm86io
 }

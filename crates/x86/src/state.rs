@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for VectorState {
 }
 
 /// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 1;
+pub const CPU_STATE_VERSION: u32 = 2;
 
 /// Registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -134,6 +134,10 @@ pub struct CpuState {
     /// STI, MOV SS or POP SS was the last instruction: interrupts wait until
     /// the instruction at this RIP has completed. `u64::MAX`: none.
     pub shadow_rip: u64,
+    /// The shadow is MOV SS's or POP SS's: NMIs and debug traps wait too.
+    pub shadow_holds_all: bool,
+    /// An NMI was delivered and no IRET has been executed since.
+    pub nmi_blocked: bool,
     /// Physical address bits that reach memory; bit 20 is clear while A20 is masked.
     pub a20_mask: u64,
     /// Running, halted or shut down.
@@ -195,6 +199,8 @@ impl CpuState {
             misc_enable: 1,
             tsc_offset: 0,
             shadow_rip: u64::MAX,
+            shadow_holds_all: false,
+            nmi_blocked: false,
             a20_mask: u64::MAX,
             activity: Activity::Running,
             vector: VectorState::initial(),
@@ -275,6 +281,31 @@ impl CpuState {
     /// CR0.PG is set.
     pub fn is_paging(&self) -> bool {
         self.cr0().contains(Cr0::PG)
+    }
+
+    /// The shadow of STI lies over the instruction at `rip` from now on, where maskable
+    /// interrupts wait (SDM volume 2, STI).
+    pub fn begin_interrupt_shadow(&mut self, rip: u64) {
+        self.shadow_rip = rip;
+        self.shadow_holds_all = false;
+    }
+
+    /// The shadow of MOV SS or POP SS lies over the instruction at `rip` from now on
+    /// (SDM volume 3, 6.8.3), where NMIs and debug traps wait too. An instruction in such
+    /// a shadow casts none of its own.
+    pub fn begin_stack_shadow(&mut self, rip: u64) {
+        if self.shadow_rip == self.rip && self.shadow_holds_all {
+            self.end_shadow();
+        } else {
+            self.shadow_rip = rip;
+            self.shadow_holds_all = true;
+        }
+    }
+
+    /// No shadow lies over any instruction.
+    pub fn end_shadow(&mut self) {
+        self.shadow_rip = u64::MAX;
+        self.shadow_holds_all = false;
     }
 
     /// A general register.

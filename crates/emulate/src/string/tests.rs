@@ -156,6 +156,31 @@ fn check(state: &CpuState, environment: &mut TestEnvironment, wide: bool, random
 }
 
 #[test]
+fn with_tf_set_a_repeated_instruction_does_one_element_at_a_time() {
+    for code in [
+        [0xf3, 0xa4],
+        [0xf3, 0xaa],
+        [0xf3, 0xac],
+        [0xf3, 0xa6],
+        [0xf2, 0xae],
+    ] {
+        let (mut state, mut environment) = protected_mode(0);
+        state.flags |= Flags::TF.bits();
+        (state.gpr[0], state.gpr[1]) = (1, 3);
+        (state.gpr[6], state.gpr[7]) = (0x6000, 0x7000);
+        for left in [2, 1, 0] {
+            let outcome = run(&mut state, &mut environment, &code);
+            let expected = if left == 0 {
+                Outcome::Next
+            } else {
+                Outcome::Repeat
+            };
+            assert_eq!((outcome, state.gpr[1]), (Ok(expected), left), "{code:x?}");
+        }
+    }
+}
+
+#[test]
 fn runs_equal_element_by_element_execution() {
     let mut random = Random(0x1234_5678_9abc_def1);
     let (state, mut environment) = protected_mode(0);

@@ -10,6 +10,7 @@
 
 pub mod acpi_pm;
 pub mod debug_ports;
+pub mod fpu_error;
 pub mod i8042;
 pub mod io_apic;
 pub mod irq_line;

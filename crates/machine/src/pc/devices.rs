@@ -10,6 +10,7 @@ use super::lost_ticks::LostTicks;
 use crate::config::{RtcBase, VmConfig};
 use crate::devices::acpi_pm::{self, AcpiPm};
 use crate::devices::debug_ports::{DebugConsole, DebugExit, PostCode};
+use crate::devices::fpu_error::FpuError;
 use crate::devices::i8042::I8042;
 use crate::devices::local_apic::Clock;
 use crate::devices::pit::Pit;
@@ -17,9 +18,6 @@ use crate::devices::reset_ports::{ResetControl, SystemControlPort};
 use crate::devices::rtc::Rtc;
 use crate::devices::serial::Serial;
 use crate::devices::speaker_port::SpeakerPort;
-
-/// The interrupt line of x87 errors.
-const FPU_IRQ: u8 = 13;
 
 /// Every device of the machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,6 +50,8 @@ pub struct Devices {
     pub reset_control: ResetControl,
     /// Port 92h.
     pub system_control: SystemControlPort,
+    /// Ports F0h and F1h.
+    pub fpu_error: FpuError,
     /// Address line 20 is passed through.
     pub a20: bool,
 }
@@ -108,6 +108,7 @@ impl Devices {
             debug_exit: DebugExit::default(),
             reset_control: ResetControl::default(),
             system_control: SystemControlPort::new(),
+            fpu_error: FpuError::default(),
             a20: true,
         }
     }
@@ -189,8 +190,9 @@ impl Devices {
     }
 
     /// Drives the x87's error line.
-    pub fn set_fpu_error(&mut self, asserted: bool) {
-        self.interrupts.set_line(FPU_IRQ, asserted);
+    pub fn forward_fpu_error(&mut self) {
+        self.interrupts
+            .set_line(FpuError::IRQ, self.fpu_error.line());
     }
 
     /// Sets address line 20's gate, which two devices show.

@@ -7,16 +7,13 @@
 use super::Pc;
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::debug_ports::{DebugConsole, DebugExit, PostCode};
+use crate::devices::fpu_error::FpuError;
 use crate::devices::i8042::I8042;
 use crate::devices::reset_ports::{ResetControl, SystemControlPort};
 
 /// The PCI address register: four bytes at once. There is no PCI bus, but its bytes
 /// must not be taken for the reset control register inside it.
 const PCI_ADDRESS_PORT: u16 = 0xcf8;
-/// Clears the x87's error interrupt.
-const FPU_CLEAR_PORT: u16 = 0xf0;
-/// Resets the x87's error latch; does the same here.
-const FPU_RESET_PORT: u16 = 0xf1;
 
 impl Pc {
     pub(super) fn read_port(&mut self, port: u16, size: u8) -> u32 {
@@ -146,7 +143,10 @@ impl Pc {
                 let output = devices.firmware_console.take_output();
                 self.debug_output.push(&output, self.clock.now());
             }
-            FPU_CLEAR_PORT | FPU_RESET_PORT => devices.set_fpu_error(false),
+            FpuError::CLEAR_PORT | FpuError::RESET_PORT => {
+                devices.fpu_error.write();
+                devices.forward_fpu_error();
+            }
             port if DebugExit::PORTS.contains(&port) => {
                 devices.debug_exit.write(value);
                 self.collect_requests();

@@ -1,0 +1,76 @@
+//! The PC's way of reporting x87 errors, for guests with CR0.NE clear: FERR# raises
+//! interrupt line 13; a write to port F0h lowers it and asserts IGNNE#, so that the
+//! handler may use the x87 although its error is still pending, until that is cleared
+//! (SDM volume 1, appendix D.2.1).
+
+use serde::{Deserialize, Serialize};
+
+/// The flip-flops between FERR#, line 13 and IGNNE#.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FpuError {
+    line: bool,
+    ignored: bool,
+}
+
+impl FpuError {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The interrupt line.
+    pub const IRQ: u8 = 13;
+    /// Clears the interrupt.
+    pub const CLEAR_PORT: u16 = 0xf0;
+    /// Resets a coprocessor that is a chip of its own; does the same here.
+    pub const RESET_PORT: u16 = 0xf1;
+
+    /// FERR# is asserted: an error is pending that the processor will not ignore.
+    pub const fn signal(&mut self) {
+        self.line = true;
+    }
+
+    /// Writes one of the ports; the value does not matter.
+    pub const fn write(&mut self) {
+        self.ignored |= self.line;
+        self.line = false;
+    }
+
+    /// FERR# is no longer asserted: the guest has cleared the error.
+    pub const fn error_cleared(&mut self) {
+        self.ignored = false;
+    }
+
+    /// IGNNE#: the processor ignores the pending error.
+    pub const fn is_ignored(&self) -> bool {
+        self.ignored
+    }
+
+    /// The level of the interrupt line.
+    pub const fn line(&self) -> bool {
+        self.line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_ignored_from_the_write_to_its_port_until_it_is_cleared() {
+        let mut error = FpuError::default();
+        error.signal();
+        assert_eq!((error.line(), error.is_ignored()), (true, false));
+        error.write();
+        assert_eq!((error.line(), error.is_ignored()), (false, true));
+        error.error_cleared();
+        assert!(!error.is_ignored());
+        error.signal();
+        assert_eq!((error.line(), error.is_ignored()), (true, false));
+    }
+
+    #[test]
+    fn a_write_without_an_error_ignores_nothing() {
+        let mut error = FpuError::default();
+        error.write();
+        assert_eq!((error.line(), error.is_ignored()), (false, false));
+    }
+}
