@@ -533,35 +533,5 @@ impl Translator {
     }
 }
 
-/// Whether an instruction that the decoder gave up is undone by its length: without its
-/// redundant prefixes it is a good one, or wants more bytes still, but it has more than 15
-/// (SDM volume 3, 6.15, #GP).
-fn is_too_long(bitness: u32, bytes: &[u8]) -> bool {
-    const PREFIXES: [u8; 11] = [
-        0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
-    ];
-    let bytes = &bytes[..bytes.len().min(2 * MAX_INSTRUCTION_LENGTH)];
-    let prefixes = bytes
-        .iter()
-        .take_while(|byte| PREFIXES.contains(byte))
-        .count();
-    if prefixes >= MAX_INSTRUCTION_LENGTH {
-        return true;
-    }
-    // The last of each kind counts; the others change nothing.
-    let (prefixes, rest) = bytes.split_at(prefixes);
-    let mut short: Vec<u8> = Vec::with_capacity(bytes.len());
-    for (index, prefix) in prefixes.iter().enumerate() {
-        if !prefixes[index + 1..].contains(prefix) {
-            short.push(*prefix);
-        }
-    }
-    let dropped = prefixes.len() - short.len();
-    short.extend_from_slice(rest);
-    let mut decoder = Decoder::with_ip(bitness, &short, 0, DecoderOptions::NONE);
-    let instruction = decoder.decode();
-    !instruction.is_invalid() && instruction.len() + dropped > MAX_INSTRUCTION_LENGTH
-}
-
 /// Placeholder for `Site::after` until the instruction is complete.
 const RESUME_AFTER: u32 = u32::MAX;
