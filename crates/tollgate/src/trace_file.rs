@@ -93,15 +93,16 @@ fn complaint(summary: &Summary) -> Option<String> {
             ns as f64 / 1e9
         )
     });
-    let dropped = (summary.dropped > 0).then(|| {
-        format!(
-            "lacks {} events: they came faster than they could be written",
+    match (full, summary.dropped) {
+        // Batches are lost before and behind the limit alike, and not told apart.
+        (Some(full), 1..) => Some(format!(
+            "{full}; up to {} earlier ones are missing, since they came faster than they could be written",
             summary.dropped
-        )
-    });
-    match (full, dropped) {
-        (Some(full), Some(dropped)) => Some(format!("{full}, and {dropped}")),
-        (full, dropped) => full.or(dropped),
+        )),
+        (full, 0) => full,
+        (None, dropped) => Some(format!(
+            "lacks {dropped} events: they came faster than they could be written"
+        )),
     }
 }
 
