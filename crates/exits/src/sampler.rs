@@ -14,7 +14,7 @@
 //! and a distance that follows the cluster would meet the same part of it every time.
 
 /// At most one exit in so many is timed.
-pub const LONGEST_INTERVAL: u32 = 256;
+pub const LONGEST_INTERVAL: u32 = 512;
 /// Timed exits in a burst.
 const BURST: u32 = 16;
 /// Exits before them that are timed but not used.
