@@ -1,6 +1,7 @@
 //! Decimal adjustment: AAA, AAS, DAA, DAS, AAM, AAD (SDM volume 2).
 //!
-//! Flags that the manual calls undefined stay as they were.
+//! Flags that the manual calls undefined are what Intel's processors make of them: OF
+//! is cleared, SF, ZF and PF follow AL; AAD sets OF, AF and CF like the addition in it.
 
 use crate::Outcome;
 use iced_x86::Instruction;
@@ -27,7 +28,7 @@ fn change_flags(state: &mut CpuState, changes: &[(Flags, bool)]) {
     state.set_flags(flags);
 }
 
-/// SF, ZF and PF as a result in AL sets them.
+/// SF, ZF and PF as a result in AL sets them; no overflow.
 fn set_result_flags(state: &mut CpuState, al: u8) {
     change_flags(
         state,
@@ -35,6 +36,7 @@ fn set_result_flags(state: &mut CpuState, al: u8) {
             (Flags::SF, al & 0x80 != 0),
             (Flags::ZF, al == 0),
             (Flags::PF, al.count_ones().is_multiple_of(2)),
+            (Flags::OF, false),
         ],
     );
 }
@@ -54,6 +56,7 @@ fn adjust_ascii(state: &mut CpuState, delta: u16) -> Outcome {
     };
     set_ax(state, value & 0xff0f);
     change_flags(state, &[(Flags::AF, adjust), (Flags::CF, adjust)]);
+    set_result_flags(state, value as u8 & 0xf);
     Outcome::Next
 }
 
@@ -123,15 +126,27 @@ pub fn ascii_adjust_after_multiplication(
     };
     set_ax(state, u16::from(high) << 8 | u16::from(low));
     set_result_flags(state, low);
+    change_flags(state, &[(Flags::AF, false), (Flags::CF, false)]);
     Ok(Outcome::Next)
 }
 
 /// AAD: joins the digits in AH and AL.
 pub fn ascii_adjust_before_division(state: &mut CpuState, instruction: &Instruction) -> Outcome {
     let [al, ah] = ax(state).to_le_bytes();
-    let joined = ah.wrapping_mul(instruction.immediate8()).wrapping_add(al);
+    let tens = ah.wrapping_mul(instruction.immediate8());
+    let (joined, carry) = tens.overflowing_add(al);
     set_ax(state, u16::from(joined));
     set_result_flags(state, joined);
+    let half_carry = (tens ^ al ^ joined) & 0x10 != 0;
+    let overflow = !(tens ^ al) & (tens ^ joined) & 0x80 != 0;
+    change_flags(
+        state,
+        &[
+            (Flags::OF, overflow),
+            (Flags::AF, half_carry),
+            (Flags::CF, carry),
+        ],
+    );
     Outcome::Next
 }
 
@@ -210,6 +225,31 @@ mod tests {
         assert_eq!((ax, flags), (0x003f, Flags::PF));
         let (ax, flags) = after(0x1000, Flags::empty(), &[0xd5, 16]);
         assert_eq!((ax, flags), (0, Flags::ZF | Flags::PF));
+    }
+
+    /// Measured on Intel's processors, for all operands.
+    #[test]
+    fn flags_that_the_manual_leaves_open_are_those_of_real_processors() {
+        let all = Flags::ARITHMETIC;
+        assert_eq!(after(0x0047, all, &[0xd4, 10]).1, Flags::empty());
+        // DAA and DAS, AAA and AAS.
+        assert_eq!(after(0x0042, Flags::OF, &[0x27]).1, Flags::PF);
+        assert_eq!(after(0x0042, Flags::OF, &[0x2f]).1, Flags::PF);
+        assert_eq!(
+            after(0x0140, all, &[0x37]).1,
+            all & (Flags::AF | Flags::CF | Flags::PF)
+        );
+        let without_carry = all.difference(Flags::AF | Flags::CF);
+        assert_eq!(
+            after(0x0140, without_carry, &[0x3f]).1,
+            Flags::ZF | Flags::PF
+        );
+        // AAD adds: 40h + 40h overflows, FFh + 1 carries out of both digits.
+        let (ax, flags) = after(0x0440, all, &[0xd5, 16]);
+        assert_eq!((ax, flags), (0x0080, Flags::OF | Flags::SF));
+        let (ax, flags) = after(0x01ff, Flags::empty(), &[0xd5, 1]);
+        let expected = Flags::ZF | Flags::PF | Flags::AF | Flags::CF;
+        assert_eq!((ax, flags), (0x0000, expected));
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub const GPE0_BYTES: u8 = 4;
 pub const SCI_IRQ: u8 = 9;
 /// SLP_TYP of S5.
 pub const SLEEP_TYPE_S5: u8 = 5;
+/// SLP_TYP of S5 on QEMU's PCs, whose control port is the same: small kernels
+/// that read no ACPI tables write it there.
+const CUSTOMARY_SLEEP_TYPE_S5: u8 = 0;
 /// Frequency of the power-management timer.
 pub const TIMER_HZ: u64 = 3_579_545;
 
@@ -131,8 +134,9 @@ impl AcpiPm {
             0x02 => self.enable = self.enable & !lane | bits & pm1::ENABLE_MASK,
             0x04 => {
                 self.control = self.control & !lane | bits & control::KEPT;
-                let sleep_type = self.control >> control::SLEEP_TYPE_SHIFT & 7;
-                if bits & control::SLEEP_ENABLE != 0 && sleep_type == u16::from(SLEEP_TYPE_S5) {
+                let sleep_type = (self.control >> control::SLEEP_TYPE_SHIFT & 7) as u8;
+                let soft_off = [SLEEP_TYPE_S5, CUSTOMARY_SLEEP_TYPE_S5].contains(&sleep_type);
+                if bits & control::SLEEP_ENABLE != 0 && soft_off {
                     self.power_off = true;
                 }
             }
@@ -203,6 +207,13 @@ mod tests {
         assert!(pm.take_power_off());
         assert!(!pm.take_power_off());
         assert_eq!(pm.read(PM1_CONTROL_PORT, 2, START), 5 << 10 | 1);
+    }
+
+    #[test]
+    fn the_value_that_needs_no_acpi_tables_switches_off_too() {
+        let mut pm = AcpiPm::new();
+        pm.write(PM1_CONTROL_PORT, 2, 0x2000, START);
+        assert!(pm.take_power_off());
     }
 
     #[test]

@@ -1,0 +1,43 @@
+//! Kernels that are neither Linux nor ours. docs/public-suites.md has what more they do.
+
+mod support;
+
+use support::guests::fetched;
+use support::session::Session;
+use support::{GUEST_PATIENCE, finish, tollgate};
+
+#[test]
+fn memtest86_finds_no_error_and_restarts_when_told_to() {
+    let mut command = tollgate();
+    command.args(["run", "-m", "16M", "--verify-code"]);
+    command.args(["--append", "console=ttyS0", "--kernel"]);
+    command.arg(fetched("memtest86+/memtest.bin"));
+    let mut guest = Session::over_pipes(command);
+    // All of its tests but the last, which mostly waits.
+    let screen = guest.wait_for("#10 [Bit fade test");
+    let counts: Vec<_> = screen.split("Errors: ").skip(1).collect();
+    assert!(!counts.is_empty(), "{screen}");
+    assert!(
+        counts.iter().all(|count| count.starts_with("0 ")),
+        "{screen}"
+    );
+    guest.type_bytes(b"\x1b");
+    assert_eq!(guest.end().code, Some(0));
+}
+
+#[test]
+fn gnu_mach_gets_as_far_as_it_can_without_servers() {
+    let mut command = tollgate();
+    command.args(["run", "-m", "128M", "--verify-code"]);
+    command.args(["--append", "console=com0", "--kernel"]);
+    command.arg(fetched("gnumach/gnumach"));
+    // It restarts the machine a few seconds after its panic.
+    let output = finish(&mut command, GUEST_PATIENCE);
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{console}");
+    assert!(console.contains("DIRECTMAP: pages: 28672"), "{console}");
+    assert!(
+        console.contains("No bootstrap code loaded with the kernel"),
+        "{console}"
+    );
+}
