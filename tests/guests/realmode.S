@@ -166,6 +166,30 @@ after_int:
     mov eax, gs:[NOTED_TICKS]
     and eax, 0x80000000
     FACT eax, 0x80000000, "hlt is left by a timer interrupt through the vector table"
+.ifndef QEMU
+    OFFSET ax, step
+    mov fs:[4], ax
+    mov word ptr fs:[6], REAL
+    mov dword ptr gs:[NOTED_TICKS], 0
+    xor si, si
+    mov cx, 3
+    pushf
+    pop ax
+    or ax, FLAG_T
+    push ax
+    popf
+    rep lodsb                    # three traps
+    int 0x60                     # none
+    nop                          # one, and five until TF is clear
+    pushf
+    pop ax
+    and ax, ~FLAG_T
+    push ax
+    popf
+    nop
+    mov eax, gs:[NOTED_TICKS]
+    FACT eax, 9, "single steps: each iteration of rep lodsb, but not int n"
+.endif
     pushf
     or word ptr [esp], 0x3000
     popf
@@ -317,6 +341,9 @@ tick:
     mov al, PIC_EOI
     out PIC1, al
     pop ax
+    iret
+step:
+    inc dword ptr gs:[NOTED_TICKS]
     iret
 far_routine:
     mov eax, 0xFAFAFAFA

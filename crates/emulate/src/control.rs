@@ -1,6 +1,6 @@
 //! Control and debug registers, caches, HLT (SDM volume 3, 2.5 and 2.8).
 //!
-//! Hardware breakpoints are not implemented: a DR7 that enables one ends in
+//! Not implemented: breakpoints on ports. A DR7 that enables one ends in
 //! [`Outcome::NotImplemented`].
 
 use crate::Outcome;
@@ -10,7 +10,7 @@ use crate::operand::{memory_address, read_register, require_cpl0, write_register
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
 use tollgate_x86::paging::pdpte_is_invalid;
-use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress};
+use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Vector};
 
 /// CR0 bits that hold what is written; the others read as zero, ET as one.
 const CR0_WRITABLE: Cr0 = Cr0::PE
@@ -36,8 +36,12 @@ const DR6_ONES: u64 = 0xffff_0ff0;
 /// DR7: what is writable, and what reads as ones.
 const DR7_WRITABLE: u64 = 0xffff_23ff;
 const DR7_ONES: u64 = 0x400;
-/// DR7: an enabled breakpoint (L0 to G3) or general detect.
-const DR7_ACTIVE: u64 = 0x20ff;
+/// DR7: general detect.
+const DR7_GENERAL_DETECT: u64 = 1 << 13;
+/// DR6: a debug register was accessed with that set.
+const DR6_ACCESS_DETECTED: u64 = 1 << 13;
+/// R/W field of a breakpoint on ports, with CR4.DE.
+const DR7_PORTS: u64 = 2;
 
 fn refused<T>() -> Result<T, Exception> {
     Err(Exception::general_protection(0))
@@ -191,18 +195,41 @@ fn debug_register(state: &CpuState, register: Register) -> Result<usize, Excepti
     }
 }
 
+fn watches_ports(control: u64) -> bool {
+    (0..4).any(|number| {
+        control >> (2 * number) & 3 != 0 && control >> (16 + 4 * number) & 3 == DR7_PORTS
+    })
+}
+
+/// DR7.GD: an access to the debug registers is #DB (SDM volume 3, 18.2.4).
+fn detect_access(state: &CpuState) -> Result<(), Exception> {
+    if state.dr[7] & DR7_GENERAL_DETECT == 0 {
+        Ok(())
+    } else {
+        Err(Exception::new(Vector::Debug))
+    }
+}
+
+/// Notes in DR6 why an instruction has raised #DB, which only general detect does, and
+/// opens the registers to the handler.
+pub fn note_detected_access(state: &mut CpuState) {
+    state.dr[7] &= !DR7_GENERAL_DETECT;
+    state.dr[6] |= DR6_ACCESS_DETECTED;
+}
+
 /// MOV to a debug register.
 ///
 /// # Errors
-/// #GP(0) above CPL 0; #UD for DR4 and DR5 with CR4.DE.
+/// #GP(0) above CPL 0; #UD for DR4 and DR5 with CR4.DE; #DB with DR7.GD.
 pub fn write_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     let number = debug_register(state, instruction.op0_register())?;
     require_cpl0(state)?;
+    detect_access(state)?;
     let value = read_register(state, instruction.op1_register());
     state.dr[number] = match number {
         6 => value & DR6_WRITABLE | DR6_ONES,
-        7 if value & DR7_ACTIVE != 0 => {
-            return Ok(Outcome::NotImplemented("hardware breakpoints"));
+        7 if state.cr4().contains(Cr4::DE) && watches_ports(value) => {
+            return Ok(Outcome::NotImplemented("hardware breakpoints on ports"));
         }
         7 => value & DR7_WRITABLE | DR7_ONES,
         _ => value,
@@ -217,6 +244,7 @@ pub fn write_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Ou
 pub fn read_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     let number = debug_register(state, instruction.op1_register())?;
     require_cpl0(state)?;
+    detect_access(state)?;
     let value = state.dr[number];
     write_register(state, instruction.op0_register(), value);
     Ok(Outcome::Next)

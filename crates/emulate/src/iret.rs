@@ -68,8 +68,6 @@ pub fn interrupt_return(
         Code::Iretd => 4,
         _ => return Err(Exception::invalid_opcode()),
     };
-    // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
-    state.nmi_blocked = false;
     if state.has_real_mode_segments() {
         return real_mode_return(state, environment, size);
     }

@@ -24,7 +24,7 @@ pub struct Pointers {
     source_segment: SegmentRegister,
     /// `None`: repeated, CX counts. Else how often it still executes: 1, then 0.
     once: Option<u64>,
-    /// EFLAGS.TF was set: a trap follows each iteration.
+    /// A trap may follow each iteration: EFLAGS.TF is set, or memory is watched.
     stepped: bool,
 }
 
@@ -43,7 +43,7 @@ impl Pointers {
             },
             source_segment: segment.unwrap_or(SegmentRegister::Ds),
             once: if repeated { None } else { Some(1) },
-            stepped: state.flags().contains(Flags::TF),
+            stepped: state.flags().contains(Flags::TF) || state.has_data_breakpoints(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Pointers {
     }
 
     /// How many elements are done before the instruction may be left: all that remain, but
-    /// one at a time while EFLAGS.TF is set.
+    /// one at a time where a trap may follow.
     pub fn wanted(&self, state: &CpuState) -> u64 {
         let remaining = self.remaining(state);
         if self.stepped {

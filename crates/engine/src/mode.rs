@@ -68,9 +68,9 @@ bitflags::bitflags! {
         const SINGLE = 1 << 12;
         /// The memory operand is the bounce buffer (implies SINGLE).
         const BOUNCE = 1 << 13;
-        /// Misaligned accesses fault: CR0.AM and EFLAGS.AC at CPL 3. Every access is the
-        /// monitor's.
-        const ALIGNMENT_CHECKED = 1 << 14;
+        /// Every access is the monitor's: misaligned ones fault (CR0.AM and EFLAGS.AC at
+        /// CPL 3), or DR7 watches memory.
+        const ACCESSES_CHECKED = 1 << 14;
     }
 }
 
@@ -115,10 +115,14 @@ impl Mode {
             user && cr4.contains(Cr4::TSD),
         );
         flags.set(
-            ModeFlags::ALIGNMENT_CHECKED,
-            user && cr0.contains(Cr0::AM) && state.flags().contains(Flags::AC),
+            ModeFlags::ACCESSES_CHECKED,
+            user && cr0.contains(Cr0::AM) && state.flags().contains(Flags::AC)
+                || state.has_data_breakpoints(),
         );
-        flags.set(ModeFlags::SINGLE, state.flags().contains(Flags::TF));
+        flags.set(
+            ModeFlags::SINGLE,
+            state.flags().contains(Flags::TF) || state.has_breakpoints(),
+        );
         let mut segments = [SegmentClass::Odd; 6];
         for register in SegmentRegister::ALL {
             segments[register as usize] = SegmentClass::of(
@@ -144,9 +148,9 @@ impl Mode {
     }
 
     /// How accesses through a segment are made; stores through a code segment
-    /// are odd except where real-mode rules hold, and all are where alignment is checked.
+    /// are odd except where real-mode rules hold, and all are where each is checked.
     pub fn segment(&self, register: SegmentRegister, write: bool) -> SegmentClass {
-        if self.flags.contains(ModeFlags::ALIGNMENT_CHECKED) {
+        if self.flags.contains(ModeFlags::ACCESSES_CHECKED) {
             return SegmentClass::Odd;
         }
         if register == SegmentRegister::Cs

@@ -80,6 +80,7 @@ impl<P: Platform> Vcpu<P> {
             Err(DeliveryError::Exception(exception)) => self.raise(exception)?,
             Err(DeliveryError::NotImplemented(what)) => return Err(self.not_implemented(what)),
         }
+        self.breakpoint_hits = 0;
         self.context.scatter_flags();
         Ok(())
     }
@@ -101,6 +102,7 @@ impl<P: Platform> Vcpu<P> {
         self.settle_resume_flag();
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
+        self.breakpoint_hits = 0;
         match result {
             Ok(()) => {
                 self.context.scatter_flags();
@@ -141,24 +143,49 @@ impl<P: Platform> Vcpu<P> {
         self.pending().store(1, Ordering::SeqCst);
     }
 
+    /// Whether a breakpoint stands at the instruction that comes next; DR6 shows it then.
+    /// EFLAGS.RF and the shadow of a load of SS keep it from being seen.
+    pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
+        self.settle_resume_flag();
+        let held = self.shadowed && self.context.cpu.shadow_holds_all;
+        if !held {
+            // Those of the instruction before are reported; MOV SS's are still to be.
+            self.breakpoint_hits = 0;
+        }
+        let cpu = &mut self.context.cpu;
+        if held || cpu.flags().contains(Flags::RF) {
+            return false;
+        }
+        let linear = cpu.cs().base.wrapping_add(cpu.rip) & 0xffff_ffff;
+        let met = cpu.code_breakpoints_at(linear);
+        cpu.dr[6] |= met;
+        met != 0
+    }
+
     /// An instruction has completed: the trap flag, if it was set before, strikes.
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
         self.boundaries = self.boundaries.wrapping_add(1);
         self.instruction_completed = true;
-        if !self.trap_armed {
+        let loads_resume_flag = std::mem::take(&mut self.loads_resume_flag);
+        if !loads_resume_flag && self.context.cpu.has_breakpoints() {
+            self.context.cpu.flags &= !Flags::RF.bits();
+        }
+        if !self.trap_armed && self.breakpoint_hits == 0 {
             return Ok(());
         }
         if self.shadowed {
             self.context.cpu.end_shadow();
         }
-        self.single_step_trap()
+        self.debug_trap()
     }
 
-    /// The trap flag strikes at this boundary.
-    pub(crate) fn single_step_trap(&mut self) -> Result<(), VcpuStop> {
-        self.trap_armed = false;
-        // DR6.BS (SDM volume 3, 17.2.3).
-        self.context.cpu.dr[6] |= 1 << 14;
+    /// The trap flag strikes at this boundary, or a breakpoint that was met.
+    pub(crate) fn debug_trap(&mut self) -> Result<(), VcpuStop> {
+        if std::mem::take(&mut self.trap_armed) {
+            // DR6.BS (SDM volume 3, 17.2.3).
+            self.context.cpu.dr[6] |= 1 << 14;
+        }
+        self.context.cpu.dr[6] |= std::mem::take(&mut self.breakpoint_hits);
         self.raise(Exception::new(tollgate_x86::Vector::Debug))
     }
 }

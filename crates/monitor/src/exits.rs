@@ -40,6 +40,7 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Mov if instruction.op1_register().is_segment_register() => {
             (ExitKind::OtherInstruction, false)
         }
+        Mov if instruction.op0_register().is_dr() => (ExitKind::ControlRegister, true),
         Mov => (ExitKind::ControlRegister, false),
         Clts | Lmsw => (ExitKind::ControlRegister, true),
         Smsw => (ExitKind::ControlRegister, false),
@@ -275,12 +276,19 @@ impl<P: Platform> Vcpu<P> {
         if ended && cpu.shadow_rip == before {
             cpu.end_shadow();
         }
+        if kind == ExitKind::Iret {
+            // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
+            cpu.nmi_blocked = false;
+        }
         match result {
             Ok(Outcome::Next) => {
                 // MOV SS and POP SS put the trap off to the next instruction's.
                 let cpu = &self.context.cpu;
                 if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
                     self.trap_armed = false;
+                    self.boundaries = self.boundaries.wrapping_add(1);
+                    self.instruction_completed = true;
+                    return Ok(true);
                 }
                 self.completed()?;
                 Ok(true)
@@ -290,7 +298,10 @@ impl<P: Platform> Vcpu<P> {
                     // The delivery has cleared TF: nothing strikes behind INT n
                     // (SDM volume 3, 17.3.1.4).
                     ExitKind::SoftwareInterrupt => self.trap_armed = false,
-                    ExitKind::Iret => self.resume_flag_rip = self.context.cpu.rip,
+                    ExitKind::Iret => {
+                        self.resume_flag_rip = self.context.cpu.rip;
+                        self.loads_resume_flag = true;
+                    }
                     _ => {}
                 }
                 self.completed()?;
@@ -309,6 +320,9 @@ impl<P: Platform> Vcpu<P> {
             }
             Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
+                if exception.vector == Vector::Debug {
+                    tollgate_emulate::control::note_detected_access(&mut self.context.cpu);
+                }
                 self.raise(exception)?;
                 Ok(false)
             }
@@ -321,8 +335,8 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &mut self.context.cpu;
         cpu.flags |= Flags::RF.bits();
         self.resume_flag_rip = cpu.rip;
-        if self.trap_armed {
-            return self.single_step_trap();
+        if self.trap_armed || self.breakpoint_hits != 0 {
+            return self.debug_trap();
         }
         Ok(())
     }

@@ -26,9 +26,17 @@ pub struct Surroundings<'a> {
     pub pending: &'a AtomicU32,
     /// A device was accessed.
     pub touched_device: bool,
+    /// Breakpoints that accesses have met, as in DR6.
+    pub breakpoint_hits: &'a mut u64,
 }
 
 impl Surroundings<'_> {
+    fn watch(&mut self, state: &CpuState, address: LinearAddress, size: usize, write: bool) {
+        if state.has_breakpoints() {
+            *self.breakpoint_hits |= state.data_breakpoints_in(address.0, size as u64, write);
+        }
+    }
+
     /// Resolves every page of a range, before anything is moved.
     fn pieces(
         &mut self,
@@ -109,6 +117,7 @@ impl Environment for Surroundings<'_> {
         data: &mut [u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
+        self.watch(state, address, data.len(), false);
         if let Some(target) =
             self.one_piece(state, address, data.len(), AccessKind::Read, privilege)?
         {
@@ -133,6 +142,7 @@ impl Environment for Surroundings<'_> {
         data: &[u8],
         privilege: Privilege,
     ) -> Result<(), Exception> {
+        self.watch(state, address, data.len(), true);
         if let Some(target) =
             self.one_piece(state, address, data.len(), AccessKind::Write, privilege)?
         {
@@ -170,6 +180,8 @@ impl Environment for Surroundings<'_> {
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         Ok(match self.view.resolve(state, address, kind, privilege)? {
+            // Element by element where memory is watched.
+            Target::Ram(_) if state.has_data_breakpoints() => None,
             Target::Ram(host) => Some((host, room)),
             Target::Code(_) | Target::Device(_) => None,
         })

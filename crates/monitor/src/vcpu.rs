@@ -25,7 +25,7 @@ use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
 use tollgate_shadow::SoftwareTlb;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Flags, Gpr};
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Vector};
 
 /// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
 /// faster than signals can be taken must still get on between two of them.
@@ -96,6 +96,10 @@ pub struct Vcpu<P: Platform> {
     pub(crate) trap_armed: bool,
     /// The instruction in work lies in an interrupt shadow.
     pub(crate) shadowed: bool,
+    /// Breakpoints that the instruction in work has met, as in DR6.
+    pub(crate) breakpoint_hits: u64,
+    /// The instruction in work was IRET, which loads EFLAGS.RF.
+    pub(crate) loads_resume_flag: bool,
     /// The machine asserts IGNNE#.
     pub(crate) ignores_x87_error: bool,
     /// An NMI came while it could not be delivered.
@@ -157,6 +161,8 @@ impl<P: Platform> Vcpu<P> {
             instruction_completed: false,
             trap_armed: false,
             shadowed: false,
+            breakpoint_hits: 0,
+            loads_resume_flag: false,
             ignores_x87_error: false,
             nmi_pending: false,
             resume_flag_rip: 0,
@@ -281,6 +287,7 @@ impl<P: Platform> Vcpu<P> {
                 changes: &mut self.changes,
                 pending: &context.pending,
                 touched_device: false,
+                breakpoint_hits: &mut self.breakpoint_hits,
             },
         )
     }
@@ -400,6 +407,9 @@ impl<P: Platform> Vcpu<P> {
         let flags = self.context.cpu.flags();
         self.trap_armed = flags.contains(Flags::TF);
         self.shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip;
+        if self.context.cpu.has_breakpoints() && self.meets_code_breakpoint() {
+            return self.raise(Exception::new(Vector::Debug));
+        }
         if self.shadowed && self.something_waits_for_shadow(flags) {
             return self.step_single();
         }

@@ -131,6 +131,7 @@ macro_rules! guests {
 guests! {
     alignment
     apic
+    breakpoints
     codechange
     descriptors
     faulting

@@ -1,5 +1,6 @@
 //! Facts about `control`.
 
+use super::note_detected_access;
 use crate::Outcome;
 use crate::test_environment::{protected_mode, real_mode, run, virtual_8086_mode};
 use tollgate_platform::TranslationChange;
@@ -138,17 +139,33 @@ fn dr4_and_dr5_are_dr6_and_dr7() {
 }
 
 #[test]
-fn enabled_breakpoints_are_said_to_be_missing() {
+fn enabled_breakpoints_on_ports_are_said_to_be_missing() {
     let (mut state, mut environment) = protected_mode(0);
-    state.gpr[0] = 0x401;
+    state.cr4 |= Cr4::DE.bits();
+    state.gpr[0] = 0x2_0401;
     assert_eq!(
         run(&mut state, &mut environment, &MOV_DR7_EAX),
-        Ok(Outcome::NotImplemented("hardware breakpoints"))
+        Ok(Outcome::NotImplemented("hardware breakpoints on ports"))
     );
     assert_eq!(state.dr[7], 0x400);
-    state.gpr[0] = 0x1_0000;
-    run(&mut state, &mut environment, &MOV_DR7_EAX).unwrap();
-    assert_eq!(state.dr[7], 0x1_0400);
+    for control in [0x2_0400, 0x1_0401, 0x401] {
+        state.gpr[0] = control;
+        run(&mut state, &mut environment, &MOV_DR7_EAX).unwrap();
+        assert_eq!(state.dr[7], control);
+    }
+}
+
+#[test]
+fn general_detect_refuses_one_access_to_the_debug_registers() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.dr[7] |= 1 << 13;
+    assert_eq!(
+        run(&mut state, &mut environment, &MOV_DR7_EAX),
+        Err(Exception::new(tollgate_x86::Vector::Debug))
+    );
+    note_detected_access(&mut state);
+    assert_eq!((state.dr[6] & 1 << 13, state.dr[7]), (1 << 13, 0x400));
+    assert!(run(&mut state, &mut environment, &MOV_DR7_EAX).is_ok());
 }
 
 #[test]

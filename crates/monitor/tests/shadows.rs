@@ -1,0 +1,177 @@
+//! Interrupts and NMIs that come in the very instruction that loads SS: its operand is a
+//! device's register, and reading that raises them.
+
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+
+const CODE: u64 = 0x10000;
+const HANDLER: u64 = 0x20000;
+const IDT: u64 = 0x30000;
+const GDT: u64 = 0x31000;
+const STACK: u64 = 0x8000;
+const DATA_SELECTOR: u16 = 0x18;
+const INTERRUPT_FLAG: u64 = 0x200;
+
+/// What the device raises when it is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Raises {
+    Interrupt,
+    Nmi,
+}
+
+struct Bench {
+    raises: Raises,
+    interrupt: bool,
+    nmi: bool,
+    stop: Option<StopRequest>,
+}
+
+impl Platform for Bench {
+    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
+        0xff
+    }
+    fn port_write(&mut self, _port: u16, _size: u8, value: u32) {
+        self.stop = Some(StopRequest::DebugExit(value as u8));
+    }
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        match self.raises {
+            Raises::Interrupt => self.interrupt = true,
+            Raises::Nmi => self.nmi = true,
+        }
+        for (byte, value) in data.iter_mut().zip(DATA_SELECTOR.to_le_bytes()) {
+            *byte = value;
+        }
+    }
+    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+    fn msr_read(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
+        None
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        self.interrupt
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        std::mem::take(&mut self.interrupt).then_some(0x20)
+    }
+    fn take_nmi(&mut self) -> bool {
+        std::mem::take(&mut self.nmi)
+    }
+    fn now(&self) -> GuestTime {
+        GuestTime(0)
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        None
+    }
+    fn advance(&mut self) {}
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.stop.take()
+    }
+    fn signal_fpu_error(&mut self) {}
+}
+
+/// Runs flat 32-bit code with interrupts on; how many of its bytes it had run when the
+/// handler was entered.
+fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
+    let data = Segment {
+        base: 0,
+        limit: u32::MAX,
+        selector: Selector(DATA_SELECTOR),
+        attributes: Attributes::from_bits_retain(0xc093),
+    };
+    let mut state = CpuState::at_reset();
+    state.cr0 |= 1;
+    state.rip = CODE;
+    state.flags = INTERRUPT_FLAG;
+    state.gpr[4] = STACK;
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = data;
+    }
+    *state.segment_mut(SegmentRegister::Cs) = Segment {
+        selector: Selector(0x10),
+        attributes: Attributes::from_bits_retain(0xc09b),
+        ..data
+    };
+    state.gdtr = TableRegister {
+        base: GDT,
+        limit: 0x1f,
+    };
+    state.idtr = TableRegister {
+        base: IDT,
+        limit: 0x7ff,
+    };
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    memory.write(PhysicalAddress(CODE), code);
+    memory.write(PhysicalAddress(HANDLER), &[0xe6, 0xf4]); // out 0xf4, al
+    let descriptors: [u64; 2] = [0x00cf_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
+    for (descriptor, place) in descriptors.iter().zip([0x10, 0x18]) {
+        memory.write(PhysicalAddress(GDT + place), &descriptor.to_le_bytes());
+    }
+    let gate: u64 = 0x0002_8e00_0010_0000;
+    for vector in [2, 0x20] {
+        memory.write(PhysicalAddress(IDT + vector * 8), &gate.to_le_bytes());
+    }
+    let bench = Bench {
+        raises,
+        interrupt: false,
+        nmi: false,
+        stop: None,
+    };
+    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}\n{}",
+        vcpu.dump()
+    );
+    let mut frame = [0; 4];
+    let top = PhysicalAddress(vcpu.state().gpr[4]);
+    vcpu.memory_mut().read(top, &mut frame);
+    u64::from(u32::from_le_bytes(frame)) - CODE
+}
+
+/// A segment register loaded from the device at F0000000h, then three more instructions.
+fn load(register: u8) -> Vec<u8> {
+    let mut code = vec![0x8e, 5 | register << 3, 0, 0, 0, 0xf0];
+    code.extend([0x41, 0x42, 0x43, 0xeb, 0xfe]); // inc ecx; inc edx; inc ebx; jmp $
+    code
+}
+
+const DS: u8 = 3;
+const SS: u8 = 2;
+
+#[test]
+fn an_interrupt_that_comes_while_ds_is_loaded_is_taken_behind_it() {
+    assert_eq!(interrupted_behind(Raises::Interrupt, &load(DS)), 6);
+    assert_eq!(interrupted_behind(Raises::Nmi, &load(DS)), 6);
+}
+
+#[test]
+fn an_interrupt_that_comes_while_ss_is_loaded_waits_for_one_more_instruction() {
+    assert_eq!(interrupted_behind(Raises::Interrupt, &load(SS)), 7);
+}
+
+#[test]
+fn an_nmi_that_comes_while_ss_is_loaded_waits_for_one_more_instruction() {
+    assert_eq!(interrupted_behind(Raises::Nmi, &load(SS)), 7);
+}
+
+#[test]
+fn a_second_load_of_ss_in_a_row_holds_nothing_off() {
+    // mov ss, ax between the load and its neighbours.
+    let mut code = load(SS);
+    code.splice(6..6, [0x8e, 0xd0]);
+    code.splice(0..0, [0xb8, 0x18, 0, 0, 0]); // mov eax, 18h
+    assert_eq!(interrupted_behind(Raises::Interrupt, &code), 5 + 6 + 2);
+    assert_eq!(interrupted_behind(Raises::Nmi, &code), 5 + 6 + 2);
+}
