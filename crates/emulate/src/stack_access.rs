@@ -99,10 +99,18 @@ impl Stack {
         if self.is_contiguous(offset, total) {
             let linear = self.linear(state, offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
-            write_linear(state, environment, linear, image, self.privilege)?;
+            if let Err(fault) = write_linear(state, environment, linear, image, self.privilege) {
+                // The processor pushes from the top: that is where it faults first.
+                for index in (0..count).rev() {
+                    let place = offset.wrapping_add((index * width) as u64);
+                    let linear = self.linear(state, place, size)?;
+                    probe_linear(state, environment, linear, size, self.privilege)?;
+                }
+                return Err(fault);
+            }
         } else {
             let place = |index: usize| offset.wrapping_add((index * width) as u64) & self.mask();
-            for index in 0..count {
+            for index in (0..count).rev() {
                 let linear = self.linear(state, place(index), size)?;
                 check_alignment(state, linear, size, self.privilege)?;
                 probe_linear(state, environment, linear, size, self.privilege)?;

@@ -134,6 +134,7 @@ guests! {
     descriptors
     faulting
     fpu
+    frames
     gates
     hello
     instructions

@@ -214,7 +214,7 @@ fn a_page_fault_on_the_new_stack_changes_nothing() {
     set_gate(&mut environment, 0x20, INTERRUPT32);
     environment.not_present.push(0x9000..0xa000);
     let expected = Exception::page_fault(
-        LinearAddress(u64::from(KERNEL_STACK) - 20),
+        LinearAddress(u64::from(KERNEL_STACK) - 4),
         PageFaultCode::WRITE,
     );
     assert_eq!(
@@ -380,7 +380,7 @@ fn a_page_fault_during_a_general_protection_fault_is_delivered_instead() {
         ),
         Ok(())
     );
-    assert_eq!(state.cr2, u64::from(KERNEL_STACK) - 24);
+    assert_eq!(state.cr2, u64::from(KERNEL_STACK) - 4);
     assert_eq!(state.cpl(), 3);
 }
 
