@@ -217,6 +217,51 @@ pointers:
     EXPECT_FAULT EXC_GP, 0, "a pointer with reserved bits is refused when cr3 is loaded"
     EXPECT [0xC0001000], 0x31313131, "and the old ones stay"
 .endif
+.ifndef QEMU                     # volume 3, 4.4.1: what else loads them, and what does not
+    mov dword ptr [POINTERS+3*8], 0
+    FLUSH
+    .macro LOADS fact, instructions:vararg
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + P
+    \instructions
+    TRY mov ecx, [0xC0001000]
+    EXPECT_NO_FAULT "\fact loads the pointers"
+    mov dword ptr [POINTERS+3*8], 0
+    FLUSH
+    .endm
+    mov eax, cr4
+    xor eax, CR4_PGE
+    LOADS "changing CR4.PGE", mov cr4, eax
+    mov eax, cr4
+    xor eax, CR4_PGE|CR4_PSE
+    LOADS "changing CR4.PSE", mov cr4, eax
+    mov eax, cr4
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + P
+    mov cr4, eax
+    mov eax, cr0
+    xor eax, CR0_WP
+    mov cr0, eax
+    xor eax, CR0_WP
+    mov cr0, eax
+    mov ecx, EFER
+    rdmsr
+    wrmsr
+    TRY mov ecx, [0xC0001000]
+    EXPECT_FAULT EXC_PF, 0, "writing the same CR4, CR0.WP or EFER does not"
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + (P|W)
+    mov eax, cr4
+    xor eax, CR4_PGE
+    mov edx, eax
+    TRY mov cr4, eax
+    EXPECT_FAULT EXC_GP, 0, "a pointer with reserved bits is refused by CR4"
+    mov eax, cr4
+    xor eax, edx
+    and eax, CR4_PGE
+    EXPECT eax, CR4_PGE, "which then keeps its value"
+    mov dword ptr [POINTERS+3*8], 0x1E0          # not present: nothing is reserved
+    mov eax, cr3
+    TRY mov cr3, eax
+    EXPECT_NO_FAULT "one that is not present may hold anything"
+.endif
     mov dword ptr [POINTERS+3*8], 0
     mov eax, POINTERS            # the table of pointers need not start a page
     lea esi, [eax]
