@@ -130,6 +130,7 @@ macro_rules! guests {
 
 guests! {
     apic
+    code16
     codechange
     descriptors
     faulting
