@@ -145,6 +145,7 @@ guests! {
     pae
     paging
     privilege
+    realedges
     realmode
     segments
     selfmodify
