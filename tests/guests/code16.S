@@ -85,6 +85,17 @@ back_\way:
     mov esp, [kernel_esp]
     EXPECT edx, 0x1111, "\way with 16-bit operands truncates eip"
     .endr
+    mov esi, offset word_branches
+    mov edi, LOW + 0x100
+    mov ecx, word_branches_end - word_branches
+    rep movsb
+    mov eax, LOW + 0x100
+    xor ebx, ebx
+    mov ecx, 3
+    call eax
+    EXPECT ebx, 12, "32-bit code with 16-bit branches"
+    EXPECT_ESP [kernel_esp], "which move esp by two"
+    EXPECT edx, LOW+0x100+after_call-word_branches, "and push ip alone"
     mov dword ptr [fault_vector], NONE
     mov dword ptr [resume_at], offset 1f
     JUMP16 undefined
@@ -97,6 +108,47 @@ look:
     push [esp+4]
     pop [seen+4]
     iretd
+
+# At LOW+100h, where a truncated EIP still points here. ebx counts.
+word_branches:
+    inc ebx
+    .byte 0x66, 0xE8             # call rel16
+    .word 2f - after_call
+after_call:
+    inc ebx
+    .byte 0x66, 0xEB, 3f - 1f    # jmp rel8
+1:  ud2
+2:  inc ebx
+    movzx edx, word ptr [esp]
+    .byte 0x66, 0xC3             # ret
+3:  inc ebx
+    .byte 0x66, 0xE2, 3b - 4f    # loop: thrice
+4:  stc
+    .byte 0x66, 0x72, 6f - 5f    # jc rel8
+5:  ud2
+6:  inc ebx
+    .byte 0x66, 0x0F, 0x82       # jc rel16
+    .word 8f - 7f
+7:  ud2
+8:  inc ebx
+    lea eax, [edx+9f-after_call]
+    or eax, 0x12340000           # cut off again
+    .byte 0x66, 0xFF, 0xE0       # jmp ax
+    ud2
+9:  inc ebx
+    lea eax, [edx+2f-after_call]
+    .byte 0x66, 0xFF, 0xD0       # call ax
+1:  jmp 3f
+2:  inc ebx
+    .byte 0x66, 0xC2             # ret 0
+    .word 0
+3:  inc ebx
+    xor ecx, ecx
+    .byte 0x66, 0xE3, 5f - 4f    # jecxz rel8
+4:  ud2
+5:  inc ebx
+    ret
+word_branches_end:
 
     .code16
 undefined:

@@ -160,6 +160,32 @@ no_execute:
     EXPECT [fault_error], PF_PRESENT|PF_FETCH, "an instruction that runs into a no-execute page"
     EXPECT [fault_eip], WINDOW+0x3FFE, "faults at its start"
     EXPECT [fault_cr2], WINDOW+0x4000, "with cr2 at the second page"
+    mov edi, FRAME_A + 0x20      # code that makes its own page no-execute
+    mov esi, offset closing
+    mov ecx, closing_end - closing
+    rep movsb
+    PTE 3, FRAME_A+(P|W|U)
+    mov ecx, WINDOW + 0x3020
+    TRY jmp ecx
+    EXPECT [fault_error], PF_PRESENT|PF_FETCH, "code that makes its own page no-execute"
+    EXPECT [fault_eip], "WINDOW+0x3020+closing_end-closing-1", "ends there"
+    PTE 3, FRAME_A+(P|W|U)
+    mov ecx, WINDOW + 0x3010
+    mov ebx, 2
+1:  ENTER_RING3
+    TRY call ecx
+    int LEAVE_RING3
+    dec ebx
+    jnz 1b
+    EXPECT_NO_FAULT "ring 3 runs a page of its own"
+    PTE 3, FRAME_A+(P|W)
+    call ecx
+    ENTER_RING3
+    mov edx, esp
+    TRY call ecx
+    mov esp, edx
+    int LEAVE_RING3
+    EXPECT [fault_error], PF_PRESENT|PF_FETCH|PF_USER, "but no more once it is the supervisor's"
     PTE 3, FRAME_A+(P|W|U)
     mov dword ptr [DIRECTORY+4], XD
     FLUSH
@@ -170,6 +196,12 @@ no_execute:
     FLUSH
     call ecx
     ret
+
+closing:
+    mov dword ptr [TABLE+8*3+4], XD
+    invlpg [WINDOW+0x3000]
+    nop
+closing_end:
 
 large_pages:
     mov dword ptr [DIRECTORY+8], LARGE_FRAME + (P|W|PS)
