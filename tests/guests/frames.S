@@ -76,6 +76,7 @@ main:
     call tables
     call returns
     call flags
+    call alignment
     call resume_flag
     ret
 
@@ -294,6 +295,24 @@ flags:
     mov eax, [fault_flags]
     and eax, FLAG_D
     EXPECT eax, FLAG_D, "DF is in the frame"
+    ret
+
+alignment:                       # comes before paging
+    mov eax, cr4
+    or eax, CR4_OSFXSR
+    mov cr4, eax
+    TRY movaps xmm0, [ABSENT+4]
+    EXPECT_FAULT EXC_GP, 0, "movaps of an absent page, and not aligned"
+    TRY movaps [ABSENT-8], xmm0
+    EXPECT_FAULT EXC_GP, 0, "across into one"
+    TRY addps xmm0, [ABSENT+8]
+    EXPECT_FAULT EXC_GP, 0, "addps of one"
+    TRY movaps xmm0, [ABSENT+16]
+    EXPECT_FAULT EXC_PF, 0, "movaps that is aligned"
+    TRY movups xmm0, [ABSENT+4]
+    EXPECT_FAULT EXC_PF, 0, "movups that need not be"
+    TRY fxsave [ABSENT+8]
+    EXPECT_FAULT EXC_GP, 0, "fxsave"
     ret
 
 # RF: set in the frames of faults, not of traps, and gone after one instruction.

@@ -6,6 +6,7 @@ use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
+use tollgate_engine::translate::copy::required_alignment;
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -186,8 +187,18 @@ impl<P: Platform> Vcpu<P> {
                 Ok(())
             }
             Ok(false) => self.slow_exit(block, site),
+            Err(_) if size >= 16 && self.is_misaligned(linear) => {
+                self.raise(Exception::general_protection(0))
+            }
             Err(exception) => self.raise(exception),
         }
+    }
+
+    /// Whether the instruction at CS:EIP demands that its operand, which is at `linear`, be
+    /// aligned otherwise.
+    fn is_misaligned(&mut self, linear: LinearAddress) -> bool {
+        self.decode_current()
+            .is_ok_and(|found| linear.0 % u64::from(required_alignment(&found)) != 0)
     }
 
     /// Runs the site's instruction out of line.
