@@ -196,8 +196,41 @@ callees:                         # callers stay linked to a page that is exchang
     dec ebp
     jnz 1b
     EXPECT edx, 3*ROUNDS/2*(0xB0+0xC0), "a callee's page exchanged again and again"
+    mov eax, cr4
+    or eax, CR4_PGE
+    mov cr4, eax
+    mov dword ptr [TABLE+4], FRAME_B + (P|W|U|0x100)
+    invlpg [WINDOW+0x1000]
+    mov ebp, ROUNDS
+    xor edx, edx
+1:  call WINDOW+0x1000
+    add edx, eax
+    xor dword ptr [TABLE+4], FRAME_B^FRAME_C
+    invlpg [WINDOW+0x1000]
+    call WINDOW+0x1000
+    add edx, eax
+    dec ebp
+    jnz 1b
+    EXPECT edx, ROUNDS*(0xB0+0xC0), "a global one too"
+    mov ebp, 10
+    xor edx, edx
+1:  call WINDOW+0x1000
+    add edx, eax
+    xor dword ptr [TABLE+4], FRAME_B^FRAME_C
+    mov eax, cr4
+    xor eax, CR4_PGE
+    mov cr4, eax
+    xor eax, CR4_PGE
+    mov cr4, eax
+    dec ebp
+    jnz 1b
+    EXPECT edx, 5*(0xB0+0xC0), "and one dropped through CR4.PGE"
+    mov eax, cr4
+    and eax, ~CR4_PGE
+    mov cr4, eax
     mov byte ptr [FRAME_A+0xFFE], MOV_EAX        # the immediate: one byte here
     mov byte ptr [FRAME_A+0xFFF], 0x11
+    mov dword ptr [TABLE+4], FRAME_B + (P|W|U)
     mov dword ptr [FRAME_B], 0xC3BB2222
     mov dword ptr [FRAME_C], 0xC3CC3333
     mov ebp, 10

@@ -29,6 +29,7 @@
 # What a case may need besides its instruction.
 .set PROGRESS, 1                 # repeated: counts and memory move on before a fault
 .set BELOW, 2                    # the manual lets it store below esp before a fault
+.set GATHERS, 4                  # keeps what it has gathered
 .ifdef QEMU
 .set IN_PARTS, 2                 # QEMU stores some of it before a fault
 .else
@@ -119,6 +120,7 @@ main:
     mov eax, 1
     cpuid
     mov dword ptr [last], offset last_case
+    mov [features], ecx
     bt ecx, 26                   # XSAVE offered?
     jnc 1f
     mov eax, cr4
@@ -129,6 +131,14 @@ main:
     mov eax, 3
     xsetbv
     mov dword ptr [last], offset last_xsave_case
+    bt dword ptr [features], 28  # AVX?
+    jnc 1f
+    mov eax, 7
+    xor ecx, ecx
+    cpuid
+    bt ebx, 5                    # AVX2?
+    jnc 1f
+    mov dword ptr [last], offset last_avx_case
 1:  mov ebp, offset first_case
 2:  call one_case
     add ebp, CASE_SIZE
@@ -349,7 +359,9 @@ page_fault:
     repe cmpsd
     je 3f
     WRONG FAULT_MEMORY
-3:  fxsave [now+X87]
+3:  test dword ptr [ebp+CASE_FLAGS], GATHERS
+    jnz 4f
+    fxsave [now+X87]
     mov edi, offset x87_start
     call compare_x87
     je 4f
@@ -424,3 +436,4 @@ mode:          .skip 4
 flags:         .skip 4
 current:       .skip 4
 last:          .skip 4
+features:      .skip 4

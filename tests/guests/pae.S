@@ -160,6 +160,32 @@ no_execute:
     EXPECT [fault_error], PF_PRESENT|PF_FETCH, "an instruction that runs into a no-execute page"
     EXPECT [fault_eip], WINDOW+0x3FFE, "faults at its start"
     EXPECT [fault_cr2], WINDOW+0x4000, "with cr2 at the second page"
+    mov edi, FRAME_A + 0x20      # code that makes its own page no-execute
+    mov esi, offset closing
+    mov ecx, closing_end - closing
+    rep movsb
+    PTE 3, FRAME_A+(P|W|U)
+    mov ecx, WINDOW + 0x3020
+    TRY jmp ecx
+    EXPECT [fault_error], PF_PRESENT|PF_FETCH, "code that makes its own page no-execute"
+    EXPECT [fault_eip], "WINDOW+0x3020+closing_end-closing-1", "ends there"
+    PTE 3, FRAME_A+(P|W|U)
+    mov ecx, WINDOW + 0x3010
+    mov ebx, 2
+1:  ENTER_RING3
+    TRY call ecx
+    int LEAVE_RING3
+    dec ebx
+    jnz 1b
+    EXPECT_NO_FAULT "ring 3 runs a page of its own"
+    PTE 3, FRAME_A+(P|W)
+    call ecx
+    ENTER_RING3
+    mov edx, esp
+    TRY call ecx
+    mov esp, edx
+    int LEAVE_RING3
+    EXPECT [fault_error], PF_PRESENT|PF_FETCH|PF_USER, "but no more once it is the supervisor's"
     PTE 3, FRAME_A+(P|W|U)
     mov dword ptr [DIRECTORY+4], XD
     FLUSH
@@ -170,6 +196,12 @@ no_execute:
     FLUSH
     call ecx
     ret
+
+closing:
+    mov dword ptr [TABLE+8*3+4], XD
+    invlpg [WINDOW+0x3000]
+    nop
+closing_end:
 
 large_pages:
     mov dword ptr [DIRECTORY+8], LARGE_FRAME + (P|W|PS)
@@ -216,6 +248,51 @@ pointers:
     TRY mov cr3, eax
     EXPECT_FAULT EXC_GP, 0, "a pointer with reserved bits is refused when cr3 is loaded"
     EXPECT [0xC0001000], 0x31313131, "and the old ones stay"
+.endif
+.ifndef QEMU                     # volume 3, 4.4.1: what else loads them, and what does not
+    mov dword ptr [POINTERS+3*8], 0
+    FLUSH
+    .macro LOADS fact, instructions:vararg
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + P
+    \instructions
+    TRY mov ecx, [0xC0001000]
+    EXPECT_NO_FAULT "\fact loads the pointers"
+    mov dword ptr [POINTERS+3*8], 0
+    FLUSH
+    .endm
+    mov eax, cr4
+    xor eax, CR4_PGE
+    LOADS "changing CR4.PGE", mov cr4, eax
+    mov eax, cr4
+    xor eax, CR4_PGE|CR4_PSE
+    LOADS "changing CR4.PSE", mov cr4, eax
+    mov eax, cr4
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + P
+    mov cr4, eax
+    mov eax, cr0
+    xor eax, CR0_WP
+    mov cr0, eax
+    xor eax, CR0_WP
+    mov cr0, eax
+    mov ecx, EFER
+    rdmsr
+    wrmsr
+    TRY mov ecx, [0xC0001000]
+    EXPECT_FAULT EXC_PF, 0, "writing the same CR4, CR0.WP or EFER does not"
+    mov dword ptr [POINTERS+3*8], OTHER_DIRECTORY + (P|W)
+    mov eax, cr4
+    xor eax, CR4_PGE
+    mov edx, eax
+    TRY mov cr4, eax
+    EXPECT_FAULT EXC_GP, 0, "a pointer with reserved bits is refused by CR4"
+    mov eax, cr4
+    xor eax, edx
+    and eax, CR4_PGE
+    EXPECT eax, CR4_PGE, "which then keeps its value"
+    mov dword ptr [POINTERS+3*8], 0x1E0          # not present: nothing is reserved
+    mov eax, cr3
+    TRY mov cr3, eax
+    EXPECT_NO_FAULT "one that is not present may hold anything"
 .endif
     mov dword ptr [POINTERS+3*8], 0
     mov eax, POINTERS            # the table of pointers need not start a page

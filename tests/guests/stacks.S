@@ -7,12 +7,18 @@
 .set STACK_UP, (FREE+8)|3        # 0-FFFh, B set
 .set ISLAND16, FREE+16           # 16-bit code at `island16`
 
+.set STACK_DOWN, FREE+24         # expand-down: 1000h and up, of `area`-2000h
+.set STACK_HALF, FREE+32         # expand-down, B clear: 8000h-FFFFh of `area`
+
 main:
+    DESCRIPTOR STACK_DOWN, area-0x2000, 0xFFF, 0x96|SEG_BIG
+    DESCRIPTOR STACK_HALF, area, 0x7FFF, 0x96
     DESCRIPTOR STACK16, area, 0xFFFF, SEG_DATA
     DESCRIPTOR STACK_UP, area, 0xFFF, SEG_DATA|SEG_RING3|SEG_BIG
     DESCRIPTOR ISLAND16, island16, 0xFFFF, SEG_CODE
     call stack_sizes
     call wide_stack
+    call expand_down
 .ifndef QEMU
     call stack_limits
 .endif
@@ -113,6 +119,60 @@ look:
     mov [seen], esp
     iretd
 
+# An expand-down stack, on which every stack instruction takes the long way.
+.macro EXERCISE
+    mov ebp, 0x11111111
+    push 0x22222222
+    push [esp]
+    pop eax
+    pushad
+    popad
+    enter 16, 0
+    mov edx, [ebp]
+    leave
+    call 1f
+1:  add dword ptr [esp], offset 2f-1b
+    ret
+2:  push offset 3f
+    jmp 4f
+3:  push ds
+    pop es
+    pushfd
+    popfd
+    push CODE
+    push offset 5f
+    lret
+4:  ret
+5:  call CODE:offset 6f
+6:  pop ecx
+    pop ecx
+    int 0x81
+    push 0x33333333
+    pop [esp-8]
+    mov ebx, [esp-8]
+    pop ecx
+.endm
+expand_down:
+    GATE 0x81, look, 0x8E
+    .irp stack, STACK_DOWN, STACK_HALF
+    mov [kernel_esp], esp
+    mov edi, \stack
+    mov ss, edi
+    mov esp, 0x9000
+    EXERCISE
+    mov [esp_now], esp
+    mov edi, DATA
+    mov ss, edi
+    mov esp, [kernel_esp]
+    EXPECT [esp_now], 0x9000, "all stack instructions balance (\stack)"
+    EXPECT eax, 0x22222222, "a push from memory (\stack)"
+    EXPECT edx, 0x11111111, "enter's frame (\stack)"
+    EXPECT ecx, 0x22222222, "what lay below all of it (\stack)"
+    EXPECT ebx, 0x33333333, "pop to memory (\stack)"
+    EXPECT ebp, 0x11111111, "and ebp (\stack)"
+    .endr
+    ret
+
 # 16-bit code with a 32-bit stack: all of esp moves, by two.
 wide_stack:
     mov esi, esp
@@ -161,6 +221,13 @@ stack_limits:
     EXPECT_FAULT EXC_SS, 0, "\fact"
     EXPECT [fault_esp], \pointer, "esp stays (\fact)"
     .endm
+    DESCRIPTOR STACK_UP, area-0x2000, 0xFFF, 0xF6|SEG_BIG
+    ON_SMALL_STACK 0x1003, "a push across the end of an expand-down stack", push eax
+    ON_SMALL_STACK 0x1000, "a call below it", call main
+    ON_SMALL_STACK 0x101F, "a pusha across it", pushad
+    ON_SMALL_STACK 0xFFF, "a pop below it", pop eax
+    ON_SMALL_STACK 0x1010, "an enter below it", enter 0x20, 0
+    DESCRIPTOR STACK_UP, area, 0xFFF, SEG_DATA|SEG_RING3|SEG_BIG
     ON_SMALL_STACK 0xFFD, "a pop across the limit", pop eax
     ON_SMALL_STACK 3, "a push below offset 0", push eax
     ON_SMALL_STACK 0x1001, "a push beyond the limit", push eax
@@ -183,6 +250,7 @@ stack_limits:
 
 .bss
 .align 4096
+           .skip 0x3000
 area:      .skip 0x10000
            .skip 16
 seen:      .skip 4

@@ -37,19 +37,11 @@ pub fn require_protected_mode(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// The offset of the instruction behind this one, truncated to IP in 16-bit code.
-pub fn next_rip(state: &CpuState, instruction: &Instruction) -> u64 {
+/// The offset of the instruction behind this one: EIP, which only a branch with 16-bit
+/// operands truncates to IP. What runs past FFFFh in a 64 KiB segment meets its limit.
+pub fn next_rip(_: &CpuState, instruction: &Instruction) -> u64 {
     let next = instruction.ip().wrapping_add(instruction.len() as u64);
-    next & code_mask(state)
-}
-
-/// Which bits of RIP count: 16 in 16-bit code, else 32.
-pub fn code_mask(state: &CpuState) -> u64 {
-    if state.cs().is_big() {
-        0xffff_ffff
-    } else {
-        0xffff
-    }
+    next & 0xffff_ffff
 }
 
 /// The low `size` (1, 2, 4 or 8) bytes as a mask.
@@ -309,10 +301,10 @@ mod tests {
     }
 
     #[test]
-    fn the_next_ip_wraps_in_16_bit_code() {
+    fn the_next_instruction_of_16_bit_code_may_lie_beyond_64_kib() {
         let (mut state, _) = real_mode();
         state.rip = 0xffff;
         let instruction = decode(&state, &[0x90]);
-        assert_eq!(next_rip(&state, &instruction), 0);
+        assert_eq!(next_rip(&state, &instruction), 0x1_0000);
     }
 }

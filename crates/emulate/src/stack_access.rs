@@ -100,11 +100,11 @@ impl Stack {
             let linear = self.linear(state, offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
             if let Err(fault) = write_linear(state, environment, linear, image, self.privilege) {
-                // The processor meets the fault of the first value pushed, the highest.
+                // The processor pushes from the top: that is where it faults first.
                 for index in (0..count).rev() {
-                    let value = linear.0.wrapping_add((index * width) as u64);
-                    let value = LinearAddress(value & linear_mask(state));
-                    probe_linear(state, environment, value, size, self.privilege)?;
+                    let place = offset.wrapping_add((index * width) as u64);
+                    let linear = self.linear(state, place, size)?;
+                    probe_linear(state, environment, linear, size, self.privilege)?;
                 }
                 return Err(fault);
             }

@@ -6,39 +6,9 @@
 
 use crate::vcpu::Vcpu;
 use crate::x87_errors::waits_for_x87;
-use iced_x86::{EncodingKind, Instruction, Mnemonic};
+use tollgate_engine::translate::copy::required_alignment;
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
-
-/// The alignment without which the instruction is #GP(0), in bytes
-/// (SDM volume 2, tables 2-18 to 2-21).
-fn required_alignment(instruction: &Instruction) -> u64 {
-    use Mnemonic::*;
-    let size = instruction.memory_size().size() as u64;
-    let mnemonic = instruction.mnemonic();
-    let demands = match instruction.encoding() {
-        EncodingKind::Legacy => {
-            size == 16
-                && !matches!(
-                    mnemonic,
-                    Movups
-                        | Movupd
-                        | Movdqu
-                        | Lddqu
-                        | Pcmpestri
-                        | Pcmpestrm
-                        | Pcmpistri
-                        | Pcmpistrm
-                )
-        }
-        EncodingKind::VEX => matches!(
-            mnemonic,
-            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
-        ),
-        _ => false,
-    };
-    if demands { size.max(1) } else { 1 }
-}
 
 impl<P: Platform> Vcpu<P> {
     /// The fault that the instruction at CS:EIP raises whose operand at `linear` faults
@@ -51,7 +21,10 @@ impl<P: Platform> Vcpu<P> {
         if self.x87_error_pending() && cpu.cr0().contains(Cr0::NE) && waits_for_x87(&instruction) {
             return Exception::new(Vector::FloatingPoint);
         }
-        if !linear.0.is_multiple_of(required_alignment(&instruction)) {
+        if !linear
+            .0
+            .is_multiple_of(u64::from(required_alignment(&instruction)))
+        {
             return Exception::general_protection(0);
         }
         fault

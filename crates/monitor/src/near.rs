@@ -7,8 +7,8 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
-    SegmentedAddress, code_mask, current_privilege, linear_address, memory_address, next_rip,
-    operand_size, read_operand, read_register, read_value, segment_register, write_operand,
+    SegmentedAddress, current_privilege, linear_address, memory_address, next_rip, operand_size,
+    read_operand, read_register, read_value, segment_register, write_operand,
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
@@ -228,10 +228,7 @@ fn loop_out_of_line(
             _ => true,
         };
     if taken {
-        let target = check_target(
-            state,
-            instruction.near_branch_target() & code_mask(state).max(0xffff_ffff),
-        )?;
+        let target = check_target(state, instruction.near_branch_target() & 0xffff_ffff)?;
         tollgate_emulate::operand::write_register(state, name, count);
         state.rip = target;
         return Ok(Outcome::Jumped);

@@ -15,7 +15,7 @@ use tollgate_emulate::operand::{check_alignment, linear_address, memory_address}
 use tollgate_engine::allow_list::{Treatment, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
-use tollgate_engine::translate::copy::{MemoryUse, memory_use};
+use tollgate_engine::translate::copy::{MemoryUse, memory_use, required_alignment};
 use tollgate_exits::ExitKind;
 use tollgate_platform::{Environment, Platform};
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -149,6 +149,9 @@ impl<P: Platform> Vcpu<P> {
             Ok(linear) => linear,
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
+        if linear.0 % u64::from(required_alignment(instruction)) != 0 {
+            return Ok(Ended::Faulted(Exception::general_protection(0)));
+        }
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         let alignment = checked_alignment(instruction, memory.size);
         if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {

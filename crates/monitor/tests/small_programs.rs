@@ -313,3 +313,26 @@ fn a_device_that_writes_running_code_changes_what_runs_next() {
         assert!(memory.write(PhysicalAddress(0x11001), &next(0x2222)));
     }
 }
+
+#[test]
+fn page_tables_outside_of_ram_shut_the_processor_down() {
+    const PAGING: u64 = 1 << 31;
+    const PSE: u64 = 1 << 4;
+    const PAE: u64 = 1 << 5;
+    for cr3 in [0xe000_0000, (4 << 20) - 4096, 4 << 20, 0xffff_f000] {
+        for cr4 in [0, PSE, PAE] {
+            let memory = GuestMemory::new(4 << 20).unwrap();
+            let mut state = flat_state(0x10000);
+            state.cr0 |= PAGING;
+            (state.cr3, state.cr4) = (cr3, cr4);
+            // Present, with tables outside of RAM too.
+            state.pdpte = [cr3 | 1; 4];
+            let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+            let stop = vcpu.run();
+            assert!(
+                matches!(stop, VcpuStop::TripleFault(_)),
+                "CR3 {cr3:#x} CR4 {cr4:#x}: {stop:?}"
+            );
+        }
+    }
+}

@@ -132,12 +132,14 @@ guests! {
     alignment
     apic
     breakpoints
+    code16
     codechange
     descriptors
     faulting
     faults
     fpu
     fpuerr
+    frames
     gates
     hello
     instructions
@@ -150,6 +152,7 @@ guests! {
     paging
     priority
     privilege
+    realedges
     realmode
     segments
     selfmodify

@@ -5,7 +5,7 @@ use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
 use crate::block::SiteKind;
 use crate::register_map::ACCUMULATOR;
-use iced_x86::{Code, Instruction, OpAccess, OpKind, Register};
+use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
 /// What a memory operand is for.
@@ -34,6 +34,30 @@ pub fn memory_use(
     };
     let size = instruction.memory_size().size().max(1) as u32;
     Some(MemoryUse { size, read, write })
+}
+
+/// What the memory operand of a copied instruction must be aligned to, in bytes: a
+/// processor raises #GP(0) otherwise, before paging is asked (SDM volume 1, 11.8.2.1 and
+/// 14.9).
+pub fn required_alignment(instruction: &Instruction) -> u32 {
+    use Mnemonic::*;
+    let size = instruction.memory_size().size() as u32;
+    let mnemonic = instruction.mnemonic();
+    let demands = match instruction.code().encoding() {
+        EncodingKind::Legacy => {
+            let tolerant = matches!(
+                mnemonic,
+                Movups | Movupd | Movdqu | Lddqu | Pcmpestri | Pcmpestrm | Pcmpistri | Pcmpistrm
+            );
+            size == 16 && !tolerant
+        }
+        EncodingKind::VEX => matches!(
+            mnemonic,
+            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+        ),
+        _ => false,
+    };
+    if demands { size.max(1) } else { 1 }
 }
 
 fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
