@@ -11,7 +11,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
-use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::mode::{Mode, ModeId};
 use tollgate_engine::register_map::RegisterMap;
@@ -53,6 +54,8 @@ pub(crate) struct Resume {
     pub generation: u64,
     /// The code there expects the vector registers as they were at the exit.
     pub vectors: bool,
+    /// [`Context::store_pass`] for this entry.
+    pub store_pass: u64,
 }
 
 /// A link to be made once the target's block is known.
@@ -318,8 +321,13 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn apply_changes(&mut self) {
         if self.view.memory.has_code_writes() {
             for write in self.view.memory.take_code_writes() {
-                self.engine
-                    .invalidate_lines(write.page, write.lines, &mut self.view.memory);
+                self.engine.code_written(
+                    write.page,
+                    write.first,
+                    write.last,
+                    Moment::After,
+                    &mut self.view.memory,
+                );
             }
         }
         if self.changes.is_empty() {
@@ -398,6 +406,7 @@ impl<P: Platform> Vcpu<P> {
             && let Some(target) = self.engine.address(resume.block, resume.offset)
         {
             self.context.load_vectors = u64::from(resume.vectors);
+            self.context.store_pass = resume.store_pass;
             return self.enter_at(target, resume.block, resume.esp);
         }
         let Some(block) = self.find_block(self.mode)? else {
@@ -446,6 +455,7 @@ impl<P: Platform> Vcpu<P> {
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.tlb.table(view_of(privilege));
+        self.context.watch_memory(&self.view.memory);
         if self.clock_changed {
             self.clock_changed = false;
             self.context.time_stamp_offset = self
@@ -495,6 +505,7 @@ impl<P: Platform> Vcpu<P> {
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
         unsafe { tollgate_engine::entry::enter(context, target) };
+        self.context.store_pass = NO_PASS;
         self.context.gather_registers(self.slot_mask);
         if self.context.vectors_were_live != 0 {
             self.context.gather_x87_pointers();
