@@ -163,7 +163,12 @@ impl Program {
         let (on_eax, short) = (of(Kind::OnEax), of(Kind::Short));
         let with_address =
             |code: &[u8], address: u32, rest: &[u8]| [code, &address.to_le_bytes(), rest].concat();
-        match random.below(9) {
+        let starts: Vec<_> = on_eax
+            .iter()
+            .copied()
+            .filter(|&at| at > ROUTINES && (at - ROUTINES) % ROUTINE_BYTES == 0)
+            .collect();
+        match random.below(11) {
             0 if !on_eax.is_empty() => {
                 // mov [immediate], eax
                 with_address(&[0xa3], random.one_of(&on_eax) + 1, &[])
@@ -191,8 +196,13 @@ impl Program {
                 // mov edi, immediate; stosd
                 with_address(&[0xbf], random.one_of(&on_eax) + 1, &[0xab])
             }
-            6 => {
-                // lock xchg with a data word that lies among the routines' lines
+            6 if !starts.is_empty() => {
+                // mov dword [start - 1], RET and the beginning of another instruction
+                let code = [0xc3, random.one_of(&ON_EAX), 1, 2];
+                with_address(&[0xc7, 0x05], random.one_of(&starts) - 1, &code)
+            }
+            7 => {
+                // xchg with a data word that lies among the routines' lines
                 let beside = ROUTINES + self.routines * ROUTINE_BYTES + random.below(8);
                 with_address(&[0x87, 0x05], beside, &[])
             }
