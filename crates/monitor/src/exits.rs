@@ -8,13 +8,12 @@ use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
 use tollgate_engine::context::{NO_PASS, at};
-use tollgate_engine::engine::written::Moment;
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Cr0, Exception, Gpr, LinearAddress, PhysicalAddress, Vector};
+use tollgate_x86::{Cr0, Exception, Gpr, LinearAddress, Vector};
 
 /// The kind of exit that an emulated instruction counts as, and whether the mode word
 /// can be another one behind it.
@@ -196,41 +195,10 @@ impl<P: Platform> Vcpu<P> {
                 self.resume_at(block, site.retry, site.esp, vectors);
                 Ok(())
             }
-            Ok(Inline::Code(physical)) => {
-                if !self.view.memory.code().contains(physical, u64::from(size)) {
-                    self.count(ExitKind::TlbMissWrite);
-                    self.resume_at(block, site.retry, site.esp, vectors);
-                    return Ok(());
-                }
-                self.make_way(physical, size);
-                if !self.engine.is_in_force(block) {
-                    return self.slow_exit(block, site);
-                }
-                self.count(ExitKind::CodeWrite);
-                self.resume_at(block, site.retry, site.esp, vectors);
-                // The line may hold other code, which the store does not touch.
-                if let Some(resume) = &mut self.resume {
-                    resume.store_pass = u64::from(packed).wrapping_neg();
-                }
-                Ok(())
-            }
+            Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
             Ok(Inline::No) => self.slow_exit(block, site),
             Err(exception) => self.raise(exception),
         }
-    }
-
-    /// Puts out of the way what was translated from bytes that a store is about to write.
-    fn make_way(&mut self, physical: PhysicalAddress, size: u8) {
-        // The walk may have set bits in a page table that holds code too.
-        self.apply_changes();
-        let first = physical.page_offset() as u16;
-        self.engine.code_written(
-            physical.page(),
-            first,
-            first + u16::from(size) - 1,
-            Moment::Before,
-            &mut self.view.memory,
-        );
     }
 
     /// Runs the site's instruction out of line.
@@ -244,8 +212,7 @@ impl<P: Platform> Vcpu<P> {
         }
         // Fell through to the next instruction, and the block still stands?
         let fell_through = site.after != 0 && self.context.cpu.rip != before;
-        let stands = generation == self.engine.generation() && self.engine.is_in_force(block);
-        if fell_through && stands && !self.mode_changed {
+        if fell_through && generation == self.engine.generation() && !self.mode_changed {
             self.resume_at(block, site.after, site.after_esp, vectors);
         }
         self.completed()

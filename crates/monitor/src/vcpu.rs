@@ -423,20 +423,29 @@ impl<P: Platform> Vcpu<P> {
         self.count(ExitKind::SingleStep);
         // What waited for this instruction is due behind it.
         self.events_due = true;
-        self.resume = None;
         self.link = PendingLink::None;
-        let mode = self.engine.mode(self.mode).single();
-        let mode = self.intern_temporary(mode);
-        let Some(block) = self.find_block(mode)? else {
-            return Ok(());
+        let passing = self.take_passing_store();
+        let (block, offset, esp) = match passing {
+            Some(resume) => (resume.block, resume.offset, resume.esp),
+            None => {
+                let mode = self.engine.mode(self.mode).single();
+                let mode = self.intern_temporary(mode);
+                let Some(block) = self.find_block(mode)? else {
+                    return Ok(());
+                };
+                (block, 0, 0)
+            }
         };
-        let Some(target) = self.engine.address(block, 0) else {
+        let Some(target) = self.engine.address(block, offset) else {
             return Ok(());
         };
         self.instruction_completed = false;
         self.context.load_vectors = 1;
-        self.enter_at(target, block, 0)?;
-        self.resume = None;
+        self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
+        self.enter_at(target, block, esp)?;
+        if self.instruction_completed {
+            self.resume = None;
+        }
         self.link = PendingLink::None;
         if self.instruction_completed {
             self.context.cpu.shadow_rip = u64::MAX;

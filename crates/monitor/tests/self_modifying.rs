@@ -8,16 +8,22 @@ use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{GuestTime, Platform, StopRequest};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
+/// Vector of the one interrupt that a machine may have.
+const VECTOR: u8 = 0x20;
+
 /// A machine that stops when the guest writes a port.
 #[derive(Default)]
-struct Bench(Option<StopRequest>);
+struct Bench {
+    stop: Option<StopRequest>,
+    interrupt: bool,
+}
 
 impl Platform for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0
     }
     fn port_write(&mut self, _port: u16, _size: u8, value: u32) {
-        self.0 = Some(StopRequest::DebugExit(value as u8));
+        self.stop = Some(StopRequest::DebugExit(value as u8));
     }
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0);
@@ -30,10 +36,10 @@ impl Platform for Bench {
         None
     }
     fn interrupt_pending(&mut self) -> bool {
-        false
+        self.interrupt
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
+        std::mem::take(&mut self.interrupt).then_some(VECTOR)
     }
     fn take_nmi(&mut self) -> bool {
         false
@@ -52,7 +58,7 @@ impl Platform for Bench {
         true
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
-        self.0.take()
+        self.stop.take()
     }
     fn signal_fpu_error(&mut self) {}
 }
@@ -345,4 +351,55 @@ fn a_request_to_leave_during_a_store_beside_code_loses_and_repeats_nothing() {
     let sum = u64::from(STORES) * u64::from(STORES + 1) / 2;
     assert_eq!(word(0x80), STORES);
     assert_eq!(u64::from(word(0x84)) | u64::from(word(0x88)) << 32, sum);
+}
+
+/// Runs real-mode code at 8000h, with an interrupt that waits and is handled by IRET.
+fn run_interrupted(code: &[u8]) -> Vcpu<Bench> {
+    let mut state = CpuState::at_reset();
+    state.rip = 0x8000;
+    *state.segment_mut(SegmentRegister::Cs) = Segment::real_mode(0, 0);
+    state.gpr[4] = 0x7000;
+    let mut memory = GuestMemory::new(1 << 20).unwrap();
+    memory.write(PhysicalAddress(0x8000), code);
+    memory.write_u32(PhysicalAddress(u64::from(VECTOR) * 4), 0x9000);
+    memory.write(PhysicalAddress(0x9000), &[0xcf]);
+    let bench = Bench {
+        interrupt: true,
+        ..Bench::default()
+    };
+    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}"
+    );
+    assert!(!vcpu.platform().interrupt);
+    vcpu
+}
+
+#[test]
+fn a_store_beside_its_own_code_completes_in_the_shadow_of_sti() {
+    // sti; inc byte [8020h]; out 0xf4, al
+    let mut vcpu = run_interrupted(&[0xfb, 0xfe, 0x06, 0x20, 0x80, 0xe6, 0xf4]);
+    let mut byte = [0];
+    vcpu.memory_mut().read(PhysicalAddress(0x8020), &mut byte);
+    assert_eq!(byte, [1]);
+}
+
+#[test]
+fn a_store_into_the_next_instruction_completes_in_the_shadow_of_sti() {
+    // sti; inc byte [8006h]; mov al, 7; out 0xf4, al
+    let vcpu = run_interrupted(&[0xfb, 0xfe, 0x06, 0x06, 0x80, 0xb0, 7, 0xe6, 0xf4]);
+    assert_eq!(vcpu.state().gpr[0] & 0xff, 8);
+}
+
+#[test]
+fn a_store_into_its_own_bytes_takes_effect_the_next_time() {
+    // mov cx, 2; l: add byte [8007h], 5; loop l; out 0xf4, al: the second adds 10
+    let mut vcpu = run_interrupted(&[
+        0xb9, 2, 0, 0x80, 0x06, 0x07, 0x80, 5, 0xe2, 0xf9, 0xfb, 0x90, 0xe6, 0xf4,
+    ]);
+    let mut byte = [0];
+    vcpu.memory_mut().read(PhysicalAddress(0x8007), &mut byte);
+    assert_eq!(byte, [20]);
 }

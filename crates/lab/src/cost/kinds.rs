@@ -307,6 +307,12 @@ pub const KINDS: &[Kind] = &[
     )
     .slow(),
     kind(
+        "patch-next",
+        "store into the operand of the next instruction",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
         "emit-and-run-1",
         "a new instruction written, and a call of it",
         &[exits(CodeWrite, 1)],
