@@ -184,8 +184,10 @@ impl Pointers {
     ) -> Option<(u64, *mut u8)> {
         let (count, linear) = self.run(state, register, kind, wanted)?;
         let privilege = current_privilege(state);
-        let (lowest, room) = environment.ram(state, linear, kind, privilege).ok()??;
         let bytes = count * u64::from(self.size);
+        let (lowest, room) = environment
+            .ram(state, linear, bytes as u32, kind, privilege)
+            .ok()??;
         (u64::from(room) >= bytes).then(|| (count, self.first_of(lowest, count)))
     }
 

@@ -156,13 +156,23 @@ impl Environment for Surroundings<'_> {
         &mut self,
         state: &CpuState,
         address: LinearAddress,
+        bytes: u32,
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         Ok(match self.view.resolve(state, address, kind, privilege)? {
             Target::Ram(host) => Some((host, room)),
-            Target::Code(_) | Target::Device(_) => None,
+            Target::Code(physical) => {
+                let bytes = u64::from(bytes.min(room));
+                self.view.memory.note_write(physical, bytes);
+                self.view
+                    .memory
+                    .ram()
+                    .host_range(physical, bytes)
+                    .map(|host| (host, room))
+            }
+            Target::Device(_) => None,
         })
     }
 

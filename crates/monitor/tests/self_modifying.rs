@@ -172,7 +172,7 @@ impl Program {
         let starts: Vec<_> = on_eax
             .iter()
             .copied()
-            .filter(|&at| at > ROUTINES && (at - ROUTINES) % ROUTINE_BYTES == 0)
+            .filter(|&at| at > ROUTINES && (at - ROUTINES).is_multiple_of(ROUTINE_BYTES))
             .collect();
         match random.below(11) {
             0 if !on_eax.is_empty() => {
