@@ -230,3 +230,13 @@ fn a_high_byte_reaches_the_stack_pointer() {
     let vcpu = run(&program(&[0xbb, 0, 0x88, 0, 0, 0x0f, 0xb6, 0xe7]));
     assert_eq!(vcpu.state().gpr[4], 0x88);
 }
+
+#[test]
+fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
+    // mov esp, 0xfee00100; call f; f: mov esp, 0x8000; inc eax
+    let vcpu = run(&program(&[
+        0xbc, 0, 1, 0xe0, 0xfe, 0xe8, 0, 0, 0, 0, 0xbc, 0, 0x80, 0, 0, 0x40,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 1);
+    assert_eq!(vcpu.platform().written, 0x1000au32.to_le_bytes());
+}

@@ -282,7 +282,7 @@ impl Translator {
             self.raw = [0; 16];
             self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
             let flow = self.instruction(&instruction);
-            self.finish_instruction();
+            self.finish_instruction(&flow);
             if flow == Flow::End {
                 break;
             }
@@ -327,9 +327,13 @@ impl Translator {
         self.mark(Restore::NONE);
     }
 
-    /// Tells the instruction's sites where the next instruction begins.
-    fn finish_instruction(&mut self) {
-        let after = self.assembler.position() as u32;
+    /// Tells the instruction's sites where the next instruction begins, if it is in this
+    /// block: behind a call done out of line, for one, stands what belongs to nobody.
+    fn finish_instruction(&mut self, flow: &Flow) {
+        let after = match flow {
+            Flow::Next => self.assembler.position() as u32,
+            Flow::End => 0,
+        };
         for site in &mut self.sites[self.first_site_of_instruction..] {
             if site.after == RESUME_AFTER {
                 site.after = after;
