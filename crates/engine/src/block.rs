@@ -221,6 +221,10 @@ pub struct Block {
     pub bytes: Box<[u8]>,
     /// Kept for the case that its code comes back: nothing leads here.
     pub is_retired: bool,
+    /// How often it was retired, as far as a byte counts.
+    pub retirements: u8,
+    /// A link to it was asked for since it was last revived.
+    pub is_link_wanted: bool,
     /// Direct links that lead here.
     pub incoming: Vec<Incoming>,
     /// Direct links of this block that are linked: (site, target).

@@ -434,6 +434,8 @@ impl Engine {
             immediates: translation.immediates,
             bytes: bytes.into(),
             is_retired: false,
+            retirements: 0,
+            is_link_wanted: false,
             incoming: Vec::new(),
             outgoing: Vec::new(),
         }));
@@ -590,9 +592,7 @@ impl Engine {
             return;
         };
         let key = block.key;
-        if block.is_retired {
-            self.forget_retired(&key, id);
-        } else {
+        if !block.is_retired {
             self.forget_page(key.physical >> 12, id, memory);
             if key.second_page != u64::MAX {
                 self.forget_page(key.second_page, id, memory);
@@ -601,13 +601,16 @@ impl Engine {
         self.drop_unlisted(id);
     }
 
-    /// Drops a block that no page and no list of retired blocks names any more.
+    /// Drops a block that no page names any more.
     fn drop_unlisted(&mut self, id: BlockId) {
         self.make_unreachable(id);
         let Some(block) = self.blocks[id.0 as usize].take() else {
             return;
         };
         self.by_host.remove(&block.host);
+        if block.retirements != 0 {
+            self.forget_retired(&block.key, id);
+        }
         for &(site, to) in &block.outgoing {
             if let Some(target) = self.blocks[to.0 as usize].as_deref_mut() {
                 target

@@ -74,7 +74,7 @@ impl<P: Platform> Vcpu<P> {
     /// Makes the link that the last exit asked for, now that its target is known.
     fn make_link(&mut self, block: BlockId, linear: u32) {
         let link = std::mem::replace(&mut self.link, PendingLink::None);
-        if matches!(link, PendingLink::None) {
+        if matches!(link, PendingLink::None) || !self.engine.is_worth_linking(block) {
             return;
         }
         let straddles = self

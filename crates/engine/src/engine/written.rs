@@ -20,6 +20,9 @@ use tollgate_x86::PhysicalAddress;
 /// Retired blocks with the same key at most; the oldest makes room.
 const MAX_VERSIONS: usize = 4;
 
+/// Links to a block that was retired so often are not made at once.
+const MANY_RETIREMENTS: u8 = 4;
+
 /// When [`Engine::code_written`] is told of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
@@ -98,13 +101,24 @@ impl Engine {
         self.make_unreachable(id);
         if let Some(block) = self.blocks[id.0 as usize].as_deref_mut() {
             block.is_retired = true;
+            block.retirements = block.retirements.saturating_add(1);
+            block.is_link_wanted = false;
         }
         let versions = self.retired.entry(key).or_default();
         versions.push(id);
         if versions.len() > MAX_VERSIONS {
-            let oldest = versions.remove(0);
+            let oldest = versions[0];
             self.drop_unlisted(oldest);
         }
+    }
+
+    /// Whether a link to a block, now asked for, is likely to be used again. One that was
+    /// retired repeatedly must be asked for twice.
+    pub fn is_worth_linking(&mut self, id: BlockId) -> bool {
+        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+            return false;
+        };
+        block.retirements < MANY_RETIREMENTS || std::mem::replace(&mut block.is_link_wanted, true)
     }
 
     pub(super) fn forget_retired(&mut self, key: &BlockKey, id: BlockId) {
@@ -152,14 +166,8 @@ impl Engine {
         };
         let index = find(|now, then, _| now == then).or_else(|| find(differ_in_immediates_only))?;
         let id = versions[index];
-        match self.retired.get_mut(&key) {
-            Some(versions) if versions.len() > 1 => {
-                versions.remove(index);
-            }
-            _ => {
-                self.retired.remove(&key);
-            }
-        }
+        // An empty list stays: the block will likely come back to it.
+        self.retired.get_mut(&key)?.remove(index);
         let block = self.blocks[id.0 as usize].as_deref_mut()?;
         block.is_retired = false;
         let length = block.guest_length;
