@@ -13,6 +13,7 @@
 .set WINDOW, 0x40000000
 .set P_W, 3
 .set ROUNDS, 10000
+.set MANY, 100000
 
 .set MOV_EAX, 0xB8               # opcodes
 .set RET, 0xC3
@@ -32,6 +33,10 @@ main:
     call patch_and_call
     call fresh_code
     call kinds_of_stores
+    call versions
+    call next_in_block
+    call beside_code
+    call emitted
     call links
     call straddling
     call mapped
@@ -224,6 +229,193 @@ target:
     ret
     nop
     nop
+
+# Code that takes turns: what was translated once may serve again.
+versions:
+    mov ecx, MANY
+    xor edx, edx
+1:  mov [many+2], ecx
+    call many
+    loop 1b
+    EXPECT edx, MANY/2*(MANY+1) & 0xFFFFFFFF, "100000 operands, each another"
+    mov ecx, 8*ROUNDS
+    xor edx, edx
+2:  mov eax, ecx                 # add, or, adc, sbb, and, sub, xor and cmp in turns
+    and al, 7
+    shl al, 3
+    or al, 0xC2
+    mov [many+1], al
+    mov dword ptr [many+2], 3
+    mov edx, 0x11
+    test al, al                  # clears CF
+    call many
+    add esi, edx
+    test cl, 7
+    jnz 4f
+    mov ebx, esi                 # the sum of eight results, the same each time
+    xor esi, esi
+    cmp ecx, 8*ROUNDS
+    je 4f
+    cmp ebx, 0x14+0x13+0x14+0x0E+1+0x0E+0x12+0x11
+    jne 5f
+4:  loop 2b
+5:  EXPECT ecx, 0, "one of eight operations in turns, 10000 times"
+    mov word ptr [many], 0xC281  # add edx, imm32
+    mov ecx, ROUNDS
+    xor edx, edx
+6:  mov dword ptr [lengths], 0x90909042          # inc edx; nop; nop; nop
+    mov word ptr [lengths+4], 0xC390             # nop; ret
+    call lengths
+    mov dword ptr [lengths], 0x0005C281          # add edx, 5
+    mov word ptr [lengths+4], 0x0000
+    call lengths
+    mov dword ptr [lengths], 0xC383C242          # inc edx; ret 0xC383
+    mov byte ptr [lengths+1], 0xC3               # inc edx; ret
+    call lengths
+    loop 6b
+    EXPECT edx, 7*ROUNDS, "instructions of other lengths at the same place"
+    mov ecx, ROUNDS
+    xor edx, edx
+    mov dword ptr [distance+1], 0
+7:  call distance
+    xor byte ptr [distance+1], 2 # over the next instruction, and not
+    loop 7b
+    EXPECT edx, ROUNDS+ROUNDS/2, "a jump whose distance alternates"
+    ret
+    .align 64
+many:
+    add edx, 0x01010101
+    ret
+    .align 64
+lengths:
+    nop
+    nop
+    nop
+    nop
+    nop
+    ret
+    ret
+    .align 64
+distance:
+    .byte 0xE9, 0, 0, 0, 0       # jmp
+    inc edx
+    nop
+    inc edx
+    ret
+
+# The instruction behind the store, in the same block, round after round.
+next_in_block:
+    mov ecx, ROUNDS
+    xor edx, edx
+1:  mov [2f+1], ecx
+2:  mov eax, 0
+    add edx, eax
+    loop 1b
+    EXPECT edx, ROUNDS*(ROUNDS+1)/2, "10000 stores, each to the next instruction's operand"
+    mov ecx, ROUNDS
+    xor edx, edx
+1:  xor byte ptr [2f], 8         # inc and dec
+2:  inc edx
+    add edx, 2
+    loop 1b
+    EXPECT edx, 2*ROUNDS, "and each to its operation"
+    mov ecx, ROUNDS
+    mov edi, offset 2f+1
+1:  mov eax, ecx
+    stosd
+2:  mov edx, 0
+    sub edi, 4
+    cmp edx, ecx
+    loope 1b
+    EXPECT ecx, 0, "and by stosd"
+    ret
+
+# Stores of all sizes to data on both sides of code, and up to its first byte.
+beside_code:
+    mov ecx, ROUNDS
+    xor edx, edx
+1:  call island
+    inc byte ptr [island-1]
+    inc word ptr [island-4]
+    inc dword ptr [island-8]
+    inc dword ptr [island_end]
+    loop 1b
+    EXPECT edx, ROUNDS, "code among data is none the worse"
+    EXPECT [island-8], ROUNDS, "four bytes in front of it"
+    EXPECT [island_end], ROUNDS, "and behind it keep count"
+    movzx eax, word ptr [island-4]
+    EXPECT eax, ROUNDS, "and so do two bytes"
+    fninit
+    fild dword ptr [island_end]
+    fstp tbyte ptr [island-18]
+    fld tbyte ptr [island-18]
+    fistp dword ptr [island_end+4]
+    EXPECT [island_end+4], ROUNDS, "ten bytes in front of it"
+    mov dword ptr [island-3], 0x4A000000         # the last byte is dec edx
+    call island
+    EXPECT edx, ROUNDS-1, "the last byte of a store is the first of the code"
+    mov dword ptr [island], 0x0000C342           # inc edx; ret
+    mov ecx, ROUNDS
+    mov edi, 0x1000 - 2
+1:  call island
+    mov [BUFFER+0x6000+edi], ecx                 # two pages of data, one beside code
+    loop 1b
+    EXPECT edx, 2*ROUNDS-1, "stores across pages leave it alone"
+    EXPECT "[BUFFER+0x6000+edi]", 1, "and arrive"
+    mov edi, offset island_page - 2
+    mov byte ptr [edi], 0x11
+    mov dword ptr [edi], 0xC34A2211              # dec edx; ret on the next page
+    call island_page
+    EXPECT edx, 2*ROUNDS-2, "a store across pages that ends in code"
+    mov dword ptr [edi], 0xC3422211
+    call island_page
+    EXPECT edx, 2*ROUNDS-1, "again"
+    ret
+    .align 64
+    .skip 24
+island:
+    inc edx
+    ret
+    .skip 3
+island_end:
+    .long 0, 0
+    .align 4096
+    .skip 4096
+island_page:
+    inc edx
+    ret
+
+# 1 to 100 instructions emitted over the old ones, and run.
+emitted:
+    xor ebx, ebx
+    xor edx, edx
+1:  inc ebx
+    mov edi, BUFFER+0x8000
+    mov ecx, ebx
+2:  mov word ptr [edi], 0xC283   # add edx, imm8
+    mov [edi+2], bl
+    add edi, 3
+    loop 2b
+    mov byte ptr [edi], RET
+    mov eax, BUFFER+0x8000
+    call eax
+    cmp ebx, 100
+    jne 1b
+    EXPECT edx, 338350, "1 to 100 instructions, written by stores"
+    mov ebx, 101
+    xor edx, edx
+1:  dec ebx
+    mov edi, BUFFER+0x8000
+    mov ecx, ebx
+    mov al, 0x42                 # inc edx
+    rep stosb
+    mov byte ptr [edi], RET
+    mov eax, BUFFER+0x8000
+    call eax
+    cmp ebx, 1
+    jne 1b
+    EXPECT edx, 5050, "100 to 1 instructions, written by rep stosb"
+    ret
 
 links:
     mov ecx, 8

@@ -205,8 +205,10 @@ impl Pointers {
     ) -> Option<(u64, *mut u8)> {
         let (count, linear) = self.run(state, register, kind, wanted)?;
         let privilege = current_privilege(state);
-        let (lowest, room) = environment.ram(state, linear, kind, privilege).ok()??;
         let bytes = count * u64::from(self.size);
+        let (lowest, room) = environment
+            .ram(state, linear, bytes as u32, kind, privilege)
+            .ok()??;
         (u64::from(room) >= bytes).then(|| (count, self.first_of(lowest, count)))
     }
 
@@ -265,7 +267,13 @@ impl Pointers {
         let source = linear_address(state, source, self.size, AccessKind::Read)?;
         check_alignment(state, source, self.size, privilege)?;
         if environment
-            .ram(state, source, AccessKind::Read, privilege)?
+            .ram(
+                state,
+                source,
+                u32::from(self.size),
+                AccessKind::Read,
+                privilege,
+            )?
             .is_none()
         {
             let destination = self.element(state, Gpr::Rdi);
@@ -273,7 +281,7 @@ impl Pointers {
             if then == AccessKind::Write {
                 probe_linear(state, environment, destination, self.size, privilege)?;
             } else {
-                environment.ram(state, destination, then, privilege)?;
+                environment.ram(state, destination, u32::from(self.size), then, privilege)?;
             }
         }
         self.read_element(state, environment, Gpr::Rsi)

@@ -241,6 +241,7 @@ impl Environment for TestEnvironment {
         &mut self,
         _: &CpuState,
         address: LinearAddress,
+        _bytes: u32,
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception> {

@@ -177,6 +177,18 @@ pub fn unpack_site(packed: u32) -> (BlockId, usize) {
     )
 }
 
+/// An immediate operand that was copied as it is: other bytes of the guest's in its place
+/// make the same difference to the translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Immediate {
+    /// Offset in the guest's code.
+    pub guest: u16,
+    /// Bytes.
+    pub size: u8,
+    /// Offset in the host's code.
+    pub host: u32,
+}
+
 /// Who jumps to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
@@ -203,6 +215,16 @@ pub struct Block {
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
     pub helpers: Box<[Instruction]>,
+    /// Operands that can be replaced, in the order of the guest's code.
+    pub immediates: Box<[Immediate]>,
+    /// The guest's code, if the block has been retired before or was likely to be.
+    pub bytes: Box<[u8]>,
+    /// Kept for the case that its code comes back: nothing leads here.
+    pub is_retired: bool,
+    /// How often it was retired, as far as a byte counts.
+    pub retirements: u8,
+    /// A link to it was asked for since it was last revived.
+    pub is_link_wanted: bool,
     /// Direct links that lead here.
     pub incoming: Vec<Incoming>,
     /// Direct links of this block that are linked: (site, target).

@@ -7,7 +7,9 @@
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
+use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
 
@@ -98,7 +100,23 @@ pub struct Context {
     pub signal: SignalExit,
     /// For signal handlers: finds the guest instruction of a host address.
     pub engine: *const Engine,
+    /// Addresses of [`crate::code_store`], by the size of the store.
+    pub code_store: [u64; STORE_SIZES.len()],
+    /// The map of lines that hold code, so that the host page number of RAM is its index.
+    pub code_lines: u64,
+    /// Where the block goes on whose store is tested.
+    pub store_return: u64,
+    /// Host address minus linear address of that store.
+    pub store_delta: u64,
+    /// Zero minus the site whose next store may hit a line with code, since the monitor
+    /// knows that it hits none of the code; [`NO_PASS`].
+    pub store_pass: u64,
 }
+
+/// Sizes in bytes of the stores that are tested without an exit.
+pub const STORE_SIZES: [u8; 6] = [1, 2, 4, 8, 16, 32];
+/// In `store_pass`: no site.
+pub const NO_PASS: u64 = 1;
 
 /// 64-byte aligned space for one operand at any alignment.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +165,16 @@ pub mod at {
         X87_INSTRUCTION = x87_instruction,
         X87_OPCODE = x87_opcode,
         X87_OPERAND = x87_operand,
+        CODE_LINES = code_lines,
+        STORE_RETURN = store_return,
+        STORE_DELTA = store_delta,
+        STORE_PASS = store_pass,
+    }
+
+    /// Displacement of the address of the test for stores of `size` bytes, if there is one.
+    pub fn code_store(size: u8) -> Option<i32> {
+        let index = STORE_SIZES.iter().position(|&known| known == size)?;
+        Some(displacement(offset_of!(Context, code_store) + index * 8))
     }
 
     /// Displacement of a guest register's slot.
@@ -228,6 +256,11 @@ impl Context {
             cpu,
             signal: SignalExit::default(),
             engine: std::ptr::null(),
+            code_store: crate::code_store::addresses(),
+            code_lines: 0,
+            store_return: 0,
+            store_delta: 0,
+            store_pass: NO_PASS,
         })
     }
 
@@ -263,6 +296,12 @@ impl Context {
         self.x87_code_selector = word(12);
         self.x87_operand_offset = double(16);
         self.x87_data_selector = word(20);
+    }
+
+    /// Tells generated code where `memory` is and which lines of it hold code.
+    pub fn watch_memory(&mut self, memory: &GuestMemory) {
+        let first = memory.ram().base() as u64 / PAGE_SIZE;
+        self.code_lines = (memory.code().table() as u64).wrapping_sub(first * 8);
     }
 
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.

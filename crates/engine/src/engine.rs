@@ -4,6 +4,8 @@
 //! read [`Engine::guest_position`] only when they interrupted guest code, when
 //! nobody is changing anything.
 
+pub mod written;
+
 use crate::allow_list::Features;
 use crate::block::{
     Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, unpack_site,
@@ -32,8 +34,10 @@ pub struct EngineCounts {
     pub guest_bytes: u64,
     /// Host bytes emitted.
     pub host_bytes: u64,
-    /// Blocks dropped because their code was written.
+    /// Blocks dropped or retired because their code was written.
     pub invalidated: u64,
+    /// Retired blocks taken back because their code was there again.
+    pub revived: u64,
     /// Blocks dropped to make room.
     pub evicted: u64,
     /// Links made.
@@ -88,13 +92,35 @@ pub struct Place {
     pub linear: u32,
 }
 
+/// The part of one page that a block was made from.
+#[derive(Clone, Copy, Debug)]
+struct PagePart {
+    id: BlockId,
+    /// Offsets of its first and last byte in the page.
+    first: u16,
+    last: u16,
+}
+
+impl PagePart {
+    /// The 64-byte lines that it touches, one bit each.
+    fn lines(self) -> u64 {
+        let (first, last) = (self.first / 64, self.last / 64);
+        (u64::MAX >> (63 - (last - first))) << first
+    }
+}
+
 /// Translations and everything that belongs to them.
 pub struct Engine {
     cache: CodeCache,
     blocks: Vec<Option<Box<Block>>>,
     free_ids: Vec<BlockId>,
     by_key: FxHashMap<BlockKey, BlockId>,
-    by_page: FxHashMap<u64, Vec<BlockId>>,
+    by_page: FxHashMap<u64, Vec<PagePart>>,
+    /// Blocks whose code was written, by what they translated, the oldest first.
+    retired: FxHashMap<BlockKey, Vec<BlockId>>,
+    /// Blocks whose code is being written: empty but for its allocation otherwise.
+    doomed: Vec<BlockId>,
+    /// Every block, retired or not.
     by_host: BTreeMap<u32, BlockId>,
     modes: Modes,
     translator: Translator,
@@ -119,6 +145,8 @@ impl Engine {
             free_ids: Vec::new(),
             by_key: FxHashMap::default(),
             by_page: FxHashMap::default(),
+            retired: FxHashMap::default(),
+            doomed: Vec::new(),
             by_host: BTreeMap::new(),
             modes: Modes::default(),
             translator: Translator::new(features),
@@ -152,7 +180,7 @@ impl Engine {
         self.generation
     }
 
-    /// Blocks alive.
+    /// Blocks alive, retired ones included.
     pub fn block_count(&self) -> usize {
         self.by_host.len()
     }
@@ -240,6 +268,19 @@ impl Engine {
         })
     }
 
+    /// Exact guest state while the store of a site is tested for code (see
+    /// [`crate::code_store`]). Safe to call as [`Engine::guest_position`] is.
+    pub fn position_of_store(&self, packed: u32) -> Option<GuestPosition> {
+        let (block, _, site) = self.site(packed)?;
+        Some(GuestPosition {
+            eip: site.eip,
+            esp: site.esp,
+            restore: self.translator.rcx_freed(),
+            block,
+            map: self.translator.register_map(),
+        })
+    }
+
     /// Whether a block's stack adjustments wrap at 16 bits.
     pub fn has_narrow_stack(&self, block: BlockId) -> bool {
         self.block(block)
@@ -263,11 +304,11 @@ impl Engine {
 
     /// Translates the block for a place and mode.
     ///
-    /// The caller must make the code's host pages unwritable in every software TLB
-    /// before guest code runs again; the pages are marked in `memory` here.
+    /// The caller must see to it that stores to the code's pages are tested before guest
+    /// code runs again; the lines are marked in `memory` here.
     pub fn translate(&mut self, place: &Place, mode: ModeId, memory: &mut GuestMemory) -> LookUp {
-        let mut bytes = [0xff_u8; 4096 + 16];
-        let in_page = (4096 - place.physical % 4096) as usize;
+        let mut bytes = [0xff_u8; Translator::MOST_BYTES + 16];
+        let in_page = (4096 - place.physical % 4096).min(Translator::MOST_BYTES as u64) as usize;
         // Where there is no memory the bus reads as FFh.
         memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let mode_word = *self.modes.get(mode);
@@ -320,7 +361,7 @@ impl Engine {
             eip: place.eip,
             mode,
         };
-        self.install(id, key, translation, memory);
+        self.install(id, key, translation, &bytes, memory);
         LookUp::Block(id)
     }
 
@@ -343,6 +384,7 @@ impl Engine {
         id: BlockId,
         key: BlockKey,
         translation: Translation,
+        bytes: &[u8],
         memory: &mut GuestMemory,
     ) {
         let length = self.translator.code().len();
@@ -369,17 +411,13 @@ impl Engine {
             })
             .collect();
         self.slots.retain(|slot| !used.contains(slot));
-        let first = key.physical;
-        let in_first = u64::from(translation.guest_length).min(4096 - first % 4096);
-        memory.code_mut().mark(PhysicalAddress(first), in_first);
-        self.by_page.entry(first >> 12).or_default().push(id);
-        if key.second_page != u64::MAX {
-            let rest = (u64::from(translation.guest_length) - in_first).max(1);
-            memory
-                .code_mut()
-                .mark(PhysicalAddress(key.second_page << 12), rest);
-            self.by_page.entry(key.second_page).or_default().push(id);
-        }
+        // Where code is written often, it may come back.
+        let bytes = if memory.code().is_hot(key.physical >> 12) {
+            &bytes[..translation.guest_length as usize]
+        } else {
+            &[]
+        };
+        self.list(id, key, translation.guest_length, memory);
         self.counts.translations += 1;
         self.counts.guest_bytes += u64::from(translation.guest_length);
         self.counts.host_bytes += length as u64;
@@ -390,12 +428,48 @@ impl Engine {
             host,
             host_length: length as u32,
             guest_length: translation.guest_length,
-            marks: translation.marks.into_boxed_slice(),
-            sites: translation.sites.into_boxed_slice(),
-            helpers: translation.helpers.into_boxed_slice(),
+            marks: translation.marks,
+            sites: translation.sites,
+            helpers: translation.helpers,
+            immediates: translation.immediates,
+            bytes: bytes.into(),
+            is_retired: false,
+            retirements: 0,
+            is_link_wanted: false,
             incoming: Vec::new(),
             outgoing: Vec::new(),
         }));
+    }
+
+    /// Marks what a block was made from as code.
+    fn list(&mut self, id: BlockId, key: BlockKey, guest_length: u32, memory: &mut GuestMemory) {
+        let first = key.physical % 4096;
+        let in_first = u64::from(guest_length).min(4096 - first);
+        memory
+            .code_mut()
+            .mark(PhysicalAddress(key.physical), in_first);
+        self.by_page
+            .entry(key.physical >> 12)
+            .or_default()
+            .push(PagePart {
+                id,
+                first: first as u16,
+                last: (first + in_first - 1) as u16,
+            });
+        if key.second_page != u64::MAX {
+            let rest = (u64::from(guest_length) - in_first).max(1);
+            memory
+                .code_mut()
+                .mark(PhysicalAddress(key.second_page << 12), rest);
+            self.by_page
+                .entry(key.second_page)
+                .or_default()
+                .push(PagePart {
+                    id,
+                    first: 0,
+                    last: rest as u16 - 1,
+                });
+        }
     }
 
     fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> u32 {
@@ -503,26 +577,6 @@ impl Engine {
         self.links.clear_page(page);
     }
 
-    /// Drops the blocks that were made from the lines in `lines` (bit per 64 bytes) of
-    /// a physical page.
-    pub fn invalidate_lines(&mut self, page: u64, lines: u64, memory: &mut GuestMemory) {
-        let Some(candidates) = self.by_page.get(&page) else {
-            return;
-        };
-        let doomed: Vec<BlockId> = candidates
-            .iter()
-            .copied()
-            .filter(|&id| {
-                self.block(id)
-                    .is_some_and(|block| block_lines(block, page) & lines != 0)
-            })
-            .collect();
-        self.counts.invalidated += doomed.len() as u64;
-        for id in doomed {
-            self.drop_block(id, memory);
-        }
-    }
-
     /// Drops every block.
     pub fn flush(&mut self, memory: &mut GuestMemory) {
         let all: Vec<BlockId> = self.by_host.values().copied().collect();
@@ -534,14 +588,28 @@ impl Engine {
     }
 
     fn drop_block(&mut self, id: BlockId, memory: &mut GuestMemory) {
+        let Some(block) = self.block(id) else {
+            return;
+        };
+        let key = block.key;
+        if !block.is_retired {
+            self.forget_page(key.physical >> 12, id, memory);
+            if key.second_page != u64::MAX {
+                self.forget_page(key.second_page, id, memory);
+            }
+        }
+        self.drop_unlisted(id);
+    }
+
+    /// Drops a block that no page names any more.
+    fn drop_unlisted(&mut self, id: BlockId) {
+        self.make_unreachable(id);
         let Some(block) = self.blocks[id.0 as usize].take() else {
             return;
         };
-        self.generation += 1;
-        self.by_key.remove(&block.key);
         self.by_host.remove(&block.host);
-        for incoming in &block.incoming {
-            self.cut(*incoming, id);
+        if block.retirements != 0 {
+            self.forget_retired(&block.key, id);
         }
         for &(site, to) in &block.outgoing {
             if let Some(target) = self.blocks[to.0 as usize].as_deref_mut() {
@@ -555,13 +623,26 @@ impl Engine {
                 self.links.release_slot(slot);
             }
         }
-        self.links
-            .forget_hash(block.key.eip, self.cache.address(block.host) as u64);
-        self.forget_page(block.key.physical >> 12, id, memory);
-        if block.key.second_page != u64::MAX {
-            self.forget_page(block.key.second_page, id, memory);
-        }
         self.free_ids.push(id);
+    }
+
+    /// Cuts whatever leads to a block.
+    fn make_unreachable(&mut self, id: BlockId) {
+        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+            return;
+        };
+        self.generation += 1;
+        if block.is_retired {
+            return;
+        }
+        let incoming = std::mem::take(&mut block.incoming);
+        let (key, host) = (block.key, block.host);
+        self.by_key.remove(&key);
+        for &incoming in &incoming {
+            self.cut(incoming, id);
+        }
+        self.links
+            .forget_hash(key.eip, self.cache.address(host) as u64);
     }
 
     /// Makes a site that led to a dying block lead to its stub again.
@@ -591,41 +672,15 @@ impl Engine {
         let Some(list) = self.by_page.get_mut(&page) else {
             return;
         };
-        list.retain(|&other| other != id);
+        list.retain(|part| part.id != id);
         if list.is_empty() {
             self.by_page.remove(&page);
             memory.code_mut().clear_page(page);
             return;
         }
         // Lines that no remaining block was made from are plain data again.
-        let kept = self.by_page[&page]
-            .iter()
-            .filter_map(|&id| self.block(id))
-            .fold(0, |lines, block| lines | block_lines(block, page));
+        let kept = list.iter().fold(0, |lines, part| lines | part.lines());
         let gone = memory.code().lines(page) & !kept;
         memory.code_mut().clear_lines(page, gone);
     }
-}
-
-/// The 64-byte lines of a physical page that a block was made from, one bit each.
-fn block_lines(block: &Block, page: u64) -> u64 {
-    let start = block.key.physical;
-    let length = u64::from(block.guest_length);
-    let mut lines = 0;
-    if start >> 12 == page {
-        let first = start % 4096 / 64;
-        let last = (start % 4096 + length - 1).min(4095) / 64;
-        lines |= mask(first, last);
-    }
-    if block.key.second_page == page {
-        let in_first = 4096 - start % 4096;
-        let last = length.saturating_sub(in_first).saturating_sub(1) / 64;
-        lines |= mask(0, last.min(63));
-    }
-    lines
-}
-
-/// Bits `first..=last`.
-fn mask(first: u64, last: u64) -> u64 {
-    (u64::MAX >> (63 - (last - first))) << first
 }

@@ -8,6 +8,7 @@ pub mod allow_list;
 pub mod assembler;
 pub mod block;
 pub mod code_cache;
+pub mod code_store;
 pub mod context;
 pub mod engine;
 pub mod entry;

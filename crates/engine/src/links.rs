@@ -39,6 +39,7 @@ enum Entry {
 /// The tables of one vCPU.
 pub struct LinkTables {
     memory: Reservation,
+    /// Entries that may be filled. What one depends on lists it in `by_page` and `local`.
     filled: FxHashMap<Entry, Dependence>,
     /// Entries by the linear pages they depend on; may name entries that are gone.
     by_page: FxHashMap<u32, Vec<Entry>>,
@@ -101,7 +102,8 @@ impl LinkTables {
         unsafe { self.memory.base().add(offset).cast::<u64>().read() }
     }
 
-    fn clear(&mut self, entry: Entry) {
+    /// Empties an entry that stays listed: it may well be filled again as it was.
+    fn empty(&mut self, entry: Entry) {
         match entry {
             Entry::Hash(index) => {
                 self.write(index as usize * 16, 0);
@@ -109,6 +111,10 @@ impl LinkTables {
             }
             Entry::Slot(slot) => self.write(SLOTS_OFFSET as usize + slot as usize * 8, 0),
         }
+    }
+
+    fn clear(&mut self, entry: Entry) {
+        self.empty(entry);
         self.filled.remove(&entry);
     }
 
@@ -161,13 +167,13 @@ impl LinkTables {
     pub fn forget_hash(&mut self, eip: u32, target: u64) {
         let index = eip & 0xffff;
         if self.read(index as usize * 16 + 8) == target {
-            self.clear(Entry::Hash(index));
+            self.empty(Entry::Hash(index));
         }
     }
 
     /// Forgets one slot's target.
     pub fn forget_slot(&mut self, slot: u32) {
-        self.clear(Entry::Slot(slot));
+        self.empty(Entry::Slot(slot));
     }
 
     /// Forgets everything but global pages: CR3 was loaded.

@@ -13,6 +13,7 @@
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
 use crate::block::{Restore, Source};
+use crate::code_store;
 use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
 use crate::entry;
@@ -158,10 +159,14 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     // SAFETY: the caller vouches that R15 is the context; the thread is stopped here,
     // so nobody else uses it or the engine.
     let position: Option<GuestPosition> = unsafe {
-        (*context)
-            .engine
-            .as_ref()
-            .and_then(|e| e.guest_position(pc))
+        let site = (*context).exit_site;
+        (*context).engine.as_ref().and_then(|engine| {
+            if code_store::is_here(pc) {
+                engine.position_of_store(site)
+            } else {
+                engine.guest_position(pc)
+            }
+        })
     };
     let Some(position) = position else {
         return false;
@@ -209,8 +214,8 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {
         frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
-    } else if in_code_cache(pc) {
-        // SAFETY: the program counter says that this is guest code.
+    } else if in_code_cache(pc) || code_store::is_here(pc) {
+        // SAFETY: the program counter says that this is guest code, or a store of it.
         unsafe { leave_guest_code(frame, SignalExit::default()) };
     }
 }

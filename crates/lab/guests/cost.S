@@ -251,6 +251,9 @@ program: .byte 0, 1, 2, 3, 4
     .balign 4096
 other_page:
     ret
+    .balign 32
+data_in_line:
+    .byte 0
     .balign 64
 data_beside_code:
     .skip 64
@@ -258,6 +261,22 @@ data_beside_code:
 patched:                         # 16-bit code: mov eax, 90900000h
     .byte 0x66, 0xB8, 0, 0       # 32-bit code: mov ax, 0; nop; nop
     .byte 0x90, 0x90
+    ret
+    .balign 64
+patched_operation:               # inc or dec
+    .byte 0x40
+    ret
+    .balign 4096
+emitted_1:
+    .skip 4, 0x90
+    ret
+    .balign 64
+emitted_16:
+    .skip 16*4, 0x90
+    ret
+    .balign 64
+emitted_100:
+    .skip 100*4, 0x90
     ret
     .balign 4096
 

@@ -31,13 +31,72 @@ pub const fn line_mask(offset: u64, length: u64) -> u64 {
 pub struct CodeMap {
     /// One word a page. Untouched parts cost no host memory.
     lines: Vec<u64>,
+    /// One byte a page: [`WATCHED`] and the heat.
+    pages: Vec<u8>,
 }
+
+/// Every store to the page is tested for code first.
+const WATCHED: u8 = 0x80;
+/// How often code on the page was written of late, at most this.
+const MAX_HEAT: u8 = 64;
 
 impl CodeMap {
     /// An empty map for physical addresses below `span`.
     pub fn new(span: u64) -> Self {
         Self {
             lines: vec![0; span.div_ceil(PAGE_SIZE) as usize],
+            pages: vec![0; span.div_ceil(PAGE_SIZE) as usize],
+        }
+    }
+
+    /// Whether stores to the page are tested for code: they must be while any of its lines
+    /// hold some, and may be for a while longer.
+    #[inline]
+    pub fn is_watched(&self, page: u64) -> bool {
+        self.pages
+            .get(page as usize)
+            .is_some_and(|state| state & WATCHED != 0)
+    }
+
+    /// Notes that stores to the page are tested from now on.
+    pub fn watch(&mut self, page: u64) {
+        if let Some(state) = self.pages.get_mut(page as usize) {
+            *state |= WATCHED;
+        }
+    }
+
+    /// Notes that code on the page was written.
+    pub fn warm(&mut self, page: u64) {
+        if let Some(state) = self.pages.get_mut(page as usize)
+            && *state & !WATCHED < MAX_HEAT
+        {
+            *state += 1;
+        }
+    }
+
+    /// Whether code on the page was written lately.
+    pub fn is_hot(&self, page: u64) -> bool {
+        self.pages
+            .get(page as usize)
+            .is_some_and(|state| state & !WATCHED != 0)
+    }
+
+    /// Stores to the page need not be tested, as far as the caller is concerned. True: from
+    /// now on they are not. A page whose code was often written stays watched the longer.
+    pub fn may_unwatch(&mut self, page: u64) -> bool {
+        if self.page_has_code(page) {
+            return false;
+        }
+        match self.pages.get_mut(page as usize) {
+            Some(state) if *state & !WATCHED != 0 => {
+                *state -= 1;
+                *state & WATCHED == 0
+            }
+            Some(state) => {
+                *state = 0;
+                true
+            }
+            None => true,
         }
     }
 
@@ -153,5 +212,18 @@ mod tests {
         map.clear_page(u64::MAX);
         assert!(!map.page_has_code(u64::MAX));
         assert!(!map.contains(PhysicalAddress(u64::MAX), 4));
+    }
+
+    #[test]
+    fn a_page_is_watched_while_it_holds_code_and_longer_if_that_was_written() {
+        let mut map = CodeMap::new(0x10_0000);
+        map.mark(PhysicalAddress(0x1000), 1);
+        map.watch(1);
+        map.warm(1);
+        assert!(!map.may_unwatch(1));
+        map.clear_page(1);
+        assert!(map.is_hot(1) && !map.may_unwatch(1) && map.is_watched(1));
+        assert!(!map.is_hot(1) && map.may_unwatch(1) && !map.is_watched(1));
+        assert!(map.may_unwatch(1 << 40) && !map.is_watched(1 << 40));
     }
 }

@@ -16,9 +16,14 @@ use tollgate_x86::paging::PageTableMemory;
 pub struct CodeWrite {
     /// Physical page: address divided by 4096.
     pub page: u64,
-    /// Written lines that hold code: bit n is bytes 64n to 64n + 63.
-    pub lines: u64,
+    /// Offset of the first byte written.
+    pub first: u16,
+    /// Offset of the last byte written, or of one that lies behind it.
+    pub last: u16,
 }
+
+/// Writes to one page that are kept apart at most.
+const MAX_PIECES: usize = 16;
 
 /// Guest RAM together with what is known about the code in it.
 #[derive(Debug)]
@@ -87,9 +92,12 @@ impl GuestMemory {
     pub fn clear(&mut self) -> io::Result<()> {
         self.ram.clear()?;
         for page in 0..self.ram.span() / PAGE_SIZE {
-            let lines = self.code.lines(page);
-            if lines != 0 {
-                self.pending_code_writes.push(CodeWrite { page, lines });
+            if self.code.page_has_code(page) {
+                self.pending_code_writes.push(CodeWrite {
+                    page,
+                    first: 0,
+                    last: PAGE_SIZE as u16 - 1,
+                });
             }
         }
         Ok(())
@@ -110,14 +118,26 @@ impl GuestMemory {
 
     #[cold]
     fn note_write_slow(&mut self, address: PhysicalAddress, length: u64) {
+        let end = address.0.saturating_add(length.min(self.ram.span()));
         for (page, mask) in pages_of(address, length.min(self.ram.span())) {
-            let lines = self.code.lines(page) & mask;
-            if lines == 0 {
+            if self.code.lines(page) & mask == 0 {
                 continue;
             }
+            let start = page * PAGE_SIZE;
+            let first = address.0.saturating_sub(start) as u16;
+            let last = (end - start).min(PAGE_SIZE) as u16 - 1;
+            let crowded = self.pending_code_writes.len() >= MAX_PIECES;
             match self.pending_code_writes.last_mut() {
-                Some(last) if last.page == page => last.lines |= lines,
-                _ => self.pending_code_writes.push(CodeWrite { page, lines }),
+                Some(known)
+                    if known.page == page
+                        && (crowded || (first <= known.last + 1 && known.first <= last + 1)) =>
+                {
+                    known.first = known.first.min(first);
+                    known.last = known.last.max(last);
+                }
+                _ => self
+                    .pending_code_writes
+                    .push(CodeWrite { page, first, last }),
             }
         }
     }
@@ -199,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_to_code_is_reported_once_with_its_lines() {
+    fn a_write_to_code_is_reported_once_with_its_bytes() {
         let mut memory = memory();
         memory.code_mut().mark(PhysicalAddress(0x10_0fc0), 128);
         assert!(memory.write(PhysicalAddress(0x10_0ffe), &[0x90; 4]));
@@ -208,11 +228,13 @@ mod tests {
             [
                 CodeWrite {
                     page: 0x100,
-                    lines: 1 << 63
+                    first: 0xffe,
+                    last: 0xfff
                 },
                 CodeWrite {
                     page: 0x101,
-                    lines: 1
+                    first: 0,
+                    last: 1
                 }
             ]
         );
@@ -220,19 +242,30 @@ mod tests {
     }
 
     #[test]
-    fn repeated_writes_to_one_page_are_merged() {
+    fn neighbouring_writes_are_merged_and_so_are_many() {
         let mut memory = memory();
         memory.code_mut().mark(PhysicalAddress(0x10_0000), 4096);
+        for byte in (0x100..0x110).rev().chain(0x110..0x120) {
+            assert!(memory.write(PhysicalAddress(0x10_0000 + byte), &[0]));
+        }
+        let merged = CodeWrite {
+            page: 0x100,
+            first: 0x100,
+            last: 0x11f,
+        };
+        assert_eq!(memory.take_code_writes(), [merged]);
         for line in 0..64 {
             assert!(memory.write(PhysicalAddress(0x10_0000 + line * 64), &[0]));
         }
-        assert_eq!(
-            memory.take_code_writes(),
-            [CodeWrite {
-                page: 0x100,
-                lines: u64::MAX
-            }]
-        );
+        let writes = memory.take_code_writes();
+        assert!(writes.len() <= MAX_PIECES);
+        for line in 0..64 {
+            assert!(
+                writes
+                    .iter()
+                    .any(|w| (w.first..=w.last).contains(&(line * 64)))
+            );
+        }
     }
 
     #[test]
@@ -252,7 +285,12 @@ mod tests {
         memory.code_mut().mark(PhysicalAddress(0x3000), 1);
         memory.clear().unwrap();
         assert_eq!(memory.read_u32(PhysicalAddress(0x3000)), 0);
-        assert_eq!(memory.take_code_writes(), [CodeWrite { page: 3, lines: 1 }]);
+        let whole = CodeWrite {
+            page: 3,
+            first: 0,
+            last: 4095,
+        };
+        assert_eq!(memory.take_code_writes(), [whole]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl<P: Platform> Vcpu<P> {
         }
         let block = match found {
             Some(block) => block,
-            None => match self.translate(&place, mode) {
+            None => match self.revive_or_translate(&place, mode) {
                 LookUp::Block(block) => block,
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
@@ -56,20 +56,22 @@ impl<P: Platform> Vcpu<P> {
         Ok(Some(block))
     }
 
-    fn translate(&mut self, place: &Place, mode: ModeId) -> LookUp {
-        let pages = [Some(place.physical >> 12), place.next_page];
-        let had_code =
-            pages.map(|page| page.is_some_and(|page| self.view.memory.code().page_has_code(page)));
+    fn revive_or_translate(&mut self, place: &Place, mode: ModeId) -> LookUp {
         let (engine, memory) = (&mut self.engine, &mut self.view.memory);
-        let result = self
-            .ledger
-            .translate(|| engine.translate(place, mode, memory));
-        for (page, had_code) in pages.into_iter().zip(had_code) {
+        let result = match engine.revive(place, mode, memory) {
+            Some(block) => LookUp::Block(block),
+            None => self
+                .ledger
+                .translate(|| engine.translate(place, mode, memory)),
+        };
+        for page in [Some(place.physical >> 12), place.next_page] {
             let Some(page) = page else { continue };
-            if !had_code
-                && self.view.memory.code().page_has_code(page)
+            let code = self.view.memory.code();
+            if code.page_has_code(page)
+                && !code.is_watched(page)
                 && let Some(host) = self.view.memory.ram().host_page(page)
             {
+                self.view.memory.code_mut().watch(page);
                 self.view.tlb.protect_host_page(host as u64);
             }
         }
@@ -79,7 +81,7 @@ impl<P: Platform> Vcpu<P> {
     /// Makes the link that the last exit asked for, now that its target is known.
     fn make_link(&mut self, block: BlockId, linear: u32) {
         let link = std::mem::replace(&mut self.link, PendingLink::None);
-        if matches!(link, PendingLink::None) {
+        if matches!(link, PendingLink::None) || !self.engine.is_worth_linking(block) {
             return;
         }
         let straddles = self

@@ -1,11 +1,13 @@
 //! What happens at each kind of exit: one function each.
 
+use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
+use tollgate_engine::context::{NO_PASS, at};
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -113,7 +115,7 @@ impl<P: Platform> Vcpu<P> {
         match site.kind {
             SiteKind::Link(_) => self.link_exit(block, index),
             SiteKind::Indirect => self.indirect_exit(block, &site),
-            SiteKind::Memory { size, write } => self.memory_exit(block, &site, size, write),
+            SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
             SiteKind::Slow => self.slow_exit(block, &site),
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
@@ -135,6 +137,7 @@ impl<P: Platform> Vcpu<P> {
             esp,
             generation,
             vectors,
+            store_pass: NO_PASS,
         });
     }
 
@@ -165,6 +168,7 @@ impl<P: Platform> Vcpu<P> {
         &mut self,
         block: BlockId,
         site: &Site,
+        packed: u32,
         size: u8,
         write: bool,
     ) -> Result<(), VcpuStop> {
@@ -176,11 +180,17 @@ impl<P: Platform> Vcpu<P> {
             AccessKind::Read
         };
         let vectors = self.context.vectors_were_live != 0;
-        match self
-            .view
-            .make_inline(&self.context.cpu, linear, u32::from(size), kind, privilege)
-        {
-            Ok(true) => {
+        let tested = write && at::code_store(size).is_some();
+        let inline = self.view.make_inline(
+            &self.context.cpu,
+            linear,
+            u32::from(size),
+            kind,
+            tested,
+            privilege,
+        );
+        match inline {
+            Ok(Inline::Yes) => {
                 self.count(if write {
                     ExitKind::TlbMissWrite
                 } else {
@@ -189,7 +199,8 @@ impl<P: Platform> Vcpu<P> {
                 self.resume_at(block, site.retry, site.esp, vectors);
                 Ok(())
             }
-            Ok(false) => self.slow_exit(block, site),
+            Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
+            Ok(Inline::No) => self.slow_exit(block, site),
             Err(exception) => {
                 let exception = self.first_fault(linear, exception);
                 self.raise(exception)

@@ -1,7 +1,7 @@
 //! Guest memory as the processor sees it: paging in front, RAM or devices behind.
 
 use tollgate_memory::GuestMemory;
-use tollgate_shadow::{Entry, SoftwareTlb, View};
+use tollgate_shadow::{Entry, SoftwareTlb, Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
@@ -15,6 +15,18 @@ pub enum Target {
     Code(PhysicalAddress),
     /// No RAM: a device, or nothing.
     Device(PhysicalAddress),
+}
+
+/// Whether generated code may access memory itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inline {
+    /// The software TLB has what it needs.
+    Yes,
+    /// If the monitor lets the store pass: the page of this address, which holds all of the
+    /// store, holds translated code.
+    Code(PhysicalAddress),
+    /// The access must be made out of line.
+    No,
 }
 
 /// RAM, its gate and the software TLB in front of it.
@@ -58,12 +70,20 @@ impl GuestView {
             return Ok(Target::Device(physical));
         };
         let holds_code = self.memory.code().page_has_code(physical.page());
+        let watched = holds_code
+            || (self.memory.code().is_watched(physical.page())
+                && !(write && self.memory.code_mut().may_unwatch(physical.page())));
+        let stores = match (translation.writable_now, watched) {
+            (false, _) => Stores::Never,
+            (true, true) => Stores::BesideCode,
+            (true, false) => Stores::Always,
+        };
         self.tlb.fill(
             view,
             Entry {
                 linear,
                 host_page: host_page as u64,
-                writable: translation.writable_now && !holds_code,
+                stores,
                 global: translation.global,
                 large: translation.page_size > PAGE_SIZE,
             },
@@ -90,8 +110,8 @@ impl GuestView {
         PagingRegisters::of(state).walk(&mut self.memory, linear, kind, privilege)
     }
 
-    /// Whether `size` bytes at `linear` are one piece of host memory that generated
-    /// code may now access inline; fills the software TLB on the way.
+    /// Whether generated code may now access `size` bytes at `linear` inline; fills the
+    /// software TLB on the way. `tested`: it tests whether a store hits code.
     ///
     /// # Errors
     /// The page fault.
@@ -101,23 +121,32 @@ impl GuestView {
         linear: LinearAddress,
         size: u32,
         kind: AccessKind,
+        tested: bool,
         privilege: Privilege,
-    ) -> Result<bool, Exception> {
-        let Target::Ram(first) = self.resolve(state, linear, kind, privilege)? else {
-            return Ok(false);
-        };
+    ) -> Result<Inline, Exception> {
         let last = u64::from(size.max(1) - 1);
-        if linear.page_offset() + last < PAGE_SIZE {
-            return Ok(true);
+        match self.resolve(state, linear, kind, privilege)? {
+            Target::Ram(_) => {}
+            Target::Code(physical) if tested && physical.page_offset() + last < PAGE_SIZE => {
+                return Ok(Inline::Code(physical));
+            }
+            Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
         }
-        if linear.0 + last > u64::from(u32::MAX) {
-            return Ok(false);
+        if linear.page_offset() + last >= PAGE_SIZE {
+            if linear.0 + last > u64::from(u32::MAX) {
+                return Ok(Inline::No);
+            }
+            let next = LinearAddress(linear.page_base().0 + PAGE_SIZE);
+            let Target::Ram(_) = self.resolve(state, next, kind, privilege)? else {
+                return Ok(Inline::No);
+            };
         }
-        let next = LinearAddress(linear.page_base().0 + PAGE_SIZE);
-        let Target::Ram(second) = self.resolve(state, next, kind, privilege)? else {
-            return Ok(false);
-        };
-        let rest = (PAGE_SIZE - linear.page_offset()) as usize;
-        Ok(first.wrapping_add(rest) == second)
+        let write = kind == AccessKind::Write;
+        let view = view_of(privilege);
+        Ok(if self.tlb.allows(view, write, tested, linear, size) {
+            Inline::Yes
+        } else {
+            Inline::No
+        })
     }
 }

@@ -5,6 +5,7 @@
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
 mod code;
+mod code_write;
 mod events;
 mod exits;
 mod fault_order;

@@ -58,9 +58,13 @@ fn probe_before_device(
 ) -> Result<(), Exception> {
     let address = memory_address(state, instruction);
     let read = AccessKind::Read;
-    let linear = linear_address(state, address, operand_size(instruction, 0), read)?;
+    let bytes = operand_size(instruction, 0);
+    let linear = linear_address(state, address, bytes, read)?;
     let privilege = current_privilege(state);
-    if environment.ram(state, linear, read, privilege)?.is_none() {
+    if environment
+        .ram(state, linear, bytes, read, privilege)?
+        .is_none()
+    {
         Stack::current(state).probe_push(state, environment, size)?;
     }
     Ok(())

@@ -63,6 +63,7 @@ impl<P: Platform> Vcpu<P> {
             && let Some(target) = self.engine.address(resume.block, resume.offset)
         {
             self.context.load_vectors = u64::from(resume.vectors);
+            self.context.store_pass = resume.store_pass;
             return self.enter_at(target, resume.block, resume.esp);
         }
         let mode = self.engine.mode(self.mode).single();

@@ -175,6 +175,7 @@ impl Environment for Surroundings<'_> {
         &mut self,
         state: &CpuState,
         address: LinearAddress,
+        bytes: u32,
         kind: AccessKind,
         privilege: Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception> {
@@ -183,7 +184,16 @@ impl Environment for Surroundings<'_> {
             // Element by element where memory is watched.
             Target::Ram(_) if state.has_data_breakpoints() => None,
             Target::Ram(host) => Some((host, room)),
-            Target::Code(_) | Target::Device(_) => None,
+            Target::Code(physical) => {
+                let bytes = u64::from(bytes.min(room));
+                self.view.memory.note_write(physical, bytes);
+                self.view
+                    .memory
+                    .ram()
+                    .host_range(physical, bytes)
+                    .map(|host| (host, room))
+            }
+            Target::Device(_) => None,
         })
     }
 

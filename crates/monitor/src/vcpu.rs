@@ -11,7 +11,8 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
-use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::mode::{Mode, ModeId};
 use tollgate_engine::register_map::RegisterMap;
@@ -53,6 +54,8 @@ pub(crate) struct Resume {
     pub generation: u64,
     /// The code there expects the vector registers as they were at the exit.
     pub vectors: bool,
+    /// [`Context::store_pass`] for this entry.
+    pub store_pass: u64,
 }
 
 /// A link to be made once the target's block is known.
@@ -338,8 +341,13 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn apply_changes(&mut self) {
         if self.view.memory.has_code_writes() {
             for write in self.view.memory.take_code_writes() {
-                self.engine
-                    .invalidate_lines(write.page, write.lines, &mut self.view.memory);
+                self.engine.code_written(
+                    write.page,
+                    write.first,
+                    write.last,
+                    Moment::After,
+                    &mut self.view.memory,
+                );
             }
         }
         if self.changes.is_empty() {
@@ -422,6 +430,7 @@ impl<P: Platform> Vcpu<P> {
             && let Some(target) = self.engine.address(resume.block, resume.offset)
         {
             self.context.load_vectors = u64::from(resume.vectors);
+            self.context.store_pass = resume.store_pass;
             return self.enter_at(target, resume.block, resume.esp);
         }
         let Some(block) = self.find_block(self.mode)? else {
@@ -443,21 +452,30 @@ impl<P: Platform> Vcpu<P> {
         self.count(ExitKind::SingleStep);
         // What waited for this instruction is due behind it.
         self.events_due = true;
-        self.resume = None;
         self.link = PendingLink::None;
         self.instruction_completed = false;
-        let mode = self.engine.mode(self.mode).single();
-        let mode = self.intern_temporary(mode);
-        let Some(block) = self.find_block(mode)? else {
-            return Ok(());
+        let passing = self.take_passing_store();
+        let (block, offset, esp) = match passing {
+            Some(resume) => (resume.block, resume.offset, resume.esp),
+            None => {
+                let mode = self.engine.mode(self.mode).single();
+                let mode = self.intern_temporary(mode);
+                let Some(block) = self.find_block(mode)? else {
+                    return Ok(());
+                };
+                (block, 0, 0)
+            }
         };
-        let Some(target) = self.engine.address(block, 0) else {
+        let Some(target) = self.engine.address(block, offset) else {
             return Ok(());
         };
         self.context.load_vectors = 1;
+        self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
         let before = self.context.cpu.rip;
-        self.enter_at(target, block, 0)?;
-        self.resume = None;
+        self.enter_at(target, block, esp)?;
+        if self.instruction_completed {
+            self.resume = None;
+        }
         self.link = PendingLink::None;
         // Unless the instruction cast a shadow of its own.
         if self.instruction_completed && self.context.cpu.shadow_rip == before {
@@ -488,6 +506,7 @@ impl<P: Platform> Vcpu<P> {
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.tlb.table(view_of(privilege));
+        self.context.watch_memory(&self.view.memory);
         if self.clock_changed {
             self.clock_changed = false;
             self.context.time_stamp_offset = self
@@ -537,6 +556,7 @@ impl<P: Platform> Vcpu<P> {
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
         unsafe { tollgate_engine::entry::enter(context, target) };
+        self.context.store_pass = NO_PASS;
         self.context.gather_registers(self.slot_mask);
         if self.context.vectors_were_live != 0 {
             self.context.gather_x87_pointers();

@@ -336,3 +336,13 @@ fn page_tables_outside_of_ram_shut_the_processor_down() {
         }
     }
 }
+
+#[test]
+fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
+    // mov esp, 0xfee00100; call f; f: mov esp, 0x8000; inc eax
+    let vcpu = run(&program(&[
+        0xbc, 0, 1, 0xe0, 0xfe, 0xe8, 0, 0, 0, 0, 0xbc, 0, 0x80, 0, 0, 0x40,
+    ]));
+    assert_eq!(vcpu.state().gpr[0], 1);
+    assert_eq!(vcpu.platform().written, 0x1000au32.to_le_bytes());
+}

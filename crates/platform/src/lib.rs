@@ -162,8 +162,9 @@ pub trait Environment {
 
     /// Guest RAM behind a linear address, for bulk string moves: host pointer and how
     /// many contiguous bytes (1 to 4096, never past the page) may be accessed there.
-    /// `Ok(None)`: not plain RAM (a device, or a page that holds translated code and is
-    /// to be written); use [`Environment::read`] or [`Environment::write`].
+    /// `bytes` (1 to 4096) is how many the caller is going to access: if it says that it
+    /// writes, what was translated from them is stale from now on.
+    /// `Ok(None)`: not plain RAM; use [`Environment::read`] or [`Environment::write`].
     ///
     /// The pointer is valid until the next call of any method of this trait.
     ///
@@ -173,6 +174,7 @@ pub trait Environment {
         &mut self,
         state: &CpuState,
         address: tollgate_x86::LinearAddress,
+        bytes: u32,
         kind: tollgate_x86::paging::AccessKind,
         privilege: tollgate_x86::paging::Privilege,
     ) -> Result<Option<(*mut u8, u32)>, Exception>;

@@ -7,4 +7,4 @@
 pub mod reservation;
 pub mod software_tlb;
 
-pub use software_tlb::{Entry, SoftwareTlb, View};
+pub use software_tlb::{Entry, SoftwareTlb, Stores, View};

@@ -1,13 +1,17 @@
 //! The flat software TLB of 32-bit guests.
 //!
-//! For each privilege view and each of read and write there is one table with two
-//! 8-byte slots a guest page. Slot `2 * page` holds *host address minus linear
+//! For each privilege view there are tables for reads, for writes, and for writes to
+//! pages that hold translated code; each has two 8-byte slots a guest page. Slot `2 * page` holds *host address minus linear
 //! address* for accesses that lie in the page; slot `2 * page + 1` the same for
 //! accesses that begin in the page and end in the next one, and is filled only
 //! where both pages lie side by side in host memory. Zero means "not known".
 //!
 //! Generated code adds the page numbers of an access's first and last byte to get
 //! the slot, so one load answers both "is it mapped" and "does it straddle".
+//!
+//! A page that holds translated code has no entry for writes. What it has instead, in
+//! the third table, is for those who test first whether the store hits code.
+//!
 //! The tables are sparse: memory is used where the guest has touched pages, and
 //! logs of what was filled make clearing cost what filling did.
 
@@ -33,7 +37,33 @@ const PAGES: usize = 1 << 20;
 const SLOTS: usize = PAGES * 2;
 /// Bytes from a slot in the read table to the same slot in the write table.
 pub const WRITE_TABLE_OFFSET: i32 = (SLOTS * 8) as i32;
-const VIEW_SLOTS: usize = SLOTS * 2;
+/// Bytes from a slot in the read table to the same slot in the table for writes to pages
+/// that hold code.
+pub const CODE_WRITE_TABLE_OFFSET: i32 = 2 * WRITE_TABLE_OFFSET;
+const VIEW_SLOTS: usize = SLOTS * 3;
+
+/// One view's tables, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Table {
+    Read = 0,
+    Write = 1,
+    CodeWrite = 2,
+}
+
+impl Table {
+    const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
+}
+
+/// Which stores may use a page's entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stores {
+    /// None.
+    Never,
+    /// Those that have been found not to hit translated code.
+    BesideCode,
+    /// All.
+    Always,
+}
 
 /// One page's translation, to be filled in.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +72,8 @@ pub struct Entry {
     pub linear: LinearAddress,
     /// Host address of the page's first byte.
     pub host_page: u64,
-    /// Stores may use it.
-    pub writable: bool,
+    /// Stores that may use it.
+    pub stores: Stores,
     /// Survives an address-space switch.
     pub global: bool,
     /// Derived from a page larger than 4 KiB.
@@ -100,7 +130,7 @@ pub struct SoftwareTlb {
 }
 
 impl SoftwareTlb {
-    /// Reserves the tables (64 MiB of address space, hardly any memory).
+    /// Reserves the tables (96 MiB of address space, hardly any memory).
     ///
     /// # Errors
     /// The host has no address space left.
@@ -124,27 +154,48 @@ impl SoftwareTlb {
         self.fills
     }
 
-    fn slot(&self, view: View, write: bool, slot: usize) -> *mut u64 {
-        let index = view as usize * VIEW_SLOTS + usize::from(write) * SLOTS + slot % SLOTS;
+    fn slot(&self, view: View, table: Table, slot: usize) -> *mut u64 {
+        let index = view as usize * VIEW_SLOTS + table as usize * SLOTS + slot % SLOTS;
         // SAFETY: the index is below the size of the reservation.
         unsafe { self.tables.base().cast::<u64>().add(index) }
     }
 
-    fn get(&self, view: View, write: bool, slot: usize) -> u64 {
+    fn get(&self, view: View, table: Table, slot: usize) -> u64 {
         // SAFETY: `slot` yields an aligned address inside the reservation.
-        unsafe { self.slot(view, write, slot).read() }
+        unsafe { self.slot(view, table, slot).read() }
     }
 
-    fn set(&mut self, view: View, write: bool, slot: usize, value: u64) {
+    fn set(&mut self, view: View, table: Table, slot: usize, value: u64) {
         // SAFETY: `slot` yields an aligned address inside the reservation, which
         // only this structure and generated code on the same thread access.
-        unsafe { self.slot(view, write, slot).write(value) }
+        unsafe { self.slot(view, table, slot).write(value) }
     }
 
     /// The host address for a one-byte access, if the entry is filled.
     pub fn look_up(&self, view: View, write: bool, linear: LinearAddress) -> Option<u64> {
-        let delta = self.get(view, write, (linear.page() as usize % PAGES) * 2);
+        let table = if write { Table::Write } else { Table::Read };
+        let delta = self.get(view, table, (linear.page() as usize % PAGES) * 2);
         (delta != 0).then(|| delta.wrapping_add(linear.0))
+    }
+
+    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
+    /// `tested` for code needs one in either table.
+    pub fn allows(
+        &self,
+        view: View,
+        write: bool,
+        tested: bool,
+        linear: LinearAddress,
+        size: u32,
+    ) -> bool {
+        let last = LinearAddress(linear.0 + u64::from(size.max(1) - 1));
+        let slot = (linear.page() + last.page()) as usize;
+        let filled = |table| slot < SLOTS && self.get(view, table, slot) != 0;
+        match (write, tested) {
+            (false, _) => filled(Table::Read),
+            (true, false) => filled(Table::Write),
+            (true, true) => filled(Table::Write) || filled(Table::CodeWrite),
+        }
     }
 
     /// Fills a page's entry in one view.
@@ -161,38 +212,41 @@ impl SoftwareTlb {
         if entry.large {
             self.large_regions[page >> 16] |= 1 << (page >> 10 & 63);
         }
-        self.set_page(view, false, page, delta);
-        if entry.writable {
-            self.set_page(view, true, page, delta);
+        self.set_page(view, Table::Read, page, delta);
+        match entry.stores {
+            Stores::Never => {}
+            Stores::BesideCode => self.set_page(view, Table::CodeWrite, page, delta),
+            Stores::Always => self.set_page(view, Table::Write, page, delta),
         }
     }
 
     /// Sets a page's slot, and the straddling slots on both sides where the
     /// neighbour is known and lies side by side with it.
-    fn set_page(&mut self, view: View, write: bool, page: usize, delta: u64) {
+    fn set_page(&mut self, view: View, table: Table, page: usize, delta: u64) {
         let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
-        self.set(view, write, page * 2, delta);
+        self.set(view, table, page * 2, delta);
         if page > 0 {
-            let below = self.get(view, write, page * 2 - 2);
-            self.set(view, write, page * 2 - 1, side_by_side(below));
+            let below = self.get(view, table, page * 2 - 2);
+            self.set(view, table, page * 2 - 1, side_by_side(below));
         }
         if page + 1 < PAGES {
-            let above = self.get(view, write, page * 2 + 2);
-            self.set(view, write, page * 2 + 1, side_by_side(above));
+            let above = self.get(view, table, page * 2 + 2);
+            self.set(view, table, page * 2 + 1, side_by_side(above));
         }
     }
 
-    fn clear_slots(&mut self, view: View, write: bool, page: usize) {
-        self.set(view, write, page * 2, 0);
-        self.set(view, write, page * 2 + 1, 0);
+    fn clear_slots(&mut self, view: View, table: Table, page: usize) {
+        self.set(view, table, page * 2, 0);
+        self.set(view, table, page * 2 + 1, 0);
         if page > 0 {
-            self.set(view, write, page * 2 - 1, 0);
+            self.set(view, table, page * 2 - 1, 0);
         }
     }
 
     fn clear_entry(&mut self, view: View, page: usize) {
-        self.clear_slots(view, false, page);
-        self.clear_slots(view, true, page);
+        for table in Table::ALL {
+            self.clear_slots(view, table, page);
+        }
     }
 
     /// Forgets all entries but global ones: CR3 was loaded.
@@ -227,14 +281,17 @@ impl SoftwareTlb {
         };
         for view in View::ALL {
             for page in pages.clone() {
-                if self.get(view, false, page * 2) != 0 || self.get(view, true, page * 2) != 0 {
+                if Table::ALL
+                    .iter()
+                    .any(|&table| self.get(view, table, page * 2) != 0)
+                {
                     self.clear_entry(view, page);
                 }
             }
         }
     }
 
-    /// Takes write permission from every entry that leads to this host page,
+    /// Has every entry that leads to this host page allow only stores beside code,
     /// because code was translated from it.
     pub fn protect_host_page(&mut self, host_page: u64) {
         for view in View::ALL {
@@ -246,9 +303,10 @@ impl SoftwareTlb {
                     Some(&page) => page,
                     None => logs.global.pages[index - logs.local.pages.len()],
                 } as usize;
-                let delta = self.get(view, true, page * 2);
+                let delta = self.get(view, Table::Write, page * 2);
                 if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
-                    self.clear_slots(view, true, page);
+                    self.clear_slots(view, Table::Write, page);
+                    self.set_page(view, Table::CodeWrite, page, delta);
                 }
             }
         }
@@ -263,7 +321,7 @@ mod tests {
         Entry {
             linear: LinearAddress(linear),
             host_page,
-            writable: true,
+            stores: Stores::Always,
             global,
             large: false,
         }
@@ -289,10 +347,10 @@ mod tests {
         tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
         tlb.fill(View::User, entry(0x6000, 0x7000_0000_1000, false));
         tlb.fill(View::User, entry(0x7000, 0x7000_0009_0000, false));
-        assert_ne!(tlb.get(View::User, false, 11), 0);
-        assert_eq!(tlb.get(View::User, false, 13), 0);
+        assert_ne!(tlb.get(View::User, Table::Read, 11), 0);
+        assert_eq!(tlb.get(View::User, Table::Read, 13), 0);
         tlb.clear_page(LinearAddress(0x6000));
-        assert_eq!(tlb.get(View::User, false, 11), 0);
+        assert_eq!(tlb.get(View::User, Table::Read, 11), 0);
     }
 
     #[test]
@@ -360,7 +418,7 @@ mod tests {
         tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, false));
         tlb.fill(View::User, entry(0x6000, 0x7000_0000_1000, false));
         tlb.fill(View::User, entry(0x6000, 0x7000_0009_0000, false));
-        assert_eq!(tlb.get(View::User, true, 11), 0);
+        assert_eq!(tlb.get(View::User, Table::Write, 11), 0);
     }
 
     #[test]
@@ -381,5 +439,15 @@ mod tests {
             tlb.look_up(View::User, false, LinearAddress(0x9000))
                 .is_some()
         );
+    }
+    #[test]
+    fn a_protected_page_takes_stores_beside_code_until_it_is_forgotten() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x9000, 0x7000_0000_0000, true));
+        tlb.protect_host_page(0x7000_0000_0000);
+        let delta = 0x7000_0000_0000 - 0x9000;
+        assert_eq!(tlb.get(View::User, Table::CodeWrite, 18), delta);
+        tlb.clear_page(LinearAddress(0x9000));
+        assert_eq!(tlb.get(View::User, Table::CodeWrite, 18), 0);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Flow, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
-use crate::block::SiteKind;
+use crate::block::{Immediate, SiteKind};
 use crate::register_map::ACCUMULATOR;
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
@@ -124,8 +124,42 @@ impl Translator {
             self.abandon_operands(&placement);
             return self.no_encoding();
         }
+        self.note_immediate(instruction);
         self.take_operands_home(&placement);
         Flow::Next
+    }
+
+    /// Notes the immediate operand of the instruction that was just copied, if any other
+    /// would have been copied alike. In both codes it is what the instruction ends with.
+    fn note_immediate(&mut self, instruction: &Instruction) {
+        use Mnemonic::*;
+        let replaceable = match instruction.mnemonic() {
+            Mov | Add | Adc | Sub | Sbb | Xor | Cmp | Test | Imul => true,
+            // With some operands these are said not to read their destination.
+            And | Or => {
+                let last = instruction.op_count().saturating_sub(1);
+                instruction.op_kind(last) != OpKind::Register
+                    && !matches!(instruction.immediate8to32(), 0 | -1)
+                    && !matches!(instruction.immediate32(), 0 | u32::MAX)
+                    && !matches!(instruction.immediate16(), 0 | u16::MAX)
+                    && !matches!(instruction.immediate8(), 0 | u8::MAX)
+            }
+            _ => false,
+        };
+        let last = instruction.op_count().saturating_sub(1);
+        let size = match instruction.op_kind(last) {
+            OpKind::Immediate8 | OpKind::Immediate8to16 | OpKind::Immediate8to32 => 1,
+            OpKind::Immediate16 => 2,
+            OpKind::Immediate32 => 4,
+            _ => return,
+        };
+        if replaceable {
+            self.immediates.push(Immediate {
+                guest: (self.position + instruction.len() - size) as u16,
+                size: size as u8,
+                host: (self.assembler.position() - size) as u32,
+            });
+        }
     }
 
     /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees

@@ -122,7 +122,7 @@ impl Translator {
     }
 
     /// What is where behind [`Translator::free_rcx`].
-    pub(super) fn rcx_freed(&self) -> Restore {
+    pub(crate) fn rcx_freed(&self) -> Restore {
         let resident = self.map.resident(RCX);
         resident.map_or(Restore::NONE, |guest| Restore::one(guest, R10))
     }

@@ -51,7 +51,7 @@ mod x87;
 use crate::allow_list::{Features, Treatment, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Mem, Patch, Width};
-use crate::block::{BlockId, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
+use crate::block::{BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
 use crate::context::at;
 use crate::mode::{Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
@@ -64,8 +64,8 @@ use tollgate_x86::Vector;
 const MAX_INSTRUCTIONS: usize = 64;
 /// What to translate.
 pub struct Request<'a> {
-    /// Guest bytes from the first instruction to the end of its page, or a few bytes
-    /// into the next page if `straddles`.
+    /// Guest bytes from the first instruction to the end of its page, as far as a block can
+    /// reach, or a few bytes into the next page if `straddles`.
     pub bytes: &'a [u8],
     /// Only the first instruction, which crosses into the next page.
     pub straddles: bool,
@@ -91,11 +91,13 @@ pub enum TranslateError {
 /// The result: code at offset 0 in [`Translator::code`], and its tables.
 pub struct Translation {
     /// Ordered by host offset.
-    pub marks: Vec<Mark>,
+    pub marks: Box<[Mark]>,
     /// Ways out.
-    pub sites: Vec<Site>,
+    pub sites: Box<[Site]>,
     /// Instructions for the monitor.
-    pub helpers: Vec<Instruction>,
+    pub helpers: Box<[Instruction]>,
+    /// Operands that can be replaced.
+    pub immediates: Box<[Immediate]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -115,6 +117,7 @@ pub struct Translator {
     marks: Vec<Mark>,
     sites: Vec<Site>,
     helpers: Vec<Instruction>,
+    immediates: Vec<Immediate>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -138,6 +141,8 @@ pub struct Translator {
     first_site_of_instruction: usize,
     /// Bytes of the current instruction.
     raw: [u8; 16],
+    /// Their offset in the guest's code.
+    position: usize,
 }
 
 /// What the translation of one instruction means for the block.
@@ -163,6 +168,7 @@ impl Translator {
             marks: Vec::new(),
             sites: Vec::new(),
             helpers: Vec::new(),
+            immediates: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             eip: 0,
@@ -177,6 +183,7 @@ impl Translator {
             slots_used: 0,
             first_site_of_instruction: 0,
             raw: [0; 16],
+            position: 0,
         }
     }
 
@@ -200,6 +207,9 @@ impl Translator {
         self.assembler.code()
     }
 
+    /// Guest bytes of one block at most.
+    pub const MOST_BYTES: usize = MAX_INSTRUCTIONS * MAX_INSTRUCTION_LENGTH + 16;
+
     /// How many link slots a block may need; [`Translator::translate`] takes as many.
     pub const SLOTS_PER_BLOCK: usize = 4;
 
@@ -221,6 +231,7 @@ impl Translator {
             DecoderOptions::NONE,
         );
         let mut count = 0;
+        let mut looked_at = 0;
         loop {
             let position = decoder.position();
             self.next_eip = request.eip.wrapping_add(position as u32);
@@ -234,6 +245,11 @@ impl Translator {
             let instruction = decoder.decode();
             let truncated = decoder.last_error() == DecoderError::NoMoreBytes;
             let remaining = request.bytes.len() - position;
+            looked_at = if truncated {
+                (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len())
+            } else {
+                decoder.position()
+            };
             if truncated && remaining < MAX_INSTRUCTION_LENGTH {
                 if count > 0 {
                     self.end_with_link();
@@ -262,6 +278,7 @@ impl Translator {
                 self.next_eip.wrapping_add(instruction.len() as u32),
             );
             count += 1;
+            self.position = position;
             let length = instruction.len().min(15);
             self.raw = [0; 16];
             self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
@@ -271,12 +288,13 @@ impl Translator {
                 break;
             }
         }
-        let guest_length = decoder.position() as u32;
+        let guest_length = looked_at as u32;
         self.emit_stubs();
         Ok(Translation {
-            marks: std::mem::take(&mut self.marks),
-            sites: std::mem::take(&mut self.sites),
-            helpers: std::mem::take(&mut self.helpers),
+            marks: self.marks.as_slice().into(),
+            sites: self.sites.as_slice().into(),
+            helpers: self.helpers.as_slice().into(),
+            immediates: self.immediates.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -289,6 +307,7 @@ impl Translator {
         self.marks.clear();
         self.sites.clear();
         self.helpers.clear();
+        self.immediates.clear();
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;

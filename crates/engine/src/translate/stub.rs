@@ -4,7 +4,7 @@
 use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Patch, Width};
-use crate::block::{LinkPlace, Restore, SiteKind};
+use crate::block::{LinkPlace, Restore, SiteKind, pack_site};
 use crate::context::at;
 use crate::links::SLOTS_OFFSET;
 use crate::mode::ModeFlags;
@@ -23,6 +23,8 @@ pub struct Stub {
     /// Guest instruction and ESP adjustment in force in the stub.
     eip: u32,
     esp: i32,
+    /// For a miss: where the look-up goes on if the store may go on after all.
+    back: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +74,7 @@ impl Translator {
             incoming: Vec::new(),
             eip: self.eip,
             esp: self.esp_at_start,
+            back: self.assembler.position(),
         });
         self.misses.push((branch, self.stubs.len() - 1));
     }
@@ -97,6 +100,7 @@ impl Translator {
             incoming,
             eip: target,
             esp: 0,
+            back: 0,
         });
         self.stubs.len() - 1
     }
@@ -192,6 +196,7 @@ impl Translator {
             incoming: vec![branch],
             eip,
             esp,
+            back: 0,
         });
     }
 
@@ -227,6 +232,12 @@ impl Translator {
                     }
                 }
             }
+            if let SiteKind::Memory { size, write: true } = self.sites[stub.site].kind
+                && let Some(test) = at::code_store(size)
+            {
+                self.emit_store_test(&stub, test);
+                continue;
+            }
             if stub.kind == StubKind::Miss {
                 self.reload_rcx();
                 self.mark_as(stub.eip, stub.esp, Restore::NONE);
@@ -235,5 +246,16 @@ impl Translator {
             }
             self.emit_exit(stub.site);
         }
+    }
+
+    /// Has the store tested for code (see [`crate::code_store`]), at the address in the
+    /// field at `test`: leaves if it must, or goes back to the look-up.
+    fn emit_store_test(&mut self, stub: &Stub, test: i32) {
+        let back = self.assembler.lea_rip(RCX);
+        self.assembler.patch_rel32(back, stub.back);
+        let packed = pack_site(self.block, stub.site);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.assembler.jmp_memory(self.field(test));
     }
 }

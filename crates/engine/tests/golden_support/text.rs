@@ -30,12 +30,19 @@ fn field(displacement: i32) -> String {
         (at::X87_INSTRUCTION, "x87_instruction"),
         (at::X87_OPCODE, "x87_opcode"),
         (at::X87_OPERAND, "x87_operand"),
+        (at::CODE_LINES, "code_lines"),
+        (at::STORE_RETURN, "store_return"),
+        (at::STORE_DELTA, "store_delta"),
+        (at::STORE_PASS, "store_pass"),
     ];
     if let Some((_, name)) = fields.iter().find(|(known, _)| *known == displacement) {
         return (*name).to_owned();
     }
     if let Some(guest) = (0..8u8).find(|guest| at::slot(*guest) == displacement) {
         return format!("slot.{}", GUEST_REGISTERS[usize::from(guest)]);
+    }
+    if let Some(size) = (1..=64u8).find(|&size| at::code_store(size) == Some(displacement)) {
+        return format!("code_store.{size}");
     }
     for (register, name) in SegmentRegister::ALL
         .into_iter()

@@ -286,13 +286,48 @@ pub const KINDS: &[Kind] = &[
     .batch(Batch::AfterInvlpg),
     kind(
         "code-write",
-        "store to a page that holds translated code, beside the code",
+        "store to a page that holds translated code, beside the code: no exit",
+        &[exits(CodeWrite, 0)],
+    ),
+    kind(
+        "code-write-in-line",
+        "store to 64 bytes that hold translated code, beside the code",
         &[exits(CodeWrite, 1)],
     ),
     kind(
         "patch-and-call",
-        "store into an instruction, and a call of it",
+        "store into an instruction's operand, and a call of it",
         &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "patch-alternate",
+        "store that makes one instruction another and back, and a call of it",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "patch-next",
+        "store into the operand of the next instruction",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "emit-and-run-1",
+        "a new instruction written, and a call of it",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "emit-and-run-16",
+        "16 new instructions written, and a call of them",
+        &[exits(CodeWrite, 1)],
+    )
+    .slow(),
+    kind(
+        "emit-and-run-100",
+        "100 new instructions written, which make two blocks, and a call of them",
+        &[exits(CodeWrite, 2)],
     )
     .slow(),
     kind(

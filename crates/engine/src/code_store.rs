@@ -1,0 +1,124 @@
+//! Stores to pages that hold translated code, without leaving guest code.
+//!
+//! Such a page has no entry in the table that emitted code uses for stores, so the store
+//! comes to its miss stub. From there it comes here: if the page has an entry in the other
+//! table, and the map of code says that none of the written lines holds any, the store
+//! goes on as after a hit. Otherwise this is an exit like any miss.
+//!
+//! A line may hold code that the store does not touch. The monitor finds that out and lets
+//! one store of one site pass (`store_pass`).
+//!
+//! On entry R8 is the linear address, R9 the slot, RCX where the block goes on, R10 what
+//! lived in RCX, and the context names the site. No instruction here changes flags, and
+//! what is changed of the context means nothing before the store: so a signal handler can
+//! leave from anywhere here to the start of the site's instruction, as [`is_here`] tells it.
+
+use crate::context::{NO_PASS, STORE_SIZES, at};
+use std::arch::global_asm;
+use tollgate_shadow::software_tlb::CODE_WRITE_TABLE_OFFSET;
+
+global_asm!(
+    // RCX: not zero if the line of the byte at R9, a host address, holds code.
+    ".macro tollgate_test_line",
+    "mov ecx, 6",
+    "shrx r8, r9, rcx",
+    "shrx r9, r9, r15",
+    "mov rcx, [r15 + {code_lines}]",
+    "mov rcx, [rcx + r9*8]",
+    "shrx rcx, rcx, r8",
+    "mov r8d, 63",
+    "shlx rcx, rcx, r8",
+    "mov r8, [r15 + {exit_value}]",
+    ".endm",
+    ".macro tollgate_test_store size",
+    ".p2align 6",
+    "8:",
+    "mov rcx, r10",
+    "jmp tollgate_exit",
+    "tollgate_code_store_\\size:",
+    "mov [r15 + {exit_value}], r8",
+    "mov [r15 + {store_return}], rcx",
+    "mov rcx, [r14 + r9*8 + {table}]",
+    "jrcxz 8b",
+    "mov [r15 + {store_delta}], rcx",
+    "lea r9, [r8 + rcx]",
+    "tollgate_test_line",
+    "jrcxz 1f",
+    "jmp 9f",
+    "1:",
+    ".if \\size > 1",
+    "mov rcx, [r15 + {store_delta}]",
+    "lea r9, [r8 + rcx + \\size - 1]",
+    "tollgate_test_line",
+    "jrcxz 2f",
+    "jmp 9f",
+    ".endif",
+    "2:",
+    "mov rcx, [r15 + {store_delta}]",
+    "jmp qword ptr [r15 + {store_return}]",
+    "9:",
+    "mov ecx, [r15 + {exit_site}]",
+    "mov r9, [r15 + {store_pass}]",
+    "lea rcx, [rcx + r9]",
+    "jrcxz 3f",
+    "mov rcx, r10",
+    "jmp tollgate_exit",
+    "3:",
+    "mov qword ptr [r15 + {store_pass}], {no_pass}",
+    "jmp 2b",
+    ".endm",
+    ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
+    ".globl tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".globl tollgate_code_store_start, tollgate_code_store_end",
+    ".hidden tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
+    ".hidden tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".hidden tollgate_code_store_start, tollgate_code_store_end",
+    "tollgate_code_store_start:",
+    "tollgate_test_store 1",
+    "tollgate_test_store 2",
+    "tollgate_test_store 4",
+    "tollgate_test_store 8",
+    "tollgate_test_store 16",
+    "tollgate_test_store 32",
+    "tollgate_code_store_end:",
+    ".purgem tollgate_test_line",
+    ".purgem tollgate_test_store",
+    table = const CODE_WRITE_TABLE_OFFSET,
+    no_pass = const NO_PASS,
+    code_lines = const at::CODE_LINES,
+    exit_site = const at::EXIT_SITE,
+    exit_value = const at::EXIT_VALUE,
+    store_return = const at::STORE_RETURN,
+    store_delta = const at::STORE_DELTA,
+    store_pass = const at::STORE_PASS,
+);
+
+unsafe extern "sysv64" {
+    fn tollgate_code_store_1();
+    fn tollgate_code_store_2();
+    fn tollgate_code_store_4();
+    fn tollgate_code_store_8();
+    fn tollgate_code_store_16();
+    fn tollgate_code_store_32();
+    fn tollgate_code_store_start();
+    fn tollgate_code_store_end();
+}
+
+/// Addresses for the sizes in [`STORE_SIZES`].
+pub fn addresses() -> [u64; STORE_SIZES.len()] {
+    [
+        tollgate_code_store_1 as *const () as u64,
+        tollgate_code_store_2 as *const () as u64,
+        tollgate_code_store_4 as *const () as u64,
+        tollgate_code_store_8 as *const () as u64,
+        tollgate_code_store_16 as *const () as u64,
+        tollgate_code_store_32 as *const () as u64,
+    ]
+}
+
+/// A store is being tested at this host address; the guest is exactly before the
+/// instruction of the site that the context names, but for what RCX lent to R10.
+pub fn is_here(pc: u64) -> bool {
+    let first = tollgate_code_store_start as *const () as u64;
+    (first..tollgate_code_store_end as *const () as u64).contains(&pc)
+}

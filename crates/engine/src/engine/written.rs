@@ -1,0 +1,223 @@
+//! Code that was written: blocks are retired, and revived when their code is back.
+//!
+//! A retired block is out of reach: no key, no link and no page leads to it. Its code
+//! stays in the cache, and its links to others stay made. Whoever looks for a block of the
+//! same key later compares the guest's bytes with those that the retired ones were made
+//! from. If they are the same, or differ only in immediate operands that were copied as
+//! they are, the block is in force again, with the operands put into its code.
+//!
+//! So a routine that is patched before each call, or that alternates between a few
+//! contents, is translated only a few times.
+
+use super::Engine;
+use crate::block::{BlockId, BlockKey, Immediate};
+use crate::engine::Place;
+use crate::mode::ModeId;
+use crate::translate::Translator;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+
+/// Retired blocks with the same key at most; the oldest makes room.
+const MAX_VERSIONS: usize = 4;
+
+/// Links to a block that was retired so often are not made at once.
+const MANY_RETIREMENTS: u8 = 4;
+
+/// When [`Engine::code_written`] is told of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The old bytes are still there.
+    Before,
+    /// The new bytes are there.
+    After,
+}
+
+impl Engine {
+    /// Bytes `first..=last` of a physical page are written: no block that was made from
+    /// any of them can be found any more. Returns how many there were.
+    pub fn code_written(
+        &mut self,
+        page: u64,
+        first: u16,
+        last: u16,
+        moment: Moment,
+        memory: &mut GuestMemory,
+    ) -> usize {
+        let Some(parts) = self.by_page.get_mut(&page) else {
+            return 0;
+        };
+        let mut doomed = std::mem::take(&mut self.doomed);
+        let mut kept = 0;
+        parts.retain(|part| {
+            let is_written = part.first <= last && part.last >= first;
+            if is_written {
+                doomed.push(part.id);
+            } else {
+                kept |= part.lines();
+            }
+            !is_written
+        });
+        let count = doomed.len();
+        if count != 0 {
+            let gone = memory.code().lines(page) & !kept;
+            memory.code_mut().clear_lines(page, gone);
+            memory.code_mut().warm(page);
+            self.counts.invalidated += count as u64;
+        }
+        for id in doomed.drain(..) {
+            self.retire(id, page, moment, memory);
+        }
+        self.doomed = doomed;
+        count
+    }
+
+    /// Whether a block is in force.
+    pub fn is_in_force(&self, id: BlockId) -> bool {
+        self.block(id).is_some_and(|block| !block.is_retired)
+    }
+
+    /// Puts away a block that `listed` does not name any more.
+    fn retire(&mut self, id: BlockId, listed: u64, moment: Moment, memory: &mut GuestMemory) {
+        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+            return;
+        };
+        let key = block.key;
+        let length = block.guest_length as usize;
+        if key.second_page == u64::MAX && block.bytes.len() != length && moment == Moment::Before {
+            let mut bytes = vec![0; length].into_boxed_slice();
+            if memory.read(PhysicalAddress(key.physical), &mut bytes) {
+                block.bytes = bytes;
+            }
+        }
+        if key.second_page != u64::MAX || block.bytes.len() != length {
+            for page in [key.physical >> 12, key.second_page] {
+                if page != listed {
+                    self.forget_page(page, id, memory);
+                }
+            }
+            self.drop_unlisted(id);
+            return;
+        }
+        self.make_unreachable(id);
+        if let Some(block) = self.blocks[id.0 as usize].as_deref_mut() {
+            block.is_retired = true;
+            block.retirements = block.retirements.saturating_add(1);
+            block.is_link_wanted = false;
+        }
+        let versions = self.retired.entry(key).or_default();
+        versions.push(id);
+        if versions.len() > MAX_VERSIONS {
+            let oldest = versions[0];
+            self.drop_unlisted(oldest);
+        }
+    }
+
+    /// Whether a link to a block, now asked for, is likely to be used again. One that was
+    /// retired repeatedly must be asked for twice.
+    pub fn is_worth_linking(&mut self, id: BlockId) -> bool {
+        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+            return false;
+        };
+        block.retirements < MANY_RETIREMENTS || std::mem::replace(&mut block.is_link_wanted, true)
+    }
+
+    pub(super) fn forget_retired(&mut self, key: &BlockKey, id: BlockId) {
+        if let Some(versions) = self.retired.get_mut(key) {
+            versions.retain(|&version| version != id);
+            if versions.is_empty() {
+                self.retired.remove(key);
+            }
+        }
+    }
+
+    /// The retired block for a place and mode whose code is there, in force again.
+    ///
+    /// The caller must do as after [`Engine::translate`].
+    pub fn revive(
+        &mut self,
+        place: &Place,
+        mode: ModeId,
+        memory: &mut GuestMemory,
+    ) -> Option<BlockId> {
+        let key = BlockKey {
+            physical: place.physical,
+            second_page: u64::MAX,
+            eip: place.eip,
+            mode,
+        };
+        let versions = self.retired.get(&key)?;
+        let longest = versions
+            .iter()
+            .filter_map(|&id| self.block(id))
+            .map(|block| block.bytes.len())
+            .max()?;
+        let mut bytes = [0; Translator::MOST_BYTES];
+        let bytes = bytes.get_mut(..longest)?;
+        if !memory.read(PhysicalAddress(key.physical), bytes) {
+            return None;
+        }
+        let find = |matches: fn(&[u8], &[u8], &[Immediate]) -> bool| {
+            versions.iter().rposition(|&id| {
+                self.block(id).is_some_and(|block| {
+                    let now = &bytes[..block.bytes.len()];
+                    matches(now, &block.bytes, &block.immediates)
+                })
+            })
+        };
+        let index = find(|now, then, _| now == then).or_else(|| find(differ_in_immediates_only))?;
+        let id = versions[index];
+        // An empty list stays: the block will likely come back to it.
+        self.retired.get_mut(&key)?.remove(index);
+        let block = self.blocks[id.0 as usize].as_deref_mut()?;
+        block.is_retired = false;
+        let length = block.guest_length;
+        for immediate in &block.immediates {
+            let range = usize::from(immediate.guest)
+                ..usize::from(immediate.guest) + usize::from(immediate.size);
+            if block.bytes[range.clone()] != bytes[range.clone()] {
+                self.cache
+                    .write(block.host + immediate.host, &bytes[range.clone()]);
+                block.bytes[range.clone()].copy_from_slice(&bytes[range]);
+            }
+        }
+        self.by_key.insert(key, id);
+        self.list(id, key, length, memory);
+        self.counts.revived += 1;
+        Some(id)
+    }
+}
+
+/// `now` and `then`, which are of one length, are the same but for immediate operands.
+fn differ_in_immediates_only(now: &[u8], then: &[u8], immediates: &[Immediate]) -> bool {
+    let mut start = 0;
+    for immediate in immediates {
+        let end = usize::from(immediate.guest);
+        if now[start..end] != then[start..end] {
+            return false;
+        }
+        start = end + usize::from(immediate.size);
+    }
+    now[start..] == then[start..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_immediates_may_differ() {
+        let immediates = [(1, 4), (6, 1)].map(|(guest, size)| Immediate {
+            guest,
+            size,
+            host: 0,
+        });
+        let then = [0xb8, 1, 2, 3, 4, 0x04, 5, 0xc3];
+        let same_but = |at: usize| {
+            let mut now = then;
+            now[at] ^= 0x80;
+            differ_in_immediates_only(&now, &then, &immediates)
+        };
+        assert!([1, 2, 3, 4, 6].into_iter().all(same_but));
+        assert!(![0, 5, 7].into_iter().any(same_but));
+    }
+}

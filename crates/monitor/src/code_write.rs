@@ -1,0 +1,107 @@
+//! Stores of guest code to pages that hold translated code.
+//!
+//! What was translated from the bytes that are about to be written is retired first. Then
+//! the store runs inline, let through by name: the line may hold other code, which it does
+//! not touch. If the store is in a block that it writes to, it runs as a block of its own;
+//! behind it the guest goes on with a look-up. Only an instruction that writes to its own
+//! bytes is run on the bounce buffer.
+
+use crate::vcpu::{Resume, Vcpu, VcpuStop};
+use tollgate_engine::block::{BlockId, Site, SiteKind, pack_site};
+use tollgate_engine::context::NO_PASS;
+use tollgate_engine::engine::written::Moment;
+use tollgate_engine::mode::ModeFlags;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::PhysicalAddress;
+
+/// What [`tollgate_engine::Context::store_pass`] must be for a site.
+fn pass_of(packed: u32) -> u64 {
+    u64::from(packed).wrapping_neg()
+}
+
+impl<P: Platform> Vcpu<P> {
+    /// A store of `size` bytes at `physical`, all in one page, which holds code.
+    pub(crate) fn code_page_exit(
+        &mut self,
+        block: BlockId,
+        site: &Site,
+        packed: u32,
+        physical: PhysicalAddress,
+        size: u8,
+    ) -> Result<(), VcpuStop> {
+        let vectors = self.context.vectors_were_live != 0;
+        if !self.view.memory.code().contains(physical, u64::from(size)) {
+            self.count(ExitKind::TlbMissWrite);
+            self.resume_at(block, site.retry, site.esp, vectors);
+            return Ok(());
+        }
+        // The walk may have set bits in a page table that holds code too.
+        self.apply_changes();
+        self.retire_bytes(physical, size);
+        if self.engine.is_in_force(block) {
+            self.count(ExitKind::CodeWrite);
+            self.resume_at(block, site.retry, site.esp, vectors);
+            self.let_pass(packed);
+            return Ok(());
+        }
+        let mode = self.engine.mode(self.mode).single();
+        let mode = self.intern_temporary(mode);
+        let Some(alone) = self.find_block(mode)? else {
+            return Ok(());
+        };
+        let Some(packed) = self.store_site(alone, physical, size) else {
+            if self.slow_step()? {
+                self.completed()?;
+            }
+            return Ok(());
+        };
+        self.count(ExitKind::CodeWrite);
+        self.resume_at(alone, 0, 0, vectors);
+        self.let_pass(packed);
+        Ok(())
+    }
+
+    fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) {
+        let first = physical.page_offset() as u16;
+        self.engine.code_written(
+            physical.page(),
+            first,
+            first + u16::from(size) - 1,
+            Moment::Before,
+            &mut self.view.memory,
+        );
+    }
+
+    /// The site of a block's store, unless what the block was made from is written.
+    fn store_site(&self, id: BlockId, physical: PhysicalAddress, size: u8) -> Option<u32> {
+        let block = self.engine.block(id)?;
+        let start = block.key.physical;
+        let end = start + u64::from(block.guest_length);
+        let is_apart = physical.0 >= end || physical.0 + u64::from(size) <= start;
+        if !is_apart || block.key.second_page != u64::MAX {
+            return None;
+        }
+        let is_store = |site: &Site| matches!(site.kind, SiteKind::Memory { write: true, .. });
+        Some(pack_site(id, block.sites.iter().position(is_store)?))
+    }
+
+    fn let_pass(&mut self, packed: u32) {
+        if let Some(resume) = &mut self.resume {
+            resume.store_pass = pass_of(packed);
+        }
+    }
+
+    /// Where the instruction that runs alone goes on with a store that may pass.
+    pub(crate) fn take_passing_store(&mut self) -> Option<Resume> {
+        let resume = self.resume.take()?;
+        let is_single = self.engine.block(resume.block).is_some_and(|block| {
+            self.engine
+                .mode(block.key.mode)
+                .flags
+                .contains(ModeFlags::SINGLE)
+        });
+        let holds = resume.store_pass != NO_PASS && resume.generation == self.engine.generation();
+        (is_single && holds).then_some(resume)
+    }
+}
