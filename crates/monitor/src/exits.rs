@@ -3,7 +3,7 @@
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::{CpuidFeature, Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
 use tollgate_engine::translate::copy::required_alignment;
@@ -86,6 +86,21 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
             | Vmaskmovdqu
             | Xsetbv
     )
+}
+
+/// Whether an x87 error that waits strikes at this instruction: all of x87 and MMX but the
+/// forms that do not wait (SDM volume 1, 8.7).
+fn reports_x87_errors(instruction: &Instruction) -> bool {
+    use CpuidFeature::{FPU, FPU287, FPU387, MMX};
+    let silent = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Fnstcw | Mnemonic::Fnstsw | Mnemonic::Fnstenv | Mnemonic::Fnsave
+    );
+    !silent
+        && instruction
+            .cpuid_features()
+            .iter()
+            .any(|feature| matches!(feature, &(FPU | FPU287 | FPU387 | MMX)))
 }
 
 impl<P: Platform> Vcpu<P> {
@@ -187,18 +202,42 @@ impl<P: Platform> Vcpu<P> {
                 Ok(())
             }
             Ok(false) => self.slow_exit(block, site),
-            Err(_) if size >= 16 && self.is_misaligned(linear) => {
-                self.raise(Exception::general_protection(0))
+            Err(page_fault) => {
+                let earlier = self
+                    .decode_current()
+                    .ok()
+                    .and_then(|found| self.fault_before_paging(&found, linear));
+                self.raise(earlier.unwrap_or(page_fault))
             }
-            Err(exception) => self.raise(exception),
         }
     }
 
-    /// Whether the instruction at CS:EIP demands that its operand, which is at `linear`, be
-    /// aligned otherwise.
-    fn is_misaligned(&mut self, linear: LinearAddress) -> bool {
-        self.decode_current()
-            .is_ok_and(|found| linear.0 % u64::from(required_alignment(&found)) != 0)
+    /// What a copied instruction with its operand at `linear` raises before paging is
+    /// asked: #GP for its alignment, #MF for an x87 error that waits.
+    pub(crate) fn fault_before_paging(
+        &mut self,
+        instruction: &Instruction,
+        linear: LinearAddress,
+    ) -> Option<Exception> {
+        let alignment = u64::from(required_alignment(instruction));
+        if !linear.0.is_multiple_of(alignment) {
+            return Some(Exception::general_protection(0));
+        }
+        let waits = self.x87_error_is_pending() && reports_x87_errors(instruction);
+        waits.then(|| self.x87_error())
+    }
+
+    /// The summary bit of the x87 status word as last saved.
+    fn x87_error_is_pending(&self) -> bool {
+        self.context.cpu.vector.0[2] & 0x80 != 0
+    }
+
+    /// #MF, which without CR0.NE the machine hears of too.
+    fn x87_error(&mut self) -> Exception {
+        if !self.context.cpu.cr0().contains(Cr0::NE) {
+            self.platform.signal_fpu_error();
+        }
+        Exception::new(Vector::FloatingPoint)
     }
 
     /// Runs the site's instruction out of line.
@@ -330,11 +369,8 @@ impl<P: Platform> Vcpu<P> {
                 let mxcsr = &self.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
                 // x87 exceptions set the summary bit of the status word.
-                if self.context.cpu.vector.0[2] & 0x80 != 0 {
-                    if !self.context.cpu.cr0().contains(Cr0::NE) {
-                        self.platform.signal_fpu_error();
-                    }
-                    return Some(Exception::new(Vector::FloatingPoint));
+                if self.x87_error_is_pending() {
+                    return Some(self.x87_error());
                 }
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
                 if unmasked != 0

@@ -14,7 +14,7 @@ use tollgate_emulate::operand::{linear_address, memory_address};
 use tollgate_engine::allow_list::{Treatment, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
-use tollgate_engine::translate::copy::{MemoryUse, memory_use, required_alignment};
+use tollgate_engine::translate::copy::{MemoryUse, memory_use};
 use tollgate_exits::ExitKind;
 use tollgate_platform::{Environment, Platform};
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -133,8 +133,8 @@ impl<P: Platform> Vcpu<P> {
             Ok(linear) => linear,
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
-        if linear.0 % u64::from(required_alignment(instruction)) != 0 {
-            return Ok(Ended::Faulted(Exception::general_protection(0)));
+        if let Some(exception) = self.fault_before_paging(instruction, linear) {
+            return Ok(Ended::Faulted(exception));
         }
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         match self
