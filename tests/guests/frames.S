@@ -313,6 +313,26 @@ alignment:                       # comes before paging
     EXPECT_FAULT EXC_PF, 0, "movups that need not be"
     TRY fxsave [ABSENT+8]
     EXPECT_FAULT EXC_GP, 0, "fxsave"
+    mov eax, cr0
+    or eax, CR0_NE
+    mov cr0, eax
+    .irp instruction, fld, fst
+    fninit
+    mov word ptr [seen], 0
+    fldcw [seen]
+    fldz
+    fld1
+    fdiv st, st(1)               # divides by zero: waits
+    TRY \instruction qword ptr [ABSENT]
+.ifndef QEMU                     # which asks for the page first
+    EXPECT_FAULT EXC_MF, 0, "an x87 error that waits comes before the page of \instruction"
+.endif
+    .endr
+    TRY fnstcw [ABSENT]
+    EXPECT_FAULT EXC_PF, PF_WRITE, "but not before that of fnstcw"
+    fninit
+    TRY fld qword ptr [ABSENT]
+    EXPECT_FAULT EXC_PF, 0, "nor if none waits"
     ret
 
 # RF: set in the frames of faults, not of traps, and gone after one instruction.
