@@ -53,6 +53,8 @@ pub struct GuestPosition {
     pub block: BlockId,
     /// Where the guest's registers live.
     pub map: &'static RegisterMap,
+    /// The block holds one instruction and returns to the monitor behind it.
+    pub single: bool,
 }
 
 /// A fetch that failed: the code does not lie where it can be read.
@@ -237,6 +239,7 @@ impl Engine {
             restore: mark.restore,
             block: id,
             map: self.translator.register_map(),
+            single: self.mode(block.key.mode).flags.contains(ModeFlags::SINGLE),
         })
     }
 
