@@ -57,6 +57,8 @@ pub struct GuestPosition {
     pub block: BlockId,
     /// Where the guest's registers live.
     pub map: &'static RegisterMap,
+    /// The block holds one instruction and returns to the monitor behind it.
+    pub single: bool,
 }
 
 /// A fetch that failed: the code does not lie where it can be read.
@@ -265,6 +267,7 @@ impl Engine {
             restore: mark.restore,
             block: id,
             map: self.translator.register_map(),
+            single: self.is_single(id),
         })
     }
 
@@ -278,7 +281,14 @@ impl Engine {
             restore: self.translator.rcx_freed(),
             block,
             map: self.translator.register_map(),
+            single: self.is_single(block),
         })
+    }
+
+    /// Whether a block holds one instruction and returns to the monitor behind it.
+    fn is_single(&self, block: BlockId) -> bool {
+        self.block(block)
+            .is_some_and(|b| self.mode(b.key.mode).flags.contains(ModeFlags::SINGLE))
     }
 
     /// Whether a block's stack adjustments wrap at 16 bits.

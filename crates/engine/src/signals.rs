@@ -171,6 +171,11 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let Some(position) = position else {
         return false;
     };
+    if position.single && exit.signal == 0 {
+        // It leaves in a moment by itself, and then the monitor knows whether the one
+        // instruction is done: a trap may be due behind it. `pending` is set.
+        return false;
+    }
     // SAFETY: as above; the slots are plain memory of this thread's.
     let spilled = unsafe { &mut (*context).spilled };
     // All values first: a home may hold another register's value.

@@ -346,3 +346,88 @@ fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
     assert_eq!(vcpu.state().gpr[0], 1);
     assert_eq!(vcpu.platform().written, 0x1000au32.to_le_bytes());
 }
+
+/// The same machine with a timer that never rests.
+#[derive(Default)]
+struct Restless(Bench, std::cell::Cell<u64>);
+
+impl Platform for Restless {
+    fn port_read(&mut self, port: u16, size: u8) -> u32 {
+        self.0.port_read(port, size)
+    }
+    fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        self.0.port_write(port, size, value);
+    }
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        self.0.memory_read(address, data);
+    }
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        self.0.memory_write(address, data);
+    }
+    fn msr_read(&mut self, index: u32) -> Option<u64> {
+        self.0.msr_read(index)
+    }
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
+        self.0.msr_write(index, value)
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        false
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        None
+    }
+    fn take_nmi(&mut self) -> bool {
+        false
+    }
+    fn now(&self) -> GuestTime {
+        GuestTime(self.1.get())
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        // Each is a little later than the last: the timer is set anew.
+        self.1.set(self.1.get() + 1);
+        Some(GuestTime(self.1.get()))
+    }
+    fn advance(&mut self) {}
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.0.take_stop_request()
+    }
+    fn signal_fpu_error(&mut self) {}
+}
+
+#[test]
+fn every_instruction_traps_once_however_often_timers_interrupt() {
+    const LOOPS: u32 = 50_000;
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    // mov ecx,LOOPS; again: inc eax; dec ecx; jnz again; and what ends the run, of which
+    // OUT traps as well, but the run has ended.
+    let mut code = vec![0xb9];
+    code.extend(LOOPS.to_le_bytes());
+    code.extend([0x40, 0x49, 0x75, 0xfc]);
+    memory.write(PhysicalAddress(0x10000), &program(&code));
+    // inc ebx; iret
+    memory.write(PhysicalAddress(0x9000), &[0x43, 0xcf]);
+    memory.write_u64(PhysicalAddress(0x9108), 0x0000_8e00_0010_9000);
+    memory.write_u64(PhysicalAddress(0x9210), 0x00cf_9b00_0000_ffff);
+    memory.write_u64(PhysicalAddress(0x9218), 0x00cf_9300_0000_ffff);
+    let mut state = flat_state(0x10000);
+    (state.idtr.base, state.idtr.limit) = (0x9100, 0xff);
+    (state.gdtr.base, state.gdtr.limit) = (0x9200, 0x1f);
+    state.flags |= 1 << 8;
+    let mut vcpu = Vcpu::new(state, memory, Restless::default(), 1 << 20, true).unwrap();
+    let stop = vcpu.run();
+    assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
+    assert_eq!(vcpu.state().gpr[0], u64::from(LOOPS));
+    // The stop comes before or behind the handler of the last trap.
+    let traps = vcpu.state().gpr[3];
+    let instructions = u64::from(LOOPS) * 3 + 1;
+    assert!(
+        (instructions..=instructions + 1).contains(&traps),
+        "{traps} traps of {instructions} instructions"
+    );
+}
