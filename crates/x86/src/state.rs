@@ -278,6 +278,20 @@ impl CpuState {
         !self.is_protected() || self.flags().contains(Flags::VM)
     }
 
+    /// EFER.LMA is set: IA-32e mode, in its 64-bit or its compatibility sub-mode.
+    pub fn is_long_mode(&self) -> bool {
+        self.efer().contains(Efer::LMA)
+    }
+
+    /// Code runs in the 64-bit sub-mode: EFER.LMA and CS.L are set (SDM volume 3, 2.2).
+    pub fn is_64_bit(&self) -> bool {
+        self.is_long_mode()
+            && self
+                .cs()
+                .attributes
+                .contains(crate::descriptor::Attributes::LONG)
+    }
+
     /// CR0.PG is set.
     pub fn is_paging(&self) -> bool {
         self.cr0().contains(Cr0::PG)
