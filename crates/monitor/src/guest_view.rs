@@ -85,7 +85,7 @@ impl GuestView {
                 host_page: host_page as u64,
                 stores,
                 global: translation.global,
-                large: translation.page_size > PAGE_SIZE,
+                page_size: translation.page_size,
             },
         );
         if write && holds_code {
