@@ -33,7 +33,7 @@ pub struct SignalExit {
     /// The signal's code (`si_code`).
     pub code: i32,
     /// EIP of the instruction that had not completed.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to the register that holds ESP to get the guest's ESP.
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.

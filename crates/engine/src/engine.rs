@@ -48,7 +48,7 @@ pub struct EngineCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct GuestPosition {
     /// EIP of the instruction that has not completed.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to R12 to get ESP (16-bit wrap on 16-bit stacks).
     pub esp: i32,
     /// Registers to put back first.
@@ -78,7 +78,7 @@ pub struct TranslatedBlock {
     /// Bytes of it.
     pub bytes: u32,
     /// Guest linear address of the first instruction.
-    pub linear: u32,
+    pub linear: u64,
 }
 
 /// Where the code to be run lies.
@@ -89,9 +89,9 @@ pub struct Place {
     /// Physical page of the following linear page, if known.
     pub next_page: Option<u64>,
     /// EIP.
-    pub eip: u32,
+    pub rip: u64,
     /// Linear address.
-    pub linear: u32,
+    pub linear: u64,
 }
 
 /// The part of one page that a block was made from.
@@ -194,10 +194,7 @@ impl Engine {
             Some(TranslatedBlock {
                 host: self.cache.address(host) as u64,
                 bytes: block.host_length,
-                linear: self
-                    .mode(block.key.mode)
-                    .code_base
-                    .wrapping_add(block.key.eip),
+                linear: self.mode(block.key.mode).linear(block.key.rip),
             })
         })
     }
@@ -262,7 +259,7 @@ impl Engine {
         let block = self.block(id)?;
         let mark = block.mark_at(offset - block.host)?;
         Some(GuestPosition {
-            eip: mark.eip,
+            rip: mark.rip,
             esp: mark.esp,
             restore: mark.restore,
             block: id,
@@ -276,7 +273,7 @@ impl Engine {
     pub fn position_of_store(&self, packed: u32) -> Option<GuestPosition> {
         let (block, _, site) = self.site(packed)?;
         Some(GuestPosition {
-            eip: site.eip,
+            rip: site.rip,
             esp: site.esp,
             restore: self.translator.rcx_freed(),
             block,
@@ -302,7 +299,7 @@ impl Engine {
         let key = BlockKey {
             physical: place.physical,
             second_page: u64::MAX,
-            eip: place.eip,
+            rip: place.rip,
             mode,
         };
         if let Some(&id) = self.by_key.get(&key) {
@@ -332,7 +329,7 @@ impl Engine {
         let request = Request {
             bytes: &bytes[..in_page],
             straddles: false,
-            eip: place.eip,
+            rip: place.rip,
             linear: place.linear,
             mode: &mode_word,
             mode_id: mode.0,
@@ -354,7 +351,7 @@ impl Engine {
                 let request = Request {
                     bytes: &bytes[..in_page + 16],
                     straddles: true,
-                    eip: place.eip,
+                    rip: place.rip,
                     linear: place.linear,
                     mode: &mode_word,
                     mode_id: mode.0,
@@ -368,7 +365,7 @@ impl Engine {
         let key = BlockKey {
             physical: place.physical,
             second_page,
-            eip: place.eip,
+            rip: place.rip,
             mode,
         };
         self.install(id, key, translation, &bytes, memory);
@@ -566,9 +563,9 @@ impl Engine {
     /// Lets indirect branches find a block.
     pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
         let Some(target) = self.block(to) else { return };
-        let (eip, mode) = (target.key.eip, target.key.mode.0);
+        let (rip, mode) = (target.key.rip, target.key.mode.0);
         let address = self.cache.address(target.host) as u64;
-        self.links.fill_hash(eip, mode, address, dependence);
+        self.links.fill_hash(rip, mode, address, dependence);
         self.counts.links += 1;
     }
 
@@ -583,7 +580,7 @@ impl Engine {
     }
 
     /// A linear page means something else.
-    pub fn clear_page_links(&mut self, page: u32) {
+    pub fn clear_page_links(&mut self, page: u64) {
         self.links.clear_page(page);
     }
 
@@ -652,7 +649,7 @@ impl Engine {
             self.cut(incoming, id);
         }
         self.links
-            .forget_hash(key.eip, self.cache.address(host) as u64);
+            .forget_hash(key.rip, self.cache.address(host) as u64);
     }
 
     /// Makes a site that led to a dying block lead to its stub again.

@@ -9,6 +9,7 @@
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_shadow::reservation::Reservation;
+use tollgate_x86::address::PAGE_SIZE;
 
 /// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
 const HASH_ENTRIES: usize = 1 << 16;
@@ -21,13 +22,13 @@ pub const MAX_SLOTS: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dependence {
     /// Linear page of the target's first byte.
-    pub page: u32,
+    pub page: u64,
     /// Linear page of the byte behind a straddling first instruction, or the same.
-    pub last_page: u32,
+    pub last_page: u64,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Derived from a page larger than 4 KiB.
-    pub large: bool,
+    /// Size in bytes of the guest page that it was derived from, the larger of two.
+    pub page_size: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -42,11 +43,11 @@ pub struct LinkTables {
     /// Entries that may be filled. What one depends on lists it in `by_page` and `local`.
     filled: FxHashMap<Entry, Dependence>,
     /// Entries by the linear pages they depend on; may name entries that are gone.
-    by_page: FxHashMap<u32, Vec<Entry>>,
+    by_page: FxHashMap<u64, Vec<Entry>>,
     /// Entries that an address-space switch clears; may name entries that are gone.
     local: Vec<Entry>,
-    /// 4 MiB regions with entries derived from large pages, one bit each.
-    large_regions: Box<[u64; 16]>,
+    /// Entries derived from large pages, by these; may name entries that are gone.
+    by_large_page: FxHashMap<LargePage, Vec<Entry>>,
     free_slots: Vec<u32>,
     next_slot: u32,
 }
@@ -62,7 +63,7 @@ impl LinkTables {
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
-            large_regions: Box::default(),
+            by_large_page: FxHashMap::default(),
             free_slots: Vec::new(),
             next_slot: 0,
         })
@@ -126,16 +127,13 @@ impl LinkTables {
             self.local.push(entry);
         }
         for page in [dependence.page, dependence.last_page] {
-            let list = self.by_page.entry(page).or_default();
-            if list.len() >= 32 && list.len().is_power_of_two() {
-                // Entries come back after each address-space switch: keep each once.
-                list.sort_unstable();
-                list.dedup();
-                list.retain(|entry| self.filled.contains_key(entry));
-            }
-            list.push(entry);
-            if dependence.large {
-                self.large_regions[(page >> 16) as usize & 15] |= 1 << (page >> 10 & 63);
+            add(self.by_page.entry(page).or_default(), entry, &self.filled);
+            if let Some(large) = LargePage::of(page, dependence.page_size) {
+                add(
+                    self.by_large_page.entry(large).or_default(),
+                    entry,
+                    &self.filled,
+                );
             }
             if dependence.page == dependence.last_page {
                 break;
@@ -150,22 +148,22 @@ impl LinkTables {
     }
 
     /// The tag of an indirect branch target, as emitted code compares it.
-    pub const fn tag(eip: u32, mode: u32) -> u64 {
-        (((mode as u64) << 32) + eip as u64 + 1).wrapping_neg()
+    pub const fn tag(rip: u64, mode: u32) -> u64 {
+        (((mode as u64) << 32) + rip + 1).wrapping_neg()
     }
 
-    /// Lets indirect branches to `eip` in `mode` find `target`.
-    pub fn fill_hash(&mut self, eip: u32, mode: u32, target: u64, dependence: Dependence) {
-        let index = eip & 0xffff;
-        self.write(index as usize * 16, Self::tag(eip, mode));
+    /// Lets indirect branches to `rip` in `mode` find `target`.
+    pub fn fill_hash(&mut self, rip: u64, mode: u32, target: u64, dependence: Dependence) {
+        let index = rip as u32 & 0xffff;
+        self.write(index as usize * 16, Self::tag(rip, mode));
         self.write(index as usize * 16 + 8, target);
         self.note(Entry::Hash(index), dependence);
     }
 
     /// Forgets whatever leads to the host addresses `targets`: a block died.
-    /// `eip` is the block's, whose hash entry may name it.
-    pub fn forget_hash(&mut self, eip: u32, target: u64) {
-        let index = eip & 0xffff;
+    /// `rip` is the block's, whose hash entry may name it.
+    pub fn forget_hash(&mut self, rip: u64, target: u64) {
+        let index = rip as u32 & 0xffff;
         if self.read(index as usize * 16 + 8) == target {
             self.empty(Entry::Hash(index));
         }
@@ -198,21 +196,11 @@ impl LinkTables {
         }
         self.by_page.clear();
         self.local.clear();
-        *self.large_regions = [0; 16];
+        self.by_large_page.clear();
     }
 
     /// Forgets what depends on a linear page, or on a large page that holds it.
-    pub fn clear_page(&mut self, page: u32) {
-        if self.large_regions[(page >> 16) as usize & 15] & 1 << (page >> 10 & 63) == 0 {
-            self.clear_small_page(page);
-            return;
-        }
-        for page in page & !0x3ff..=page | 0x3ff {
-            self.clear_small_page(page);
-        }
-    }
-
-    fn clear_small_page(&mut self, page: u32) {
+    pub fn clear_page(&mut self, page: u64) {
         for entry in self.by_page.remove(&page).unwrap_or_default() {
             let depends =
                 |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
@@ -220,7 +208,53 @@ impl LinkTables {
                 self.clear(entry);
             }
         }
+        for size in LARGE_PAGES {
+            let Some(large) = LargePage::of(page, size) else {
+                continue;
+            };
+            for entry in self.by_large_page.remove(&large).unwrap_or_default() {
+                let depends = |dependence: &Dependence| {
+                    [dependence.page, dependence.last_page]
+                        .into_iter()
+                        .any(|page| LargePage::of(page, dependence.page_size) == Some(large))
+                };
+                if self.filled.get(&entry).is_some_and(depends) {
+                    self.clear(entry);
+                }
+            }
+        }
     }
+}
+
+/// Sizes of large pages in bytes: 2 MiB, 4 MiB, 1 GiB.
+const LARGE_PAGES: [u64; 3] = [1 << 21, 1 << 22, 1 << 30];
+
+/// A large page: its size and its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+struct LargePage {
+    size: u64,
+    number: u64,
+}
+
+impl LargePage {
+    /// The page of `size` bytes that holds the 4 KiB page `page`; `None` if that is all.
+    fn of(page: u64, size: u64) -> Option<Self> {
+        (size > PAGE_SIZE).then(|| Self {
+            size,
+            number: page / (size / PAGE_SIZE),
+        })
+    }
+}
+
+/// Lists an entry, keeping each once from time to time: entries come back after each
+/// address-space switch.
+fn add(list: &mut Vec<Entry>, entry: Entry, filled: &FxHashMap<Entry, Dependence>) {
+    if list.len() >= 32 && list.len().is_power_of_two() {
+        list.sort_unstable();
+        list.dedup();
+        list.retain(|entry| filled.contains_key(entry));
+    }
+    list.push(entry);
 }
 
 #[cfg(test)]
@@ -238,7 +272,7 @@ mod tests {
                 page: 1,
                 last_page: 1,
                 global: true,
-                large: false,
+                page_size: 4096,
             },
         );
         links.fill_hash(
@@ -249,7 +283,7 @@ mod tests {
                 page: 2,
                 last_page: 2,
                 global: false,
-                large: false,
+                page_size: 4096,
             },
         );
         links.clear_local();

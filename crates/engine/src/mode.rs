@@ -39,7 +39,7 @@ impl SegmentClass {
 bitflags::bitflags! {
     /// Single-bit parts of the mode word.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-    pub struct ModeFlags: u16 {
+    pub struct ModeFlags: u32 {
         /// 32-bit code segment.
         const CODE32 = 1 << 0;
         /// 32-bit stack segment.
@@ -71,6 +71,11 @@ bitflags::bitflags! {
         /// Every access is the monitor's: misaligned ones fault (CR0.AM and EFLAGS.AC at
         /// CPL 3), or DR7 watches memory.
         const ACCESSES_CHECKED = 1 << 14;
+        /// 64-bit code: EFER.LMA and CS.L.
+        const CODE64 = 1 << 15;
+        /// EFER.LMA: memory is reached through the long software TLB, by compatibility
+        /// code too.
+        const LONG = 1 << 16;
     }
 }
 
@@ -138,13 +143,29 @@ impl Mode {
         }
     }
 
-    /// Code size in bits: 16 or 32.
+    /// Code size in bits: 16, 32 or 64.
     pub fn bitness(&self) -> u32 {
-        if self.flags.contains(ModeFlags::CODE32) {
+        if self.flags.contains(ModeFlags::CODE64) {
+            64
+        } else if self.flags.contains(ModeFlags::CODE32) {
             32
         } else {
             16
         }
+    }
+
+    /// An instruction pointer as far as this mode's code has bits of it: 64 or 32.
+    pub fn wrap(&self, rip: u64) -> u64 {
+        if self.flags.contains(ModeFlags::CODE64) {
+            rip
+        } else {
+            rip & 0xffff_ffff
+        }
+    }
+
+    /// The linear address of code at `rip`.
+    pub fn linear(&self, rip: u64) -> u64 {
+        self.wrap(rip.wrapping_add(u64::from(self.code_base)))
     }
 
     /// How accesses through a segment are made; stores through a code segment

@@ -195,7 +195,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     // SAFETY: as above.
     unsafe {
         (*context).signal = SignalExit {
-            eip: position.eip,
+            rip: position.rip,
             esp: position.esp,
             ..exit
         };

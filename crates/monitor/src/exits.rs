@@ -108,7 +108,7 @@ impl<P: Platform> Vcpu<P> {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
         self.context.gather_flags();
-        self.context.cpu.rip = u64::from(site.eip);
+        self.context.cpu.rip = site.rip;
         if site.kind != SiteKind::Indirect {
             self.set_stack_pointer(block, site.esp);
         }
@@ -356,7 +356,7 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.context.signal;
         self.context.gather_flags();
-        self.context.cpu.rip = u64::from(signal.eip);
+        self.context.cpu.rip = signal.rip;
         self.set_stack_pointer(BlockId(self.context.exit_value as u32), signal.esp);
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);

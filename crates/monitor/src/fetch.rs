@@ -17,7 +17,7 @@ struct Cached {
     tag: u64,
     physical_page: u64,
     global: bool,
-    large: bool,
+    page_size: u64,
     /// The address space in which the entry was made; global ones hold in all.
     space: u32,
 }
@@ -26,7 +26,7 @@ const EMPTY: Cached = Cached {
     tag: u64::MAX,
     physical_page: 0,
     global: false,
-    large: false,
+    page_size: PAGE_SIZE,
     space: 0,
 };
 
@@ -78,7 +78,7 @@ impl FetchCache {
         }
         self.large_regions[region / 64] &= !(1 << (region % 64));
         for entry in self.entries.iter_mut() {
-            if entry.large && (entry.tag >> 11) as usize % REGIONS == region {
+            if entry.page_size > PAGE_SIZE && (entry.tag >> 11) as usize % REGIONS == region {
                 *entry = EMPTY;
             }
         }
@@ -106,13 +106,13 @@ impl FetchCache {
             tag,
             physical_page: found.physical.page(),
             global: found.global,
-            large: found.page_size > PAGE_SIZE,
+            page_size: found.page_size,
             space: self.space,
         };
         Ok(*slot)
     }
 
-    /// The place of the instruction at CS:`eip`. With `with_next` the following page is
+    /// The place of the instruction at CS:`rip`. With `with_next` the following page is
     /// looked up too.
     ///
     /// # Errors
@@ -121,20 +121,20 @@ impl FetchCache {
         &mut self,
         view: &mut GuestView,
         state: &CpuState,
-        eip: u32,
+        rip: u64,
         with_next: bool,
     ) -> Result<Place, Exception> {
         let cs = state.cs();
-        if eip > cs.limit {
+        if rip > u64::from(cs.limit) {
             return Err(Exception::general_protection(0));
         }
-        let linear = (cs.base as u32).wrapping_add(eip);
+        let linear = cs.base.wrapping_add(rip) & 0xffff_ffff;
         let privilege = Privilege::of_cpl(state.cpl());
-        let address = LinearAddress(u64::from(linear));
+        let address = LinearAddress(linear);
         let page = self.page(view, state, address, privilege)?;
         let next_page = if with_next {
             // An instruction that crosses the limit faults before its second page does.
-            let first_of_next = u64::from(eip) + PAGE_SIZE - address.page_offset();
+            let first_of_next = rip + PAGE_SIZE - address.page_offset();
             if first_of_next > u64::from(cs.limit) && cs.limit != u32::MAX {
                 return Err(Exception::general_protection(0));
             }
@@ -146,7 +146,7 @@ impl FetchCache {
         Ok(Place {
             physical: page.physical_page << 12 | address.page_offset(),
             next_page,
-            eip,
+            rip,
             linear,
         })
     }
@@ -156,28 +156,28 @@ impl FetchCache {
         &mut self,
         view: &mut GuestView,
         state: &CpuState,
-        linear: u32,
+        linear: u64,
         straddles: bool,
     ) -> Option<Dependence> {
         let privilege = Privilege::of_cpl(state.cpl());
         let first = self
-            .page(view, state, LinearAddress(u64::from(linear)), privilege)
+            .page(view, state, LinearAddress(linear), privilege)
             .ok()?;
         let page = linear >> 12;
         let mut dependence = Dependence {
             page,
             last_page: page,
             global: first.global,
-            large: first.large,
+            page_size: first.page_size,
         };
         if straddles {
             let next = page.wrapping_add(1) & 0xf_ffff;
             let second = self
-                .page(view, state, LinearAddress(u64::from(next) << 12), privilege)
+                .page(view, state, LinearAddress(next << 12), privilege)
                 .ok()?;
             dependence.last_page = next;
             dependence.global &= second.global;
-            dependence.large |= second.large;
+            dependence.page_size = dependence.page_size.max(second.page_size);
         }
         Some(dependence)
     }

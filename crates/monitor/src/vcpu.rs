@@ -370,7 +370,7 @@ impl<P: Platform> Vcpu<P> {
                         .tlb
                         .clear_page(tollgate_x86::LinearAddress(linear));
                     self.fetch.clear_page(linear >> 12);
-                    self.engine.clear_page_links((linear >> 12) as u32);
+                    self.engine.clear_page_links(linear >> 12);
                 }
             }
             // The page that the resumed code was fetched from may lie elsewhere now.

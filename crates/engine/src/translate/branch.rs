@@ -45,9 +45,9 @@ fn condition_bits(condition: ConditionCode) -> u8 {
 impl Translator {
     /// A direct target, or `None` if it lies beyond the code segment's limit: then
     /// the branch itself faults.
-    fn direct_target(&self, instruction: &Instruction) -> Option<u32> {
-        let target = instruction.near_branch_target() as u32;
-        (target <= self.mode.code_limit).then_some(target)
+    fn direct_target(&self, instruction: &Instruction) -> Option<u64> {
+        let target = instruction.near_branch_target();
+        (!self.is_beyond_limit(target)).then_some(target)
     }
 
     /// Whether an indirect target of this width can lie beyond the code segment's limit.
@@ -64,7 +64,7 @@ impl Translator {
     fn fault_site(&mut self) -> usize {
         self.new_site(
             SiteKind::Fault(Vector::GeneralProtection),
-            self.eip,
+            self.rip,
             self.esp_at_start,
             0,
         )
@@ -143,7 +143,7 @@ impl Translator {
                     return Flow::End;
                 };
                 if self
-                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i32), width)
                     .is_err()
                 {
                     return self.slow_end();
@@ -161,7 +161,7 @@ impl Translator {
                     return self.slow_end();
                 }
                 if self
-                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i32), width)
                     .is_err()
                 {
                     return self.slow_end();
@@ -231,7 +231,7 @@ impl Translator {
     fn indirect_exit(&mut self) {
         self.assembler
             .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
-        let site = self.new_site(SiteKind::Indirect, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(SiteKind::Indirect, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
 
@@ -241,7 +241,7 @@ impl Translator {
             .assembler
             .jcc(condition_bits(instruction.condition_code()));
         self.taken(branch, instruction);
-        self.link_jump(self.next_eip);
+        self.link_jump(self.next_rip);
         Flow::End
     }
 
@@ -280,7 +280,7 @@ impl Translator {
         self.mark(Restore::NONE);
         let branch = self.assembler.jmp();
         self.taken(branch, instruction);
-        self.link_branch(onward, self.next_eip);
+        self.link_branch(onward, self.next_rip);
         Flow::End
     }
 
@@ -319,7 +319,7 @@ impl Translator {
         // With a condition: not taken falls to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
-                self.mark_as(self.next_eip, 0, Restore::NONE);
+                self.mark_as(self.next_rip, 0, Restore::NONE);
                 (branch, Some(self.assembler.jmp()))
             }
             None => {
@@ -332,12 +332,12 @@ impl Translator {
         if narrow {
             self.assembler.mov32(COUNT, R11);
         }
-        self.mark_as(self.next_eip, 0, Restore::NONE);
+        self.mark_as(self.next_rip, 0, Restore::NONE);
         let finished = self.assembler.jmp();
         self.link_branch(branch, target);
-        self.link_branch(finished, self.next_eip);
+        self.link_branch(finished, self.next_rip);
         if let Some(onward) = onward {
-            self.link_branch(onward, self.next_eip);
+            self.link_branch(onward, self.next_rip);
         }
         Flow::End
     }

@@ -105,7 +105,7 @@ impl Translator {
         self.assembler.mov32(RCX, R9);
         let fits = self.assembler.jrcxz();
         self.return_rcx();
-        let site = self.new_site(SiteKind::Slow, self.eip, self.esp_at_start, RESUME_AFTER);
+        let site = self.new_site(SiteKind::Slow, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(fits);
         self.mark(self.rcx_freed());

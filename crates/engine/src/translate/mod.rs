@@ -70,9 +70,9 @@ pub struct Request<'a> {
     /// Only the first instruction, which crosses into the next page.
     pub straddles: bool,
     /// EIP of the first byte.
-    pub eip: u32,
+    pub rip: u64,
     /// Linear address of the first byte.
-    pub linear: u32,
+    pub linear: u64,
     /// Mode word.
     pub mode: &'a Mode,
     /// Number of the mode word.
@@ -122,8 +122,8 @@ pub struct Translator {
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
     /// EIP of the current instruction and of the next.
-    eip: u32,
-    next_eip: u32,
+    rip: u64,
+    next_rip: u64,
     /// Where the current instruction's host code starts.
     start: usize,
     /// Guest ESP is its home plus this.
@@ -133,8 +133,7 @@ pub struct Translator {
     /// The vector registers are known to be loaded.
     vectors_loaded: bool,
     /// Linear page of the block; direct links may only stay in it.
-    linear_page: u32,
-    code_base: u32,
+    linear_page: u64,
     slots: Vec<u32>,
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
@@ -171,14 +170,13 @@ impl Translator {
             immediates: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
-            eip: 0,
-            next_eip: 0,
+            rip: 0,
+            next_rip: 0,
             start: 0,
             esp: 0,
             esp_at_start: 0,
             vectors_loaded: false,
             linear_page: 0,
-            code_base: 0,
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
@@ -227,14 +225,14 @@ impl Translator {
         let mut decoder = Decoder::with_ip(
             self.mode.bitness(),
             request.bytes,
-            u64::from(request.eip),
+            request.rip,
             DecoderOptions::NONE,
         );
         let mut count = 0;
         let mut looked_at = 0;
         loop {
             let position = decoder.position();
-            self.next_eip = request.eip.wrapping_add(position as u32);
+            self.next_rip = self.mode.wrap(request.rip.wrapping_add(position as u64));
             let single_done =
                 count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
             let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
@@ -257,25 +255,26 @@ impl Translator {
                 }
                 return Err(TranslateError::NeedsNextPage);
             }
+            let length = instruction.len() as u64;
             let last = self
-                .next_eip
-                .wrapping_add(instruction.len().max(1) as u32 - 1);
+                .mode
+                .wrap(self.next_rip.wrapping_add(length.max(1) - 1));
             let too_long = truncated
                 || instruction.is_invalid()
                     && is_too_long(self.mode.bitness(), &request.bytes[position..]);
-            let beyond_limit = last > self.mode.code_limit || last < self.next_eip;
+            let beyond_limit = self.is_beyond_limit(last) || last < self.next_rip;
             if too_long || beyond_limit {
                 if count > 0 {
                     self.end_with_link();
                 } else {
-                    self.begin(self.next_eip, self.next_eip);
+                    self.begin(self.next_rip, self.next_rip);
                     self.exit(SiteKind::Fault(Vector::GeneralProtection));
                 }
                 break;
             }
             self.begin(
-                self.next_eip,
-                self.next_eip.wrapping_add(instruction.len() as u32),
+                self.next_rip,
+                self.mode.wrap(self.next_rip.wrapping_add(length)),
             );
             count += 1;
             self.position = position;
@@ -299,6 +298,11 @@ impl Translator {
         })
     }
 
+    /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.
+    fn is_beyond_limit(&self, rip: u64) -> bool {
+        !self.mode.flags.contains(ModeFlags::CODE64) && rip > u64::from(self.mode.code_limit)
+    }
+
     fn reset(&mut self, request: &Request<'_>, slots: &[u32]) {
         self.assembler.clear();
         self.mode = *request.mode;
@@ -313,15 +317,14 @@ impl Translator {
         self.esp = 0;
         self.vectors_loaded = false;
         self.linear_page = request.linear >> 12;
-        self.code_base = self.mode.code_base;
         self.slots.clear();
         self.slots.extend_from_slice(slots);
         self.slots_used = 0;
     }
 
-    fn begin(&mut self, eip: u32, next_eip: u32) {
-        self.eip = eip;
-        self.next_eip = next_eip;
+    fn begin(&mut self, rip: u64, next_rip: u64) {
+        self.rip = rip;
+        self.next_rip = next_rip;
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
@@ -345,28 +348,28 @@ impl Translator {
 
     /// Marks the current position: the current instruction has not completed.
     fn mark(&mut self, restore: Restore) {
-        self.mark_as(self.eip, self.esp_at_start, restore);
+        self.mark_as(self.rip, self.esp_at_start, restore);
     }
 
     /// Marks the current position with another instruction.
-    fn mark_as(&mut self, eip: u32, esp: i32, restore: Restore) {
+    fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
         let mark = Mark {
             host: self.assembler.position() as u32,
-            eip,
+            rip,
             esp,
             restore,
         };
         match self.marks.last_mut() {
             Some(last) if last.host == mark.host => *last = mark,
-            Some(last) if (last.eip, last.esp, last.restore) == (eip, esp, restore) => {}
+            Some(last) if (last.rip, last.esp, last.restore) == (rip, esp, restore) => {}
             _ => self.marks.push(mark),
         }
     }
 
-    fn new_site(&mut self, kind: SiteKind, eip: u32, esp: i32, after: u32) -> usize {
+    fn new_site(&mut self, kind: SiteKind, rip: u64, esp: i32, after: u32) -> usize {
         self.sites.push(Site {
             kind,
-            eip,
+            rip,
             esp,
             retry: self.start as u32,
             after,
@@ -377,7 +380,7 @@ impl Translator {
 
     /// Leaves for the monitor here, unconditionally, at the current instruction.
     fn exit(&mut self, kind: SiteKind) {
-        let site = self.new_site(kind, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(kind, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
 
@@ -403,7 +406,7 @@ impl Translator {
     }
 
     fn leave_and_return(&mut self, kind: SiteKind) {
-        let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         // The monitor puts the whole ESP into its home and does not keep vectors loaded.
         self.esp = 0;
@@ -439,7 +442,7 @@ impl Translator {
     /// Ends the block because the next instruction belongs to another.
     fn end_with_link(&mut self) {
         self.flush_esp();
-        let target = self.next_eip;
+        let target = self.next_rip;
         self.begin(target, target);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.exit(SiteKind::Continue);
@@ -543,7 +546,7 @@ impl Translator {
             .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
         self.return_rcx();
-        let site = self.new_site(SiteKind::VectorLoad, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(loaded);
         self.mark(self.rcx_freed());

@@ -153,7 +153,7 @@ impl Translator {
         if restore == Restore::NONE {
             return;
         }
-        self.mark_as(self.next_eip, self.esp, restore);
+        self.mark_as(self.next_rip, self.esp, restore);
         if self.map.slot_mask() != 0 {
             self.make_room();
         }
@@ -166,9 +166,9 @@ impl Translator {
                 }
             }
         }
-        self.mark_as(self.next_eip, self.esp, displaced);
+        self.mark_as(self.next_rip, self.esp, displaced);
         self.end_displacement(placement);
-        self.mark_as(self.next_eip, self.esp, Restore::NONE);
+        self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
     /// Takes [`Translator::bring_operands`] back: the instruction does not run after all.

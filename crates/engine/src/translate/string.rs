@@ -154,14 +154,14 @@ impl Translator {
                 .load(Width::Qword, R11, self.field(at::EXIT_VALUE));
         }
         self.element(shape);
-        self.mark_as(self.next_eip, self.esp, restore);
+        self.mark_as(self.next_rip, self.esp, restore);
         for (guest, place, _) in pointers {
             match self.map.home(guest) {
                 Home::Host(home) => self.assembler.mov(home, place),
                 Home::Slot => self.assembler.store(Width::Qword, self.slot(guest), place),
             }
         }
-        self.mark_as(self.next_eip, self.esp, Restore::NONE);
+        self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
     fn pointer_to_r8(&mut self, pointer: Register, narrow: bool) {

@@ -40,7 +40,7 @@ impl Translator {
         if is_control(instruction.mnemonic()) {
             return;
         }
-        self.mark_as(self.next_eip, self.esp, crate::block::Restore::NONE);
+        self.mark_as(self.next_rip, self.esp, crate::block::Restore::NONE);
         if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
             self.assembler
                 .store_imm(Width::Dword, self.field(at::X87_INSTRUCTION), 0);
@@ -63,7 +63,7 @@ impl Translator {
         self.assembler.store_imm(
             Width::Dword,
             self.field(at::X87_INSTRUCTION),
-            self.eip as i32,
+            self.rip as i32,
         );
         self.assembler
             .store_imm(Width::Dword, self.field(at::X87_OPCODE), note as i32);
