@@ -90,8 +90,9 @@ pub struct Context {
     pub x87_data_selector: u16,
     /// The guest registers that live here, by number (see [`crate::register_map`]):
     /// filled before guest code is entered, valid until it is left. Slots of registers
-    /// that live in host registers are room for code that needs the host register.
-    pub spilled: [u64; 16],
+    /// that live in host registers are room for code that needs the host register. R8 to
+    /// R15 have theirs in `cpu`.
+    pub spilled: [u64; 8],
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -179,7 +180,13 @@ pub mod at {
 
     /// Displacement of a guest register's slot.
     pub const fn slot(guest: u8) -> i32 {
-        displacement(offset_of!(Context, spilled) + (guest as usize & 15) * 8)
+        let guest = guest as usize & 15;
+        let slots = if guest < 8 {
+            offset_of!(Context, spilled)
+        } else {
+            offset_of!(Context, cpu) + offset_of!(CpuState, gpr)
+        };
+        displacement(slots + guest * 8)
     }
 
     /// Displacement of the vector registers' save area.
@@ -205,9 +212,18 @@ pub mod at {
 }
 
 impl Context {
-    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor.
+    /// The slot of a guest register (its number modulo 16).
+    pub fn slot_mut(&mut self, guest: u8) -> &mut u64 {
+        match guest & 15 {
+            low @ 0..8 => &mut self.spilled[usize::from(low)],
+            high => &mut self.cpu.gpr[usize::from(high)],
+        }
+    }
+
+    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor;
+    /// those of R8 to R15 are the processor's.
     pub fn scatter_registers(&mut self, mask: u16) {
-        let mut rest = mask;
+        let mut rest = mask & 0xff;
         while rest != 0 {
             let guest = rest.trailing_zeros() as usize;
             self.spilled[guest] = self.cpu.gpr[guest];
@@ -217,7 +233,7 @@ impl Context {
 
     /// The reverse of [`Context::scatter_registers`].
     pub fn gather_registers(&mut self, mask: u16) {
-        let mut rest = mask;
+        let mut rest = mask & 0xff;
         while rest != 0 {
             let guest = rest.trailing_zeros() as usize;
             self.cpu.gpr[guest] = self.spilled[guest];
@@ -251,7 +267,7 @@ impl Context {
             x87_operand_offset: 0,
             x87_code_selector: 0,
             x87_data_selector: 0,
-            spilled: [0; 16],
+            spilled: [0; 8],
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),

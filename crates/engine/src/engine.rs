@@ -161,12 +161,14 @@ impl Engine {
         })
     }
 
-    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    /// Where guest registers live in code that is not 64-bit code;
+    /// [`RegisterMap::LEGACY`] at first.
     pub fn register_map(&self) -> &'static RegisterMap {
         self.translator.register_map()
     }
 
-    /// Has guest registers live elsewhere from now on. Drops all blocks.
+    /// Has guest registers live elsewhere from now on, but for 64-bit code. Drops all
+    /// blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
@@ -263,7 +265,7 @@ impl Engine {
             esp: mark.esp,
             restore: mark.restore,
             block: id,
-            map: self.translator.register_map(),
+            map: self.map_of(id),
             single: self.is_single(id),
         })
     }
@@ -277,9 +279,17 @@ impl Engine {
             esp: site.esp,
             restore: self.translator.rcx_freed(),
             block,
-            map: self.translator.register_map(),
+            map: self.map_of(block),
             single: self.is_single(block),
         })
+    }
+
+    /// Where guest registers live in a block.
+    fn map_of(&self, block: BlockId) -> &'static RegisterMap {
+        match self.block(block) {
+            Some(block) => self.translator.map_of(self.mode(block.key.mode)),
+            None => self.register_map(),
+        }
     }
 
     /// Whether a block holds one instruction and returns to the monitor behind it.
@@ -406,11 +416,9 @@ impl Engine {
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
         if self.verify_code {
-            let findings = verify::verify(
-                self.translator.code(),
-                self.mode(key.mode),
-                self.translator.register_map(),
-            );
+            let mode = self.mode(key.mode);
+            let map = self.translator.map_of(mode);
+            let findings = verify::verify(self.translator.code(), mode, map);
             assert!(
                 findings.is_empty(),
                 "emitted code failed verification: {findings:?}"

@@ -42,7 +42,7 @@ bitflags::bitflags! {
     pub struct ModeFlags: u32 {
         /// 32-bit code segment.
         const CODE32 = 1 << 0;
-        /// 32-bit stack segment.
+        /// 32-bit stack segment; set for 64-bit code, whose stack pointer has 64 bits.
         const STACK32 = 1 << 1;
         /// CR0.PE.
         const PROTECTED = 1 << 2;
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const OSFXSR = 1 << 8;
         /// CR4.OSXSAVE, and XCR0 enables AVX.
         const AVX = 1 << 9;
-        /// Stores through CS are allowed (real mode, V86 mode).
+        /// Stores through CS are allowed (real mode, V86 mode, 64-bit code).
         const CODE_WRITABLE = 1 << 10;
         /// RDTSC faults: CR4.TSD at CPL 3.
         const TIME_STAMP_DISABLED = 1 << 11;
@@ -128,6 +128,10 @@ impl Mode {
             ModeFlags::SINGLE,
             state.flags().contains(Flags::TF) || state.has_breakpoints(),
         );
+        flags.set(ModeFlags::LONG, state.is_long_mode());
+        if state.is_64_bit() {
+            return Self::of_64_bit(flags);
+        }
         let mut segments = [SegmentClass::Odd; 6];
         for register in SegmentRegister::ALL {
             segments[register as usize] = SegmentClass::of(
@@ -140,6 +144,23 @@ impl Mode {
             segments,
             code_base: cs.base as u32,
             code_limit: cs.limit,
+        }
+    }
+
+    /// 64-bit code with these flags. Segments have no limits or rights there and, but for
+    /// FS and GS, no bases (SDM volume 3, 3.2.4); a stack pointer has no size of its own.
+    fn of_64_bit(flags: ModeFlags) -> Self {
+        let mut segments = [SegmentClass::Flat; 6];
+        for register in [SegmentRegister::Fs, SegmentRegister::Gs] {
+            segments[register as usize] = SegmentClass::Based;
+        }
+        let ignored = ModeFlags::CODE32 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
+        let always = ModeFlags::CODE64 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
+        Self {
+            flags: flags - ignored | always,
+            segments,
+            code_base: 0,
+            code_limit: u32::MAX,
         }
     }
 

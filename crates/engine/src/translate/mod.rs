@@ -108,7 +108,10 @@ struct OddSegment;
 /// Translates blocks; holds the buffers and the state of the block in work.
 pub struct Translator {
     assembler: Assembler,
+    /// The map of the block in work.
     map: &'static RegisterMap,
+    /// The map of all code that is not 64-bit code.
+    legacy_map: &'static RegisterMap,
     features: Features,
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
@@ -159,6 +162,7 @@ impl Translator {
         Self {
             assembler: Assembler::new(),
             map: &RegisterMap::LEGACY,
+            legacy_map: &RegisterMap::LEGACY,
             features,
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
@@ -185,14 +189,25 @@ impl Translator {
         }
     }
 
-    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    /// Where guest registers live in code that is not 64-bit code;
+    /// [`RegisterMap::LEGACY`] at first.
     pub fn register_map(&self) -> &'static RegisterMap {
-        self.map
+        self.legacy_map
     }
 
-    /// Has guest registers live elsewhere in all that is translated from now on.
+    /// Where guest registers live in code of this mode.
+    pub fn map_of(&self, mode: &Mode) -> &'static RegisterMap {
+        if mode.flags.contains(ModeFlags::CODE64) {
+            &RegisterMap::LONG
+        } else {
+            self.legacy_map
+        }
+    }
+
+    /// Has guest registers live elsewhere in all that is translated from now on, but for
+    /// 64-bit code.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
-        self.map = map;
+        self.legacy_map = map;
     }
 
     /// A field of the context.
@@ -306,6 +321,7 @@ impl Translator {
     fn reset(&mut self, request: &Request<'_>, slots: &[u32]) {
         self.assembler.clear();
         self.mode = *request.mode;
+        self.map = self.map_of(request.mode);
         self.mode_id = request.mode_id;
         self.block = request.block;
         self.marks.clear();
