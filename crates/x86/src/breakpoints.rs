@@ -42,15 +42,10 @@ impl CpuState {
             .map(move |number| {
                 let fields = control >> (16 + 4 * number);
                 let length = [1, 2, 8, 4][(fields >> 2 & 3) as usize];
-                let bits = if self.is_long_mode() {
-                    u64::MAX
-                } else {
-                    0xffff_ffff
-                };
                 Breakpoint {
                     number,
                     kind: fields & 3,
-                    address: self.dr[number] & !(length - 1) & bits,
+                    address: self.dr[number] & !(length - 1) & 0xffff_ffff,
                     length,
                 }
             })
@@ -72,11 +67,8 @@ impl CpuState {
                 _ => false,
             })
             .filter(|breakpoint| {
-                let (start, last) = (
-                    breakpoint.address,
-                    breakpoint.address + (breakpoint.length - 1),
-                );
-                linear <= last && linear.saturating_add(size) > start
+                let (start, end) = (breakpoint.address, breakpoint.address + breakpoint.length);
+                linear < end && linear.saturating_add(size) > start
             })
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
     }
