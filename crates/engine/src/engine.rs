@@ -218,12 +218,14 @@ impl Engine {
 
     /// The number of a mode.
     pub fn intern(&mut self, mode: Mode, memory: &mut GuestMemory) -> ModeId {
-        if self.modes.len() >= MAX_MODES {
+        if self.modes.len() >= MAX_MODES || self.modes.is_full_for(&mode) {
             self.flush(memory);
             self.modes = Modes::default();
             self.mode_epoch += 1;
         }
-        self.modes.intern(mode)
+        let id = self.modes.intern(mode);
+        self.links.prepare(self.modes.table(id));
+        id
     }
 
     /// The mode behind a number.
@@ -298,17 +300,14 @@ impl Engine {
             .is_some_and(|b| self.mode(b.key.mode).flags.contains(ModeFlags::SINGLE))
     }
 
-    /// The bits of RSP that a block's stack adjustments change: 64, 32 or 16.
+    /// Which bits of RSP a block's stack adjustments change: its low 16 or 32, or all.
+    /// Those above 32 are clear after a change of the low 32.
     pub fn stack_mask(&self, block: BlockId) -> u64 {
-        let flags = self
-            .block(block)
-            .map_or(ModeFlags::STACK32, |block| self.mode(block.key.mode).flags);
-        if flags.contains(ModeFlags::CODE64) {
-            u64::MAX
-        } else if flags.contains(ModeFlags::STACK32) {
-            0xffff_ffff
-        } else {
-            0xffff
+        let flags = self.block(block).map(|b| self.mode(b.key.mode).flags);
+        match flags {
+            Some(flags) if flags.contains(ModeFlags::CODE64) => u64::MAX,
+            Some(flags) if !flags.contains(ModeFlags::STACK32) => 0xffff,
+            _ => 0xffff_ffff,
         }
     }
 
@@ -337,6 +336,7 @@ impl Engine {
         // Where there is no memory the bus reads as FFh.
         memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let mode_word = *self.modes.get(mode);
+        let branch_table = self.modes.table(mode);
         let id = self.take_id(memory);
         while self.slots.len() < Translator::SLOTS_PER_BLOCK {
             let Some(slot) = self.links.take_slot() else {
@@ -351,6 +351,7 @@ impl Engine {
             linear: place.linear,
             mode: &mode_word,
             mode_id: mode.0,
+            branch_table,
             block: id,
         };
         let mut second_page = u64::MAX;
@@ -373,6 +374,7 @@ impl Engine {
                     linear: place.linear,
                     mode: &mode_word,
                     mode_id: mode.0,
+                    branch_table,
                     block: id,
                 };
                 self.translator
@@ -579,7 +581,8 @@ impl Engine {
     /// Lets indirect branches find a block.
     pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
         let Some(target) = self.block(to) else { return };
-        let (rip, mode) = (target.key.rip, target.key.mode.0);
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let mode = (mode, self.modes.table(mode));
         let address = self.cache.address(target.host) as u64;
         self.links.fill_hash(rip, mode, address, dependence);
         self.counts.links += 1;
@@ -664,8 +667,9 @@ impl Engine {
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
+        let table = self.modes.table(key.mode);
         self.links
-            .forget_hash(key.rip, self.cache.address(host) as u64);
+            .forget_hash(key.rip, table, self.cache.address(host) as u64);
     }
 
     /// Makes a site that led to a dying block lead to its stub again.
