@@ -244,9 +244,11 @@ fld_one:
     EXPECT64 [image+160+16*15+8], 0x0F0F0F0F0F0F0F0F, "and xmm15"
     fxsave64 [image+512]
     EXPECT64 [image+512+160+16*13], 0x0D0D0D0D0D0D0D0D, "fxsave64 too"
+.ifndef QEMU
     cmp byte ptr [vendor_is_amd], 0
     jne 1f                       # AMD's keep it for exceptions only
     EXPECT64 [image+512+8], fld_one, "with 64 bits of the last x87 instruction's address"
+.endif
 1:  not qword ptr [image+160+16*10]
     fxrstor [image]
     movq rax, xmm10
