@@ -260,6 +260,12 @@ impl LongTlb {
         zero.wrapping_sub(LONG_ROOT_DISPLACEMENT as i64 as u64)
     }
 
+    /// Whether a host address is one that generated code reads for a linear address that is
+    /// not canonical.
+    pub fn is_beside_root(&self, host: u64) -> bool {
+        self.roots.contains(host)
+    }
+
     /// How many entries were filled since the start.
     pub fn fills(&self) -> u64 {
         self.fills
