@@ -78,6 +78,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Bzhi
             | Cbw
             | Cdq
+            | Cdqe
             | Clc
             | Cmc
             | Cmova
@@ -99,6 +100,8 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Cmp
             | Cmpxchg
             | Cmpxchg8b
+            | Cmpxchg16b
+            | Cqo
             | Crc32
             | Cwd
             | Cwde
@@ -113,6 +116,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Movbe
             | Movnti
             | Movsx
+            | Movsxd
             | Movzx
             | Mul
             | Mulx

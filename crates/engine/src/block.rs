@@ -16,7 +16,7 @@ pub struct BlockKey {
     /// otherwise `u64::MAX`.
     pub second_page: u64,
     /// EIP of the first instruction.
-    pub eip: u32,
+    pub rip: u64,
     /// Mode word.
     pub mode: ModeId,
 }
@@ -31,7 +31,7 @@ pub struct Mark {
     /// Offset in the block's code.
     pub host: u32,
     /// EIP of the guest instruction that has not completed.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to ESP's home to get ESP.
     pub esp: i32,
     /// Guest registers that lie elsewhere for the moment.
@@ -119,7 +119,7 @@ pub enum LinkPlace {
 /// Why a block leaves for the monitor at one of its sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SiteKind {
-    /// A direct branch to `Site::eip` whose target is not linked.
+    /// A direct branch to `Site::rip` whose target is not linked.
     Link(LinkPlace),
     /// An indirect branch; the target EIP is in the exit value.
     Indirect,
@@ -136,9 +136,9 @@ pub enum SiteKind {
     Helper(u16),
     /// The guest's vector registers are needed.
     VectorLoad,
-    /// Continue at `Site::eip`.
+    /// Continue at `Site::rip`.
     Continue,
-    /// Raise this exception (error code 0) at `Site::eip`.
+    /// Raise this exception (error code 0) at `Site::rip`.
     Fault(Vector),
 }
 
@@ -148,7 +148,7 @@ pub struct Site {
     /// Why.
     pub kind: SiteKind,
     /// EIP of the instruction, or for branches of the target.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to R12 to get ESP at the exit.
     pub esp: i32,
     /// Offset in the block's code at which the instruction may be tried again.

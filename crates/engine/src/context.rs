@@ -33,7 +33,7 @@ pub struct SignalExit {
     /// The signal's code (`si_code`).
     pub code: i32,
     /// EIP of the instruction that had not completed.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to the register that holds ESP to get the guest's ESP.
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.
@@ -75,23 +75,25 @@ pub struct Context {
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
     pub time_stamp_offset: u64,
-    /// EIP of the last x87 instruction that is not a control instruction.
-    pub x87_instruction: u32,
+    /// RIP of the last x87 instruction that is not a control instruction; only its low 32
+    /// bits count if that is not 64-bit code.
+    pub x87_instruction: u64,
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
     /// plus one (0: no operand), and [`X87_FRESH`].
     pub x87_opcode: u32,
-    /// Linear address of its memory operand, if it had one.
-    pub x87_operand: u64,
-    /// Offset of the last memory operand in its segment.
-    pub x87_operand_offset: u32,
     /// CS of the last x87 instruction.
     pub x87_code_selector: u16,
     /// Selector of the last memory operand's segment.
     pub x87_data_selector: u16,
+    /// Linear address of its memory operand, if it had one.
+    pub x87_operand: u64,
     /// The guest registers that live here, by number (see [`crate::register_map`]):
     /// filled before guest code is entered, valid until it is left. Slots of registers
-    /// that live in host registers are room for code that needs the host register.
-    pub spilled: [u64; 16],
+    /// that live in host registers are room for code that needs the host register. R8 to
+    /// R15 have theirs in `cpu`.
+    pub spilled: [u64; 8],
+    /// Offset of the last memory operand in its segment.
+    pub x87_operand_offset: u64,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -102,6 +104,8 @@ pub struct Context {
     pub engine: *const Engine,
     /// Addresses of [`crate::code_store`], by the size of the store.
     pub code_store: [u64; STORE_SIZES.len()],
+    /// The same for modes whose memory is reached through the long software TLB.
+    pub long_code_store: [u64; STORE_SIZES.len()],
     /// The map of lines that hold code, so that the host page number of RAM is its index.
     pub code_lines: u64,
     /// Where the block goes on whose store is tested.
@@ -171,15 +175,27 @@ pub mod at {
         STORE_PASS = store_pass,
     }
 
-    /// Displacement of the address of the test for stores of `size` bytes, if there is one.
-    pub fn code_store(size: u8) -> Option<i32> {
+    /// Displacement of the address of the test for stores of `size` bytes, if there is one;
+    /// `long`: through the long software TLB.
+    pub fn code_store(size: u8, long: bool) -> Option<i32> {
         let index = STORE_SIZES.iter().position(|&known| known == size)?;
-        Some(displacement(offset_of!(Context, code_store) + index * 8))
+        let tests = if long {
+            offset_of!(Context, long_code_store)
+        } else {
+            offset_of!(Context, code_store)
+        };
+        Some(displacement(tests + index * 8))
     }
 
     /// Displacement of a guest register's slot.
     pub const fn slot(guest: u8) -> i32 {
-        displacement(offset_of!(Context, spilled) + (guest as usize & 15) * 8)
+        let guest = guest as usize & 15;
+        let slots = if guest < 8 {
+            offset_of!(Context, spilled)
+        } else {
+            offset_of!(Context, cpu) + offset_of!(CpuState, gpr)
+        };
+        displacement(slots + guest * 8)
     }
 
     /// Displacement of the vector registers' save area.
@@ -205,9 +221,18 @@ pub mod at {
 }
 
 impl Context {
-    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor.
+    /// The slot of a guest register (its number modulo 16).
+    pub fn slot_mut(&mut self, guest: u8) -> &mut u64 {
+        match guest & 15 {
+            low @ 0..8 => &mut self.spilled[usize::from(low)],
+            high => &mut self.cpu.gpr[usize::from(high)],
+        }
+    }
+
+    /// Fills the slots of the guest registers in `mask` (one bit each) from the processor;
+    /// those of R8 to R15 are the processor's.
     pub fn scatter_registers(&mut self, mask: u16) {
-        let mut rest = mask;
+        let mut rest = mask & 0xff;
         while rest != 0 {
             let guest = rest.trailing_zeros() as usize;
             self.spilled[guest] = self.cpu.gpr[guest];
@@ -217,7 +242,7 @@ impl Context {
 
     /// The reverse of [`Context::scatter_registers`].
     pub fn gather_registers(&mut self, mask: u16) {
-        let mut rest = mask;
+        let mut rest = mask & 0xff;
         while rest != 0 {
             let guest = rest.trailing_zeros() as usize;
             self.cpu.gpr[guest] = self.spilled[guest];
@@ -251,12 +276,13 @@ impl Context {
             x87_operand_offset: 0,
             x87_code_selector: 0,
             x87_data_selector: 0,
-            spilled: [0; 16],
+            spilled: [0; 8],
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),
             engine: std::ptr::null(),
             code_store: crate::code_store::addresses(),
+            long_code_store: crate::code_store::long_addresses(),
             code_lines: 0,
             store_return: 0,
             store_delta: 0,
@@ -264,37 +290,49 @@ impl Context {
         })
     }
 
-    /// Puts the x87 pointers into the save area, whose own are the host's. To be called
-    /// after each exit that saved the vector registers.
+    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
+    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
+    /// called after each exit that saved the vector registers.
     pub fn gather_x87_pointers(&mut self) {
         if self.x87_opcode & X87_FRESH != 0 {
             self.x87_opcode &= !X87_FRESH;
+            let wide = self.cpu.is_64_bit();
+            let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            self.x87_instruction &= mask;
             self.x87_code_selector = self.cpu.cs().selector.0;
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let segment = self.cpu.segments[register as usize % 6];
-                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) as u32;
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
                 self.x87_data_selector = segment.selector.0;
             }
         }
+        let wide = self.cpu.is_64_bit();
         let area = &mut self.cpu.vector.0;
         area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
-        area[8..12].copy_from_slice(&self.x87_instruction.to_le_bytes());
-        area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
-        area[14..16].fill(0);
-        area[16..20].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
-        area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
-        area[22..24].fill(0);
+        area[8..16].copy_from_slice(&self.x87_instruction.to_le_bytes());
+        area[16..24].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
+        if !wide {
+            area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
+            area[14..16].fill(0);
+            area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
+            area[22..24].fill(0);
+        }
     }
 
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
         let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
-        let double = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 2)) << 16;
         self.x87_opcode = u32::from(word(6) & 0x7ff);
         self.x87_instruction = double(8);
-        self.x87_code_selector = word(12);
         self.x87_operand_offset = double(16);
+        if self.cpu.is_64_bit() {
+            self.x87_instruction |= double(12) << 32;
+            self.x87_operand_offset |= double(20) << 32;
+            return;
+        }
+        self.x87_code_selector = word(12);
         self.x87_data_selector = word(20);
     }
 

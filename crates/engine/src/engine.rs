@@ -48,7 +48,7 @@ pub struct EngineCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct GuestPosition {
     /// EIP of the instruction that has not completed.
-    pub eip: u32,
+    pub rip: u64,
     /// Added to R12 to get ESP (16-bit wrap on 16-bit stacks).
     pub esp: i32,
     /// Registers to put back first.
@@ -78,7 +78,7 @@ pub struct TranslatedBlock {
     /// Bytes of it.
     pub bytes: u32,
     /// Guest linear address of the first instruction.
-    pub linear: u32,
+    pub linear: u64,
 }
 
 /// Where the code to be run lies.
@@ -89,9 +89,9 @@ pub struct Place {
     /// Physical page of the following linear page, if known.
     pub next_page: Option<u64>,
     /// EIP.
-    pub eip: u32,
+    pub rip: u64,
     /// Linear address.
-    pub linear: u32,
+    pub linear: u64,
 }
 
 /// The part of one page that a block was made from.
@@ -161,12 +161,14 @@ impl Engine {
         })
     }
 
-    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    /// Where guest registers live in code that is not 64-bit code;
+    /// [`RegisterMap::LEGACY`] at first.
     pub fn register_map(&self) -> &'static RegisterMap {
         self.translator.register_map()
     }
 
-    /// Has guest registers live elsewhere from now on. Drops all blocks.
+    /// Has guest registers live elsewhere from now on, but for 64-bit code. Drops all
+    /// blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
@@ -194,10 +196,7 @@ impl Engine {
             Some(TranslatedBlock {
                 host: self.cache.address(host) as u64,
                 bytes: block.host_length,
-                linear: self
-                    .mode(block.key.mode)
-                    .code_base
-                    .wrapping_add(block.key.eip),
+                linear: self.mode(block.key.mode).linear(block.key.rip),
             })
         })
     }
@@ -219,12 +218,14 @@ impl Engine {
 
     /// The number of a mode.
     pub fn intern(&mut self, mode: Mode, memory: &mut GuestMemory) -> ModeId {
-        if self.modes.len() >= MAX_MODES {
+        if self.modes.len() >= MAX_MODES || self.modes.is_full_for(&mode) {
             self.flush(memory);
             self.modes = Modes::default();
             self.mode_epoch += 1;
         }
-        self.modes.intern(mode)
+        let id = self.modes.intern(mode);
+        self.links.prepare(self.modes.table(id));
+        id
     }
 
     /// The mode behind a number.
@@ -262,11 +263,11 @@ impl Engine {
         let block = self.block(id)?;
         let mark = block.mark_at(offset - block.host)?;
         Some(GuestPosition {
-            eip: mark.eip,
+            rip: mark.rip,
             esp: mark.esp,
             restore: mark.restore,
             block: id,
-            map: self.translator.register_map(),
+            map: self.map_of(id),
             single: self.is_single(id),
         })
     }
@@ -276,13 +277,21 @@ impl Engine {
     pub fn position_of_store(&self, packed: u32) -> Option<GuestPosition> {
         let (block, _, site) = self.site(packed)?;
         Some(GuestPosition {
-            eip: site.eip,
+            rip: site.rip,
             esp: site.esp,
             restore: self.translator.rcx_freed(),
             block,
-            map: self.translator.register_map(),
+            map: self.map_of(block),
             single: self.is_single(block),
         })
+    }
+
+    /// Where guest registers live in a block.
+    fn map_of(&self, block: BlockId) -> &'static RegisterMap {
+        match self.block(block) {
+            Some(block) => self.translator.map_of(self.mode(block.key.mode)),
+            None => self.register_map(),
+        }
     }
 
     /// Whether a block holds one instruction and returns to the monitor behind it.
@@ -291,10 +300,15 @@ impl Engine {
             .is_some_and(|b| self.mode(b.key.mode).flags.contains(ModeFlags::SINGLE))
     }
 
-    /// Whether a block's stack adjustments wrap at 16 bits.
-    pub fn has_narrow_stack(&self, block: BlockId) -> bool {
-        self.block(block)
-            .is_some_and(|b| !self.mode(b.key.mode).flags.contains(ModeFlags::STACK32))
+    /// Which bits of RSP a block's stack adjustments change: its low 16 or 32, or all.
+    /// Those above 32 are clear after a change of the low 32.
+    pub fn stack_mask(&self, block: BlockId) -> u64 {
+        let flags = self.block(block).map(|b| self.mode(b.key.mode).flags);
+        match flags {
+            Some(flags) if flags.contains(ModeFlags::CODE64) => u64::MAX,
+            Some(flags) if !flags.contains(ModeFlags::STACK32) => 0xffff,
+            _ => 0xffff_ffff,
+        }
     }
 
     /// Finds the block for a place and mode, without translating.
@@ -302,7 +316,7 @@ impl Engine {
         let key = BlockKey {
             physical: place.physical,
             second_page: u64::MAX,
-            eip: place.eip,
+            rip: place.rip,
             mode,
         };
         if let Some(&id) = self.by_key.get(&key) {
@@ -322,6 +336,7 @@ impl Engine {
         // Where there is no memory the bus reads as FFh.
         memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let mode_word = *self.modes.get(mode);
+        let branch_table = self.modes.table(mode);
         let id = self.take_id(memory);
         while self.slots.len() < Translator::SLOTS_PER_BLOCK {
             let Some(slot) = self.links.take_slot() else {
@@ -332,10 +347,11 @@ impl Engine {
         let request = Request {
             bytes: &bytes[..in_page],
             straddles: false,
-            eip: place.eip,
+            rip: place.rip,
             linear: place.linear,
             mode: &mode_word,
             mode_id: mode.0,
+            branch_table,
             block: id,
         };
         let mut second_page = u64::MAX;
@@ -354,10 +370,11 @@ impl Engine {
                 let request = Request {
                     bytes: &bytes[..in_page + 16],
                     straddles: true,
-                    eip: place.eip,
+                    rip: place.rip,
                     linear: place.linear,
                     mode: &mode_word,
                     mode_id: mode.0,
+                    branch_table,
                     block: id,
                 };
                 self.translator
@@ -368,7 +385,7 @@ impl Engine {
         let key = BlockKey {
             physical: place.physical,
             second_page,
-            eip: place.eip,
+            rip: place.rip,
             mode,
         };
         self.install(id, key, translation, &bytes, memory);
@@ -401,11 +418,9 @@ impl Engine {
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
         if self.verify_code {
-            let findings = verify::verify(
-                self.translator.code(),
-                self.mode(key.mode),
-                self.translator.register_map(),
-            );
+            let mode = self.mode(key.mode);
+            let map = self.translator.map_of(mode);
+            let findings = verify::verify(self.translator.code(), mode, map);
             assert!(
                 findings.is_empty(),
                 "emitted code failed verification: {findings:?}"
@@ -566,9 +581,10 @@ impl Engine {
     /// Lets indirect branches find a block.
     pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
         let Some(target) = self.block(to) else { return };
-        let (eip, mode) = (target.key.eip, target.key.mode.0);
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let mode = (mode, self.modes.table(mode));
         let address = self.cache.address(target.host) as u64;
-        self.links.fill_hash(eip, mode, address, dependence);
+        self.links.fill_hash(rip, mode, address, dependence);
         self.counts.links += 1;
     }
 
@@ -583,7 +599,7 @@ impl Engine {
     }
 
     /// A linear page means something else.
-    pub fn clear_page_links(&mut self, page: u32) {
+    pub fn clear_page_links(&mut self, page: u64) {
         self.links.clear_page(page);
     }
 
@@ -651,8 +667,9 @@ impl Engine {
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
+        let table = self.modes.table(key.mode);
         self.links
-            .forget_hash(key.eip, self.cache.address(host) as u64);
+            .forget_hash(key.rip, table, self.cache.address(host) as u64);
     }
 
     /// Makes a site that led to a dying block lead to its stub again.

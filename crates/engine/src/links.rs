@@ -5,10 +5,16 @@
 //! change under both, so entries carry the pages that they depend on and are
 //! cleared when those pages' translations are. Links inside a page do not pass
 //! through here: they hold as long as both blocks live.
+//!
+//! An entry of the hash table that all 32-bit code shares names its mode beside its EIP. The
+//! instruction pointer of 64-bit code leaves no room for that, so each of its modes has a
+//! table of its own.
 
+use crate::mode::{BranchTable, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_shadow::reservation::Reservation;
+use tollgate_x86::address::PAGE_SIZE;
 
 /// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
 const HASH_ENTRIES: usize = 1 << 16;
@@ -16,22 +22,34 @@ const HASH_ENTRIES: usize = 1 << 16;
 pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
 /// Slots that can be given out.
 pub const MAX_SLOTS: usize = 1 << 20;
+/// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
+const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
+
+/// Where a mode's table of indirect branches lies, in bytes from the start of the tables
+/// (R13 in guest code).
+pub const fn table_offset(table: BranchTable) -> i32 {
+    match table {
+        BranchTable::Shared => 0,
+        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * SLOTS_OFFSET,
+    }
+}
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dependence {
     /// Linear page of the target's first byte.
-    pub page: u32,
+    pub page: u64,
     /// Linear page of the byte behind a straddling first instruction, or the same.
-    pub last_page: u32,
+    pub last_page: u64,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Derived from a page larger than 4 KiB.
-    pub large: bool,
+    /// Size in bytes of the guest page that it was derived from, the larger of two.
+    pub page_size: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 enum Entry {
+    /// Offset from the start of the tables.
     Hash(u32),
     Slot(u32),
 }
@@ -42,11 +60,11 @@ pub struct LinkTables {
     /// Entries that may be filled. What one depends on lists it in `by_page` and `local`.
     filled: FxHashMap<Entry, Dependence>,
     /// Entries by the linear pages they depend on; may name entries that are gone.
-    by_page: FxHashMap<u32, Vec<Entry>>,
+    by_page: FxHashMap<u64, Vec<Entry>>,
     /// Entries that an address-space switch clears; may name entries that are gone.
     local: Vec<Entry>,
-    /// 4 MiB regions with entries derived from large pages, one bit each.
-    large_regions: Box<[u64; 16]>,
+    /// Entries derived from large pages, by these; may name entries that are gone.
+    by_large_page: FxHashMap<LargePage, Vec<Entry>>,
     free_slots: Vec<u32>,
     next_slot: u32,
 }
@@ -58,11 +76,11 @@ impl LinkTables {
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            memory: Reservation::new(HASH_ENTRIES * 16 + MAX_SLOTS * 8)?,
+            memory: Reservation::new(table_offset(BranchTable::Own(MAX_LONG_TABLES)) as usize)?,
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
-            large_regions: Box::default(),
+            by_large_page: FxHashMap::default(),
             free_slots: Vec::new(),
             next_slot: 0,
         })
@@ -105,9 +123,9 @@ impl LinkTables {
     /// Empties an entry that stays listed: it may well be filled again as it was.
     fn empty(&mut self, entry: Entry) {
         match entry {
-            Entry::Hash(index) => {
-                self.write(index as usize * 16, 0);
-                self.write(index as usize * 16 + 8, 0);
+            Entry::Hash(offset) => {
+                self.write(offset as usize, vacant(offset));
+                self.write(offset as usize + 8, 0);
             }
             Entry::Slot(slot) => self.write(SLOTS_OFFSET as usize + slot as usize * 8, 0),
         }
@@ -126,16 +144,13 @@ impl LinkTables {
             self.local.push(entry);
         }
         for page in [dependence.page, dependence.last_page] {
-            let list = self.by_page.entry(page).or_default();
-            if list.len() >= 32 && list.len().is_power_of_two() {
-                // Entries come back after each address-space switch: keep each once.
-                list.sort_unstable();
-                list.dedup();
-                list.retain(|entry| self.filled.contains_key(entry));
-            }
-            list.push(entry);
-            if dependence.large {
-                self.large_regions[(page >> 16) as usize & 15] |= 1 << (page >> 10 & 63);
+            add(self.by_page.entry(page).or_default(), entry, &self.filled);
+            if let Some(large) = LargePage::of(page, dependence.page_size) {
+                add(
+                    self.by_large_page.entry(large).or_default(),
+                    entry,
+                    &self.filled,
+                );
             }
             if dependence.page == dependence.last_page {
                 break;
@@ -150,24 +165,42 @@ impl LinkTables {
     }
 
     /// The tag of an indirect branch target, as emitted code compares it.
-    pub const fn tag(eip: u32, mode: u32) -> u64 {
-        (((mode as u64) << 32) + eip as u64 + 1).wrapping_neg()
+    const fn tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
+        let target = match table {
+            BranchTable::Shared => ((mode.0 as u64) << 32) + rip,
+            BranchTable::Own(_) => rip,
+        };
+        target.wrapping_add(1).wrapping_neg()
     }
 
-    /// Lets indirect branches to `eip` in `mode` find `target`.
-    pub fn fill_hash(&mut self, eip: u32, mode: u32, target: u64, dependence: Dependence) {
-        let index = eip & 0xffff;
-        self.write(index as usize * 16, Self::tag(eip, mode));
-        self.write(index as usize * 16 + 8, target);
-        self.note(Entry::Hash(index), dependence);
+    /// Prepares a mode's table: to be called before code of that mode is translated.
+    pub fn prepare(&mut self, table: BranchTable) {
+        let last = entry_offset(u64::MAX, table);
+        if self.read(last as usize) == 0 {
+            self.write(last as usize, vacant(last));
+        }
     }
 
-    /// Forgets whatever leads to the host addresses `targets`: a block died.
-    /// `eip` is the block's, whose hash entry may name it.
-    pub fn forget_hash(&mut self, eip: u32, target: u64) {
-        let index = eip & 0xffff;
-        if self.read(index as usize * 16 + 8) == target {
-            self.empty(Entry::Hash(index));
+    /// Lets indirect branches to `rip` in `mode`, whose table is `table`, find `target`.
+    pub fn fill_hash(
+        &mut self,
+        rip: u64,
+        (mode, table): (ModeId, BranchTable),
+        target: u64,
+        dependence: Dependence,
+    ) {
+        let offset = entry_offset(rip, table);
+        self.write(offset as usize, Self::tag(rip, mode, table));
+        self.write(offset as usize + 8, target);
+        self.note(Entry::Hash(offset), dependence);
+    }
+
+    /// Forgets whatever leads to the host address `target`: a block died. `rip` is the
+    /// block's, whose entry in its mode's table may name it.
+    pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
+        let offset = entry_offset(rip, table);
+        if self.read(offset as usize + 8) == target {
+            self.empty(Entry::Hash(offset));
         }
     }
 
@@ -198,21 +231,11 @@ impl LinkTables {
         }
         self.by_page.clear();
         self.local.clear();
-        *self.large_regions = [0; 16];
+        self.by_large_page.clear();
     }
 
     /// Forgets what depends on a linear page, or on a large page that holds it.
-    pub fn clear_page(&mut self, page: u32) {
-        if self.large_regions[(page >> 16) as usize & 15] & 1 << (page >> 10 & 63) == 0 {
-            self.clear_small_page(page);
-            return;
-        }
-        for page in page & !0x3ff..=page | 0x3ff {
-            self.clear_small_page(page);
-        }
-    }
-
-    fn clear_small_page(&mut self, page: u32) {
+    pub fn clear_page(&mut self, page: u64) {
         for entry in self.by_page.remove(&page).unwrap_or_default() {
             let depends =
                 |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
@@ -220,7 +243,65 @@ impl LinkTables {
                 self.clear(entry);
             }
         }
+        for size in LARGE_PAGES {
+            let Some(large) = LargePage::of(page, size) else {
+                continue;
+            };
+            for entry in self.by_large_page.remove(&large).unwrap_or_default() {
+                let depends = |dependence: &Dependence| {
+                    [dependence.page, dependence.last_page]
+                        .into_iter()
+                        .any(|page| LargePage::of(page, dependence.page_size) == Some(large))
+                };
+                if self.filled.get(&entry).is_some_and(depends) {
+                    self.clear(entry);
+                }
+            }
+        }
     }
+}
+
+/// Where the entry of a target lies.
+fn entry_offset(rip: u64, table: BranchTable) -> u32 {
+    table_offset(table) as u32 + (rip as u32 & 0xffff) * 16
+}
+
+/// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
+/// of the very last address; it is looked for in the last entry.
+fn vacant(offset: u32) -> u64 {
+    let is_last = offset / 16 % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
+    u64::from(is_last && offset >= LONG_TABLES_OFFSET as u32)
+}
+
+/// Sizes of large pages in bytes: 2 MiB, 4 MiB, 1 GiB.
+const LARGE_PAGES: [u64; 3] = [1 << 21, 1 << 22, 1 << 30];
+
+/// A large page: its size and its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+struct LargePage {
+    size: u64,
+    number: u64,
+}
+
+impl LargePage {
+    /// The page of `size` bytes that holds the 4 KiB page `page`; `None` if that is all.
+    fn of(page: u64, size: u64) -> Option<Self> {
+        (size > PAGE_SIZE).then(|| Self {
+            size,
+            number: page / (size / PAGE_SIZE),
+        })
+    }
+}
+
+/// Lists an entry, keeping each once from time to time: entries come back after each
+/// address-space switch.
+fn add(list: &mut Vec<Entry>, entry: Entry, filled: &FxHashMap<Entry, Dependence>) {
+    if list.len() >= 32 && list.len().is_power_of_two() {
+        list.sort_unstable();
+        list.dedup();
+        list.retain(|entry| filled.contains_key(entry));
+    }
+    list.push(entry);
 }
 
 #[cfg(test)]
@@ -238,18 +319,18 @@ mod tests {
                 page: 1,
                 last_page: 1,
                 global: true,
-                large: false,
+                page_size: 4096,
             },
         );
         links.fill_hash(
             0x2000,
-            3,
+            (ModeId(3), BranchTable::Shared),
             0x1234,
             Dependence {
                 page: 2,
                 last_page: 2,
                 global: false,
-                large: false,
+                page_size: 4096,
             },
         );
         links.clear_local();
@@ -257,5 +338,56 @@ mod tests {
         assert_eq!(links.read(0x2000 * 16), 0);
         links.clear_page(1);
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
+    }
+
+    /// What emitted code computes: zero where the entry is the target's.
+    fn sought(links: &LinkTables, rip: u64, table: BranchTable) -> u64 {
+        let tag = links.read(entry_offset(rip, table) as usize);
+        tag.wrapping_add(rip).wrapping_add(1)
+    }
+
+    #[test]
+    fn no_target_of_64_bit_code_is_found_in_an_empty_entry() {
+        let mut links = LinkTables::new().unwrap();
+        let table = BranchTable::Own(2);
+        links.prepare(table);
+        let mode = (ModeId(7), table);
+        let rips = [0, 1, 0xffff, 0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX];
+        for rip in rips {
+            assert_ne!(sought(&links, rip, table), 0, "{rip:x}");
+            let page = rip >> 12;
+            let dependence = Dependence {
+                page,
+                last_page: page,
+                global: true,
+                page_size: 4096,
+            };
+            links.fill_hash(rip, mode, 0x1234, dependence);
+            assert_eq!(sought(&links, rip, table), 0);
+            assert_ne!(sought(&links, rip ^ 1 << 63, table), 0);
+            links.forget_hash(rip, table, 0x1234);
+            assert_ne!(sought(&links, rip, table), 0);
+        }
+    }
+
+    #[test]
+    fn what_came_from_a_large_page_is_forgotten_with_any_part_of_it() {
+        for page_size in LARGE_PAGES {
+            let mut links = LinkTables::new().unwrap();
+            let slot = links.take_slot().unwrap();
+            let page = 0xf_ffff_8123_4000 >> 12;
+            let dependence = Dependence {
+                page,
+                last_page: page,
+                global: true,
+                page_size,
+            };
+            let value = |links: &LinkTables| links.read(SLOTS_OFFSET as usize + slot as usize * 8);
+            links.fill_slot(slot, 5, dependence);
+            links.clear_page(page ^ page_size >> 12);
+            assert_eq!(value(&links), 5);
+            links.clear_page(page ^ page_size >> 13);
+            assert_eq!(value(&links), 0);
+        }
     }
 }

@@ -39,10 +39,10 @@ impl SegmentClass {
 bitflags::bitflags! {
     /// Single-bit parts of the mode word.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-    pub struct ModeFlags: u16 {
+    pub struct ModeFlags: u32 {
         /// 32-bit code segment.
         const CODE32 = 1 << 0;
-        /// 32-bit stack segment.
+        /// 32-bit stack segment; set for 64-bit code, whose stack pointer has 64 bits.
         const STACK32 = 1 << 1;
         /// CR0.PE.
         const PROTECTED = 1 << 2;
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const OSFXSR = 1 << 8;
         /// CR4.OSXSAVE, and XCR0 enables AVX.
         const AVX = 1 << 9;
-        /// Stores through CS are allowed (real mode, V86 mode).
+        /// Stores through CS are allowed (real mode, V86 mode, 64-bit code).
         const CODE_WRITABLE = 1 << 10;
         /// RDTSC faults: CR4.TSD at CPL 3.
         const TIME_STAMP_DISABLED = 1 << 11;
@@ -71,6 +71,11 @@ bitflags::bitflags! {
         /// Every access is the monitor's: misaligned ones fault (CR0.AM and EFLAGS.AC at
         /// CPL 3), or DR7 watches memory.
         const ACCESSES_CHECKED = 1 << 14;
+        /// 64-bit code: EFER.LMA and CS.L.
+        const CODE64 = 1 << 15;
+        /// EFER.LMA: memory is reached through the long software TLB, by compatibility
+        /// code too.
+        const LONG = 1 << 16;
     }
 }
 
@@ -123,6 +128,10 @@ impl Mode {
             ModeFlags::SINGLE,
             state.flags().contains(Flags::TF) || state.has_breakpoints(),
         );
+        flags.set(ModeFlags::LONG, state.is_long_mode());
+        if state.is_64_bit() {
+            return Self::of_64_bit(flags);
+        }
         let mut segments = [SegmentClass::Odd; 6];
         for register in SegmentRegister::ALL {
             segments[register as usize] = SegmentClass::of(
@@ -138,13 +147,46 @@ impl Mode {
         }
     }
 
-    /// Code size in bits: 16 or 32.
+    /// 64-bit code with these flags. Segments have no limits or rights there and, but for
+    /// FS and GS, no bases (SDM volume 3, 3.2.4); a stack pointer has no size of its own.
+    fn of_64_bit(flags: ModeFlags) -> Self {
+        let mut segments = [SegmentClass::Flat; 6];
+        for register in [SegmentRegister::Fs, SegmentRegister::Gs] {
+            segments[register as usize] = SegmentClass::Based;
+        }
+        let ignored = ModeFlags::CODE32 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
+        let always = ModeFlags::CODE64 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
+        Self {
+            flags: flags - ignored | always,
+            segments,
+            code_base: 0,
+            code_limit: u32::MAX,
+        }
+    }
+
+    /// Code size in bits: 16, 32 or 64.
     pub fn bitness(&self) -> u32 {
-        if self.flags.contains(ModeFlags::CODE32) {
+        if self.flags.contains(ModeFlags::CODE64) {
+            64
+        } else if self.flags.contains(ModeFlags::CODE32) {
             32
         } else {
             16
         }
+    }
+
+    /// An instruction pointer as far as this mode's code has bits of it: 64 or 32.
+    pub fn wrap(&self, rip: u64) -> u64 {
+        if self.flags.contains(ModeFlags::CODE64) {
+            rip
+        } else {
+            rip & 0xffff_ffff
+        }
+    }
+
+    /// The linear address of code at `rip`.
+    pub fn linear(&self, rip: u64) -> u64 {
+        self.wrap(rip.wrapping_add(u64::from(self.code_base)))
     }
 
     /// How accesses through a segment are made; stores through a code segment
@@ -160,6 +202,11 @@ impl Mode {
             return SegmentClass::Odd;
         }
         self.segments[register as usize]
+    }
+
+    /// 64-bit code whose indirect branches look for their targets.
+    fn needs_table(&self) -> bool {
+        self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
     }
 
     /// The same mode for one instruction run alone.
@@ -184,7 +231,23 @@ pub struct ModeId(pub u32);
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
+    /// Each mode's table of indirect branches.
+    tables: Vec<BranchTable>,
+    /// Tables given out to modes of 64-bit code.
+    long_tables: u8,
 }
+
+/// Where indirect branches of a mode find their targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BranchTable {
+    /// In the table that all modes of other code share.
+    Shared,
+    /// In the table of this number, which no other mode has: 64-bit code.
+    Own(u8),
+}
+
+/// Tables for modes of 64-bit code at most.
+pub const MAX_LONG_TABLES: u8 = 64;
 
 impl Modes {
     /// The number of a mode, given out on first sight.
@@ -193,9 +256,26 @@ impl Modes {
             return id;
         }
         let id = ModeId(self.modes.len() as u32);
+        let table = if mode.needs_table() {
+            self.long_tables += 1;
+            BranchTable::Own(self.long_tables - 1)
+        } else {
+            BranchTable::Shared
+        };
         self.modes.push(mode);
+        self.tables.push(table);
         self.ids.insert(mode, id);
         id
+    }
+
+    /// Whether there is no table left that a mode would need, not having been met.
+    pub fn is_full_for(&self, mode: &Mode) -> bool {
+        mode.needs_table() && self.long_tables >= MAX_LONG_TABLES && !self.ids.contains_key(mode)
+    }
+
+    /// Where a mode's indirect branches find their targets.
+    pub fn table(&self, id: ModeId) -> BranchTable {
+        self.tables[id.0 as usize]
     }
 
     /// How many modes there are.

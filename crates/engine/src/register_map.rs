@@ -29,6 +29,10 @@
 //! still in R11. A mark between the two says exactly that ("at the next instruction,
 //! EBX is in R11"), so that a signal finds exact state at every host instruction.
 //!
+//! 64-bit code always has [`RegisterMap::LONG`]. The slots of R8 to R15 are the processor's
+//! own ([`crate::Context::cpu`]), so nothing need be done about them at exits, and other
+//! code, which does not name these registers, leaves them alone.
+//!
 //! What all maps have in common, because the processor or [`crate::entry`] demands it:
 //! - EAX, ECX and EDX, which instructions use without naming them, live in their
 //!   namesakes ([`ACCUMULATOR`], [`COUNT`], [`DATA`]).
@@ -116,6 +120,14 @@ impl RegisterMap {
         links: R13,
         scratch: [R11, R10, R8, R9],
         pointer: RSI,
+    };
+
+    /// For 64-bit guests: those registers that 32-bit guests have live where theirs do, R8
+    /// to R15 in slots.
+    pub const LONG: RegisterMap = RegisterMap {
+        name: "long",
+        guest_registers: 16,
+        ..Self::LEGACY
     };
 
     /// For tests of slots: as many registers of 32-bit guests in slots as can be. EBX, EBP,
@@ -216,6 +228,7 @@ impl RegisterMap {
 
 const _: () = RegisterMap::LEGACY.check();
 const _: () = RegisterMap::SPILLED.check();
+const _: () = RegisterMap::LONG.check();
 
 #[cfg(test)]
 mod tests {
@@ -226,6 +239,13 @@ mod tests {
         assert_eq!(RegisterMap::LEGACY.slot_mask(), 0);
         assert_eq!(RegisterMap::LEGACY.resident(R12), Some(Gpr::Rsp as u8));
         assert_eq!(RegisterMap::LEGACY.resident(R11), None);
+    }
+
+    #[test]
+    fn the_long_map_has_slots_for_the_registers_that_came_with_64_bits() {
+        assert_eq!(RegisterMap::LONG.slot_mask(), 0xff00);
+        assert_eq!(RegisterMap::LONG.resident(RDI), Some(Gpr::Rdi as u8));
+        assert_eq!(RegisterMap::LONG.resident(R8), None);
     }
 
     #[test]

@@ -176,26 +176,26 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         // instruction is done: a trap may be due behind it. `pending` is set.
         return false;
     }
-    // SAFETY: as above; the slots are plain memory of this thread's.
-    let spilled = unsafe { &mut (*context).spilled };
     // All values first: a home may hold another register's value.
     let mut values = [0; Restore::MAX_MOVES];
     for (value, (guest, source)) in values.iter_mut().zip(position.restore.moves()) {
         *value = match source {
             Source::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize],
-            Source::Slot => spilled[guest as usize] as i64,
+            // SAFETY: as above; the slots are plain memory of this thread's.
+            Source::Slot => unsafe { *(*context).slot_mut(guest) as i64 },
         };
     }
     for (value, (guest, _)) in values.into_iter().zip(position.restore.moves()) {
         match position.map.home(guest) {
             Home::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize] = value,
-            Home::Slot => spilled[guest as usize] = value as u64,
+            // SAFETY: as above.
+            Home::Slot => unsafe { *(*context).slot_mut(guest) = value as u64 },
         }
     }
     // SAFETY: as above.
     unsafe {
         (*context).signal = SignalExit {
-            eip: position.eip,
+            rip: position.rip,
             esp: position.esp,
             ..exit
         };

@@ -11,10 +11,10 @@ impl<P: Platform> Vcpu<P> {
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
     /// instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
-        let eip = self.context.cpu.rip as u32;
+        let rip = self.context.cpu.rip;
         let place = match self
             .fetch
-            .place(&mut self.view, &self.context.cpu, eip, false)
+            .place(&mut self.view, &self.context.cpu, rip, false)
         {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
@@ -25,7 +25,7 @@ impl<P: Platform> Vcpu<P> {
         if found.is_none() && near_end {
             if let Ok(with_next) = self
                 .fetch
-                .place(&mut self.view, &self.context.cpu, eip, true)
+                .place(&mut self.view, &self.context.cpu, rip, true)
             {
                 place = with_next;
             }
@@ -38,13 +38,14 @@ impl<P: Platform> Vcpu<P> {
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
                     let in_page = 4096 - place.linear % 4096;
-                    if eip.wrapping_add(in_page - 1) >= self.context.cpu.cs().limit {
+                    let cpu = &self.context.cpu;
+                    if !cpu.is_64_bit() && rip + in_page > u64::from(cpu.cs().limit) {
                         let fault = Exception::general_protection(0);
                         return self.raise(fault).map(|()| None);
                     }
                     let result = self
                         .fetch
-                        .place(&mut self.view, &self.context.cpu, eip, true);
+                        .place(&mut self.view, &self.context.cpu, rip, true);
                     return match result {
                         Err(exception) => self.raise(exception).map(|()| None),
                         Ok(_) => Ok(None),
@@ -72,14 +73,14 @@ impl<P: Platform> Vcpu<P> {
                 && let Some(host) = self.view.memory.ram().host_page(page)
             {
                 self.view.memory.code_mut().watch(page);
-                self.view.tlb.protect_host_page(host as u64);
+                self.view.protect_host_page(host as u64);
             }
         }
         result
     }
 
     /// Makes the link that the last exit asked for, now that its target is known.
-    fn make_link(&mut self, block: BlockId, linear: u32) {
+    fn make_link(&mut self, block: BlockId, linear: u64) {
         let link = std::mem::replace(&mut self.link, PendingLink::None);
         if matches!(link, PendingLink::None) || !self.engine.is_worth_linking(block) {
             return;

@@ -101,26 +101,25 @@ impl<P: Platform> Vcpu<P> {
 
     /// Fetches and decodes the instruction at CS:EIP.
     pub(crate) fn decode_current(&mut self) -> Result<Instruction, Exception> {
-        let eip = self.context.cpu.rip as u32;
+        let rip = self.context.cpu.rip;
         let place = self
             .fetch
-            .place(&mut self.view, &self.context.cpu, eip, false)?;
+            .place(&mut self.view, &self.context.cpu, rip, false)?;
         let mut bytes = [0xff; 32];
         let in_page = (4096 - place.physical % 4096).min(16) as usize;
         self.view
             .memory
             .read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let bitness = self.engine.mode(self.mode).bitness();
-        let decode = |bytes: &[u8]| {
-            Decoder::with_ip(bitness, bytes, u64::from(eip), DecoderOptions::NONE).decode()
-        };
+        let decode =
+            |bytes: &[u8]| Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE).decode();
         let instruction = decode(&bytes[..in_page]);
         if !instruction.is_invalid() || in_page >= 15 {
             return Ok(instruction);
         }
         let place = self
             .fetch
-            .place(&mut self.view, &self.context.cpu, eip, true)?;
+            .place(&mut self.view, &self.context.cpu, rip, true)?;
         if let Some(next) = place.next_page {
             self.view.memory.read(
                 PhysicalAddress(next << 12),
@@ -238,8 +237,8 @@ impl<P: Platform> Vcpu<P> {
                         return Ok(self.fault_of_bounced());
                     }
                     requested = true;
-                    if u64::from(self.context.signal.eip) != eip {
-                        self.context.cpu.rip = u64::from(self.context.signal.eip);
+                    if self.context.signal.rip != eip {
+                        self.context.cpu.rip = self.context.signal.rip;
                         break;
                     }
                     if self.context.vectors_were_live != 0 {
@@ -254,7 +253,7 @@ impl<P: Platform> Vcpu<P> {
                             offset = site.retry;
                         }
                         Some(site) if site.kind == SiteKind::Continue => {
-                            self.context.cpu.rip = u64::from(site.eip);
+                            self.context.cpu.rip = site.rip;
                             break;
                         }
                         _ => {

@@ -18,12 +18,59 @@ impl Reservation {
     /// # Errors
     /// The host's mmap failed.
     pub fn new(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Maps `bytes` of zeroes that cannot be written.
+    ///
+    /// # Errors
+    /// The host's mmap failed.
+    pub fn zeroes(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, libc::PROT_READ)
+    }
+
+    /// Reserves `bytes` of addresses where every access faults.
+    ///
+    /// # Errors
+    /// The host's mmap failed.
+    pub fn inaccessible(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, libc::PROT_NONE)
+    }
+
+    /// Whether an address lies inside.
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base.as_ptr() as u64) < self.bytes as u64
+    }
+
+    /// Lets whole pages inside be read and written.
+    ///
+    /// # Errors
+    /// The range does not lie inside, or the host's mprotect failed.
+    pub fn open(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the range lies inside the mapping that this structure owns.
+        let failed = unsafe {
+            libc::mprotect(
+                self.base.as_ptr().add(offset).cast(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+            )
+        };
+        if failed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    fn map(bytes: usize, protection: i32) -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let pointer = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,

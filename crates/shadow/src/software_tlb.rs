@@ -18,6 +18,7 @@
 use crate::reservation::Reservation;
 use std::io;
 use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
 
 /// Whose accesses a table serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +69,7 @@ pub enum Stores {
 /// One page's translation, to be filled in.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Any linear address in the page (below 4 GiB).
+    /// Any linear address in the page.
     pub linear: LinearAddress,
     /// Host address of the page's first byte.
     pub host_page: u64,
@@ -76,8 +77,8 @@ pub struct Entry {
     pub stores: Stores,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Derived from a page larger than 4 KiB.
-    pub large: bool,
+    /// Bytes of the guest's page that it is derived from: 4 KiB, 2 MiB, 4 MiB or 1 GiB.
+    pub page_size: u64,
 }
 
 /// Pages that were filled since they were last cleared as a whole, each once. A line
@@ -209,7 +210,7 @@ impl SoftwareTlb {
             logs.local.note(page);
         }
         self.fills += 1;
-        if entry.large {
+        if entry.page_size > PAGE_SIZE {
             self.large_regions[page >> 16] |= 1 << (page >> 10 & 63);
         }
         self.set_page(view, Table::Read, page, delta);
@@ -323,7 +324,7 @@ mod tests {
             host_page,
             stores: Stores::Always,
             global,
-            large: false,
+            page_size: PAGE_SIZE,
         }
     }
 
@@ -378,7 +379,7 @@ mod tests {
     fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
         let mut tlb = SoftwareTlb::new().unwrap();
         let large = Entry {
-            large: true,
+            page_size: 4 << 20,
             ..entry(0x40_1000, 0x7000_0000_1000, true)
         };
         tlb.fill(View::Supervisor, large);

@@ -142,7 +142,7 @@ impl Engine {
         let key = BlockKey {
             physical: place.physical,
             second_page: u64::MAX,
-            eip: place.eip,
+            rip: place.rip,
             mode,
         };
         let versions = self.retired.get(&key)?;

@@ -6,7 +6,8 @@ use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
-use crate::mode::ModeFlags;
+use crate::links::table_offset;
+use crate::mode::{BranchTable, ModeFlags};
 use crate::register_map::COUNT;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, Vector};
@@ -17,6 +18,13 @@ fn branch_width(instruction: &Instruction) -> Width {
         Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => {
             Width::Word
         }
+        Code::Call_rel32_64
+        | Code::Call_rm64
+        | Code::Jmp_rel8_64
+        | Code::Jmp_rel32_64
+        | Code::Jmp_rm64
+        | Code::Retnq
+        | Code::Retnq_imm16 => Width::Qword,
         _ => Width::Dword,
     }
 }
@@ -43,11 +51,16 @@ fn condition_bits(condition: ConditionCode) -> u8 {
 }
 
 impl Translator {
-    /// A direct target, or `None` if it lies beyond the code segment's limit: then
-    /// the branch itself faults.
-    fn direct_target(&self, instruction: &Instruction) -> Option<u32> {
-        let target = instruction.near_branch_target() as u32;
-        (target <= self.mode.code_limit).then_some(target)
+    /// A direct target, or `None` if it lies beyond the code segment's limit or is not
+    /// canonical: then the branch itself faults.
+    fn direct_target(&self, instruction: &Instruction) -> Option<u64> {
+        let target = instruction.near_branch_target();
+        let is_reachable = if self.is_64_bit() {
+            is_canonical(target)
+        } else {
+            !self.is_beyond_limit(target)
+        };
+        is_reachable.then_some(target)
     }
 
     /// Whether an indirect target of this width can lie beyond the code segment's limit.
@@ -57,14 +70,14 @@ impl Translator {
         } else {
             u32::MAX
         };
-        self.mode.code_limit < highest
+        !self.is_64_bit() && self.mode.code_limit < highest
     }
 
     /// Raises #GP(0) at this instruction if the branch is taken.
     fn fault_site(&mut self) -> usize {
         self.new_site(
             SiteKind::Fault(Vector::GeneralProtection),
-            self.eip,
+            self.rip,
             self.esp_at_start,
             0,
         )
@@ -72,7 +85,7 @@ impl Translator {
 
     pub(super) fn jmp(&mut self, instruction: &Instruction) -> Flow {
         match instruction.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
                 let Some(target) = self.direct_target(instruction) else {
                     let site = self.fault_site();
                     self.emit_exit(site);
@@ -119,7 +132,7 @@ impl Translator {
             if width == Width::Word {
                 self.assembler.movzx16(R11, value);
             } else if value != R11 {
-                self.assembler.mov32(R11, value);
+                self.mov_pointer(R11, value);
             }
             return true;
         }
@@ -136,14 +149,14 @@ impl Translator {
     pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
         match instruction.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
                 let Some(target) = self.direct_target(instruction) else {
                     let site = self.fault_site();
                     self.emit_exit(site);
                     return Flow::End;
                 };
                 if self
-                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
@@ -161,7 +174,7 @@ impl Translator {
                     return self.slow_end();
                 }
                 if self
-                    .push(Pushed::Immediate(self.next_eip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
@@ -201,7 +214,7 @@ impl Translator {
     fn indirect_branch(&mut self) {
         self.rollback_flush();
         self.make_room();
-        self.assembler.mov32(R8, R11);
+        self.mov_pointer(R8, R11);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();
             return;
@@ -209,21 +222,30 @@ impl Translator {
         self.assembler.movzx16(R9, R8);
         self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         // The entry holds the negated tag; the sum is zero where it is this target.
-        self.assembler
-            .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        let is_shared = self.branch_table == BranchTable::Shared;
+        if is_shared {
+            self.assembler
+                .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        }
         self.free_rcx();
         let links = self.map.links;
+        let table = table_offset(self.branch_table);
         self.assembler
-            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, 0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, table));
+        if is_shared {
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        } else {
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
+        }
         let hit = self.assembler.jrcxz();
         self.return_rcx();
         self.indirect_exit();
         self.assembler.patch_rel8_here(hit);
         self.mark(self.rcx_freed());
         self.return_rcx();
-        self.assembler.jmp_memory(Mem::indexed(links, R9, 8, 8));
+        self.assembler
+            .jmp_memory(Mem::indexed(links, R9, 8, table + 8));
     }
 
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the
@@ -231,7 +253,7 @@ impl Translator {
     fn indirect_exit(&mut self) {
         self.assembler
             .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
-        let site = self.new_site(SiteKind::Indirect, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(SiteKind::Indirect, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
 
@@ -241,7 +263,7 @@ impl Translator {
             .assembler
             .jcc(condition_bits(instruction.condition_code()));
         self.taken(branch, instruction);
-        self.link_jump(self.next_eip);
+        self.link_jump(self.next_rip);
         Flow::End
     }
 
@@ -258,13 +280,19 @@ impl Translator {
 
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
         self.flush_esp_first();
-        let narrow = is_narrow_count(instruction);
+        let width = count_width(instruction);
+        // Its upper half is zero, but in 64-bit code.
+        let narrow = width == Width::Word || width == Width::Dword && self.is_64_bit();
         // ECX lives where JRCXZ looks.
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         if narrow {
             self.assembler.mov(R10, COUNT);
             self.mark(saved);
-            self.assembler.movzx16(COUNT, COUNT);
+            if width == Width::Word {
+                self.assembler.movzx16(COUNT, COUNT);
+            } else {
+                self.assembler.mov32(COUNT, COUNT);
+            }
         }
         let zero = self.assembler.jrcxz();
         if narrow {
@@ -280,7 +308,7 @@ impl Translator {
         self.mark(Restore::NONE);
         let branch = self.assembler.jmp();
         self.taken(branch, instruction);
-        self.link_branch(onward, self.next_eip);
+        self.link_branch(onward, self.next_rip);
         Flow::End
     }
 
@@ -290,9 +318,14 @@ impl Translator {
         let Some(target) = self.direct_target(instruction) else {
             return self.slow_end();
         };
-        let narrow = is_narrow_count(instruction);
+        let width = count_width(instruction);
+        let narrow = width == Width::Word;
         // The whole of ECX as it will be, in R11; as it was, in R10.
-        self.assembler.lea32(R11, Mem::base(COUNT, -1));
+        if width == Width::Qword {
+            self.assembler.lea64(R11, Mem::base(COUNT, -1));
+        } else {
+            self.assembler.lea32(R11, Mem::base(COUNT, -1));
+        }
         if narrow {
             self.assembler.mov(R8, R11);
             self.assembler.mov(R11, COUNT);
@@ -301,10 +334,10 @@ impl Translator {
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         self.assembler.mov(R10, COUNT);
         self.mark(saved);
-        if narrow {
-            self.assembler.movzx16(COUNT, R11);
-        } else {
-            self.assembler.mov32(COUNT, R11);
+        match width {
+            Width::Word => self.assembler.movzx16(COUNT, R11),
+            Width::Qword => self.assembler.mov(COUNT, R11),
+            _ => self.assembler.mov32(COUNT, R11),
         }
         let zero = self.assembler.jrcxz();
         if narrow {
@@ -319,7 +352,7 @@ impl Translator {
         // With a condition: not taken falls to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
-                self.mark_as(self.next_eip, 0, Restore::NONE);
+                self.mark_as(self.next_rip, 0, Restore::NONE);
                 (branch, Some(self.assembler.jmp()))
             }
             None => {
@@ -332,29 +365,31 @@ impl Translator {
         if narrow {
             self.assembler.mov32(COUNT, R11);
         }
-        self.mark_as(self.next_eip, 0, Restore::NONE);
+        self.mark_as(self.next_rip, 0, Restore::NONE);
         let finished = self.assembler.jmp();
         self.link_branch(branch, target);
-        self.link_branch(finished, self.next_eip);
+        self.link_branch(finished, self.next_rip);
         if let Some(onward) = onward {
-            self.link_branch(onward, self.next_eip);
+            self.link_branch(onward, self.next_rip);
         }
         Flow::End
     }
 }
 
-/// The counting register is CX: the address size is 16 bits.
-fn is_narrow_count(instruction: &Instruction) -> bool {
+/// The size of the counting register, which is the address size.
+fn count_width(instruction: &Instruction) -> Width {
     use Code::*;
-    matches!(
-        instruction.code(),
-        Jcxz_rel8_16
-            | Jcxz_rel8_32
-            | Loop_rel8_16_CX
-            | Loop_rel8_32_CX
-            | Loope_rel8_16_CX
-            | Loope_rel8_32_CX
-            | Loopne_rel8_16_CX
-            | Loopne_rel8_32_CX
-    )
+    match instruction.code() {
+        Jcxz_rel8_16 | Jcxz_rel8_32 | Loop_rel8_16_CX | Loop_rel8_32_CX | Loope_rel8_16_CX
+        | Loope_rel8_32_CX | Loopne_rel8_16_CX | Loopne_rel8_32_CX => Width::Word,
+        Jrcxz_rel8_16 | Jrcxz_rel8_64 | Loop_rel8_16_RCX | Loop_rel8_64_RCX | Loope_rel8_16_RCX
+        | Loope_rel8_64_RCX | Loopne_rel8_16_RCX | Loopne_rel8_64_RCX => Width::Qword,
+        _ => Width::Dword,
+    }
+}
+
+/// Bits 63 to 47 of an address are equal, as IA-32e mode demands with four levels of page
+/// tables (SDM volume 1, 3.3.7.1).
+fn is_canonical(address: u64) -> bool {
+    matches!(address as i64 >> 47, 0 | -1)
 }

@@ -38,6 +38,8 @@
 mod branch;
 pub mod copy;
 mod length;
+#[cfg(test)]
+mod long_tests;
 mod memory;
 mod operands;
 mod placement;
@@ -50,10 +52,10 @@ mod x87;
 
 use crate::allow_list::{Features, Treatment, treatment};
 use crate::assembler::host::*;
-use crate::assembler::{Assembler, Mem, Patch, Width};
+use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
 use crate::context::at;
-use crate::mode::{Mode, ModeFlags};
+use crate::mode::{BranchTable, Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
@@ -70,13 +72,15 @@ pub struct Request<'a> {
     /// Only the first instruction, which crosses into the next page.
     pub straddles: bool,
     /// EIP of the first byte.
-    pub eip: u32,
+    pub rip: u64,
     /// Linear address of the first byte.
-    pub linear: u32,
+    pub linear: u64,
     /// Mode word.
     pub mode: &'a Mode,
     /// Number of the mode word.
     pub mode_id: u32,
+    /// Where the mode's indirect branches find their targets.
+    pub branch_table: BranchTable,
     /// Number that the block will have.
     pub block: BlockId,
 }
@@ -108,11 +112,15 @@ struct OddSegment;
 /// Translates blocks; holds the buffers and the state of the block in work.
 pub struct Translator {
     assembler: Assembler,
+    /// The map of the block in work.
     map: &'static RegisterMap,
+    /// The map of all code that is not 64-bit code.
+    legacy_map: &'static RegisterMap,
     features: Features,
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
     mode_id: u32,
+    branch_table: BranchTable,
     block: BlockId,
     marks: Vec<Mark>,
     sites: Vec<Site>,
@@ -122,8 +130,8 @@ pub struct Translator {
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
     /// EIP of the current instruction and of the next.
-    eip: u32,
-    next_eip: u32,
+    rip: u64,
+    next_rip: u64,
     /// Where the current instruction's host code starts.
     start: usize,
     /// Guest ESP is its home plus this.
@@ -133,8 +141,7 @@ pub struct Translator {
     /// The vector registers are known to be loaded.
     vectors_loaded: bool,
     /// Linear page of the block; direct links may only stay in it.
-    linear_page: u32,
-    code_base: u32,
+    linear_page: u64,
     slots: Vec<u32>,
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
@@ -160,10 +167,12 @@ impl Translator {
         Self {
             assembler: Assembler::new(),
             map: &RegisterMap::LEGACY,
+            legacy_map: &RegisterMap::LEGACY,
             features,
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             mode_id: 0,
+            branch_table: BranchTable::Shared,
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),
@@ -171,14 +180,13 @@ impl Translator {
             immediates: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
-            eip: 0,
-            next_eip: 0,
+            rip: 0,
+            next_rip: 0,
             start: 0,
             esp: 0,
             esp_at_start: 0,
             vectors_loaded: false,
             linear_page: 0,
-            code_base: 0,
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
@@ -187,14 +195,48 @@ impl Translator {
         }
     }
 
-    /// Where guest registers live; [`RegisterMap::LEGACY`] at first.
+    /// Where guest registers live in code that is not 64-bit code;
+    /// [`RegisterMap::LEGACY`] at first.
     pub fn register_map(&self) -> &'static RegisterMap {
-        self.map
+        self.legacy_map
     }
 
-    /// Has guest registers live elsewhere in all that is translated from now on.
+    /// Where guest registers live in code of this mode.
+    pub fn map_of(&self, mode: &Mode) -> &'static RegisterMap {
+        if mode.flags.contains(ModeFlags::CODE64) {
+            &RegisterMap::LONG
+        } else {
+            self.legacy_map
+        }
+    }
+
+    /// Has guest registers live elsewhere in all that is translated from now on, but for
+    /// 64-bit code.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
-        self.map = map;
+        self.legacy_map = map;
+    }
+
+    /// The block's code is 64-bit code.
+    fn is_64_bit(&self) -> bool {
+        self.mode.flags.contains(ModeFlags::CODE64)
+    }
+
+    /// `to := mem`'s offset, of the stack pointer's size if that is not 16 bits.
+    fn lea_stack(&mut self, to: Host, mem: Mem) {
+        if self.is_64_bit() {
+            self.assembler.lea64(to, mem);
+        } else {
+            self.assembler.lea32(to, mem);
+        }
+    }
+
+    /// `to := from`, of a 32-bit address or of a 64-bit one in 64-bit code.
+    fn mov_pointer(&mut self, to: Host, from: Host) {
+        if self.is_64_bit() {
+            self.assembler.mov(to, from);
+        } else {
+            self.assembler.mov32(to, from);
+        }
     }
 
     /// A field of the context.
@@ -227,14 +269,14 @@ impl Translator {
         let mut decoder = Decoder::with_ip(
             self.mode.bitness(),
             request.bytes,
-            u64::from(request.eip),
+            request.rip,
             DecoderOptions::NONE,
         );
         let mut count = 0;
         let mut looked_at = 0;
         loop {
             let position = decoder.position();
-            self.next_eip = request.eip.wrapping_add(position as u32);
+            self.next_rip = self.mode.wrap(request.rip.wrapping_add(position as u64));
             let single_done =
                 count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
             let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
@@ -257,25 +299,26 @@ impl Translator {
                 }
                 return Err(TranslateError::NeedsNextPage);
             }
+            let length = instruction.len() as u64;
             let last = self
-                .next_eip
-                .wrapping_add(instruction.len().max(1) as u32 - 1);
+                .mode
+                .wrap(self.next_rip.wrapping_add(length.max(1) - 1));
             let too_long = truncated
                 || instruction.is_invalid()
                     && is_too_long(self.mode.bitness(), &request.bytes[position..]);
-            let beyond_limit = last > self.mode.code_limit || last < self.next_eip;
+            let beyond_limit = self.is_beyond_limit(last) || last < self.next_rip;
             if too_long || beyond_limit {
                 if count > 0 {
                     self.end_with_link();
                 } else {
-                    self.begin(self.next_eip, self.next_eip);
+                    self.begin(self.next_rip, self.next_rip);
                     self.exit(SiteKind::Fault(Vector::GeneralProtection));
                 }
                 break;
             }
             self.begin(
-                self.next_eip,
-                self.next_eip.wrapping_add(instruction.len() as u32),
+                self.next_rip,
+                self.mode.wrap(self.next_rip.wrapping_add(length)),
             );
             count += 1;
             self.position = position;
@@ -299,10 +342,17 @@ impl Translator {
         })
     }
 
+    /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.
+    fn is_beyond_limit(&self, rip: u64) -> bool {
+        !self.mode.flags.contains(ModeFlags::CODE64) && rip > u64::from(self.mode.code_limit)
+    }
+
     fn reset(&mut self, request: &Request<'_>, slots: &[u32]) {
         self.assembler.clear();
         self.mode = *request.mode;
+        self.map = self.map_of(request.mode);
         self.mode_id = request.mode_id;
+        self.branch_table = request.branch_table;
         self.block = request.block;
         self.marks.clear();
         self.sites.clear();
@@ -313,15 +363,14 @@ impl Translator {
         self.esp = 0;
         self.vectors_loaded = false;
         self.linear_page = request.linear >> 12;
-        self.code_base = self.mode.code_base;
         self.slots.clear();
         self.slots.extend_from_slice(slots);
         self.slots_used = 0;
     }
 
-    fn begin(&mut self, eip: u32, next_eip: u32) {
-        self.eip = eip;
-        self.next_eip = next_eip;
+    fn begin(&mut self, rip: u64, next_rip: u64) {
+        self.rip = rip;
+        self.next_rip = next_rip;
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
@@ -345,28 +394,28 @@ impl Translator {
 
     /// Marks the current position: the current instruction has not completed.
     fn mark(&mut self, restore: Restore) {
-        self.mark_as(self.eip, self.esp_at_start, restore);
+        self.mark_as(self.rip, self.esp_at_start, restore);
     }
 
     /// Marks the current position with another instruction.
-    fn mark_as(&mut self, eip: u32, esp: i32, restore: Restore) {
+    fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
         let mark = Mark {
             host: self.assembler.position() as u32,
-            eip,
+            rip,
             esp,
             restore,
         };
         match self.marks.last_mut() {
             Some(last) if last.host == mark.host => *last = mark,
-            Some(last) if (last.eip, last.esp, last.restore) == (eip, esp, restore) => {}
+            Some(last) if (last.rip, last.esp, last.restore) == (rip, esp, restore) => {}
             _ => self.marks.push(mark),
         }
     }
 
-    fn new_site(&mut self, kind: SiteKind, eip: u32, esp: i32, after: u32) -> usize {
+    fn new_site(&mut self, kind: SiteKind, rip: u64, esp: i32, after: u32) -> usize {
         self.sites.push(Site {
             kind,
-            eip,
+            rip,
             esp,
             retry: self.start as u32,
             after,
@@ -377,7 +426,7 @@ impl Translator {
 
     /// Leaves for the monitor here, unconditionally, at the current instruction.
     fn exit(&mut self, kind: SiteKind) {
-        let site = self.new_site(kind, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(kind, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
     }
 
@@ -403,7 +452,7 @@ impl Translator {
     }
 
     fn leave_and_return(&mut self, kind: SiteKind) {
-        let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         // The monitor puts the whole ESP into its home and does not keep vectors loaded.
         self.esp = 0;
@@ -417,7 +466,7 @@ impl Translator {
         }
         let stack = self.map.stack();
         if self.mode.flags.contains(ModeFlags::STACK32) {
-            self.assembler.lea32(stack, Mem::base(stack, self.esp));
+            self.lea_stack(stack, Mem::base(stack, self.esp));
         } else {
             self.assembler.lea32(R8, Mem::base(stack, self.esp));
             self.assembler.mov16(stack, R8);
@@ -439,7 +488,7 @@ impl Translator {
     /// Ends the block because the next instruction belongs to another.
     fn end_with_link(&mut self) {
         self.flush_esp();
-        let target = self.next_eip;
+        let target = self.next_rip;
         self.begin(target, target);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.exit(SiteKind::Continue);
@@ -461,29 +510,36 @@ impl Translator {
             Call => self.call(instruction),
             Ret => self.ret(instruction),
             Jmp => self.jmp(instruction),
-            Jcxz | Jecxz => self.jcxz(instruction),
+            Jcxz | Jecxz | Jrcxz => self.jcxz(instruction),
             Loop | Loope | Loopne => self.loop_instruction(instruction),
             _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
             Lea => self.lea(instruction),
             Xlatb => self.xlat(instruction),
             Cld => self.set_direction(1),
             Std => self.set_direction(-1),
-            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Stosb | Stosw | Stosd | Scasb
-            | Scasw | Scasd | Cmpsb | Cmpsw | Cmpsd
+            Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
+            | Stosd | Stosq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq
                 if instruction.is_string_instruction() =>
             {
                 self.string(instruction)
             }
             Rdtsc => self.time_stamp(instruction),
-            Int | Int1 | Int3 | Iret | Iretd | Retf | Sysenter | Sysexit | Hlt => {
-                // Control always moves on: nothing follows in this block.
-                let index = self.helpers.len() as u16;
-                self.helpers.push(*instruction);
-                self.exit(SiteKind::Helper(index));
-                Flow::End
+            Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysenter | Sysexit | Sysexitq
+            | Hlt => self.moves_on(instruction),
+            Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
+                self.moves_on(instruction)
             }
             _ => self.by_allow_list(instruction),
         }
+    }
+
+    /// Lets the monitor execute an instruction after which control always moves on: nothing
+    /// follows in this block.
+    fn moves_on(&mut self, instruction: &Instruction) -> Flow {
+        let index = self.helpers.len() as u16;
+        self.helpers.push(*instruction);
+        self.exit(SiteKind::Helper(index));
+        Flow::End
     }
 
     fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
@@ -543,7 +599,7 @@ impl Translator {
             .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
         self.return_rcx();
-        let site = self.new_site(SiteKind::VectorLoad, self.eip, self.esp_at_start, 0);
+        let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(loaded);
         self.mark(self.rcx_freed());

@@ -11,8 +11,12 @@ use crate::mode::ModeFlags;
 
 /// An island must be placed before the oldest short branch is this many bytes back.
 const ISLAND_REACH: usize = 105;
-/// No sequence between two calls of `make_room` is longer than this.
+/// No sequence between two calls of `make_room` is longer than this, but for the reserve
+/// between the reach above and that of a short branch.
 const LONGEST_STEP: usize = 60;
+/// The same for code that uses the long software TLB.
+const LONG_ISLAND_REACH: usize = 120;
+const LONG_LONGEST_STEP: usize = 64;
 
 /// Code that is emitted behind the block's main path.
 pub struct Stub {
@@ -21,7 +25,7 @@ pub struct Stub {
     /// 32-bit distances that lead here.
     incoming: Vec<Patch>,
     /// Guest instruction and ESP adjustment in force in the stub.
-    eip: u32,
+    rip: u64,
     esp: i32,
     /// For a miss: where the look-up goes on if the store may go on after all.
     back: usize,
@@ -45,20 +49,25 @@ impl Translator {
         let Some((oldest, _)) = self.misses.first() else {
             return;
         };
-        if self.assembler.position() + LONGEST_STEP > oldest.0 + ISLAND_REACH {
+        let (step, reach) = if self.mode.flags.contains(ModeFlags::LONG) {
+            (LONG_LONGEST_STEP, LONG_ISLAND_REACH)
+        } else {
+            (LONGEST_STEP, ISLAND_REACH)
+        };
+        if self.assembler.position() + step > oldest.0 + reach {
             let over = self.assembler.jmp_short();
             let resume = *self.marks.last().expect("an instruction has begun");
             self.emit_island();
             self.assembler.patch_rel8_here(over);
-            self.mark_as(resume.eip, resume.esp, resume.restore);
+            self.mark_as(resume.rip, resume.esp, resume.restore);
         }
     }
 
     fn emit_island(&mut self) {
         for (patch, stub) in std::mem::take(&mut self.misses) {
-            let (eip, esp) = (self.stubs[stub].eip, self.stubs[stub].esp);
+            let (rip, esp) = (self.stubs[stub].rip, self.stubs[stub].esp);
             self.assembler.patch_rel8_here(patch);
-            self.mark_as(eip, esp, self.rcx_freed());
+            self.mark_as(rip, esp, self.rcx_freed());
             let jump = self.assembler.jmp();
             self.stubs[stub].incoming.push(jump);
         }
@@ -67,12 +76,12 @@ impl Translator {
     /// Branches to a miss exit if RCX is zero; behind [`Translator::free_rcx`].
     pub(super) fn miss_if_zero(&mut self, kind: SiteKind) {
         let branch = self.assembler.jrcxz();
-        let site = self.new_site(kind, self.eip, self.esp_at_start, RESUME_AFTER);
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.stubs.push(Stub {
             kind: StubKind::Miss,
             site,
             incoming: Vec::new(),
-            eip: self.eip,
+            rip: self.rip,
             esp: self.esp_at_start,
             back: self.assembler.position(),
         });
@@ -81,15 +90,15 @@ impl Translator {
 
     /// The target lies in this page, and so does its whole first instruction: what it
     /// means depends on no other page's translation.
-    fn stays_in_page(&self, target: u32) -> bool {
-        let linear = self.code_base.wrapping_add(target);
+    fn stays_in_page(&self, target: u64) -> bool {
+        let linear = self.mode.linear(target);
         linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
     }
 
     fn new_link(
         &mut self,
         kind: StubKind,
-        target: u32,
+        target: u64,
         incoming: Vec<Patch>,
         place: SiteKind,
     ) -> usize {
@@ -98,7 +107,7 @@ impl Translator {
             kind,
             site,
             incoming,
-            eip: target,
+            rip: target,
             esp: 0,
             back: 0,
         });
@@ -113,7 +122,7 @@ impl Translator {
     }
 
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
-    pub(super) fn link_branch(&mut self, branch: Patch, target: u32) {
+    pub(super) fn link_branch(&mut self, branch: Patch, target: u64) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.new_link(
                 StubKind::DirectLink,
@@ -151,7 +160,7 @@ impl Translator {
     }
 
     /// Jumps to `target`; ESP is wholly in its home.
-    pub(super) fn link_jump(&mut self, target: u32) {
+    pub(super) fn link_jump(&mut self, target: u64) {
         let single = self.mode.flags.contains(ModeFlags::SINGLE);
         if !single
             && !self.stays_in_page(target)
@@ -189,12 +198,12 @@ impl Translator {
     /// Makes the 32-bit branch at `branch` lead to the exit `site`, at the current
     /// instruction.
     pub(super) fn fault_branch(&mut self, branch: Patch, site: usize) {
-        let (eip, esp) = (self.eip, self.esp_at_start);
+        let (rip, esp) = (self.rip, self.esp_at_start);
         self.stubs.push(Stub {
             kind: StubKind::DirectLink,
             site,
             incoming: vec![branch],
-            eip,
+            rip,
             esp,
             back: 0,
         });
@@ -210,7 +219,7 @@ impl Translator {
             } else {
                 Restore::NONE
             };
-            self.mark_as(stub.eip, stub.esp, restore);
+            self.mark_as(stub.rip, stub.esp, restore);
             for patch in &stub.incoming {
                 self.assembler.patch_rel32(*patch, entry);
             }
@@ -233,14 +242,14 @@ impl Translator {
                 }
             }
             if let SiteKind::Memory { size, write: true } = self.sites[stub.site].kind
-                && let Some(test) = at::code_store(size)
+                && let Some(test) = at::code_store(size, self.mode.flags.contains(ModeFlags::LONG))
             {
                 self.emit_store_test(&stub, test);
                 continue;
             }
             if stub.kind == StubKind::Miss {
                 self.reload_rcx();
-                self.mark_as(stub.eip, stub.esp, Restore::NONE);
+                self.mark_as(stub.rip, stub.esp, Restore::NONE);
                 self.assembler
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }

@@ -4,7 +4,7 @@ use super::{Request, Translation, Translator};
 use crate::allow_list::Features;
 use crate::assembler::host::*;
 use crate::block::{BlockId, Restore, SiteKind, Source};
-use crate::mode::Mode;
+use crate::mode::{BranchTable, Mode};
 use crate::register_map::{Home, RegisterMap};
 use crate::verify::verify;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -57,10 +57,11 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     let request = Request {
         bytes,
         straddles: true,
-        eip: 0x1000,
+        rip: 0x1000,
         linear: 0x1000,
         mode: &mode,
         mode_id: 0,
+        branch_table: BranchTable::Shared,
         block: BlockId(0),
     };
     let translation = translator.translate(&request, &[]).ok().unwrap();
@@ -166,7 +167,7 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
         .ip() as u32;
     let marks = &emitted.translation.marks;
     let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
-    assert_eq!(mark.eip, 0x1002);
+    assert_eq!(mark.rip, 0x1002);
     let moves: Vec<_> = mark.restore.moves().collect();
     assert_eq!(
         moves,
@@ -178,9 +179,9 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
     );
     // Until the addition it has not begun, and EBX is at home.
     let before = marks.iter().rfind(|mark| mark.host < store - 2).unwrap();
-    assert_eq!(before.eip, 0x1000);
+    assert_eq!(before.rip, 0x1000);
     assert!(before.restore.moves().all(|(guest, _)| guest != 3));
-    let last = marks.iter().rfind(|mark| mark.eip == 0x1002).unwrap();
+    let last = marks.iter().rfind(|mark| mark.rip == 0x1002).unwrap();
     assert_eq!(last.restore, Restore::NONE);
 }
 
@@ -196,12 +197,12 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
             .ip() as u32;
         let marks = &emitted.translation.marks;
         let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
-        assert_eq!(mark.eip, 0x1000, "{bytes:x?}");
+        assert_eq!(mark.rip, 0x1000, "{bytes:x?}");
         // ECX is what it was.
         let moves: Vec<_> = mark.restore.moves().collect();
         assert_eq!(moves, [(1, Source::Host(R10))]);
         let behind = marks.iter().find(|mark| mark.host > decide).unwrap();
-        assert_eq!(behind.eip, 0x1000 + bytes.len() as u32);
+        assert_eq!(behind.rip, 0x1000 + bytes.len() as u64);
         assert_eq!(behind.restore, Restore::NONE);
     }
 }

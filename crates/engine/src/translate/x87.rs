@@ -40,10 +40,15 @@ impl Translator {
         if is_control(instruction.mnemonic()) {
             return;
         }
-        self.mark_as(self.next_eip, self.esp, crate::block::Restore::NONE);
+        self.mark_as(self.next_rip, self.esp, crate::block::Restore::NONE);
         if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
+            let width = if self.is_64_bit() {
+                Width::Qword
+            } else {
+                Width::Dword
+            };
             self.assembler
-                .store_imm(Width::Dword, self.field(at::X87_INSTRUCTION), 0);
+                .store_imm(width, self.field(at::X87_INSTRUCTION), 0);
             self.assembler
                 .store_imm(Width::Qword, self.field(at::X87_OPERAND), 0);
             self.assembler
@@ -60,11 +65,14 @@ impl Translator {
             self.assembler
                 .store(Width::Qword, self.field(at::X87_OPERAND), R8);
         }
-        self.assembler.store_imm(
-            Width::Dword,
-            self.field(at::X87_INSTRUCTION),
-            self.eip as i32,
-        );
+        let place = self.field(at::X87_INSTRUCTION);
+        if self.is_64_bit() {
+            self.assembler.mov_value(R8, self.rip);
+            self.assembler.store(Width::Qword, place, R8);
+        } else {
+            self.assembler
+                .store_imm(Width::Dword, place, self.rip as i32);
+        }
         self.assembler
             .store_imm(Width::Dword, self.field(at::X87_OPCODE), note as i32);
     }
@@ -74,7 +82,10 @@ impl Translator {
         const PREFIXES: [u8; 11] = [
             0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
         ];
-        let start = self.raw.iter().position(|byte| !PREFIXES.contains(byte))?;
+        let mut start = self.raw.iter().position(|byte| !PREFIXES.contains(byte))?;
+        if self.is_64_bit() && matches!(self.raw[start], 0x40..=0x4f) {
+            start += 1;
+        }
         let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];
         (0xd8..=0xdf)
             .contains(&first)

@@ -4,6 +4,7 @@ use crate::mode::Guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::{BlockId, LinkPlace, SiteKind};
+use tollgate_engine::mode::BranchTable;
 use tollgate_engine::translate::{Request, Translation, Translator};
 use tollgate_engine::verify::verify;
 
@@ -24,17 +25,18 @@ impl Emitted {
         translator.set_register_map(guest.map);
         let mut bytes = guest.code.clone();
         if guest.fills_page {
-            let rest = 0x1000 - (guest.eip as usize + bytes.len()) % 0x1000;
+            let rest = 0x1000 - (guest.rip as usize + bytes.len()) % 0x1000;
             bytes.resize(bytes.len() + rest, FILLER);
         }
-        let linear = guest.mode.code_base.wrapping_add(guest.eip);
+        let linear = guest.mode.linear(guest.rip);
         let request = Request {
             bytes: &bytes,
             straddles: false,
-            eip: guest.eip,
+            rip: guest.rip,
             linear,
             mode: &guest.mode,
             mode_id: 0,
+            branch_table: BranchTable::Shared,
             block: BlockId(0),
         };
         let Ok(translation) = translator.translate(&request, &[0, 1, 2, 3]) else {
@@ -61,7 +63,7 @@ impl Emitted {
             .translation
             .sites
             .iter()
-            .find(|site| site.eip == guest.end())?;
+            .find(|site| site.rip == guest.end())?;
         let SiteKind::Link(LinkPlace::Direct { distance, stub }) = site.kind else {
             return None;
         };

@@ -29,7 +29,7 @@ use tollgate_x86::{Attributes, CpuState, Flags, Segment, SegmentRegister, Select
 /// Guest code and where it runs.
 pub struct Guest {
     pub code: Vec<u8>,
-    pub eip: u32,
+    pub rip: u64,
     pub mode: Mode,
     pub map: &'static RegisterMap,
     /// NOPs follow up to the end of the page.
@@ -105,7 +105,7 @@ impl Guest {
             code: (0..code.len() / 2)
                 .map(|index| number(&code[2 * index..2 * index + 2]) as u8)
                 .collect(),
-            eip: 0x1000,
+            rip: 0x1000,
             mode: Mode::of(&state),
             map: &RegisterMap::LEGACY,
             fills_page: false,
@@ -130,7 +130,7 @@ impl Guest {
                 "spilled" => guest.map = &RegisterMap::SPILLED,
                 "page" => guest.fills_page = true,
                 _ => match word.strip_prefix("at-") {
-                    Some(digits) => guest.eip = number(digits),
+                    Some(digits) => guest.rip = number(digits).into(),
                     None => change_segment(&mut state, word),
                 },
             }
@@ -146,14 +146,14 @@ impl Guest {
     }
 
     /// EIP behind the last instruction.
-    pub fn end(&self) -> u32 {
-        self.eip + self.code.len() as u32
+    pub fn end(&self) -> u64 {
+        self.rip + self.code.len() as u64
     }
 
     fn instructions(&self) -> Vec<Instruction> {
         let bitness = self.mode.bitness();
-        let eip = self.eip.into();
-        let decoder = Decoder::with_ip(bitness, &self.code, eip, DecoderOptions::NONE);
+
+        let decoder = Decoder::with_ip(bitness, &self.code, self.rip, DecoderOptions::NONE);
         decoder.into_iter().collect()
     }
 

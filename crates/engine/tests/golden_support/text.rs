@@ -41,7 +41,7 @@ fn field(displacement: i32) -> String {
     if let Some(guest) = (0..8u8).find(|guest| at::slot(*guest) == displacement) {
         return format!("slot.{}", GUEST_REGISTERS[usize::from(guest)]);
     }
-    if let Some(size) = (1..=64u8).find(|&size| at::code_store(size) == Some(displacement)) {
+    if let Some(size) = (1..=64u8).find(|&size| at::code_store(size, false) == Some(displacement)) {
         return format!("code_store.{size}");
     }
     for (register, name) in SegmentRegister::ALL
@@ -157,11 +157,11 @@ fn exit_site(instruction: &Instruction, next: Option<&&Instruction>) -> Option<u
     (stores && leaves).then(|| instruction.immediate32() as usize)
 }
 
-fn position(guest: &Guest, eip: u32) -> String {
-    if eip == guest.end() {
+fn position(guest: &Guest, rip: u64) -> String {
+    if rip == guest.end() {
         "end".into()
     } else {
-        let distance = i64::from(eip) - i64::from(guest.eip);
+        let distance = rip.wrapping_sub(guest.rip) as i64;
         format!("{distance:+}")
     }
 }
@@ -183,7 +183,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
         SiteKind::Continue => "continue".into(),
         SiteKind::Fault(vector) => format!("fault {vector:?}"),
     };
-    write!(text, " at {}", position(guest, site.eip)).unwrap();
+    write!(text, " at {}", position(guest, site.rip)).unwrap();
     if site.esp != 0 {
         write!(text, ", esp{:+}", site.esp).unwrap();
     }
@@ -197,7 +197,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
 }
 
 fn mark_text(guest: &Guest, mark: &Mark) -> String {
-    let mut text = position(guest, mark.eip);
+    let mut text = position(guest, mark.rip);
     if mark.esp != 0 {
         write!(text, ", esp{:+}", mark.esp).unwrap();
     }

@@ -1,0 +1,340 @@
+use super::*;
+use std::collections::HashMap;
+
+const HOST: u64 = 0x7000_0000_0000;
+const KERNEL: u64 = 0xffff_8880_0000_0000;
+
+fn entry(linear: u64, host_page: u64, global: bool) -> Entry {
+    Entry {
+        linear: LinearAddress(linear),
+        host_page,
+        stores: Stores::Always,
+        global,
+        page_size: PAGE_SIZE,
+    }
+}
+
+/// What generated code would load for an access, step by step as it does.
+fn generated(tlb: &LongTlb, view: View, table: Table, linear: u64, size: u64) -> u64 {
+    let r14 = tlb.table(view);
+    let shifted = |value: u64, count: u64| (value as i64) >> (count & 63);
+    let r9 = shifted(linear, 12).wrapping_add(shifted(linear.wrapping_add(size - 1), 12));
+    let root = r14.wrapping_add_signed(i64::from(LONG_ROOT_DISPLACEMENT));
+    let pointer = root.wrapping_add_signed(shifted(linear, r14) * 8) as *const u64;
+    // SAFETY: the tests give canonical addresses, whose parts the root covers.
+    let part = unsafe { pointer.read() };
+    let displacement = match table {
+        Table::Read => 0,
+        Table::Write => i64::from(LONG_WRITE_DISPLACEMENT),
+        Table::CodeWrite => 2 * i64::from(LONG_CODE_WRITE_STEP),
+    };
+    let slot = part
+        .wrapping_add_signed(r9 * 8)
+        .wrapping_add_signed(displacement) as *const u64;
+    // SAFETY: a pointer of the root leads to tables that hold all slots of its part.
+    unsafe { slot.read() }
+}
+
+#[test]
+fn generated_code_finds_nothing_in_tables_that_were_never_filled() {
+    let tlb = LongTlb::new().unwrap();
+    for linear in [0, 0x5000, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000, u64::MAX] {
+        for view in View::ALL {
+            for table in Table::ALL {
+                assert_eq!(generated(&tlb, view, table, linear, 1), 0, "{linear:x}");
+                assert_eq!(generated(&tlb, view, table, linear, 16), 0, "{linear:x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_low_bits_of_the_tables_address_are_the_shift_of_its_index() {
+    let tlb = LongTlb::new().unwrap();
+    for view in View::ALL {
+        assert_eq!(tlb.table(view) & 63, 39);
+    }
+}
+
+#[test]
+fn a_page_of_either_half_is_found_by_generated_code_in_its_own_view_only() {
+    let mut tlb = LongTlb::new().unwrap();
+    for linear in [
+        0x5000,
+        0x7fff_ffff_f000,
+        0xffff_8000_0000_0000,
+        KERNEL,
+        0xffff_ffff_ffff_f000,
+    ] {
+        tlb.fill(View::User, entry(linear, HOST, false));
+        let delta = HOST.wrapping_sub(linear);
+        assert_eq!(
+            generated(&tlb, View::User, Table::Read, linear + 0xff8, 8),
+            delta
+        );
+        assert_eq!(
+            generated(&tlb, View::User, Table::Write, linear + 0xff8, 8),
+            delta
+        );
+        assert_eq!(generated(&tlb, View::User, Table::CodeWrite, linear, 8), 0);
+        assert_eq!(generated(&tlb, View::Supervisor, Table::Read, linear, 8), 0);
+        assert_eq!(
+            tlb.look_up(View::User, true, LinearAddress(linear + 0x123)),
+            Some(HOST + 0x123)
+        );
+    }
+}
+
+#[test]
+fn an_access_beyond_the_last_canonical_byte_finds_nothing() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::User, entry(0x7fff_ffff_f000, HOST, false));
+    tlb.fill(
+        View::User,
+        entry(0xffff_8000_0000_0000, HOST + 0x1000, false),
+    );
+    assert_eq!(
+        generated(&tlb, View::User, Table::Read, 0x7fff_ffff_fffc, 8),
+        0
+    );
+    assert!(!tlb.allows(View::User, false, false, LinearAddress(0x7fff_ffff_fffc), 8));
+}
+
+#[test]
+fn an_access_that_wraps_to_address_zero_finds_nothing() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::User, entry(0xffff_ffff_ffff_f000, HOST, false));
+    tlb.fill(View::User, entry(0, HOST + 0x1000, false));
+    assert_eq!(generated(&tlb, View::User, Table::Read, u64::MAX - 3, 8), 0);
+    assert!(!tlb.allows(View::User, false, false, LinearAddress(u64::MAX - 3), 8));
+}
+
+#[test]
+fn an_access_across_two_parts_finds_nothing() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::User, entry((1 << 39) - 0x1000, HOST, false));
+    tlb.fill(View::User, entry(1 << 39, HOST + 0x1000, false));
+    assert_eq!(
+        generated(&tlb, View::User, Table::Read, (1 << 39) - 4, 8),
+        0
+    );
+    assert_ne!(generated(&tlb, View::User, Table::Read, 1 << 39, 8), 0);
+}
+
+#[test]
+fn straddling_is_allowed_only_between_neighbours_in_host_memory() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::User, entry(KERNEL + 0x5000, HOST, false));
+    tlb.fill(View::User, entry(KERNEL + 0x6000, HOST + 0x1000, false));
+    tlb.fill(View::User, entry(KERNEL + 0x7000, HOST + 0x9000, false));
+    let straddling = |tlb: &LongTlb, page| generated(tlb, View::User, Table::Read, page - 1, 2);
+    assert_ne!(straddling(&tlb, KERNEL + 0x6000), 0);
+    assert_eq!(straddling(&tlb, KERNEL + 0x7000), 0);
+    tlb.clear_page(LinearAddress(KERNEL + 0x6000));
+    assert_eq!(straddling(&tlb, KERNEL + 0x6000), 0);
+}
+
+#[test]
+fn global_entries_survive_an_address_space_switch() {
+    let mut tlb = LongTlb::new().unwrap();
+    let found = |tlb: &LongTlb, linear| {
+        tlb.look_up(View::Supervisor, false, LinearAddress(linear))
+            .is_some()
+    };
+    tlb.fill(View::Supervisor, entry(KERNEL, HOST, true));
+    tlb.fill(View::Supervisor, entry(0x1000, HOST, false));
+    tlb.clear_local();
+    assert!(found(&tlb, KERNEL));
+    assert!(!found(&tlb, 0x1000));
+    tlb.clear_all();
+    assert!(!found(&tlb, KERNEL));
+}
+
+#[test]
+fn a_page_that_turns_local_is_cleared_by_a_switch() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::User, entry(0x5000, HOST, true));
+    tlb.clear_page(LinearAddress(0x5000));
+    tlb.fill(View::User, entry(0x5000, HOST, false));
+    tlb.clear_local();
+    assert_eq!(tlb.look_up(View::User, false, LinearAddress(0x5000)), None);
+}
+
+#[test]
+fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
+    for page_size in [2 << 20, 1 << 30] {
+        let mut tlb = LongTlb::new().unwrap();
+        let large = Entry {
+            page_size,
+            ..entry(KERNEL + page_size + 0x1000, HOST, true)
+        };
+        tlb.fill(View::Supervisor, large);
+        tlb.fill(View::Supervisor, entry(KERNEL + 2 * page_size, HOST, true));
+        tlb.clear_page(LinearAddress(KERNEL + 2 * page_size - 1));
+        let found = |linear| tlb.look_up(View::Supervisor, false, LinearAddress(linear));
+        assert_eq!(found(KERNEL + page_size + 0x1000), None);
+        assert_eq!(found(KERNEL + 2 * page_size), Some(HOST));
+    }
+}
+
+#[test]
+fn protecting_a_host_page_reaches_every_alias_and_leaves_stores_beside_code() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::Supervisor, entry(KERNEL, HOST, true));
+    tlb.fill(View::User, entry(0x9000, HOST, false));
+    tlb.protect_host_page(HOST);
+    for (view, linear) in [(View::Supervisor, KERNEL), (View::User, 0x9000)] {
+        let delta = HOST.wrapping_sub(linear);
+        assert_eq!(generated(&tlb, view, Table::Read, linear, 4), delta);
+        assert_eq!(generated(&tlb, view, Table::Write, linear, 4), 0);
+        assert_eq!(generated(&tlb, view, Table::CodeWrite, linear, 4), delta);
+        assert!(tlb.allows(view, true, true, LinearAddress(linear), 4));
+        assert!(!tlb.allows(view, true, false, LinearAddress(linear), 4));
+    }
+}
+
+#[test]
+fn an_address_that_is_not_canonical_is_never_filled() {
+    let mut tlb = LongTlb::new().unwrap();
+    for linear in [1 << 47, 0x8000_0000_0000_0000, 0xffff_7fff_ffff_f000] {
+        tlb.fill(View::User, entry(linear, HOST, false));
+        assert_eq!(tlb.look_up(View::User, false, LinearAddress(linear)), None);
+    }
+    assert_eq!(tlb.fills(), 0);
+}
+
+#[test]
+fn every_root_is_surrounded_by_what_no_address_can_read() {
+    let tlb = LongTlb::new().unwrap();
+    let reach = 8i64 << (63 - PART_SHIFT);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for view in View::ALL {
+        let root = tlb
+            .table(view)
+            .wrapping_add_signed(i64::from(LONG_ROOT_DISPLACEMENT));
+        for (first, last) in [
+            (root.wrapping_add_signed(-reach), root - 8 * 256 - 8),
+            (root + 8 * 256, root.wrapping_add_signed(reach)),
+        ] {
+            let readable = maps.lines().find(|line| {
+                let (range, rest) = line.split_once(' ').unwrap();
+                let (start, end) = range.split_once('-').unwrap();
+                let address = |text| u64::from_str_radix(text, 16).unwrap();
+                address(start) <= last && first < address(end) && !rest.starts_with("---")
+            });
+            assert_eq!(readable, None, "beside the root at {root:x}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_touches_pages_far_apart_cannot_have_unbounded_tables() {
+    let mut tlb = LongTlb::new().unwrap();
+    for part in -HALF..HALF {
+        let linear = ((part << PART_SHIFT) as u64) + 0x1000;
+        tlb.fill(View::User, entry(linear, HOST, false));
+        assert!(tlb.parts_in_use <= MAX_PARTS);
+        assert!(
+            tlb.look_up(View::User, true, LinearAddress(linear))
+                .is_some()
+        );
+    }
+    for group in 0..u64::from(MAX_GROUPS) * 2 {
+        tlb.fill(View::User, entry(group << 20, HOST, true));
+        assert!(tlb.groups_in_use <= MAX_GROUPS);
+    }
+    for round in 0..MAX_LOG as u64 + 10 {
+        tlb.fill(View::User, entry(0x1000, HOST + (round << 12), false));
+        assert!(tlb.views[View::User as usize].local.len() <= MAX_LOG);
+    }
+}
+
+/// Fills, invalidations and switches in random order against a plain map of pages.
+#[test]
+fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten() {
+    let mut seed = 0x1234_5678_9abc_def1u64;
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 11) % below
+    };
+    let bases = [
+        0,
+        (1 << 39) - 0x4000,
+        0x7fff_ffff_8000,
+        KERNEL,
+        0xffff_ffff_ffff_8000,
+    ];
+    let mut tlb = LongTlb::new().unwrap();
+    // (view, page) to host page, stores, global
+    let mut model: HashMap<(usize, u64), (u64, Stores, bool)> = HashMap::new();
+    for _ in 0..20_000 {
+        let linear = bases[random(5) as usize] + random(8) * 0x1000;
+        let view = View::ALL[random(2) as usize];
+        match random(20) {
+            0 => {
+                tlb.clear_local();
+                // What was local before it turned global may be forgotten with the local.
+                model.retain(|&(view, page), (_, _, global)| {
+                    let left = tlb.look_up(View::ALL[view], false, LinearAddress(page));
+                    assert!(*global || left.is_none());
+                    left.is_some()
+                });
+            }
+            1 if random(10) == 0 => {
+                tlb.clear_all();
+                model.clear();
+            }
+            2 | 3 => {
+                tlb.clear_page(LinearAddress(linear));
+                model.retain(|&(_, page), _| page != linear);
+            }
+            4 => {
+                let host = HOST + random(8) * 0x1000;
+                tlb.protect_host_page(host);
+                for (_, stores, _) in model.values_mut().filter(|(at, ..)| *at == host) {
+                    if *stores == Stores::Always {
+                        *stores = Stores::BesideCode;
+                    }
+                }
+            }
+            _ => {
+                if model.contains_key(&(view as usize, linear)) {
+                    continue;
+                }
+                let stores = [Stores::Never, Stores::BesideCode, Stores::Always];
+                let stores = stores[random(3) as usize];
+                let (host, global) = (HOST + random(8) * 0x1000, random(2) == 0);
+                let filled = Entry {
+                    stores,
+                    ..entry(linear, host, global)
+                };
+                tlb.fill(view, filled);
+                model.insert((view as usize, linear), (host, stores, global));
+            }
+        }
+        let expected = |view: View, table: Table, page: u64| {
+            let &(host, stores, _) = model.get(&(view as usize, page))?;
+            let wanted = match table {
+                Table::Read => true,
+                Table::Write => stores == Stores::Always,
+                Table::CodeWrite => stores == Stores::BesideCode,
+            };
+            wanted.then(|| host.wrapping_sub(page))
+        };
+        let page = bases[random(5) as usize] + random(8) * 0x1000;
+        for view in View::ALL {
+            for table in Table::ALL {
+                let inside = generated(&tlb, view, table, page + 8, 8);
+                assert_eq!(inside, expected(view, table, page).unwrap_or(0));
+                let next = page.wrapping_add(0x1000);
+                let straddling = generated(&tlb, view, table, page + 0xffc, 8);
+                let both = expected(view, table, page)
+                    .filter(|_| next >> PART_SHIFT == page >> PART_SHIFT)
+                    .filter(|&delta| expected(view, table, next) == Some(delta));
+                assert_eq!(straddling, both.unwrap_or(0), "{page:x}");
+            }
+        }
+    }
+}
