@@ -29,11 +29,13 @@ impl Features {
         Self { offered }
     }
 
-    /// Every feature that an instruction needs is offered.
+    /// Every feature that an instruction needs is offered. That of 64-bit forms is not asked
+    /// for: these are decoded in 64-bit code only, which the guest cannot reach without.
     pub fn allow(&self, instruction: &Instruction) -> bool {
         instruction
             .cpuid_features()
             .iter()
+            .filter(|&&f| f != CpuidFeature::X64)
             .all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
     }
 }

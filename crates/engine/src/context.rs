@@ -175,16 +175,16 @@ pub mod at {
         STORE_PASS = store_pass,
     }
 
-    /// Displacement of the address of the test for stores of `size` bytes, if there is one;
-    /// `long`: through the long software TLB.
-    pub fn code_store(size: u8, long: bool) -> Option<i32> {
+    /// Displacement of the address of the test for stores of `size` bytes, if there is one.
+    pub fn code_store(size: u8) -> Option<i32> {
         let index = STORE_SIZES.iter().position(|&known| known == size)?;
-        let tests = if long {
-            offset_of!(Context, long_code_store)
-        } else {
-            offset_of!(Context, code_store)
-        };
-        Some(displacement(tests + index * 8))
+        Some(displacement(offset_of!(Context, code_store) + index * 8))
+    }
+
+    /// The same for modes whose memory is reached through the long software TLB.
+    pub fn long_code_store(size: u8) -> Option<i32> {
+        let from_other = offset_of!(Context, long_code_store) - offset_of!(Context, code_store);
+        code_store(size).map(|at| at + from_other as i32)
     }
 
     /// Displacement of a guest register's slot.

@@ -300,14 +300,17 @@ impl Engine {
             .is_some_and(|b| self.mode(b.key.mode).flags.contains(ModeFlags::SINGLE))
     }
 
-    /// Which bits of RSP a block's stack adjustments change: its low 16 or 32, or all.
-    /// Those above 32 are clear after a change of the low 32.
+    /// The bits of RSP that a block's stack adjustments change: 64, 32 or 16.
     pub fn stack_mask(&self, block: BlockId) -> u64 {
-        let flags = self.block(block).map(|b| self.mode(b.key.mode).flags);
-        match flags {
-            Some(flags) if flags.contains(ModeFlags::CODE64) => u64::MAX,
-            Some(flags) if !flags.contains(ModeFlags::STACK32) => 0xffff,
-            _ => 0xffff_ffff,
+        let flags = self
+            .block(block)
+            .map_or(ModeFlags::STACK32, |block| self.mode(block.key.mode).flags);
+        if flags.contains(ModeFlags::CODE64) {
+            u64::MAX
+        } else if flags.contains(ModeFlags::STACK32) {
+            0xffff_ffff
+        } else {
+            0xffff
         }
     }
 

@@ -201,7 +201,7 @@ impl<P: Platform> Vcpu<P> {
             AccessKind::Read
         };
         let vectors = self.context.vectors_were_live != 0;
-        let tested = write && at::code_store(size, cpu.is_long_mode()).is_some();
+        let tested = write && at::code_store(size).is_some();
         let inline = self.view.make_inline(
             &self.context.cpu,
             linear,

@@ -242,7 +242,7 @@ impl Translator {
                 }
             }
             if let SiteKind::Memory { size, write: true } = self.sites[stub.site].kind
-                && let Some(test) = at::code_store(size, self.mode.flags.contains(ModeFlags::LONG))
+                && let Some(test) = self.store_test(size)
             {
                 self.emit_store_test(&stub, test);
                 continue;
@@ -254,6 +254,15 @@ impl Translator {
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }
             self.emit_exit(stub.site);
+        }
+    }
+
+    /// The field that holds the address of the test for stores of `size` bytes.
+    fn store_test(&self, size: u8) -> Option<i32> {
+        if self.mode.flags.contains(ModeFlags::LONG) {
+            at::long_code_store(size)
+        } else {
+            at::code_store(size)
         }
     }
 

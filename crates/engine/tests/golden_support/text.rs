@@ -41,7 +41,7 @@ fn field(displacement: i32) -> String {
     if let Some(guest) = (0..8u8).find(|guest| at::slot(*guest) == displacement) {
         return format!("slot.{}", GUEST_REGISTERS[usize::from(guest)]);
     }
-    if let Some(size) = (1..=64u8).find(|&size| at::code_store(size, false) == Some(displacement)) {
+    if let Some(size) = (1..=64u8).find(|&size| at::code_store(size) == Some(displacement)) {
         return format!("code_store.{size}");
     }
     for (register, name) in SegmentRegister::ALL
