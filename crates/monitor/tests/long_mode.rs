@@ -783,6 +783,7 @@ fn an_access_across_pages_that_lie_apart_is_whole() {
         "mov rcx, [r8 - 3]",
         "movq xmm10, rax",
         "movdqu [r8 - 0x10 + 1], xmm10",
+        "mov rsi, [r8 - 0x10 + 1]",
         "lea rsp, [r8 + 4]",
         "push rax",
         "pop rdx",
@@ -794,7 +795,9 @@ fn an_access_across_pages_that_lie_apart_is_whole() {
     assert_eq!(gpr[RBX], 0x1122_3344_5566_7788);
     assert_eq!(gpr[RCX], 0x1122_3344_5566_7789);
     assert_eq!(gpr[RDX], gpr[RAX]);
-    assert_eq!(read_u64(&mut vcpu, small(0xff1).0), gpr[RAX]);
+    assert_eq!(gpr[RSI], gpr[RAX]);
+    // What the call pushed.
+    assert_eq!(read_u64(&mut vcpu, small(0xff4).0) >> 16, 1);
 }
 
 #[test]

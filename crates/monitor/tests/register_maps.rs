@@ -383,7 +383,7 @@ fn random(program: u64) -> Random {
 
 #[test]
 fn programs_end_in_the_same_state_wherever_registers_live() {
-    let policy = tollgate_emulate::cpuid::policy();
+    let policy = tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host);
     let features = Features::new(|feature| policy.offers(feature));
     let mut completed = 0;
     let programs = number("TOLLGATE_RANDOM_PROGRAMS", 600);

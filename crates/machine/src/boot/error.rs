@@ -37,7 +37,7 @@ pub enum BootError {
         /// What is not supported.
         what: String,
     },
-    /// The kernel needs a 64-bit processor.
+    /// The kernel needs long mode, which the guest's processor does not offer.
     Needs64Bit {
         /// The kernel file.
         kernel: String,
@@ -92,12 +92,12 @@ impl fmt::Display for BootError {
             ),
             Self::NotAKernel { kernel } => write!(
                 formatter,
-                "{kernel} is not a kernel: expected a Linux bzImage, a 32-bit ELF file, a multiboot kernel, a boot sector or flat code"
+                "{kernel} is not a kernel: expected a Linux bzImage, an ELF file for x86, a multiboot kernel, a boot sector or flat code"
             ),
             Self::Unsupported { kernel, what } => write!(formatter, "cannot boot {kernel}: {what}"),
             Self::Needs64Bit { kernel } => write!(
                 formatter,
-                "{kernel} is a 64-bit kernel; this version runs 16- and 32-bit guests only"
+                "{kernel} is a 64-bit kernel, and the guest's processor has no 64-bit mode (see --cpu help)"
             ),
             Self::CommandLineTooLong { length, limit } => write!(
                 formatter,

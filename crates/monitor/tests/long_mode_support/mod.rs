@@ -14,6 +14,7 @@ macro_rules! guest_code {
         mod assembled {
             std::arch::global_asm!(
                 ".section .rodata",
+                ".balign 64",
                 concat!("tollgate_test_", stringify!($name), "_start:"),
                 $($line,)+
                 concat!("tollgate_test_", stringify!($name), "_end:"),
