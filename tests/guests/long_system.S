@@ -94,6 +94,8 @@ after_high:
     iretq
 .code32
 calling:
+    mov eax, DATA3
+    mov ds, eax
     TRY syscall
     int LEAVE_RING3
 compatible_entry:                # 64-bit code, reached on AMD
@@ -156,7 +158,9 @@ back_in_ring3:
     jmp rcx
 
 bases:
-    WRMSR64 FS_BASE, 0x1122334455667000
+    WRMSR64 FS_BASE, 0xFFFF923456789ABC
+    RDMSR64 FS_BASE
+    EXPECT64 rax, 0xFFFF923456789ABC, "fs.base holds any canonical number"
     WRMSR64 GS_BASE, FRAME_A
     WRMSR64 KERNEL_GS_BASE, FRAME_B
     mov qword ptr [FRAME_A], 0xA

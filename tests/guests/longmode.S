@@ -6,12 +6,14 @@
 .set BOTH, FREE64+8              # code with L and D, which is reserved
 .set CODE16, FREE64+16
 .set LIMITED, FREE64+24            # 32-bit data that ends at 0FFFh
+.set UNLIMITED, FREE64+32        # 64-bit code with a limit that legacy mode sees
 .set BASED_AT, 0x10000
 
 long_main:
     DESCRIPTOR64 BASED, 0x00CF92010000FFFF
     DESCRIPTOR64 BOTH, 0x00EF9A000000FFFF
     DESCRIPTOR64 CODE16, 0x008F9A000000FFFF
+    DESCRIPTOR64 UNLIMITED, 0x00AF9A000000FFFF
     DESCRIPTOR64 LIMITED, 0x0040920000000FFF
     mov qword ptr [FRAME_A], 0x11111111
     mov qword ptr [FRAME_A+BASED_AT], 0x22222222
@@ -330,8 +332,7 @@ in_compatibility:
 in_16_bits:
     mov eax, 0x12345678
     mov ax, 0x9ABC
-    jmp 1f
-1:  data32 jmp CODE:2f
+    data32 jmp CODE:2f
 .code32
 2:  EXPECT eax, 0x12349ABC, "16-bit code runs in long mode too"
     jmp CODE64:1f
@@ -409,12 +410,12 @@ leaving:
     mov dword ptr [fault_vector], NONE
     mov eax, cr0
     bts eax, 31
-    jmp CODE64:enabling
+    jmp UNLIMITED:enabling
 enabling:                        # 16-bit code there
     mov cr0, eax
     hlt
 2:  EXPECT_FAULT EXC_GP, 0, "and a code segment without L"
-    EXPECT [fault_cs], CODE64, "L means nothing outside long mode"
+    EXPECT [fault_cs], UNLIMITED, "L means nothing outside long mode"
 .endif
     call enter_long_mode
     lidt [idt64_pointer]
