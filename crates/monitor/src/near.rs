@@ -109,7 +109,7 @@ pub fn execute(
                 _ => instruction.immediate(0),
             };
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, value as _)?;
+            stack.push(state, environment, size, value)?;
             stack.commit(state);
         }
         Mnemonic::Pop => pop(state, environment, instruction, size)?,
@@ -130,7 +130,7 @@ pub fn execute(
                 4 => Register::EBP,
                 _ => Register::RBP,
             };
-            tollgate_emulate::operand::write_register(state, name, u64::from(value));
+            tollgate_emulate::operand::write_register(state, name, value);
         }
         Mnemonic::Call => {
             if instruction.op0_kind() == OpKind::Memory {
@@ -138,7 +138,7 @@ pub fn execute(
             }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, next as _)?;
+            stack.push(state, environment, size, next)?;
             stack.commit(state);
             state.rip = target;
             return Ok(Some(Outcome::Jumped));
