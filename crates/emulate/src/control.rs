@@ -5,11 +5,13 @@
 
 use crate::Outcome;
 use crate::cpuid::policy;
-use crate::memory_access::SegmentedAddress;
+use crate::memory_access::{SegmentedAddress, linear_mask, segment_base};
 use crate::operand::{memory_address, read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
-use tollgate_x86::paging::pdpte_is_invalid;
+use tollgate_x86::address::is_canonical;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
 use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Vector};
 
 /// CR0 bits that hold what is written; the others read as zero, ET as one.
@@ -26,6 +28,10 @@ const CR0_WRITABLE: Cr0 = Cr0::PE
 
 /// CR4 bits whose change drops all translations, global ones too (SDM volume 3, 4.10.4.1).
 const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SMEP);
+
+/// CR3 bits that 4-level paging reserves: those above the physical address width
+/// (SDM volume 3, table 4-12).
+const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
 
 /// CR3 bits that locate the PDPTE table of PAE paging (SDM volume 3, table 4-7).
 const CR3_PDPTE_TABLE: u64 = 0xffff_ffe0;
@@ -70,15 +76,29 @@ fn uses_pae_paging(cr0: Cr0, cr4: Cr4, efer: Efer) -> bool {
     cr0.contains(Cr0::PG) && cr4.contains(Cr4::PAE) && !efer.contains(Efer::LME)
 }
 
-/// Sets CR0 as MOV CR0 does; LMSW and task switches come here too.
+/// Whether paging may be switched on with EFER.LME, which activates IA-32e mode
+/// (SDM volume 3, 10.8.5).
+fn may_enter_long_mode(state: &CpuState) -> bool {
+    let task = state.tr.attributes.kind();
+    let has_narrow_task = state.tr.is_usable()
+        && matches!(task, system_type::TSS16_AVAILABLE | system_type::TSS16_BUSY);
+    state.cr4().contains(Cr4::PAE) && !state.cs().attributes.is_long_code() && !has_narrow_task
+}
+
+/// Sets CR0 as MOV CR0 does; LMSW and task switches come here too. Switching paging on or
+/// off with EFER.LME set enters or leaves IA-32e mode.
 ///
 /// # Errors
-/// #GP(0): paging without protection, NW without CD, or an invalid PDPTE.
+/// #GP(0): paging without protection, NW without CD, bits above 31, an invalid PDPTE; with
+/// EFER.LME paging without PAE, with CS.L or with a 16-bit TSS; no paging in 64-bit mode.
 pub fn set_cr0(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     value: u64,
 ) -> Result<(), Exception> {
+    if value >> 32 != 0 {
+        return refused();
+    }
     let new = Cr0::from_bits_retain(value) & CR0_WRITABLE | Cr0::ET;
     if new.contains(Cr0::PG) && !new.contains(Cr0::PE)
         || new.contains(Cr0::NW) && !new.contains(Cr0::CD)
@@ -86,12 +106,26 @@ pub fn set_cr0(
         return refused();
     }
     let changed = new ^ state.cr0();
+    let mut efer = state.efer();
+    if changed.contains(Cr0::PG) && efer.contains(Efer::LME) {
+        let enters = new.contains(Cr0::PG);
+        let allowed = if enters {
+            may_enter_long_mode(state)
+        } else {
+            !state.is_64_bit()
+        };
+        if !allowed {
+            return refused();
+        }
+        efer.set(Efer::LMA, enters);
+    }
     let reload = changed.intersects(Cr0::PG | Cr0::CD | Cr0::NW)
         && uses_pae_paging(new, state.cr4(), state.efer());
     if reload {
         state.pdpte = read_pdptes(state, environment, state.cr3)?;
     }
     state.cr0 = new.bits();
+    state.efer = efer.bits();
     // WP is part of what cached translations allow.
     if changed.intersects(Cr0::PG | Cr0::WP) {
         environment.translations_changed(TranslationChange::Everything);
@@ -102,12 +136,15 @@ pub fn set_cr0(
 /// Sets CR3 as MOV CR3 does.
 ///
 /// # Errors
-/// #GP(0): an invalid PDPTE under PAE paging.
+/// #GP(0): an invalid PDPTE under PAE paging; a reserved bit in IA-32e mode.
 pub fn set_cr3(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     value: u64,
 ) -> Result<(), Exception> {
+    if state.is_long_mode() && value & CR3_RESERVED != 0 {
+        return refused();
+    }
     if uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
         state.pdpte = read_pdptes(state, environment, value)?;
     }
@@ -119,14 +156,15 @@ pub fn set_cr3(
 /// Sets CR4 as MOV CR4 does.
 ///
 /// # Errors
-/// #GP(0): a bit that CPUID does not offer, or an invalid PDPTE.
+/// #GP(0): a bit that CPUID does not offer, an invalid PDPTE, no PAE in IA-32e mode.
 pub fn set_cr4(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     value: u64,
 ) -> Result<(), Exception> {
     let new = Cr4::from_bits_retain(value);
-    if !policy().cr4_mask().contains(new) {
+    let leaves_pae = state.is_long_mode() && !new.contains(Cr4::PAE);
+    if leaves_pae || !policy(state).cr4_mask().contains(new) {
         return refused();
     }
     let changed = new ^ state.cr4();
@@ -141,10 +179,11 @@ pub fn set_cr4(
     Ok(())
 }
 
-/// MOV to a control register.
+/// MOV to a control register. CR8 is the task priority of the local APIC.
 ///
 /// # Errors
-/// #UD for CR1, CR5 and above; #GP(0) above CPL 0 and as the setters here say.
+/// #UD for CR1, CR5 and above, and outside 64-bit mode CR8; #GP(0) above CPL 0, for
+/// reserved bits of CR8, and as the setters here say.
 pub fn write_control(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -152,17 +191,18 @@ pub fn write_control(
 ) -> Result<Outcome, Exception> {
     let register = instruction.op0_register();
     let value = read_register(state, instruction.op1_register());
-    if !matches!(
-        register,
-        Register::CR0 | Register::CR2 | Register::CR3 | Register::CR4
-    ) {
-        return Err(Exception::invalid_opcode());
+    match register {
+        Register::CR0 | Register::CR2 | Register::CR3 | Register::CR4 => {}
+        Register::CR8 if state.is_64_bit() => {}
+        _ => return Err(Exception::invalid_opcode()),
     }
     require_cpl0(state)?;
     match register {
         Register::CR0 => set_cr0(state, environment, value)?,
         Register::CR2 => state.cr2 = value,
         Register::CR3 => set_cr3(state, environment, value)?,
+        Register::CR8 if value > 15 => return refused(),
+        Register::CR8 => environment.platform().set_task_priority(value as u8),
         _ => set_cr4(state, environment, value)?,
     }
     Ok(Outcome::Next)
@@ -171,13 +211,21 @@ pub fn write_control(
 /// MOV from a control register.
 ///
 /// # Errors
-/// #UD for CR1, CR5 and above; #GP(0) above CPL 0.
-pub fn read_control(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
+/// #UD for CR1, CR5 and above, and outside 64-bit mode CR8; #GP(0) above CPL 0.
+pub fn read_control(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
     let value = match instruction.op1_register() {
         Register::CR0 => state.cr0,
         Register::CR2 => state.cr2,
         Register::CR3 => state.cr3,
         Register::CR4 => state.cr4,
+        Register::CR8 if state.is_64_bit() => {
+            require_cpl0(state)?;
+            u64::from(environment.platform().task_priority())
+        }
         _ => return Err(Exception::invalid_opcode()),
     };
     require_cpl0(state)?;
@@ -187,8 +235,9 @@ pub fn read_control(state: &mut CpuState, instruction: &Instruction) -> Result<O
 
 /// Number of a debug register: DR4 and DR5 are DR6 and DR7 unless CR4.DE is set.
 fn debug_register(state: &CpuState, register: Register) -> Result<usize, Exception> {
-    let number = register.number() & 7;
+    let number = register.number();
     match number {
+        8.. => Err(Exception::invalid_opcode()),
         4 | 5 if state.cr4().contains(Cr4::DE) => Err(Exception::invalid_opcode()),
         4 | 5 => Ok(number + 2),
         _ => Ok(number),
@@ -220,12 +269,16 @@ pub fn note_detected_access(state: &mut CpuState) {
 /// MOV to a debug register.
 ///
 /// # Errors
-/// #GP(0) above CPL 0; #UD for DR4 and DR5 with CR4.DE; #DB with DR7.GD.
+/// #GP(0) above CPL 0, and for DR6 and DR7 with bits above 31; #UD for DR4 and DR5 with
+/// CR4.DE, and above DR7; #DB with DR7.GD.
 pub fn write_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     let number = debug_register(state, instruction.op0_register())?;
     require_cpl0(state)?;
     detect_access(state)?;
     let value = read_register(state, instruction.op1_register());
+    if number >= 6 && value >> 32 != 0 {
+        return refused();
+    }
     state.dr[number] = match number {
         6 => value & DR6_WRITABLE | DR6_ONES,
         7 if state.cr4().contains(Cr4::DE) && watches_ports(value) => {
@@ -260,7 +313,8 @@ pub fn clear_task_switched(state: &mut CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Next)
 }
 
-/// INVLPG. The operand is only an address: no limit or rights are checked.
+/// INVLPG. The operand is only an address: no limit or rights are checked. One that is not
+/// canonical has no translation to forget.
 ///
 /// # Errors
 /// #GP(0) above CPL 0.
@@ -271,11 +325,10 @@ pub fn invalidate_page(
 ) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     let SegmentedAddress { segment, offset } = memory_address(state, instruction);
-    let mut linear = state.segment(segment).base.wrapping_add(offset);
-    if !state.efer().contains(Efer::LMA) {
-        linear &= 0xffff_ffff;
+    let linear = segment_base(state, segment).wrapping_add(offset) & linear_mask(state);
+    if is_canonical(linear) {
+        environment.translations_changed(TranslationChange::Page(linear));
     }
-    environment.translations_changed(TranslationChange::Page(linear));
     Ok(Outcome::Next)
 }
 

@@ -4,19 +4,26 @@
 //! A [`CpuidPolicy`] is the host's own CPUID, cut down to what the monitor can
 //! really execute. The translator copies an instruction only if
 //! [`CpuidPolicy::offers`] says so: what the guest may *see* and what it may
-//! *run* are one list. Two bits depend on the guest's own registers (OSXSAVE) and
+//! *run* are one list. Every machine has the policy of its CPU model, which for all but
+//! `host` is a fixed list of features. Two bits depend on the guest's own registers (OSXSAVE) and
 //! on the machine (APIC, TSC deadline); [`execute`] adds those.
 
 mod features;
+mod models;
+
+pub use models::ModelError;
 
 use crate::Outcome;
-use features::{basic_ecx, basic_edx, extended, structured_ebx};
+use features::{
+    FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_ebx, structured_edx,
+};
 use iced_x86::CpuidFeature;
 use std::sync::OnceLock;
 use tollgate_platform::Environment;
+use tollgate_x86::address::LINEAR_ADDRESS_BITS;
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 use tollgate_x86::state::XSAVE_SIZE;
-use tollgate_x86::{CpuState, Cr4, Exception, Gpr};
+use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr};
 
 /// Bit of leaf 6 EAX: the local APIC timer never stops.
 const ARAT: u32 = 1 << 2;
@@ -60,14 +67,12 @@ pub enum Vendor {
 }
 
 /// What CPUID answers and which instructions the guest may run. Plain data,
-/// derived from the host alone.
+/// derived from the host and the CPU model alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuidPolicy {
     vendor: Vendor,
     /// EBX, EDX, ECX of leaf 0.
     vendor_name: [u32; 3],
-    max_basic: u32,
-    max_extended: u32,
     /// Leaf 1 EAX: family, model, stepping.
     signature: u32,
     /// CLFLUSH line size, in units of 8 bytes.
@@ -80,8 +85,6 @@ pub struct CpuidPolicy {
     power_edx: u32,
     /// Leaf 8000_0021h, EAX.
     amd_features_2: u32,
-    xcr0_mask: u64,
-    offers_xsaveopt: bool,
     arat: u32,
     /// Leaf 2 (Intel).
     cache_descriptors: [u32; 4],
@@ -115,7 +118,7 @@ fn host_xcr0() -> u64 {
 }
 
 impl CpuidPolicy {
-    /// The policy for guests of this host.
+    /// The policy for guests of this host that get the host's own processor.
     pub fn of_host() -> Self {
         Self::derive(host_cpuid, host_xcr0())
     }
@@ -160,20 +163,14 @@ impl CpuidPolicy {
         let leaf_extended = extended(0x8000_0001, 0);
         let basic_edx_bits =
             (leaf1[3] | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP) & basic_edx::HANDLED;
-        let mut extended_ecx = leaf_extended[2] & (extended::ECX_LZCNT | extended::ECX_PREFETCHW);
-        // The page walker implements NX whatever the host does.
-        let mut extended_edx = extended::EDX_NX;
+        let mut extended_ecx =
+            leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
+        // The page walker and the emulated instructions are there whatever the host has.
+        let mut extended_edx = extended::EDX_EMULATED;
         if vendor == Vendor::Amd {
             extended_ecx |= leaf_extended[2] & extended::ECX_TOPOLOGY;
             extended_edx |= leaf_extended[3] & extended::EDX_MMXEXT;
-            extended_edx |= basic_edx_bits & basic_edx::REPEATED_BY_AMD;
         }
-        let max_basic = if xsave { 0xd } else { 0xb };
-        let max_extended = if vendor == Vendor::Amd {
-            host_max_extended.clamp(0x8000_0008, LEAF_AMD_FEATURES_2)
-        } else {
-            0x8000_0008
-        };
         let cache_leaf = |subleaf: usize| {
             let mut leaf = if vendor == Vendor::Amd {
                 extended(LEAF_AMD_CACHES, subleaf as u32)
@@ -187,23 +184,15 @@ impl CpuidPolicy {
         Self {
             vendor,
             vendor_name: [name_b, name_d, name_c],
-            max_basic,
-            max_extended,
             signature: leaf1[0],
             line_units: leaf1[1] >> 8 & 0xff,
             basic_ecx: basic_ecx_bits | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
             basic_edx: basic_edx_bits,
-            structured_ebx: structured | structured_ebx::TSC_ADJUST,
+            structured_ebx: structured | structured_ebx::TSC_ADJUST | structured_ebx::FSGSBASE,
             extended_ecx,
             extended_edx,
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
             amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
-            xcr0_mask: match (xsave, avx) {
-                (false, _) => 0,
-                (true, false) => XCR0_X87_SSE,
-                (true, true) => XCR0_X87_SSE | XCR0_AVX,
-            },
-            offers_xsaveopt: xsave,
             arat: ARAT,
             cache_descriptors: basic(2, 0),
             caches: std::array::from_fn(cache_leaf),
@@ -213,14 +202,67 @@ impl CpuidPolicy {
         }
     }
 
-    /// The host's maker, which is the guest's too.
+    /// The processor's maker.
     pub fn vendor(&self) -> Vendor {
         self.vendor
     }
 
+    fn features(&self) -> FeatureWords {
+        FeatureWords {
+            basic_ecx: self.basic_ecx,
+            basic_edx: self.basic_edx,
+            structured_ebx: self.structured_ebx,
+            extended_ecx: self.extended_ecx,
+            extended_edx: self.extended_edx,
+        }
+    }
+
+    fn set_features(&mut self, words: FeatureWords) {
+        self.basic_ecx = words.basic_ecx;
+        self.basic_edx = words.basic_edx;
+        self.structured_ebx = words.structured_ebx;
+        self.extended_ecx = words.extended_ecx;
+        self.extended_edx = words.extended_edx;
+    }
+
+    /// XSAVE is offered, and with it XSAVEOPT, which is emulated.
+    fn has_xsave(&self) -> bool {
+        self.basic_ecx & basic_ecx::XSAVE != 0
+    }
+
+    /// The last basic leaf.
+    fn max_basic(&self) -> u32 {
+        if self.has_xsave() { 0xd } else { 0xb }
+    }
+
+    /// The last extended leaf. AMD's reaches to the one that says what null selectors do.
+    fn max_extended(&self) -> u32 {
+        if self.vendor == Vendor::Amd {
+            LEAF_AMD_FEATURES_2
+        } else {
+            0x8000_0008
+        }
+    }
+
     /// XCR0 bits that XSETBV accepts; 0 without XSAVE.
     pub fn xcr0_mask(&self) -> u64 {
-        self.xcr0_mask
+        if !self.has_xsave() {
+            0
+        } else if self.basic_ecx & basic_ecx::AVX == 0 {
+            XCR0_X87_SSE
+        } else {
+            XCR0_X87_SSE | XCR0_AVX
+        }
+    }
+
+    /// What IA32_ARCH_CAPABILITIES reads as; `None`: there is no such register (AMD).
+    ///
+    /// It says "no" to those speculative leaks whose mitigations in a guest would change
+    /// nothing here, but cost exits: a guest never runs under its own page tables, its
+    /// VERW is emulated, and its branches are not the host's. It is no promise that there
+    /// are no such leaks: against those the host must be defended.
+    pub fn arch_capabilities(&self) -> Option<u64> {
+        (self.vendor != Vendor::Amd).then_some(arch_capabilities::OFFERED)
     }
 
     /// CR4 bits that the guest may set.
@@ -231,7 +273,11 @@ impl CpuidPolicy {
         mask.set(Cr4::PGE, self.basic_edx & basic_edx::PGE != 0);
         mask.set(Cr4::OSFXSR, self.basic_edx & basic_edx::FXSR != 0);
         mask.set(Cr4::OSXMMEXCPT, self.basic_edx & basic_edx::SSE != 0);
-        mask.set(Cr4::OSXSAVE, self.basic_ecx & basic_ecx::XSAVE != 0);
+        mask.set(Cr4::OSXSAVE, self.has_xsave());
+        mask.set(
+            Cr4::FSGSBASE,
+            self.structured_ebx & structured_ebx::FSGSBASE != 0,
+        );
         mask
     }
 
@@ -249,12 +295,12 @@ impl CpuidPolicy {
             }
             HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
             0x4000_0001..=0x4000_ffff => [0; 4],
-            0x8000_0000..=0x8000_ffff if leaf <= self.max_extended => {
-                self.extended_leaf(leaf, subleaf)
+            0x8000_0000..=0x8000_ffff if leaf <= self.max_extended() => {
+                self.extended_leaf(state, leaf, subleaf)
             }
-            0..=0xff if leaf <= self.max_basic => self.basic_leaf(state, leaf, subleaf),
+            0..=0xff if leaf <= self.max_basic() => self.basic_leaf(state, leaf, subleaf),
             // Beyond the last leaf AMD answers zeros, Intel the last basic leaf.
-            _ if self.vendor == Vendor::Intel => self.basic_leaf(state, self.max_basic, subleaf),
+            _ if self.vendor == Vendor::Intel => self.basic_leaf(state, self.max_basic(), subleaf),
             _ => [0; 4],
         }
     }
@@ -263,7 +309,7 @@ impl CpuidPolicy {
         match leaf {
             0 => {
                 let [b, d, c] = self.vendor_name;
-                [self.max_basic, b, c, d]
+                [self.max_basic(), b, c, d]
             }
             1 => {
                 let mut ecx = self.basic_ecx;
@@ -277,7 +323,13 @@ impl CpuidPolicy {
             2 => self.cache_descriptors,
             4 if self.vendor != Vendor::Amd => self.cache(subleaf),
             6 => [self.arat, 0, 0, 0],
-            7 if subleaf == 0 => [0, self.structured_ebx, 0, 0],
+            7 if subleaf == 0 => {
+                let edx = match self.arch_capabilities() {
+                    Some(_) => structured_edx::ARCH_CAPABILITIES,
+                    None => 0,
+                };
+                [0, self.structured_ebx, 0, edx]
+            }
             0xb => match subleaf {
                 // One thread in the core, one core in the package, x2APIC identifier 0.
                 0 => [0, 1, 1 << 8, 0],
@@ -306,43 +358,57 @@ impl CpuidPolicy {
         };
         match subleaf {
             0 => [
-                self.xcr0_mask as u32,
+                self.xcr0_mask() as u32,
                 size(state.xcr0),
-                size(self.xcr0_mask),
+                size(self.xcr0_mask()),
                 0,
             ],
-            1 if self.offers_xsaveopt => [XSAVEOPT, 0, 0, 0],
-            2 if self.xcr0_mask & XCR0_AVX != 0 => {
+            1 if self.has_xsave() => [XSAVEOPT, 0, 0, 0],
+            2 if self.xcr0_mask() & XCR0_AVX != 0 => {
                 [AVX_COMPONENT_SIZE, LEGACY_AND_HEADER_SIZE, 0, 0]
             }
             _ => [0; 4],
         }
     }
 
-    fn extended_leaf(&self, leaf: u32, subleaf: u32) -> [u32; 4] {
+    fn extended_leaf(&self, state: &CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
         let amd = self.vendor == Vendor::Amd;
         match leaf {
             0x8000_0000 => {
                 let [b, d, c] = if amd { self.vendor_name } else { [0; 3] };
-                [self.max_extended, b, c, d]
+                [self.max_extended(), b, c, d]
             }
             0x8000_0001 => {
                 let signature = if amd { self.signature } else { 0 };
-                [signature, 0, self.extended_ecx, self.extended_edx]
+                let mut edx = self.extended_edx;
+                if amd {
+                    edx |= self.basic_edx & basic_edx::REPEATED_BY_AMD;
+                } else if !state.is_64_bit() {
+                    // Intel has SYSCALL in 64-bit mode only, and says so.
+                    edx &= !extended::EDX_SYSCALL;
+                }
+                [signature, 0, self.extended_ecx, edx]
             }
             0x8000_0002..=0x8000_0004 => self.brand[(leaf - 0x8000_0002) as usize],
             0x8000_0005 if amd => self.amd_caches[0],
             0x8000_0006 => self.amd_caches[1],
             0x8000_0007 => [0, 0, 0, self.power_edx],
-            // 32 linear address bits, for long mode is not offered; one core.
-            0x8000_0008 => [PHYSICAL_ADDRESS_BITS | 32 << 8, 0, 0, 0],
+            // One core.
+            0x8000_0008 => {
+                let sizes = PHYSICAL_ADDRESS_BITS | LINEAR_ADDRESS_BITS << 8;
+                [sizes, if amd { extended::BTC_NO } else { 0 }, 0, 0]
+            }
             0x8000_001a if amd => [self.performance_hints, 0, 0, 0],
             LEAF_AMD_CACHES if self.extended_ecx & extended::ECX_TOPOLOGY != 0 => {
                 self.cache(subleaf)
             }
             // Identifier 0, one thread in the core, one node: all zero.
             LEAF_AMD_TOPOLOGY => [0; 4],
-            LEAF_AMD_FEATURES_2 if amd => [self.amd_features_2, 0, 0, 0],
+            // As with `arch_capabilities`: what a guest could do about these changes nothing.
+            LEAF_AMD_FEATURES_2 if amd => {
+                let eax = self.amd_features_2 | extended::NULL_CLEARS_BASE | extended::SRSO_NO;
+                [eax, 0, extended::TSA_NO, 0]
+            }
             _ => [0; 4],
         }
     }
@@ -388,7 +454,7 @@ impl CpuidPolicy {
             F::POPCNT => ecx(basic_ecx::POPCNT),
             F::AES => ecx(basic_ecx::AES),
             F::XSAVE => ecx(basic_ecx::XSAVE),
-            F::XSAVEOPT => self.offers_xsaveopt,
+            F::XSAVEOPT => self.has_xsave(),
             F::AVX => ecx(basic_ecx::AVX),
             F::F16C => ecx(basic_ecx::F16C),
             F::RDRAND => ecx(basic_ecx::RDRAND),
@@ -399,6 +465,10 @@ impl CpuidPolicy {
             F::ADX => structured(structured_ebx::ADX),
             F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
             F::SHA => structured(structured_ebx::SHA),
+            F::X64 => self.extended_edx & extended::EDX_LM != 0,
+            F::SYSCALL => self.extended_edx & extended::EDX_SYSCALL != 0,
+            F::RDTSCP => self.extended_edx & extended::EDX_RDTSCP != 0,
+            F::FSGSBASE => structured(structured_ebx::FSGSBASE),
             F::LZCNT => self.extended_ecx & extended::ECX_LZCNT != 0,
             F::PREFETCHW => self.extended_ecx & extended::ECX_PREFETCHW != 0,
             _ => false,
@@ -406,14 +476,21 @@ impl CpuidPolicy {
     }
 }
 
-/// The policy of this host.
+/// The policy of a CPU model on this host.
 ///
-/// A process-wide value is right here although VM state is never process-wide:
-/// it is derived from the host's processor alone, is the same for every VM in the
-/// process, and never changes.
-pub fn policy() -> &'static CpuidPolicy {
-    static POLICY: OnceLock<CpuidPolicy> = OnceLock::new();
-    POLICY.get_or_init(CpuidPolicy::of_host)
+/// Process-wide values are right here although VM state is never process-wide: they are
+/// derived from the host's processor alone, are the same for every VM in the process that
+/// has this model, and never change. [`CpuidPolicy::of_model`] says whether the host has all
+/// that a model needs; what it lacks is left out here.
+pub fn policy_of(model: CpuModel) -> &'static CpuidPolicy {
+    static POLICIES: [OnceLock<CpuidPolicy>; CpuModel::ALL.len()] =
+        [const { OnceLock::new() }; CpuModel::ALL.len()];
+    POLICIES[model as usize].get_or_init(|| CpuidPolicy::of_host().restricted_to(model))
+}
+
+/// The policy of a processor.
+pub fn policy(state: &CpuState) -> &'static CpuidPolicy {
+    policy_of(state.model)
 }
 
 /// The host's time-stamp counter frequency in kHz, measured against the host's
@@ -445,7 +522,7 @@ pub fn execute(
 ) -> Result<Outcome, Exception> {
     let leaf = state.register(Gpr::Rax) as u32;
     let subleaf = state.register(Gpr::Rcx) as u32;
-    let mut answer = policy().leaf(state, leaf, subleaf);
+    let mut answer = policy(state).leaf(state, leaf, subleaf);
     if leaf == 1 {
         let platform = environment.platform();
         let apic_enabled = platform

@@ -2,11 +2,12 @@
 //! SIDT, LLDT, SLDT, LTR, STR, SMSW, LMSW, LAR, LSL, VERR, VERW, ARPL (SDM volume 2).
 
 use crate::Outcome;
-use crate::descriptor_table::{TableEntry, read_descriptor, set_type_bits};
+use crate::descriptor_table::{TableEntry, read_descriptor, read_upper_half, set_type_bits};
 use crate::operand::{
-    linear_address, memory_address, operand_size, read_memory, read_operand, require_cpl0,
-    require_protected_mode, write_memory, write_operand, write_register,
+    linear_address, memory_address, operand_size, read_memory, read_operand, require_canonical,
+    require_cpl0, require_protected_mode, write_memory, write_operand, write_register,
 };
+
 use iced_x86::{Code, Instruction, Mnemonic, OpKind};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
@@ -26,10 +27,10 @@ fn require_disclosure(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// LGDT and LIDT. The 16-bit forms load 24 bits of base.
+/// LGDT and LIDT. The 16-bit forms load 24 bits of base, those of 64-bit code all 64.
 ///
 /// # Errors
-/// #GP(0) above CPL 0; of the memory operand.
+/// #GP(0) above CPL 0 and for a non-canonical base; of the memory operand.
 pub fn load_table_register(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -37,18 +38,20 @@ pub fn load_table_register(
 ) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     let address = memory_address(state, instruction);
-    let mut image = [0; 6];
-    read_memory(state, environment, address, &mut image)?;
-    let [limit_low, limit_high, base @ ..] = image;
-    let base_mask = match instruction.code() {
-        Code::Lgdt_m1632_16 | Code::Lidt_m1632_16 => 0x00ff_ffff,
-        Code::Lgdt_m1632 | Code::Lidt_m1632 => u32::MAX,
+    let (bytes, base_mask) = match instruction.code() {
+        Code::Lgdt_m1632_16 | Code::Lidt_m1632_16 => (6, 0x00ff_ffff),
+        Code::Lgdt_m1632 | Code::Lidt_m1632 => (6, 0xffff_ffff),
+        Code::Lgdt_m1664 | Code::Lidt_m1664 if state.is_64_bit() => (10, u64::MAX),
         _ => return Err(Exception::invalid_opcode()),
     };
+    let mut image = [0; 10];
+    read_memory(state, environment, address, &mut image[..bytes])?;
+    let [limit_low, limit_high, base @ ..] = image;
     let table = TableRegister {
-        base: u64::from(u32::from_le_bytes(base) & base_mask),
+        base: u64::from_le_bytes(base) & base_mask,
         limit: u16::from_le_bytes([limit_low, limit_high]),
     };
+    require_canonical(table.base)?;
     if instruction.mnemonic() == Mnemonic::Lgdt {
         state.gdtr = table;
     } else {
@@ -57,7 +60,7 @@ pub fn load_table_register(
     Ok(Outcome::Next)
 }
 
-/// SGDT and SIDT. Both operand sizes store 32 bits of base.
+/// SGDT and SIDT. Both operand sizes store 32 bits of base, 64-bit code all 64.
 ///
 /// # Errors
 /// #GP(0) above CPL 0 with UMIP; of the memory operand.
@@ -72,11 +75,12 @@ pub fn store_table_register(
     } else {
         state.idtr
     };
-    let mut image = [0; 6];
+    let mut image = [0; 10];
     image[..2].copy_from_slice(&table.limit.to_le_bytes());
-    image[2..].copy_from_slice(&(table.base as u32).to_le_bytes());
+    image[2..].copy_from_slice(&table.base.to_le_bytes());
+    let bytes = if state.is_64_bit() { 10 } else { 6 };
     let address = memory_address(state, instruction);
-    write_memory(state, environment, address, &image)?;
+    write_memory(state, environment, address, &image[..bytes])?;
     Ok(Outcome::Next)
 }
 
@@ -91,6 +95,26 @@ fn global_descriptor(
         return Err(refused);
     }
     read_descriptor(state, environment, selector)?.ok_or(refused)
+}
+
+/// The segment that LDTR or TR will hold: its base has 64 bits in IA-32e mode, where the
+/// descriptor takes 16 bytes.
+///
+/// # Errors
+/// #GP(selector) for a descriptor that the table does not hold whole, or a non-canonical base.
+fn system_segment(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    entry: &TableEntry,
+) -> Result<Segment, Exception> {
+    let mut segment = entry.descriptor.segment(entry.selector);
+    if state.is_long_mode() {
+        let upper = read_upper_half(state, environment, entry)?;
+        segment.base |= u64::from(upper) << 32;
+        let refused = Exception::general_protection(entry.selector.error_code());
+        require_canonical(segment.base).map_err(|_| refused)?;
+    }
+    Ok(segment)
 }
 
 /// LLDT.
@@ -117,7 +141,7 @@ pub fn load_local_table(
     if !entry.is_present() {
         return Err(Exception::segment_not_present(selector.error_code()));
     }
-    state.ldtr = entry.descriptor.segment(selector);
+    state.ldtr = system_segment(state, environment, &entry)?;
     Ok(Outcome::Next)
 }
 
@@ -135,21 +159,25 @@ pub fn load_task_register(
     require_cpl0(state)?;
     let selector = Selector(read_operand(state, environment, instruction, 0)? as u16);
     let mut entry = global_descriptor(state, environment, selector)?;
-    if !matches!(
-        entry.system_type(),
-        Some(system_type::TSS16_AVAILABLE | system_type::TSS32_AVAILABLE)
-    ) {
+    let is_task = match entry.system_type() {
+        Some(system_type::TSS32_AVAILABLE) => true,
+        Some(system_type::TSS16_AVAILABLE) => !state.is_long_mode(),
+        _ => false,
+    };
+    if !is_task {
         return Err(Exception::general_protection(selector.error_code()));
     }
     if !entry.is_present() {
         return Err(Exception::segment_not_present(selector.error_code()));
     }
+    let mut segment = system_segment(state, environment, &entry)?;
     set_type_bits(state, environment, &mut entry, BUSY)?;
-    state.tr = entry.descriptor.segment(selector);
+    segment.attributes |= BUSY;
+    state.tr = segment;
     Ok(Outcome::Next)
 }
 
-/// SLDT and STR. Memory takes 16 bits; a 32-bit register is zero-extended.
+/// SLDT and STR. Memory takes 16 bits; a 32- or 64-bit register is zero-extended.
 ///
 /// # Errors
 /// #UD in real and V86 mode; #GP(0) above CPL 0 with UMIP; of the operand.
@@ -169,7 +197,7 @@ pub fn store_selector(
     Ok(Outcome::Next)
 }
 
-/// SMSW. A 32-bit register gets all of CR0.
+/// SMSW. A 32- or 64-bit register gets all of CR0.
 ///
 /// # Errors
 /// #GP(0) above CPL 0 with UMIP; of the operand.
@@ -238,16 +266,12 @@ pub fn load_rights_or_limit(
     let entry = visible_descriptor(state, environment, selector)?;
     let entry = entry.filter(|entry| match entry.system_type() {
         None => true,
-        Some(
-            system_type::TSS16_AVAILABLE
-            | system_type::LDT
-            | system_type::TSS16_BUSY
-            | system_type::TSS32_AVAILABLE
-            | system_type::TSS32_BUSY,
-        ) => true,
-        Some(system_type::CALL_GATE16 | system_type::TASK_GATE | system_type::CALL_GATE32) => {
-            !wants_limit
-        }
+        Some(system_type::LDT | system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY) => true,
+        Some(system_type::CALL_GATE32) => !wants_limit,
+        // What IA-32e mode does not have.
+        Some(_) if state.is_long_mode() => false,
+        Some(system_type::TSS16_AVAILABLE | system_type::TSS16_BUSY) => true,
+        Some(system_type::CALL_GATE16 | system_type::TASK_GATE) => !wants_limit,
         Some(_) => false,
     });
     if let Some(entry) = entry {

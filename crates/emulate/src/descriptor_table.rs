@@ -3,9 +3,8 @@
 //!
 //! Tables are read and written at supervisor privilege whatever the CPL is.
 
-use crate::operand::{linear_mask, read_linear, write_linear};
+use crate::operand::{read_system, write_system};
 use tollgate_platform::Environment;
-use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, LinearAddress, Segment, Selector};
 
 /// A descriptor and where it lies.
@@ -40,6 +39,17 @@ impl TableEntry {
     }
 }
 
+/// Base and limit of the table that a selector names; `None` for an LDT that is not usable.
+fn table_of(state: &CpuState, selector: Selector) -> Option<(u64, u32)> {
+    if !selector.is_local() {
+        Some((state.gdtr.base, u32::from(state.gdtr.limit)))
+    } else if state.ldtr.is_usable() {
+        Some((state.ldtr.base, state.ldtr.limit))
+    } else {
+        None
+    }
+}
+
 /// Reads the descriptor that a selector names. `None`: the selector is null or lies
 /// outside its table, or the LDT is not usable.
 ///
@@ -50,32 +60,57 @@ pub fn read_descriptor(
     environment: &mut dyn Environment,
     selector: Selector,
 ) -> Result<Option<TableEntry>, Exception> {
-    let (base, limit) = if selector.is_local() {
-        if !state.ldtr.is_usable() {
-            return Ok(None);
-        }
-        (state.ldtr.base, state.ldtr.limit)
-    } else {
-        (state.gdtr.base, u32::from(state.gdtr.limit))
+    let Some((base, limit)) = table_of(state, selector) else {
+        return Ok(None);
     };
     let offset = u32::from(selector.table_offset());
     if selector.is_null() || offset + 7 > limit {
         return Ok(None);
     }
-    let address = LinearAddress(base.wrapping_add(u64::from(offset)) & linear_mask(state));
     let mut bytes = [0; 8];
-    read_linear(
-        state,
-        environment,
-        address,
-        &mut bytes,
-        Privilege::Supervisor,
-    )?;
+    read_system(state, environment, base, u64::from(offset), &mut bytes)?;
+    let address = LinearAddress(base.wrapping_add(u64::from(offset)));
     Ok(Some(TableEntry {
         selector,
         descriptor: Descriptor(u64::from_le_bytes(bytes)),
         address,
     }))
+}
+
+/// The upper eight bytes of a system descriptor of IA-32e mode: bits 32 to 63 of its base
+/// or offset (SDM volume 3, 3.5.2 and 5.8.3.1).
+///
+/// # Errors
+/// #GP(selector) if they lie outside the table or their type is not zero; page fault.
+pub fn read_upper_half(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    entry: &TableEntry,
+) -> Result<u32, Exception> {
+    const TYPE: u64 = 0x1f << 40;
+    let refused = Exception::general_protection(entry.selector.error_code());
+    let (_, limit) = table_of(state, entry.selector).ok_or(refused)?;
+    if u32::from(entry.selector.table_offset()) + 15 > limit {
+        return Err(refused);
+    }
+    let mut bytes = [0; 8];
+    read_system(state, environment, entry.address.0, 8, &mut bytes)?;
+    let upper = u64::from_le_bytes(bytes);
+    if upper & TYPE != 0 {
+        return Err(refused);
+    }
+    Ok(upper as u32)
+}
+
+/// Whether a code segment may be entered as far as its L and D bits go: in IA-32e mode
+/// not both may be set.
+pub fn has_valid_code_size(state: &CpuState, attributes: Attributes) -> bool {
+    !state.is_long_mode() || !attributes.contains(Attributes::LONG | Attributes::DEFAULT_BIG)
+}
+
+/// Whether code in this segment would be 64-bit code.
+pub fn is_64_bit_code(state: &CpuState, segment: &Segment) -> bool {
+    state.is_long_mode() && segment.attributes.is_long_code()
 }
 
 /// ORs `bits` into the type bits of a descriptor in its table, if they are not set yet.
@@ -92,8 +127,7 @@ pub fn set_type_bits(
     let updated = entry.descriptor.0 | u64::from(bits.bits()) << 40;
     if updated != entry.descriptor.0 {
         let byte = [(updated >> 40) as u8];
-        let address = LinearAddress(entry.address.0.wrapping_add(5) & linear_mask(state));
-        write_linear(state, environment, address, &byte, Privilege::Supervisor)?;
+        write_system(state, environment, entry.address.0, 5, &byte)?;
         entry.descriptor = Descriptor(updated);
     }
     Ok(())

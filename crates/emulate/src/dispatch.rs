@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::operand::next_rip;
 use crate::{
     descriptor_instructions, far, fast_call, flag_instructions, interrupt, iret, segments,
+    system_call,
 };
 use iced_x86::{Code, Instruction, Mnemonic};
 use tollgate_platform::Environment;
@@ -46,16 +47,20 @@ fn dispatch(
         Mnemonic::Int | Mnemonic::Int3 | Mnemonic::Into | Mnemonic::Int1 => {
             interrupt::software_interrupt(state, environment, instruction)
         }
-        Mnemonic::Iret | Mnemonic::Iretd => iret::interrupt_return(state, environment, instruction),
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => {
+            iret::interrupt_return(state, environment, instruction)
+        }
         Mnemonic::Retf => far::far_return(state, environment, instruction),
         Mnemonic::Sysenter => fast_call::sysenter(state),
-        Mnemonic::Sysexit => fast_call::sysexit(state),
+        Mnemonic::Sysexit | Mnemonic::Sysexitq => fast_call::sysexit(state, instruction),
+        Mnemonic::Syscall => system_call::syscall(state, instruction),
+        Mnemonic::Sysret | Mnemonic::Sysretq => system_call::sysret(state, instruction),
         Mnemonic::Cli => flag_instructions::clear_interrupt_flag(state),
         Mnemonic::Sti => flag_instructions::set_interrupt_flag(state, instruction),
-        Mnemonic::Pushf | Mnemonic::Pushfd => {
+        Mnemonic::Pushf | Mnemonic::Pushfd | Mnemonic::Pushfq => {
             flag_instructions::push_flags(state, environment, instruction)
         }
-        Mnemonic::Popf | Mnemonic::Popfd => {
+        Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq => {
             flag_instructions::pop_flags(state, environment, instruction)
         }
         Mnemonic::Lgdt | Mnemonic::Lidt => {
@@ -99,10 +104,10 @@ fn dispatch_by_code(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match instruction.code() {
-        Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 => {
+        Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16 => {
             segments::move_to_segment(state, environment, instruction)
         }
-        Code::Mov_rm16_Sreg | Code::Mov_r32m16_Sreg => {
+        Code::Mov_rm16_Sreg | Code::Mov_r32m16_Sreg | Code::Mov_r64m16_Sreg => {
             segments::move_from_segment(state, environment, instruction)
         }
         Code::Pushw_ES
@@ -115,8 +120,10 @@ fn dispatch_by_code(
         | Code::Pushd_DS
         | Code::Pushw_FS
         | Code::Pushd_FS
+        | Code::Pushq_FS
         | Code::Pushw_GS
-        | Code::Pushd_GS => segments::push_segment(state, environment, instruction),
+        | Code::Pushd_GS
+        | Code::Pushq_GS => segments::push_segment(state, environment, instruction),
         Code::Popw_ES
         | Code::Popd_ES
         | Code::Popw_SS
@@ -125,14 +132,20 @@ fn dispatch_by_code(
         | Code::Popd_DS
         | Code::Popw_FS
         | Code::Popd_FS
+        | Code::Popq_FS
         | Code::Popw_GS
-        | Code::Popd_GS => segments::pop_segment(state, environment, instruction),
-        Code::Jmp_ptr1616 | Code::Jmp_ptr1632 | Code::Jmp_m1616 | Code::Jmp_m1632 => {
-            far::far_jump(state, environment, instruction)
-        }
-        Code::Call_ptr1616 | Code::Call_ptr1632 | Code::Call_m1616 | Code::Call_m1632 => {
-            far::far_call(state, environment, instruction)
-        }
+        | Code::Popd_GS
+        | Code::Popq_GS => segments::pop_segment(state, environment, instruction),
+        Code::Jmp_ptr1616
+        | Code::Jmp_ptr1632
+        | Code::Jmp_m1616
+        | Code::Jmp_m1632
+        | Code::Jmp_m1664 => far::far_jump(state, environment, instruction),
+        Code::Call_ptr1616
+        | Code::Call_ptr1632
+        | Code::Call_m1616
+        | Code::Call_m1632
+        | Code::Call_m1664 => far::far_call(state, environment, instruction),
         _ => crate::dispatch_system::dispatch(state, environment, instruction),
     }
 }

@@ -1,8 +1,8 @@
 //! The second half of dispatch: system registers, ports, strings, vector images.
 
 use crate::{
-    Outcome, bits, control, cpuid, decimal, gather, io, msr, stack, string, vector_image,
-    vector_state, x87_environment,
+    Outcome, base_registers, bits, control, cpuid, decimal, gather, io, msr, stack, string,
+    vector_image, vector_state, x87_environment,
 };
 use iced_x86::{Code, Instruction, Mnemonic};
 use tollgate_platform::Environment;
@@ -19,10 +19,14 @@ pub(crate) fn dispatch(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match instruction.code() {
-        Code::Mov_r32_cr => return control::read_control(state, instruction),
-        Code::Mov_cr_r32 => return control::write_control(state, environment, instruction),
-        Code::Mov_r32_dr => return control::read_debug(state, instruction),
-        Code::Mov_dr_r32 => return control::write_debug(state, instruction),
+        Code::Mov_r32_cr | Code::Mov_r64_cr => {
+            return control::read_control(state, environment, instruction);
+        }
+        Code::Mov_cr_r32 | Code::Mov_cr_r64 => {
+            return control::write_control(state, environment, instruction);
+        }
+        Code::Mov_r32_dr | Code::Mov_r64_dr => return control::read_debug(state, instruction),
+        Code::Mov_dr_r32 | Code::Mov_dr_r64 => return control::write_debug(state, instruction),
         _ => {}
     }
     match instruction.mnemonic() {
@@ -34,6 +38,10 @@ pub(crate) fn dispatch(
         Mnemonic::Wrmsr => msr::write_instruction(state, environment),
         Mnemonic::Rdtsc => msr::read_time_stamp(state, environment),
         Mnemonic::Rdtscp => msr::read_time_stamp_and_processor(state, environment),
+        Mnemonic::Swapgs => base_registers::swap_gs(state),
+        Mnemonic::Rdfsbase | Mnemonic::Rdgsbase | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => {
+            base_registers::access_base(state, instruction)
+        }
         Mnemonic::Rdpmc => msr::read_performance_counter(),
         Mnemonic::Cpuid => cpuid::execute(state, environment),
         Mnemonic::In => io::input(state, environment, instruction),
@@ -61,6 +69,7 @@ pub(crate) fn dispatch(
         Mnemonic::Endbr32
         | Mnemonic::Endbr64
         | Mnemonic::Rdsspd
+        | Mnemonic::Rdsspq
         | Mnemonic::Cldemote
         | Mnemonic::Prefetch
         | Mnemonic::Prefetchw
@@ -80,19 +89,19 @@ fn dispatch_string(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match instruction.code() {
-        Code::Movsb_m8_m8 | Code::Movsw_m16_m16 | Code::Movsd_m32_m32 => {
+        Code::Movsb_m8_m8 | Code::Movsw_m16_m16 | Code::Movsd_m32_m32 | Code::Movsq_m64_m64 => {
             string::move_string(state, environment, instruction)
         }
-        Code::Stosb_m8_AL | Code::Stosw_m16_AX | Code::Stosd_m32_EAX => {
+        Code::Stosb_m8_AL | Code::Stosw_m16_AX | Code::Stosd_m32_EAX | Code::Stosq_m64_RAX => {
             string::store_string(state, environment, instruction)
         }
-        Code::Lodsb_AL_m8 | Code::Lodsw_AX_m16 | Code::Lodsd_EAX_m32 => {
+        Code::Lodsb_AL_m8 | Code::Lodsw_AX_m16 | Code::Lodsd_EAX_m32 | Code::Lodsq_RAX_m64 => {
             string::load_string(state, environment, instruction)
         }
-        Code::Cmpsb_m8_m8 | Code::Cmpsw_m16_m16 | Code::Cmpsd_m32_m32 => {
+        Code::Cmpsb_m8_m8 | Code::Cmpsw_m16_m16 | Code::Cmpsd_m32_m32 | Code::Cmpsq_m64_m64 => {
             string::compare_string(state, environment, instruction)
         }
-        Code::Scasb_AL_m8 | Code::Scasw_AX_m16 | Code::Scasd_EAX_m32 => {
+        Code::Scasb_AL_m8 | Code::Scasw_AX_m16 | Code::Scasd_EAX_m32 | Code::Scasq_RAX_m64 => {
             string::scan_string(state, environment, instruction)
         }
         _ => Err(Exception::invalid_opcode()),
@@ -106,11 +115,21 @@ fn dispatch_vector(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match instruction.mnemonic() {
-        Mnemonic::Fxsave => vector_image::fxsave(state, environment, instruction),
-        Mnemonic::Fxrstor => vector_image::fxrstor(state, environment, instruction),
-        Mnemonic::Xsave => vector_image::xsave(state, environment, instruction, false),
-        Mnemonic::Xsaveopt => vector_image::xsave(state, environment, instruction, true),
-        Mnemonic::Xrstor => vector_image::xrstor(state, environment, instruction),
+        Mnemonic::Fxsave | Mnemonic::Fxsave64 => {
+            vector_image::fxsave(state, environment, instruction)
+        }
+        Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => {
+            vector_image::fxrstor(state, environment, instruction)
+        }
+        Mnemonic::Xsave | Mnemonic::Xsave64 => {
+            vector_image::xsave(state, environment, instruction, false)
+        }
+        Mnemonic::Xsaveopt | Mnemonic::Xsaveopt64 => {
+            vector_image::xsave(state, environment, instruction, true)
+        }
+        Mnemonic::Xrstor | Mnemonic::Xrstor64 => {
+            vector_image::xrstor(state, environment, instruction)
+        }
         Mnemonic::Xgetbv => vector_state::get_extended_control(state),
         Mnemonic::Xsetbv => vector_state::set_extended_control(state),
         Mnemonic::Ldmxcsr => vector_state::load_mxcsr(state, environment, instruction, false),

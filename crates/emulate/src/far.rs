@@ -4,11 +4,13 @@
 //! implemented: they end in [`Outcome::NotImplemented`].
 
 use crate::Outcome;
-use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
+use crate::descriptor_table::{
+    TableEntry, accessed_segment, has_valid_code_size, read_descriptor, read_upper_half,
+};
 use crate::operand::{memory_address, next_rip, read_value};
 use crate::privilege_change::{
-    check_code_offset, drop_inner_data_segments, enter_code, inner_stack, outer_stack,
-    return_code_segment,
+    StackSlot, check_code_offset, drop_inner_data_segments, enter_code, inner_stack,
+    long_inner_stack, outer_stack, return_code_segment,
 };
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction};
@@ -25,7 +27,7 @@ struct FarPointer {
     selector: Selector,
     /// Truncated to the operand size.
     offset: u64,
-    /// Operand size in bytes, 2 or 4.
+    /// Operand size in bytes: 2, 4 or 8.
     size: u32,
 }
 
@@ -48,6 +50,7 @@ fn far_pointer(
         }
         Code::Jmp_m1616 | Code::Call_m1616 => 2,
         Code::Jmp_m1632 | Code::Call_m1632 => 4,
+        Code::Jmp_m1664 | Code::Call_m1664 if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
     let address = memory_address(state, instruction);
@@ -117,14 +120,14 @@ fn direct_target(
         pointer.selector.rpl() <= cpl && attributes.dpl() == cpl
     };
     let error_code = pointer.selector.error_code();
-    if !allowed {
+    if !allowed || !has_valid_code_size(state, attributes) {
         return Err(Exception::general_protection(error_code));
     }
     if !entry.is_present() {
         return Err(Exception::segment_not_present(error_code));
     }
     let segment = accessed_segment(state, environment, entry)?;
-    check_code_offset(&segment, pointer.offset, 0)?;
+    check_code_offset(state, &segment, pointer.offset, 0)?;
     Ok(Target::SameLevel {
         segment,
         offset: pointer.offset,
@@ -139,13 +142,17 @@ fn gate_target(
     gate: TableEntry,
     is_call: bool,
 ) -> Result<Target, Exception> {
+    let is_long = state.is_long_mode();
     let is_wide = gate.system_type() == Some(system_type::CALL_GATE32);
-    let (offset, size) = if is_wide {
-        (gate.descriptor.gate_offset(), 4)
+    let low = u64::from(gate.descriptor.gate_offset());
+    let (offset, size) = if is_long {
+        let high = read_upper_half(state, environment, &gate)?;
+        (low | u64::from(high) << 32, 8)
+    } else if is_wide {
+        (low, 4)
     } else {
-        (gate.descriptor.gate_offset() & 0xffff, 2)
+        (low & 0xffff, 2)
     };
-    let offset = u64::from(offset);
     let selector = gate.descriptor.gate_selector();
     let refused = Exception::general_protection(selector.error_code());
     let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
@@ -156,7 +163,9 @@ fn gate_target(
     } else {
         attributes.dpl() == cpl
     };
-    if !attributes.is_code() || !allowed {
+    // A gate of IA-32e mode leads to 64-bit code only.
+    let size_fits = !is_long || attributes.is_long_code() && has_valid_code_size(state, attributes);
+    if !attributes.is_code() || !allowed || !size_fits {
         return Err(refused);
     }
     if !entry.is_present() {
@@ -164,7 +173,7 @@ fn gate_target(
     }
     let segment = accessed_segment(state, environment, entry)?;
     if attributes.is_conforming() || attributes.dpl() == cpl {
-        check_code_offset(&segment, offset, 0)?;
+        check_code_offset(state, &segment, offset, 0)?;
         return Ok(Target::SameLevel {
             segment,
             offset,
@@ -193,16 +202,18 @@ fn protected_target(
         return direct_target(state, environment, entry, pointer);
     }
     let kind = entry.system_type().ok_or(refused)?;
-    let is_gate = matches!(
-        kind,
-        system_type::CALL_GATE16 | system_type::CALL_GATE32 | system_type::TASK_GATE
-    );
+    let is_gate = matches!(kind, system_type::CALL_GATE16 | system_type::CALL_GATE32);
     let is_task = matches!(
         kind,
         system_type::TASK_GATE | system_type::TSS16_AVAILABLE | system_type::TSS32_AVAILABLE
     );
+    let exists = if state.is_long_mode() {
+        kind == system_type::CALL_GATE32
+    } else {
+        is_gate || is_task
+    };
     let is_reachable = attributes.dpl() >= state.cpl() && attributes.dpl() >= selector.rpl();
-    if !(is_gate || is_task) || !is_reachable {
+    if !exists || !is_reachable {
         return Err(refused);
     }
     if !entry.is_present() {
@@ -214,7 +225,7 @@ fn protected_target(
     gate_target(state, environment, entry, is_call)
 }
 
-/// JMP ptr16:16, ptr16:32, m16:16, m16:32.
+/// JMP ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
 /// Of the operand; #GP, #NP and page faults of the target.
@@ -240,7 +251,7 @@ pub fn far_jump(
     Ok(Outcome::Jumped)
 }
 
-/// CALL ptr16:16, ptr16:32, m16:16, m16:32.
+/// CALL ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
 /// Of the operand and the stack; #GP, #NP, #TS, #SS and page faults of the target.
@@ -250,8 +261,8 @@ pub fn far_call(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let pointer = far_pointer(state, environment, instruction)?;
-    let return_cs = u32::from(state.cs().selector.0);
-    let return_rip = next_rip(state, instruction) as u32;
+    let return_cs = u64::from(state.cs().selector.0);
+    let return_rip = next_rip(state, instruction);
     let mut stack = Stack::current(state);
     if state.has_real_mode_segments() {
         check_real_mode_offset(state, pointer.offset)?;
@@ -274,16 +285,33 @@ pub fn far_call(
             segment,
             offset,
             size,
+            ..
+        } if state.is_long_mode() => {
+            let level = segment.attributes.dpl();
+            let slot = StackSlot::Level(level);
+            let mut inner = long_inner_stack(state, environment, slot, level, 0)?;
+            check_code_offset(state, &segment, offset, 0)?;
+            // No parameters are copied.
+            let ss = u64::from(stack.segment.selector.0);
+            let frame = [ss, stack.pointer, return_cs, return_rip];
+            inner.push_all(state, environment, size, &frame)?;
+            inner.commit(state);
+            enter_protected_code(state, segment, offset, level);
+        }
+        Target::InnerLevel {
+            segment,
+            offset,
+            size,
             parameters,
         } => {
             let level = segment.attributes.dpl();
             let mut inner = inner_stack(state, environment, level, 0)?;
-            check_code_offset(&segment, offset, 0)?;
+            check_code_offset(state, &segment, offset, 0)?;
             let count = usize::from(parameters & 31);
             // Old SS, old ESP, the parameters, old CS, old EIP.
             let mut frame = [0; 35];
-            frame[0] = u32::from(stack.segment.selector.0);
-            frame[1] = stack.pointer as u32;
+            frame[0] = u64::from(stack.segment.selector.0);
+            frame[1] = stack.pointer;
             stack.peek(state, environment, size, &mut frame[2..2 + count])?;
             frame[2..2 + count].reverse();
             frame[2 + count] = return_cs;
@@ -297,7 +325,7 @@ pub fn far_call(
     Ok(Outcome::Jumped)
 }
 
-/// RETF and RETF imm16.
+/// RETF and RETF imm16, of 16, 32 and 64 bits.
 ///
 /// # Errors
 /// Of the stack; #GP, #NP, #SS and page faults of the return target.
@@ -311,11 +339,13 @@ pub fn far_return(
         Code::Retfw_imm16 => (2, i64::from(instruction.immediate16())),
         Code::Retfd => (4, 0),
         Code::Retfd_imm16 => (4, i64::from(instruction.immediate16())),
+        Code::Retfq if state.is_64_bit() => (8, 0),
+        Code::Retfq_imm16 if state.is_64_bit() => (8, i64::from(instruction.immediate16())),
         _ => return Err(Exception::invalid_opcode()),
     };
     let mut stack = Stack::current(state);
     let [offset, selector] = stack.pop_all(state, environment, size)?;
-    let (offset, selector) = (u64::from(offset), Selector(selector as u16));
+    let selector = Selector(selector as u16);
     stack.advance(released);
     if state.has_real_mode_segments() {
         check_real_mode_offset(state, offset)?;
@@ -326,15 +356,15 @@ pub fn far_return(
     let segment = return_code_segment(state, environment, selector)?;
     let cpl = selector.rpl();
     if cpl == state.cpl() {
-        check_code_offset(&segment, offset, 0)?;
+        check_code_offset(state, &segment, offset, 0)?;
         stack.commit(state);
         enter_protected_code(state, segment, offset, cpl);
         return Ok(Outcome::Jumped);
     }
-    let [outer_pointer, outer_selector] = stack.pop_all(state, environment, size)?;
-    let outer_selector = Selector(outer_selector as u16);
-    let mut outer = outer_stack(state, environment, outer_selector, outer_pointer, cpl)?;
-    check_code_offset(&segment, offset, 0)?;
+    let [pointer, ss] = stack.pop_all(state, environment, size)?;
+    let ss = Selector(ss as u16);
+    let mut outer = outer_stack(state, environment, ss, pointer, cpl, &segment)?;
+    check_code_offset(state, &segment, offset, 0)?;
     outer.advance(released);
     outer.commit(state);
     enter_protected_code(state, segment, offset, cpl);

@@ -1,14 +1,22 @@
-//! SYSENTER and SYSEXIT, 32-bit (SDM volume 2, SYSENTER, SYSEXIT).
+//! SYSENTER and SYSEXIT (SDM volume 2, SYSENTER, SYSEXIT). AMD's processors do not have
+//! them in long mode (AMD's manual volume 3).
 
 use crate::Outcome;
-use crate::operand::{flat_attributes, require_cpl0};
-use tollgate_x86::{CpuState, Exception, Flags, Gpr, Segment, SegmentRegister, Selector};
+use crate::cpuid::{Vendor, policy};
+use crate::operand::{flat_attributes, require_canonical, require_cpl0};
+use iced_x86::{Code, Instruction};
+use tollgate_x86::{
+    Attributes, CpuState, Exception, Flags, Gpr, Segment, SegmentRegister, Selector,
+};
 
 /// The selector in IA32_SYSENTER_CS.
 ///
 /// # Errors
-/// #GP(0) in real mode, and if bits 2 to 15 of the MSR are clear.
+/// #UD in IA-32e mode for AMD; #GP(0) in real mode, and if bits 2 to 15 of the MSR are clear.
 fn base_selector(state: &CpuState) -> Result<u16, Exception> {
+    if state.is_long_mode() && policy(state).vendor() == Vendor::Amd {
+        return Err(Exception::invalid_opcode());
+    }
     let selector = state.sysenter_cs as u16 & 0xfffc;
     if !state.is_protected() || selector == 0 {
         return Err(Exception::general_protection(0));
@@ -17,44 +25,70 @@ fn base_selector(state: &CpuState) -> Result<u16, Exception> {
 }
 
 /// Loads flat CS and SS for `cpl`; no descriptor table is read.
-fn load_flat_segments(state: &mut CpuState, code: u16, cpl: u8) {
+pub(crate) fn load_flat_segments(
+    state: &mut CpuState,
+    code: u16,
+    stack: u16,
+    cpl: u8,
+    is_64_bit: bool,
+) {
     for (register, selector, is_code) in [
         (SegmentRegister::Cs, code, true),
-        (SegmentRegister::Ss, code.wrapping_add(8), false),
+        (SegmentRegister::Ss, stack, false),
     ] {
+        let mut attributes = flat_attributes(is_code, cpl);
+        if is_code && is_64_bit {
+            attributes.remove(Attributes::DEFAULT_BIG);
+            attributes.insert(Attributes::LONG);
+        }
         *state.segment_mut(register) = Segment {
             base: 0,
             limit: u32::MAX,
             selector: Selector(selector & !3 | u16::from(cpl)),
-            attributes: flat_attributes(is_code, cpl),
+            attributes,
         };
     }
 }
 
-/// SYSENTER: to CPL 0 at IA32_SYSENTER_EIP with the stack at IA32_SYSENTER_ESP.
+/// SYSENTER: to CPL 0 at IA32_SYSENTER_EIP with the stack at IA32_SYSENTER_ESP; to 64-bit
+/// code in IA-32e mode.
 ///
 /// # Errors
-/// #GP(0) in real mode and with a null IA32_SYSENTER_CS.
+/// #GP(0) in real mode and with a null IA32_SYSENTER_CS; #UD in IA-32e mode for AMD.
 pub fn sysenter(state: &mut CpuState) -> Result<Outcome, Exception> {
     let selector = base_selector(state)?;
-    load_flat_segments(state, selector, 0);
-    state.rip = state.sysenter_eip & 0xffff_ffff;
-    state.gpr[Gpr::Rsp as usize] = state.sysenter_esp & 0xffff_ffff;
+    let is_long = state.is_long_mode();
+    let mask = if is_long { u64::MAX } else { 0xffff_ffff };
+    load_flat_segments(state, selector, selector.wrapping_add(8), 0, is_long);
+    state.rip = state.sysenter_eip & mask;
+    state.gpr[Gpr::Rsp as usize] = state.sysenter_esp & mask;
     let cleared = Flags::VM | Flags::IF | Flags::RF;
     state.flags &= !cleared.bits();
     Ok(Outcome::Jumped)
 }
 
-/// SYSEXIT: to CPL 3 at EDX with the stack at ECX.
+/// SYSEXIT: to CPL 3 at EDX with the stack at ECX; with REX.W to 64-bit code at RDX with
+/// the stack at RCX.
 ///
 /// # Errors
-/// #GP(0) in real mode, at CPL 1 to 3, and with a null IA32_SYSENTER_CS.
-pub fn sysexit(state: &mut CpuState) -> Result<Outcome, Exception> {
+/// #GP(0) in real mode, at CPL 1 to 3, with a null IA32_SYSENTER_CS, and for non-canonical
+/// RDX or RCX of the 64-bit form; #UD in IA-32e mode for AMD.
+pub fn sysexit(state: &mut CpuState, instruction: &Instruction) -> Result<Outcome, Exception> {
     let selector = base_selector(state)?;
     require_cpl0(state)?;
-    load_flat_segments(state, selector.wrapping_add(16), 3);
-    state.rip = state.register(Gpr::Rdx) & 0xffff_ffff;
-    state.gpr[Gpr::Rsp as usize] = state.register(Gpr::Rcx) & 0xffff_ffff;
+    let is_wide = instruction.code() == Code::Sysexitq && state.is_64_bit();
+    let (mut target, mut pointer) = (state.register(Gpr::Rdx), state.register(Gpr::Rcx));
+    if is_wide {
+        require_canonical(target)?;
+        require_canonical(pointer)?;
+    } else {
+        target &= 0xffff_ffff;
+        pointer &= 0xffff_ffff;
+    }
+    let code = selector.wrapping_add(if is_wide { 32 } else { 16 });
+    load_flat_segments(state, code, code.wrapping_add(8), 3, is_wide);
+    state.rip = target;
+    state.gpr[Gpr::Rsp as usize] = pointer;
     state.flags &= !Flags::RF.bits();
     Ok(Outcome::Jumped)
 }

@@ -54,7 +54,7 @@ fn require_virtual_io_privilege(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// PUSHF and PUSHFD. VM and RF read as zero.
+/// PUSHF, PUSHFD and PUSHFQ. VM and RF read as zero.
 ///
 /// # Errors
 /// #GP(0) in V86 mode with IOPL below 3; of the stack.
@@ -66,17 +66,18 @@ pub fn push_flags(
     let size = match instruction.code() {
         Code::Pushfw => 2,
         Code::Pushfd => 4,
+        Code::Pushfq if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
     require_virtual_io_privilege(state)?;
     let image = state.flags().image() & !(Flags::VM | Flags::RF).bits();
     let mut stack = Stack::current(state);
-    stack.push(state, environment, size, image as u32)?;
+    stack.push(state, environment, size, image)?;
     stack.commit(state);
     Ok(Outcome::Next)
 }
 
-/// POPF and POPFD. RF becomes zero; VM, VIF and VIP stay; IOPL changes only at CPL 0,
+/// POPF, POPFD and POPFQ. RF becomes zero; VM, VIF and VIP stay; IOPL changes only at CPL 0,
 /// IF only if the CPL is at most IOPL (silently kept otherwise).
 ///
 /// # Errors
@@ -89,6 +90,7 @@ pub fn pop_flags(
     let size = match instruction.code() {
         Code::Popfw => 2,
         Code::Popfd => 4,
+        Code::Popfq if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
     require_virtual_io_privilege(state)?;
@@ -102,10 +104,10 @@ pub fn pop_flags(
     if cpl == 0 {
         changed |= Flags::IOPL;
     }
-    if size == 4 {
+    if size >= 4 {
         changed |= Flags::AC | Flags::ID;
     }
-    let popped = Flags::from_bits_truncate(u64::from(popped));
+    let popped = Flags::from_bits_truncate(popped);
     let flags = (state.flags() & !changed) | (popped & changed);
     stack.commit(state);
     state.set_flags(flags & !Flags::RF);

@@ -19,7 +19,7 @@ fn require_vex(state: &CpuState, instruction: &Instruction) -> Result<(), Except
     let offered = instruction
         .cpuid_features()
         .iter()
-        .all(|feature| policy().offers(*feature));
+        .all(|feature| policy(state).offers(*feature));
     if instruction.code().encoding() != EncodingKind::VEX || !offered {
         return Err(Exception::invalid_opcode());
     }
@@ -185,9 +185,8 @@ pub fn masked_bytes(
         OpKind::MemorySegRDI => 8,
         _ => 4,
     });
-    let segment = crate::operand::segment_register(instruction.memory_segment());
     let base = SegmentedAddress {
-        segment: segment.unwrap_or(tollgate_x86::SegmentRegister::Ds),
+        segment: crate::operand::memory_segment(state, instruction),
         offset: state.register(Gpr::Rdi) & mask,
     };
     let (source, selector) = (instruction.op1_register(), instruction.op2_register());

@@ -35,7 +35,7 @@ macro_rules! directed {
     };
 }
 
-/// MOVS: copies `count` elements of `size` (1, 2 or 4) bytes one after the other.
+/// MOVS: copies `count` elements of `size` (1, 2, 4 or 8) bytes one after the other.
 ///
 /// # Safety
 /// Every element of both runs must be valid memory, the destination's writable.
@@ -58,20 +58,21 @@ pub unsafe fn copy(
         match size {
             1 => run!("rep movsb"),
             2 => run!("rep movsw"),
-            _ => run!("rep movsd"),
+            4 => run!("rep movsd"),
+            _ => run!("rep movsq"),
         }
     }
 }
 
-/// STOS: fills `count` elements of `size` (1, 2 or 4) bytes.
+/// STOS: fills `count` elements of `size` (1, 2, 4 or 8) bytes.
 ///
 /// # Safety
 /// Every element must be valid, writable memory.
-pub unsafe fn fill(destination: *mut u8, value: u32, count: u64, size: u32, direction: Direction) {
+pub unsafe fn fill(destination: *mut u8, value: u64, count: u64, size: u32, direction: Direction) {
     macro_rules! run {
         ($instruction:literal) => {
             directed!(direction, $instruction, "",
-                inout("rcx") count => _, inout("rdi") destination => _, in("eax") value,
+                inout("rcx") count => _, inout("rdi") destination => _, in("rax") value,
                 options(preserves_flags))
         };
     }
@@ -80,7 +81,8 @@ pub unsafe fn fill(destination: *mut u8, value: u32, count: u64, size: u32, dire
         match size {
             1 => run!("rep stosb"),
             2 => run!("rep stosw"),
-            _ => run!("rep stosd"),
+            4 => run!("rep stosd"),
+            _ => run!("rep stosq"),
         }
     }
 }
@@ -114,8 +116,10 @@ pub unsafe fn compare(
             (1, false) => run!("repne cmpsb"),
             (2, true) => run!("repe cmpsw"),
             (2, false) => run!("repne cmpsw"),
-            (_, true) => run!("repe cmpsd"),
-            (_, false) => run!("repne cmpsd"),
+            (4, true) => run!("repe cmpsd"),
+            (4, false) => run!("repne cmpsd"),
+            (_, true) => run!("repe cmpsq"),
+            (_, false) => run!("repne cmpsq"),
         }
     }
     Comparison {
@@ -124,14 +128,14 @@ pub unsafe fn compare(
     }
 }
 
-/// SCAS: compares AL, AX or EAX with up to `count` (at least 1) elements, as long as
+/// SCAS: compares AL, AX, EAX or RAX with up to `count` (at least 1) elements, as long as
 /// they are equal (`while_equal`) or differ.
 ///
 /// # Safety
 /// Every element must be readable memory.
 pub unsafe fn scan(
     destination: *const u8,
-    value: u32,
+    value: u64,
     count: u64,
     size: u32,
     direction: Direction,
@@ -142,7 +146,7 @@ pub unsafe fn scan(
         ($instruction:literal) => {
             directed!(direction, $instruction, "pushfq\npop {flags}",
                 inout("rcx") count => remaining,
-                inout("rdi") destination => _, in("eax") value,
+                inout("rdi") destination => _, in("rax") value,
                 flags = lateout(reg) flags)
         };
     }
@@ -153,8 +157,10 @@ pub unsafe fn scan(
             (1, false) => run!("repne scasb"),
             (2, true) => run!("repe scasw"),
             (2, false) => run!("repne scasw"),
-            (_, true) => run!("repe scasd"),
-            (_, false) => run!("repne scasd"),
+            (4, true) => run!("repe scasd"),
+            (4, false) => run!("repne scasd"),
+            (_, true) => run!("repe scasq"),
+            (_, false) => run!("repne scasq"),
         }
     }
     Comparison {

@@ -6,18 +6,18 @@
 
 use crate::Outcome;
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
-use crate::operand::{linear_mask, next_rip, read_linear};
+use crate::operand::{next_rip, read_system};
 use crate::privilege_change::{check_code_offset, enter_code, inner_stack};
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
-use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{
-    Attributes, CpuState, Descriptor, Exception, Flags, LinearAddress, Segment, SegmentRegister,
-    Selector, Vector,
+    Attributes, CpuState, Descriptor, Exception, Flags, Segment, SegmentRegister, Selector, Vector,
 };
+
+mod long_mode;
 
 pub use crate::exception_delivery::{Shutdown, deliver_exception};
 
@@ -98,9 +98,11 @@ pub fn deliver(
         source,
         error_code,
         return_rip,
-        flags_image: image as u32,
+        flags_image: image,
     };
-    if state.is_protected() {
+    if state.is_long_mode() {
+        event.deliver_long(state, environment)?;
+    } else if state.is_protected() {
         event.deliver_protected(state, environment)?;
     } else {
         event.deliver_real(state, environment)?;
@@ -121,7 +123,7 @@ struct Event {
     source: EventSource,
     error_code: Option<u32>,
     return_rip: u64,
-    flags_image: u32,
+    flags_image: u64,
 }
 
 /// How a gate leads on: where to, and what it does to the flags.
@@ -144,22 +146,15 @@ impl Event {
         if offset + 3 > u32::from(state.idtr.limit) {
             return Err(Exception::general_protection(offset + 2));
         }
-        let address = state.idtr.base.wrapping_add(u64::from(offset)) & linear_mask(state);
         let mut entry = [0; 4];
-        let privilege = Privilege::Supervisor;
-        read_linear(
-            state,
-            environment,
-            LinearAddress(address),
-            &mut entry,
-            privilege,
-        )?;
+        let base = state.idtr.base;
+        read_system(state, environment, base, u64::from(offset), &mut entry)?;
         let [ip_low, ip_high, cs_low, cs_high] = entry;
         let mut stack = Stack::current(state);
         let frame = [
             self.flags_image,
-            u32::from(state.cs().selector.0),
-            self.return_rip as u32,
+            u64::from(state.cs().selector.0),
+            self.return_rip,
         ];
         stack.push_all(state, environment, 2, &frame)?;
         stack.commit(state);
@@ -188,16 +183,9 @@ impl Event {
         if offset + 7 > u32::from(state.idtr.limit) {
             return Err(refused.into());
         }
-        let address = state.idtr.base.wrapping_add(u64::from(offset)) & linear_mask(state);
         let mut bytes = [0; 8];
-        let privilege = Privilege::Supervisor;
-        read_linear(
-            state,
-            environment,
-            LinearAddress(address),
-            &mut bytes,
-            privilege,
-        )?;
+        let base = state.idtr.base;
+        read_system(state, environment, base, u64::from(offset), &mut bytes)?;
         let gate = Descriptor(u64::from_le_bytes(bytes));
         let attributes = gate.attributes();
         let kind = attributes.kind();
@@ -288,11 +276,11 @@ impl Event {
                     SegmentRegister::Ds,
                     SegmentRegister::Es,
                 ] {
-                    frame.add(u32::from(state.segment(register).selector.0));
+                    frame.add(state.segment(register).selector.0);
                 }
             }
-            frame.add(u32::from(state.ss().selector.0));
-            frame.add(state.register(tollgate_x86::Gpr::Rsp) as u32);
+            frame.add(state.ss().selector.0);
+            frame.add(state.register(tollgate_x86::Gpr::Rsp));
             inner_stack(state, environment, cpl, external)?
         } else {
             let mut stack = Stack::current(state);
@@ -300,12 +288,12 @@ impl Event {
             stack
         };
         frame.add(self.flags_image);
-        frame.add(u32::from(state.cs().selector.0));
-        frame.add(self.return_rip as u32);
+        frame.add(state.cs().selector.0);
+        frame.add(self.return_rip);
         if let Some(error_code) = self.error_code {
             frame.add(error_code);
         }
-        check_code_offset(&gate.segment, gate.offset, external)?;
+        check_code_offset(state, &gate.segment, gate.offset, external)?;
         stack.push_all(state, environment, gate.size, frame.values())?;
 
         stack.commit(state);
@@ -332,19 +320,19 @@ impl Event {
 /// Values to push, in order.
 #[derive(Default)]
 struct Frame {
-    values: [u32; 10],
+    values: [u64; 10],
     used: usize,
 }
 
 impl Frame {
-    fn add(&mut self, value: u32) {
+    fn add(&mut self, value: impl Into<u64>) {
         if let Some(place) = self.values.get_mut(self.used) {
-            *place = value;
+            *place = value.into();
             self.used += 1;
         }
     }
 
-    fn values(&self) -> &[u32] {
+    fn values(&self) -> &[u64] {
         &self.values[..self.used]
     }
 }

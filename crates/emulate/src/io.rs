@@ -3,17 +3,17 @@
 use crate::Outcome;
 use crate::memory_access::{
     SegmentedAddress, check_alignment, current_privilege, linear_address, probe_linear,
-    read_linear, read_memory, write_linear,
+    read_memory, read_system, write_linear,
 };
 use crate::operand::{read_register, size_mask, write_register};
 use crate::string_pointers::Pointers;
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
-use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, SegmentRegister};
+use tollgate_x86::paging::AccessKind;
+use tollgate_x86::{CpuState, Exception, Gpr, SegmentRegister};
 
-/// Where a 32-bit TSS keeps the offset of its I/O permission bitmap.
+/// Where a 32- or 64-bit TSS keeps the offset of its I/O permission bitmap.
 const TSS_BITMAP_OFFSET: u64 = 0x66;
 
 /// Checks that the running program may use `size` ports from `port` on
@@ -43,8 +43,7 @@ pub fn check_permission(
     }
     let mut read_u16 = |offset: u64| {
         let mut word = [0; 2];
-        let linear = LinearAddress(task.base.wrapping_add(offset) & 0xffff_ffff);
-        read_linear(state, environment, linear, &mut word, Privilege::Supervisor)?;
+        read_system(state, environment, task.base, offset, &mut word)?;
         Ok::<u16, Exception>(u16::from_le_bytes(word))
     };
     let bitmap = u64::from(read_u16(TSS_BITMAP_OFFSET)?);
@@ -180,7 +179,7 @@ mod tests {
     use crate::test_environment::{
         TSS, TestEnvironment, protected_mode, real_mode, run, virtual_8086_mode,
     };
-    use tollgate_x86::Flags;
+    use tollgate_x86::{Flags, LinearAddress};
 
     const GP: Exception = Exception::general_protection(0);
     const IN_AL_DX: [u8; 1] = [0xec];

@@ -6,7 +6,7 @@
 
 use crate::Outcome;
 use crate::descriptor_table::read_descriptor;
-use crate::operand::{linear_mask, read_linear};
+use crate::operand::read_system;
 use crate::privilege_change::{
     check_code_offset, drop_inner_data_segments, enter_code, outer_stack, return_code_segment,
 };
@@ -14,10 +14,7 @@ use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
-use tollgate_x86::paging::Privilege;
-use tollgate_x86::{
-    CpuState, Exception, Flags, Gpr, LinearAddress, Segment, SegmentRegister, Selector,
-};
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Segment, SegmentRegister, Selector};
 
 /// Flags that every IRET takes from the stack.
 const ALWAYS: Flags = Flags::ARITHMETIC
@@ -31,7 +28,7 @@ const VIRTUAL: Flags = Flags::VIF.union(Flags::VIP);
 
 /// The flags after an IRET in protected mode that does not enter V86 mode.
 /// `cpl` is the privilege level before it.
-fn returned_flags(state: &CpuState, popped: u32, size: u32, cpl: u8) -> Flags {
+fn returned_flags(state: &CpuState, popped: u64, size: u32, cpl: u8) -> Flags {
     let mut changed = ALWAYS;
     if cpl <= state.flags().iopl() {
         changed |= Flags::IF;
@@ -39,7 +36,7 @@ fn returned_flags(state: &CpuState, popped: u32, size: u32, cpl: u8) -> Flags {
     if cpl == 0 {
         changed |= Flags::IOPL;
     }
-    if size == 4 {
+    if size >= 4 {
         changed |= WIDE;
         if cpl == 0 {
             changed |= VIRTUAL;
@@ -48,16 +45,17 @@ fn returned_flags(state: &CpuState, popped: u32, size: u32, cpl: u8) -> Flags {
     merge(state, popped, changed)
 }
 
-fn merge(state: &CpuState, popped: u32, changed: Flags) -> Flags {
-    let popped = Flags::from_bits_truncate(u64::from(popped));
+fn merge(state: &CpuState, popped: u64, changed: Flags) -> Flags {
+    let popped = Flags::from_bits_truncate(popped);
     (state.flags() & !changed) | (popped & changed)
 }
 
-/// IRET and IRETD in every legacy mode.
+/// IRET, IRETD and IRETQ in every mode. IA-32e mode knows neither nested tasks nor returns
+/// to V86 mode, and 64-bit code always pops SS and RSP.
 ///
 /// # Errors
 /// Of the stack; #GP, #NP, #SS and page faults of the return target; #GP(0) in V86 mode
-/// with IOPL below 3.
+/// with IOPL below 3, and in IA-32e mode with NT.
 pub fn interrupt_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -66,32 +64,37 @@ pub fn interrupt_return(
     let size = match instruction.code() {
         Code::Iretw => 2,
         Code::Iretd => 4,
+        Code::Iretq if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
     if state.has_real_mode_segments() {
         return real_mode_return(state, environment, size);
     }
+    let is_long = state.is_long_mode();
     if state.flags().contains(Flags::NT) {
+        if is_long {
+            return Err(Exception::general_protection(0));
+        }
         return task_return(state, environment);
     }
     let mut stack = Stack::current(state);
     let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
     let cpl = state.cpl();
-    let popped = Flags::from_bits_truncate(u64::from(flags));
-    if size == 4 && cpl == 0 && popped.contains(Flags::VM) {
+    let popped = Flags::from_bits_truncate(flags);
+    if size == 4 && cpl == 0 && !is_long && popped.contains(Flags::VM) {
         return virtual_8086_return(state, environment, stack, offset, selector, popped);
     }
 
-    let (offset, selector) = (u64::from(offset), Selector(selector as u16));
+    let selector = Selector(selector as u16);
     let segment = return_code_segment(state, environment, selector)?;
     let new_cpl = selector.rpl();
     let new_flags = returned_flags(state, flags, size, cpl);
-    if new_cpl != cpl {
-        let [outer_pointer, outer_selector] = stack.pop_all(state, environment, size)?;
-        let outer_selector = Selector(outer_selector as u16);
-        stack = outer_stack(state, environment, outer_selector, outer_pointer, new_cpl)?;
+    if new_cpl != cpl || state.is_64_bit() {
+        let [pointer, outer] = stack.pop_all(state, environment, size)?;
+        let outer = Selector(outer as u16);
+        stack = outer_stack(state, environment, outer, pointer, new_cpl, &segment)?;
     }
-    check_code_offset(&segment, offset, 0)?;
+    check_code_offset(state, &segment, offset, 0)?;
     stack.commit(state);
     enter_code(state, segment, offset, new_cpl);
     state.set_flags(new_flags);
@@ -105,9 +108,7 @@ pub fn interrupt_return(
 /// only a guest that really links busy tasks may get as far as "not implemented".
 fn task_return(state: &CpuState, environment: &mut dyn Environment) -> Result<Outcome, Exception> {
     let mut link = [0; 2];
-    let address = LinearAddress(state.tr.base & linear_mask(state));
-    let supervisor = Privilege::Supervisor;
-    read_linear(state, environment, address, &mut link, supervisor)?;
+    read_system(state, environment, state.tr.base, 0, &mut link)?;
     let selector = Selector(u16::from_le_bytes(link));
     let refused = Exception::invalid_tss(selector.error_code());
     if selector.is_local() {
@@ -145,7 +146,7 @@ fn real_mode_return(
     } else {
         state.cs().limit.max(0xffff)
     };
-    if offset > limit {
+    if offset > u64::from(limit) {
         return Err(Exception::general_protection(0));
     }
     let mut changed = ALWAYS | Flags::IF;
@@ -158,7 +159,7 @@ fn real_mode_return(
     let new_flags = merge(state, flags, changed);
     stack.commit(state);
     state.load_real_mode_segment(SegmentRegister::Cs, selector as u16);
-    state.rip = u64::from(offset);
+    state.rip = offset;
     state.set_flags(new_flags);
     Ok(Outcome::Jumped)
 }
@@ -168,8 +169,8 @@ fn virtual_8086_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     mut stack: Stack,
-    offset: u32,
-    selector: u32,
+    offset: u64,
+    selector: u64,
     flags: Flags,
 ) -> Result<Outcome, Exception> {
     let [pointer, ss, es, ds, fs, gs] = stack.pop_all(state, environment, 4)?;
@@ -187,8 +188,8 @@ fn virtual_8086_return(
     ] {
         *state.segment_mut(register) = Segment::real_mode(value as u16, 3);
     }
-    state.gpr[Gpr::Rsp as usize] = u64::from(pointer);
-    state.rip = u64::from(offset);
+    state.gpr[Gpr::Rsp as usize] = pointer;
+    state.rip = offset;
     state.set_flags(flags);
     Ok(Outcome::Jumped)
 }

@@ -1,12 +1,13 @@
 //! The instructions that are never copied, executed as the manuals describe them.
 //!
 //! [`execute`] takes one decoded instruction and does what the SDM's pseudo-code
-//! says, on the registers in `CpuState` and whatever else the `Environment` reaches.
-//! Only 16- and 32-bit modes; see each file for what it leaves out.
+//! says, on the registers in `CpuState` and whatever else the `Environment` reaches, in
+//! every mode; see each file for what it leaves out.
 //!
 //! The invariant of the whole crate: when an instruction ends in a fault, the
 //! registers are exactly as before it (REP strings keep their progress, as they must).
 
+pub mod base_registers;
 pub mod bits;
 pub mod control;
 pub mod cpuid;
@@ -29,6 +30,7 @@ pub mod segments;
 pub mod stack;
 pub mod stack_access;
 pub mod string;
+pub mod system_call;
 pub mod vector_image;
 pub mod vector_state;
 pub mod x87_environment;

@@ -2,9 +2,10 @@
 //! to 5.5), alignment, linear address; then paging, which is the [`Environment`]'s business.
 
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{
-    CpuState, Cr0, Efer, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
+    CpuState, Cr0, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
 };
 
 /// A place in memory as an instruction names it, before segmentation.
@@ -32,13 +33,42 @@ pub fn current_privilege(state: &CpuState) -> Privilege {
     Privilege::of_cpl(state.cpl())
 }
 
-/// Linear address bits that exist: 32 outside IA-32e mode.
-pub(crate) fn linear_mask(state: &CpuState) -> u64 {
-    if state.efer().contains(Efer::LMA) {
+/// Bits of the linear addresses that the running program forms: 32 unless it is 64-bit
+/// code, in compatibility mode too.
+pub fn linear_mask(state: &CpuState) -> u64 {
+    if state.is_64_bit() {
         u64::MAX
     } else {
         0xffff_ffff
     }
+}
+
+/// Bits of the linear addresses of descriptor tables and the TSS, which IA-32e mode has
+/// all 64 of whatever code runs.
+fn system_mask(state: &CpuState) -> u64 {
+    if state.is_long_mode() {
+        u64::MAX
+    } else {
+        0xffff_ffff
+    }
+}
+
+/// Where a segment begins for the running program: 64-bit code knows the bases of FS and
+/// GS only (SDM volume 3, 3.4.4).
+pub fn segment_base(state: &CpuState, register: SegmentRegister) -> u64 {
+    let ignored =
+        state.is_64_bit() && !matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
+    if ignored {
+        0
+    } else {
+        state.segment(register).base
+    }
+}
+
+/// Whether the first and the last of `size` bytes have canonical addresses.
+pub fn is_canonical_range(linear: u64, size: u32) -> bool {
+    let last = linear.wrapping_add(u64::from(size.saturating_sub(1)));
+    is_canonical(linear) && is_canonical(last)
 }
 
 /// The fault of a violated segment: #SS for the stack, else #GP.
@@ -56,11 +86,12 @@ pub fn is_inside(segment: &Segment, offset: u64, size: u32) -> bool {
 }
 
 /// Checks rights and limit of an access through a segment register, and gives its
-/// linear address (SDM volume 3, 5.3 and 5.5).
+/// linear address (SDM volume 3, 5.3 and 5.5). 64-bit code has neither rights nor limits,
+/// but canonical addresses (SDM volume 1, 3.3.7.1).
 ///
 /// # Errors
 /// #SS(0) through SS, else #GP(0): unusable register, a write to read-only data or to
-/// code, a read of execute-only code, an offset outside the limit.
+/// code, a read of execute-only code, an offset outside the limit, a non-canonical address.
 pub fn linear_address(
     state: &CpuState,
     address: SegmentedAddress,
@@ -68,6 +99,14 @@ pub fn linear_address(
     kind: AccessKind,
 ) -> Result<LinearAddress, Exception> {
     let segment = state.segment(address.segment);
+    if state.is_64_bit() {
+        let linear = segment_base(state, address.segment).wrapping_add(address.offset);
+        return if is_canonical_range(linear, size) {
+            Ok(LinearAddress(linear))
+        } else {
+            Err(segment_fault(address.segment, 0))
+        };
+    }
     // Real and V86 mode have no types: code may be written there.
     let allowed = segment.is_usable()
         && (state.has_real_mode_segments()
@@ -105,13 +144,73 @@ pub fn check_alignment(
 }
 
 /// How many of `size` bytes lie below the end of the linear address space.
-fn before_wrap(state: &CpuState, address: LinearAddress, size: usize) -> usize {
-    let room = linear_mask(state).wrapping_sub(address.0);
+fn before_wrap(mask: u64, address: LinearAddress, size: usize) -> usize {
+    let room = mask.wrapping_sub(address.0);
     // `room` is the number of bytes after the first one.
     usize::try_from(room).map_or(size, |room| size.min(room.saturating_add(1)))
 }
 
-/// Reads at a linear address; wraps at the end of the linear address space.
+/// Reads at a linear address; wraps behind the address `mask`.
+///
+/// # Errors
+/// The page fault.
+pub(crate) fn read_wrapping(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    mask: u64,
+    address: LinearAddress,
+    data: &mut [u8],
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let (low, high) = data.split_at_mut(before_wrap(mask, address, data.len()));
+    environment.read(state, address, low, privilege)?;
+    if !high.is_empty() {
+        environment.read(state, LinearAddress(0), high, privilege)?;
+    }
+    Ok(())
+}
+
+/// Writes at a linear address; wraps behind the address `mask`.
+///
+/// # Errors
+/// The page fault; then nothing was written.
+pub(crate) fn write_wrapping(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    mask: u64,
+    address: LinearAddress,
+    data: &[u8],
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let (low, high) = data.split_at(before_wrap(mask, address, data.len()));
+    if !high.is_empty() {
+        environment.probe_write(state, address, low.len() as u32, privilege)?;
+        environment.write(state, LinearAddress(0), high, privilege)?;
+    }
+    environment.write(state, address, low, privilege)
+}
+
+/// Checks that `size` bytes at a linear address could be written; wraps behind `mask`.
+///
+/// # Errors
+/// The page fault.
+pub(crate) fn probe_wrapping(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    mask: u64,
+    address: LinearAddress,
+    size: u32,
+    privilege: Privilege,
+) -> Result<(), Exception> {
+    let low = before_wrap(mask, address, size as usize) as u32;
+    environment.probe_write(state, address, low, privilege)?;
+    if low < size {
+        environment.probe_write(state, LinearAddress(0), size - low, privilege)?;
+    }
+    Ok(())
+}
+
+/// Reads at a linear address; wraps at the end of the program's linear address space.
 ///
 /// # Errors
 /// The page fault.
@@ -122,15 +221,11 @@ pub fn read_linear(
     data: &mut [u8],
     privilege: Privilege,
 ) -> Result<(), Exception> {
-    let (low, high) = data.split_at_mut(before_wrap(state, address, data.len()));
-    environment.read(state, address, low, privilege)?;
-    if !high.is_empty() {
-        environment.read(state, LinearAddress(0), high, privilege)?;
-    }
-    Ok(())
+    let mask = linear_mask(state);
+    read_wrapping(state, environment, mask, address, data, privilege)
 }
 
-/// Writes at a linear address; wraps at the end of the linear address space.
+/// Writes at a linear address; wraps at the end of the program's linear address space.
 ///
 /// # Errors
 /// The page fault; then nothing was written.
@@ -141,12 +236,8 @@ pub fn write_linear(
     data: &[u8],
     privilege: Privilege,
 ) -> Result<(), Exception> {
-    let (low, high) = data.split_at(before_wrap(state, address, data.len()));
-    if !high.is_empty() {
-        environment.probe_write(state, address, low.len() as u32, privilege)?;
-        environment.write(state, LinearAddress(0), high, privilege)?;
-    }
-    environment.write(state, address, low, privilege)
+    let mask = linear_mask(state);
+    write_wrapping(state, environment, mask, address, data, privilege)
 }
 
 /// Checks that `size` bytes at a linear address could be written.
@@ -160,12 +251,60 @@ pub fn probe_linear(
     size: u32,
     privilege: Privilege,
 ) -> Result<(), Exception> {
-    let low = before_wrap(state, address, size as usize) as u32;
-    environment.probe_write(state, address, low, privilege)?;
-    if low < size {
-        environment.probe_write(state, LinearAddress(0), size - low, privilege)?;
+    let mask = linear_mask(state);
+    probe_wrapping(state, environment, mask, address, size, privilege)
+}
+
+/// The linear address of `size` bytes at `offset` of a descriptor table or TSS.
+///
+/// # Errors
+/// #GP(0) if it is not canonical in IA-32e mode.
+fn system_address(
+    state: &CpuState,
+    base: u64,
+    offset: u64,
+    size: usize,
+) -> Result<LinearAddress, Exception> {
+    let linear = base.wrapping_add(offset) & system_mask(state);
+    if state.is_long_mode() && !is_canonical_range(linear, size as u32) {
+        return Err(Exception::general_protection(0));
     }
-    Ok(())
+    Ok(LinearAddress(linear))
+}
+
+/// Reads from a descriptor table or TSS that begins at linear address `base`, at supervisor
+/// privilege whatever the CPL is.
+///
+/// # Errors
+/// The page fault; #GP(0) for a non-canonical address.
+pub fn read_system(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    base: u64,
+    offset: u64,
+    data: &mut [u8],
+) -> Result<(), Exception> {
+    let address = system_address(state, base, offset, data.len())?;
+    let mask = system_mask(state);
+    let supervisor = Privilege::Supervisor;
+    read_wrapping(state, environment, mask, address, data, supervisor)
+}
+
+/// Writes to a descriptor table or TSS, see [`read_system`].
+///
+/// # Errors
+/// As [`read_system`]; then nothing was written.
+pub fn write_system(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    base: u64,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), Exception> {
+    let address = system_address(state, base, offset, data.len())?;
+    let mask = system_mask(state);
+    let supervisor = Privilege::Supervisor;
+    write_wrapping(state, environment, mask, address, data, supervisor)
 }
 
 /// Reads memory through a segment register at the current privilege.

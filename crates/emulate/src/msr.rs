@@ -7,10 +7,10 @@
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
-use crate::operand::require_cpl0;
+use crate::operand::{require_canonical, require_cpl0};
 use iced_x86::CpuidFeature;
 use tollgate_platform::{Environment, TranslationChange};
-use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr};
+use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr, SegmentRegister};
 
 /// IA32_APIC_BASE, the machine's.
 pub const APIC_BASE: u32 = 0x1b;
@@ -27,6 +27,7 @@ const TIME_STAMP_ADJUST: u32 = 0x3b;
 const MICROCODE_UPDATE: u32 = 0x79;
 const MICROCODE_REVISION: u32 = 0x8b;
 const PLATFORM_INFO: u32 = 0xce;
+const ARCH_CAPABILITIES: u32 = 0x10a;
 const SYSENTER_CS: u32 = 0x174;
 const SYSENTER_ESP: u32 = 0x175;
 const SYSENTER_EIP: u32 = 0x176;
@@ -35,6 +36,13 @@ const DEBUG_CONTROL: u32 = 0x1d9;
 const PAT: u32 = 0x277;
 const EFER: u32 = 0xc000_0080;
 const STAR: u32 = 0xc000_0081;
+const LSTAR: u32 = 0xc000_0082;
+const CSTAR: u32 = 0xc000_0083;
+const FMASK: u32 = 0xc000_0084;
+const FS_BASE: u32 = 0xc000_0100;
+const GS_BASE: u32 = 0xc000_0101;
+const KERNEL_GS_BASE: u32 = 0xc000_0102;
+const TSC_AUX: u32 = 0xc000_0103;
 
 /// IA32_MISC_ENABLE bits that hold what is written: fast strings.
 const MISC_ENABLE_WRITABLE: u64 = 1;
@@ -108,9 +116,9 @@ pub fn read(
     let value = match index {
         TIME_STAMP_COUNTER => time_stamp(state, environment),
         TIME_STAMP_ADJUST => state.tsc_offset,
-        PLATFORM_ID | PLATFORM_INFO if policy().vendor() == Vendor::Intel => 0,
+        PLATFORM_ID | PLATFORM_INFO if policy(state).vendor() == Vendor::Intel => 0,
         // Intel keeps the revision in the upper half.
-        MICROCODE_REVISION if policy().vendor() == Vendor::Intel => 1 << 32,
+        MICROCODE_REVISION if policy(state).vendor() == Vendor::Intel => 1 << 32,
         MICROCODE_REVISION => 1,
         SYSENTER_CS => state.sysenter_cs,
         SYSENTER_ESP => state.sysenter_esp,
@@ -119,12 +127,28 @@ pub fn read(
         DEBUG_CONTROL => 0,
         PAT => state.pat,
         EFER => state.efer,
-        STAR if policy().offers(CpuidFeature::SYSCALL) => state.star,
+        STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star,
+        LSTAR if policy(state).offers(CpuidFeature::X64) => state.lstar,
+        CSTAR if policy(state).offers(CpuidFeature::X64) => state.cstar,
+        FMASK if policy(state).offers(CpuidFeature::SYSCALL) => state.sfmask,
+        FS_BASE if policy(state).offers(CpuidFeature::X64) => {
+            state.segment(SegmentRegister::Fs).base
+        }
+        GS_BASE if policy(state).offers(CpuidFeature::X64) => {
+            state.segment(SegmentRegister::Gs).base
+        }
+        KERNEL_GS_BASE if policy(state).offers(CpuidFeature::X64) => state.kernel_gs_base,
+        TSC_AUX if policy(state).offers(CpuidFeature::RDTSCP) => state.tsc_aux,
+        ARCH_CAPABILITIES => {
+            return policy(state)
+                .arch_capabilities()
+                .ok_or(Exception::general_protection(0));
+        }
         _ => {
             if let Some(value) = environment.platform().msr_read(index) {
                 return Ok(value);
             }
-            return if policy().vendor() == Vendor::Amd {
+            return if policy(state).vendor() == Vendor::Amd {
                 read_amd(index)
             } else {
                 refused()
@@ -172,10 +196,16 @@ pub fn write(
         TIME_STAMP_ADJUST => state.tsc_offset = value,
         // Updates are not taken; writing the revision is how software asks for it anew.
         MICROCODE_UPDATE | MICROCODE_REVISION => {}
-        // Without long mode these have 32 bits.
         SYSENTER_CS => state.sysenter_cs = value & 0xffff_ffff,
-        SYSENTER_ESP => state.sysenter_esp = value & 0xffff_ffff,
-        SYSENTER_EIP => state.sysenter_eip = value & 0xffff_ffff,
+        SYSENTER_ESP | SYSENTER_EIP => {
+            require_canonical(value)?;
+            let place = if index == SYSENTER_ESP {
+                &mut state.sysenter_esp
+            } else {
+                &mut state.sysenter_eip
+            };
+            *place = value;
+        }
         MISC_ENABLE => state.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
         // Branch recording and branch stepping are not offered.
         DEBUG_CONTROL if value == 0 => {}
@@ -186,12 +216,37 @@ pub fn write(
             state.pat = value;
         }
         EFER => return write_efer(state, environment, value),
-        STAR if policy().offers(CpuidFeature::SYSCALL) => state.star = value,
+        STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star = value,
+        FMASK if policy(state).offers(CpuidFeature::SYSCALL) => {
+            if value >> 32 != 0 {
+                return refused();
+            }
+            state.sfmask = value;
+        }
+        LSTAR | CSTAR | FS_BASE | GS_BASE | KERNEL_GS_BASE
+            if policy(state).offers(CpuidFeature::X64) =>
+        {
+            require_canonical(value)?;
+            match index {
+                LSTAR => state.lstar = value,
+                CSTAR => state.cstar = value,
+                FS_BASE => state.segment_mut(SegmentRegister::Fs).base = value,
+                GS_BASE => state.segment_mut(SegmentRegister::Gs).base = value,
+                _ => state.kernel_gs_base = value,
+            }
+        }
+        TSC_AUX if policy(state).offers(CpuidFeature::RDTSCP) => {
+            // Intel refuses reserved bits, AMD drops them.
+            if value >> 32 != 0 && policy(state).vendor() != Vendor::Amd {
+                return refused();
+            }
+            state.tsc_aux = value & 0xffff_ffff;
+        }
         _ => {
             return match environment.platform().msr_write(index, value) {
                 Some(true) => Ok(()),
                 Some(false) => refused(),
-                None if policy().vendor() == Vendor::Amd => write_amd(index, value),
+                None if policy(state).vendor() == Vendor::Amd => write_amd(index, value),
                 None => refused(),
             };
         }
@@ -227,20 +282,27 @@ fn pat_is_valid(value: u64) -> bool {
         .all(|entry| matches!(entry, 0 | 1 | 4..=7))
 }
 
-/// EFER: only what CPUID offers may be set, which leaves out long mode today.
+/// EFER: only what CPUID offers may be set. LMA is not written but follows paging, and LME
+/// may not change while there is paging (SDM volume 3, 10.8.5).
 fn write_efer(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     value: u64,
 ) -> Result<(), Exception> {
-    let mut offered = Efer::NXE;
-    offered.set(Efer::SCE, policy().offers(CpuidFeature::SYSCALL));
+    let mut offered = Efer::NXE | Efer::LMA;
+    offered.set(Efer::SCE, policy(state).offers(CpuidFeature::SYSCALL));
+    offered.set(Efer::LME, policy(state).offers(CpuidFeature::X64));
     if value & !offered.bits() != 0 {
         return refused();
     }
-    let changed = state.efer ^ value;
+    let lma = Efer::LMA.bits();
+    let value = value & !lma | state.efer & lma;
+    let changed = Efer::from_bits_retain(state.efer ^ value);
+    if changed.contains(Efer::LME) && state.is_paging() {
+        return refused();
+    }
     state.efer = value;
-    if changed & Efer::NXE.bits() != 0 {
+    if changed.contains(Efer::NXE) {
         environment.translations_changed(TranslationChange::Everything);
     }
     Ok(())
@@ -299,7 +361,7 @@ pub fn read_time_stamp_and_processor(
     state: &mut CpuState,
     environment: &mut dyn Environment,
 ) -> Result<Outcome, Exception> {
-    if !policy().offers(CpuidFeature::RDTSCP) {
+    if !policy(state).offers(CpuidFeature::RDTSCP) {
         return Err(Exception::invalid_opcode());
     }
     let outcome = read_time_stamp(state, environment)?;

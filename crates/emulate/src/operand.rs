@@ -5,12 +5,13 @@
 
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::{Attributes, CpuState, Exception, SegmentRegister};
 
-pub(crate) use crate::memory_access::linear_mask;
 pub use crate::memory_access::{
-    SegmentedAddress, check_alignment, current_privilege, is_inside, linear_address, probe_linear,
-    read_linear, read_memory, read_value, write_linear, write_memory, write_value,
+    SegmentedAddress, check_alignment, current_privilege, is_inside, linear_address, linear_mask,
+    probe_linear, read_linear, read_memory, read_system, read_value, segment_base, write_linear,
+    write_memory, write_system, write_value,
 };
 
 /// Fails with #GP(0) unless the CPL is 0 (real mode counts as 0, V86 mode as 3).
@@ -37,11 +38,35 @@ pub fn require_protected_mode(state: &CpuState) -> Result<(), Exception> {
     }
 }
 
-/// The offset of the instruction behind this one: EIP, which only a branch with 16-bit
-/// operands truncates to IP. What runs past FFFFh in a 64 KiB segment meets its limit.
-pub fn next_rip(_: &CpuState, instruction: &Instruction) -> u64 {
+/// Fails with #UD outside 64-bit mode.
+///
+/// # Errors
+/// #UD.
+pub fn require_64_bit_mode(state: &CpuState) -> Result<(), Exception> {
+    if state.is_64_bit() {
+        Ok(())
+    } else {
+        Err(Exception::invalid_opcode())
+    }
+}
+
+/// Fails with #GP(0) unless the address is canonical.
+///
+/// # Errors
+/// #GP(0).
+pub fn require_canonical(address: u64) -> Result<(), Exception> {
+    if is_canonical(address) {
+        Ok(())
+    } else {
+        Err(Exception::general_protection(0))
+    }
+}
+
+/// The offset of the instruction behind this one: RIP or EIP, which only a branch with
+/// 16-bit operands truncates to IP. What runs past FFFFh in a 64 KiB segment meets its limit.
+pub fn next_rip(state: &CpuState, instruction: &Instruction) -> u64 {
     let next = instruction.ip().wrapping_add(instruction.len() as u64);
-    next & 0xffff_ffff
+    next & linear_mask(state)
 }
 
 /// The low `size` (1, 2, 4 or 8) bytes as a mask.
@@ -151,7 +176,27 @@ pub fn address_size(state: &CpuState, instruction: &Instruction) -> u32 {
             _ => {}
         }
     }
-    if state.cs().is_big() { 4 } else { 2 }
+    if state.is_64_bit() {
+        8
+    } else if state.cs().is_big() {
+        4
+    } else {
+        2
+    }
+}
+
+/// The segment register that the instruction's memory operand goes through. In 64-bit code
+/// prefixes that name ES, CS, SS or DS are ignored: what is left of SS is that addresses
+/// formed with RSP or RBP raise #SS.
+pub fn memory_segment(state: &CpuState, instruction: &Instruction) -> SegmentRegister {
+    let named = segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
+    if !state.is_64_bit() || matches!(named, SegmentRegister::Fs | SegmentRegister::Gs) {
+        return named;
+    }
+    match instruction.memory_base() {
+        Register::RSP | Register::RBP | Register::ESP | Register::EBP => SegmentRegister::Ss,
+        _ => SegmentRegister::Ds,
+    }
 }
 
 /// The instruction's `Memory` operand: segment and effective address, truncated to the
@@ -169,7 +214,7 @@ pub fn memory_address(state: &CpuState, instruction: &Instruction) -> SegmentedA
         offset = offset.wrapping_add(read_register(state, index).wrapping_mul(scale));
     }
     SegmentedAddress {
-        segment: segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds),
+        segment: memory_segment(state, instruction),
         offset: offset & size_mask(address_size(state, instruction)),
     }
 }

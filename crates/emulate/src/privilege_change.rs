@@ -2,13 +2,16 @@
 //! inner stacks from the TSS, checks of return targets, and data segments that the
 //! outer level may not keep (SDM volume 3, 5.8).
 
-use crate::descriptor_table::{accessed_segment, read_descriptor, stack_segment, with_rpl};
-use crate::operand::{is_inside, linear_mask, read_linear};
+use crate::descriptor_table::{
+    accessed_segment, has_valid_code_size, is_64_bit_code, read_descriptor, stack_segment, with_rpl,
+};
+use crate::operand::{is_inside, read_system};
 use crate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
-use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::{CpuState, Exception, Gpr, Segment, SegmentRegister, Selector};
 
 /// SS and ESP for privilege level `level` (0 to 2) as the current TSS holds them.
 ///
@@ -30,17 +33,9 @@ fn stack_of_tss(
     if !state.tr.is_usable() || offset + width as u32 + 1 > state.tr.limit {
         return Err(refused);
     }
-    let address = state.tr.base.wrapping_add(u64::from(offset)) & linear_mask(state);
     let mut bytes = [0; 6];
     let bytes = &mut bytes[..width + 2];
-    let supervisor = Privilege::Supervisor;
-    read_linear(
-        state,
-        environment,
-        LinearAddress(address),
-        bytes,
-        supervisor,
-    )?;
+    read_system(state, environment, state.tr.base, u64::from(offset), bytes)?;
     let (pointer, selector) = bytes.split_at(width);
     let mut wide = [0; 8];
     wide[..width].copy_from_slice(pointer);
@@ -65,16 +60,63 @@ pub fn inner_stack(
     Ok(Stack {
         segment,
         pointer,
+        is_64_bit: false,
         privilege: Privilege::of_cpl(level),
         error_code: selector.error_code() | external,
+    })
+}
+
+/// A stack pointer in the 64-bit TSS (SDM volume 3, 8.7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StackSlot {
+    /// RSP0 to RSP2, by privilege level.
+    Level(u8),
+    /// IST1 to IST7, by number.
+    InterruptStack(u8),
+}
+
+/// The stack for privilege level `level` that IA-32e mode takes from the current TSS; SS is
+/// null. `external` (0 or 1) is the EXT bit of error codes.
+///
+/// # Errors
+/// #TS(TR's selector) if it lies outside the TSS or TR holds none; #SS(0) for a
+/// non-canonical stack pointer; page fault.
+pub fn long_inner_stack(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    slot: StackSlot,
+    level: u8,
+    external: u32,
+) -> Result<Stack, Exception> {
+    let offset = match slot {
+        StackSlot::Level(level) => 4 + u32::from(level.min(2)) * 8,
+        StackSlot::InterruptStack(number) => 0x24 + u32::from(number.clamp(1, 7) - 1) * 8,
+    };
+    if !state.tr.is_usable() || offset + 7 > state.tr.limit {
+        let selector = state.tr.selector.error_code();
+        return Err(Exception::invalid_tss(selector | external));
+    }
+    let mut bytes = [0; 8];
+    let base = state.tr.base;
+    read_system(state, environment, base, u64::from(offset), &mut bytes)?;
+    let pointer = u64::from_le_bytes(bytes);
+    if !is_canonical(pointer) {
+        return Err(Exception::stack_fault(external));
+    }
+    Ok(Stack {
+        segment: Segment::null_stack(Selector(u16::from(level)), level),
+        pointer,
+        is_64_bit: true,
+        privilege: Privilege::of_cpl(level),
+        error_code: external,
     })
 }
 
 /// The code segment that RETF or IRET returns to, checked; its RPL is the new CPL.
 ///
 /// # Errors
-/// #GP(selector): null, outside the table, not code, more privileged than now, or of the
-/// wrong DPL; #NP(selector); #GP(0) if `offset` is outside it; page fault.
+/// #GP(selector): null, outside the table, not code, more privileged than now, of the
+/// wrong DPL, or with both L and D set in IA-32e mode; #NP(selector); page fault.
 pub fn return_code_segment(
     state: &CpuState,
     environment: &mut dyn Environment,
@@ -88,7 +130,11 @@ pub fn return_code_segment(
     } else {
         attributes.dpl() == selector.rpl()
     };
-    if !attributes.is_code() || selector.rpl() < state.cpl() || !privilege_fits {
+    if !attributes.is_code()
+        || selector.rpl() < state.cpl()
+        || !privilege_fits
+        || !has_valid_code_size(state, attributes)
+    {
         return Err(refused);
     }
     if !entry.is_present() {
@@ -97,8 +143,9 @@ pub fn return_code_segment(
     accessed_segment(state, environment, entry)
 }
 
-/// The stack that a return to outer level `level` switches to. On a 16-bit stack only
-/// SP is replaced; the upper half of ESP stays.
+/// The stack that a return to privilege level `level` and to the code segment `code`
+/// switches to. On a 16-bit stack only SP is replaced; the upper half of ESP stays.
+/// 64-bit code below level 3 may have a null SS.
 ///
 /// # Errors
 /// #GP(selector) or #SS(selector), page fault.
@@ -106,37 +153,64 @@ pub fn outer_stack(
     state: &CpuState,
     environment: &mut dyn Environment,
     selector: Selector,
-    pointer: u32,
+    pointer: u64,
     level: u8,
+    code: &Segment,
 ) -> Result<Stack, Exception> {
-    let refused = Exception::general_protection;
-    let segment = stack_segment(state, environment, selector, level, refused, 0)?;
+    let is_64_bit = is_64_bit_code(state, code);
+    let segment = if is_64_bit && level != 3 && selector.is_null() {
+        Segment::null_stack(selector, level)
+    } else {
+        let refused = Exception::general_protection;
+        stack_segment(state, environment, selector, level, refused, 0)?
+    };
     let mut stack = Stack {
         segment,
         pointer: 0,
+        is_64_bit,
         privilege: Privilege::of_cpl(level),
         error_code: 0,
     };
     let mask = stack.mask();
-    stack.pointer = (state.register(Gpr::Rsp) & !mask) | (u64::from(pointer) & mask);
+    stack.pointer = pointer & mask;
+    if mask == 0xffff {
+        stack.pointer |= state.register(Gpr::Rsp) & !mask;
+    }
     Ok(stack)
 }
 
-/// #GP(`error_code`) unless `offset` lies inside the code segment.
+/// #GP(`error_code`) unless `offset` lies inside the code segment or, for 64-bit code, is
+/// canonical.
 ///
 /// # Errors
 /// #GP.
-pub fn check_code_offset(segment: &Segment, offset: u64, error_code: u32) -> Result<(), Exception> {
-    if is_inside(segment, offset, 1) {
+pub fn check_code_offset(
+    state: &CpuState,
+    segment: &Segment,
+    offset: u64,
+    error_code: u32,
+) -> Result<(), Exception> {
+    let allowed = if is_64_bit_code(state, segment) {
+        is_canonical(offset)
+    } else {
+        is_inside(segment, offset, 1)
+    };
+    if allowed {
         Ok(())
     } else {
         Err(Exception::general_protection(error_code))
     }
 }
 
-/// Jumps: CS with the CPL as its RPL, and RIP. For protected mode.
+/// Jumps: CS with the CPL as its RPL, and RIP. For protected mode. Base and limit of 64-bit
+/// code do not count and are kept as they count: none.
 pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) {
-    *state.segment_mut(SegmentRegister::Cs) = with_rpl(segment, cpl);
+    let mut code = with_rpl(segment, cpl);
+    if is_64_bit_code(state, &segment) {
+        code.base = 0;
+        code.limit = u32::MAX;
+    }
+    *state.segment_mut(SegmentRegister::Cs) = code;
     state.rip = offset;
 }
 
@@ -150,6 +224,13 @@ pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
         SegmentRegister::Gs,
     ] {
         let attributes = state.segment(register).attributes;
+        // A null FS or GS may have a base in IA-32e mode, given by an MSR.
+        let keeps_base = state.is_long_mode()
+            && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs)
+            && !attributes.contains(tollgate_x86::Attributes::PRESENT);
+        if keeps_base {
+            continue;
+        }
         if !attributes.is_conforming() && attributes.dpl() < cpl {
             *state.segment_mut(register) = Segment::null(Selector(0));
         }

@@ -10,9 +10,10 @@ use crate::operand::{
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction, OpKind};
 use tollgate_platform::Environment;
-use tollgate_x86::{CpuState, Exception, SegmentRegister, Selector};
+use tollgate_x86::{CpuState, Exception, Segment, SegmentRegister, Selector};
 
 /// Loads DS, ES, FS, GS or SS in the current mode. In real and V86 mode any value does.
+/// A null selector clears the base of FS and GS, as CPUID says on AMD's processors.
 ///
 /// # Errors
 /// #UD for CS; in protected mode as [`data_segment`] and [`stack_segment`].
@@ -29,11 +30,15 @@ pub fn load_segment(
         state.load_real_mode_segment(register, selector.0);
         return Ok(());
     }
-    *state.segment_mut(register) = if register == SegmentRegister::Ss {
+    // 64-bit code below level 3 may have no stack segment (SDM volume 3, 5.4.1.1).
+    let may_be_null = state.is_64_bit() && state.cpl() < 3 && selector.rpl() == state.cpl();
+    *state.segment_mut(register) = if register != SegmentRegister::Ss {
+        data_segment(state, environment, selector)?
+    } else if may_be_null && selector.is_null() {
+        Segment::null_stack(selector, state.cpl())
+    } else {
         let refused = Exception::general_protection;
         stack_segment(state, environment, selector, state.cpl(), refused, 0)?
-    } else {
-        data_segment(state, environment, selector)?
     };
     Ok(())
 }
@@ -77,6 +82,7 @@ pub fn move_from_segment(
 /// Bytes that PUSH or POP of a segment register moves the stack pointer by.
 fn stack_operand_size(instruction: &Instruction) -> u32 {
     match instruction.code() {
+        Code::Pushq_FS | Code::Pushq_GS | Code::Popq_FS | Code::Popq_GS => 8,
         Code::Pushd_ES
         | Code::Pushd_CS
         | Code::Pushd_SS
@@ -92,7 +98,7 @@ fn stack_operand_size(instruction: &Instruction) -> u32 {
     }
 }
 
-/// PUSH Sreg. The 32-bit form pushes the selector zero-extended, one of the two
+/// PUSH Sreg. The 32- and 64-bit forms push the selector zero-extended, one of the two
 /// behaviours that the manual allows.
 ///
 /// # Errors
@@ -105,7 +111,7 @@ pub fn push_segment(
     let register =
         segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
     let mut stack = Stack::current(state);
-    let value = u32::from(state.segment(register).selector.0);
+    let value = state.segment(register).selector.0;
     stack.push(state, environment, stack_operand_size(instruction), value)?;
     stack.commit(state);
     Ok(Outcome::Next)
@@ -145,9 +151,9 @@ pub fn load_far_pointer(
     let register = match instruction.code() {
         Code::Les_r16_m1616 | Code::Les_r32_m1632 => SegmentRegister::Es,
         Code::Lds_r16_m1616 | Code::Lds_r32_m1632 => SegmentRegister::Ds,
-        Code::Lss_r16_m1616 | Code::Lss_r32_m1632 => SegmentRegister::Ss,
-        Code::Lfs_r16_m1616 | Code::Lfs_r32_m1632 => SegmentRegister::Fs,
-        Code::Lgs_r16_m1616 | Code::Lgs_r32_m1632 => SegmentRegister::Gs,
+        Code::Lss_r16_m1616 | Code::Lss_r32_m1632 | Code::Lss_r64_m1664 => SegmentRegister::Ss,
+        Code::Lfs_r16_m1616 | Code::Lfs_r32_m1632 | Code::Lfs_r64_m1664 => SegmentRegister::Fs,
+        Code::Lgs_r16_m1616 | Code::Lgs_r32_m1632 | Code::Lgs_r64_m1664 => SegmentRegister::Gs,
         _ => return Err(Exception::invalid_opcode()),
     };
     if instruction.op1_kind() != OpKind::Memory {
@@ -168,7 +174,7 @@ mod tests {
     use crate::test_environment::{
         GDT, protected_mode, real_mode, run, selector, virtual_8086_mode,
     };
-    use tollgate_x86::{Attributes, Gpr, Segment};
+    use tollgate_x86::{Attributes, Gpr};
 
     const MOV_DS_AX: [u8; 2] = [0x8e, 0xd8];
     const MOV_SS_AX: [u8; 2] = [0x8e, 0xd0];

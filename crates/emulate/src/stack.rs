@@ -21,7 +21,7 @@ const ALL: [Gpr; 8] = [
     Gpr::Rdi,
 ];
 
-/// Writes the low 2 or 4 bytes of a register.
+/// Writes the low 2, 4 or 8 bytes of a register.
 fn set_low(state: &mut CpuState, register: Gpr, size: u32, value: u64) {
     let mask = size_mask(size);
     let place = &mut state.gpr[register as usize];
@@ -46,7 +46,7 @@ pub fn push_all(
     } else {
         4
     };
-    let values = ALL.map(|register| state.register(register) as u32);
+    let values = ALL.map(|register| state.register(register));
     let mut stack = Stack::current(state);
     stack.push_all(state, environment, size, &values)?;
     stack.commit(state);
@@ -68,10 +68,10 @@ pub fn pop_all(
         4
     };
     let mut stack = Stack::current(state);
-    let values: [u32; 8] = stack.pop_all(state, environment, size)?;
+    let values: [u64; 8] = stack.pop_all(state, environment, size)?;
     for (register, value) in ALL.into_iter().rev().zip(values) {
         if register != Gpr::Rsp {
-            set_low(state, register, size, u64::from(value));
+            set_low(state, register, size, value);
         }
     }
     stack.commit(state);
@@ -87,15 +87,15 @@ pub fn enter(
     environment: &mut dyn Environment,
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
-    let size = if instruction.code() == Code::Enterw_imm16_imm8 {
-        2
-    } else {
-        4
+    let size = match instruction.code() {
+        Code::Enterw_imm16_imm8 => 2,
+        Code::Enterq_imm16_imm8 => 8,
+        _ => 4,
     };
     let level = instruction.immediate8_2nd() % 32;
     let mut stack = Stack::current(state);
     let frame_pointer = state.register(Gpr::Rbp);
-    stack.push(state, environment, size, frame_pointer as u32)?;
+    stack.push(state, environment, size, frame_pointer)?;
     let frame = stack.pointer;
     if level > 0 {
         // Copies of the enclosing frames' pointers, then this frame's own.
@@ -109,7 +109,7 @@ pub fn enter(
             outer.peek(state, environment, size, &mut value)?;
             stack.push(state, environment, size, value[0])?;
         }
-        stack.push(state, environment, size, frame as u32)?;
+        stack.push(state, environment, size, frame)?;
     }
     stack.advance(-i64::from(instruction.immediate16()));
     let top = SegmentedAddress {

@@ -3,8 +3,8 @@
 //! A [`Stack`] is a copy of SS:ESP that moves while the CPU's own stays put; at the end
 //! [`Stack::commit`] writes it back. Stack switches build one for the new stack.
 
-use crate::operand::{
-    check_alignment, is_inside, linear_mask, probe_linear, read_linear, size_mask, write_linear,
+use crate::memory_access::{
+    check_alignment, is_canonical_range, is_inside, probe_wrapping, read_wrapping, write_wrapping,
 };
 use tollgate_platform::Environment;
 use tollgate_x86::paging::Privilege;
@@ -18,8 +18,10 @@ const MOST_VALUES: usize = 35;
 pub struct Stack {
     /// The stack segment.
     pub segment: Segment,
-    /// ESP. A 16-bit stack uses and changes only the low half.
+    /// RSP or ESP. A 16-bit stack uses and changes only the low half.
     pub pointer: u64,
+    /// 64-bit code uses it: RSP counts whole, without segment.
+    pub is_64_bit: bool,
     /// Whose accesses these are.
     pub privilege: Privilege,
     /// Error code of the #SS that a limit violation raises.
@@ -32,14 +34,18 @@ impl Stack {
         Self {
             segment: *state.ss(),
             pointer: state.register(Gpr::Rsp),
+            is_64_bit: state.is_64_bit(),
             privilege: Privilege::of_cpl(state.cpl()),
             error_code: 0,
         }
     }
 
-    /// Which bits of the stack pointer count: 32, or 16 if SS is a 16-bit segment.
+    /// Which bits of the stack pointer count: 64 for 64-bit code, else 32, or 16 if SS is a
+    /// 16-bit segment.
     pub const fn mask(&self) -> u64 {
-        if self.segment.is_big() {
+        if self.is_64_bit {
+            u64::MAX
+        } else if self.segment.is_big() {
             0xffff_ffff
         } else {
             0xffff
@@ -50,7 +56,12 @@ impl Stack {
     pub const fn advance(&mut self, bytes: i64) {
         let mask = self.mask();
         let moved = self.pointer.wrapping_add(bytes as u64) & mask;
-        self.pointer = (self.pointer & !mask) | moved;
+        // As with other registers, a 32-bit result clears what lies above it.
+        self.pointer = if mask == 0xffff {
+            (self.pointer & !mask) | moved
+        } else {
+            moved
+        };
     }
 
     /// Makes this stack the CPU's: SS and ESP.
@@ -60,21 +71,72 @@ impl Stack {
     }
 
     /// Segment-checks `size` bytes at `offset`.
-    fn linear(&self, state: &CpuState, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
+    fn linear(&self, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
+        if self.is_64_bit {
+            return if is_canonical_range(offset, size) {
+                Ok(LinearAddress(offset))
+            } else {
+                Err(Exception::stack_fault(self.error_code))
+            };
+        }
         if !self.segment.is_usable() || !is_inside(&self.segment, offset, size) {
             return Err(Exception::stack_fault(self.error_code));
         }
-        let linear = self.segment.base.wrapping_add(offset) & linear_mask(state);
+        let linear = self.segment.base.wrapping_add(offset) & self.linear_mask();
         Ok(LinearAddress(linear))
+    }
+
+    /// Bits of linear addresses in this stack.
+    const fn linear_mask(&self) -> u64 {
+        if self.is_64_bit {
+            u64::MAX
+        } else {
+            0xffff_ffff
+        }
+    }
+
+    fn read(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        linear: LinearAddress,
+        data: &mut [u8],
+    ) -> Result<(), Exception> {
+        let mask = self.linear_mask();
+        read_wrapping(state, environment, mask, linear, data, self.privilege)
+    }
+
+    fn write(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        linear: LinearAddress,
+        data: &[u8],
+    ) -> Result<(), Exception> {
+        let mask = self.linear_mask();
+        write_wrapping(state, environment, mask, linear, data, self.privilege)
+    }
+
+    fn probe(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+        linear: LinearAddress,
+        size: u32,
+    ) -> Result<(), Exception> {
+        let mask = self.linear_mask();
+        probe_wrapping(state, environment, mask, linear, size, self.privilege)
     }
 
     /// Whether `total` bytes from `offset` on do not run over the top of the stack
     /// pointer's range, so that they are one piece.
     fn is_contiguous(&self, offset: u64, total: u64) -> bool {
-        offset.saturating_add(total) <= self.mask() + 1
+        offset
+            .checked_add(total.saturating_sub(1))
+            .is_some_and(|last| last <= self.mask())
     }
 
-    /// Pushes `values` in order, each of `size` (2 or 4) bytes; all or nothing.
+    /// Pushes `values` in order, each of `size` (2, 4 or 8) bytes; all or nothing.
     ///
     /// # Errors
     /// #SS if a value does not fit, #AC, or the page fault; nothing was written.
@@ -83,48 +145,48 @@ impl Stack {
         state: &CpuState,
         environment: &mut dyn Environment,
         size: u32,
-        values: &[u32],
+        values: &[u64],
     ) -> Result<(), Exception> {
         let count = values.len().min(MOST_VALUES);
-        let width = (size as usize).clamp(1, 4);
+        let width = (size as usize).clamp(1, 8);
         let total = (count * width) as u64;
         let offset = self.pointer.wrapping_sub(total) & self.mask();
         // Memory order: the last value pushed lies lowest.
-        let mut image = [0; MOST_VALUES * 4];
+        let mut image = [0; MOST_VALUES * 8];
         for (index, value) in values[..count].iter().rev().enumerate() {
             image[index * width..(index + 1) * width]
                 .copy_from_slice(&value.to_le_bytes()[..width]);
         }
         let image = &image[..count * width];
         if self.is_contiguous(offset, total) {
-            let linear = self.linear(state, offset, total as u32)?;
+            let linear = self.linear(offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
-            if let Err(fault) = write_linear(state, environment, linear, image, self.privilege) {
+            if let Err(fault) = self.write(state, environment, linear, image) {
                 // The processor pushes from the top: that is where it faults first.
                 for index in (0..count).rev() {
                     let place = offset.wrapping_add((index * width) as u64);
-                    let linear = self.linear(state, place, size)?;
-                    probe_linear(state, environment, linear, size, self.privilege)?;
+                    let linear = self.linear(place, size)?;
+                    self.probe(state, environment, linear, size)?;
                 }
                 return Err(fault);
             }
         } else {
             let place = |index: usize| offset.wrapping_add((index * width) as u64) & self.mask();
             for index in (0..count).rev() {
-                let linear = self.linear(state, place(index), size)?;
+                let linear = self.linear(place(index), size)?;
                 check_alignment(state, linear, size, self.privilege)?;
-                probe_linear(state, environment, linear, size, self.privilege)?;
+                self.probe(state, environment, linear, size)?;
             }
             for (index, bytes) in image.chunks(width).enumerate() {
-                let linear = self.linear(state, place(index), size)?;
-                write_linear(state, environment, linear, bytes, self.privilege)?;
+                let linear = self.linear(place(index), size)?;
+                self.write(state, environment, linear, bytes)?;
             }
         }
         self.advance(-(total as i64));
         Ok(())
     }
 
-    /// Pushes one value of `size` (2 or 4) bytes.
+    /// Pushes one value of `size` (2, 4 or 8) bytes.
     ///
     /// # Errors
     /// As [`Stack::push_all`].
@@ -133,12 +195,12 @@ impl Stack {
         state: &CpuState,
         environment: &mut dyn Environment,
         size: u32,
-        value: u32,
+        value: impl Into<u64>,
     ) -> Result<(), Exception> {
-        self.push_all(state, environment, size, &[value])
+        self.push_all(state, environment, size, &[value.into()])
     }
 
-    /// Checks that one value of `size` (2 or 4) bytes can be pushed.
+    /// Checks that one value of `size` (2, 4 or 8) bytes can be pushed.
     ///
     /// # Errors
     /// As [`Stack::push_all`].
@@ -149,12 +211,12 @@ impl Stack {
         size: u32,
     ) -> Result<(), Exception> {
         let offset = self.pointer.wrapping_sub(u64::from(size)) & self.mask();
-        let linear = self.linear(state, offset, size)?;
+        let linear = self.linear(offset, size)?;
         check_alignment(state, linear, size, self.privilege)?;
-        probe_linear(state, environment, linear, size, self.privilege)
+        self.probe(state, environment, linear, size)
     }
 
-    /// Pops `N` values of `size` (2 or 4) bytes, zero-extended, lowest first.
+    /// Pops `N` values of `size` (2, 4 or 8) bytes, zero-extended, lowest first.
     ///
     /// # Errors
     /// #SS if a value is outside the segment, #AC, or the page fault.
@@ -163,14 +225,14 @@ impl Stack {
         state: &CpuState,
         environment: &mut dyn Environment,
         size: u32,
-    ) -> Result<[u32; N], Exception> {
+    ) -> Result<[u64; N], Exception> {
         let mut values = [0; N];
         self.peek(state, environment, size, &mut values)?;
         self.advance(N as i64 * i64::from(size));
         Ok(values)
     }
 
-    /// Pops one value of `size` (2 or 4) bytes, zero-extended.
+    /// Pops one value of `size` (2, 4 or 8) bytes, zero-extended.
     ///
     /// # Errors
     /// As [`Stack::pop_all`].
@@ -179,12 +241,12 @@ impl Stack {
         state: &CpuState,
         environment: &mut dyn Environment,
         size: u32,
-    ) -> Result<u32, Exception> {
+    ) -> Result<u64, Exception> {
         self.pop_all::<1>(state, environment, size)
             .map(|[value]| value)
     }
 
-    /// Reads values of `size` (2 or 4) bytes without moving the pointer, lowest first.
+    /// Reads values of `size` (2, 4 or 8) bytes without moving the pointer, lowest first.
     /// At most 35 values are read.
     ///
     /// # Errors
@@ -194,30 +256,30 @@ impl Stack {
         state: &CpuState,
         environment: &mut dyn Environment,
         size: u32,
-        values: &mut [u32],
+        values: &mut [u64],
     ) -> Result<(), Exception> {
         let count = values.len().min(MOST_VALUES);
-        let width = (size as usize).clamp(1, 4);
+        let width = (size as usize).clamp(1, 8);
         let total = (count * width) as u64;
         let offset = self.pointer & self.mask();
-        let mut image = [0; MOST_VALUES * 4];
+        let mut image = [0; MOST_VALUES * 8];
         let image = &mut image[..count * width];
         if self.is_contiguous(offset, total) {
-            let linear = self.linear(state, offset, total as u32)?;
+            let linear = self.linear(offset, total as u32)?;
             check_alignment(state, linear, size, self.privilege)?;
-            read_linear(state, environment, linear, image, self.privilege)?;
+            self.read(state, environment, linear, image)?;
         } else {
             for (index, bytes) in image.chunks_mut(width).enumerate() {
                 let place = offset.wrapping_add((index * width) as u64) & self.mask();
-                let linear = self.linear(state, place, size)?;
+                let linear = self.linear(place, size)?;
                 check_alignment(state, linear, size, self.privilege)?;
-                read_linear(state, environment, linear, bytes, self.privilege)?;
+                self.read(state, environment, linear, bytes)?;
             }
         }
         for (value, bytes) in values.iter_mut().zip(image.chunks(width)) {
-            let mut padded = [0; 4];
+            let mut padded = [0; 8];
             padded[..width].copy_from_slice(bytes);
-            *value = u32::from_le_bytes(padded) & size_mask(size) as u32;
+            *value = u64::from_le_bytes(padded);
         }
         Ok(())
     }
@@ -267,10 +329,10 @@ mod tests {
         ss.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
         ss.limit = 0x7ff7;
         let mut stack = Stack::current(&state);
-        assert!(stack.push(&state, &mut environment, 4, 1).is_ok());
-        assert!(stack.push(&state, &mut environment, 4, 2).is_ok());
+        assert!(stack.push(&state, &mut environment, 4, 1u32).is_ok());
+        assert!(stack.push(&state, &mut environment, 4, 2u32).is_ok());
         assert_eq!(
-            stack.push(&state, &mut environment, 4, 3),
+            stack.push(&state, &mut environment, 4, 3u32),
             Err(Exception::stack_fault(0))
         );
     }
@@ -291,7 +353,7 @@ mod tests {
             if ac {
                 state.flags |= Flags::AC.bits();
             }
-            let result = Stack::current(&state).push(&state, &mut environment, 4, 1);
+            let result = Stack::current(&state).push(&state, &mut environment, 4, 1u32);
             let expected = Err(Exception::new(Vector::AlignmentCheck));
             assert_eq!(result, if faults { expected } else { Ok(()) });
         }
@@ -302,14 +364,14 @@ mod tests {
         let (mut state, mut environment) = real_mode();
         state.gpr[Gpr::Rsp as usize] = 0;
         let mut stack = Stack::current(&state);
-        assert!(stack.push(&state, &mut environment, 2, 0x1234).is_ok());
+        assert!(stack.push(&state, &mut environment, 2, 0x1234u32).is_ok());
         assert_eq!(stack.pointer, 0xfffe);
         assert_eq!(environment.u16(0x1_1ffe), 0x1234);
         // In a flat 32-bit segment the top is out of RAM here.
         let (mut state, _) = protected_mode(0);
         state.gpr[Gpr::Rsp as usize] = 0;
         let mut small = TestEnvironment::new(16);
-        let pushed = Stack::current(&state).push(&state, &mut small, 4, 1);
+        let pushed = Stack::current(&state).push(&state, &mut small, 4, 1u32);
         let fault = Exception::page_fault(LinearAddress(0xffff_fffc), PageFaultCode::WRITE);
         assert_eq!(pushed, Err(fault));
     }

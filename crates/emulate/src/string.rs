@@ -92,7 +92,7 @@ pub fn store_string(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let mut pointers = Pointers::of(state, instruction);
-    let value = state.register(Gpr::Rax) as u32;
+    let value = state.register(Gpr::Rax);
     repeat(
         state,
         environment,
@@ -151,10 +151,10 @@ pub fn load_string(
             };
             let mask = size_mask(pointers.size);
             let place = &mut state.gpr[Gpr::Rax as usize];
-            *place = if pointers.size == 4 {
-                u64::from(value)
+            *place = if pointers.size >= 4 {
+                value
             } else {
-                *place & !mask | u64::from(value) & mask
+                *place & !mask | value & mask
             };
             pointers.advance(state, Gpr::Rsi, 1);
             Ok(skipped + 1)
@@ -224,7 +224,7 @@ pub fn compare_string(
                 let destination = pointers.read_element(state, environment, Gpr::Rdi)?;
                 let (source, destination) = (source.to_le_bytes(), destination.to_le_bytes());
                 let (source, destination) = (source.as_ptr(), destination.as_ptr());
-                // SAFETY: one element of at most 4 bytes in two local arrays.
+                // SAFETY: one element of at most 8 bytes in two local arrays.
                 unsafe {
                     host_string::compare(source, destination, 1, size, direction, while_equal)
                 }
@@ -236,7 +236,7 @@ pub fn compare_string(
     )
 }
 
-/// SCAS: AL, AX or EAX minus destination.
+/// SCAS: AL, AX, EAX or RAX minus destination.
 ///
 /// # Errors
 /// The fault of an access; progress stays in the registers, the flags are the old ones.
@@ -245,7 +245,7 @@ pub fn scan_string(
     environment: &mut dyn Environment,
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
-    let value = state.register(Gpr::Rax) as u32;
+    let value = state.register(Gpr::Rax);
     repeat_comparison(
         state,
         environment,
@@ -265,7 +265,7 @@ pub fn scan_string(
             } else {
                 let element = pointers.read_element(state, environment, Gpr::Rdi)?;
                 let element = element.to_le_bytes();
-                // SAFETY: one element of at most 4 bytes in a local array.
+                // SAFETY: one element of at most 8 bytes in a local array.
                 unsafe {
                     host_string::scan(element.as_ptr(), value, 1, size, direction, while_equal)
                 }

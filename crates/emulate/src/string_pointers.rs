@@ -5,7 +5,7 @@ use crate::memory_access::{
     SegmentedAddress, check_alignment, current_privilege, linear_address, probe_linear,
     read_memory, write_memory,
 };
-use crate::operand::{address_size, size_mask};
+use crate::operand::{address_size, memory_segment, segment_base, size_mask};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
 use tollgate_x86::address::PAGE_SIZE;
@@ -15,7 +15,7 @@ use tollgate_x86::{CpuState, Cr0, Exception, Flags, Gpr, LinearAddress, SegmentR
 /// Counter and pointer registers of one string instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Pointers {
-    /// Bytes in an element: 1, 2 or 4.
+    /// Bytes in an element: 1, 2, 4 or 8.
     pub size: u32,
     /// Which bits of SI, DI and CX count.
     mask: u64,
@@ -32,22 +32,21 @@ impl Pointers {
     /// The pointers that this instruction uses.
     pub fn of(state: &CpuState, instruction: &Instruction) -> Self {
         let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-        let segment = crate::operand::segment_register(instruction.memory_segment());
         Self {
-            size: (instruction.memory_size().size() as u32).clamp(1, 4),
+            size: (instruction.memory_size().size() as u32).clamp(1, 8),
             mask: size_mask(address_size(state, instruction)),
             direction: if state.flags().contains(Flags::DF) {
                 Direction::Backward
             } else {
                 Direction::Forward
             },
-            source_segment: segment.unwrap_or(SegmentRegister::Ds),
+            source_segment: memory_segment(state, instruction),
             once: if repeated { None } else { Some(1) },
             stepped: state.flags().contains(Flags::TF) || state.has_data_breakpoints(),
         }
     }
 
-    /// Bytes in an element: 1, 2 or 4.
+    /// Bytes in an element: 1, 2, 4 or 8.
     pub fn element_size(&self) -> u32 {
         self.size
     }
@@ -152,7 +151,7 @@ impl Pointers {
         // Where the offset wraps, the run ends.
         let extent = self.mask.saturating_add(1);
         let count = self.fitting(first.offset, extent, wanted);
-        let base = state.segment(first.segment).base;
+        let base = segment_base(state, first.segment);
         let position = base.wrapping_add(first.offset) % PAGE_SIZE;
         let count = self.fitting(position, PAGE_SIZE, count);
         if count == 0 {
@@ -243,11 +242,11 @@ impl Pointers {
         state: &CpuState,
         environment: &mut dyn Environment,
         register: Gpr,
-    ) -> Result<u32, Exception> {
-        let mut bytes = [0; 4];
+    ) -> Result<u64, Exception> {
+        let mut bytes = [0; 8];
         let used = &mut bytes[..self.size as usize];
         read_memory(state, environment, self.element(state, register), used)?;
-        Ok(u32::from_le_bytes(bytes))
+        Ok(u64::from_le_bytes(bytes))
     }
 
     /// Reads the next element at SI of an instruction that then accesses the one at DI,
@@ -261,19 +260,13 @@ impl Pointers {
         state: &CpuState,
         environment: &mut dyn Environment,
         then: AccessKind,
-    ) -> Result<u32, Exception> {
+    ) -> Result<u64, Exception> {
         let privilege = current_privilege(state);
         let source = self.element(state, Gpr::Rsi);
         let source = linear_address(state, source, self.size, AccessKind::Read)?;
         check_alignment(state, source, self.size, privilege)?;
         if environment
-            .ram(
-                state,
-                source,
-                u32::from(self.size),
-                AccessKind::Read,
-                privilege,
-            )?
+            .ram(state, source, self.size, AccessKind::Read, privilege)?
             .is_none()
         {
             let destination = self.element(state, Gpr::Rdi);
@@ -281,7 +274,7 @@ impl Pointers {
             if then == AccessKind::Write {
                 probe_linear(state, environment, destination, self.size, privilege)?;
             } else {
-                environment.ram(state, destination, u32::from(self.size), then, privilege)?;
+                environment.ram(state, destination, self.size, then, privilege)?;
             }
         }
         self.read_element(state, environment, Gpr::Rsi)
@@ -295,7 +288,7 @@ impl Pointers {
         &self,
         state: &CpuState,
         environment: &mut dyn Environment,
-        value: u32,
+        value: u64,
     ) -> Result<(), Exception> {
         let bytes = &value.to_le_bytes()[..self.size as usize];
         write_memory(state, environment, self.element(state, Gpr::Rdi), bytes)

@@ -276,7 +276,13 @@ impl Environment for TestEnvironment {
 
 /// Decodes `code` as it would be decoded at CS:RIP.
 pub fn decode(state: &CpuState, code: &[u8]) -> Instruction {
-    let bits = if state.cs().is_big() { 32 } else { 16 };
+    let bits = if state.is_64_bit() {
+        64
+    } else if state.cs().is_big() {
+        32
+    } else {
+        16
+    };
     Decoder::with_ip(bits, code, state.rip, DecoderOptions::NONE).decode()
 }
 
@@ -438,5 +444,93 @@ pub fn virtual_8086_mode(iopl: u8) -> (CpuState, TestEnvironment) {
     state.gpr = real.gpr;
     state.rip = 0;
     state.flags |= Flags::VM.bits() | u64::from(iopl & 3) << 12;
+    (state, environment)
+}
+
+/// Selectors that [`long_mode`] adds to [`selector`].
+pub mod long_selector {
+    /// 64-bit code, DPL 0.
+    pub const CODE0: u16 = 0x80;
+    /// 64-bit code, DPL 3, with RPL 3.
+    pub const CODE3: u16 = 0x8b;
+    /// 64-bit conforming code, DPL 0.
+    pub const CONFORMING0: u16 = 0x90;
+    /// Code with both L and D, DPL 0.
+    pub const BOTH0: u16 = 0x98;
+    /// A TSS of 16 bytes, not busy, at [`FAR_BASE`].
+    pub const TSS: u16 = 0xa0;
+    /// An LDT of 16 bytes at [`FAR_BASE`].
+    pub const LDT: u16 = 0xb0;
+    /// Sixteen bytes for the test's own descriptor.
+    pub const SPARE: u16 = 0xc0;
+}
+
+/// Base of the system segments of [`long_mode`], where there is no RAM.
+pub const FAR_BASE: u64 = 0xffff_8001_2345_6000;
+/// RSP0 and IST1 of the TSS of [`long_mode`].
+pub const INTERRUPT_STACK: u64 = 0xc008;
+
+/// A gate of 16 bytes; `kind` is the access byte, `stack` the IST number.
+pub fn long_gate(selector: u16, offset: u64, kind: u8, stack: u8) -> [u8; 16] {
+    let low = gate(selector, offset as u32, kind, stack);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&low.to_le_bytes());
+    bytes[8..].copy_from_slice(&(offset >> 32).to_le_bytes());
+    bytes
+}
+
+/// A system descriptor of 16 bytes.
+fn wide_descriptor(base: u64, limit: u32, attributes: u16) -> [u8; 16] {
+    let low = descriptor(base as u32, limit, attributes);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&low.to_le_bytes());
+    bytes[8..].copy_from_slice(&(base >> 32).to_le_bytes());
+    bytes
+}
+
+/// 64-bit code at `cpl` (0 or 3) in the surroundings of [`protected_mode`]; the GDT goes on
+/// with [`long_selector`], and the TSS is a 64-bit one with RSP0 [`KERNEL_STACK`] and IST1
+/// [`INTERRUPT_STACK`]. RAM is at linear address zero; CR4.PAE is set.
+pub fn long_mode(cpl: u8) -> (CpuState, TestEnvironment) {
+    use tollgate_x86::{Cr0, Cr4, Descriptor, Efer, SegmentRegister, Selector};
+    let (mut state, mut environment) = protected_mode(cpl);
+    for (selector, attributes) in [
+        (long_selector::CODE0, 0xa09a),
+        (long_selector::CODE3, 0xa0fa),
+        (long_selector::CONFORMING0, 0xa09e),
+        (long_selector::BOTH0, 0xe09a),
+    ] {
+        let entry = descriptor(0x1234_5000, 0xf_ffff, attributes);
+        environment.put_u64(GDT + usize::from(selector & !7), entry);
+    }
+    let tss = wide_descriptor(FAR_BASE, 0x67, 0x89);
+    environment.put(GDT + usize::from(long_selector::TSS), &tss);
+    let ldt = wide_descriptor(FAR_BASE, 0xff, 0x82);
+    environment.put(GDT + usize::from(long_selector::LDT), &ldt);
+    environment.put_u64(TSS + 4, u64::from(KERNEL_STACK));
+    environment.put_u64(TSS + 0x24, INTERRUPT_STACK);
+    state.gdtr.limit = 0xcf;
+    state.idtr.limit = 0xfff;
+    state.cr0 |= (Cr0::PG | Cr0::PE).bits();
+    state.cr4 |= Cr4::PAE.bits();
+    state.efer |= (Efer::LME | Efer::LMA | Efer::SCE).bits();
+    let selector = if cpl == 0 {
+        long_selector::CODE0
+    } else {
+        long_selector::CODE3
+    };
+    let entry = environment.u64(GDT + usize::from(selector & !7));
+    let mut code = Descriptor(entry).segment(Selector(selector));
+    (code.base, code.limit) = (0, u32::MAX);
+    *state.segment_mut(SegmentRegister::Cs) = code;
+    (state, environment)
+}
+
+/// 32-bit code in IA-32e mode, else as [`long_mode`].
+pub fn compatibility_mode(cpl: u8) -> (CpuState, TestEnvironment) {
+    use tollgate_x86::SegmentRegister;
+    let (mut state, environment) = long_mode(cpl);
+    let (legacy, _) = protected_mode(cpl);
+    *state.segment_mut(SegmentRegister::Cs) = *legacy.cs();
     (state, environment)
 }

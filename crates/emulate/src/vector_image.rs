@@ -1,10 +1,16 @@
-//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XRSTOR as 16- and 32-bit code sees them
-//! (SDM volume 1, 10.5 and 13.7 to 13.9): XMM0 to XMM7, FIP and FDP with selectors.
+//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XRSTOR (SDM volume 1, 10.5 and 13.7 to 13.9).
+//!
+//! 64-bit code reaches sixteen XMM and YMM registers, other code eight. The eight bytes of
+//! each x87 pointer are stored and loaded as they are held: an offset and a selector from
+//! 16- and 32-bit code, an offset of 64 bits from 64-bit code. So the forms with REX.W do
+//! what those without do, and nothing is lost when a 64-bit system saves a 32-bit program.
 //!
 //! Only the standard format: compaction is not offered.
 
 use crate::Outcome;
-use crate::memory_access::{current_privilege, probe_linear, read_linear, write_linear};
+use crate::memory_access::{
+    current_privilege, linear_mask, probe_linear, read_linear, write_linear,
+};
 use crate::vector_state::{
     MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component, offset, require_x87,
     require_xsave,
@@ -18,15 +24,26 @@ use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress};
 
 /// Bytes that FXSAVE and FXRSTOR address.
 const FXSAVE_SIZE: usize = 512;
-/// Parts of the area, by what they hold. 32-bit code reaches eight registers.
+/// Parts of the area, by what they hold.
 const X87_CONTROL: Range<usize> = 0..offset::MXCSR;
 const MXCSR_AND_MASK: Range<usize> = offset::MXCSR..offset::ST;
 const X87_REGISTERS: Range<usize> = offset::ST..offset::XMM;
-const XMM_REGISTERS: Range<usize> = offset::XMM..offset::XMM + 8 * 16;
-const YMM_UPPER_HALVES: Range<usize> = offset::AVX..offset::AVX + 8 * 16;
 /// Header bytes that must be zero in standard format, relative to the header.
 const HEADER_RESERVED: Range<usize> = 8..24;
 const HEADER_END: usize = offset::AVX;
+
+/// Bytes of the vector registers that the running code reaches.
+fn reachable(state: &CpuState) -> usize {
+    if state.is_64_bit() { 16 * 16 } else { 8 * 16 }
+}
+
+fn xmm_registers(state: &CpuState) -> Range<usize> {
+    offset::XMM..offset::XMM + reachable(state)
+}
+
+fn ymm_upper_halves(state: &CpuState) -> Range<usize> {
+    offset::AVX..offset::AVX + reachable(state)
+}
 
 /// The area as the guest may read it.
 fn guest_image(state: &mut CpuState, environment: &mut dyn Environment) -> [u8; XSAVE_SIZE] {
@@ -45,13 +62,13 @@ fn write_parts(
 ) -> Result<(), Exception> {
     let privilege = current_privilege(state);
     for part in parts {
-        let at = LinearAddress(area.0.wrapping_add(part.start as u64) & 0xffff_ffff);
+        let at = LinearAddress(area.0.wrapping_add(part.start as u64) & linear_mask(state));
         write_linear(state, environment, at, &image[part.clone()], privilege)?;
     }
     Ok(())
 }
 
-/// FXSAVE. Bytes 288 to 511 of the area stay as they are.
+/// FXSAVE. What lies behind the reachable registers stays as it is.
 ///
 /// # Errors
 /// #NM, #GP(0) for misalignment, the fault of the write.
@@ -65,7 +82,7 @@ pub fn fxsave(
     let area = aligned_operand(state, instruction, size, 16, AccessKind::Write)?;
     probe_linear(state, environment, area, size, current_privilege(state))?;
     let image = guest_image(state, environment);
-    let whole = 0..XMM_REGISTERS.end;
+    let whole = 0..xmm_registers(state).end;
     write_parts(state, environment, area, &image, &[whole])?;
     Ok(Outcome::Next)
 }
@@ -101,10 +118,11 @@ pub fn fxrstor(
     let privilege = current_privilege(state);
     read_linear(state, environment, area, &mut image, privilege)?;
     check_mxcsr(mxcsr_of(&image))?;
+    let xmm_registers = xmm_registers(state);
     let mut registers = Registers::of(state, environment);
     load_x87(&mut registers, &image);
     registers.set_u32(offset::MXCSR, mxcsr_of(&image));
-    registers.0[XMM_REGISTERS].copy_from_slice(&image[XMM_REGISTERS]);
+    registers.0[xmm_registers.clone()].copy_from_slice(&image[xmm_registers]);
     registers.set_in_use(component::X87 | component::SSE, true);
     Ok(Outcome::Next)
 }
@@ -140,7 +158,7 @@ pub fn xsave(
     let area = aligned_operand(state, instruction, size, 64, AccessKind::Write)?;
     let privilege = current_privilege(state);
     probe_linear(state, environment, area, size, privilege)?;
-    let header = LinearAddress(area.0.wrapping_add(offset::HEADER as u64) & 0xffff_ffff);
+    let header = LinearAddress(area.0.wrapping_add(offset::HEADER as u64) & linear_mask(state));
     let mut old = [0; 8];
     read_linear(state, environment, header, &mut old, privilege)?;
 
@@ -158,14 +176,35 @@ pub fn xsave(
         parts.push(MXCSR_AND_MASK);
     }
     if saved & component::SSE != 0 {
-        parts.push(XMM_REGISTERS);
+        parts.push(xmm_registers(state));
     }
     if saved & component::AVX != 0 {
-        parts.push(YMM_UPPER_HALVES);
+        parts.push(ymm_upper_halves(state));
     }
     parts.push(offset::HEADER..offset::HEADER + 8);
     write_parts(state, environment, area, &image, &parts)?;
     Ok(Outcome::Next)
+}
+
+/// Gives components their initial contents, but for registers out of reach, which keep a
+/// component in use.
+fn initialize_reachable(registers: &mut Registers<'_>, components: u64, reachable: usize) {
+    const ALL: usize = 16 * 16;
+    let beyond = |start: usize| start + reachable..start + ALL;
+    let (xmm, ymm) = (beyond(offset::XMM), beyond(offset::AVX));
+    let kept = (
+        registers.0[xmm.clone()].to_vec(),
+        registers.0[ymm.clone()].to_vec(),
+    );
+    registers.initialize(components);
+    registers.set_in_use(components, false);
+    for (component, range, bytes) in [(component::SSE, xmm, kept.0), (component::AVX, ymm, kept.1)]
+    {
+        if components & component != 0 && bytes.iter().any(|byte| *byte != 0) {
+            registers.0[range].copy_from_slice(&bytes);
+            registers.set_in_use(component, true);
+        }
+    }
 }
 
 /// XRSTOR. Requested components that the header does not mark become initial.
@@ -198,10 +237,11 @@ pub fn xrstor(
         check_mxcsr(mxcsr_of(&image))?;
     }
 
+    let reachable = reachable(state);
+    let (xmm_registers, ymm_upper_halves) = (xmm_registers(state), ymm_upper_halves(state));
     let mut registers = Registers::of(state, environment);
     let (loaded, initial) = (components & bitmap, components & !bitmap);
-    registers.initialize(initial);
-    registers.set_in_use(initial, false);
+    initialize_reachable(&mut registers, initial, reachable);
     registers.set_in_use(loaded, true);
     if loads_mxcsr {
         registers.set_u32(offset::MXCSR, mxcsr_of(&image));
@@ -210,10 +250,10 @@ pub fn xrstor(
         load_x87(&mut registers, &image);
     }
     if loaded & component::SSE != 0 {
-        registers.0[XMM_REGISTERS].copy_from_slice(&image[XMM_REGISTERS]);
+        registers.0[xmm_registers.clone()].copy_from_slice(&image[xmm_registers]);
     }
     if loaded & component::AVX != 0 {
-        registers.0[YMM_UPPER_HALVES].copy_from_slice(&image[YMM_UPPER_HALVES]);
+        registers.0[ymm_upper_halves.clone()].copy_from_slice(&image[ymm_upper_halves]);
     }
     Ok(Outcome::Next)
 }

@@ -378,7 +378,7 @@ pub fn set_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> 
     let value = state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32;
     let avx_without_sse = value & XCR0_AVX != 0 && value & component::SSE == 0;
     if state.register(Gpr::Rcx) as u32 != 0
-        || value & !policy().xcr0_mask() != 0
+        || value & !policy(state).xcr0_mask() != 0
         || value & component::X87 == 0
         || avx_without_sse
     {

@@ -130,7 +130,7 @@ impl<P: Platform> Vcpu<P> {
         verify_code: bool,
     ) -> io::Result<Self> {
         signals::install()?;
-        let policy = tollgate_emulate::cpuid::policy();
+        let policy = tollgate_emulate::cpuid::policy(&state);
         let features = Features::new(|feature| policy.offers(feature));
         let engine = Box::new(Engine::new(
             code_cache_bytes,

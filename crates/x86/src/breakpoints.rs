@@ -37,6 +37,11 @@ impl CpuState {
 
     fn breakpoints(&self) -> impl Iterator<Item = Breakpoint> + '_ {
         let control = self.dr[7];
+        let mask = if self.is_long_mode() {
+            u64::MAX
+        } else {
+            0xffff_ffff
+        };
         (0..COUNT)
             .filter(move |number| control >> (2 * number) & 3 != 0)
             .map(move |number| {
@@ -45,7 +50,7 @@ impl CpuState {
                 Breakpoint {
                     number,
                     kind: fields & 3,
-                    address: self.dr[number] & !(length - 1) & 0xffff_ffff,
+                    address: self.dr[number] & !(length - 1) & mask,
                     length,
                 }
             })
@@ -67,8 +72,8 @@ impl CpuState {
                 _ => false,
             })
             .filter(|breakpoint| {
-                let (start, end) = (breakpoint.address, breakpoint.address + breakpoint.length);
-                linear < end && linear.saturating_add(size) > start
+                let last = breakpoint.address + (breakpoint.length - 1);
+                size != 0 && linear <= last && linear.saturating_add(size - 1) >= breakpoint.address
             })
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
     }

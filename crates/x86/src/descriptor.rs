@@ -123,6 +123,11 @@ impl Attributes {
         self.is_data() || (self.is_code() && self.contains(Self::WRITABLE_OR_READABLE))
     }
 
+    /// 64-bit code, where IA-32e mode is active.
+    pub const fn is_long_code(self) -> bool {
+        self.is_code() && self.contains(Self::LONG)
+    }
+
     /// Expand-down data: valid offsets lie above the limit.
     pub const fn is_expand_down(self) -> bool {
         self.is_data() && self.contains(Self::EXPAND_DOWN_OR_CONFORMING)
@@ -134,7 +139,8 @@ impl Attributes {
     }
 }
 
-/// Types of system descriptors (SDM volume 3, table 3-2), 32-bit modes.
+/// Types of system descriptors (SDM volume 3, table 3-2). In IA-32e mode the 32-bit ones
+/// are 64-bit, and the other TSSs and gates do not exist.
 pub mod system_type {
     /// 16-bit TSS, available.
     pub const TSS16_AVAILABLE: u8 = 1;
@@ -246,6 +252,15 @@ impl Segment {
             limit: 0,
             selector,
             attributes: Attributes::empty(),
+        }
+    }
+
+    /// SS as IA-32e mode has it at privilege level `level` after a null selector was loaded
+    /// or forced: unusable, but the level is still to be seen in its DPL.
+    pub const fn null_stack(selector: Selector, level: u8) -> Self {
+        Self {
+            attributes: Attributes::from_bits_retain((level as u16 & 3) << 5),
+            ..Self::null(selector)
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::descriptor::{Segment, SegmentRegister, Selector};
 use crate::flags::Flags;
+use crate::model::CpuModel;
 use crate::registers::{Cr0, Cr4, Efer, Gpr};
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +70,7 @@ impl<'de> Deserialize<'de> for VectorState {
 }
 
 /// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 2;
+pub const CPU_STATE_VERSION: u32 = 3;
 
 /// Registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -142,6 +143,8 @@ pub struct CpuState {
     pub a20_mask: u64,
     /// Running, halted or shut down.
     pub activity: Activity,
+    /// Which processor this is; never changes.
+    pub model: CpuModel,
     /// x87, MMX, SSE, AVX.
     pub vector: VectorState,
 }
@@ -203,6 +206,7 @@ impl CpuState {
             nmi_blocked: false,
             a20_mask: u64::MAX,
             activity: Activity::Running,
+            model: CpuModel::Host,
             vector: VectorState::initial(),
         }
     }

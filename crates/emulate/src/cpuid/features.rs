@@ -1,5 +1,138 @@
 //! Feature bits by leaf and register, and which of them the monitor handles.
 
+/// The feature bits of a processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FeatureWords {
+    /// Leaf 1, ECX.
+    pub basic_ecx: u32,
+    /// Leaf 1, EDX.
+    pub basic_edx: u32,
+    /// Leaf 7, EBX.
+    pub structured_ebx: u32,
+    /// Leaf 8000_0001h, ECX.
+    pub extended_ecx: u32,
+    /// Leaf 8000_0001h, EDX.
+    pub extended_edx: u32,
+}
+
+impl FeatureWords {
+    /// What both have.
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            basic_ecx: self.basic_ecx & other.basic_ecx,
+            basic_edx: self.basic_edx & other.basic_edx,
+            structured_ebx: self.structured_ebx & other.structured_ebx,
+            extended_ecx: self.extended_ecx & other.extended_ecx,
+            extended_edx: self.extended_edx & other.extended_edx,
+        }
+    }
+
+    /// What either has.
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            basic_ecx: self.basic_ecx | other.basic_ecx,
+            basic_edx: self.basic_edx | other.basic_edx,
+            structured_ebx: self.structured_ebx | other.structured_ebx,
+            extended_ecx: self.extended_ecx | other.extended_ecx,
+            extended_edx: self.extended_edx | other.extended_edx,
+        }
+    }
+
+    /// What this has and the other has not.
+    pub const fn without(self, other: Self) -> Self {
+        self.and(Self {
+            basic_ecx: !other.basic_ecx,
+            basic_edx: !other.basic_edx,
+            structured_ebx: !other.structured_ebx,
+            extended_ecx: !other.extended_ecx,
+            extended_edx: !other.extended_edx,
+        })
+    }
+
+    /// The names of the features, as Linux calls them, in the order of the leaves.
+    pub fn names(self) -> Vec<&'static str> {
+        let words = [
+            (self.basic_edx, BASIC_EDX_NAMES),
+            (self.basic_ecx, BASIC_ECX_NAMES),
+            (self.structured_ebx, STRUCTURED_EBX_NAMES),
+            (self.extended_ecx, EXTENDED_ECX_NAMES),
+            (self.extended_edx, EXTENDED_EDX_NAMES),
+        ];
+        words
+            .into_iter()
+            .flat_map(|(word, names)| names.iter().filter(move |(bit, _)| word & bit != 0))
+            .map(|(_, name)| *name)
+            .collect()
+    }
+}
+
+const BASIC_EDX_NAMES: &[(u32, &str)] = &[
+    (basic_edx::FPU, "fpu"),
+    (basic_edx::PSE, "pse"),
+    (basic_edx::TSC, "tsc"),
+    (basic_edx::MSR, "msr"),
+    (basic_edx::PAE, "pae"),
+    (basic_edx::CX8, "cx8"),
+    (basic_edx::APIC, "apic"),
+    (basic_edx::SEP, "sep"),
+    (basic_edx::PGE, "pge"),
+    (basic_edx::CMOV, "cmov"),
+    (basic_edx::PAT, "pat"),
+    (basic_edx::CLFSH, "clflush"),
+    (basic_edx::MMX, "mmx"),
+    (basic_edx::FXSR, "fxsr"),
+    (basic_edx::SSE, "sse"),
+    (basic_edx::SSE2, "sse2"),
+];
+
+const BASIC_ECX_NAMES: &[(u32, &str)] = &[
+    (basic_ecx::SSE3, "sse3"),
+    (basic_ecx::PCLMULQDQ, "pclmulqdq"),
+    (basic_ecx::SSSE3, "ssse3"),
+    (basic_ecx::FMA, "fma"),
+    (basic_ecx::CX16, "cx16"),
+    (basic_ecx::SSE4_1, "sse4_1"),
+    (basic_ecx::SSE4_2, "sse4_2"),
+    (basic_ecx::MOVBE, "movbe"),
+    (basic_ecx::POPCNT, "popcnt"),
+    (basic_ecx::TSC_DEADLINE, "tsc_deadline_timer"),
+    (basic_ecx::AES, "aes"),
+    (basic_ecx::XSAVE, "xsave"),
+    (basic_ecx::AVX, "avx"),
+    (basic_ecx::F16C, "f16c"),
+    (basic_ecx::RDRAND, "rdrand"),
+    (basic_ecx::HYPERVISOR, "hypervisor"),
+];
+
+const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
+    (structured_ebx::FSGSBASE, "fsgsbase"),
+    (structured_ebx::TSC_ADJUST, "tsc_adjust"),
+    (structured_ebx::BMI1, "bmi1"),
+    (structured_ebx::AVX2, "avx2"),
+    (structured_ebx::BMI2, "bmi2"),
+    (structured_ebx::ERMS, "erms"),
+    (structured_ebx::RDSEED, "rdseed"),
+    (structured_ebx::ADX, "adx"),
+    (structured_ebx::CLFLUSHOPT, "clflushopt"),
+    (structured_ebx::SHA, "sha_ni"),
+];
+
+const EXTENDED_ECX_NAMES: &[(u32, &str)] = &[
+    (extended::ECX_LAHF, "lahf_lm"),
+    (extended::ECX_LZCNT, "abm"),
+    (extended::ECX_PREFETCHW, "3dnowprefetch"),
+    (extended::ECX_TOPOLOGY, "topoext"),
+];
+
+const EXTENDED_EDX_NAMES: &[(u32, &str)] = &[
+    (extended::EDX_SYSCALL, "syscall"),
+    (extended::EDX_NX, "nx"),
+    (extended::EDX_MMXEXT, "mmxext"),
+    (extended::EDX_PDPE1GB, "pdpe1gb"),
+    (extended::EDX_RDTSCP, "rdtscp"),
+    (extended::EDX_LM, "lm"),
+];
+
 /// Bits of leaf 1, EDX.
 pub mod basic_edx {
     pub const FPU: u32 = 1 << 0;
@@ -78,6 +211,8 @@ pub mod basic_ecx {
 
 /// Bits of leaf 7, EBX.
 pub mod structured_ebx {
+    /// RDFSBASE and its relatives, which the monitor executes whatever the host has.
+    pub const FSGSBASE: u32 = 1 << 0;
     /// IA32_TSC_ADJUST, which needs nothing of the host.
     pub const TSC_ADJUST: u32 = 1 << 1;
     pub const BMI1: u32 = 1 << 3;
@@ -94,14 +229,64 @@ pub mod structured_ebx {
     pub const NEEDS_AVX: u32 = BMI1 | AVX2 | BMI2;
 }
 
-/// Bits of leaf 8000_0001h.
+/// Bits of leaf 7, EDX.
+pub mod structured_edx {
+    pub const ARCH_CAPABILITIES: u32 = 1 << 29;
+}
+
+/// Bits of leaf 8000_0001h and of the extended leaves behind it.
 pub mod extended {
+    /// LAHF and SAHF in 64-bit mode.
+    pub const ECX_LAHF: u32 = 1 << 0;
     pub const ECX_LZCNT: u32 = 1 << 5;
     pub const ECX_PREFETCHW: u32 = 1 << 8;
     /// AMD: leaf 8000_001Dh describes the caches.
     pub const ECX_TOPOLOGY: u32 = 1 << 22;
+    pub const EDX_SYSCALL: u32 = 1 << 11;
     pub const EDX_NX: u32 = 1 << 20;
     pub const EDX_MMXEXT: u32 = 1 << 22;
+    pub const EDX_PDPE1GB: u32 = 1 << 26;
+    pub const EDX_RDTSCP: u32 = 1 << 27;
+    pub const EDX_LM: u32 = 1 << 29;
+    /// What the monitor does itself, so that it needs nothing of the host.
+    pub const EDX_EMULATED: u32 = EDX_SYSCALL | EDX_NX | EDX_PDPE1GB | EDX_RDTSCP | EDX_LM;
+    /// AMD, leaf 8000_0008h EBX: branches do not change type.
+    pub const BTC_NO: u32 = 1 << 29;
     /// AMD, leaf 8000_0021h EAX: LFENCE always waits for earlier instructions.
     pub const LFENCE_SERIALIZES: u32 = 1 << 2;
+    /// AMD, leaf 8000_0021h EAX: a null selector clears the segment's base.
+    pub const NULL_CLEARS_BASE: u32 = 1 << 6;
+    /// AMD, leaf 8000_0021h EAX: no speculative return stack overflow.
+    pub const SRSO_NO: u32 = 1 << 29;
+    /// AMD, leaf 8000_0021h ECX: no transient scheduler attacks, by two ways.
+    pub const TSA_NO: u32 = 1 << 1 | 1 << 2;
+}
+
+/// IA32_ARCH_CAPABILITIES (SDM volume 4): see [`super::CpuidPolicy::arch_capabilities`].
+pub mod arch_capabilities {
+    const RDCL_NO: u64 = 1 << 0;
+    const SKIP_L1DFL_VMENTRY: u64 = 1 << 3;
+    const MDS_NO: u64 = 1 << 5;
+    const IF_PSCHANGE_MC_NO: u64 = 1 << 6;
+    const TAA_NO: u64 = 1 << 8;
+    const SBDR_SSDP_NO: u64 = 1 << 13;
+    const FBSDP_NO: u64 = 1 << 14;
+    const PSDP_NO: u64 = 1 << 15;
+    const BHI_NO: u64 = 1 << 20;
+    const GDS_NO: u64 = 1 << 26;
+    const RFDS_NO: u64 = 1 << 27;
+    const ITS_NO: u64 = 1 << 62;
+    /// What is told.
+    pub const OFFERED: u64 = RDCL_NO
+        | SKIP_L1DFL_VMENTRY
+        | MDS_NO
+        | IF_PSCHANGE_MC_NO
+        | TAA_NO
+        | SBDR_SSDP_NO
+        | FBSDP_NO
+        | PSDP_NO
+        | BHI_NO
+        | GDS_NO
+        | RFDS_NO
+        | ITS_NO;
 }

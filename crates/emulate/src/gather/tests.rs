@@ -8,7 +8,7 @@ fn ready() -> Option<(CpuState, TestEnvironment)> {
     let (mut state, environment) = protected_mode(0);
     state.cr4 |= (Cr4::OSFXSR | Cr4::OSXSAVE).bits();
     state.xcr0 = 7;
-    policy()
+    policy(&state)
         .offers(iced_x86::CpuidFeature::AVX2)
         .then_some((state, environment))
 }

@@ -5,8 +5,8 @@ use crate::test_environment::{
     GDT, IDT, KERNEL_STACK, TSS, TestEnvironment, descriptor, gate, protected_mode, real_mode, run,
     selector, virtual_8086_mode,
 };
-use tollgate_x86::Gpr;
 use tollgate_x86::exception::PageFaultCode;
+use tollgate_x86::{Gpr, LinearAddress};
 
 const HANDLER: u32 = 0x7_0000;
 const INTERRUPT32: u8 = 0x8e;

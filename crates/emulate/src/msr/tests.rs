@@ -1,7 +1,8 @@
 //! Facts about `msr`.
 
 use super::*;
-use crate::test_environment::{protected_mode, run, virtual_8086_mode};
+use crate::test_environment::{long_mode, protected_mode, run, virtual_8086_mode};
+use tollgate_x86::CpuModel;
 
 const RDMSR: [u8; 2] = [0x0f, 0x32];
 const WRMSR: [u8; 2] = [0x0f, 0x30];
@@ -65,25 +66,105 @@ fn time_stamp_disable_binds_only_above_cpl_0() {
 }
 
 #[test]
-fn there_are_no_performance_counters_and_no_rdtscp() {
+fn there_are_no_performance_counters() {
     let (mut state, mut environment) = protected_mode(0);
     assert_eq!(run(&mut state, &mut environment, &[0x0f, 0x33]), Err(GP));
+}
+
+#[test]
+fn rdtscp_shows_tsc_aux_where_the_model_has_it() {
+    let (mut state, mut environment) = protected_mode(0);
+    environment.platform.time_stamp = 0x2_0000_0001;
+    state.tsc_aux = 0x1234;
+    let rdtscp = [0x0f, 0x01, 0xf9];
+    run(&mut state, &mut environment, &rdtscp).unwrap();
+    assert_eq!(state.gpr[..3], [1, 0x1234, 2]);
+    state.model = CpuModel::Qemu64;
     assert_eq!(
-        run(&mut state, &mut environment, &[0x0f, 0x01, 0xf9]),
+        run(&mut state, &mut environment, &rdtscp),
         Err(Exception::invalid_opcode())
+    );
+    assert_eq!(read(&state, &mut environment, TSC_AUX), Err(GP));
+}
+
+#[test]
+fn efer_takes_what_is_offered_and_a_change_of_nxe_drops_translations() {
+    let (mut state, mut environment) = protected_mode(0);
+    let everything = [TranslationChange::Everything];
+    write(&mut state, &mut environment, EFER, 0x800).unwrap();
+    assert_eq!(environment.changes, everything);
+    write(&mut state, &mut environment, EFER, 0x901).unwrap();
+    assert_eq!((state.efer, environment.changes.len()), (0x901, 1));
+    // SVME, LMSLE, FFXSR, TCE.
+    for bit in 12..16 {
+        let refused = write(&mut state, &mut environment, EFER, 1 << bit);
+        assert_eq!(refused, Err(GP));
+    }
+}
+
+#[test]
+fn lma_is_not_written_and_lme_stays_while_there_is_paging() {
+    let (mut state, mut environment) = protected_mode(0);
+    write(&mut state, &mut environment, EFER, 0x500).unwrap();
+    assert_eq!(state.efer, 0x100);
+    let (mut state, mut environment) = long_mode(0);
+    assert_eq!(write(&mut state, &mut environment, EFER, 0x400), Err(GP));
+    write(&mut state, &mut environment, EFER, 0x101).unwrap();
+    assert_eq!(state.efer, 0x501);
+    let (mut state, mut environment) = protected_mode(0);
+    state.cr0 |= 1 << 31;
+    assert_eq!(write(&mut state, &mut environment, EFER, 0x100), Err(GP));
+}
+
+#[test]
+fn addresses_in_msrs_must_be_canonical() {
+    let (mut state, mut environment) = long_mode(0);
+    for index in [
+        LSTAR,
+        CSTAR,
+        FS_BASE,
+        GS_BASE,
+        KERNEL_GS_BASE,
+        SYSENTER_ESP,
+        SYSENTER_EIP,
+    ] {
+        let refused = write(&mut state, &mut environment, index, 0x8000_0000_0000);
+        assert_eq!(refused, Err(GP), "{index:#x}");
+        let value = 0xffff_8000_0000_0000 + u64::from(index);
+        write(&mut state, &mut environment, index, value).unwrap();
+        assert_eq!(read(&state, &mut environment, index), Ok(value));
+    }
+    assert_eq!(
+        state.segment(SegmentRegister::Fs).base,
+        0xffff_8000_c000_0100
+    );
+    assert_eq!(
+        state.segment(SegmentRegister::Gs).base,
+        0xffff_8000_c000_0101
     );
 }
 
 #[test]
-fn efer_takes_nxe_and_refuses_long_mode() {
-    let (mut state, mut environment) = protected_mode(0);
-    state.gpr[1] = u64::from(EFER);
-    state.gpr[0] = 0x800;
-    run(&mut state, &mut environment, &WRMSR).unwrap();
-    assert_eq!(state.efer, 0x800);
-    assert_eq!(environment.changes, [TranslationChange::Everything]);
-    state.gpr[0] = 0x900;
-    assert_eq!(run(&mut state, &mut environment, &WRMSR), Err(GP));
+fn fmask_has_32_bits_and_star_64() {
+    let (mut state, mut environment) = long_mode(0);
+    assert_eq!(write(&mut state, &mut environment, FMASK, 1 << 32), Err(GP));
+    write(&mut state, &mut environment, FMASK, 0x47700).unwrap();
+    write(&mut state, &mut environment, STAR, u64::MAX).unwrap();
+    assert_eq!((state.sfmask, state.star), (0x47700, u64::MAX));
+}
+
+#[test]
+fn arch_capabilities_are_there_to_be_read_unless_amd_made_the_processor() {
+    let (mut state, mut environment) = long_mode(0);
+    let host = policy(&state).arch_capabilities();
+    let expected = host.ok_or(GP);
+    assert_eq!(read(&state, &mut environment, ARCH_CAPABILITIES), expected);
+    assert_eq!(
+        write(&mut state, &mut environment, ARCH_CAPABILITIES, 1),
+        Err(GP)
+    );
+    state.model = CpuModel::Qemu64;
+    assert_eq!(read(&state, &mut environment, ARCH_CAPABILITIES), Err(GP));
 }
 
 #[test]
@@ -111,12 +192,10 @@ fn the_machines_msrs_are_asked_for_and_may_refuse() {
 }
 
 #[test]
-fn sysenter_msrs_hold_32_bits() {
+fn the_sysenter_selector_has_32_bits() {
     let (mut state, mut environment) = protected_mode(0);
-    state.gpr[1] = u64::from(SYSENTER_EIP);
-    (state.gpr[0], state.gpr[2]) = (0xc010_0000, 7);
-    run(&mut state, &mut environment, &WRMSR).unwrap();
-    assert_eq!(state.sysenter_eip, 0xc010_0000);
+    write(&mut state, &mut environment, SYSENTER_CS, 0x7_0000_0060).unwrap();
+    assert_eq!(state.sysenter_cs, 0x60);
 }
 
 #[test]

@@ -15,7 +15,7 @@ const GP: Exception = Exception::general_protection(0);
 fn ready() -> (CpuState, TestEnvironment) {
     let (mut state, environment) = protected_mode(0);
     state.cr4 |= (Cr4::OSFXSR | Cr4::OSXSAVE).bits();
-    state.xcr0 = policy().xcr0_mask();
+    state.xcr0 = policy(&state).xcr0_mask();
     state.gpr[0] = 0x9000;
     for (index, byte) in state.vector.0[offset::ST..416].iter_mut().enumerate() {
         // The last six bytes of an x87 slot are reserved.

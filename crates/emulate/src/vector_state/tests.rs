@@ -63,7 +63,7 @@ fn xsetbv_checks_privilege_register_and_value() {
         state.gpr[0] = value;
         assert_eq!(run(&mut state, &mut environment, &xsetbv), Err(GP));
     }
-    state.gpr[0] = policy().xcr0_mask();
+    state.gpr[0] = policy(&state).xcr0_mask();
     run(&mut state, &mut environment, &xsetbv).unwrap();
     // xgetbv
     (state.gpr[0], state.gpr[2]) = (9, 9);

@@ -1,0 +1,206 @@
+//! CPU models: processors with fixed features, the same on every host that has them.
+//!
+//! `x86-64-v1` to `-v3` are the levels of the x86-64 psABI, with what a system needs
+//! beside; `qemu64` is what QEMU gives by default, as far as it is implemented.
+
+use super::features::{FeatureWords, basic_ecx, basic_edx, extended, structured_ebx};
+use super::{CpuidPolicy, Vendor};
+use std::fmt;
+use tollgate_x86::CpuModel;
+
+/// Leaf 1 EAX: family 15, model 107, stepping 1, the one that QEMU chose for AMD.
+const AMD_SIGNATURE: u32 = 0x0006_0fb1;
+/// Leaf 1 EAX: family 15, model 6, stepping 1, the one that QEMU chose for Intel.
+const INTEL_SIGNATURE: u32 = 0x0000_0f61;
+
+/// What the machine and the monitor give whatever the host is.
+const SYSTEM: FeatureWords = FeatureWords {
+    basic_ecx: basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
+    basic_edx: basic_edx::PSE
+        | basic_edx::TSC
+        | basic_edx::MSR
+        | basic_edx::PAE
+        | basic_edx::APIC
+        | basic_edx::SEP
+        | basic_edx::PGE
+        | basic_edx::PAT
+        | basic_edx::CLFSH,
+    structured_ebx: structured_ebx::TSC_ADJUST,
+    extended_ecx: 0,
+    extended_edx: extended::EDX_SYSCALL | extended::EDX_NX | extended::EDX_LM,
+};
+
+/// What the monitor executes itself, beyond what any level asks for.
+const EMULATED: FeatureWords = FeatureWords {
+    basic_ecx: 0,
+    basic_edx: 0,
+    structured_ebx: structured_ebx::FSGSBASE,
+    extended_ecx: 0,
+    extended_edx: extended::EDX_PDPE1GB | extended::EDX_RDTSCP,
+};
+
+const LEVEL_1: FeatureWords = FeatureWords {
+    basic_ecx: 0,
+    basic_edx: basic_edx::FPU
+        | basic_edx::CX8
+        | basic_edx::CMOV
+        | basic_edx::MMX
+        | basic_edx::FXSR
+        | basic_edx::SSE
+        | basic_edx::SSE2,
+    structured_ebx: 0,
+    extended_ecx: 0,
+    extended_edx: 0,
+};
+
+const LEVEL_2: FeatureWords = LEVEL_1.or(FeatureWords {
+    basic_ecx: basic_ecx::SSE3
+        | basic_ecx::SSSE3
+        | basic_ecx::CX16
+        | basic_ecx::SSE4_1
+        | basic_ecx::SSE4_2
+        | basic_ecx::POPCNT,
+    basic_edx: 0,
+    structured_ebx: 0,
+    extended_ecx: extended::ECX_LAHF,
+    extended_edx: 0,
+});
+
+const LEVEL_3: FeatureWords = LEVEL_2.or(FeatureWords {
+    basic_ecx: basic_ecx::FMA
+        | basic_ecx::MOVBE
+        | basic_ecx::XSAVE
+        | basic_ecx::AVX
+        | basic_ecx::F16C,
+    basic_edx: 0,
+    structured_ebx: structured_ebx::BMI1 | structured_ebx::AVX2 | structured_ebx::BMI2,
+    extended_ecx: extended::ECX_LZCNT,
+    extended_edx: 0,
+});
+
+const QEMU64: FeatureWords = LEVEL_1.or(FeatureWords {
+    basic_ecx: basic_ecx::SSE3 | basic_ecx::CX16,
+    basic_edx: 0,
+    structured_ebx: 0,
+    extended_ecx: extended::ECX_LAHF,
+    extended_edx: 0,
+});
+
+/// All features of a model; `None` for the host's own.
+const fn features(model: CpuModel) -> Option<FeatureWords> {
+    Some(match model {
+        CpuModel::Host => return None,
+        CpuModel::X86_64V1 => LEVEL_1.or(SYSTEM).or(EMULATED),
+        CpuModel::X86_64V2 => LEVEL_2.or(SYSTEM).or(EMULATED),
+        CpuModel::X86_64V3 => LEVEL_3.or(SYSTEM).or(EMULATED),
+        CpuModel::Qemu64 => QEMU64.or(SYSTEM),
+    })
+}
+
+/// Why a CPU model cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ModelError {
+    /// No model has this name.
+    Unknown(String),
+    /// The host lacks these features of the model.
+    Missing(CpuModel, Vec<&'static str>),
+}
+
+impl fmt::Display for ModelError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelError::Unknown(name) => {
+                let names = CpuModel::ALL.map(CpuModel::name).join(", ");
+                write!(
+                    formatter,
+                    "there is no CPU model {name:?}: choose one of {names}"
+                )
+            }
+            ModelError::Missing(model, features) => write!(
+                formatter,
+                "CPU model {} needs what this host does not have: {}",
+                model.name(),
+                features.join(", ")
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ModelError {}
+
+/// Text in the form of leaves 8000_0002h to 8000_0004h.
+fn brand(text: &str) -> [[u32; 4]; 3] {
+    let mut bytes = [0; 48];
+    let used = text.len().min(47);
+    bytes[..used].copy_from_slice(&text.as_bytes()[..used]);
+    std::array::from_fn(|leaf| {
+        std::array::from_fn(|register| {
+            let at = leaf * 16 + register * 4;
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        })
+    })
+}
+
+impl CpuidPolicy {
+    /// The model with this name, if this host can give it.
+    ///
+    /// # Errors
+    /// [`ModelError`], which lists the names or the features that are missing.
+    pub fn of_model(name: &str) -> Result<CpuModel, ModelError> {
+        let model = CpuModel::ALL
+            .into_iter()
+            .find(|model| model.name() == name)
+            .ok_or_else(|| ModelError::Unknown(name.to_owned()))?;
+        super::policy_of(CpuModel::Host).check(model)?;
+        Ok(model)
+    }
+
+    /// All models' names, each with the features that it has here.
+    pub fn models() -> Vec<(&'static str, Vec<&'static str>)> {
+        CpuModel::ALL
+            .into_iter()
+            .map(|model| {
+                let words =
+                    features(model).unwrap_or_else(|| super::policy_of(CpuModel::Host).features());
+                (model.name(), words.names())
+            })
+            .collect()
+    }
+
+    /// Whether a host with this policy of its own has what a model needs.
+    ///
+    /// # Errors
+    /// [`ModelError::Missing`].
+    pub fn check(&self, model: CpuModel) -> Result<(), ModelError> {
+        let missing = features(model)
+            .unwrap_or_default()
+            .without(self.features())
+            .names();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(ModelError::Missing(model, missing))
+        }
+    }
+
+    /// A host's own policy cut down to a model.
+    pub(super) fn restricted_to(mut self, model: CpuModel) -> Self {
+        let Some(words) = features(model) else {
+            return self;
+        };
+        if model == CpuModel::Qemu64 {
+            self.vendor = Vendor::Amd;
+            self.vendor_name = [0x6874_7541, 0x6974_6e65, 0x444d_4163];
+            self.brand = brand("QEMU Virtual CPU version 2.5+");
+        } else {
+            self.brand = brand(&format!("Tollgate {} processor", model.name()));
+        }
+        self.signature = if self.vendor == Vendor::Amd {
+            AMD_SIGNATURE
+        } else {
+            INTEL_SIGNATURE
+        };
+        self.set_features(self.features().and(words));
+        self
+    }
+}

@@ -1,0 +1,139 @@
+//! Delivery in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit code,
+//! SS and RSP always pushed, a null SS for the inner level, stacks by number (IST).
+
+use super::{DeliveryError, Event, Frame};
+use crate::descriptor_table::{accessed_segment, has_valid_code_size, read_descriptor};
+use crate::operand::read_system;
+use crate::privilege_change::{StackSlot, check_code_offset, enter_code, long_inner_stack};
+use crate::stack_access::Stack;
+use tollgate_platform::Environment;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{Attributes, CpuState, Descriptor, Exception, Flags, Gpr, Segment};
+
+/// A frame begins at a multiple of this.
+const FRAME_ALIGNMENT: u64 = 16;
+
+/// How a gate leads on.
+struct Gate {
+    segment: Segment,
+    offset: u64,
+    /// Interrupt stack table: 1 to 7, or 0 for none.
+    stack_number: u8,
+    clears_interrupt_flag: bool,
+}
+
+impl Event {
+    /// Reads the gate and checks it and its code segment.
+    fn long_gate(
+        &self,
+        state: &CpuState,
+        environment: &mut dyn Environment,
+    ) -> Result<Gate, DeliveryError> {
+        let external = self.source.external_bit();
+        let refused = Exception::general_protection(self.gate_error_code());
+        let offset = u32::from(self.vector) * 16;
+        if offset + 15 > u32::from(state.idtr.limit) {
+            return Err(refused.into());
+        }
+        let (mut low, mut high) = ([0; 8], [0; 8]);
+        let (base, offset) = (state.idtr.base, u64::from(offset));
+        read_system(state, environment, base, offset, &mut low)?;
+        read_system(state, environment, base, offset + 8, &mut high)?;
+        let gate = Descriptor(u64::from_le_bytes(low));
+        let attributes = gate.attributes();
+        let kind = attributes.kind();
+        let is_gate = matches!(
+            kind,
+            system_type::INTERRUPT_GATE32 | system_type::TRAP_GATE32
+        );
+        if !is_gate || attributes.contains(Attributes::NOT_SYSTEM) {
+            return Err(refused.into());
+        }
+        if self.source.is_checked_for_privilege() && attributes.dpl() < state.cpl() {
+            return Err(refused.into());
+        }
+        if !attributes.contains(Attributes::PRESENT) {
+            return Err(Exception::segment_not_present(self.gate_error_code()).into());
+        }
+        let selector = gate.gate_selector();
+        let error_code = selector.error_code() | external;
+        let refused = Exception::general_protection(error_code);
+        let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
+        let code = entry.attributes();
+        if !code.is_code() || code.dpl() > state.cpl() {
+            return Err(refused.into());
+        }
+        if !entry.is_present() {
+            return Err(Exception::segment_not_present(error_code).into());
+        }
+        if !code.is_long_code() || !has_valid_code_size(state, code) {
+            return Err(refused.into());
+        }
+        let offset = u64::from(gate.gate_offset()) | u64::from_le_bytes(high) << 32;
+        Ok(Gate {
+            segment: accessed_segment(state, environment, entry)?,
+            offset,
+            stack_number: (gate.0 >> 32 & 7) as u8,
+            clears_interrupt_flag: kind == system_type::INTERRUPT_GATE32,
+        })
+    }
+
+    /// IA-32e mode, compatibility mode included.
+    pub(super) fn deliver_long(
+        &self,
+        state: &mut CpuState,
+        environment: &mut dyn Environment,
+    ) -> Result<(), DeliveryError> {
+        let gate = self.long_gate(state, environment)?;
+        let external = self.source.external_bit();
+        let code = gate.segment.attributes;
+        let changes_level = !code.is_conforming() && code.dpl() < state.cpl();
+        let cpl = if changes_level {
+            code.dpl()
+        } else {
+            state.cpl()
+        };
+        let current = *state.ss();
+        let mut stack = if gate.stack_number != 0 {
+            let slot = StackSlot::InterruptStack(gate.stack_number);
+            long_inner_stack(state, environment, slot, cpl, external)?
+        } else if changes_level {
+            let slot = StackSlot::Level(cpl);
+            long_inner_stack(state, environment, slot, cpl, external)?
+        } else {
+            Stack {
+                segment: current,
+                pointer: state.register(Gpr::Rsp),
+                is_64_bit: true,
+                privilege: Privilege::of_cpl(cpl),
+                error_code: external,
+            }
+        };
+        // SS becomes null only where the level changes.
+        if !changes_level {
+            stack.segment = current;
+        }
+        stack.pointer &= !(FRAME_ALIGNMENT - 1);
+        let mut frame = Frame::default();
+        frame.add(current.selector.0);
+        frame.add(state.register(Gpr::Rsp));
+        frame.add(self.flags_image);
+        frame.add(state.cs().selector.0);
+        frame.add(self.return_rip);
+        if let Some(error_code) = self.error_code {
+            frame.add(error_code);
+        }
+        check_code_offset(state, &gate.segment, gate.offset, external)?;
+        stack.push_all(state, environment, 8, frame.values())?;
+
+        stack.commit(state);
+        enter_code(state, gate.segment, gate.offset, cpl);
+        let mut cleared = Flags::TF | Flags::NT | Flags::RF | Flags::VM;
+        if gate.clears_interrupt_flag {
+            cleared |= Flags::IF;
+        }
+        state.flags &= !cleared.bits();
+        Ok(())
+    }
+}

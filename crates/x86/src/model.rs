@@ -1,0 +1,43 @@
+//! Names of the processors that a guest can be given.
+
+use serde::{Deserialize, Serialize};
+
+/// Which processor CPUID describes. What each one offers is the emulated CPUID's business;
+/// two machines in one process may have different ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum CpuModel {
+    /// The host's own, as far as it is implemented.
+    #[default]
+    Host,
+    /// Level 1 of the x86-64 psABI.
+    X86_64V1,
+    /// Level 2 of the x86-64 psABI.
+    X86_64V2,
+    /// Level 3 of the x86-64 psABI.
+    X86_64V3,
+    /// The processor that QEMU gives by default.
+    Qemu64,
+}
+
+impl CpuModel {
+    /// All models.
+    pub const ALL: [CpuModel; 5] = [
+        CpuModel::Host,
+        CpuModel::X86_64V1,
+        CpuModel::X86_64V2,
+        CpuModel::X86_64V3,
+        CpuModel::Qemu64,
+    ];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CpuModel::Host => "host",
+            CpuModel::X86_64V1 => "x86-64-v1",
+            CpuModel::X86_64V2 => "x86-64-v2",
+            CpuModel::X86_64V3 => "x86-64-v3",
+            CpuModel::Qemu64 => "qemu64",
+        }
+    }
+}
