@@ -227,7 +227,7 @@ impl Context {
 
     /// A context for a processor in `cpu`'s state; it must not move once entered.
     pub fn new(cpu: CpuState) -> Box<Self> {
-        Box::new(Self {
+        let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
             arithmetic: 0,
@@ -261,7 +261,10 @@ impl Context {
             store_return: 0,
             store_delta: 0,
             store_pass: NO_PASS,
-        })
+        });
+        context.scatter_flags();
+        context.scatter_x87_pointers();
+        context
     }
 
     /// Puts the x87 pointers into the save area, whose own are the host's. To be called
