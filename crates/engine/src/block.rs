@@ -51,6 +51,8 @@ pub enum Source {
 /// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
+    /// Moves in the low half; in the high half the host register that holds EIP, if any:
+    /// never RAX.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -78,16 +80,33 @@ impl Restore {
             Source::Host(host) => host.0,
             Source::Slot => RSP.0,
         };
-        if (self.count as usize) < Self::MAX_MOVES {
-            self.moves[self.count as usize] = guest << 4 | source & 15;
+        let count = (self.count & 15) as usize;
+        if count < Self::MAX_MOVES {
+            self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
         }
         self
     }
 
+    /// The same, and EIP is in a host register other than RAX: the target of an indirect
+    /// call that is done but for the jump.
+    pub const fn with_eip(mut self, host: Host) -> Self {
+        self.count = self.count & 15 | host.0 << 4;
+        self
+    }
+
+    /// The host register that holds EIP, if the mark's does not count.
+    pub const fn eip(&self) -> Option<Host> {
+        match self.count >> 4 {
+            0 => None,
+            host => Some(Host(host)),
+        }
+    }
+
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
-        self.moves.iter().take(self.count.into()).map(|&packed| {
+        let count = usize::from(self.count & 15);
+        self.moves.iter().take(count).map(|&packed| {
             let source = match Host(packed & 15) {
                 RSP => Source::Slot,
                 host => Source::Host(host),
@@ -252,5 +271,9 @@ mod tests {
         assert_eq!(moves, [(0, Source::Host(RAX)), (9, Source::Slot)]);
         let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R10)));
         assert_eq!(many.moves().count(), Restore::MAX_MOVES);
+        assert_eq!(many.eip(), None);
+        let with_eip = two.with_eip(R10);
+        assert_eq!(with_eip.eip(), Some(R10));
+        assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
     }
 }

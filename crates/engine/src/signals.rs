@@ -186,6 +186,9 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
             Source::Slot => spilled[guest as usize] as i64,
         };
     }
+    let eip = position.restore.eip().map_or(position.eip, |host| {
+        registers[REGISTERS[host.0 as usize & 15] as usize] as u32
+    });
     for (value, (guest, _)) in values.into_iter().zip(position.restore.moves()) {
         match position.map.home(guest) {
             Home::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize] = value,
@@ -195,7 +198,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     // SAFETY: as above.
     unsafe {
         (*context).signal = SignalExit {
-            eip: position.eip,
+            eip,
             esp: position.esp,
             ..exit
         };

@@ -197,7 +197,10 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
 }
 
 fn mark_text(guest: &Guest, mark: &Mark) -> String {
-    let mut text = position(guest, mark.eip);
+    let mut text = match mark.restore.eip() {
+        Some(host) => format!("at {}", HOST_REGISTERS[usize::from(host.0 & 15)]),
+        None => position(guest, mark.eip),
+    };
     if mark.esp != 0 {
         write!(text, ", esp{:+}", mark.esp).unwrap();
     }
