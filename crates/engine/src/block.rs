@@ -208,6 +208,20 @@ pub struct Immediate {
     pub host: u32,
 }
 
+/// What must be noted of an x87 instruction that has completed (see
+/// [`crate::translate`]'s `x87`), while the code that does so is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct X87Note {
+    /// Offset in the block's code of the first host instruction that notes it.
+    pub start: u32,
+    /// Offset behind the last.
+    pub end: u32,
+    /// [`crate::Context::x87_instruction`].
+    pub instruction: u32,
+    /// [`crate::Context::x87_opcode`]; with a memory operand, its linear address is in R8.
+    pub opcode: u32,
+}
+
 /// Who jumps to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
@@ -236,6 +250,8 @@ pub struct Block {
     pub helpers: Box<[Instruction]>,
     /// Operands that can be replaced, in the order of the guest's code.
     pub immediates: Box<[Immediate]>,
+    /// Ordered by host offset.
+    pub x87_notes: Box<[X87Note]>,
     /// The guest's code, if the block has been retired before or was likely to be.
     pub bytes: Box<[u8]>,
     /// Kept for the case that its code comes back: nothing leads here.
@@ -255,6 +271,12 @@ impl Block {
     pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
         let next = self.marks.partition_point(|mark| mark.host <= offset);
         self.marks.get(next.checked_sub(1)?)
+    }
+
+    /// What is being noted at an offset of the block's code.
+    pub fn x87_note_at(&self, offset: u32) -> Option<&X87Note> {
+        let next = self.x87_notes.partition_point(|note| note.end <= offset);
+        self.x87_notes.get(next).filter(|note| note.start <= offset)
     }
 }
 

@@ -4,6 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
+use crate::block::X87Note;
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -82,7 +83,8 @@ pub struct Context {
     pub x87_opcode: u32,
     /// Linear address of its memory operand, if it had one.
     pub x87_operand: u64,
-    /// Offset of the last memory operand in its segment.
+    /// Offset of the last memory operand in its segment. FNINIT clears it and both selectors,
+    /// which follow, at once.
     pub x87_operand_offset: u32,
     /// CS of the last x87 instruction.
     pub x87_code_selector: u16,
@@ -139,6 +141,12 @@ macro_rules! displacements {
     };
 }
 
+// One store of FNINIT's clears all three.
+const _: () = assert!(
+    offset_of!(Context, x87_code_selector) == offset_of!(Context, x87_operand_offset) + 4
+        && offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_operand_offset) + 6
+);
+
 /// Displacements of the fields that emitted code names.
 #[allow(
     missing_docs,
@@ -165,6 +173,7 @@ pub mod at {
         X87_INSTRUCTION = x87_instruction,
         X87_OPCODE = x87_opcode,
         X87_OPERAND = x87_operand,
+        X87_OPERAND_OFFSET = x87_operand_offset,
         CODE_LINES = code_lines,
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
@@ -287,6 +296,20 @@ impl Context {
         area[16..20].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
         area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
         area[22..24].fill(0);
+    }
+
+    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
+    /// address, if it has one.
+    pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        if note.opcode & X87_FRESH == 0 {
+            self.x87_operand_offset = 0;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+        } else if note.opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+        }
+        self.x87_instruction = note.instruction;
+        self.x87_opcode = note.opcode;
     }
 
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.

@@ -30,6 +30,7 @@ fn field(displacement: i32) -> String {
         (at::X87_INSTRUCTION, "x87_instruction"),
         (at::X87_OPCODE, "x87_opcode"),
         (at::X87_OPERAND, "x87_operand"),
+        (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
         (at::CODE_LINES, "code_lines"),
         (at::STORE_RETURN, "store_return"),
         (at::STORE_DELTA, "store_delta"),
