@@ -2,8 +2,9 @@
 //! the monitor sees the guest between two of its instructions, and the guest comes to the
 //! same end. For every shape of emitted code, and each host instruction that it executes.
 //!
-//! Where there are many, some are left out that differ from one guest to the next.
-//! `TOLLGATE_EVERY_INSTRUCTION=1` leaves out none.
+//! Most are left out, others with each guest. `TOLLGATE_EVERY_INSTRUCTION=1` leaves out none
+//! (half an hour), `TOLLGATE_EVERY_INSTRUCTION=13` stops at every 13th of each guest;
+//! `TOLLGATE_ONLY` runs the guests whose names contain it.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod every_shape;
@@ -12,6 +13,7 @@ mod tracer;
 use every_shape::machine::{Machine, vcpu};
 use every_shape::{Guest, MEMORY, guests, visible};
 use std::fmt::Write;
+use tollgate_engine::register_map::RegisterMap;
 use tollgate_monitor::Vcpu;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, PhysicalAddress};
@@ -91,14 +93,26 @@ struct Subject<'a> {
     guest: &'a Guest,
     moments: Vec<Moment>,
     machine: Machine,
+    way: Way,
+}
+
+/// How a guest is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Cold,
     /// The code was run before: what it needs is at hand.
-    warm: bool,
+    Warm,
+    /// The same, and most registers live in slots.
+    Spilled,
 }
 
 impl Subject<'_> {
     fn prepared(&self) -> Vcpu<Machine> {
         let mut vcpu = vcpu(self.guest);
-        if self.warm {
+        if self.way == Way::Spilled {
+            vcpu.set_register_map(&RegisterMap::SPILLED);
+        }
+        if self.way != Way::Cold {
             vcpu.platform_mut().begin();
             vcpu.run();
             let state = self.guest.state.clone();
@@ -154,9 +168,10 @@ impl Subject<'_> {
 }
 
 fn child(orders: &Orders) -> String {
-    let (part, stride) = match std::env::var_os("TOLLGATE_EVERY_INSTRUCTION").is_some() {
-        true => (1, 1),
-        false => (11, 13),
+    let every = std::env::var("TOLLGATE_EVERY_INSTRUCTION").ok();
+    let (part, stride) = match every.and_then(|number| number.parse().ok()) {
+        Some(stride) => (1, stride),
+        None => (11, 13),
     };
     let only = std::env::var("TOLLGATE_ONLY").unwrap_or_default();
     let (mut failures, mut looked_at, mut ran, mut runs) = (Vec::new(), 0_u64, 0_u64, 0_u64);
@@ -170,10 +185,10 @@ fn child(orders: &Orders) -> String {
             guest,
             moments,
             machine,
-            warm: false,
+            way: Way::Cold,
         };
-        for warm in [false, true] {
-            subject.warm = warm;
+        for way in [Way::Cold, Way::Warm, Way::Spilled] {
+            subject.way = way;
             looked_at += 1;
             if !looked_at.is_multiple_of(part) {
                 continue;
@@ -182,7 +197,7 @@ fn child(orders: &Orders) -> String {
             let mut report = |wrong: Option<String>, target: u64, place: u64| {
                 if let Some(wrong) = wrong {
                     let name = &guest.name;
-                    failures.push(format!("{name} (warm: {warm}), interrupted at {target} of {instructions} ({place:#x}), {wrong}"));
+                    failures.push(format!("{name} ({way:?}), interrupted at {target} of {instructions} ({place:#x}), {wrong}"));
                 }
             };
             report(wrong, 0, 0);

@@ -230,6 +230,9 @@ impl Tracer<'_> {
     }
 
     fn take_orders(&mut self) {
+        // It does not outlive us, whatever happens.
+        let kill = libc::PTRACE_O_EXITKILL as u64;
+        self.request(libc::PTRACE_SETOPTIONS, 0, kill);
         let target = self.orders.target.load(SeqCst);
         if target != 0 {
             self.code = self.orders.start.load(SeqCst)..self.orders.end.load(SeqCst);
