@@ -1,5 +1,6 @@
 //! What happens at each kind of exit: one function each.
 
+use crate::fault_order::waits_for_x87;
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
@@ -186,7 +187,13 @@ impl<P: Platform> Vcpu<P> {
                 Ok(())
             }
             Ok(false) => self.slow_exit(block, site),
-            Err(exception) => self.raise(exception),
+            Err(exception) => {
+                let earlier = match self.decode_current() {
+                    Ok(instruction) => self.earlier_fault(&instruction),
+                    Err(_) => None,
+                };
+                self.raise(earlier.unwrap_or(exception))
+            }
         }
     }
 
@@ -318,8 +325,14 @@ impl<P: Platform> Vcpu<P> {
             libc::SIGFPE => {
                 let mxcsr = &self.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
-                // x87 exceptions set the summary bit of the status word.
-                if self.context.cpu.vector.0[2] & 0x80 != 0 {
+                // An x87 exception may be pending without having been raised: the
+                // instruction tells which kind this is.
+                let pending = self.context.cpu.vector.0[2] & 0x80 != 0;
+                let x87 = match self.decode_current() {
+                    Ok(instruction) => waits_for_x87(&instruction),
+                    Err(_) => true,
+                };
+                if pending && x87 {
                     if !self.context.cpu.cr0().contains(Cr0::NE) {
                         self.platform.signal_fpu_error();
                     }

@@ -7,6 +7,7 @@
 mod code;
 mod events;
 mod exits;
+mod fault_order;
 mod fetch;
 pub mod guest_view;
 mod host;

@@ -5,6 +5,7 @@
 //! buffer as its operand, and the buffer is written back. All pages are checked before
 //! the first byte moves.
 
+use crate::fault_order::is_x87;
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
@@ -115,6 +116,9 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
+        if let Some(exception) = self.earlier_fault(instruction) {
+            return Ok(Ended::Faulted(exception));
+        }
         let size = memory.size as usize;
         let kind = if memory.write {
             AccessKind::Write
@@ -151,8 +155,12 @@ impl<P: Platform> Vcpu<P> {
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
         self.context.bounce_pointer = self.context.bounce.0.as_ptr() as u64 + start as u64;
+        let eip = self.context.cpu.rip as u32;
         if let Some(exception) = self.run_bounced()? {
             return Ok(Ended::Faulted(exception));
+        }
+        if is_x87(instruction) && self.context.x87_instruction == eip {
+            self.context.note_x87_operand(linear.0);
         }
         if memory.write {
             data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
