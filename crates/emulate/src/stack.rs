@@ -96,7 +96,8 @@ pub fn enter(
     let mut stack = Stack::current(state);
     let frame_pointer = state.register(Gpr::Rbp);
     stack.push(state, environment, size, frame_pointer as u32)?;
-    let frame = stack.pointer;
+    // Processors form it with 32 bits, also where SP wraps.
+    let frame = state.register(Gpr::Rsp).wrapping_sub(u64::from(size)) & 0xffff_ffff;
     if level > 0 {
         // Copies of the enclosing frames' pointers, then this frame's own.
         let mut outer = Stack {
