@@ -59,6 +59,16 @@ fn demanded_alignment(instruction: &Instruction) -> u64 {
 }
 
 impl<P: Platform> Vcpu<P> {
+    /// The x87 instruction that just ran on the bounce buffer stored nothing: it raised an
+    /// unmasked exception other than precision (SDM volume 1, 8.5). One that had been
+    /// pending before would have been raised instead.
+    pub(crate) fn store_was_suppressed(&self, instruction: &Instruction) -> bool {
+        const PRECISION: u8 = 1 << 5;
+        let area = &self.context.cpu.vector.0;
+        let raised = area[2] & !area[0] & 0x3f & !PRECISION;
+        waits_for_x87(instruction) && raised != 0
+    }
+
     /// The fault of a copied instruction that comes before any of its memory operand's
     /// limit and pages. The save area holds the vector registers.
     pub(crate) fn earlier_fault(&mut self, instruction: &Instruction) -> Option<Exception> {

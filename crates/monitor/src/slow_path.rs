@@ -162,7 +162,7 @@ impl<P: Platform> Vcpu<P> {
         if is_x87(instruction) && self.context.x87_instruction == eip {
             self.context.note_x87_operand(linear.0);
         }
-        if memory.write {
+        if memory.write && !self.store_was_suppressed(instruction) {
             data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.
