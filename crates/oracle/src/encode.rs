@@ -22,7 +22,7 @@ pub struct Encoded {
 pub fn eip_of(world: World, at: u16) -> u32 {
     match world {
         World::Flat32 => WINDOW + u32::from(at),
-        World::Based32 | World::Window16 => u32::from(at),
+        _ => u32::from(at),
     }
 }
 

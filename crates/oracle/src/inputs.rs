@@ -142,7 +142,7 @@ impl Generator<'_> {
         if self.random.one_in(2) {
             self.input.gpr[EBP] = (WINDOW + stack(self.random)).wrapping_sub(base);
         }
-        if self.world == World::Window16 {
+        if self.world.has_narrow_stack() {
             // The upper half is there and must stay.
             let upper = self.random.next_u32() & 0xffff_0000;
             if self.random.one_in(2) {

@@ -54,6 +54,10 @@ pub enum World {
     Based32,
     /// 16-bit code and stack; segments of 64 KiB whose base is the window.
     Window16,
+    /// 32-bit code with a 16-bit stack; DS expands down.
+    Narrow32,
+    /// 16-bit code with a 32-bit stack; ES expands down.
+    Wide16,
 }
 
 /// A descriptor of the local table.
@@ -95,7 +99,7 @@ const fn code(base: u32, limit: u32, big: bool) -> Local {
 pub const SMALL_LIMIT: u32 = 0x87ff;
 
 /// The local descriptor table, natively and in the guest.
-pub const LOCALS: [Local; 7] = [
+pub const LOCALS: [Local; 9] = [
     code(WINDOW, 0xffff_ffff, true),
     data(WINDOW, 0xffff_ffff, true),
     data(WINDOW, 0xffff, true),
@@ -105,6 +109,14 @@ pub const LOCALS: [Local; 7] = [
     Local {
         read_only: true,
         ..data(WINDOW, 0xffff, true)
+    },
+    Local {
+        expand_down: true,
+        ..data(WINDOW, SMALL_LIMIT, true)
+    },
+    Local {
+        expand_down: true,
+        ..data(WINDOW, SMALL_LIMIT, false)
     },
 ];
 
@@ -127,7 +139,13 @@ pub const fn local_selector(index: usize) -> u16 {
 
 impl World {
     /// All worlds.
-    pub const ALL: [World; 3] = [World::Flat32, World::Based32, World::Window16];
+    pub const ALL: [World; 5] = [
+        World::Flat32,
+        World::Based32,
+        World::Window16,
+        World::Narrow32,
+        World::Wide16,
+    ];
 
     /// The worlds that this host can have.
     pub fn available() -> &'static [World] {
@@ -140,7 +158,15 @@ impl World {
 
     /// 16 or 32.
     pub fn bitness(self) -> u32 {
-        if self == World::Window16 { 16 } else { 32 }
+        match self {
+            World::Window16 | World::Wide16 => 16,
+            _ => 32,
+        }
+    }
+
+    /// SP moves, not ESP.
+    pub fn has_narrow_stack(self) -> bool {
+        matches!(self, World::Window16 | World::Narrow32)
     }
 
     /// Its name in reproducers.
@@ -149,6 +175,8 @@ impl World {
             World::Flat32 => "flat32",
             World::Based32 => "based32",
             World::Window16 => "window16",
+            World::Narrow32 => "narrow32",
+            World::Wide16 => "wide16",
         }
     }
 
@@ -171,6 +199,8 @@ impl World {
             ],
             World::Based32 => [local(2), local(0), local(1), local(2), USER_DATA, local(6)],
             World::Window16 => [local(5), local(4), local(5), local(5), local(1), local(3)],
+            World::Narrow32 => [local(2), local(0), local(5), local(7), USER_DATA, local(8)],
+            World::Wide16 => [local(8), local(4), local(1), local(5), local(1), local(7)],
         }
     }
 

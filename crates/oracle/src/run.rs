@@ -127,7 +127,15 @@ pub fn run(plan: &Plan) -> io::Result<Summary> {
                 .last()
                 .map(|one| one.instruction.mnemonic());
             if known.insert((culprit, verdict.differences[0].what.clone())) {
-                let (text, _) = report::describe(&mut oracle, &small, &least, planned.expectation);
+                let (mut text, agree) =
+                    report::describe(&mut oracle, &small, &least, planned.expectation);
+                if agree {
+                    // It depends on what ran before: say what was seen.
+                    text += "seen      once, and not again:\n";
+                    for difference in &verdict.differences {
+                        let _ = writeln!(text, "differed  {difference}");
+                    }
+                }
                 summary.failures.push(text);
             }
             break;

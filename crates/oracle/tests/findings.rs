@@ -80,3 +80,20 @@ fn faults_of_images_and_gathers_leave_what_the_host_leaves() {
         "world=based32 at=1f65 code=d9a42ac2efbf0d gpr=0,0,f240f011,0,0,0,0,0",
     ]);
 }
+
+#[test]
+fn an_x87_store_that_raises_an_exception_stores_nothing_when_run_out_of_line() {
+    agree(&[
+        // fistp word [edi] of an empty register, unmasked, in an expand-down segment;
+        // fnstcw, which stores whatever is pending.
+        "world=narrow32 at=214d code=df1f gpr=0,0,0,0,0,0,0,a000 fill=random \
+         vector=0:7c030000000000000000000000000000",
+        "world=narrow32 at=275c code=d93f gpr=0,0,0,0,0,0,0,a380 \
+         vector=0:510cd3ef000000000000000000000000",
+    ]);
+}
+
+#[test]
+fn enter_forms_its_frame_pointer_with_32_bits_even_where_sp_wraps() {
+    agree(&["world=window16 at=1cba code=66c8540002 gpr=0,0,0,0,0,5000,0,0"]);
+}
