@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_oracle::families::Family;
+use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::Oracle;
 use tollgate_oracle::run::{Plan, run};
 use tollgate_oracle::{generate, replay, report};
@@ -82,6 +83,9 @@ fn parse() -> Result<Option<Arguments>, String> {
 
 fn replay_one(line: &str) -> Result<bool, String> {
     let (case, input) = replay::read(line)?;
+    if !World::available().contains(&case.world) {
+        return Err("this host lets no process have the segments that the line names".to_owned());
+    }
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).map_err(|error| error.to_string())?;
     let expectation = generate::expectation(&case);
     let (text, agree) = report::describe(&mut oracle, &case, &input, expectation);

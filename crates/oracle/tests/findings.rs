@@ -2,14 +2,19 @@
 
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_oracle::generate::expectation;
+use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::Oracle;
 use tollgate_oracle::{replay, report};
 
-/// Runs reproducers; the guest must do what the host's processor does.
+/// Runs reproducers; the guest must do what the host's processor does. The host must let
+/// processes have local descriptors for all but flat segments.
 fn agree(lines: &[&str]) {
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
     for line in lines {
         let (case, input) = replay::read(line).unwrap();
+        if !World::available().contains(&case.world) {
+            continue;
+        }
         let (text, agree) = report::describe(&mut oracle, &case, &input, expectation(&case));
         assert!(agree, "{text}");
     }
