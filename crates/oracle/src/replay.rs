@@ -64,7 +64,7 @@ fn placed(text: &str) -> Result<(u16, Vec<u8>), String> {
     Ok((at, bytes))
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 ///
 /// # Errors
 /// The word that makes no sense.
