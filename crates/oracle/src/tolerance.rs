@@ -240,7 +240,7 @@ fn operand_address(case: &Case, instruction: &Instruction, gpr: &[u32; 8]) -> Op
 }
 
 /// Bytes that an instruction which faulted may have written already: PUSHA's below the
-/// stack pointer, and the part of an 80-bit store that lies in a good page. It runs
+/// stack pointer, a return address to a target beyond the limit, and the part of an 80-bit store that lies in a good page. It runs
 /// again and writes the same.
 fn written_before_the_fault(
     case: &Case,
@@ -250,7 +250,7 @@ fn written_before_the_fault(
     let instruction = &one.instruction;
     let place = |address: u32| address.wrapping_sub(WINDOW) as usize;
     match instruction.mnemonic() {
-        Mnemonic::Pusha | Mnemonic::Pushad => {
+        Mnemonic::Pusha | Mnemonic::Pushad | Mnemonic::Call => {
             let base = case.world.base(SegmentRegister::Ss);
             let top = place(base.wrapping_add(expected.gpr[4])) & 0xffff;
             Some(top.saturating_sub(32)..top)
