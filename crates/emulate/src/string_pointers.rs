@@ -270,7 +270,7 @@ impl Pointers {
             .ram(
                 state,
                 source,
-                u32::from(self.size),
+                self.size,
                 AccessKind::Read,
                 privilege,
             )?
@@ -281,7 +281,7 @@ impl Pointers {
             if then == AccessKind::Write {
                 probe_linear(state, environment, destination, self.size, privilege)?;
             } else {
-                environment.ram(state, destination, u32::from(self.size), then, privilege)?;
+                environment.ram(state, destination, self.size, then, privilege)?;
             }
         }
         self.read_element(state, environment, Gpr::Rsi)
