@@ -267,13 +267,7 @@ impl Pointers {
         let source = linear_address(state, source, self.size, AccessKind::Read)?;
         check_alignment(state, source, self.size, privilege)?;
         if environment
-            .ram(
-                state,
-                source,
-                self.size,
-                AccessKind::Read,
-                privilege,
-            )?
+            .ram(state, source, self.size, AccessKind::Read, privilege)?
             .is_none()
         {
             let destination = self.element(state, Gpr::Rdi);
