@@ -267,13 +267,7 @@ impl Pointers {
         let source = linear_address(state, source, self.size, AccessKind::Read)?;
         check_alignment(state, source, self.size, privilege)?;
         if environment
-            .ram(
-                state,
-                source,
-                u32::from(self.size),
-                AccessKind::Read,
-                privilege,
-            )?
+            .ram(state, source, self.size, AccessKind::Read, privilege)?
             .is_none()
         {
             let destination = self.element(state, Gpr::Rdi);
@@ -281,7 +275,7 @@ impl Pointers {
             if then == AccessKind::Write {
                 probe_linear(state, environment, destination, self.size, privilege)?;
             } else {
-                environment.ram(state, destination, u32::from(self.size), then, privilege)?;
+                environment.ram(state, destination, self.size, then, privilege)?;
             }
         }
         self.read_element(state, environment, Gpr::Rsi)

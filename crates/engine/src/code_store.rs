@@ -6,7 +6,8 @@
 //! goes on as after a hit. Otherwise this is an exit like any miss.
 //!
 //! A line may hold code that the store does not touch. The monitor finds that out and lets
-//! one store of one site pass (`store_pass`).
+//! one store of one site pass (`store_pass`): the next one, even if no code is left in its
+//! line, for the one after it may be to other code.
 //!
 //! On entry R8 is the linear address, R9 the slot, RCX where the block goes on, R10 what
 //! lived in RCX, and the context names the site. No instruction here changes flags, and
@@ -53,19 +54,18 @@ global_asm!(
     "jrcxz 2f",
     "jmp 9f",
     ".endif",
+    // Whether it was needed or not: a pass is for one store.
     "2:",
+    "mov qword ptr [r15 + {store_pass}], {no_pass}",
     "mov rcx, [r15 + {store_delta}]",
     "jmp qword ptr [r15 + {store_return}]",
     "9:",
     "mov ecx, [r15 + {exit_site}]",
     "mov r9, [r15 + {store_pass}]",
     "lea rcx, [rcx + r9]",
-    "jrcxz 3f",
+    "jrcxz 2b",
     "mov rcx, r10",
     "jmp tollgate_exit",
-    "3:",
-    "mov qword ptr [r15 + {store_pass}], {no_pass}",
-    "jmp 2b",
     ".endm",
     ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
     ".globl tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",

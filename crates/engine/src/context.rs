@@ -312,6 +312,16 @@ impl Context {
         self.x87_opcode = note.opcode;
     }
 
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran
+    /// on the bounce buffer.
+    pub fn note_x87_operand(&mut self, linear: u64) {
+        if self.x87_opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+            self.x87_opcode |= X87_FRESH;
+            self.gather_x87_pointers();
+        }
+    }
+
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
