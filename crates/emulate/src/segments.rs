@@ -429,7 +429,7 @@ mod tests {
         environment.put_u32(esp - 4, 0xaaaa_aaaa);
         // push ds
         run(&mut state, &mut environment, &[0x1e]).unwrap();
-        let upper = if policy().vendor() == Vendor::Intel {
+        let upper = if policy(&state).vendor() == Vendor::Intel {
             0xaaaa
         } else {
             0
