@@ -384,8 +384,8 @@ pub fn guests() -> Vec<Guest> {
         let heads = text.lines().filter_map(|line| line.strip_prefix("== "));
         for head in heads {
             let (mode, rest) = head.split_once(": ").unwrap();
-            // 64-bit code needs paging, which these guests do without.
-            if mode.starts_with("long") {
+            // IA-32e mode needs paging, which these guests do without.
+            if mode.starts_with("long") || mode.starts_with("compat") {
                 continue;
             }
             let code = rest.split(' ').next().unwrap();
