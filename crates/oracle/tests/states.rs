@@ -4,6 +4,7 @@ use tollgate_engine::register_map::RegisterMap;
 use tollgate_oracle::case::Input;
 use tollgate_oracle::families::Family;
 use tollgate_oracle::generate::{Catalog, expectation};
+use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::{Expectation, Oracle, instructions};
 use tollgate_oracle::run::{Plan, Summary, run};
 use tollgate_oracle::{replay, report, shrink};
@@ -30,7 +31,7 @@ fn two_hundred_thousand_states_end_as_on_the_hosts_processor() {
     .unwrap();
     assert_agreement(&summary);
     assert!(summary.undecided < summary.total() / 100);
-    let catalog = Catalog::new();
+    let catalog = Catalog::new(World::legacy());
     for &family in Family::ALL {
         let generated = matches!(family, Family::RandomBytes | Family::Program);
         let states = summary.states.get(&family).copied().unwrap_or(0);
@@ -54,7 +55,7 @@ fn registers_in_memory_make_no_difference() {
 
 #[test]
 fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
-    let catalog = Catalog::new();
+    let catalog = Catalog::new(World::legacy());
     assert_eq!(catalog.missing, []);
     let sizes = catalog.sizes();
     for &family in Family::ALL {
