@@ -46,7 +46,7 @@ pub fn exists(code: Code, world: World) -> bool {
     let op = code.op_code();
     let mode = match world.bitness() {
         16 => op.mode16(),
-        64 => op.mode64(),
+        64 => op.mode64() && op.intel_decoder64(),
         _ => op.mode32(),
     };
     mode && op.is_instruction() && !op.fwait()

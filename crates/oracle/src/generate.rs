@@ -71,9 +71,12 @@ impl Catalog {
                     }
                 }
                 // Some exist on old or foreign processors only: POP CS on the 8086, UD0
-                // without operands, VIA's MONTMUL with 16-bit addresses.
+                // without operands, VIA's MONTMUL with addresses of 16 and 64 bits.
                 let elsewhere = code.op_code().decoder_option() != DecoderOptions::NONE
-                    || matches!(code, Code::Popw_CS | Code::Ud0 | Code::Montmul_16);
+                    || matches!(
+                        code,
+                        Code::Popw_CS | Code::Ud0 | Code::Montmul_16 | Code::Montmul_64
+                    );
                 if !found && !elsewhere {
                     catalog.missing.push((world, code));
                 }

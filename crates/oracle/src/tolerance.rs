@@ -126,9 +126,15 @@ pub fn same_fault_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -
     let distance = expected.cr2.abs_diff(got.cr2) & 0xffff;
     let near = distance.min(0x1_0000 - distance) < 832;
     code.iter().any(|one| match one.instruction.mnemonic() {
-        M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Pusha | M::Pushad | M::Popa | M::Popad | M::Enter => {
-            true
-        }
+        M::Cmpsb
+        | M::Cmpsw
+        | M::Cmpsd
+        | M::Cmpsq
+        | M::Pusha
+        | M::Pushad
+        | M::Popa
+        | M::Popad
+        | M::Enter => true,
         // As do the two accesses of an 80-bit operand.
         M::Fld | M::Fstp | M::Fbld | M::Fbstp => near,
         _ => near && has_several_accesses(&one.instruction),
@@ -196,7 +202,7 @@ pub fn either_is_right(code: &[Encoded], expected: &Outcome, got: &Outcome) -> b
         M::Maskmovq | M::Maskmovdqu | M::Vmaskmovdqu => access_fault(expected),
         // The value's exceptions and the store's.
         M::Vcvtps2ph => expected.vector == 19 && access_fault(got),
-        M::Cmpsb | M::Cmpsw | M::Cmpsd => other_fault,
+        M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq => other_fault,
         M::Bound => expected.vector == 5 && access_fault(got),
         // Header, alignment, limits and pages of an image are looked at piece by piece.
         _ if has_several_accesses(&one.instruction) => other_fault,
