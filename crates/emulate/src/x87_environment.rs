@@ -29,6 +29,9 @@ struct Layout {
     wide: bool,
     /// Pointers are linear addresses, without selectors.
     linear: bool,
+    /// 64-bit mode: the state has pointers of 64 bits, of which the image has 32, and no
+    /// selectors.
+    long: bool,
 }
 
 impl Layout {
@@ -44,6 +47,7 @@ impl Layout {
                     | Code::Frstor_m94byte
             ),
             linear: state.has_real_mode_segments(),
+            long: state.is_64_bit(),
         }
     }
 
@@ -113,7 +117,11 @@ fn fields(registers: &Registers<'_>, layout: Layout) -> [u32; 7] {
     let word = |at: usize| u32::from(registers.u16(at));
     let opcode = u32::from(registers.u16(offset::FOP) & FOP_MASK);
     let (fip, fdp) = (registers.u32(offset::FIP), registers.u32(offset::FDP));
-    let (fcs, fds) = (word(offset::FCS), word(offset::FDS));
+    let (fcs, fds) = if layout.long {
+        (0, 0)
+    } else {
+        (word(offset::FCS), word(offset::FDS))
+    };
     // Upper halves of 32-bit fields that hold 16 bits are written as ones.
     let upper = if layout.wide { 0xffff_0000 } else { 0 };
     let control = word(offset::FCW) | upper;
@@ -167,6 +175,10 @@ fn load_fields(registers: &mut Registers<'_>, layout: Layout, fields: [u32; 7]) 
     registers.set_u16(offset::FCS, fcs);
     registers.set_u32(offset::FDP, fdp);
     registers.set_u16(offset::FDS, fds);
+    if layout.long {
+        registers.set_u32(offset::FCS, 0);
+        registers.set_u32(offset::FDS, 0);
+    }
     registers.update_error_summary();
     registers.set_in_use(component::X87, true);
 }

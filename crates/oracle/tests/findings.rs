@@ -121,6 +121,15 @@ fn an_x87_instruction_leaves_its_address_whatever_its_prefixes() {
 }
 
 #[test]
+fn an_x87_image_has_no_upper_halves_of_pointers_for_64_bit_code() {
+    agree(&[
+        // fldenv [r8-0Bh]; frstor [r15]
+        "world=high64 at=2caa code=43d960f5 gpr=0,0,0,0,0,0,0,0,11508d0b,0,0,0,0,0,0,0 fill=random",
+        "world=high64 at=1ff2 code=45dd27 gpr=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,11507100 fill=random",
+    ]);
+}
+
+#[test]
 fn pop_of_a_segment_register_reads_the_selector_alone_where_the_host_does() {
     agree(&[
         // pop gs, two and one bytes before an absent page
