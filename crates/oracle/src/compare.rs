@@ -9,6 +9,7 @@ use crate::tolerance::{
     uncompared_memory,
 };
 use std::fmt;
+use std::ops::Range;
 
 /// One thing that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,13 +102,24 @@ pub fn outcomes(
         let mut got = got.vector_state.clone();
         done_before_the_fault(code, expected, &mut got[..]);
         let long = expected.selectors[1] == USER_CODE64;
-        vectors(&mut differences, long, &expected.vector_state[..], &got[..]);
+        let pointers = compared_pointers(code, long);
+        vectors(
+            &mut differences,
+            pointers,
+            &expected.vector_state[..],
+            &got[..],
+        );
     }
     differences
 }
 
-fn vectors(differences: &mut Vec<Difference>, long: bool, expected: &[u8], got: &[u8]) {
-    let mut part = |what: String, range: std::ops::Range<usize>| {
+fn vectors(
+    differences: &mut Vec<Difference>,
+    pointers: Option<Range<usize>>,
+    expected: &[u8],
+    got: &[u8],
+) {
+    let mut part = |what: String, range: Range<usize>| {
         if expected[range.clone()] != got[range.clone()] {
             differences.push(Difference {
                 what,
@@ -119,7 +131,7 @@ fn vectors(differences: &mut Vec<Difference>, long: bool, expected: &[u8], got: 
     part("x87 control word".into(), 0..2);
     part("x87 status word".into(), 2..4);
     part("x87 tag byte".into(), 4..5);
-    if let Some(range) = compared_pointers(long) {
+    if let Some(range) = pointers {
         part(format!("x87 pointers, byte {}", range.start), range);
     }
     part("mxcsr".into(), 24..28);

@@ -62,6 +62,12 @@ fn number(world: World, random: &mut Random) -> u64 {
     }
 }
 
+/// A linear address at an end of the canonical ones.
+fn edge(random: &mut Random, size: usize) -> u64 {
+    let end = random.pick(&[0x8000_0000_0000, 0xffff_8000_0000_0000, 0]);
+    u64::wrapping_sub(end, random.below(size.max(1) + 2) as u64)
+}
+
 /// An EIP where INT3 lies, or once in a while none.
 fn landing(world: World, at: u16, random: &mut Random) -> u64 {
     if random.one_in(16) {
@@ -151,7 +157,11 @@ impl Generator<'_> {
         let esp = window + stack(self.random);
         self.input.gpr[ESP] = esp.wrapping_sub(base);
         if self.world.is_long() && self.random.one_in(32) {
-            self.input.gpr[ESP] = interesting64(self.random);
+            self.input.gpr[ESP] = if self.random.one_in(2) {
+                edge(self.random, 16).wrapping_add(8)
+            } else {
+                interesting64(self.random)
+            };
         }
         if self.random.one_in(2) {
             self.input.gpr[EBP] = (window + stack(self.random)).wrapping_sub(base);
@@ -271,7 +281,11 @@ impl Generator<'_> {
         };
         let wide = (0..instruction.op_count()).any(|index| addressed(instruction.op_kind(index)));
         let window = self.window_for(if wide { 64 } else { 32 }, segment);
-        let pointer = (window + u64::from(target)).wrapping_sub(self.world.base(segment));
+        let mut linear = window + u64::from(target);
+        if wide && self.random.one_in(40) {
+            linear = edge(self.random, size);
+        }
+        let pointer = linear.wrapping_sub(self.world.base(segment));
         self.input.gpr[register] = pointer & self.world.mask();
         let bytes = data(self.random, size * 4);
         self.poke(target, bytes);
@@ -300,6 +314,9 @@ impl Generator<'_> {
             _ => 0xffff_ffff,
         };
         let mut linear = self.window_for(bits, segment) + u64::from(target);
+        if bits == 64 && self.random.one_in(40) {
+            linear = edge(self.random, size);
+        }
         let displacement = instruction.memory_displacement64();
         if self.random.one_in(24) {
             return None;
