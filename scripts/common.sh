@@ -5,6 +5,14 @@ name=$(basename "$0")
 repo=$(cd "$(dirname "$0")/.." && pwd)
 guests=${TOLLGATE_GUESTS:-$repo/target/guests}
 
+# initramfs_of GUEST: the initramfs with programs of the kernel's own width.
+initramfs_of() {
+    case $1 in
+        *amd64*) echo "$guests/initrd-amd64.img" ;;
+        *) echo "$guests/initrd-i386.img" ;;
+    esac
+}
+
 say() { printf '%s: %s\n' "$name" "$*"; }
 die() { printf '%s: error: %s\n' "$name" "$*" >&2; exit 1; }
 # A wrong command line is exit code 2, as with tollgate itself.

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::memory_access::{SegmentedAddress, linear_address, probe_linear, read_value};
-use crate::operand::{memory_address, operand_size, read_register, size_mask};
+use crate::operand::{address_size, memory_address, operand_size, read_register, size_mask};
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
@@ -96,7 +96,12 @@ pub fn enter(
     let mut stack = Stack::current(state);
     let frame_pointer = state.register(Gpr::Rbp);
     stack.push(state, environment, size, frame_pointer)?;
-    let frame = stack.pointer;
+    let frame = if state.is_64_bit() {
+        stack.pointer
+    } else {
+        // Processors form it with 32 bits, also where SP wraps.
+        state.register(Gpr::Rsp).wrapping_sub(u64::from(size)) & 0xffff_ffff
+    };
     if level > 0 {
         // Copies of the enclosing frames' pointers, then this frame's own.
         let mut outer = Stack {
@@ -142,7 +147,13 @@ pub fn check_bounds(
         }
     };
     let lower = read_value(state, environment, address, size)?;
-    let upper = read_value(state, environment, address.offset(u64::from(size)), size)?;
+    // The bounds are two operands: the second's address wraps where addresses do.
+    let behind = SegmentedAddress {
+        offset: address.offset.wrapping_add(u64::from(size))
+            & size_mask(address_size(state, instruction)),
+        ..address
+    };
+    let upper = read_value(state, environment, behind, size)?;
     let index = signed(read_register(state, instruction.op0_register()));
     if index < signed(lower) || index > signed(upper) {
         return Err(Exception::new(Vector::BoundRange));
@@ -285,5 +296,16 @@ mod tests {
                 "{code:#x}"
             );
         }
+    }
+
+    #[test]
+    fn the_upper_bound_wraps_with_the_address() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.put_u16(0xfffe, 0);
+        environment.put_u16(0, 5);
+        (state.gpr[3], state.gpr[1]) = (0xfffe, 5);
+        // bound cx, [bx]
+        let code = [0x67, 0x66, 0x62, 0x0f];
+        assert_eq!(run(&mut state, &mut environment, &code), Ok(Outcome::Next));
     }
 }

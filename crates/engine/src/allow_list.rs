@@ -29,11 +29,13 @@ impl Features {
         Self { offered }
     }
 
-    /// Every feature that an instruction needs is offered.
+    /// Every feature that an instruction needs is offered. That of 64-bit forms is not asked
+    /// for: these are decoded in 64-bit code only, which the guest cannot reach without.
     pub fn allow(&self, instruction: &Instruction) -> bool {
         instruction
             .cpuid_features()
             .iter()
+            .filter(|&&f| f != CpuidFeature::X64)
             .all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
     }
 }
@@ -78,6 +80,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Bzhi
             | Cbw
             | Cdq
+            | Cdqe
             | Clc
             | Cmc
             | Cmova
@@ -99,6 +102,8 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Cmp
             | Cmpxchg
             | Cmpxchg8b
+            | Cmpxchg16b
+            | Cqo
             | Crc32
             | Cwd
             | Cwde
@@ -113,6 +118,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Movbe
             | Movnti
             | Movsx
+            | Movsxd
             | Movzx
             | Mul
             | Mulx
@@ -211,12 +217,6 @@ fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
             | Vpgatherdq
             | Vpgatherqd
             | Vpgatherqq
-            | Fdisi
-            | Fndisi
-            | Feni
-            | Fneni
-            | Fsetpm
-            | Fnsetpm
             | Frstpm
     )
 }
@@ -359,6 +359,12 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
     if x87 {
         return if em || ts {
             Treatment::Raise(Vector::DeviceNotAvailable)
+        } else if matches!(
+            instruction.mnemonic(),
+            Mnemonic::Fneni | Mnemonic::Fndisi | Mnemonic::Fnsetpm
+        ) {
+            // The 8087's and the 287's own (SDM volume 3, "Architecture Compatibility").
+            Treatment::Nothing
         } else {
             Treatment::CopyVector
         };

@@ -257,6 +257,20 @@ impl Assembler {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
+    /// `mov to, value` (64 bits), in the shortest form.
+    pub fn mov_value(&mut self, to: Host, value: u64) {
+        if let Ok(value) = u32::try_from(value) {
+            self.mov_imm32(to, value);
+        } else if let Ok(value) = i32::try_from(value as i64) {
+            self.rex(true, 0, 0, to.0, false);
+            self.byte(0xc7);
+            self.byte(0xc0 | to.0 & 7);
+            self.imm32(value);
+        } else {
+            self.mov_imm64(to, value);
+        }
+    }
+
     /// `mov to, [mem]`; byte and word forms zero-extend.
     pub fn load(&mut self, width: Width, to: Host, mem: Mem) {
         match width {
@@ -353,13 +367,22 @@ impl Assembler {
 
     /// `shrx to, from, count` (64 bits): BMI2, touches no flags.
     pub fn shrx(&mut self, to: Host, from: Host, count: Host) {
-        // VEX.LZ.F2.0F38.W1 F7 /r, count in vvvv.
+        self.shift(3, to, from, count);
+    }
+
+    /// `sarx to, from, count` (64 bits): BMI2, touches no flags.
+    pub fn sarx(&mut self, to: Host, from: Host, count: Host) {
+        self.shift(2, to, from, count);
+    }
+
+    /// VEX.LZ.`prefix`.0F38.W1 F7 /r, count in vvvv.
+    fn shift(&mut self, prefix: u8, to: Host, from: Host, count: Host) {
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(from.0 < 8) << 5;
         self.bytes.extend_from_slice(&[
             0xc4,
             r | 0x40 | b | 2,
-            0x80 | (!count.0 & 15) << 3 | 3,
+            0x80 | (!count.0 & 15) << 3 | prefix,
             0xf7,
         ]);
         self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
@@ -491,6 +514,16 @@ mod tests {
         );
         assert_eq!(listing(|a| a.shrx(R9, R8, R15)), "shrx r9,r8,r15");
         assert_eq!(listing(|a| a.shrx(RCX, RDX, R15)), "shrx rcx,rdx,r15");
+        assert_eq!(listing(|a| a.sarx(R10, R8, R14)), "sarx r10,r8,r14");
+        assert_eq!(listing(|a| a.mov_value(R8, 5)), "mov r8d,5");
+        assert_eq!(
+            listing(|a| a.mov_value(R8, u64::MAX - 1)),
+            "mov r8,0FFFFFFFFFFFFFFFEh"
+        );
+        assert_eq!(
+            listing(|a| a.mov_value(RAX, 0x1_0000_0000)),
+            "mov rax,100000000h"
+        );
         assert_eq!(listing(|a| a.rorx(RCX, R9, 32)), "rorx rcx,r9,20h");
         assert_eq!(listing(|a| a.not(R9)), "not r9");
         assert_eq!(

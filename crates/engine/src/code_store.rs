@@ -6,15 +6,18 @@
 //! goes on as after a hit. Otherwise this is an exit like any miss.
 //!
 //! A line may hold code that the store does not touch. The monitor finds that out and lets
-//! one store of one site pass (`store_pass`).
+//! one store of one site pass (`store_pass`): the next one, even if no code is left in its
+//! line, for the one after it may be to other code.
 //!
-//! On entry R8 is the linear address, R9 the slot, RCX where the block goes on, R10 what
+//! On entry R8 is the linear address, R9 the slot (its number in the flat software TLB, its
+//! address in the long one's table for loads), RCX where the block goes on, R10 what
 //! lived in RCX, and the context names the site. No instruction here changes flags, and
 //! what is changed of the context means nothing before the store: so a signal handler can
 //! leave from anywhere here to the start of the site's instruction, as [`is_here`] tells it.
 
 use crate::context::{NO_PASS, STORE_SIZES, at};
 use std::arch::global_asm;
+use tollgate_shadow::long_tlb::LONG_CODE_WRITE_STEP;
 use tollgate_shadow::software_tlb::CODE_WRITE_TABLE_OFFSET;
 
 global_asm!(
@@ -30,15 +33,24 @@ global_asm!(
     "shlx rcx, rcx, r8",
     "mov r8, [r15 + {exit_value}]",
     ".endm",
-    ".macro tollgate_test_store size",
+    ".macro tollgate_test_store size long",
     ".p2align 6",
     "8:",
     "mov rcx, r10",
     "jmp tollgate_exit",
+    ".if \\long",
+    "tollgate_long_code_store_\\size:",
+    ".else",
     "tollgate_code_store_\\size:",
+    ".endif",
     "mov [r15 + {exit_value}], r8",
     "mov [r15 + {store_return}], rcx",
+    ".if \\long",
+    "lea rcx, [r9 + {long_step}]",
+    "mov rcx, [rcx + {long_step}]",
+    ".else",
     "mov rcx, [r14 + r9*8 + {table}]",
+    ".endif",
     "jrcxz 8b",
     "mov [r15 + {store_delta}], rcx",
     "lea r9, [r8 + rcx]",
@@ -53,37 +65,47 @@ global_asm!(
     "jrcxz 2f",
     "jmp 9f",
     ".endif",
+    // Whether it was needed or not: a pass is for one store.
     "2:",
+    "mov qword ptr [r15 + {store_pass}], {no_pass}",
     "mov rcx, [r15 + {store_delta}]",
     "jmp qword ptr [r15 + {store_return}]",
     "9:",
     "mov ecx, [r15 + {exit_site}]",
     "mov r9, [r15 + {store_pass}]",
     "lea rcx, [rcx + r9]",
-    "jrcxz 3f",
+    "jrcxz 2b",
     "mov rcx, r10",
     "jmp tollgate_exit",
-    "3:",
-    "mov qword ptr [r15 + {store_pass}], {no_pass}",
-    "jmp 2b",
     ".endm",
     ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
     ".globl tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".globl tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
+    ".globl tollgate_long_code_store_8, tollgate_long_code_store_16, tollgate_long_code_store_32",
     ".globl tollgate_code_store_start, tollgate_code_store_end",
     ".hidden tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
     ".hidden tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".hidden tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
+    ".hidden tollgate_long_code_store_8, tollgate_long_code_store_16, tollgate_long_code_store_32",
     ".hidden tollgate_code_store_start, tollgate_code_store_end",
     "tollgate_code_store_start:",
-    "tollgate_test_store 1",
-    "tollgate_test_store 2",
-    "tollgate_test_store 4",
-    "tollgate_test_store 8",
-    "tollgate_test_store 16",
-    "tollgate_test_store 32",
+    "tollgate_test_store 1 0",
+    "tollgate_test_store 2 0",
+    "tollgate_test_store 4 0",
+    "tollgate_test_store 8 0",
+    "tollgate_test_store 16 0",
+    "tollgate_test_store 32 0",
+    "tollgate_test_store 1 1",
+    "tollgate_test_store 2 1",
+    "tollgate_test_store 4 1",
+    "tollgate_test_store 8 1",
+    "tollgate_test_store 16 1",
+    "tollgate_test_store 32 1",
     "tollgate_code_store_end:",
     ".purgem tollgate_test_line",
     ".purgem tollgate_test_store",
     table = const CODE_WRITE_TABLE_OFFSET,
+    long_step = const LONG_CODE_WRITE_STEP,
     no_pass = const NO_PASS,
     code_lines = const at::CODE_LINES,
     exit_site = const at::EXIT_SITE,
@@ -100,6 +122,12 @@ unsafe extern "sysv64" {
     fn tollgate_code_store_8();
     fn tollgate_code_store_16();
     fn tollgate_code_store_32();
+    fn tollgate_long_code_store_1();
+    fn tollgate_long_code_store_2();
+    fn tollgate_long_code_store_4();
+    fn tollgate_long_code_store_8();
+    fn tollgate_long_code_store_16();
+    fn tollgate_long_code_store_32();
     fn tollgate_code_store_start();
     fn tollgate_code_store_end();
 }
@@ -113,6 +141,19 @@ pub fn addresses() -> [u64; STORE_SIZES.len()] {
         tollgate_code_store_8 as *const () as u64,
         tollgate_code_store_16 as *const () as u64,
         tollgate_code_store_32 as *const () as u64,
+    ]
+}
+
+/// Addresses for the sizes in [`STORE_SIZES`], for modes whose memory is reached through the
+/// long software TLB.
+pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
+    [
+        tollgate_long_code_store_1 as *const () as u64,
+        tollgate_long_code_store_2 as *const () as u64,
+        tollgate_long_code_store_4 as *const () as u64,
+        tollgate_long_code_store_8 as *const () as u64,
+        tollgate_long_code_store_16 as *const () as u64,
+        tollgate_long_code_store_32 as *const () as u64,
     ]
 }
 

@@ -4,6 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
+use crate::block::X87Note;
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -75,24 +76,25 @@ pub struct Context {
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
     pub time_stamp_offset: u64,
-    /// EIP of the last x87 instruction that is not a control instruction.
-    pub x87_instruction: u32,
+    /// RIP of the last x87 instruction that is not a control instruction; only its low 32
+    /// bits count if that is not 64-bit code.
+    pub x87_instruction: u64,
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
     /// plus one (0: no operand), and [`X87_FRESH`].
     pub x87_opcode: u32,
-    /// Linear address of its memory operand, if it had one.
-    pub x87_operand: u64,
-    /// Offset of the last memory operand in its segment.
-    pub x87_operand_offset: u32,
-    /// CS of the last x87 instruction.
+    /// CS of the last x87 instruction. FNINIT clears this and the next at once.
     pub x87_code_selector: u16,
     /// Selector of the last memory operand's segment.
     pub x87_data_selector: u16,
+    /// Linear address of its memory operand, if it had one.
+    pub x87_operand: u64,
     /// The guest registers that live here, by number (see [`crate::register_map`]):
     /// filled before guest code is entered, valid until it is left. Slots of registers
     /// that live in host registers are room for code that needs the host register. R8 to
     /// R15 have theirs in `cpu`.
     pub spilled: [u64; 8],
+    /// Offset of the last memory operand in its segment.
+    pub x87_operand_offset: u64,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -103,6 +105,8 @@ pub struct Context {
     pub engine: *const Engine,
     /// Addresses of [`crate::code_store`], by the size of the store.
     pub code_store: [u64; STORE_SIZES.len()],
+    /// The same for modes whose memory is reached through the long software TLB.
+    pub long_code_store: [u64; STORE_SIZES.len()],
     /// The map of lines that hold code, so that the host page number of RAM is its index.
     pub code_lines: u64,
     /// Where the block goes on whose store is tested.
@@ -140,6 +144,10 @@ macro_rules! displacements {
     };
 }
 
+// One store of FNINIT's clears both selectors.
+const _: () =
+    assert!(offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_code_selector) + 2);
+
 /// Displacements of the fields that emitted code names.
 #[allow(
     missing_docs,
@@ -166,6 +174,8 @@ pub mod at {
         X87_INSTRUCTION = x87_instruction,
         X87_OPCODE = x87_opcode,
         X87_OPERAND = x87_operand,
+        X87_OPERAND_OFFSET = x87_operand_offset,
+        X87_SELECTORS = x87_code_selector,
         CODE_LINES = code_lines,
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
@@ -176,6 +186,12 @@ pub mod at {
     pub fn code_store(size: u8) -> Option<i32> {
         let index = STORE_SIZES.iter().position(|&known| known == size)?;
         Some(displacement(offset_of!(Context, code_store) + index * 8))
+    }
+
+    /// The same for modes whose memory is reached through the long software TLB.
+    pub fn long_code_store(size: u8) -> Option<i32> {
+        let from_other = offset_of!(Context, long_code_store) - offset_of!(Context, code_store);
+        code_store(size).map(|at| at + from_other as i32)
     }
 
     /// Displacement of a guest register's slot.
@@ -243,7 +259,7 @@ impl Context {
 
     /// A context for a processor in `cpu`'s state; it must not move once entered.
     pub fn new(cpu: CpuState) -> Box<Self> {
-        Box::new(Self {
+        let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
             arithmetic: 0,
@@ -273,44 +289,84 @@ impl Context {
             signal: SignalExit::default(),
             engine: std::ptr::null(),
             code_store: crate::code_store::addresses(),
+            long_code_store: crate::code_store::long_addresses(),
             code_lines: 0,
             store_return: 0,
             store_delta: 0,
             store_pass: NO_PASS,
-        })
+        });
+        context.scatter_flags();
+        context.scatter_x87_pointers();
+        context
     }
 
-    /// Puts the x87 pointers into the save area, whose own are the host's. To be called
-    /// after each exit that saved the vector registers.
+    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
+    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
+    /// called after each exit that saved the vector registers.
     pub fn gather_x87_pointers(&mut self) {
         if self.x87_opcode & X87_FRESH != 0 {
             self.x87_opcode &= !X87_FRESH;
+            let wide = self.cpu.is_64_bit();
+            let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            self.x87_instruction &= mask;
             self.x87_code_selector = self.cpu.cs().selector.0;
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let segment = self.cpu.segments[register as usize % 6];
-                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) as u32;
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
                 self.x87_data_selector = segment.selector.0;
             }
         }
+        let wide = self.cpu.is_64_bit();
         let area = &mut self.cpu.vector.0;
         area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
-        area[8..12].copy_from_slice(&self.x87_instruction.to_le_bytes());
-        area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
-        area[14..16].fill(0);
-        area[16..20].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
-        area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
-        area[22..24].fill(0);
+        area[8..16].copy_from_slice(&self.x87_instruction.to_le_bytes());
+        area[16..24].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
+        if !wide {
+            area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
+            area[14..16].fill(0);
+            area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
+            area[22..24].fill(0);
+        }
+    }
+
+    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
+    /// address, if it has one.
+    pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        if note.opcode & X87_FRESH == 0 {
+            self.x87_operand_offset = 0;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+        } else if note.opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+        }
+        self.x87_instruction = note.instruction;
+        self.x87_opcode = note.opcode;
+    }
+
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran
+    /// on the bounce buffer.
+    pub fn note_x87_operand(&mut self, linear: u64) {
+        if self.x87_opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+            self.x87_opcode |= X87_FRESH;
+            self.gather_x87_pointers();
+        }
     }
 
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
         let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
-        let double = |at: usize| u32::from(word(at)) | u32::from(word(at + 2)) << 16;
+        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 2)) << 16;
         self.x87_opcode = u32::from(word(6) & 0x7ff);
         self.x87_instruction = double(8);
-        self.x87_code_selector = word(12);
         self.x87_operand_offset = double(16);
+        if self.cpu.is_64_bit() {
+            self.x87_instruction |= double(12) << 32;
+            self.x87_operand_offset |= double(20) << 32;
+            return;
+        }
+        self.x87_code_selector = word(12);
         self.x87_data_selector = word(20);
     }
 

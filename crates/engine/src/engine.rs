@@ -8,7 +8,8 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, unpack_site,
+    Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, X87Note,
+    unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
 use crate::links::{Dependence, LinkTables};
@@ -53,6 +54,8 @@ pub struct GuestPosition {
     pub esp: i32,
     /// Registers to put back first.
     pub restore: Restore,
+    /// What is still to be noted of the instruction before.
+    pub x87_note: Option<X87Note>,
     /// The block.
     pub block: BlockId,
     /// Where the guest's registers live.
@@ -218,12 +221,14 @@ impl Engine {
 
     /// The number of a mode.
     pub fn intern(&mut self, mode: Mode, memory: &mut GuestMemory) -> ModeId {
-        if self.modes.len() >= MAX_MODES {
+        if self.modes.len() >= MAX_MODES || self.modes.is_full_for(&mode) {
             self.flush(memory);
             self.modes = Modes::default();
             self.mode_epoch += 1;
         }
-        self.modes.intern(mode)
+        let id = self.modes.intern(mode);
+        self.links.prepare(self.modes.table(id));
+        id
     }
 
     /// The mode behind a number.
@@ -264,6 +269,7 @@ impl Engine {
             rip: mark.rip,
             esp: mark.esp,
             restore: mark.restore,
+            x87_note: block.x87_note_at(offset - block.host).copied(),
             block: id,
             map: self.map_of(id),
             single: self.is_single(id),
@@ -278,6 +284,7 @@ impl Engine {
             rip: site.rip,
             esp: site.esp,
             restore: self.translator.rcx_freed(),
+            x87_note: None,
             block,
             map: self.map_of(block),
             single: self.is_single(block),
@@ -298,10 +305,18 @@ impl Engine {
             .is_some_and(|b| self.mode(b.key.mode).flags.contains(ModeFlags::SINGLE))
     }
 
-    /// Whether a block's stack adjustments wrap at 16 bits.
-    pub fn has_narrow_stack(&self, block: BlockId) -> bool {
-        self.block(block)
-            .is_some_and(|b| !self.mode(b.key.mode).flags.contains(ModeFlags::STACK32))
+    /// The bits of RSP that a block's stack adjustments change: 64, 32 or 16.
+    pub fn stack_mask(&self, block: BlockId) -> u64 {
+        let flags = self
+            .block(block)
+            .map_or(ModeFlags::STACK32, |block| self.mode(block.key.mode).flags);
+        if flags.contains(ModeFlags::CODE64) {
+            u64::MAX
+        } else if flags.contains(ModeFlags::STACK32) {
+            0xffff_ffff
+        } else {
+            0xffff
+        }
     }
 
     /// Finds the block for a place and mode, without translating.
@@ -329,6 +344,7 @@ impl Engine {
         // Where there is no memory the bus reads as FFh.
         memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let mode_word = *self.modes.get(mode);
+        let branch_table = self.modes.table(mode);
         let id = self.take_id(memory);
         while self.slots.len() < Translator::SLOTS_PER_BLOCK {
             let Some(slot) = self.links.take_slot() else {
@@ -343,6 +359,7 @@ impl Engine {
             linear: place.linear,
             mode: &mode_word,
             mode_id: mode.0,
+            branch_table,
             block: id,
         };
         let mut second_page = u64::MAX;
@@ -365,6 +382,7 @@ impl Engine {
                     linear: place.linear,
                     mode: &mode_word,
                     mode_id: mode.0,
+                    branch_table,
                     block: id,
                 };
                 self.translator
@@ -447,6 +465,7 @@ impl Engine {
             sites: translation.sites,
             helpers: translation.helpers,
             immediates: translation.immediates,
+            x87_notes: translation.x87_notes,
             bytes: bytes.into(),
             is_retired: false,
             retirements: 0,
@@ -571,7 +590,8 @@ impl Engine {
     /// Lets indirect branches find a block.
     pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
         let Some(target) = self.block(to) else { return };
-        let (rip, mode) = (target.key.rip, target.key.mode.0);
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let mode = (mode, self.modes.table(mode));
         let address = self.cache.address(target.host) as u64;
         self.links.fill_hash(rip, mode, address, dependence);
         self.counts.links += 1;
@@ -656,8 +676,9 @@ impl Engine {
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
+        let table = self.modes.table(key.mode);
         self.links
-            .forget_hash(key.rip, self.cache.address(host) as u64);
+            .forget_hash(key.rip, table, self.cache.address(host) as u64);
     }
 
     /// Makes a site that led to a dying block lead to its stub again.

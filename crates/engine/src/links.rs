@@ -5,7 +5,12 @@
 //! change under both, so entries carry the pages that they depend on and are
 //! cleared when those pages' translations are. Links inside a page do not pass
 //! through here: they hold as long as both blocks live.
+//!
+//! An entry of the hash table that all 32-bit code shares names its mode beside its EIP. The
+//! instruction pointer of 64-bit code leaves no room for that, so each of its modes has a
+//! table of its own.
 
+use crate::mode::{BranchTable, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_shadow::reservation::Reservation;
@@ -17,6 +22,17 @@ const HASH_ENTRIES: usize = 1 << 16;
 pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
 /// Slots that can be given out.
 pub const MAX_SLOTS: usize = 1 << 20;
+/// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
+const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
+
+/// Where a mode's table of indirect branches lies, in bytes from the start of the tables
+/// (R13 in guest code).
+pub const fn table_offset(table: BranchTable) -> i32 {
+    match table {
+        BranchTable::Shared => 0,
+        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * SLOTS_OFFSET,
+    }
+}
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +49,7 @@ pub struct Dependence {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 enum Entry {
+    /// Offset from the start of the tables.
     Hash(u32),
     Slot(u32),
 }
@@ -59,7 +76,7 @@ impl LinkTables {
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            memory: Reservation::new(HASH_ENTRIES * 16 + MAX_SLOTS * 8)?,
+            memory: Reservation::new(table_offset(BranchTable::Own(MAX_LONG_TABLES)) as usize)?,
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
@@ -106,9 +123,9 @@ impl LinkTables {
     /// Empties an entry that stays listed: it may well be filled again as it was.
     fn empty(&mut self, entry: Entry) {
         match entry {
-            Entry::Hash(index) => {
-                self.write(index as usize * 16, 0);
-                self.write(index as usize * 16 + 8, 0);
+            Entry::Hash(offset) => {
+                self.write(offset as usize, vacant(offset));
+                self.write(offset as usize + 8, 0);
             }
             Entry::Slot(slot) => self.write(SLOTS_OFFSET as usize + slot as usize * 8, 0),
         }
@@ -148,24 +165,42 @@ impl LinkTables {
     }
 
     /// The tag of an indirect branch target, as emitted code compares it.
-    pub const fn tag(rip: u64, mode: u32) -> u64 {
-        (((mode as u64) << 32) + rip + 1).wrapping_neg()
+    const fn tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
+        let target = match table {
+            BranchTable::Shared => ((mode.0 as u64) << 32) + rip,
+            BranchTable::Own(_) => rip,
+        };
+        target.wrapping_add(1).wrapping_neg()
     }
 
-    /// Lets indirect branches to `rip` in `mode` find `target`.
-    pub fn fill_hash(&mut self, rip: u64, mode: u32, target: u64, dependence: Dependence) {
-        let index = rip as u32 & 0xffff;
-        self.write(index as usize * 16, Self::tag(rip, mode));
-        self.write(index as usize * 16 + 8, target);
-        self.note(Entry::Hash(index), dependence);
+    /// Prepares a mode's table: to be called before code of that mode is translated.
+    pub fn prepare(&mut self, table: BranchTable) {
+        let last = entry_offset(u64::MAX, table);
+        if self.read(last as usize) == 0 {
+            self.write(last as usize, vacant(last));
+        }
     }
 
-    /// Forgets whatever leads to the host addresses `targets`: a block died.
-    /// `rip` is the block's, whose hash entry may name it.
-    pub fn forget_hash(&mut self, rip: u64, target: u64) {
-        let index = rip as u32 & 0xffff;
-        if self.read(index as usize * 16 + 8) == target {
-            self.empty(Entry::Hash(index));
+    /// Lets indirect branches to `rip` in `mode`, whose table is `table`, find `target`.
+    pub fn fill_hash(
+        &mut self,
+        rip: u64,
+        (mode, table): (ModeId, BranchTable),
+        target: u64,
+        dependence: Dependence,
+    ) {
+        let offset = entry_offset(rip, table);
+        self.write(offset as usize, Self::tag(rip, mode, table));
+        self.write(offset as usize + 8, target);
+        self.note(Entry::Hash(offset), dependence);
+    }
+
+    /// Forgets whatever leads to the host address `target`: a block died. `rip` is the
+    /// block's, whose entry in its mode's table may name it.
+    pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
+        let offset = entry_offset(rip, table);
+        if self.read(offset as usize + 8) == target {
+            self.empty(Entry::Hash(offset));
         }
     }
 
@@ -226,6 +261,18 @@ impl LinkTables {
     }
 }
 
+/// Where the entry of a target lies.
+fn entry_offset(rip: u64, table: BranchTable) -> u32 {
+    table_offset(table) as u32 + (rip as u32 & 0xffff) * 16
+}
+
+/// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
+/// of the very last address; it is looked for in the last entry.
+fn vacant(offset: u32) -> u64 {
+    let is_last = offset / 16 % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
+    u64::from(is_last && offset >= LONG_TABLES_OFFSET as u32)
+}
+
 /// Sizes of large pages in bytes: 2 MiB, 4 MiB, 1 GiB.
 const LARGE_PAGES: [u64; 3] = [1 << 21, 1 << 22, 1 << 30];
 
@@ -277,7 +324,7 @@ mod tests {
         );
         links.fill_hash(
             0x2000,
-            3,
+            (ModeId(3), BranchTable::Shared),
             0x1234,
             Dependence {
                 page: 2,
@@ -291,5 +338,56 @@ mod tests {
         assert_eq!(links.read(0x2000 * 16), 0);
         links.clear_page(1);
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
+    }
+
+    /// What emitted code computes: zero where the entry is the target's.
+    fn sought(links: &LinkTables, rip: u64, table: BranchTable) -> u64 {
+        let tag = links.read(entry_offset(rip, table) as usize);
+        tag.wrapping_add(rip).wrapping_add(1)
+    }
+
+    #[test]
+    fn no_target_of_64_bit_code_is_found_in_an_empty_entry() {
+        let mut links = LinkTables::new().unwrap();
+        let table = BranchTable::Own(2);
+        links.prepare(table);
+        let mode = (ModeId(7), table);
+        let rips = [0, 1, 0xffff, 0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX];
+        for rip in rips {
+            assert_ne!(sought(&links, rip, table), 0, "{rip:x}");
+            let page = rip >> 12;
+            let dependence = Dependence {
+                page,
+                last_page: page,
+                global: true,
+                page_size: 4096,
+            };
+            links.fill_hash(rip, mode, 0x1234, dependence);
+            assert_eq!(sought(&links, rip, table), 0);
+            assert_ne!(sought(&links, rip ^ 1 << 63, table), 0);
+            links.forget_hash(rip, table, 0x1234);
+            assert_ne!(sought(&links, rip, table), 0);
+        }
+    }
+
+    #[test]
+    fn what_came_from_a_large_page_is_forgotten_with_any_part_of_it() {
+        for page_size in LARGE_PAGES {
+            let mut links = LinkTables::new().unwrap();
+            let slot = links.take_slot().unwrap();
+            let page = 0xf_ffff_8123_4000 >> 12;
+            let dependence = Dependence {
+                page,
+                last_page: page,
+                global: true,
+                page_size,
+            };
+            let value = |links: &LinkTables| links.read(SLOTS_OFFSET as usize + slot as usize * 8);
+            links.fill_slot(slot, 5, dependence);
+            links.clear_page(page ^ page_size >> 12);
+            assert_eq!(value(&links), 5);
+            links.clear_page(page ^ page_size >> 13);
+            assert_eq!(value(&links), 0);
+        }
     }
 }

@@ -204,6 +204,11 @@ impl Mode {
         self.segments[register as usize]
     }
 
+    /// 64-bit code whose indirect branches look for their targets.
+    fn needs_table(&self) -> bool {
+        self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
+    }
+
     /// The same mode for one instruction run alone.
     pub fn single(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE;
@@ -226,7 +231,23 @@ pub struct ModeId(pub u32);
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
+    /// Each mode's table of indirect branches.
+    tables: Vec<BranchTable>,
+    /// Tables given out to modes of 64-bit code.
+    long_tables: u8,
 }
+
+/// Where indirect branches of a mode find their targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BranchTable {
+    /// In the table that all modes of other code share.
+    Shared,
+    /// In the table of this number, which no other mode has: 64-bit code.
+    Own(u8),
+}
+
+/// Tables for modes of 64-bit code at most.
+pub const MAX_LONG_TABLES: u8 = 64;
 
 impl Modes {
     /// The number of a mode, given out on first sight.
@@ -235,9 +256,26 @@ impl Modes {
             return id;
         }
         let id = ModeId(self.modes.len() as u32);
+        let table = if mode.needs_table() {
+            self.long_tables += 1;
+            BranchTable::Own(self.long_tables - 1)
+        } else {
+            BranchTable::Shared
+        };
         self.modes.push(mode);
+        self.tables.push(table);
         self.ids.insert(mode, id);
         id
+    }
+
+    /// Whether there is no table left that a mode would need, not having been met.
+    pub fn is_full_for(&self, mode: &Mode) -> bool {
+        mode.needs_table() && self.long_tables >= MAX_LONG_TABLES && !self.ids.contains_key(mode)
+    }
+
+    /// Where a mode's indirect branches find their targets.
+    pub fn table(&self, id: ModeId) -> BranchTable {
+        self.tables[id.0 as usize]
     }
 
     /// How many modes there are.

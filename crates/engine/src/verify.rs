@@ -8,11 +8,12 @@
 
 use crate::assembler::Host;
 use crate::context::{BIAS, Context};
-use crate::mode::Mode;
+use crate::mode::{Mode, ModeFlags};
 use crate::register_map::RegisterMap;
 use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
+use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 
 /// What is wrong with one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,6 +158,7 @@ fn is_forbidden(mnemonic: Mnemonic) -> bool {
             | Cmpsb
             | Cmpsw
             | Cmpsq
+            | Movsq
             | Vgatherdps
             | Vgatherdpd
             | Vgatherqps
@@ -174,16 +176,16 @@ fn is_forbidden(mnemonic: Mnemonic) -> bool {
 
 /// Checks one block's code, whose registers are as `map` says.
 pub fn verify(code: &[u8], mode: &Mode, map: &RegisterMap) -> Vec<Finding> {
-    let _ = mode;
+    let long = mode.flags.contains(ModeFlags::LONG);
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     let mut findings = Vec::new();
-    let mut previous = Instruction::default();
+    let mut before = Before::default();
     while decoder.can_decode() {
         let offset = decoder.position();
         let instruction = decoder.decode();
         let rule = broken_rule(&instruction, &mut info, code.len(), map)
-            .or_else(|| broken_memory_rule(&instruction, &previous, map));
+            .or_else(|| broken_memory_rule(&instruction, &before, map, long));
         if let Some(rule) = rule {
             findings.push(Finding {
                 offset,
@@ -191,9 +193,26 @@ pub fn verify(code: &[u8], mode: &Mode, map: &RegisterMap) -> Vec<Finding> {
                 rule,
             });
         }
-        previous = instruction;
+        before.note(instruction);
     }
     findings
+}
+
+/// What stands before an instruction, the last first.
+#[derive(Default)]
+struct Before {
+    previous: Instruction,
+    /// Without direct jumps: an island of jumps may stand in any sequence.
+    steps: [Instruction; 3],
+}
+
+impl Before {
+    fn note(&mut self, instruction: Instruction) {
+        self.previous = instruction;
+        if !instruction.is_jmp_short_or_near() {
+            self.steps = [instruction, self.steps[0], self.steps[1]];
+        }
+    }
 }
 
 fn register_of(host: Host) -> Register {
@@ -203,8 +222,9 @@ fn register_of(host: Host) -> Register {
 /// The instruction's memory operand, if it has one, is none that guest code may reach.
 fn broken_memory_rule(
     instruction: &Instruction,
-    previous: &Instruction,
+    before: &Before,
     map: &RegisterMap,
+    long: bool,
 ) -> Option<&'static str> {
     let has_memory = (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory);
     if !has_memory || instruction.mnemonic() == Mnemonic::Lea {
@@ -215,10 +235,11 @@ fn broken_memory_rule(
     let displacement = instruction.memory_displacement64();
     let bare = index == Register::None && displacement == 0;
     let allowed = if base == Register::R9 {
-        // A host address that a look-up has just formed.
-        bare
+        // A host address that a look-up has just formed, or a slot of the long software TLB.
+        bare || long && reads_write_slot(instruction, before, map)
     } else if base == register_of(map.pointer) {
         // The same, borrowed just before.
+        let previous = &before.previous;
         let borrows = previous.mnemonic() == Mnemonic::Mov
             && previous.op_count() == 2
             && previous.op0_register() == base
@@ -227,12 +248,50 @@ fn broken_memory_rule(
     } else if base == register_of(map.context) {
         let start = (displacement as i64).wrapping_add(i64::from(BIAS));
         index == Register::None && (0..size_of::<Context>() as i64).contains(&start)
+    } else if base == register_of(map.tlb) && long {
+        reads_root(instruction) && forms_index(&before.steps[0], map)
     } else if base == register_of(map.tlb) || base == register_of(map.links) {
         index == Register::None || index == Register::R9
     } else {
         false
     };
     (!allowed).then_some("memory operand is not a checked address, the context or a table")
+}
+
+/// `sarx r10,r8,r14`: the index of a pointer in the root of the long software TLB.
+fn forms_index(instruction: &Instruction, map: &RegisterMap) -> bool {
+    let operands = [0, 1, 2].map(|index| instruction.op_register(index));
+    instruction.code() == Code::VEX_Sarx_r64_rm64_r64
+        && operands == [Register::R10, Register::R8, register_of(map.tlb)]
+}
+
+/// `mov r10,[r14+r10*8+root]`, but for its base.
+fn reads_root(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Mov_r64_rm64
+        && instruction.op0_register() == Register::R10
+        && instruction.memory_index() == Register::R10
+        && instruction.memory_index_scale() == 8
+        && instruction.memory_displacement64() as i64 == i64::from(LONG_ROOT_DISPLACEMENT)
+}
+
+/// `mov rcx,[r9+stores]` behind `mov r10,[root]; lea r9,[r10+r9*8]; mov r10,rcx`.
+fn reads_write_slot(instruction: &Instruction, before: &Before, map: &RegisterMap) -> bool {
+    let [saves, forms, root] = &before.steps;
+    let reads = instruction.code() == Code::Mov_r64_rm64
+        && instruction.op0_register() == Register::RCX
+        && instruction.memory_index() == Register::None
+        && instruction.memory_displacement64() as i64 == i64::from(LONG_WRITE_DISPLACEMENT);
+    let saves_rcx = saves.mnemonic() == Mnemonic::Mov
+        && saves.op0_register() == Register::R10
+        && saves.op1_register() == Register::RCX;
+    let forms_slot = forms.code() == Code::Lea_r64_m
+        && forms.op0_register() == Register::R9
+        && forms.memory_base() == Register::R10
+        && forms.memory_index() == Register::R9
+        && forms.memory_index_scale() == 8
+        && forms.memory_displacement64() == 0;
+    let root = root.memory_base() == register_of(map.tlb) && reads_root(root);
+    reads && saves_rcx && forms_slot && root
 }
 
 fn broken_rule(
@@ -287,6 +346,45 @@ mod tests {
         let mode = Mode::of(&CpuState::at_reset());
         let findings = verify(code, &mode, &RegisterMap::LEGACY);
         findings.iter().map(|finding| finding.rule).collect()
+    }
+
+    fn long_findings(code: &[u8]) -> usize {
+        let mut mode = Mode::of(&CpuState::at_reset());
+        mode.flags |= ModeFlags::LONG | ModeFlags::CODE64;
+        verify(code, &mode, &RegisterMap::LONG).len()
+    }
+
+    #[test]
+    fn slots_of_the_long_software_tlb_are_reached_by_its_look_up_only() {
+        let index: &[u8] = &[0xc4, 0x42, 0x8a, 0xf7, 0xd0]; // sarx r10,r8,r14
+        let root: &[u8] = &[0x4f, 0x8b, 0x54, 0xd6, 0xd9]; // mov r10,[r14+r10*8-27h]
+        let slot: &[u8] = &[0x4f, 0x8d, 0x0c, 0xca]; // lea r9,[r10+r9*8]
+        let save: &[u8] = &[0x49, 0x89, 0xca]; // mov r10,rcx
+        let read: &[u8] = &[0x49, 0x8b, 0x89, 0, 0, 0, 0x80]; // mov rcx,[r9-80000000h]
+        let all = [index, root, slot, save, read];
+        assert_eq!(long_findings(&all.concat()), 0);
+        let island: &[u8] = &[0xeb, 0]; // jmp short over nothing
+        assert_eq!(
+            long_findings(&[index, root, slot, island, save, read].concat()),
+            0
+        );
+        // No step can be left out, and none is allowed to other guests.
+        for missing in 0..4 {
+            let mut some = all.to_vec();
+            some.remove(missing);
+            assert_ne!(long_findings(&some.concat()), 0, "{missing}");
+        }
+        assert_eq!(rules(&all.concat()).len(), 2);
+        // Nothing is stored there, and nothing read elsewhere.
+        let store: &[u8] = &[0x49, 0x89, 0x89, 0, 0, 0, 0x80];
+        assert_eq!(long_findings(&[index, root, slot, save, store].concat()), 1);
+        let beyond: &[u8] = &[0x49, 0x8b, 0x89, 8, 0, 0, 0x80];
+        assert_eq!(
+            long_findings(&[index, root, slot, save, beyond].concat()),
+            1
+        );
+        let flat: &[u8] = &[0x4b, 0x8b, 0x0c, 0xce]; // mov rcx,[r14+r9*8]
+        assert_eq!(long_findings(flat), 1);
     }
 
     #[test]

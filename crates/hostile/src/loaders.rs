@@ -95,8 +95,20 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
             input(&[7; 48], text, &images::bzimage(64)),
         ),
         (
+            "bzimage-64".to_owned(),
+            input(&[7; 48], text, &images::bzimage_64(64)),
+        ),
+        (
             "vmlinux".to_owned(),
             input(&[7; 16], text, &images::elf(&[0x90; 64])),
+        ),
+        (
+            "vmlinux-64".to_owned(),
+            input(&[7; 16], text, &images::elf_64(&[0x90; 64], false)),
+        ),
+        (
+            "pvh".to_owned(),
+            input(&[7; 16], text, &images::elf_64(&[0x90; 64], true)),
         ),
         ("flat".to_owned(), input(&[], text, &[0xf4; 32])),
         (

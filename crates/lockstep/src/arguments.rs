@@ -43,18 +43,18 @@ pub struct Arguments {
 
     /// Begin at this linear address (default: the kernel's entry)
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
-    pub start_at: Option<u32>,
+    pub start_at: Option<u64>,
 
     /// End at this linear address
     #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
-    pub until: Option<u32>,
+    pub until: Option<u64>,
 
     /// End after this many instructions
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     pub steps: u64,
 
     /// EFLAGS bits that are not compared
-    #[arg(long, value_name = "MASK", default_value = "0", value_parser = parse_number)]
+    #[arg(long, value_name = "MASK", default_value = "0", value_parser = parse_flags)]
     pub ignore_flags: u32,
 
     /// Show so many differences that leave EIP equal, taking QEMU's results, before
@@ -75,18 +75,26 @@ pub struct Arguments {
     )]
     pub cpu: String,
 
+    /// The command that starts QEMU: qemu-system-x86_64 for 64-bit guests, with --cpu
+    #[arg(long, value_name = "COMMAND", default_value = "qemu-system-i386")]
+    pub qemu: String,
+
     /// Check every piece of emitted code with the second decoder pass
     #[arg(long)]
     pub verify_code: bool,
 }
 
 /// A number, hexadecimal with `0x`.
-fn parse_number(text: &str) -> Result<u32, String> {
+fn parse_number(text: &str) -> Result<u64, String> {
     let number = match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16),
+        Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    number.map_err(|error| format!("{error}; expected a 32-bit number such as 0x100000"))
+    number.map_err(|error| format!("{error}; expected a number such as 0x100000"))
+}
+
+fn parse_flags(text: &str) -> Result<u32, String> {
+    u32::try_from(parse_number(text)?).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -97,6 +105,7 @@ mod tests {
     fn numbers_are_decimal_or_hexadecimal() {
         assert_eq!(parse_number("16"), Ok(16));
         assert_eq!(parse_number("0x10"), Ok(16));
-        assert!(parse_number("0x1_0000_0000").is_err());
+        assert!(parse_number("0x1_0000").is_err());
+        assert!(parse_flags("0x100000000").is_err());
     }
 }

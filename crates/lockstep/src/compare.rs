@@ -51,17 +51,22 @@ pub fn undefined_flags(instruction: &Instruction) -> u32 {
 pub fn differences(ours: &Registers, theirs: &Registers, ignored_flags: u32) -> Vec<Difference> {
     let mut found = Found::default();
     for (index, name) in GENERAL_NAMES.iter().enumerate() {
-        found.check(name, ours.general[index], theirs.general[index]);
+        let seen = match (theirs.wide, index) {
+            (true, _) => u64::MAX,
+            (false, 0..8) => 0xffff_ffff,
+            (false, _) => 0,
+        };
+        found.check(
+            name,
+            ours.general[index] & seen,
+            theirs.general[index] & seen,
+        );
     }
-    found.check("EIP", ours.eip, theirs.eip);
+    found.check("RIP", ours.rip, theirs.rip);
     let flags = Flags::ALL.bits() as u32 & !ignored_flags;
     found.check("EFLAGS", ours.eflags & flags, theirs.eflags & flags);
     for (index, name) in SEGMENT_NAMES.iter().enumerate() {
-        found.check(
-            name,
-            ours.selectors[index].into(),
-            theirs.selectors[index].into(),
-        );
+        found.check(name, ours.selectors[index], theirs.selectors[index]);
     }
     found.check("CR0", ours.cr0 & CR0_COMPARED, theirs.cr0 & CR0_COMPARED);
     found.check("CR2", ours.cr2, theirs.cr2);
@@ -78,9 +83,9 @@ pub fn differences(ours: &Registers, theirs: &Registers, ignored_flags: u32) -> 
 struct Found(Vec<Difference>);
 
 impl Found {
-    fn check(&mut self, name: &str, ours: u32, theirs: u32) {
+    fn check(&mut self, name: &str, ours: impl Into<u64>, theirs: impl Into<u64>) {
+        let (ours, theirs) = (ours.into(), theirs.into());
         if ours != theirs {
-            let (ours, theirs) = (ours.into(), theirs.into());
             self.0.push(Difference {
                 name: name.to_owned(),
                 physical: None,
@@ -100,12 +105,8 @@ impl Found {
             );
         }
         if !real_mode {
-            self.check(
-                "LDTR",
-                ours.ldtr.selector.0.into(),
-                theirs.ldtr.selector.0.into(),
-            );
-            self.check("TR", ours.tr.selector.0.into(), theirs.tr.selector.0.into());
+            self.check("LDTR", ours.ldtr.selector.0, theirs.ldtr.selector.0);
+            self.check("TR", ours.tr.selector.0, theirs.tr.selector.0);
             if !theirs.ldtr.selector.is_null() {
                 self.check_system_segment("LDTR", &ours.ldtr, &theirs.ldtr);
             }
@@ -117,16 +118,8 @@ impl Found {
             ("GDTR", ours.gdtr, theirs.gdtr),
             ("IDTR", ours.idtr, theirs.idtr),
         ] {
-            self.check(
-                &format!("{name} base"),
-                ours.base as u32,
-                theirs.base as u32,
-            );
-            self.check(
-                &format!("{name} limit"),
-                ours.limit.into(),
-                theirs.limit.into(),
-            );
+            self.check(&format!("{name} base"), ours.base, theirs.base);
+            self.check(&format!("{name} limit"), ours.limit, theirs.limit);
         }
     }
 
@@ -134,8 +127,8 @@ impl Found {
         if !real_mode {
             self.check(
                 &format!("{name} usable"),
-                ours.is_usable().into(),
-                theirs.is_usable().into(),
+                u64::from(ours.is_usable()),
+                u64::from(theirs.is_usable()),
             );
             if !ours.is_usable() || !theirs.is_usable() {
                 return;
@@ -146,26 +139,14 @@ impl Found {
             let (our, their) = (ours.attributes & compared, theirs.attributes & compared);
             // CS as real mode loaded it: data for processors, code for QEMU.
             if name != "CS" || ours.attributes.is_code() {
-                self.check(
-                    &format!("{name} attributes"),
-                    our.bits().into(),
-                    their.bits().into(),
-                );
+                self.check(&format!("{name} attributes"), our.bits(), their.bits());
             }
         }
-        self.check(
-            &format!("{name} base"),
-            ours.base as u32,
-            theirs.base as u32,
-        );
+        self.check(&format!("{name} base"), ours.base, theirs.base);
     }
 
     fn check_system_segment(&mut self, name: &str, ours: &Segment, theirs: &Segment) {
-        self.check(
-            &format!("{name} base"),
-            ours.base as u32,
-            theirs.base as u32,
-        );
+        self.check(&format!("{name} base"), ours.base, theirs.base);
         self.check(&format!("{name} limit"), ours.limit, theirs.limit);
     }
 }
@@ -191,11 +172,11 @@ mod tests {
     #[test]
     fn a_general_register_is_named() {
         let theirs = Registers {
-            general: [0, 0, 7, 0, 0, 0, 0, 0],
+            general: std::array::from_fn(|index| if index == 2 { 7 } else { 0 }),
             ..Registers::default()
         };
         let expected = Difference {
-            name: "EDX".to_owned(),
+            name: "RDX".to_owned(),
             physical: None,
             ours: 0,
             theirs: 7,

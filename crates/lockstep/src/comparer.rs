@@ -20,7 +20,7 @@ pub struct Limits {
     /// Most instructions to compare.
     pub steps: u64,
     /// Linear address at which to end.
-    pub until: Option<u32>,
+    pub until: Option<u64>,
     /// EFLAGS bits that are never compared.
     pub ignored_flags: u32,
     /// How many differences to show and pass over, where EIP does not differ.
@@ -69,13 +69,15 @@ pub struct Comparer<R: Reference> {
     /// Interrupts delivered as in QEMU.
     pub interrupts: u64,
     /// Where differences were passed over: CS and EIP.
-    passed: HashSet<(u16, u32)>,
+    passed: HashSet<(u16, u64)>,
     /// What was passed over, each thing once.
     pub notes: Vec<String>,
 }
 
-/// Words of an exception's frame up to EFLAGS, with an error code.
+/// Double words of an exception's frame up to EFLAGS, with an error code.
 const FRAME_WORDS: u32 = 4;
+/// The same where values have 8 bytes.
+const LONG_FRAME_WORDS: u32 = 7;
 /// QEMU's exceptions leave RF clear in the image that they push; processors set it.
 const RESUME_FLAG: u32 = Flags::RF.bits() as u32;
 
@@ -129,7 +131,7 @@ impl<R: Reference> Comparer<R> {
                 expected = Expectation {
                     repeats: repeats(instruction),
                     changes_hidden: changes_hidden(instruction),
-                    next: linear.wrapping_add(instruction.len() as u32),
+                    next: linear.wrapping_add(instruction.len() as u64),
                 };
                 if self.reference.memory().is_some() {
                     accesses = self.subject.accesses(instruction);
@@ -137,7 +139,7 @@ impl<R: Reference> Comparer<R> {
             }
             None => self
                 .history
-                .push(self.count, Event::FetchFault(cs, before.eip)),
+                .push(self.count, Event::FetchFault(cs, before.rip)),
         }
         let halts = instruction
             .is_some_and(|instruction| instruction.mnemonic() == iced_x86::Mnemonic::Hlt);
@@ -169,7 +171,7 @@ impl<R: Reference> Comparer<R> {
                 Some("QEMU ended, Tollgate goes on".to_owned()),
             )));
         }
-        if let Some(vector) = self.delivered_interrupt(self.subject.registers().eip) {
+        if let Some(vector) = self.delivered_interrupt(self.subject.registers().rip) {
             self.history.push(self.count, Event::Interrupt(vector));
             self.interrupts += 1;
             if let Err(stop) = self.subject.interrupt(vector) {
@@ -186,11 +188,11 @@ impl<R: Reference> Comparer<R> {
         let Some(Ending::Differs(parting)) = &ending else {
             return Ok(ending);
         };
-        let passable = parting.remark.is_none() && parting.ours.eip == parting.theirs.eip;
+        let passable = parting.remark.is_none() && parting.ours.rip == parting.theirs.rip;
         if !passable || self.limits.keep_going == 0 {
             return Ok(ending);
         }
-        let place = (parting.before.selectors[1], parting.before.eip);
+        let place = (parting.before.selectors[1], parting.before.rip);
         if self.passed.insert(place) {
             self.limits.keep_going -= 1;
             println!("{}", crate::report::summary(parting, &self.history));
@@ -216,10 +218,10 @@ impl<R: Reference> Comparer<R> {
     }
 
     /// The interrupt that QEMU delivered where we stand, if that explains its registers.
-    fn delivered_interrupt(&mut self, our_eip: u32) -> Option<u8> {
+    fn delivered_interrupt(&mut self, our_rip: u64) -> Option<u8> {
         let theirs = self.reference.registers().clone();
         let enabled = self.subject.registers().eflags & Flags::IF.bits() as u32 != 0;
-        if !self.reference.takes_interrupts() || theirs.eip == our_eip {
+        if !self.reference.takes_interrupts() || theirs.rip == our_rip {
             return None;
         }
         self.subject.vector_of_handler(&theirs, enabled)
@@ -248,12 +250,12 @@ impl<R: Reference> Comparer<R> {
             ignored,
         );
         // The log has no record of an instruction whose fetch faults.
-        if found.iter().any(|difference| difference.name == "EIP")
+        if found.iter().any(|difference| difference.name == "RIP")
             && self.subject.next_instruction().is_none()
         {
             let at = self.subject.registers();
             self.history
-                .push(self.count, Event::FetchFault(at.selectors[1], at.eip));
+                .push(self.count, Event::FetchFault(at.selectors[1], at.rip));
             if let Err(stop) = self.subject.step() {
                 return Ok(Some(self.stopped(stop, Progress::Stepped, before)));
             }
@@ -266,7 +268,7 @@ impl<R: Reference> Comparer<R> {
         }
         if !found.is_empty() && self.reads_device(&before, instruction, accesses) {
             let theirs = self.reference.registers().clone();
-            if theirs.eip == self.subject.registers().eip {
+            if theirs.rip == self.subject.registers().rip {
                 self.inputs += 1;
                 self.subject.change(|state| theirs.put_general(state));
                 found = differences(&self.subject.registers(), &theirs, ignored);
@@ -282,20 +284,20 @@ impl<R: Reference> Comparer<R> {
         Ok(None)
     }
 
-    fn step_subject(&mut self, before: &Registers, remaining: Option<u32>) -> Result<(), VcpuStop> {
+    fn step_subject(&mut self, before: &Registers, remaining: Option<u64>) -> Result<(), VcpuStop> {
         let Some(remaining) = remaining else {
             return self.subject.step();
         };
         // An interrupt came in the middle: make the repetitions that QEMU made.
         let count = before.general[1].wrapping_sub(remaining);
-        self.subject.change(|state| state.gpr[1] = u64::from(count));
+        self.subject.change(|state| state.gpr[1] = count);
         if count != 0 {
             self.subject.step()?;
         }
-        let eip = u64::from(before.eip);
+        let rip = before.rip;
         self.subject.change(|state| {
-            state.gpr[1] = u64::from(remaining);
-            state.rip = eip;
+            state.gpr[1] = remaining;
+            state.rip = rip;
         });
         Ok(())
     }
@@ -304,9 +306,10 @@ impl<R: Reference> Comparer<R> {
     fn clear_pushed_resume_flag(&mut self, before: &Registers) {
         let pushed = before.eflags | RESUME_FLAG;
         let top = self.subject.stack_top();
-        for word in 0..FRAME_WORDS {
+        let long = self.subject.registers().is_long_mode();
+        for word in 0..if long { LONG_FRAME_WORDS } else { FRAME_WORDS } {
             let mut bytes = [0; 4];
-            let Some(at) = self.subject.physical(top.wrapping_add(4 * word)) else {
+            let Some(at) = self.subject.physical(top.wrapping_add(u64::from(4 * word))) else {
                 return;
             };
             if self.subject.read(at, &mut bytes) && u32::from_le_bytes(bytes) == pushed {
@@ -322,17 +325,17 @@ impl<R: Reference> Comparer<R> {
         &mut self,
         before: &Registers,
         instruction: &Instruction,
-    ) -> Option<u32> {
+    ) -> Option<u64> {
         use iced_x86::Mnemonic::*;
-        let next = before.eip.wrapping_add(instruction.len() as u32);
-        if self.reference.registers().eip == next || self.delivered_interrupt(next).is_none() {
+        let next = before.rip.wrapping_add(instruction.len() as u64);
+        if self.reference.registers().rip == next || self.delivered_interrupt(next).is_none() {
             return None;
         }
         let theirs = self.reference.registers();
         let remaining = theirs.general[1];
         let compares = matches!(
             instruction.mnemonic(),
-            Cmpsb | Cmpsw | Cmpsd | Scasb | Scasw | Scasd
+            Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
         );
         let zero = u64::from(theirs.eflags) & Flags::ZF.bits() != 0;
         let ended =
@@ -345,10 +348,10 @@ impl<R: Reference> Comparer<R> {
         self.inputs += 1;
         let theirs = self.reference.registers().clone();
         let ours = self.subject.registers();
-        if may_be_refused(instruction) && ours.eip != theirs.eip {
+        if may_be_refused(instruction) && ours.rip != theirs.rip {
             let name = format!("{:?}", instruction.mnemonic()).to_uppercase();
-            let next = before.eip.wrapping_add(instruction.len() as u32);
-            let we_refuse = ours.eip != next;
+            let next = before.rip.wrapping_add(instruction.len() as u64);
+            let we_refuse = ours.rip != next;
             let who = if we_refuse {
                 "only Tollgate"
             } else {
@@ -371,7 +374,7 @@ impl<R: Reference> Comparer<R> {
         if !is_input(instruction) {
             return Ok(());
         }
-        if ours.eip == theirs.eip {
+        if ours.rip == theirs.rip {
             self.subject.change(|state| theirs.put_general(state));
         }
         Ok(())

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use tollgate_x86::PhysicalAddress;
 
 /// Bytes at the top of the stack that are compared behind control transfers.
-const STACK_BYTES: u32 = 32;
+const STACK_BYTES: u64 = 64;
 /// Most words that are reported.
 const MAX_REPORTED: usize = 8;
 
@@ -72,16 +72,16 @@ impl<R: Reference> Comparer<R> {
             let (mut linear, mut size) = (access.linear, access.size);
             if instruction.is_some_and(repeats) {
                 let after = self.subject.registers().general[7];
-                let moved = after.wrapping_sub(before.general[7]) as i32;
+                let moved = after.wrapping_sub(before.general[7]) as i64;
                 if moved < 0 {
-                    linear = linear.wrapping_add(moved as u32);
+                    linear = linear.wrapping_add(moved as u64);
                 }
                 size = moved.unsigned_abs();
             }
             self.compare_memory(linear, size, &mut found)?;
         }
         let transferred = instruction.is_none_or(|instruction| {
-            self.subject.registers().eip != before.eip.wrapping_add(instruction.len() as u32)
+            self.subject.registers().rip != before.rip.wrapping_add(instruction.len() as u64)
         });
         if transferred {
             let top = self.subject.stack_top();
@@ -91,7 +91,7 @@ impl<R: Reference> Comparer<R> {
     }
 
     /// Physical pieces of a linear range, without what is not mapped.
-    fn pieces(&mut self, linear: u32, size: u32) -> Vec<(PhysicalAddress, usize)> {
+    fn pieces(&mut self, linear: u64, size: u64) -> Vec<(PhysicalAddress, usize)> {
         let mut pieces = Vec::new();
         let mut done = 0;
         while done < size {
@@ -107,8 +107,8 @@ impl<R: Reference> Comparer<R> {
 
     fn compare_memory(
         &mut self,
-        linear: u32,
-        size: u32,
+        linear: u64,
+        size: u64,
         found: &mut Vec<Difference>,
     ) -> io::Result<()> {
         for (physical, length) in self.pieces(linear, size) {

@@ -9,7 +9,7 @@ use tollgate_x86::{Attributes, CpuState, Descriptor, PhysicalAddress, Segment, S
 pub struct CpuDump {
     /// What is compared; always with hidden parts.
     pub registers: Registers,
-    debug: [u32; 8],
+    debug: [u64; 8],
     floating: Floating,
 }
 
@@ -23,7 +23,7 @@ struct Floating {
     mxcsr: u32,
     /// By physical number: mantissa, then sign and exponent.
     physical: [(u64, u16); 8],
-    sse: [(u64, u64); 8],
+    sse: [(u64, u64); 16],
 }
 
 /// Hexadecimal digits at a fixed place in a line.
@@ -39,22 +39,26 @@ fn hex32(line: &[u8], start: usize) -> Option<u32> {
     hex(line, start, 8).map(|value| value as u32)
 }
 
-/// Lines such as `EAX=00000000 EBX=...`: every value 13 columns after the last.
-fn four(line: &[u8]) -> Option<[u32; 4]> {
-    Some([
-        hex32(line, 4)?,
-        hex32(line, 17)?,
-        hex32(line, 30)?,
-        hex32(line, 43)?,
-    ])
+/// Lines such as `EAX=00000000 EBX=...`: values of `digits`, each behind four columns.
+fn four(line: &[u8], digits: usize) -> Option<[u64; 4]> {
+    let value = |index: usize| hex(line, 4 + index * (digits + 5), digits);
+    Some([value(0)?, value(1)?, value(2)?, value(3)?])
 }
 
-/// `ES =0010 00000000 ffffffff 00cf9300 ...`: selector, base, limit, high half of the descriptor.
+/// Hexadecimal digits of the value that starts there.
+fn digits_at(line: &[u8], start: usize) -> usize {
+    let digits = line.get(start..).unwrap_or_default().iter();
+    digits.take_while(|byte| byte.is_ascii_hexdigit()).count()
+}
+
+/// `ES =0010 00000000 ffffffff 00cf9300 ...`: selector, base (16 digits in 64-bit code),
+/// limit, high half of the descriptor.
 fn segment(line: &[u8]) -> Option<Segment> {
-    let attributes = Descriptor(u64::from(hex32(line, 27)?) << 32).attributes();
+    let digits = digits_at(line, 9);
+    let attributes = Descriptor(u64::from(hex32(line, digits + 19)?) << 32).attributes();
     Some(Segment {
-        base: hex(line, 9, 8)?,
-        limit: hex32(line, 18)?,
+        base: hex(line, 9, digits)?,
+        limit: hex32(line, digits + 10)?,
         selector: Selector(hex(line, 4, 4)? as u16),
         attributes: attributes & Attributes::all(),
     })
@@ -62,8 +66,8 @@ fn segment(line: &[u8]) -> Option<Segment> {
 
 fn table(line: &[u8]) -> Option<TableRegister> {
     Some(TableRegister {
-        base: hex(line, 9, 8)?,
-        limit: hex(line, 18, 8)? as u16,
+        base: hex(line, 9, digits_at(line, 9))?,
+        limit: hex(line, digits_at(line, 9) + 10, 8)? as u16,
     })
 }
 
@@ -78,7 +82,7 @@ pub enum Line {
 
 impl CpuDump {
     /// Parses what `info registers` printed; `None` if it is not the dump of a
-    /// processor in 32-bit or 16-bit mode.
+    /// processor.
     pub fn parse(text: &str) -> Option<Self> {
         let mut dump = Self::default();
         let mut complete = false;
@@ -96,17 +100,27 @@ impl CpuDump {
         };
         match name {
             b"EAX=" => {
-                let [eax, ebx, ecx, edx] = four(line)?;
-                registers.general[..4].copy_from_slice(&[eax, ecx, edx, ebx]);
+                let [rax, rbx, rcx, rdx] = four(line, 8)?;
+                registers.general[..4].copy_from_slice(&[rax, rcx, rdx, rbx]);
+                registers.wide = false;
                 registers.hidden = Some(Hidden::default());
             }
-            b"ESI=" => {
-                let [esi, edi, ebp, esp] = four(line)?;
-                registers.general[4..].copy_from_slice(&[esp, ebp, esi, edi]);
+            b"RAX=" => {
+                let [rax, rbx, rcx, rdx] = four(line, 16)?;
+                registers.general[..4].copy_from_slice(&[rax, rcx, rdx, rbx]);
+                registers.wide = true;
+                registers.hidden = Some(Hidden::default());
             }
-            b"EIP=" => {
-                registers.eip = hex32(line, 4)?;
-                registers.eflags = hex32(line, 17)?;
+            b"ESI=" | b"RSI=" => {
+                let [rsi, rdi, rbp, rsp] = four(line, digits_at(line, 4))?;
+                registers.general[4..8].copy_from_slice(&[rsp, rbp, rsi, rdi]);
+            }
+            b"R8 =" => registers.general[8..12].copy_from_slice(&four(line, 16)?),
+            b"R12=" => registers.general[12..].copy_from_slice(&four(line, 16)?),
+            b"EIP=" | b"RIP=" => {
+                let digits = digits_at(line, 4);
+                registers.rip = hex(line, 4, digits)?;
+                registers.eflags = hex32(line, digits + 9)?;
             }
             b"ES =" => self.take_segment(0, line)?,
             b"CS =" => self.take_segment(1, line)?,
@@ -118,9 +132,20 @@ impl CpuDump {
             b"TR =" => registers.hidden.as_mut()?.tr = segment(line)?,
             b"GDT=" => registers.hidden.as_mut()?.gdtr = table(line)?,
             b"IDT=" => registers.hidden.as_mut()?.idtr = table(line)?,
-            b"CR0=" => [registers.cr0, registers.cr2, registers.cr3, registers.cr4] = four(line)?,
-            b"DR0=" => self.debug[..4].copy_from_slice(&four(line)?),
-            b"DR6=" => (self.debug[6], self.debug[7]) = (hex32(line, 4)?, hex32(line, 17)?),
+            b"CR0=" => {
+                // CR0 and CR4 have 8 digits always.
+                let digits = digits_at(line, 17);
+                registers.cr0 = hex32(line, 4)?;
+                registers.cr2 = hex(line, 17, digits)?;
+                registers.cr3 = hex(line, digits + 22, digits)?;
+                registers.cr4 = hex32(line, 2 * digits + 27)?;
+            }
+            b"DR0=" => self.debug[..4].copy_from_slice(&four(line, digits_at(line, 4))?),
+            b"DR6=" => {
+                let digits = digits_at(line, 4);
+                self.debug[6] = hex(line, 4, digits)?;
+                self.debug[7] = hex(line, digits + 9, digits)?;
+            }
             b"EFER" => {
                 registers.efer = hex(line, 5, 16)? as u32;
                 return Some(Line::EndOfRecord);
@@ -162,7 +187,8 @@ impl CpuDump {
     /// `XMM00=0000000000000000 0000000000000000 XMM01=...`: high half first.
     fn take_sse(&mut self, line: &[u8]) -> Option<()> {
         for start in [0, 40] {
-            let index = hex(line, start + 4, 1)? as usize;
+            let digit = |at: usize| (*line.get(at)? as char).to_digit(10);
+            let index = (digit(start + 3)? * 10 + digit(start + 4)?) as usize;
             *self.floating.sse.get_mut(index)? =
                 (hex(line, start + 23, 16)?, hex(line, start + 6, 16)?);
         }
@@ -174,10 +200,10 @@ impl CpuDump {
     pub fn put_into(&self, state: &mut CpuState, memory: &tollgate_memory::GuestMemory) {
         self.registers.put_all(state);
         for (to, from) in state.dr.iter_mut().zip(self.debug) {
-            *to = u64::from(from);
+            *to = from;
         }
         state.a20_mask = u64::MAX;
-        let table = u64::from(self.registers.cr3 & !0x1f);
+        let table = self.registers.cr3 & 0xffff_ffe0;
         state.pdpte =
             std::array::from_fn(|index| memory.read_u64(PhysicalAddress(table + 8 * index as u64)));
         self.put_floating(&mut state.vector);
@@ -197,7 +223,8 @@ impl CpuDump {
             let start = 32 + 16 * index;
             bytes[start..start + 8].copy_from_slice(&mantissa.to_le_bytes());
             bytes[start + 8..start + 10].copy_from_slice(&exponent.to_le_bytes());
-            let (low, high) = floating.sse[index];
+        }
+        for (index, (low, high)) in floating.sse.into_iter().enumerate() {
             let start = 160 + 16 * index;
             bytes[start..start + 8].copy_from_slice(&low.to_le_bytes());
             bytes[start + 8..start + 16].copy_from_slice(&high.to_le_bytes());
@@ -241,9 +268,26 @@ XMM00=0000000000000001 0000000000000002 XMM01=0000000000000000 0000000000000000\
         let registers = &dump.registers;
         assert_eq!(
             registers.general,
-            [0x2bad_b002, 0x10_000c, 0x511, 0x9500, 0x6f08, 2, 1, 0x1000]
+            [
+                0x2bad_b002,
+                0x10_000c,
+                0x511,
+                0x9500,
+                0x6f08,
+                2,
+                1,
+                0x1000,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0
+            ]
         );
-        assert_eq!((registers.eip, registers.eflags), (0x10_000c, 6));
+        assert_eq!((registers.rip, registers.eflags), (0x10_000c, 6));
         assert_eq!(registers.selectors, [16, 8, 16, 16, 16, 16]);
         assert_eq!((registers.cr0, registers.efer), (0x11, 0));
         let hidden = registers.hidden.as_ref().unwrap();
@@ -259,6 +303,76 @@ XMM00=0000000000000001 0000000000000002 XMM01=0000000000000000 0000000000000000\
         assert_eq!(hidden.tr.attributes.kind(), 11);
     }
 
+    const LONG_TEXT: &str = "\
+RAX=0000000000000001 RBX=ffff888000000002 RCX=0000000000000003 RDX=0000000000000004
+RSI=0000000000000005 RDI=0000000000000006 RBP=0000000000000007 RSP=ffffc90000000008
+R8 =0000000000000009 R9 =000000000000000a R10=000000000000000b R11=000000000000000c
+R12=000000000000000d R13=000000000000000e R14=000000000000000f R15=0000000000000010
+RIP=ffffffff81000000 RFL=00000046 [---Z-P-] CPL=0 II=0 A20=1 SMM=0 HLT=0
+ES =0000 0000000000000000 ffffffff 00c00000
+CS =0010 0000000000000000 ffffffff 00af9b00 DPL=0 CS64 [-RA]
+SS =0018 0000000000000000 ffffffff 00cf9300 DPL=0 DS   [-WA]
+DS =0000 0000000000000000 ffffffff 00c00000
+FS =0000 00007f0000000000 ffffffff 00c00000
+GS =0000 ffff88807dc00000 ffffffff 00c00000
+LDT=0000 0000000000000000 00000000 00008200 DPL=0 LDT
+TR =0040 fffffe0000003000 00004087 00008b00 DPL=0 TSS64-busy
+GDT=     fffffe0000001000 0000007f
+IDT=     fffffe0000000000 00000fff
+CR0=80050033 CR2=00007f0000001000 CR3=0000000002610000 CR4=000006f0
+DR0=0000000000000000 DR1=0000000000000000 DR2=0000000000000000 DR3=ffff888000000000 
+DR6=00000000ffff0ff0 DR7=0000000000000400
+EFER=0000000000000d01
+XMM14=0000000000000001 0000000000000002 XMM15=0000000000000003 0000000000000004
+";
+
+    #[test]
+    fn a_dump_of_64_bit_code_is_understood() {
+        let dump = CpuDump::parse(LONG_TEXT).unwrap();
+        let registers = &dump.registers;
+        assert!(registers.wide);
+        assert_eq!(
+            registers.general,
+            [
+                1,
+                3,
+                4,
+                0xffff_8880_0000_0002,
+                0xffff_c900_0000_0008,
+                7,
+                5,
+                6,
+                9,
+                10,
+                11,
+                12,
+                13,
+                14,
+                15,
+                16
+            ]
+        );
+        assert_eq!(
+            (registers.rip, registers.eflags),
+            (0xffff_ffff_8100_0000, 0x46)
+        );
+        assert_eq!((registers.cr0, registers.cr4), (0x8005_0033, 0x6f0));
+        assert_eq!(
+            (registers.cr2, registers.cr3),
+            (0x7f00_0000_1000, 0x261_0000)
+        );
+        assert_eq!(
+            (dump.debug[3], dump.debug[7]),
+            (0xffff_8880_0000_0000, 0x400)
+        );
+        let hidden = registers.hidden.as_ref().unwrap();
+        assert_eq!(hidden.segments[5].base, 0xffff_8880_7dc0_0000);
+        assert!(hidden.segments[1].attributes.contains(Attributes::LONG));
+        assert_eq!(hidden.tr.base, 0xffff_fe00_0000_3000);
+        assert_eq!((hidden.gdtr.limit, hidden.idtr.limit), (0x7f, 0xfff));
+        assert_eq!(dump.floating.sse[15], (4, 3));
+    }
+
     #[test]
     fn physical_x87_registers_become_a_stack() {
         let mut area = VectorState::initial();
@@ -272,5 +386,6 @@ XMM00=0000000000000001 0000000000000002 XMM01=0000000000000000 0000000000000000\
         assert!(CpuDump::parse("").is_none());
         assert!(CpuDump::parse("EAX=xx\n").is_none());
         assert!(CpuDump::parse("RAX=0000000000000000 RBX=0000000000000000\n").is_none());
+        assert!(CpuDump::parse("RAX=00000000 RBX=00000000 RCX=00000000 RDX=00000000\n").is_none());
     }
 }

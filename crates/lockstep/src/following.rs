@@ -95,7 +95,7 @@ impl Reference for Following {
             if !self.read_record()? {
                 return Ok(Progress::Gone);
             }
-            let here = self.now.registers.eip == before.eip;
+            let here = self.now.registers.rip == before.rip;
             // QEMU logs an instruction again that was held up or had to be translated
             // anew. A branch to itself looks the same, and is taken for one until it ends.
             if self.now.registers == before {

@@ -119,7 +119,7 @@ impl Gdb {
     ///
     /// # Errors
     /// The connection's, or the stub refuses.
-    pub fn breakpoint(&mut self, linear: u32, set: bool) -> io::Result<()> {
+    pub fn breakpoint(&mut self, linear: u64, set: bool) -> io::Result<()> {
         self.command(&format!("{}1,{linear:x},1", if set { 'Z' } else { 'z' }))
     }
 

@@ -12,7 +12,7 @@ pub enum Event {
     /// An instruction, executed in the segment with this selector.
     Instruction(u16, Instruction),
     /// The fetch at CS:EIP faulted.
-    FetchFault(u16, u32),
+    FetchFault(u16, u64),
     /// QEMU delivered this interrupt.
     Interrupt(u8),
 }

@@ -45,9 +45,18 @@ pub fn changes_hidden(instruction: &Instruction) -> bool {
             | Lgs
             | Iret
             | Iretd
+            | Iretq
             | Retf
             | Sysenter
             | Sysexit
+            | Sysexitq
+            | Syscall
+            | Sysret
+            | Sysretq
+            | Swapgs
+            | Wrmsr
+            | Wrfsbase
+            | Wrgsbase
             | Int
             | Int3
             | Into

@@ -83,6 +83,7 @@ fn compare_guest(arguments: &Arguments) -> io::Result<u8> {
         append: &config.append,
         memory_bytes: config.memory_bytes,
         cpu: &arguments.cpu,
+        command: &arguments.qemu,
     })?;
     qemu.run_to(arguments.start_at.unwrap_or(entry))?;
     let subject = Subject::new(&mut qemu, &config)?;
@@ -114,7 +115,7 @@ fn random_kernel(seed: u64, count: u32) -> io::Result<PathBuf> {
 }
 
 /// Where our own loader enters the kernel; QEMU's loaders obey the same protocols.
-fn find_entry(config: &VmConfig) -> io::Result<(u32, KernelKind)> {
+fn find_entry(config: &VmConfig) -> io::Result<(u64, KernelKind)> {
     let name = config.kernel.display().to_string();
     let kind = boot::recognise(&std::fs::read(&config.kernel)?, &name).map_err(io::Error::other)?;
     if !matches!(
@@ -127,10 +128,7 @@ fn find_entry(config: &VmConfig) -> io::Result<(u32, KernelKind)> {
     }
     let mut memory = GuestMemory::new(config.memory_bytes).map_err(io::Error::other)?;
     let state = boot::load(&BootSource::of(config), &mut memory).map_err(io::Error::other)?;
-    Ok((
-        (state.cs().base as u32).wrapping_add(state.rip as u32),
-        kind,
-    ))
+    Ok((state.cs().base.wrapping_add(state.rip), kind))
 }
 
 fn compare_with<R: Reference>(mut comparer: Comparer<R>) -> io::Result<u8> {

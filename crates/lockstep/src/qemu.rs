@@ -26,6 +26,8 @@ pub struct Guest<'a> {
     pub memory_bytes: u64,
     /// QEMU's name of the processor, with features.
     pub cpu: &'a str,
+    /// The command that starts QEMU.
+    pub command: &'a str,
 }
 
 /// A running QEMU, killed when dropped.
@@ -48,7 +50,7 @@ impl Qemu {
     pub fn start(guest: &Guest) -> io::Result<Self> {
         let directory = private_directory()?;
         let (socket, memory) = (directory.join("gdb"), directory.join("ram"));
-        let mut command = Command::new("qemu-system-i386");
+        let mut command = Command::new(guest.command);
         command
             .args([
                 "-accel",
@@ -111,7 +113,9 @@ impl Qemu {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| io::Error::other(format!("cannot start qemu-system-i386: {error}")))?;
+            .map_err(|error| {
+                io::Error::other(format!("cannot start {}: {error}", guest.command))
+            })?;
         let connection = connect(&socket, &memory, &mut child);
         // Both sides hold what they need open; nothing is left behind, come what may.
         let _ = fs::remove_dir_all(&directory);
@@ -133,7 +137,7 @@ impl Qemu {
     ///
     /// # Errors
     /// The guest ended before it got there.
-    pub fn run_to(&mut self, linear: u32) -> io::Result<()> {
+    pub fn run_to(&mut self, linear: u64) -> io::Result<()> {
         self.gdb.breakpoint(linear, true)?;
         if self.gdb.resume("c")? == Stop::Gone {
             return Err(io::Error::other(format!(
@@ -146,7 +150,7 @@ impl Qemu {
     /// All registers.
     ///
     /// # Errors
-    /// QEMU's answer is not understood, as in 64-bit mode.
+    /// QEMU's answer is not understood.
     pub fn registers(&mut self) -> io::Result<CpuDump> {
         let text = self.gdb.monitor("info registers")?;
         CpuDump::parse(&text).ok_or_else(|| {

@@ -12,7 +12,7 @@ pub struct Expectation {
     /// It may change hidden parts of registers.
     pub changes_hidden: bool,
     /// The linear address of the instruction behind it.
-    pub next: u32,
+    pub next: u64,
 }
 
 /// How the reference got over an instruction.

@@ -2,10 +2,13 @@
 
 use tollgate_x86::flags::Flags;
 use tollgate_x86::state::TableRegister;
-use tollgate_x86::{CpuState, Cr0, Segment};
+use tollgate_x86::{CpuState, Cr0, Efer, Segment};
 
 /// Names in the order of [`Registers::general`].
-pub const GENERAL_NAMES: [&str; 8] = ["EAX", "ECX", "EDX", "EBX", "ESP", "EBP", "ESI", "EDI"];
+pub const GENERAL_NAMES: [&str; 16] = [
+    "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8", "R9", "R10", "R11", "R12", "R13",
+    "R14", "R15",
+];
 /// Names in the order of [`Registers::selectors`].
 pub const SEGMENT_NAMES: [&str; 6] = ["ES", "CS", "SS", "DS", "FS", "GS"];
 
@@ -13,9 +16,12 @@ pub const SEGMENT_NAMES: [&str; 6] = ["ES", "CS", "SS", "DS", "FS", "GS"];
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Registers {
     /// In encoding order.
-    pub general: [u32; 8],
+    pub general: [u64; 16],
+    /// 64-bit code runs: all of the general registers is seen. Else QEMU shows the low
+    /// halves of the first eight, and nothing more is compared.
+    pub wide: bool,
     /// Offset in CS.
-    pub eip: u32,
+    pub rip: u64,
     /// As PUSHFD would push them, VM and RF included.
     pub eflags: u32,
     /// ES, CS, SS, DS, FS, GS.
@@ -23,9 +29,9 @@ pub struct Registers {
     /// Control register 0.
     pub cr0: u32,
     /// Control register 2.
-    pub cr2: u32,
+    pub cr2: u64,
     /// Control register 3.
-    pub cr3: u32,
+    pub cr3: u64,
     /// Control register 4.
     pub cr4: u32,
     /// IA32_EFER.
@@ -53,13 +59,14 @@ impl Registers {
     /// The registers of a processor of ours.
     pub fn of(state: &CpuState) -> Self {
         Self {
-            general: std::array::from_fn(|index| state.gpr[index] as u32),
-            eip: state.rip as u32,
+            general: state.gpr,
+            wide: state.is_64_bit(),
+            rip: state.rip,
             eflags: state.flags().image() as u32,
             selectors: state.segments.map(|segment| segment.selector.0),
             cr0: state.cr0 as u32,
-            cr2: state.cr2 as u32,
-            cr3: state.cr3 as u32,
+            cr2: state.cr2,
+            cr3: state.cr3,
             cr4: state.cr4 as u32,
             efer: state.efer as u32,
             hidden: Some(Hidden {
@@ -72,12 +79,11 @@ impl Registers {
         }
     }
 
-    /// Puts general registers, EIP and EFLAGS into a processor.
+    /// Puts general registers, RIP and EFLAGS into a processor.
     pub fn put_general(&self, state: &mut CpuState) {
-        for (to, from) in state.gpr.iter_mut().zip(self.general) {
-            *to = u64::from(from);
-        }
-        state.rip = u64::from(self.eip);
+        let count = if self.wide { 16 } else { 8 };
+        state.gpr[..count].copy_from_slice(&self.general[..count]);
+        state.rip = self.rip;
         state.set_flags(Flags::from_bits_retain(u64::from(self.eflags)));
     }
 
@@ -85,8 +91,8 @@ impl Registers {
     pub fn put_all(&self, state: &mut CpuState) {
         self.put_general(state);
         state.cr0 = u64::from(self.cr0);
-        state.cr2 = u64::from(self.cr2);
-        state.cr3 = u64::from(self.cr3);
+        state.cr2 = self.cr2;
+        state.cr3 = self.cr3;
         state.cr4 = u64::from(self.cr4);
         state.efer = u64::from(self.efer);
         if let Some(hidden) = &self.hidden {
@@ -108,6 +114,11 @@ impl Registers {
         u64::from(self.eflags) & Flags::VM.bits() != 0
     }
 
+    /// IA-32e mode.
+    pub fn is_long_mode(&self) -> bool {
+        u64::from(self.efer) & Efer::LMA.bits() != 0
+    }
+
     /// Paging is on.
     pub fn has_paging(&self) -> bool {
         u64::from(self.cr0) & Cr0::PG.bits() != 0
@@ -117,7 +128,10 @@ impl Registers {
     pub fn lines(&self) -> Vec<String> {
         let general = |range: std::ops::Range<usize>| {
             let text: Vec<String> = range
-                .map(|index| format!("{}={:08x}", GENERAL_NAMES[index], self.general[index]))
+                .map(|index| {
+                    let digits = if self.wide { 16 } else { 8 };
+                    format!("{}={:0digits$x}", GENERAL_NAMES[index], self.general[index])
+                })
                 .collect();
             text.join(" ")
         };
@@ -126,12 +140,14 @@ impl Registers {
             .zip(self.selectors)
             .map(|(name, selector)| format!("{name}={selector:04x}"))
             .collect();
-        vec![
-            general(0..4),
-            general(4..8),
+        let mut lines = vec![general(0..4), general(4..8)];
+        if self.wide {
+            lines.extend([general(8..12), general(12..16)]);
+        }
+        lines.extend([
             format!(
-                "EIP={:08x} EFLAGS={:08x} [{}]",
-                self.eip,
+                "RIP={:08x} EFLAGS={:08x} [{}]",
+                self.rip,
                 self.eflags,
                 flag_letters(self.eflags)
             ),
@@ -140,7 +156,8 @@ impl Registers {
                 "CR0={:08x} CR2={:08x} CR3={:08x} CR4={:08x} EFER={:08x}",
                 self.cr0, self.cr2, self.cr3, self.cr4, self.efer
             ),
-        ]
+        ]);
+        lines
     }
 }
 

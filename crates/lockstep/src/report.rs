@@ -67,7 +67,7 @@ mod tests {
         let (ours, theirs) = (
             Registers::default(),
             Registers {
-                eip: 0x1234,
+                rip: 0x1234,
                 ..Registers::default()
             },
         );
@@ -80,7 +80,7 @@ mod tests {
         };
         let text = report(&parting, &History::default());
         assert!(
-            text.contains("EIP                  Tollgate 00000000   QEMU 00001234"),
+            text.contains("RIP                  Tollgate 00000000   QEMU 00001234"),
             "{text}"
         );
         assert!(text.contains("before:") && text.contains("QEMU:"));

@@ -35,7 +35,7 @@ impl Stepping {
         let annex = attribute(&outer, "href").unwrap_or("target.xml").to_owned();
         let description = qemu.gdb.read_object(&format!("features:read:{annex}"))?;
         let layout = Layout::parse(&description).ok_or_else(|| {
-            io::Error::other("QEMU's gdb stub does not describe the registers of a 32-bit PC")
+            io::Error::other("QEMU's gdb stub does not describe the registers of a PC")
         })?;
         let registers = qemu.registers()?.registers;
         Ok(Self {
@@ -56,11 +56,11 @@ impl Stepping {
     fn finish_repetitions(
         &mut self,
         mut now: Registers,
-        next: u32,
+        next: u64,
     ) -> io::Result<(Stop, Registers)> {
-        let eip = now.eip;
+        let eip = now.rip;
         let mut steps = 0;
-        while now.eip == eip {
+        while now.rip == eip {
             let interruptible = u64::from(now.eflags) & Flags::IF.bits() != 0;
             // Without paging and interrupts nothing can divert it.
             let direct = !interruptible && !now.has_paging() && steps > MAX_STEPPED_REPETITIONS;
@@ -88,7 +88,7 @@ impl Reference for Stepping {
     }
 
     fn step(&mut self, expected: Expectation) -> io::Result<Progress> {
-        let eip = self.registers.eip;
+        let eip = self.registers.rip;
         let mut now;
         let mut attempts = 0;
         loop {
@@ -105,7 +105,7 @@ impl Reference for Stepping {
                 break;
             }
         }
-        if expected.repeats && now.eip == eip {
+        if expected.repeats && now.rip == eip {
             match self.finish_repetitions(now, expected.next)? {
                 (Stop::Gone, _) => return Ok(Progress::Gone),
                 (Stop::Stopped, after) => now = after,
@@ -114,6 +114,7 @@ impl Reference for Stepping {
         let loaded = now.selectors != self.registers.selectors
             || now.cr0 != self.registers.cr0
             || now.is_virtual_8086() != self.registers.is_virtual_8086();
+        now.wide = self.registers.wide;
         self.registers = if expected.changes_hidden || loaded {
             self.qemu.registers()?.registers
         } else {
@@ -133,14 +134,17 @@ impl Reference for Stepping {
 
 /// Where registers lie in the answer to `g`.
 struct Layout {
-    /// EAX to EDI, EIP, EFLAGS, ES CS SS DS FS GS, CR0, CR2, CR3, CR4, EFER.
-    offsets: [usize; LAYOUT_NAMES.len()],
+    /// Offset and bytes, in the order of the names; no bytes: not there.
+    places: [(usize, usize); LAYOUT_NAMES.len()],
 }
 
-const LAYOUT_NAMES: [&str; 21] = [
+const LAYOUT_NAMES: [&str; 29] = [
     "eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "eip", "eflags", "es", "cs", "ss",
-    "ds", "fs", "gs", "cr0", "cr2", "cr3", "cr4", "efer",
+    "ds", "fs", "gs", "cr0", "cr2", "cr3", "cr4", "efer", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
 ];
+/// How many of them every PC has.
+const REQUIRED: usize = 21;
 
 /// The value of the first attribute of that name.
 fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -151,7 +155,7 @@ fn attribute<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 impl Layout {
     /// Reads a target description: registers follow each other as they are listed.
     fn parse(description: &str) -> Option<Self> {
-        let mut offsets = [usize::MAX; LAYOUT_NAMES.len()];
+        let mut places = [(0, 0); LAYOUT_NAMES.len()];
         let mut offset = 0;
         for element in description
             .split("<reg")
@@ -160,35 +164,40 @@ impl Layout {
         {
             let bits: usize = attribute(element, "bitsize")?.parse().ok()?;
             let name = attribute(element, "name")?;
-            if let Some(index) = LAYOUT_NAMES.iter().position(|&known| known == name) {
-                offsets[index] = offset;
+            let is_called = |known: &str| {
+                known == name
+                    || name
+                        .strip_prefix('r')
+                        .is_some_and(|rest| known == format!("e{rest}"))
+            };
+            if let Some(index) = LAYOUT_NAMES.iter().position(|known| is_called(known)) {
+                places[index] = (offset, (bits / 8).min(8));
             }
             offset += bits / 8;
         }
-        offsets
-            .iter()
-            .all(|&offset| offset != usize::MAX)
-            .then_some(Self { offsets })
+        let complete = places[..REQUIRED].iter().all(|&(_, bytes)| bytes != 0);
+        complete.then_some(Self { places })
     }
 
     fn registers(&self, bytes: &[u8]) -> Option<Registers> {
         let word = |index: usize| {
-            let start = self.offsets[index];
-            let word = bytes.get(start..start + 4)?;
-            Some(u32::from_le_bytes(word.try_into().ok()?))
+            let (start, length) = self.places[index];
+            let word = bytes.get(start..start + length)?.iter().rev();
+            Some(word.fold(0u64, |value, &byte| value << 8 | u64::from(byte)))
         };
         let mut registers = Registers {
-            eip: word(8)?,
-            eflags: word(9)?,
-            cr0: word(16)?,
+            rip: word(8)?,
+            eflags: word(9)? as u32,
+            cr0: word(16)? as u32,
             cr2: word(17)?,
             cr3: word(18)?,
-            cr4: word(19)?,
-            efer: word(20)?,
+            cr4: word(19)? as u32,
+            efer: word(20)? as u32,
             ..Registers::default()
         };
         for index in 0..8 {
             registers.general[index] = word(index)?;
+            registers.general[8 + index] = word(REQUIRED + index)?;
         }
         for index in 0..6 {
             registers.selectors[index] = word(10 + index)? as u16;
@@ -203,7 +212,7 @@ mod tests {
 
     fn description() -> String {
         let mut text = String::from("<feature name=\"core\">");
-        for name in LAYOUT_NAMES.iter().rev() {
+        for name in LAYOUT_NAMES[..REQUIRED].iter().rev() {
             text += &format!("<reg name=\"{name}\" bitsize=\"32\" type=\"int32\"/>\n");
         }
         text.replace(

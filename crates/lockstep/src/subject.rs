@@ -10,6 +10,7 @@ use tollgate_exits::ExitKind;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
+use tollgate_monitor::guest_view::{code_address, linear_bits};
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
 use tollgate_x86::{Attributes, CpuState, Descriptor, Gpr, LinearAddress, PhysicalAddress, Vector};
@@ -33,9 +34,9 @@ pub struct Subject {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     /// First byte.
-    pub linear: u32,
+    pub linear: u64,
     /// Bytes; one element of a repeated instruction.
-    pub size: u32,
+    pub size: u64,
     /// The instruction may write it.
     pub written: bool,
 }
@@ -74,20 +75,19 @@ impl Subject {
     }
 
     /// Linear address of the top of the stack.
-    pub fn stack_top(&self) -> u32 {
+    pub fn stack_top(&self) -> u64 {
         let (state, ss) = (self.vcpu.state(), self.vcpu.state().ss());
-        let pointer = state.gpr[Gpr::Rsp as usize] as u32;
-        (ss.base as u32).wrapping_add(if ss.is_big() {
-            pointer
-        } else {
-            pointer & 0xffff
-        })
+        let pointer = state.gpr[Gpr::Rsp as usize];
+        if state.is_64_bit() {
+            return pointer;
+        }
+        let mask = if ss.is_big() { 0xffff_ffff } else { 0xffff };
+        ss.base.wrapping_add(pointer & mask) & 0xffff_ffff
     }
 
     /// Linear address of the next instruction.
-    pub fn linear(&self) -> u32 {
-        let state = self.vcpu.state();
-        (state.cs().base as u32).wrapping_add(state.rip as u32)
+    pub fn linear(&self) -> u64 {
+        code_address(self.vcpu.state())
     }
 
     /// The next instruction; `None` if its fetch faults.
@@ -124,9 +124,11 @@ impl Subject {
     /// `maskable`, one that devices use.
     pub fn vector_of_handler(&mut self, registers: &Registers, maskable: bool) -> Option<u8> {
         let idtr = self.vcpu.state().idtr;
-        let base = idtr.base as u32;
         let protected = self.vcpu.state().is_protected();
-        let (first, size) = if protected {
+        let long = self.vcpu.state().is_long_mode();
+        let (first, size) = if long {
+            (FIRST_FREE_VECTOR, 16)
+        } else if protected {
             (FIRST_FREE_VECTOR, 8)
         } else {
             (FIRST_REAL_MODE_VECTOR, 4)
@@ -137,20 +139,22 @@ impl Subject {
             if offset + size - 1 > u32::from(idtr.limit) {
                 return false;
             }
-            let mut bytes = [0; 8];
-            let Some(physical) = self.physical(base.wrapping_add(offset)) else {
+            let mut bytes = [0; 16];
+            let Some(physical) = self.physical(idtr.base.wrapping_add(offset.into())) else {
                 return false;
             };
             if !self.read(physical, &mut bytes[..size as usize]) {
                 return false;
             }
-            let gate = Descriptor(u64::from_le_bytes(bytes));
+            let image = u128::from_le_bytes(bytes);
+            let gate = Descriptor(image as u64);
             if protected {
+                let upper = if long { (image >> 64) as u64 } else { 0 };
                 gate.attributes().contains(Attributes::PRESENT)
-                    && gate.gate_offset() == registers.eip
+                    && upper << 32 | u64::from(gate.gate_offset()) == registers.rip
                     && gate.gate_selector().0 & !3 == registers.selectors[1] & !3
             } else {
-                [bytes[0], bytes[1]] == (registers.eip as u16).to_le_bytes()
+                [bytes[0], bytes[1]] == (registers.rip as u16).to_le_bytes()
                     && [bytes[2], bytes[3]] == registers.selectors[1].to_le_bytes()
             }
         })
@@ -171,9 +175,9 @@ impl Subject {
             })
             .filter_map(|memory| {
                 let value = |register: Register, _, _| Some(register_value(state, register));
-                let linear = memory.virtual_address(0, value)? as u32;
+                let linear = memory.virtual_address(0, value)? & linear_bits(state);
                 let written = !matches!(memory.access(), OpAccess::Read | OpAccess::CondRead);
-                let size = (memory.memory_size().size() as u32).max(1);
+                let size = (memory.memory_size().size() as u64).max(1);
                 Some(Access {
                     linear,
                     size,
@@ -184,16 +188,16 @@ impl Subject {
     }
 
     /// Where a linear address lies, if it is mapped; nothing is marked as accessed.
-    pub fn physical(&mut self, linear: u32) -> Option<PhysicalAddress> {
+    pub fn physical(&mut self, linear: u64) -> Option<PhysicalAddress> {
         let registers = PagingRegisters::of(self.vcpu.state());
         let mut tables = Tables(self.vcpu.memory_mut());
-        let linear = LinearAddress(u64::from(linear));
+        let linear = LinearAddress(linear);
         let found = registers.walk(&mut tables, linear, AccessKind::Read, Privilege::Supervisor);
         Some(found.ok()?.physical)
     }
 
     /// The address is mapped to something that is not RAM.
-    pub fn is_device(&mut self, linear: u32) -> bool {
+    pub fn is_device(&mut self, linear: u64) -> bool {
         let Some(physical) = self.physical(linear) else {
             return false;
         };
@@ -220,6 +224,7 @@ fn register_value(state: &CpuState, register: Register) -> u64 {
         return state
             .segments
             .get(register as usize - Register::ES as usize)
+            .filter(|_| !state.is_64_bit() || matches!(register, Register::FS | Register::GS))
             .map_or(0, |segment| segment.base);
     }
     read_register(state, register)

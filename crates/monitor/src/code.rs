@@ -38,7 +38,8 @@ impl<P: Platform> Vcpu<P> {
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
                     let in_page = 4096 - place.linear % 4096;
-                    if rip + in_page - 1 >= u64::from(self.context.cpu.cs().limit) {
+                    let cpu = &self.context.cpu;
+                    if !cpu.is_64_bit() && rip + in_page > u64::from(cpu.cs().limit) {
                         let fault = Exception::general_protection(0);
                         return self.raise(fault).map(|()| None);
                     }
@@ -72,7 +73,7 @@ impl<P: Platform> Vcpu<P> {
                 && let Some(host) = self.view.memory.ram().host_page(page)
             {
                 self.view.memory.code_mut().watch(page);
-                self.view.tlb.protect_host_page(host as u64);
+                self.view.protect_host_page(host as u64);
             }
         }
         result

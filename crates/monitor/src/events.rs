@@ -1,5 +1,6 @@
 //! What is due at an instruction boundary: interrupts, exceptions, HLT, the trap flag.
 
+use crate::guest_view::code_address;
 use crate::host;
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use std::sync::atomic::Ordering;
@@ -156,7 +157,7 @@ impl<P: Platform> Vcpu<P> {
         if held || cpu.flags().contains(Flags::RF) {
             return false;
         }
-        let linear = cpu.cs().base.wrapping_add(cpu.rip) & 0xffff_ffff;
+        let linear = code_address(cpu);
         let met = cpu.code_breakpoints_at(linear);
         cpu.dr[6] |= met;
         met != 0

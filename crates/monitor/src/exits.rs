@@ -1,9 +1,10 @@
 //! What happens at each kind of exit: one function each.
 
-use crate::guest_view::Inline;
+use crate::guest_view::{Inline, is_canonical_range, linear_bits};
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
+use crate::x87_errors::waits_for_x87;
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
@@ -11,6 +12,7 @@ use tollgate_engine::context::{NO_PASS, at};
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, Vector};
@@ -27,11 +29,13 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Out | Outsb | Outsw | Outsd => (ExitKind::PortOut, false),
         Cli => (ExitKind::Cli, false),
         Sti => (ExitKind::Sti, false),
-        Pushf | Pushfd => (ExitKind::Pushf, false),
-        Popf | Popfd => (ExitKind::Popf, true),
-        Iret | Iretd => (ExitKind::Iret, true),
+        Pushf | Pushfd | Pushfq => (ExitKind::Pushf, false),
+        Popf | Popfd | Popfq => (ExitKind::Popf, true),
+        Iret | Iretd | Iretq => (ExitKind::Iret, true),
         Int | Int1 | Int3 | Into => (ExitKind::SoftwareInterrupt, true),
-        Sysenter | Sysexit => (ExitKind::FastSystemCall, true),
+        Sysenter | Sysexit | Sysexitq | Syscall | Sysret | Sysretq => {
+            (ExitKind::FastSystemCall, true)
+        }
         Jmp | Call | Retf => (ExitKind::FarTransfer, true),
         Lds | Les | Lss | Lfs | Lgs => (ExitKind::SegmentLoad, true),
         Push => (ExitKind::SegmentLoad, false),
@@ -53,10 +57,16 @@ fn classify(instruction: &Instruction) -> (ExitKind, bool) {
         Vmcall | Vmmcall => (ExitKind::Hypercall, false),
         Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
         Hlt => (ExitKind::Halt, false),
-        Movsb | Movsw | Movsd | Stosb | Stosw | Stosd | Lodsb | Lodsw | Lodsd | Scasb | Scasw
-        | Scasd | Cmpsb | Cmpsw | Cmpsd => (ExitKind::StringInstruction, false),
-        Fxsave | Fxrstor | Fnsave | Fsave | Frstor | Fnstenv | Fstenv | Fldenv | Xsave
-        | Xsaveopt | Xrstor => (ExitKind::VectorImage, false),
+        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd
+        | Lodsq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq => {
+            (ExitKind::StringInstruction, false)
+        }
+        Fxsave | Fxrstor | Fxsave64 | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv
+        | Fldenv | Xsave | Xsaveopt | Xrstor | Xsave64 | Xsaveopt64 | Xrstor64 => {
+            (ExitKind::VectorImage, false)
+        }
+        // FS and GS have a base in every mode word of 64-bit code.
+        Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
         _ => (ExitKind::OtherInstruction, true),
     }
 }
@@ -67,6 +77,7 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
     matches!(
         mnemonic,
         Fxrstor
+            | Fxrstor64
             | Fnsave
             | Fsave
             | Frstor
@@ -74,6 +85,7 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
             | Fstenv
             | Fldenv
             | Xrstor
+            | Xrstor64
             | Vgatherdps
             | Vgatherdpd
             | Vgatherqps
@@ -96,9 +108,9 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
 impl<P: Platform> Vcpu<P> {
     fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
         if by != 0 {
-            let narrow = self.engine.has_narrow_stack(block);
-            let esp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
-            *esp = adjust_stack_pointer(*esp, by, narrow);
+            let mask = self.engine.stack_mask(block);
+            let rsp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
+            *rsp = adjust_stack_pointer(*rsp, by, mask);
         }
     }
 
@@ -152,14 +164,21 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn indirect_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
-        let target = self.context.exit_value as u32;
-        if target > self.context.cpu.cs().limit {
+        let cpu = &self.context.cpu;
+        let (target, reachable) = if cpu.is_64_bit() {
+            let target = self.context.exit_value;
+            (target, is_canonical(target))
+        } else {
+            let target = self.context.exit_value & 0xffff_ffff;
+            (target, target <= u64::from(cpu.cs().limit))
+        };
+        if !reachable {
             // The branch itself faults: undo it.
             self.set_stack_pointer(block, site.esp);
             return self.raise(Exception::general_protection(0));
         }
         self.count(ExitKind::IndirectMiss);
-        self.context.cpu.rip = u64::from(target);
+        self.context.cpu.rip = target;
         self.link = PendingLink::Indirect;
         self.completed()
     }
@@ -172,7 +191,11 @@ impl<P: Platform> Vcpu<P> {
         size: u8,
         write: bool,
     ) -> Result<(), VcpuStop> {
-        let linear = LinearAddress(self.context.exit_value & 0xffff_ffff);
+        let cpu = &self.context.cpu;
+        let linear = LinearAddress(self.context.exit_value & linear_bits(cpu));
+        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
+            return self.slow_exit(block, site);
+        }
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         let kind = if write {
             AccessKind::Write
@@ -362,8 +385,15 @@ impl<P: Platform> Vcpu<P> {
             self.count(ExitKind::Interrupted);
             return Ok(());
         }
+        if signal.signal == libc::SIGSEGV && self.view.long_tlb.is_beside_root(signal.address) {
+            // The look-up of an address that is not canonical: with every check.
+            if self.slow_step()? {
+                self.completed()?;
+            }
+            return Ok(());
+        }
         self.count(ExitKind::HostFault);
-        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.x87_error_pending() {
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error() {
             return self.report_x87_error();
         }
         let exception = self.host_fault_exception();
@@ -377,6 +407,16 @@ impl<P: Platform> Vcpu<P> {
                 self.dump()
             ))),
         }
+    }
+
+    /// The host's floating-point fault is the x87's. An x87 error may be pending while an
+    /// SSE instruction raises its own: the instruction tells which it was.
+    fn is_x87_error(&mut self) -> bool {
+        self.x87_error_pending()
+            && match self.decode_current() {
+                Ok(instruction) => waits_for_x87(&instruction),
+                Err(_) => true,
+            }
     }
 
     /// As [`Vcpu::host_fault_exception`], with a last resort.

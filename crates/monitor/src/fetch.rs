@@ -1,15 +1,17 @@
 //! Instruction fetch: from CS:EIP to the physical place of the bytes.
 
-use crate::guest_view::GuestView;
+use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::engine::Place;
 use tollgate_engine::links::Dependence;
-use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 
 const ENTRIES: usize = 1024;
-/// 4 MiB regions below 4 GiB.
+/// 4 MiB regions that are told apart: all below 4 GiB.
 const REGIONS: usize = 1024;
+/// Pages of this size and larger span regions.
+const HUGE_PAGE: u64 = 1 << 30;
 
 #[derive(Clone, Copy)]
 struct Cached {
@@ -30,6 +32,12 @@ const EMPTY: Cached = Cached {
     space: 0,
 };
 
+/// The first address of the page behind page number `page`, where code goes on.
+fn page_behind(page: u64, wide: bool) -> LinearAddress {
+    let next = page.wrapping_add(1).wrapping_mul(PAGE_SIZE);
+    LinearAddress(if wide { next } else { next & 0xffff_ffff })
+}
+
 /// Where pages of code lie: a small direct-mapped cache of fetch translations, with
 /// the lifetime of TLB entries.
 pub struct FetchCache {
@@ -37,6 +45,8 @@ pub struct FetchCache {
     space: u32,
     /// 4 MiB regions with entries derived from large pages, one bit each.
     large_regions: [u64; REGIONS / 64],
+    /// There are entries derived from 1 GiB pages.
+    has_huge: bool,
 }
 
 impl Default for FetchCache {
@@ -45,6 +55,7 @@ impl Default for FetchCache {
             entries: Box::new([EMPTY; ENTRIES]),
             space: 0,
             large_regions: [0; REGIONS / 64],
+            has_huge: false,
         }
     }
 }
@@ -70,6 +81,13 @@ impl FetchCache {
             let entry = &mut self.entries[tag as usize % ENTRIES];
             if entry.tag == tag {
                 *entry = EMPTY;
+            }
+        }
+        if self.has_huge {
+            for entry in self.entries.iter_mut() {
+                if entry.page_size >= HUGE_PAGE && entry.tag >> 19 == page >> 18 {
+                    *entry = EMPTY;
+                }
             }
         }
         let region = (page >> 10) as usize % REGIONS;
@@ -98,6 +116,7 @@ impl FetchCache {
             return Ok(*slot);
         }
         let found = view.walk(state, linear, AccessKind::Fetch, privilege)?;
+        self.has_huge |= found.page_size >= HUGE_PAGE;
         if found.page_size > PAGE_SIZE {
             let region = (page >> 10) as usize % REGIONS;
             self.large_regions[region / 64] |= 1 << (region % 64);
@@ -116,7 +135,7 @@ impl FetchCache {
     /// looked up too.
     ///
     /// # Errors
-    /// #GP(0) beyond the limit, or the page fault.
+    /// #GP(0) beyond the limit or at an address that is not canonical, or the page fault.
     pub fn place(
         &mut self,
         view: &mut GuestView,
@@ -125,20 +144,31 @@ impl FetchCache {
         with_next: bool,
     ) -> Result<Place, Exception> {
         let cs = state.cs();
-        if rip > u64::from(cs.limit) {
+        let wide = state.is_64_bit();
+        let reachable = if wide {
+            is_canonical(rip)
+        } else {
+            rip <= u64::from(cs.limit)
+        };
+        if !reachable {
             return Err(Exception::general_protection(0));
         }
-        let linear = cs.base.wrapping_add(rip) & 0xffff_ffff;
+        let linear = code_address(state);
         let privilege = Privilege::of_cpl(state.cpl());
         let address = LinearAddress(linear);
         let page = self.page(view, state, address, privilege)?;
         let next_page = if with_next {
             // An instruction that crosses the limit faults before its second page does.
-            let first_of_next = rip + PAGE_SIZE - address.page_offset();
-            if first_of_next > u64::from(cs.limit) && cs.limit != u32::MAX {
+            let first_of_next = rip.wrapping_add(PAGE_SIZE - address.page_offset());
+            let reachable = if wide {
+                is_canonical(first_of_next)
+            } else {
+                first_of_next <= u64::from(cs.limit) || cs.limit == u32::MAX
+            };
+            if !reachable {
                 return Err(Exception::general_protection(0));
             }
-            let next = LinearAddress((address.page_base().0 + PAGE_SIZE) & 0xffff_ffff);
+            let next = page_behind(address.page(), wide);
             Some(self.page(view, state, next, privilege)?.physical_page)
         } else {
             None
@@ -171,11 +201,9 @@ impl FetchCache {
             page_size: first.page_size,
         };
         if straddles {
-            let next = page.wrapping_add(1) & 0xf_ffff;
-            let second = self
-                .page(view, state, LinearAddress(next << 12), privilege)
-                .ok()?;
-            dependence.last_page = next;
+            let next = page_behind(page, state.is_64_bit());
+            let second = self.page(view, state, next, privilege).ok()?;
+            dependence.last_page = next.page();
             dependence.global &= second.global;
             dependence.page_size = dependence.page_size.max(second.page_size);
         }

@@ -1,8 +1,8 @@
 //! Guest memory as the processor sees it: paging in front, RAM or devices behind.
 
 use tollgate_memory::GuestMemory;
-use tollgate_shadow::{Entry, SoftwareTlb, Stores, View};
-use tollgate_x86::address::PAGE_SIZE;
+use tollgate_shadow::{Entry, LongTlb, SoftwareTlb, Stores, View};
+use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
 
@@ -35,6 +35,33 @@ pub struct GuestView {
     pub memory: GuestMemory,
     /// What generated code looks pages up in.
     pub tlb: SoftwareTlb,
+    /// The same in IA-32e mode.
+    pub long_tlb: LongTlb,
+}
+
+/// Whether all of `size` bytes at a linear address are canonical, and they do not wrap.
+pub const fn is_canonical_range(linear: u64, size: u64) -> bool {
+    let last = linear.wrapping_add(size.saturating_sub(1));
+    is_canonical(linear) && is_canonical(last) && last >> 63 == linear >> 63
+}
+
+/// The linear address of the instruction at CS:RIP. In 64-bit code CS has no base.
+pub fn code_address(state: &CpuState) -> u64 {
+    if state.is_64_bit() {
+        state.rip
+    } else {
+        state.cs().base.wrapping_add(state.rip) & 0xffff_ffff
+    }
+}
+
+/// Bits of linear addresses: in IA-32e mode all (those of compatibility code have been
+/// truncated, but the system's tables may lie anywhere), else 32.
+pub fn linear_bits(state: &CpuState) -> u64 {
+    if state.is_long_mode() {
+        u64::MAX
+    } else {
+        0xffff_ffff
+    }
 }
 
 /// The view that serves accesses of this privilege.
@@ -46,6 +73,53 @@ pub const fn view_of(privilege: Privilege) -> View {
 }
 
 impl GuestView {
+    /// What generated code needs in R14.
+    pub fn table(&self, state: &CpuState, view: View) -> u64 {
+        if state.is_long_mode() {
+            self.long_tlb.table(view)
+        } else {
+            self.tlb.table(view)
+        }
+    }
+
+    /// Forgets all entries but global ones: CR3 was loaded.
+    pub fn clear_local(&mut self) {
+        self.tlb.clear_local();
+        self.long_tlb.clear_local();
+    }
+
+    /// Forgets everything.
+    pub fn clear_all(&mut self) {
+        self.tlb.clear_all();
+        self.long_tlb.clear_all();
+    }
+
+    /// Forgets one page, and all that was derived from the same large page.
+    pub fn clear_page(&mut self, linear: LinearAddress) {
+        self.tlb.clear_page(linear);
+        self.long_tlb.clear_page(linear);
+    }
+
+    /// Has every entry that leads to this host page allow only stores beside code.
+    pub fn protect_host_page(&mut self, host_page: u64) {
+        self.tlb.protect_host_page(host_page);
+        self.long_tlb.protect_host_page(host_page);
+    }
+
+    fn look_up(
+        &self,
+        state: &CpuState,
+        view: View,
+        write: bool,
+        linear: LinearAddress,
+    ) -> Option<u64> {
+        if state.is_long_mode() {
+            self.long_tlb.look_up(view, write, linear)
+        } else {
+            self.tlb.look_up(view, write, linear)
+        }
+    }
+
     /// Walks the guest's tables and fills the software TLB where RAM lies behind.
     ///
     /// # Errors
@@ -60,7 +134,7 @@ impl GuestView {
         let view = view_of(privilege);
         let write = kind == AccessKind::Write;
         if kind != AccessKind::Fetch
-            && let Some(host) = self.tlb.look_up(view, write, linear)
+            && let Some(host) = self.look_up(state, view, write, linear)
         {
             return Ok(Target::Ram(host as *mut u8));
         }
@@ -78,16 +152,18 @@ impl GuestView {
             (true, true) => Stores::BesideCode,
             (true, false) => Stores::Always,
         };
-        self.tlb.fill(
-            view,
-            Entry {
-                linear,
-                host_page: host_page as u64,
-                stores,
-                global: translation.global,
-                page_size: translation.page_size,
-            },
-        );
+        let entry = Entry {
+            linear,
+            host_page: host_page as u64,
+            stores,
+            global: translation.global,
+            page_size: translation.page_size,
+        };
+        if state.is_long_mode() {
+            self.long_tlb.fill(view, entry);
+        } else {
+            self.tlb.fill(view, entry);
+        }
         if write && holds_code {
             return Ok(Target::Code(physical));
         }
@@ -133,7 +209,12 @@ impl GuestView {
             Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
         }
         if linear.page_offset() + last >= PAGE_SIZE {
-            if linear.0 + last > u64::from(u32::MAX) {
+            let fits = if state.is_long_mode() {
+                is_canonical_range(linear.0, last + 1)
+            } else {
+                linear.0 + last <= u64::from(u32::MAX)
+            };
+            if !fits {
                 return Ok(Inline::No);
             }
             let next = LinearAddress(linear.page_base().0 + PAGE_SIZE);
@@ -143,10 +224,11 @@ impl GuestView {
         }
         let write = kind == AccessKind::Write;
         let view = view_of(privilege);
-        Ok(if self.tlb.allows(view, write, tested, linear, size) {
-            Inline::Yes
+        let allowed = if state.is_long_mode() {
+            self.long_tlb.allows(view, write, tested, linear, size)
         } else {
-            Inline::No
-        })
+            self.tlb.allows(view, write, tested, linear, size)
+        };
+        Ok(if allowed { Inline::Yes } else { Inline::No })
     }
 }

@@ -4,14 +4,15 @@
 //! cannot serve: a segment with unusual rights, an access that straddles pages which
 //! do not lie side by side, a device behind the stack.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, CodeSize, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
     SegmentedAddress, current_privilege, linear_address, memory_address, next_rip, operand_size,
-    read_operand, read_register, read_value, segment_register, write_operand,
+    read_operand, read_register, read_value, segment_register, size_mask, write_operand,
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 
@@ -25,6 +26,7 @@ fn width(instruction: &Instruction) -> u32 {
         | Code::Leavew => 2,
         Code::Jmp_rel8_16 | Code::Jmp_rel16 => 2,
         _ if instruction.stack_pointer_increment().unsigned_abs() == 2 => 2,
+        _ if instruction.code_size() == CodeSize::Code64 => 8,
         _ => 4,
     }
 }
@@ -35,14 +37,21 @@ fn branch_target(
     instruction: &Instruction,
 ) -> Result<u64, Exception> {
     let target = match instruction.op0_kind() {
-        OpKind::NearBranch16 | OpKind::NearBranch32 => instruction.near_branch_target(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+            instruction.near_branch_target()
+        }
         _ => read_operand(state, environment, instruction, 0)?,
     };
     check_target(state, target)
 }
 
 fn check_target(state: &CpuState, target: u64) -> Result<u64, Exception> {
-    if target > u64::from(state.cs().limit) {
+    let reachable = if state.is_64_bit() {
+        is_canonical(target)
+    } else {
+        target <= u64::from(state.cs().limit)
+    };
+    if !reachable {
         return Err(Exception::general_protection(0));
     }
     Ok(target)
@@ -100,26 +109,28 @@ pub fn execute(
                 _ => instruction.immediate(0),
             };
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, value as u32)?;
+            stack.push(state, environment, size, value)?;
             stack.commit(state);
         }
         Mnemonic::Pop => pop(state, environment, instruction, size)?,
         Mnemonic::Leave => {
             let mut stack = Stack::current(state);
             let frame = state.register(Gpr::Rbp);
-            stack.pointer = if state.ss().is_big() {
+            stack.pointer = if state.is_64_bit() {
+                frame
+            } else if state.ss().is_big() {
                 frame & 0xffff_ffff
             } else {
                 (stack.pointer & !0xffff) | (frame & 0xffff)
             };
             let value = stack.pop(state, environment, size)?;
             stack.commit(state);
-            let name = if size == 2 {
-                Register::BP
-            } else {
-                Register::EBP
+            let name = match size {
+                2 => Register::BP,
+                4 => Register::EBP,
+                _ => Register::RBP,
             };
-            tollgate_emulate::operand::write_register(state, name, u64::from(value));
+            tollgate_emulate::operand::write_register(state, name, value);
         }
         Mnemonic::Call => {
             if instruction.op0_kind() == OpKind::Memory {
@@ -127,7 +138,7 @@ pub fn execute(
             }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, next as u32)?;
+            stack.push(state, environment, size, next)?;
             stack.commit(state);
             state.rip = target;
             return Ok(Some(Outcome::Jumped));
@@ -138,7 +149,7 @@ pub fn execute(
         }
         Mnemonic::Ret => {
             let mut stack = Stack::current(state);
-            let target = u64::from(stack.pop(state, environment, size)?);
+            let target = stack.pop(state, environment, size)?;
             let target = check_target(state, target)?;
             if instruction.op_count() == 1 {
                 stack.advance(i64::from(instruction.immediate16()));
@@ -152,10 +163,9 @@ pub fn execute(
             return loop_out_of_line(state, instruction, next).map(Some);
         }
         Mnemonic::Xlatb => {
-            let wide = instruction.memory_base() != Register::BX;
             let base = state.register(Gpr::Rbx);
             let offset = base.wrapping_add(state.register(Gpr::Rax) & 0xff);
-            let offset = offset & if wide { 0xffff_ffff } else { 0xffff };
+            let offset = offset & size_mask(instruction.memory_base().size() as u32);
             let segment =
                 segment_register(instruction.memory_segment()).unwrap_or(SegmentRegister::Ds);
             let value = read_value(state, environment, SegmentedAddress { segment, offset }, 1)?;
@@ -185,9 +195,11 @@ fn is_moffs(code: Code) -> bool {
         Code::Mov_AL_moffs8
             | Code::Mov_AX_moffs16
             | Code::Mov_EAX_moffs32
+            | Code::Mov_RAX_moffs64
             | Code::Mov_moffs8_AL
             | Code::Mov_moffs16_AX
             | Code::Mov_moffs32_EAX
+            | Code::Mov_moffs64_RAX
     )
 }
 
@@ -199,7 +211,7 @@ fn pop(
 ) -> Result<(), Exception> {
     let before = state.register(Gpr::Rsp);
     let mut stack = Stack::current(state);
-    let value = u64::from(stack.pop(state, environment, size)?);
+    let value = stack.pop(state, environment, size)?;
     stack.commit(state);
     if instruction.op0_kind() == OpKind::Register {
         tollgate_emulate::operand::write_register(state, instruction.op0_register(), value);
@@ -220,10 +232,12 @@ fn loop_out_of_line(
     instruction: &Instruction,
     next: u64,
 ) -> Result<Outcome, Exception> {
-    let narrow = matches!(instruction.op_code().address_size(), 16);
-    let name = if narrow { Register::CX } else { Register::ECX };
-    let mask = if narrow { 0xffff } else { 0xffff_ffff };
-    let count = read_register(state, name).wrapping_sub(1) & mask;
+    let name = match instruction.op_code().address_size() {
+        16 => Register::CX,
+        64 => Register::RCX,
+        _ => Register::ECX,
+    };
+    let count = read_register(state, name).wrapping_sub(1) & size_mask(name.size() as u32);
     let zero = state.flags().contains(Flags::ZF);
     let taken = count != 0
         && match instruction.mnemonic() {
@@ -232,7 +246,7 @@ fn loop_out_of_line(
             _ => true,
         };
     if taken {
-        let target = check_target(state, instruction.near_branch_target() & 0xffff_ffff)?;
+        let target = check_target(state, instruction.near_branch_target())?;
         tollgate_emulate::operand::write_register(state, name, count);
         state.rip = target;
         return Ok(Outcome::Jumped);

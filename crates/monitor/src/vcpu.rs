@@ -1,7 +1,7 @@
 //! The vCPU and its loop.
 
 use crate::fetch::FetchCache;
-use crate::guest_view::{GuestView, view_of};
+use crate::guest_view::{GuestView, code_address, view_of};
 use crate::host;
 use crate::host_timer::HostTimer;
 use crate::kick::Kick;
@@ -23,10 +23,10 @@ use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::{ExitCounts, ExitKind};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
-use tollgate_shadow::SoftwareTlb;
+use tollgate_shadow::{LongTlb, SoftwareTlb};
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Exception, Flags, Gpr, Vector};
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, LinearAddress, Vector};
 
 /// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
 /// faster than signals can be taken must still get on between two of them.
@@ -146,6 +146,7 @@ impl<P: Platform> Vcpu<P> {
             view: GuestView {
                 memory,
                 tlb: SoftwareTlb::new()?,
+                long_tlb: LongTlb::new()?,
             },
             engine,
             platform,
@@ -239,7 +240,7 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn place(&self) -> Place {
         let cpu = &self.context.cpu;
         Place {
-            linear: cpu.cs().base.wrapping_add(cpu.rip),
+            linear: code_address(cpu),
             space: cpu.cr3,
         }
     }
@@ -254,6 +255,11 @@ impl<P: Platform> Vcpu<P> {
     /// Translated code as it lies in the host's memory now.
     pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
         self.engine.blocks()
+    }
+
+    /// The host addresses at which guest code runs.
+    pub fn code_range(&self) -> std::ops::Range<u64> {
+        self.engine.code_range()
     }
 
     /// Translation work so far.
@@ -356,19 +362,17 @@ impl<P: Platform> Vcpu<P> {
         for change in std::mem::take(&mut self.changes) {
             match change {
                 TranslationChange::AddressSpace => {
-                    self.view.tlb.clear_local();
+                    self.view.clear_local();
                     self.fetch.clear_local();
                     self.engine.clear_local_links();
                 }
                 TranslationChange::Everything => {
-                    self.view.tlb.clear_all();
+                    self.view.clear_all();
                     self.fetch.clear();
                     self.engine.clear_all_links();
                 }
                 TranslationChange::Page(linear) => {
-                    self.view
-                        .tlb
-                        .clear_page(tollgate_x86::LinearAddress(linear));
+                    self.view.clear_page(LinearAddress(linear));
                     self.fetch.clear_page(linear >> 12);
                     self.engine.clear_page_links(linear >> 12);
                 }
@@ -505,7 +509,7 @@ impl<P: Platform> Vcpu<P> {
         let mode = Mode::of(&self.context.cpu);
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
-        self.context.tlb = self.view.tlb.table(view_of(privilege));
+        self.context.tlb = self.view.table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
         if self.clock_changed {
             self.clock_changed = false;
@@ -544,9 +548,9 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn enter_raw(&mut self, target: *const u8, block: BlockId, esp: i32) {
         let true_esp = self.context.cpu.gpr[Gpr::Rsp as usize];
         if esp != 0 {
-            let narrow = self.engine.has_narrow_stack(block);
+            let mask = self.engine.stack_mask(block);
             self.context.cpu.gpr[Gpr::Rsp as usize] =
-                adjust_stack_pointer(true_esp, esp.wrapping_neg(), narrow);
+                adjust_stack_pointer(true_esp, esp.wrapping_neg(), mask);
         }
         self.context.vectors_were_live = 0;
         self.context.exit_site = SITE_NONE;
@@ -581,12 +585,10 @@ impl<P: Platform> Drop for Vcpu<P> {
     }
 }
 
-/// ESP plus `by`; only the low half on 16-bit stacks.
-pub(crate) fn adjust_stack_pointer(esp: u64, by: i32, narrow: bool) -> u64 {
-    let moved = u64::from((esp as u32).wrapping_add(by as u32));
-    if narrow {
-        (esp & 0xffff_0000) | (moved & 0xffff)
-    } else {
-        moved
-    }
+/// The stack pointer plus `by`, which changes the bits in `mask`: 64, 32 or 16. The upper
+/// half is cleared if it is 32.
+pub(crate) fn adjust_stack_pointer(rsp: u64, by: i32, mask: u64) -> u64 {
+    let moved = rsp.wrapping_add_signed(i64::from(by)) & mask;
+    let kept = if mask == 0xffff { rsp & !mask } else { 0 };
+    kept | moved
 }

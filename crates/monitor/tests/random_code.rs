@@ -87,13 +87,77 @@ fn protected(state: &mut CpuState, code: u16, data: u16, dpl: u16) {
 }
 
 /// The modes in which random code is run.
-const MODES: [&str; 5] = [
+const MODES: [&str; 8] = [
     "real",
     "flat 32-bit",
     "flat 16-bit",
     "user",
     "paged with a handler",
+    "64-bit",
+    "64-bit user",
+    "compatibility",
 ];
+
+/// Page tables that map all of memory for everyone at zero and at the top of either half,
+/// and an IDT whose gates all lead to code.
+fn prepare_long_mode(state: &mut CpuState, memory: &mut GuestMemory, random: &mut Random) {
+    let mut put = |address: u64, value: u64| {
+        memory.write_u64(PhysicalAddress(address), value);
+    };
+    for slot in [0, 255, 256, 511] {
+        put(0x10_0000 + slot * 8, 0x10_1007);
+        put(0x10_1000 + slot * 8, 0x10_2007);
+        put(0x10_1000 + (slot ^ 1) * 8, 0x87);
+    }
+    put(0x10_1000 + 510 * 8, 0x10_2007);
+    for page in [0, 1, 2, 511] {
+        put(0x10_2000 + page * 8, (page % 4) << 21 | 0x87);
+    }
+    for gate in 0..256u64 {
+        put(0x10_3000 + gate * 16, 0x0000_8e00_0008_8000);
+    }
+    for (index, descriptor) in [
+        0x00af_9b00_0000_ffff,
+        0x00cf_9300_0000_ffff,
+        0x00cf_9b00_0000_ffff,
+        0x00cf_f300_0000_ffff,
+        0x00af_fb00_0000_ffff,
+        0x00cf_fb00_0000_ffff,
+        0x0010_8b10_5000_0067,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        put(0x10_4008 + index as u64 * 8, descriptor);
+    }
+    put(0x10_5004, 0x1_0000);
+    state.gdtr.base = 0x10_4000;
+    state.gdtr.limit = 0x47;
+    state.idtr.base = 0x10_3000;
+    state.idtr.limit = 0xfff;
+    state.tr.base = 0x10_5000;
+    state.cr3 = 0x10_0000;
+    state.cr4 |= 0x20 | 1 << 16 | 1 << 18;
+    state.cr0 |= 1 << 31;
+    state.efer = 0x501;
+    state.lstar = 0x8000;
+    state.star = 0x0018_0008 << 32;
+    for register in &mut state.gpr {
+        // At zero, at the ends of the canonical halves, or anywhere.
+        let base = [
+            0,
+            0,
+            0x7fff_ffe0_0000,
+            0xffff_8000_0000_0000,
+            !0x1f_ffff,
+            1 << 47,
+        ];
+        *register = base[random.next() as usize % base.len()] | random.next() & 0x1f_ffff;
+    }
+    state.gpr[4] = 0x9000 + (random.next() & 0xff);
+    state.segment_mut(SegmentRegister::Fs).base = 0x7fff_ffff_0000;
+    state.segment_mut(SegmentRegister::Gs).base = 0xffff_ffff_ffff_0000;
+}
 
 fn prepare(mode: &str, random: &mut Random, memory: &mut GuestMemory) -> CpuState {
     let mut state = CpuState::at_reset();
@@ -129,6 +193,21 @@ fn prepare(mode: &str, random: &mut Random, memory: &mut GuestMemory) -> CpuStat
             state.cr4 |= 0x10;
             state.cr0 |= 1 << 31;
         }
+        "64-bit" => {
+            protected(&mut state, 0xa09b, 0xc093, 0);
+            prepare_long_mode(&mut state, memory, random);
+        }
+        "64-bit user" => {
+            protected(&mut state, 0xa09b, 0xc093, 3);
+            prepare_long_mode(&mut state, memory, random);
+        }
+        "compatibility" => {
+            protected(&mut state, 0xc09b, 0xc093, 0);
+            prepare_long_mode(&mut state, memory, random);
+            for register in &mut state.gpr {
+                *register &= 0x1f_ffff;
+            }
+        }
         _ => {}
     }
     state
@@ -139,7 +218,7 @@ fn random_bytes_never_harm_the_monitor() {
     let programs: u64 = std::env::var("TOLLGATE_RANDOM_PROGRAMS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(1500);
+        .unwrap_or(2400);
     let seed: u64 = std::env::var("TOLLGATE_RANDOM_SEED")
         .ok()
         .and_then(|n| n.parse().ok())

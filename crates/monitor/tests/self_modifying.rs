@@ -403,3 +403,30 @@ fn a_store_into_its_own_bytes_takes_effect_the_next_time() {
     vcpu.memory_mut().read(PhysicalAddress(0x8007), &mut byte);
     assert_eq!(byte, [20]);
 }
+
+#[test]
+fn code_that_is_generated_anew_at_the_same_place_runs_with_its_new_operands() {
+    const GENERATIONS: u8 = 6;
+    const INSTRUCTIONS: u32 = 256;
+    // Blocks of 64 instructions with 5 bytes each begin and end with lines.
+    let end = ROUTINES + 5 * INSTRUCTIONS;
+    // outer: mov edi, ROUTINES; inner: mov [edi+1], edx; mov byte [edi], 5 (add eax, imm32)
+    let mut code = vec![0xbf];
+    code.extend_from_slice(&ROUTINES.to_le_bytes());
+    code.extend_from_slice(&[0x89, 0x57, 1, 0xc6, 0x07, 0x05]);
+    // add edi, 5; inc edx; cmp edi, end; jne inner; mov byte [edi], 0xc3 (ret)
+    code.extend_from_slice(&[0x83, 0xc7, 5, 0x42, 0x81, 0xff]);
+    code.extend_from_slice(&end.to_le_bytes());
+    code.extend_from_slice(&[0x75, 0xee, 0xc6, 0x07, 0xc3]);
+    // xor eax, eax; call ROUTINES; add esi, eax; inc ebp; cmp ebp, GENERATIONS; jne outer
+    code.extend_from_slice(&[0x31, 0xc0, 0xe8]);
+    let behind_call = MAIN + code.len() as u32 + 4;
+    code.extend_from_slice(&ROUTINES.wrapping_sub(behind_call).to_le_bytes());
+    code.extend_from_slice(&[0x01, 0xc6, 0x45, 0x83, 0xfd, GENERATIONS, 0x75]);
+    code.push((code.len() as u8 + 1).wrapping_neg());
+    // out 0xf4, al
+    code.extend_from_slice(&[0xe6, 0xf4]);
+    let (registers, _) = run(&fixed(&code), &RegisterMap::LEGACY);
+    let sum = (0..INSTRUCTIONS * u32::from(GENERATIONS)).fold(0, u32::wrapping_add);
+    assert_eq!(registers[6], u64::from(sum));
+}

@@ -35,7 +35,7 @@
 
 use crate::reservation::Reservation;
 use crate::software_tlb::{Entry, Stores, View};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -174,21 +174,68 @@ impl Part {
     }
 }
 
+/// A page that was filled.
+#[derive(Clone, Copy)]
+struct Filled {
+    page: i64,
+    /// Index of an earlier one that led to the same host page.
+    earlier: Option<u32>,
+}
+
+/// Pages filled since they were last cleared as a whole; some more than once, some whose
+/// entry is gone.
+#[derive(Default)]
+struct Log {
+    filled: Vec<Filled>,
+    /// By host page, the index of the last one that led there.
+    last: FxHashMap<u64, u32>,
+}
+
+impl Log {
+    fn note(&mut self, page: i64, host_page: u64) {
+        let index = self.filled.len() as u32;
+        let earlier = self.last.insert(host_page, index);
+        self.filled.push(Filled { page, earlier });
+    }
+
+    /// The pages that led to a host page, newest first.
+    fn leading_to(&self, host_page: u64) -> impl Iterator<Item = i64> + '_ {
+        let mut next = self.last.get(&host_page).copied();
+        std::iter::from_fn(move || {
+            let filled = self.filled.get(next? as usize)?;
+            next = filled.earlier;
+            Some(filled.page)
+        })
+    }
+
+    fn take(&mut self) -> Vec<Filled> {
+        // Emptying costs what there is room for.
+        self.last.shrink_to(self.filled.len() * 2);
+        self.last.clear();
+        std::mem::take(&mut self.filled)
+    }
+
+    /// Takes the memory of what was taken back, unless it is much.
+    fn keep(&mut self, mut filled: Vec<Filled>) {
+        filled.clear();
+        filled.shrink_to(1 << 16);
+        self.filled = filled;
+    }
+}
+
 /// One view: its root is in [`LongTlb::roots`].
 struct Parts {
     parts: Box<[Option<Part>]>,
-    /// Pages filled since they were last cleared as a whole; some more than once, some
-    /// whose entry is gone.
-    local: Vec<i64>,
-    global: Vec<i64>,
+    local: Log,
+    global: Log,
 }
 
 impl Parts {
     fn new() -> Self {
         Self {
             parts: (0..HALF * 2).map(|_| None).collect(),
-            local: Vec::new(),
-            global: Vec::new(),
+            local: Log::default(),
+            global: Log::default(),
         }
     }
 
@@ -258,6 +305,12 @@ impl LongTlb {
     pub fn table(&self, view: View) -> u64 {
         let zero = self.roots.base() as u64 + Self::root_offset(view) as u64 + HALF as u64 * 8;
         zero.wrapping_sub(LONG_ROOT_DISPLACEMENT as i64 as u64)
+    }
+
+    /// Whether a host address is one that generated code reads for a linear address that is
+    /// not canonical.
+    pub fn is_beside_root(&self, host: u64) -> bool {
+        self.roots.contains(host)
     }
 
     /// How many entries were filled since the start.
@@ -335,7 +388,7 @@ impl LongTlb {
             self.release();
         }
         let parts = &self.views[view as usize];
-        if parts.local.len() + parts.global.len() >= MAX_LOG {
+        if parts.local.filled.len() + parts.global.filled.len() >= MAX_LOG {
             self.clear_all();
         }
         if self.views[view as usize].part(page).is_none() && self.add_part(view, page).is_err() {
@@ -365,10 +418,13 @@ impl LongTlb {
             Stores::BesideCode => part.set_page(Table::CodeWrite, page, delta),
             Stores::Always => part.set_page(Table::Write, page, delta),
         }
-        match (listed, entry.global) {
-            (true, _) => {}
-            (false, true) => parts.global.push(page),
-            (false, false) => parts.local.push(page),
+        if !listed {
+            let log = if entry.global {
+                &mut parts.global
+            } else {
+                &mut parts.local
+            };
+            log.note(page, entry.host_page);
         }
     }
 
@@ -384,11 +440,11 @@ impl LongTlb {
     /// Forgets all entries but global ones: CR3 was loaded.
     pub fn clear_local(&mut self) {
         for parts in &mut self.views {
-            let pages = std::mem::take(&mut parts.local);
-            for &page in &pages {
-                parts.clear(page);
+            let filled = parts.local.take();
+            for filled in &filled {
+                parts.clear(filled.page);
             }
-            parts.local = emptied(pages);
+            parts.local.keep(filled);
         }
     }
 
@@ -398,11 +454,11 @@ impl LongTlb {
         self.large_pages.clear();
         self.huge_pages.clear();
         for parts in &mut self.views {
-            let pages = std::mem::take(&mut parts.global);
-            for &page in &pages {
-                parts.clear(page);
+            let filled = parts.global.take();
+            for filled in &filled {
+                parts.clear(filled.page);
             }
-            parts.global = emptied(pages);
+            parts.global.keep(filled);
         }
     }
 
@@ -429,11 +485,15 @@ impl LongTlb {
     /// Forgets what is known of 1 GiB, whose pages are too many to look at each.
     fn clear_huge_page(&mut self, number: i64) {
         for parts in &mut self.views {
-            for index in 0..parts.local.len() + parts.global.len() {
-                let page = parts.logged(index);
-                if page >> 18 == number {
-                    parts.clear(page);
-                }
+            let filled = [&parts.local.filled, &parts.global.filled];
+            let pages: Vec<i64> = filled
+                .into_iter()
+                .flatten()
+                .map(|filled| filled.page)
+                .filter(|page| page >> 18 == number)
+                .collect();
+            for page in pages {
+                parts.clear(page);
             }
         }
     }
@@ -442,8 +502,9 @@ impl LongTlb {
     /// because code was translated from it.
     pub fn protect_host_page(&mut self, host_page: u64) {
         for parts in &mut self.views {
-            for index in 0..parts.local.len() + parts.global.len() {
-                let page = parts.logged(index);
+            let local = parts.local.leading_to(host_page);
+            let pages: Vec<i64> = local.chain(parts.global.leading_to(host_page)).collect();
+            for page in pages {
                 let Some(part) = parts.part_mut(page) else {
                     continue;
                 };
@@ -455,22 +516,6 @@ impl LongTlb {
             }
         }
     }
-}
-
-impl Parts {
-    fn logged(&self, index: usize) -> i64 {
-        match self.local.get(index) {
-            Some(&page) => page,
-            None => self.global[index - self.local.len()],
-        }
-    }
-}
-
-/// The same memory without its contents, unless there is much of it.
-fn emptied(mut pages: Vec<i64>) -> Vec<i64> {
-    pages.clear();
-    pages.shrink_to(1 << 16);
-    pages
 }
 
 #[cfg(test)]

@@ -245,7 +245,7 @@ fn a_guest_that_touches_pages_far_apart_cannot_have_unbounded_tables() {
     }
     for round in 0..MAX_LOG as u64 + 10 {
         tlb.fill(View::User, entry(0x1000, HOST + (round << 12), false));
-        assert!(tlb.views[View::User as usize].local.len() <= MAX_LOG);
+        assert!(tlb.views[View::User as usize].local.filled.len() <= MAX_LOG);
     }
 }
 

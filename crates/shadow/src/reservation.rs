@@ -37,6 +37,11 @@ impl Reservation {
         Self::map(bytes, libc::PROT_NONE)
     }
 
+    /// Whether an address lies inside.
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base.as_ptr() as u64) < self.bytes as u64
+    }
+
     /// Lets whole pages inside be read and written.
     ///
     /// # Errors

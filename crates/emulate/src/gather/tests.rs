@@ -83,9 +83,12 @@ fn a_faulting_gather_keeps_what_is_done_and_resumes() {
         get(&mut state, &mut environment, 1)[..4],
         [filled, filled, 0, 0]
     );
+    // Before the first access each mask element has become its sign (SDM volume 2,
+    // VPGATHERDD, "Operation").
+    let on = u32::MAX;
     assert_eq!(
         get(&mut state, &mut environment, 3),
-        [0, 0, ON, ON, ON, ON, ON, ON]
+        [0, 0, on, on, on, on, on, on]
     );
     environment.not_present.clear();
     run(&mut state, &mut environment, &GATHER).unwrap();
@@ -262,4 +265,56 @@ fn maskmovdqu_of_64_bit_code_stores_at_rdi() {
     let fault = run(&mut state, &mut environment, &code);
     let canonical = Exception::general_protection(0);
     assert!(fault.is_err_and(|fault| fault == canonical || fault.address.is_some()));
+}
+
+#[test]
+fn a_fault_leaves_signs_in_the_mask_and_nothing_above_the_vector() {
+    let Some((mut state, mut environment)) = ready() else {
+        return;
+    };
+    state.gpr[0] = 0x9000;
+    let far = 0x1000_0000;
+    set(&mut state, &mut environment, 1, [7; 8]);
+    set(&mut state, &mut environment, 2, [1, far, 1, 1, 9, 9, 9, 9]);
+    set(
+        &mut state,
+        &mut environment,
+        3,
+        [ON | 5, ON, 5, ON, 9, 9, 9, 9],
+    );
+    // vpgatherdd xmm1, [eax+xmm2*4], xmm3
+    let code = [0xc4, 0xe2, 0x61, 0x90, 0x0c, 0x90];
+    let instruction = crate::test_environment::decode(&state, &code);
+    assert!(crate::execute(&mut state, &mut environment, &instruction).is_err());
+    assert_eq!(
+        get(&mut state, &mut environment, 3),
+        [0, u32::MAX, 0, u32::MAX, 0, 0, 0, 0]
+    );
+    assert_eq!(
+        get(&mut state, &mut environment, 1),
+        [0, 7, 7, 7, 0, 0, 0, 0]
+    );
+}
+
+#[test]
+fn a_gather_of_few_elements_widens_the_whole_masks_signs() {
+    let Some((mut state, mut environment)) = ready() else {
+        return;
+    };
+    state.gpr[0] = 0x1000_0000;
+    set(
+        &mut state,
+        &mut environment,
+        3,
+        [ON, 1, ON, 1, ON, 1, ON, 9],
+    );
+    // vpgatherqd xmm1, [eax+ymm2*4], xmm3: four elements, a mask of 128 bits.
+    let code = [0xc4, 0xe2, 0x65, 0x91, 0x0c, 0x90];
+    let instruction = crate::test_environment::decode(&state, &code);
+    assert!(crate::execute(&mut state, &mut environment, &instruction).is_err());
+    let on = u32::MAX;
+    assert_eq!(
+        get(&mut state, &mut environment, 3),
+        [on, 0, on, 0, on, 0, on, 0]
+    );
 }

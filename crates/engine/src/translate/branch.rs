@@ -6,7 +6,8 @@ use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
-use crate::mode::ModeFlags;
+use crate::links::table_offset;
+use crate::mode::{BranchTable, ModeFlags};
 use crate::register_map::COUNT;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, Vector};
@@ -17,6 +18,13 @@ fn branch_width(instruction: &Instruction) -> Width {
         Code::Call_rel16 | Code::Call_rm16 | Code::Jmp_rm16 | Code::Retnw | Code::Retnw_imm16 => {
             Width::Word
         }
+        Code::Call_rel32_64
+        | Code::Call_rm64
+        | Code::Jmp_rel8_64
+        | Code::Jmp_rel32_64
+        | Code::Jmp_rm64
+        | Code::Retnq
+        | Code::Retnq_imm16 => Width::Qword,
         _ => Width::Dword,
     }
 }
@@ -43,11 +51,16 @@ fn condition_bits(condition: ConditionCode) -> u8 {
 }
 
 impl Translator {
-    /// A direct target, or `None` if it lies beyond the code segment's limit: then
-    /// the branch itself faults.
+    /// A direct target, or `None` if it lies beyond the code segment's limit or is not
+    /// canonical: then the branch itself faults.
     fn direct_target(&self, instruction: &Instruction) -> Option<u64> {
         let target = instruction.near_branch_target();
-        (!self.is_beyond_limit(target)).then_some(target)
+        let is_reachable = if self.is_64_bit() {
+            is_canonical(target)
+        } else {
+            !self.is_beyond_limit(target)
+        };
+        is_reachable.then_some(target)
     }
 
     /// Whether an indirect target of this width can lie beyond the code segment's limit.
@@ -57,7 +70,7 @@ impl Translator {
         } else {
             u32::MAX
         };
-        self.mode.code_limit < highest
+        !self.is_64_bit() && self.mode.code_limit < highest
     }
 
     /// Raises #GP(0) at this instruction if the branch is taken.
@@ -72,7 +85,7 @@ impl Translator {
 
     pub(super) fn jmp(&mut self, instruction: &Instruction) -> Flow {
         match instruction.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
                 let Some(target) = self.direct_target(instruction) else {
                     let site = self.fault_site();
                     self.emit_exit(site);
@@ -88,7 +101,7 @@ impl Translator {
                 if !self.load_target(instruction) {
                     return self.slow_end();
                 }
-                self.indirect_branch();
+                self.indirect_branch(false);
                 Flow::End
             }
         }
@@ -119,7 +132,7 @@ impl Translator {
             if width == Width::Word {
                 self.assembler.movzx16(R11, value);
             } else if value != R11 {
-                self.assembler.mov32(R11, value);
+                self.mov_pointer(R11, value);
             }
             return true;
         }
@@ -136,19 +149,22 @@ impl Translator {
     pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
         match instruction.op0_kind() {
-            OpKind::NearBranch16 | OpKind::NearBranch32 => {
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
                 let Some(target) = self.direct_target(instruction) else {
                     let site = self.fault_site();
                     self.emit_exit(site);
                     return Flow::End;
                 };
                 if self
-                    .push(Pushed::Immediate(self.next_rip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
                 }
-                self.rollback_flush();
+                // Nothing behind the store can fail: the call is done.
+                self.mark_as(target, self.esp, Restore::NONE);
+                self.flush_esp();
+                self.mark_as(target, 0, Restore::NONE);
                 self.link_jump(target);
                 Flow::End
             }
@@ -161,12 +177,12 @@ impl Translator {
                     return self.slow_end();
                 }
                 if self
-                    .push(Pushed::Immediate(self.next_rip as i32), width)
+                    .push(Pushed::Immediate(self.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
                 }
-                self.indirect_branch();
+                self.indirect_branch(true);
                 Flow::End
             }
         }
@@ -184,7 +200,7 @@ impl Translator {
             0
         };
         self.esp = self.esp.wrapping_add(width.bytes() as i32 + extra);
-        self.indirect_branch();
+        self.indirect_branch(false);
         Flow::End
     }
 
@@ -197,11 +213,20 @@ impl Translator {
         self.mark(Restore::NONE);
     }
 
-    /// Branches to the EIP in R11 through the hash table.
-    fn indirect_branch(&mut self) {
+    /// Branches to the EIP in R11 through the hash table. A call that has stored its return
+    /// address cannot start again, for it may have stored over what it loaded its target
+    /// from: marks then say that it is done.
+    fn indirect_branch(&mut self, is_called: bool) {
+        if is_called {
+            self.mark_as(self.rip, self.esp, Restore::NONE.with_eip(R11));
+        }
         self.rollback_flush();
+        if is_called {
+            self.mark_as(self.rip, 0, Restore::NONE.with_eip(R11));
+        }
         self.make_room();
-        self.assembler.mov32(R8, R11);
+        self.mov_pointer(R8, R11);
+        self.mark_branch(is_called, Restore::NONE);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();
             return;
@@ -209,21 +234,42 @@ impl Translator {
         self.assembler.movzx16(R9, R8);
         self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         // The entry holds the negated tag; the sum is zero where it is this target.
-        self.assembler
-            .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        let is_shared = self.branch_table == BranchTable::Shared;
+        if is_shared {
+            self.assembler
+                .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
+        }
         self.free_rcx();
+        self.mark_branch(is_called, self.rcx_freed());
         let links = self.map.links;
+        let table = table_offset(self.branch_table);
         self.assembler
-            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, 0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, table));
+        if is_shared {
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        } else {
+            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
+        }
         let hit = self.assembler.jrcxz();
         self.return_rcx();
+        self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
         self.assembler.patch_rel8_here(hit);
-        self.mark(self.rcx_freed());
+        self.mark_branch(is_called, self.rcx_freed());
         self.return_rcx();
-        self.assembler.jmp_memory(Mem::indexed(links, R9, 8, 8));
+        self.mark_branch(is_called, Restore::NONE);
+        self.assembler
+            .jmp_memory(Mem::indexed(links, R9, 8, table + 8));
+    }
+
+    /// Marks a place in an indirect branch whose target is in R8 and which a call has done.
+    fn mark_branch(&mut self, is_called: bool, restore: Restore) {
+        if is_called {
+            self.mark_as(self.rip, 0, restore.with_eip(R8));
+        } else {
+            self.mark(restore);
+        }
     }
 
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the
@@ -258,13 +304,20 @@ impl Translator {
 
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
         self.flush_esp_first();
-        let narrow = is_narrow_count(instruction);
+        let width = count_width(instruction);
+        // Its upper half is zero outside IA-32e mode.
+        let long = self.mode.flags.contains(ModeFlags::LONG);
+        let narrow = width == Width::Word || width == Width::Dword && long;
         // ECX lives where JRCXZ looks.
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         if narrow {
             self.assembler.mov(R10, COUNT);
             self.mark(saved);
-            self.assembler.movzx16(COUNT, COUNT);
+            if width == Width::Word {
+                self.assembler.movzx16(COUNT, COUNT);
+            } else {
+                self.assembler.mov32(COUNT, COUNT);
+            }
         }
         let zero = self.assembler.jrcxz();
         if narrow {
@@ -290,9 +343,14 @@ impl Translator {
         let Some(target) = self.direct_target(instruction) else {
             return self.slow_end();
         };
-        let narrow = is_narrow_count(instruction);
+        let width = count_width(instruction);
+        let narrow = width == Width::Word;
         // The whole of ECX as it will be, in R11; as it was, in R10.
-        self.assembler.lea32(R11, Mem::base(COUNT, -1));
+        if width == Width::Qword {
+            self.assembler.lea64(R11, Mem::base(COUNT, -1));
+        } else {
+            self.assembler.lea32(R11, Mem::base(COUNT, -1));
+        }
         if narrow {
             self.assembler.mov(R8, R11);
             self.assembler.mov(R11, COUNT);
@@ -301,10 +359,10 @@ impl Translator {
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         self.assembler.mov(R10, COUNT);
         self.mark(saved);
-        if narrow {
-            self.assembler.movzx16(COUNT, R11);
-        } else {
-            self.assembler.mov32(COUNT, R11);
+        match width {
+            Width::Word => self.assembler.movzx16(COUNT, R11),
+            Width::Qword => self.assembler.mov(COUNT, R11),
+            _ => self.assembler.mov32(COUNT, R11),
         }
         let zero = self.assembler.jrcxz();
         if narrow {
@@ -343,18 +401,20 @@ impl Translator {
     }
 }
 
-/// The counting register is CX: the address size is 16 bits.
-fn is_narrow_count(instruction: &Instruction) -> bool {
+/// The size of the counting register, which is the address size.
+fn count_width(instruction: &Instruction) -> Width {
     use Code::*;
-    matches!(
-        instruction.code(),
-        Jcxz_rel8_16
-            | Jcxz_rel8_32
-            | Loop_rel8_16_CX
-            | Loop_rel8_32_CX
-            | Loope_rel8_16_CX
-            | Loope_rel8_32_CX
-            | Loopne_rel8_16_CX
-            | Loopne_rel8_32_CX
-    )
+    match instruction.code() {
+        Jcxz_rel8_16 | Jcxz_rel8_32 | Loop_rel8_16_CX | Loop_rel8_32_CX | Loope_rel8_16_CX
+        | Loope_rel8_32_CX | Loopne_rel8_16_CX | Loopne_rel8_32_CX => Width::Word,
+        Jrcxz_rel8_16 | Jrcxz_rel8_64 | Loop_rel8_16_RCX | Loop_rel8_64_RCX | Loope_rel8_16_RCX
+        | Loope_rel8_64_RCX | Loopne_rel8_16_RCX | Loopne_rel8_64_RCX => Width::Qword,
+        _ => Width::Dword,
+    }
+}
+
+/// Bits 63 to 47 of an address are equal, as IA-32e mode demands with four levels of page
+/// tables (SDM volume 1, 3.3.7.1).
+fn is_canonical(address: u64) -> bool {
+    matches!(address as i64 >> 47, 0 | -1)
 }

@@ -1,10 +1,11 @@
 //! Instructions that run as they are, but for where their operands are.
 
+use super::operands::guest_number;
 use super::{Flow, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
 use crate::block::{Immediate, SiteKind};
-use crate::register_map::ACCUMULATOR;
+use crate::register_map::{ACCUMULATOR, Home};
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -63,7 +64,10 @@ pub fn required_alignment(instruction: &Instruction) -> u32 {
 fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| {
         instruction.op_kind(index) == OpKind::Register
-            && matches!(instruction.op_register(index), Register::ESP | Register::SP)
+            && matches!(
+                instruction.op_register(index),
+                Register::RSP | Register::ESP | Register::SP | Register::SPL
+            )
     })
 }
 
@@ -176,7 +180,12 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.require_vectors();
-                self.copy(instruction)
+                let flow = self.copy(instruction);
+                if flow == Flow::Next {
+                    // Whoever filled the buffer puts the operand's address right.
+                    self.note_x87(instruction);
+                }
+                flow
             }
             _ => {
                 self.exit(SiteKind::Slow);
@@ -192,9 +201,11 @@ impl Translator {
             Code::Mov_AL_moffs8 => (Width::Byte, false),
             Code::Mov_AX_moffs16 => (Width::Word, false),
             Code::Mov_EAX_moffs32 => (Width::Dword, false),
+            Code::Mov_RAX_moffs64 => (Width::Qword, false),
             Code::Mov_moffs8_AL => (Width::Byte, true),
             Code::Mov_moffs16_AX => (Width::Word, true),
             Code::Mov_moffs32_EAX => (Width::Dword, true),
+            Code::Mov_moffs64_RAX => (Width::Qword, true),
             _ => return None,
         };
         if self
@@ -224,6 +235,9 @@ impl Translator {
             // The result goes where the folded adjustment would still apply.
             self.flush_esp_first();
         }
+        if self.is_64_bit() {
+            return self.long_lea(instruction, register);
+        }
         self.effective_address(instruction);
         let width = if register.size() == 2 {
             Width::Word
@@ -231,6 +245,34 @@ impl Translator {
             Width::Dword
         };
         self.set_register(register, R8, width);
+        Flow::Next
+    }
+
+    fn long_lea(&mut self, instruction: &Instruction, register: Register) -> Flow {
+        let width = match register.size() {
+            2 => Width::Word,
+            4 => Width::Dword,
+            _ => Width::Qword,
+        };
+        let guest = guest_number(register).unwrap_or(0);
+        // A doubleword's upper half is cleared, wherever it lives.
+        let (computed, stored) = match width {
+            Width::Word => (Width::Qword, Width::Word),
+            _ => (width, Width::Qword),
+        };
+        match self.map.home(guest) {
+            Home::Host(home) if width != Width::Word => {
+                self.long_effective_address(instruction, home, computed);
+            }
+            Home::Host(home) => {
+                self.long_effective_address(instruction, R8, computed);
+                self.assembler.mov16(home, R8);
+            }
+            Home::Slot => {
+                self.long_effective_address(instruction, R8, computed);
+                self.assembler.store(stored, self.slot(guest), R8);
+            }
+        }
         Flow::Next
     }
 
@@ -246,7 +288,12 @@ impl Translator {
         };
         let table = self.value(Register::EBX, R9);
         self.assembler.movzx8(R8, ACCUMULATOR);
-        self.assembler.lea32(R8, Mem::indexed(R8, table, 1, 0));
+        let address = Mem::indexed(R8, table, 1, 0);
+        if instruction.memory_base() == Register::RBX {
+            self.assembler.lea64(R8, address);
+        } else {
+            self.assembler.lea32(R8, address);
+        }
         if instruction.memory_base() == Register::BX {
             self.assembler.movzx16(R8, R8);
         }

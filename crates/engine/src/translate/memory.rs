@@ -1,14 +1,15 @@
 //! Guest memory operands: linear address, segment checks, the inline TLB look-up.
 //!
-//! This is the one emitter for the checked view of 32-bit guests.
+//! This is the one emitter for the checked view.
 
 use super::{OddSegment, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
+use crate::assembler::{Host, Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
+use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
 use tollgate_x86::SegmentRegister;
 
@@ -27,6 +28,10 @@ impl Translator {
     /// Puts the effective address (offset in the segment) of the memory operand into
     /// R8, truncated to the address size.
     pub(super) fn effective_address(&mut self, instruction: &Instruction) {
+        if self.is_64_bit() {
+            self.long_effective_address(instruction, R8, Width::Qword);
+            return;
+        }
         let base = instruction.memory_base();
         let index = instruction.memory_index();
         let wide = match (base, index) {
@@ -63,6 +68,67 @@ impl Translator {
         }
     }
 
+    /// The same in 64-bit code: into `to`, truncated to the address size and to `width` if
+    /// that is a doubleword.
+    pub(super) fn long_effective_address(
+        &mut self,
+        instruction: &Instruction,
+        to: Host,
+        width: Width,
+    ) {
+        let base = instruction.memory_base();
+        let index = instruction.memory_index();
+        let wide = match (base, index) {
+            (Register::None, Register::None) => instruction.memory_displ_size() == 8,
+            (Register::EIP, _) => false,
+            (Register::None, index) => index.size() != 4,
+            (base, _) => base.size() != 4,
+        };
+        let wide = wide && width == Width::Qword;
+        let displacement = instruction.memory_displacement64();
+        if instruction.is_ip_rel_memory_operand()
+            || base == Register::None && index == Register::None
+        {
+            let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            self.assembler.mov_value(to, displacement & mask);
+            return;
+        }
+        let mut displacement = displacement as i32;
+        // What lives in slots comes through R8, and the index through R9.
+        let base = if base.full_register() == Register::RSP {
+            let stack = self.map.stack();
+            match displacement.checked_add(self.esp) {
+                Some(sum) => {
+                    displacement = sum;
+                    Some(stack)
+                }
+                None => {
+                    self.assembler.lea64(R8, Mem::base(stack, self.esp));
+                    Some(R8)
+                }
+            }
+        } else {
+            (base != Register::None).then(|| self.value(base, R8))
+        };
+        let index = (index != Register::None).then(|| {
+            let scale = instruction.memory_index_scale() as u8;
+            (self.value(index, R9), scale)
+        });
+        if wide && index.is_none() && displacement == 0 && base == Some(to) {
+            return;
+        }
+        let operand = Mem {
+            base,
+            index,
+            displacement,
+        };
+        if wide {
+            self.assembler.lea64(to, operand);
+        } else {
+            self.assembler.lea32(to, operand);
+        }
+    }
+
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
     fn apply_segment(
@@ -86,7 +152,12 @@ impl Translator {
     fn add_base(&mut self, segment: SegmentRegister) {
         self.assembler
             .load(Width::Qword, R9, self.field(at::segment_base(segment)));
-        self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
+        let sum = Mem::indexed(R8, R9, 1, 0);
+        if self.is_64_bit() {
+            self.assembler.lea64(R8, sum);
+        } else {
+            self.assembler.lea32(R8, sum);
+        }
     }
 
     /// Leaves for the slow path unless R8 + size - 1 is at most the limit.
@@ -144,6 +215,10 @@ impl Translator {
     /// and the flags survive.
     pub(super) fn look_up(&mut self, size: u32, write: bool) {
         self.make_room();
+        if self.mode.flags.contains(ModeFlags::LONG) {
+            self.long_look_up(size, write);
+            return;
+        }
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
@@ -157,6 +232,35 @@ impl Translator {
         self.free_rcx();
         self.assembler
             .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
+        self.miss_if_zero(SiteKind::Memory {
+            size: size.min(255) as u8,
+            write,
+        });
+        self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
+        self.return_rcx();
+    }
+
+    /// The same through the long software TLB. An address that is not canonical makes the
+    /// load of the pointer fault, so that the monitor does the instruction.
+    fn long_look_up(&mut self, size: u32, write: bool) {
+        let (context, tlb) = (self.map.context, self.map.tlb);
+        let displacement = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
+        self.assembler.sarx(R9, R8, context);
+        if size > 1 {
+            self.assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
+            self.assembler.sarx(R10, R10, context);
+            self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+        } else {
+            self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        }
+        self.assembler.sarx(R10, R8, tlb);
+        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
+        self.assembler.load(Width::Qword, R10, root);
+        self.assembler.lea64(R9, Mem::indexed(R10, R9, 8, 0));
+        self.make_room();
+        self.free_rcx();
+        self.assembler
+            .load(Width::Qword, RCX, Mem::base(R9, displacement));
         self.miss_if_zero(SiteKind::Memory {
             size: size.min(255) as u8,
             write,
@@ -207,7 +311,7 @@ impl Translator {
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.assembler.lea32(
+        self.lea_stack(
             R8,
             Mem::base(self.map.stack(), self.esp.wrapping_add(offset)),
         );

@@ -38,6 +38,8 @@
 mod branch;
 pub mod copy;
 mod length;
+#[cfg(test)]
+mod long_tests;
 mod memory;
 mod operands;
 mod placement;
@@ -50,10 +52,12 @@ mod x87;
 
 use crate::allow_list::{Features, Treatment, treatment};
 use crate::assembler::host::*;
-use crate::assembler::{Assembler, Mem, Patch, Width};
-use crate::block::{BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
+use crate::assembler::{Assembler, Host, Mem, Patch, Width};
+use crate::block::{
+    BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+};
 use crate::context::at;
-use crate::mode::{Mode, ModeFlags};
+use crate::mode::{BranchTable, Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
@@ -77,6 +81,8 @@ pub struct Request<'a> {
     pub mode: &'a Mode,
     /// Number of the mode word.
     pub mode_id: u32,
+    /// Where the mode's indirect branches find their targets.
+    pub branch_table: BranchTable,
     /// Number that the block will have.
     pub block: BlockId,
 }
@@ -98,6 +104,8 @@ pub struct Translation {
     pub helpers: Box<[Instruction]>,
     /// Operands that can be replaced.
     pub immediates: Box<[Immediate]>,
+    /// Ordered by host offset.
+    pub x87_notes: Box<[X87Note]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -116,11 +124,13 @@ pub struct Translator {
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
     mode_id: u32,
+    branch_table: BranchTable,
     block: BlockId,
     marks: Vec<Mark>,
     sites: Vec<Site>,
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
+    x87_notes: Vec<X87Note>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -167,11 +177,13 @@ impl Translator {
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             mode_id: 0,
+            branch_table: BranchTable::Shared,
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),
             helpers: Vec::new(),
             immediates: Vec::new(),
+            x87_notes: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -208,6 +220,29 @@ impl Translator {
     /// 64-bit code.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
+    }
+
+    /// The block's code is 64-bit code.
+    fn is_64_bit(&self) -> bool {
+        self.mode.flags.contains(ModeFlags::CODE64)
+    }
+
+    /// `to := mem`'s offset, of the stack pointer's size if that is not 16 bits.
+    fn lea_stack(&mut self, to: Host, mem: Mem) {
+        if self.is_64_bit() {
+            self.assembler.lea64(to, mem);
+        } else {
+            self.assembler.lea32(to, mem);
+        }
+    }
+
+    /// `to := from`, of a 32-bit address or of a 64-bit one in 64-bit code.
+    fn mov_pointer(&mut self, to: Host, from: Host) {
+        if self.is_64_bit() {
+            self.assembler.mov(to, from);
+        } else {
+            self.assembler.mov32(to, from);
+        }
     }
 
     /// A field of the context.
@@ -309,6 +344,7 @@ impl Translator {
             sites: self.sites.as_slice().into(),
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
+            x87_notes: self.x87_notes.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -323,11 +359,13 @@ impl Translator {
         self.mode = *request.mode;
         self.map = self.map_of(request.mode);
         self.mode_id = request.mode_id;
+        self.branch_table = request.branch_table;
         self.block = request.block;
         self.marks.clear();
         self.sites.clear();
         self.helpers.clear();
         self.immediates.clear();
+        self.x87_notes.clear();
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;
@@ -436,7 +474,7 @@ impl Translator {
         }
         let stack = self.map.stack();
         if self.mode.flags.contains(ModeFlags::STACK32) {
-            self.assembler.lea32(stack, Mem::base(stack, self.esp));
+            self.lea_stack(stack, Mem::base(stack, self.esp));
         } else {
             self.assembler.lea32(R8, Mem::base(stack, self.esp));
             self.assembler.mov16(stack, R8);
@@ -480,29 +518,36 @@ impl Translator {
             Call => self.call(instruction),
             Ret => self.ret(instruction),
             Jmp => self.jmp(instruction),
-            Jcxz | Jecxz => self.jcxz(instruction),
+            Jcxz | Jecxz | Jrcxz => self.jcxz(instruction),
             Loop | Loope | Loopne => self.loop_instruction(instruction),
             _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
             Lea => self.lea(instruction),
             Xlatb => self.xlat(instruction),
             Cld => self.set_direction(1),
             Std => self.set_direction(-1),
-            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Stosb | Stosw | Stosd | Scasb
-            | Scasw | Scasd | Cmpsb | Cmpsw | Cmpsd
+            Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
+            | Stosd | Stosq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq
                 if instruction.is_string_instruction() =>
             {
                 self.string(instruction)
             }
             Rdtsc => self.time_stamp(instruction),
-            Int | Int1 | Int3 | Iret | Iretd | Retf | Sysenter | Sysexit | Hlt => {
-                // Control always moves on: nothing follows in this block.
-                let index = self.helpers.len() as u16;
-                self.helpers.push(*instruction);
-                self.exit(SiteKind::Helper(index));
-                Flow::End
+            Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysenter | Sysexit | Sysexitq
+            | Hlt => self.moves_on(instruction),
+            Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
+                self.moves_on(instruction)
             }
             _ => self.by_allow_list(instruction),
         }
+    }
+
+    /// Lets the monitor execute an instruction after which control always moves on: nothing
+    /// follows in this block.
+    fn moves_on(&mut self, instruction: &Instruction) -> Flow {
+        let index = self.helpers.len() as u16;
+        self.helpers.push(*instruction);
+        self.exit(SiteKind::Helper(index));
+        Flow::End
     }
 
     fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {

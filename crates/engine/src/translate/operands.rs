@@ -71,11 +71,13 @@ impl Translator {
         }
     }
 
-    /// `register := from`, of a word or a doubleword, in one host instruction.
+    /// `register := from`, of a word, a doubleword or a quadword, in one host instruction. In
+    /// 64-bit code doublewords do not come here.
     pub(super) fn set_register(&mut self, register: Register, from: Host, width: Width) {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
             Home::Host(host) if width == Width::Word => self.assembler.mov16(host, from),
+            Home::Host(host) if width == Width::Qword => self.assembler.mov(host, from),
             Home::Host(host) => self.assembler.mov32(host, from),
             Home::Slot => self.assembler.store(width, self.slot(guest), from),
         }

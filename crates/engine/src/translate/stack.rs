@@ -11,17 +11,23 @@ use tollgate_x86::Gpr;
 
 /// What is pushed.
 pub(super) enum Pushed {
-    Immediate(i32),
+    /// Sign-extended if the push is wider.
+    Immediate(i64),
     Register(Host),
 }
 
 /// Operand width of a push or pop from iced's stack pointer increment.
 fn width_of(instruction: &Instruction) -> Width {
-    if instruction.stack_pointer_increment().unsigned_abs() == 2 {
-        Width::Word
-    } else {
-        Width::Dword
+    match instruction.stack_pointer_increment().unsigned_abs() {
+        2 => Width::Word,
+        8 => Width::Qword,
+        _ => Width::Dword,
     }
+}
+
+/// The stack pointer or its low part.
+fn is_stack_pointer(register: Register) -> bool {
+    register.full_register() == Register::RSP
 }
 
 impl Translator {
@@ -30,7 +36,14 @@ impl Translator {
         let bytes = width.bytes() as i32;
         self.stack_operand(-bytes, width.bytes(), true)?;
         match value {
-            Pushed::Immediate(value) => self.assembler.store_imm(width, Mem::base(R9, 0), value),
+            Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
+                self.assembler.mov_imm64(R10, value as u64);
+                self.assembler.store(width, Mem::base(R9, 0), R10);
+            }
+            Pushed::Immediate(value) => {
+                self.assembler
+                    .store_imm(width, Mem::base(R9, 0), value as i32);
+            }
             Pushed::Register(register) => self.assembler.store(width, Mem::base(R9, 0), register),
         }
         self.esp = self.esp.wrapping_sub(bytes);
@@ -45,10 +58,10 @@ impl Translator {
             }
             OpKind::Register => {
                 let register = instruction.op0_register();
-                if matches!(register, Register::ESP | Register::SP) {
+                if is_stack_pointer(register) {
                     // The value before the push is stored.
                     let stack = self.map.stack();
-                    self.assembler.lea32(R11, Mem::base(stack, self.esp));
+                    self.lea_stack(R11, Mem::base(stack, self.esp));
                     if !self.mode.flags.contains(ModeFlags::STACK32)
                         && self.esp != 0
                         && width == Width::Dword
@@ -71,7 +84,7 @@ impl Translator {
                 self.assembler.load(width, R11, Mem::base(R9, 0));
                 Pushed::Register(R11)
             }
-            _ => Pushed::Immediate(instruction.immediate(0) as i32),
+            _ => Pushed::Immediate(instruction.immediate(0) as i64),
         };
         match self.push(value, width) {
             Ok(()) => Flow::Next,
@@ -88,7 +101,7 @@ impl Translator {
             }
             OpKind::Register => {
                 let register = instruction.op0_register();
-                if matches!(register, Register::ESP | Register::SP) {
+                if is_stack_pointer(register) {
                     self.flush_esp_first();
                 }
                 if self.stack_operand(0, width.bytes(), false).is_err() {
@@ -96,16 +109,16 @@ impl Translator {
                 }
                 let stack = self.map.stack();
                 let popped = Mem::base(R9, 0);
-                if register.full_register32() == Register::ESP {
+                if is_stack_pointer(register) {
                     // The popped value replaces the incremented pointer. The upper half
                     // is the incremented one's only with a 32-bit stack.
-                    if width == Width::Dword {
+                    if width != Width::Word {
                         self.assembler.load(width, stack, popped);
                     } else if self.mode.flags.contains(ModeFlags::STACK32) {
                         self.assembler.load(width, R11, popped);
-                        self.assembler.lea32(R8, Mem::base(stack, bytes));
+                        self.lea_stack(R8, Mem::base(stack, bytes));
                         self.assembler.mov16(R8, R11);
-                        self.assembler.mov32(stack, R8);
+                        self.mov_pointer(stack, R8);
                     } else {
                         self.assembler.load16_keep(stack, popped);
                     }
@@ -161,9 +174,8 @@ impl Translator {
         self.assembler.mov(R8, stack);
         self.mark(crate::block::Restore::one(Gpr::Rsp as u8, R8));
         let frame = self.value(Register::EBP, R10);
-        self.assembler
-            .lea32(stack, Mem::base(frame, width.bytes() as i32));
-        self.set_register(Register::EBP, R11, Width::Dword);
+        self.lea_stack(stack, Mem::base(frame, width.bytes() as i32));
+        self.set_register(Register::EBP, R11, width);
         self.esp = 0;
         Flow::Next
     }
@@ -175,16 +187,16 @@ impl Translator {
         }
         let frame = self.value(Register::EBP, R8);
         if frame != R8 {
-            self.assembler.mov32(R8, frame);
+            self.mov_pointer(R8, frame);
         }
         self.access(SegmentRegister::Ss, width.bytes(), false)
     }
 }
 
 fn width_of_leave(instruction: &Instruction) -> Width {
-    if instruction.code() == iced_x86::Code::Leavew {
-        Width::Word
-    } else {
-        Width::Dword
+    match instruction.code() {
+        iced_x86::Code::Leavew => Width::Word,
+        iced_x86::Code::Leaveq => Width::Qword,
+        _ => Width::Dword,
     }
 }

@@ -29,26 +29,45 @@ fn shape(mnemonic: Mnemonic) -> Shape {
     let width = match mnemonic {
         Movsb | Lodsb | Stosb | Scasb | Cmpsb => Width::Byte,
         Movsw | Lodsw | Stosw | Scasw | Cmpsw => Width::Word,
+        Movsq | Lodsq | Stosq | Scasq | Cmpsq => Width::Qword,
         _ => Width::Dword,
     };
     Shape {
         width,
         source: matches!(
             mnemonic,
-            Movsb | Movsw | Movsd | Lodsb | Lodsw | Lodsd | Cmpsb | Cmpsw | Cmpsd
+            Movsb
+                | Movsw
+                | Movsd
+                | Movsq
+                | Lodsb
+                | Lodsw
+                | Lodsd
+                | Lodsq
+                | Cmpsb
+                | Cmpsw
+                | Cmpsd
+                | Cmpsq
         ),
-        destination: !matches!(mnemonic, Lodsb | Lodsw | Lodsd),
-        compares: matches!(mnemonic, Scasb | Scasw | Scasd | Cmpsb | Cmpsw | Cmpsd),
+        destination: !matches!(mnemonic, Lodsb | Lodsw | Lodsd | Lodsq),
+        compares: matches!(
+            mnemonic,
+            Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq
+        ),
     }
 }
 
-fn is_narrow(instruction: &Instruction) -> bool {
-    (0..instruction.op_count()).any(|index| {
-        matches!(
-            instruction.op_kind(index),
-            OpKind::MemorySegSI | OpKind::MemoryESDI
-        )
-    })
+/// Size of the pointers: the address size.
+fn pointer_width(instruction: &Instruction) -> Width {
+    let kinds = (0..instruction.op_count()).map(|index| instruction.op_kind(index));
+    for kind in kinds {
+        match kind {
+            OpKind::MemorySegSI | OpKind::MemoryESDI => return Width::Word,
+            OpKind::MemorySegRSI | OpKind::MemoryESRDI => return Width::Qword,
+            _ => {}
+        }
+    }
+    Width::Dword
 }
 
 impl Translator {
@@ -64,7 +83,7 @@ impl Translator {
 
     fn single_string(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let shape = shape(instruction.mnemonic());
-        let narrow = is_narrow(instruction);
+        let pointers = pointer_width(instruction);
         let source = match instruction.segment_prefix() {
             Register::ES => SegmentRegister::Es,
             Register::CS => SegmentRegister::Cs,
@@ -74,21 +93,21 @@ impl Translator {
             _ => SegmentRegister::Ds,
         };
         if shape.source {
-            self.pointer_to_r8(Register::ESI, narrow);
+            self.pointer_to_r8(Register::ESI, pointers);
             self.access(source, shape.width.bytes(), false)?;
             self.assembler.load(shape.width, R11, Mem::base(R9, 0));
         }
         if shape.destination {
-            self.pointer_to_r8(Register::EDI, narrow);
+            self.pointer_to_r8(Register::EDI, pointers);
             self.access(SegmentRegister::Es, shape.width.bytes(), !shape.compares)?;
         }
         self.make_room();
         match (self.map.home(ESI), self.map.home(EDI)) {
             (Home::Host(source), Home::Host(destination)) => {
-                self.advance_before(source, destination, &shape, narrow);
+                self.advance_before(source, destination, &shape, pointers);
                 self.element(&shape);
             }
-            _ => self.advance_behind(&shape, narrow),
+            _ => self.advance_behind(&shape, pointers),
         }
         Ok(())
     }
@@ -109,13 +128,13 @@ impl Translator {
 
     /// Advances pointers in host registers before the last instruction, which commits;
     /// marks put them back until then.
-    fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, narrow: bool) {
+    fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, pointers: Width) {
         if shape.source && shape.destination {
             self.assembler.mov(R8, source);
             self.assembler.mov(R10, destination);
             self.mark(Restore::one(ESI, R8).and(EDI, Source::Host(R10)));
-            self.advance_from(source, R8, shape, narrow);
-            self.advance_from(destination, R10, shape, narrow);
+            self.advance_from(source, R8, shape, pointers);
+            self.advance_from(destination, R10, shape, pointers);
             return;
         }
         let (guest, pointer) = if shape.source {
@@ -125,13 +144,13 @@ impl Translator {
         };
         self.assembler.mov(R10, pointer);
         self.mark(Restore::one(guest, R10));
-        self.advance(pointer, R8, shape, narrow);
+        self.advance(pointer, R8, shape, pointers);
     }
 
     /// Forms the pointers' new values in scratch registers and takes them to their slots
     /// behind the element's instruction, which has completed then: marks say where the
     /// pointers are.
-    fn advance_behind(&mut self, shape: &Shape, narrow: bool) {
+    fn advance_behind(&mut self, shape: &Shape, size: Width) {
         let both = shape.source && shape.destination;
         let pointers = [(ESI, R8, shape.source), (EDI, R10, shape.destination)];
         let pointers = pointers.into_iter().filter(|&(.., used)| used);
@@ -146,7 +165,7 @@ impl Translator {
                 Home::Host(home) => self.assembler.mov(place, home),
                 Home::Slot => self.assembler.load(Width::Qword, place, self.slot(guest)),
             }
-            self.advance(place, R11, shape, narrow);
+            self.advance(place, R11, shape, size);
             restore = restore.and(guest, Source::Host(place));
         }
         if both {
@@ -164,38 +183,46 @@ impl Translator {
         self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
-    fn pointer_to_r8(&mut self, pointer: Register, narrow: bool) {
+    fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) {
         let value = self.value(pointer, R8);
-        if narrow {
+        if pointers == Width::Word {
             self.assembler.movzx16(R8, value);
+        } else if pointers == Width::Qword {
+            self.assembler.mov(R8, value);
         } else if value != R8 {
             self.assembler.mov32(R8, value);
         }
     }
 
     /// Adds the element size times the direction, which `scratch` takes, to a pointer.
-    fn advance(&mut self, pointer: Host, scratch: Host, shape: &Shape, narrow: bool) {
+    fn advance(&mut self, pointer: Host, scratch: Host, shape: &Shape, pointers: Width) {
         let moved = Mem::indexed(pointer, scratch, shape.width.bytes() as u8, 0);
         self.assembler
             .load(Width::Qword, scratch, self.field(at::DIRECTION));
-        if narrow {
-            self.assembler.lea32(scratch, moved);
-            self.assembler.mov16(pointer, scratch);
-        } else {
-            self.assembler.lea32(pointer, moved);
+        match pointers {
+            Width::Word => {
+                self.assembler.lea32(scratch, moved);
+                self.assembler.mov16(pointer, scratch);
+            }
+            Width::Qword => self.assembler.lea64(pointer, moved),
+            _ => self.assembler.lea32(pointer, moved),
         }
     }
 
     /// The same when all four scratch registers are taken: R8 and R10 keep the old
     /// pointers, R9 the address, R11 the value. The pointer itself takes the direction and
     /// adds its old value.
-    fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, narrow: bool) {
+    fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, pointers: Width) {
         let scale = shape.width.bytes() as u8;
         self.assembler
             .load(Width::Qword, pointer, self.field(at::DIRECTION));
-        self.assembler
-            .lea32(pointer, Mem::indexed(old, pointer, scale, 0));
-        if narrow {
+        let moved = Mem::indexed(old, pointer, scale, 0);
+        if pointers == Width::Qword {
+            self.assembler.lea64(pointer, moved);
+        } else {
+            self.assembler.lea32(pointer, moved);
+        }
+        if pointers == Width::Word {
             self.keep_upper_half(pointer, old);
         }
     }

@@ -11,8 +11,12 @@ use crate::mode::ModeFlags;
 
 /// An island must be placed before the oldest short branch is this many bytes back.
 const ISLAND_REACH: usize = 105;
-/// No sequence between two calls of `make_room` is longer than this.
+/// No sequence between two calls of `make_room` is longer than this, but for the reserve
+/// between the reach above and that of a short branch.
 const LONGEST_STEP: usize = 60;
+/// The same for code that uses the long software TLB.
+const LONG_ISLAND_REACH: usize = 120;
+const LONG_LONGEST_STEP: usize = 64;
 
 /// Code that is emitted behind the block's main path.
 pub struct Stub {
@@ -45,7 +49,12 @@ impl Translator {
         let Some((oldest, _)) = self.misses.first() else {
             return;
         };
-        if self.assembler.position() + LONGEST_STEP > oldest.0 + ISLAND_REACH {
+        let (step, reach) = if self.mode.flags.contains(ModeFlags::LONG) {
+            (LONG_LONGEST_STEP, LONG_ISLAND_REACH)
+        } else {
+            (LONGEST_STEP, ISLAND_REACH)
+        };
+        if self.assembler.position() + step > oldest.0 + reach {
             let over = self.assembler.jmp_short();
             let resume = *self.marks.last().expect("an instruction has begun");
             self.emit_island();
@@ -233,7 +242,7 @@ impl Translator {
                 }
             }
             if let SiteKind::Memory { size, write: true } = self.sites[stub.site].kind
-                && let Some(test) = at::code_store(size)
+                && let Some(test) = self.store_test(size)
             {
                 self.emit_store_test(&stub, test);
                 continue;
@@ -245,6 +254,15 @@ impl Translator {
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }
             self.emit_exit(stub.site);
+        }
+    }
+
+    /// The field that holds the address of the test for stores of `size` bytes.
+    fn store_test(&self, size: u8) -> Option<i32> {
+        if self.mode.flags.contains(ModeFlags::LONG) {
+            at::long_code_store(size)
+        } else {
+            at::code_store(size)
         }
     }
 

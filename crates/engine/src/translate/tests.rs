@@ -4,7 +4,7 @@ use super::{Request, Translation, Translator};
 use crate::allow_list::Features;
 use crate::assembler::host::*;
 use crate::block::{BlockId, Restore, SiteKind, Source};
-use crate::mode::Mode;
+use crate::mode::{BranchTable, Mode};
 use crate::register_map::{Home, RegisterMap};
 use crate::verify::verify;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -61,6 +61,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
         linear: 0x1000,
         mode: &mode,
         mode_id: 0,
+        branch_table: BranchTable::Shared,
         block: BlockId(0),
     };
     let translation = translator.translate(&request, &[]).ok().unwrap();

@@ -26,6 +26,34 @@ pub fn bzimage(code_bytes: usize) -> Vec<u8> {
     bytes
 }
 
+/// The same with a 64-bit entry point.
+pub fn bzimage_64(code_bytes: usize) -> Vec<u8> {
+    let mut bytes = bzimage(code_bytes);
+    bytes[0x236] = 1;
+    bytes
+}
+
+/// A 64-bit ELF file with one segment at 1 MiB, linked at FFFFFFFF81000000h, and if
+/// wanted with Xen's note that names the PVH entry.
+pub fn elf_64(contents: &[u8], pvh: bool) -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    put(&mut bytes, 0, b"\x7fELF\x02\x01\x01");
+    put(&mut bytes, 16, &[2, 0, 62, 0, 1]);
+    put(&mut bytes, 24, &words(&[0x10_0010, 0, 64]));
+    put(&mut bytes, 54, &[56, 0, 1 + u8::from(pvh), 0]);
+    let size = contents.len() as u32;
+    bytes.extend(words(&[1, 5, 0x100, 0, 0x8100_0000, u32::MAX]));
+    bytes.extend(words(&[0x10_0000, 0, size, 0, size + 0x5000, 0, 0x1000, 0]));
+    bytes.extend(words(&[4, 4, 0x100 + size, 0, 0, 0, 0, 0]));
+    bytes.extend(words(&[24, 0, 24, 0, 4, 0]));
+    bytes.resize(0x100, 0);
+    bytes.extend(contents);
+    bytes.extend(words(&[4, 8, 18]));
+    bytes.extend(b"Xen\0");
+    bytes.extend(words(&[0x10_0020, 0]));
+    bytes
+}
+
 /// The header of a 32-bit ELF file for this processor, entered at C0100010h.
 fn elf_header(program_headers: u16) -> Vec<u8> {
     let mut bytes = vec![0; 52];

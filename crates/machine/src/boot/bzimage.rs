@@ -1,8 +1,9 @@
 //! Linux's bzImage: real-mode setup code with a header, then the protected-mode
-//! kernel that unpacks itself. The setup code is not run; the 32-bit entry is used.
+//! kernel that unpacks itself. The setup code is not run. A 64-bit kernel is entered in
+//! long mode, any other at its 32-bit entry.
 
 use super::image::{Image, require_memory, u16_at, u32_at, u64_at, write};
-use super::linux::{self, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
+use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
 use super::{BootError, layout};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
@@ -11,8 +12,11 @@ use tollgate_x86::CpuState;
 const SECTOR: u64 = 512;
 /// Setup sectors if the header says zero.
 const DEFAULT_SETUP_SECTORS: u64 = 4;
-/// Extended load flag: the kernel has a 64-bit entry point, so it is a 64-bit kernel.
+/// Extended load flag XLF_KERNEL_64: the kernel has a 64-bit entry point. Only 64-bit
+/// kernels set it, and their 32-bit entry does no more than switch to long mode.
 const HAS_64_BIT_ENTRY: u16 = 1;
+/// Where that entry lies, from the beginning of the protected-mode code.
+const LONG_ENTRY_OFFSET: u32 = 0x200;
 /// Longest command line before protocol 2.06.
 const OLD_COMMAND_LINE_LIMIT: u64 = 255;
 /// Highest address of the initial RAM disk before protocol 2.03.
@@ -26,8 +30,7 @@ pub fn has_setup_header(bytes: &[u8]) -> bool {
 /// Loads a bzImage at 1 MiB.
 ///
 /// # Errors
-/// [`BootError`] if the file is incomplete, needs a 64-bit processor, or does not
-/// fit with what belongs to it.
+/// [`BootError`] if the file is incomplete, or does not fit with what belongs to it.
 pub fn load(
     image: &Image,
     parameters: &Parameters,
@@ -39,9 +42,7 @@ pub fn load(
     if !has(0x0200) || bytes.get(offset::LOAD_FLAGS).unwrap_or(&0) & linux::LOADED_HIGH == 0 {
         return Err(image.unsupported("it is a zImage for low memory, not a bzImage"));
     }
-    if has(0x020c) && u16_at(bytes, offset::EXTENDED_FLAGS) & HAS_64_BIT_ENTRY != 0 {
-        return Err(image.needs_64_bit());
-    }
+    let is_64_bit = has(0x020c) && u16_at(bytes, offset::EXTENDED_FLAGS) & HAS_64_BIT_ENTRY != 0;
 
     let sectors = match bytes.get(offset::SETUP_SECTORS).copied().unwrap_or(0) {
         0 => DEFAULT_SETUP_SECTORS,
@@ -66,8 +67,13 @@ pub fn load(
     require_memory(memory, end)?;
     write(memory, layout::KERNEL, code)?;
 
+    let start = layout::KERNEL as u32;
     let kernel = Kernel {
-        entry: layout::KERNEL as u32,
+        entry: if is_64_bit {
+            Entry::Long(start + LONG_ENTRY_OFFSET)
+        } else {
+            Entry::Protected(start)
+        },
         end,
         command_line_limit: if has(0x0206) {
             u64::from(u32_at(bytes, offset::COMMAND_LINE_SIZE))

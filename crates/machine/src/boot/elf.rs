@@ -1,33 +1,35 @@
-//! 32-bit ELF files: the loadable segments, for multiboot kernels and for a Linux
-//! vmlinux, which is entered like a bzImage's 32-bit kernel.
+//! ELF files, 32- and 64-bit: the loadable segments, and the entry points that their
+//! notes and headers name.
+//!
+//! An ELF kernel without a multiboot header is entered by the first of these that it
+//! offers: PVH, if a Xen note gives that entry (as QEMU, Firecracker and Cloud
+//! Hypervisor prefer); else, for Linux's vmlinux, the boot protocol of its class at
+//! `e_entry`.
 
 use super::BootError;
-use super::image::{Image, put, require_memory, u16_at, u32_at, write};
-use super::linux::{self, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
+use super::image::{Image, put, require_memory, u16_at, u32_at, u64_at, write};
+use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
+use super::pvh;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
 
 /// First four bytes.
 const MAGIC: &[u8; 4] = b"\x7fELF";
-/// Class, offset 4: 64-bit.
-const CLASS_64: u8 = 2;
 /// Class, offset 4: 32-bit.
 const CLASS_32: u8 = 1;
+/// Class, offset 4: 64-bit.
+const CLASS_64: u8 = 2;
 /// Data, offset 5: little-endian.
 const LITTLE_ENDIAN: u8 = 1;
 /// Machine: Intel 80386.
 const MACHINE_386: u16 = 3;
+/// Machine: AMD x86-64.
+const MACHINE_X86_64: u16 = 62;
 /// Program header type: loadable.
 const LOADABLE: u32 = 1;
-/// Bytes of the file header.
-const HEADER_BYTES: u64 = 52;
-/// Bytes of a program header.
-const PROGRAM_HEADER_BYTES: u64 = 32;
+/// Program header type: notes.
+const NOTES: u32 = 4;
 
-/// Longest command line of a kernel that does not say (Linux's COMMAND_LINE_SIZE).
-const COMMAND_LINE_LIMIT: u64 = 2047;
-/// Highest address of the initial RAM disk that every 32-bit kernel can map.
-const INITRD_MAX: u64 = 0x37ff_ffff;
 /// Protocol version to report: the first with a place for the RSDP.
 const PROTOCOL_VERSION: u16 = 0x020e;
 
@@ -36,115 +38,238 @@ pub fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
+/// How wide a file's addresses are, and so for which mode its code is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// ELF32 for the 80386.
+    Bits32,
+    /// ELF64 for the x86-64.
+    Bits64,
+}
+
 /// Where an ELF file was put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loaded {
-    /// Physical entry point.
+    /// Width of its addresses.
+    pub class: Class,
+    /// Physical entry point, below 4 GiB.
     pub entry: u32,
+    /// Physical entry point for PVH, if the file has one.
+    pub pvh_entry: Option<u32>,
     /// First address after the highest segment.
     pub end: u64,
 }
 
-/// Loads the segments of a 32-bit x86 ELF file at their physical addresses.
+/// What the file header says about the program headers.
+struct Header {
+    class: Class,
+    entry: u64,
+    table: u64,
+    entry_size: u64,
+    count: u64,
+}
+
+impl Header {
+    fn read(image: &Image) -> Result<Self, BootError> {
+        const WHAT: &str = "the ELF header";
+        let start = image.slice(0, 20, WHAT)?;
+        let class = match (start[4], start[5], u16_at(start, 18)) {
+            (CLASS_32, LITTLE_ENDIAN, MACHINE_386) => Class::Bits32,
+            (CLASS_64, LITTLE_ENDIAN, MACHINE_X86_64) => Class::Bits64,
+            _ => return Err(image.unsupported("it is an ELF file for another processor")),
+        };
+        let header = match class {
+            Class::Bits32 => {
+                let bytes = image.slice(0, 52, WHAT)?;
+                Self {
+                    class,
+                    entry: u64::from(u32_at(bytes, 24)),
+                    table: u64::from(u32_at(bytes, 28)),
+                    entry_size: u64::from(u16_at(bytes, 42)),
+                    count: u64::from(u16_at(bytes, 44)),
+                }
+            }
+            Class::Bits64 => {
+                let bytes = image.slice(0, 64, WHAT)?;
+                Self {
+                    class,
+                    entry: u64_at(bytes, 24),
+                    table: u64_at(bytes, 32),
+                    entry_size: u64::from(u16_at(bytes, 54)),
+                    count: u64::from(u16_at(bytes, 56)),
+                }
+            }
+        };
+        if header.entry_size < header.program_bytes() {
+            return Err(image.unsupported("its ELF program headers are malformed"));
+        }
+        Ok(header)
+    }
+
+    /// Bytes of a program header.
+    fn program_bytes(&self) -> u64 {
+        match self.class {
+            Class::Bits32 => 32,
+            Class::Bits64 => 56,
+        }
+    }
+
+    fn program(&self, image: &Image, index: u64) -> Result<Program, BootError> {
+        let bytes = image.slice(
+            self.table.saturating_add(index * self.entry_size),
+            self.program_bytes(),
+            "the ELF program headers",
+        )?;
+        let word = |position: usize| u64::from(u32_at(bytes, 4 * position));
+        let long = |position: usize| u64_at(bytes, 8 * position);
+        Ok(match self.class {
+            Class::Bits32 => Program {
+                kind: u32_at(bytes, 0),
+                file_offset: word(1),
+                virtual_address: word(2),
+                physical: word(3),
+                file_size: word(4),
+                memory_size: word(5),
+                alignment: word(7),
+            },
+            Class::Bits64 => Program {
+                kind: u32_at(bytes, 0),
+                file_offset: long(1),
+                virtual_address: long(2),
+                physical: long(3),
+                file_size: long(4),
+                memory_size: long(5),
+                alignment: long(6),
+            },
+        })
+    }
+}
+
+/// One program header.
+struct Program {
+    kind: u32,
+    file_offset: u64,
+    virtual_address: u64,
+    physical: u64,
+    file_size: u64,
+    memory_size: u64,
+    alignment: u64,
+}
+
+/// Loads the segments of an ELF file for x86 at their physical addresses.
 ///
 /// # Errors
 /// [`BootError`] if the file is for another machine, incomplete, or does not fit.
 pub fn load_segments(image: &Image, memory: &mut GuestMemory) -> Result<Loaded, BootError> {
-    let header = image.slice(0, HEADER_BYTES, "the ELF header")?;
-    if header[4] == CLASS_64 {
-        return Err(image.needs_64_bit());
-    }
-    if header[4] != CLASS_32 || header[5] != LITTLE_ENDIAN || u16_at(header, 18) != MACHINE_386 {
-        return Err(image.unsupported("it is an ELF file for another processor"));
-    }
-    let entry = u32_at(header, 24);
-    let table = u64::from(u32_at(header, 28));
-    let entry_size = u64::from(u16_at(header, 42));
-    let count = u64::from(u16_at(header, 44));
-    if entry_size < PROGRAM_HEADER_BYTES {
-        return Err(image.unsupported("its ELF program headers are malformed"));
-    }
-
-    let mut loaded = Loaded { entry, end: 0 };
+    let header = Header::read(image)?;
+    let mut end = 0;
+    let mut pvh_entry = None;
+    // Addresses that segments were loaded to, and e_entry as one of them if it is virtual.
+    let mut ranges = Vec::new();
     let mut entry_is_virtual = None;
-    let mut entry_is_physical = false;
-    for index in 0..count {
-        let program = image.slice(
-            table.saturating_add(index * entry_size),
-            PROGRAM_HEADER_BYTES,
-            "the ELF program headers",
-        )?;
-        let field = |position: usize| u64::from(u32_at(program, 4 * position));
-        let [
-            kind,
-            file_offset,
-            virtual_address,
-            physical,
-            file_size,
-            memory_size,
-        ] = [0, 1, 2, 3, 4, 5].map(field);
-        if kind != u64::from(LOADABLE) || memory_size == 0 {
+    for index in 0..header.count {
+        let program = header.program(image, index)?;
+        if program.kind == NOTES {
+            let notes = image.slice(program.file_offset, program.file_size, "an ELF note")?;
+            pvh_entry = pvh_entry.or(pvh::entry_in_notes(notes, program.alignment));
+        }
+        if program.kind != LOADABLE || program.memory_size == 0 {
             continue;
         }
-        if file_size > memory_size {
+        if program.file_size > program.memory_size {
             return Err(image.unsupported("an ELF segment is larger in the file than in memory"));
         }
-        let bytes = image.slice(file_offset, file_size, "an ELF segment")?;
-        let end = physical + memory_size;
-        image.check_load_range(physical, end)?;
-        require_memory(memory, end)?;
+        let bytes = image.slice(program.file_offset, program.file_size, "an ELF segment")?;
+        let start = program.physical;
+        let segment_end = start.saturating_add(program.memory_size);
+        image.check_load_range(start, segment_end)?;
+        require_memory(memory, segment_end)?;
         // The rest of the segment is zero already: memory starts empty.
-        write(memory, physical, bytes)?;
-        loaded.end = loaded.end.max(end);
-
-        let entry = u64::from(entry);
-        entry_is_physical |= (physical..end).contains(&entry);
-        if (virtual_address..virtual_address + memory_size).contains(&entry) {
-            entry_is_virtual = Some((entry - virtual_address + physical) as u32);
+        write(memory, start, bytes)?;
+        end = segment_end.max(end);
+        ranges.push(start..segment_end);
+        if let Some(inside) = header.entry.checked_sub(program.virtual_address)
+            && inside < program.memory_size
+        {
+            entry_is_virtual = Some(start + inside);
         }
     }
-    if loaded.end == 0 {
+    if end == 0 {
         return Err(image.unsupported("it has no loadable ELF segment"));
     }
-    if !entry_is_physical && let Some(physical) = entry_is_virtual {
-        loaded.entry = physical;
-    }
-    Ok(loaded)
+    let loaded_address = |address: u64, what: &str| {
+        let is_loaded = ranges.iter().any(|range| range.contains(&address));
+        u32::try_from(address)
+            .ok()
+            .filter(|_| is_loaded)
+            .ok_or_else(|| image.unsupported(format!("{what} lies outside of what it loads")))
+    };
+    const ENTRY: &str = "its entry point";
+    let entry = match entry_is_virtual {
+        Some(physical) => {
+            loaded_address(header.entry, ENTRY).or_else(|_| loaded_address(physical, ENTRY))?
+        }
+        None => loaded_address(header.entry, ENTRY)?,
+    };
+    let pvh_entry = match pvh_entry {
+        Some(address) => Some(loaded_address(address, "its PVH entry point")?),
+        None => None,
+    };
+    Ok(Loaded {
+        class: header.class,
+        entry,
+        pvh_entry,
+        end,
+    })
 }
 
-/// Loads a Linux vmlinux and enters it by the 32-bit boot protocol.
+/// Loads an ELF kernel that is not for multiboot and enters it as it wishes.
 ///
 /// # Errors
 /// [`BootError`] as for [`load_segments`], or for what belongs to the kernel.
-pub fn load_linux(
+pub fn load_kernel(
     image: &Image,
     parameters: &Parameters,
     memory: &mut GuestMemory,
 ) -> Result<CpuState, BootError> {
     let loaded = load_segments(image, memory)?;
-    let mut zero_page = [0; ZERO_PAGE_BYTES];
-    put(
-        &mut zero_page,
-        offset::BOOT_FLAG,
-        &linux::BOOT_FLAG.to_le_bytes(),
-    );
-    put(&mut zero_page, offset::SIGNATURE, linux::SIGNATURE);
-    put(
-        &mut zero_page,
-        offset::VERSION,
-        &PROTOCOL_VERSION.to_le_bytes(),
-    );
-    zero_page[offset::LOAD_FLAGS] = linux::LOADED_HIGH;
-    put(
-        &mut zero_page,
-        offset::CODE32_START,
-        &loaded.entry.to_le_bytes(),
-    );
-    let kernel = Kernel {
-        entry: loaded.entry,
-        end: loaded.end,
-        command_line_limit: COMMAND_LINE_LIMIT,
-        initrd_address_max: INITRD_MAX,
+    let initrd_address_max = match loaded.class {
+        Class::Bits32 => linux::INITRD_MAX_32_BIT,
+        Class::Bits64 => u64::from(u32::MAX),
     };
-    linux::enter(zero_page, &kernel, parameters, memory)
+    let kernel = |entry| Kernel {
+        entry,
+        end: loaded.end,
+        command_line_limit: linux::COMMAND_LINE_LIMIT,
+        initrd_address_max,
+    };
+    match (loaded.pvh_entry, loaded.class) {
+        (Some(entry), _) => pvh::enter(&kernel(Entry::Protected(entry)), parameters, memory),
+        (None, Class::Bits32) => {
+            enter_linux(&kernel(Entry::Protected(loaded.entry)), parameters, memory)
+        }
+        (None, Class::Bits64) => {
+            enter_linux(&kernel(Entry::Long(loaded.entry)), parameters, memory)
+        }
+    }
+}
+
+/// Enters a vmlinux, which has no setup header of its own.
+fn enter_linux(
+    kernel: &Kernel,
+    parameters: &Parameters,
+    memory: &mut GuestMemory,
+) -> Result<CpuState, BootError> {
+    let mut zero_page = [0; ZERO_PAGE_BYTES];
+    let fields: [(usize, &[u8]); 5] = [
+        (offset::BOOT_FLAG, &linux::BOOT_FLAG.to_le_bytes()),
+        (offset::SIGNATURE, linux::SIGNATURE),
+        (offset::VERSION, &PROTOCOL_VERSION.to_le_bytes()),
+        (offset::LOAD_FLAGS, &[linux::LOADED_HIGH]),
+        (offset::CODE32_START, &kernel.entry.address().to_le_bytes()),
+    ];
+    for (position, bytes) in fields {
+        put(&mut zero_page, position, bytes);
+    }
+    linux::enter(zero_page, kernel, parameters, memory)
 }

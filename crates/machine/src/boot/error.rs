@@ -37,11 +37,6 @@ pub enum BootError {
         /// What is not supported.
         what: String,
     },
-    /// The kernel needs a 64-bit processor.
-    Needs64Bit {
-        /// The kernel file.
-        kernel: String,
-    },
     /// The command line is longer than the kernel takes.
     CommandLineTooLong {
         /// Bytes given.
@@ -92,13 +87,9 @@ impl fmt::Display for BootError {
             ),
             Self::NotAKernel { kernel } => write!(
                 formatter,
-                "{kernel} is not a kernel: expected a Linux bzImage, a 32-bit ELF file, a multiboot kernel, a boot sector or flat code"
+                "{kernel} is not a kernel: expected a Linux bzImage, an ELF file for x86, a multiboot kernel, a boot sector or flat code"
             ),
             Self::Unsupported { kernel, what } => write!(formatter, "cannot boot {kernel}: {what}"),
-            Self::Needs64Bit { kernel } => write!(
-                formatter,
-                "{kernel} is a 64-bit kernel; this version runs 16- and 32-bit guests only"
-            ),
             Self::CommandLineTooLong { length, limit } => write!(
                 formatter,
                 "the kernel command line has {length} bytes; this kernel takes at most {limit}"

@@ -1,5 +1,5 @@
 //! What both forms of a Linux kernel share: the zero page, the command line, the
-//! initial RAM disk and the 32-bit entry (Documentation/arch/x86/boot.rst and
+//! initial RAM disk and the 32- and 64-bit entries (Documentation/arch/x86/boot.rst and
 //! zero-page.rst in the kernel's source).
 
 use super::image::{low_memory_end, put, write};
@@ -67,6 +67,11 @@ pub const LOADED_HIGH: u8 = 1;
 /// Boot loader without an assigned number.
 const LOADER_UNDEFINED: u8 = 0xff;
 
+/// Longest command line of a kernel that does not say (Linux's COMMAND_LINE_SIZE).
+pub const COMMAND_LINE_LIMIT: u64 = 2047;
+/// Highest address of the initial RAM disk that every 32-bit kernel can map.
+pub const INITRD_MAX_32_BIT: u64 = 0x37ff_ffff;
+
 /// What the user adds to the kernel.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
@@ -78,11 +83,29 @@ pub struct Parameters<'a> {
     pub rsdp: Option<PhysicalAddress>,
 }
 
+/// In which mode a kernel is entered, and at which physical address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// 32-bit protected mode without paging.
+    Protected(u32),
+    /// 64-bit mode with the first 4 GiB mapped to themselves.
+    Long(u32),
+}
+
+impl Entry {
+    /// The physical address.
+    pub fn address(self) -> u32 {
+        match self {
+            Self::Protected(address) | Self::Long(address) => address,
+        }
+    }
+}
+
 /// What the loader has found out about the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// Physical entry point.
-    pub entry: u32,
+    /// How it is entered.
+    pub entry: Entry,
     /// First address that the running kernel leaves free while it starts.
     pub end: u64,
     /// Longest command line without its terminating zero.
@@ -108,8 +131,7 @@ pub fn enter(
         &(layout::COMMAND_LINE as u32).to_le_bytes(),
     );
 
-    if let Some(initrd) = parameters.initrd.filter(|initrd| !initrd.is_empty()) {
-        let address = place_initrd(initrd, kernel, memory)?;
+    if let Some((address, size)) = place_initrd(parameters.initrd, kernel, memory)? {
         put(
             &mut zero_page,
             offset::RAMDISK_IMAGE,
@@ -118,7 +140,7 @@ pub fn enter(
         put(
             &mut zero_page,
             offset::RAMDISK_SIZE,
-            &(initrd.len() as u32).to_le_bytes(),
+            &(size as u32).to_le_bytes(),
         );
     }
 
@@ -139,12 +161,20 @@ pub fn enter(
     }
     write(memory, layout::BOOT_INFORMATION, &zero_page)?;
 
-    let mut state = state::protected_mode(memory, kernel.entry)?;
+    let mut state = match kernel.entry {
+        Entry::Protected(entry) => state::protected_mode(memory, entry)?,
+        Entry::Long(entry) => state::long_mode(memory, entry)?,
+    };
     state.gpr[Gpr::Rsi as usize] = layout::BOOT_INFORMATION;
     Ok(state)
 }
 
-fn write_command_line(text: &str, limit: u64, memory: &mut GuestMemory) -> Result<(), BootError> {
+/// Writes the command line, at most `limit` bytes, where every protocol finds it.
+pub fn write_command_line(
+    text: &str,
+    limit: u64,
+    memory: &mut GuestMemory,
+) -> Result<(), BootError> {
     let room = layout::COMMAND_LINE_END - layout::COMMAND_LINE - 1;
     let (length, limit) = (text.len() as u64, limit.min(room));
     if length > limit {
@@ -155,13 +185,17 @@ fn write_command_line(text: &str, limit: u64, memory: &mut GuestMemory) -> Resul
     write(memory, layout::COMMAND_LINE, &bytes)
 }
 
-/// Puts the initial RAM disk as high as the kernel and RAM allow and returns where.
-fn place_initrd(
-    initrd: &[u8],
+/// Puts the initial RAM disk, if there is one that is not empty, as high as the kernel
+/// and RAM allow and returns its address and size.
+pub fn place_initrd(
+    initrd: Option<&[u8]>,
     kernel: &Kernel,
     memory: &mut GuestMemory,
-) -> Result<u64, BootError> {
+) -> Result<Option<(u64, u64)>, BootError> {
     const PAGE_MASK: u64 = 0xfff;
+    let Some(initrd) = initrd.filter(|initrd| !initrd.is_empty()) else {
+        return Ok(None);
+    };
     let size = initrd.len() as u64;
     let top = low_memory_end(memory).min(kernel.initrd_address_max.saturating_add(1));
     let bottom = kernel.end.saturating_add(PAGE_MASK) & !PAGE_MASK;
@@ -171,5 +205,5 @@ fn place_initrd(
         return Err(BootError::InitrdTooLarge { size, room });
     }
     write(memory, address, initrd)?;
-    Ok(address)
+    Ok(Some((address, size)))
 }

@@ -17,6 +17,7 @@ pub mod flat;
 mod image;
 pub mod linux;
 pub mod multiboot;
+mod pvh;
 mod state;
 
 pub use error::BootError;
@@ -34,10 +35,12 @@ use crate::acpi;
 pub mod layout {
     /// BIOS data area.
     pub const BIOS_DATA: u64 = 0x400;
-    /// Global descriptor table that a 32-bit guest starts with.
+    /// Global descriptor table that a guest starts with.
     pub const DESCRIPTOR_TABLE: u64 = 0x6000;
-    /// Linux's zero page, or the multiboot information.
+    /// Linux's zero page, PVH's start information, or the multiboot information.
     pub const BOOT_INFORMATION: u64 = 0x7000;
+    /// Page tables that a Linux starts with if it is entered in long mode: 6 pages.
+    pub const PAGE_TABLES: u64 = 0x9000;
     /// Linux's command line; all text for multiboot.
     pub const COMMAND_LINE: u64 = 0x2_0000;
     /// First byte after the area for text.
@@ -80,7 +83,7 @@ pub enum KernelKind {
     BzImage,
     /// A multiboot header lies in the first 8 KiB.
     Multiboot,
-    /// A 32-bit ELF file without a multiboot header: a Linux vmlinux.
+    /// An ELF file without a multiboot header: a Linux vmlinux, or a PVH kernel.
     Elf,
     /// Code for real mode, with AA55h at offset 510.
     BootSector,
@@ -123,7 +126,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
             if kind == KernelKind::BzImage {
                 bzimage::load(&image, &parameters, memory)
             } else {
-                elf::load_linux(&image, &parameters, memory)
+                elf::load_kernel(&image, &parameters, memory)
             }
         }
         KernelKind::Multiboot => {
@@ -141,7 +144,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
 /// Says what kind of kernel the bytes are; `name` is for the message.
 ///
 /// # Errors
-/// [`BootError::NotAKernel`] or [`BootError::Needs64Bit`].
+/// [`BootError::NotAKernel`].
 pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
     if bzimage::has_setup_header(bytes) {
         Ok(KernelKind::BzImage)

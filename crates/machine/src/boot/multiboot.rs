@@ -116,15 +116,17 @@ pub fn load(
             "its multiboot header requires unknown features ({unknown:#x})"
         )));
     }
-    let loaded = if flags & flag::ADDRESSES != 0 {
+    let (entry, end) = if flags & flag::ADDRESSES != 0 {
         load_by_addresses(image, header, memory)?
     } else {
-        elf::load_segments(image, memory)?
+        // An ELF64 file, too, is entered in 32-bit mode, as GRUB does it.
+        let loaded = elf::load_segments(image, memory)?;
+        (loaded.entry, loaded.end)
     };
 
     let mut text = TextArea::new();
     let mut module_list = Vec::new();
-    let mut next = loaded.end.next_multiple_of(0x1000);
+    let mut next = end.next_multiple_of(0x1000);
     for module in modules {
         let (size, top) = (module.contents.len() as u64, low_memory_end(memory));
         if next.saturating_add(size) > top {
@@ -172,18 +174,19 @@ pub fn load(
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     write(memory, layout::BOOT_INFORMATION, &bytes)?;
 
-    let mut state = state::protected_mode(memory, loaded.entry)?;
+    let mut state = state::protected_mode(memory, entry)?;
     state.gpr[Gpr::Rax as usize] = LOADER_MAGIC;
     state.gpr[Gpr::Rbx as usize] = layout::BOOT_INFORMATION;
     Ok(state)
 }
 
-/// Loads by the header's address fields (Multiboot Specification, 3.1.3).
+/// Loads by the header's address fields (Multiboot Specification, 3.1.3); returns the
+/// entry point and the first address after what was loaded.
 fn load_by_addresses(
     image: &Image,
     header: usize,
     memory: &mut GuestMemory,
-) -> Result<elf::Loaded, BootError> {
+) -> Result<(u32, u64), BootError> {
     image.slice(header as u64, 32, "the multiboot header")?;
     let [header_address, load_start, load_end, bss_end, entry] =
         [12, 16, 20, 24, 28].map(|field| u64::from(u32_at(image.bytes(), header + field)));
@@ -206,10 +209,7 @@ fn load_by_addresses(
     image.check_load_range(load_start, end)?;
     require_memory(memory, end)?;
     write(memory, load_start, bytes)?;
-    Ok(elf::Loaded {
-        entry: entry as u32,
-        end,
-    })
+    Ok((entry as u32, end))
 }
 
 /// The memory map in multiboot's form: each entry is preceded by its size.

@@ -6,6 +6,8 @@ use super::*;
 use std::path::PathBuf;
 use tollgate_x86::{Gpr, SegmentRegister};
 
+mod long_mode;
+
 const MIB: u64 = 1 << 20;
 
 /// A file in the temporary directory, removed when dropped.
@@ -176,19 +178,6 @@ fn a_bzimage_is_entered_by_the_32_bit_protocol() {
 }
 
 #[test]
-fn a_64_bit_bzimage_is_refused() {
-    let mut image = bzimage(100);
-    image[offset::EXTENDED_FLAGS] = 1;
-    let error = boot("amd64", &image, None, "", &mut memory(64)).unwrap_err();
-    assert!(matches!(error, BootError::Needs64Bit { .. }));
-    assert!(
-        error
-            .to_string()
-            .ends_with("is a 64-bit kernel; this version runs 16- and 32-bit guests only")
-    );
-}
-
-#[test]
 fn a_bzimage_cut_anywhere_is_an_error_never_a_panic() {
     let image = bzimage(3000);
     for length in (0..image.len() - 15).step_by(7) {
@@ -320,8 +309,11 @@ fn elf_files_for_other_processors_are_refused() {
             &mut memory(16),
         )
     };
-    assert!(matches!(load(2, 62), Err(BootError::Needs64Bit { .. })));
-    assert!(matches!(load(1, 40), Err(BootError::Unsupported { .. })));
+    // ARM, 64-bit code in a file with 32-bit addresses, 32-bit code in one with 64.
+    for (class, machine) in [(1, 40), (2, 183), (1, 62), (2, 3), (0, 3)] {
+        let result = load(class, machine);
+        assert!(matches!(result, Err(BootError::Unsupported { .. })));
+    }
 }
 
 #[test]

@@ -10,11 +10,22 @@ use super::tollgate;
 pub const DEBIAN_686: &str = "debian-686";
 /// Debian's 32-bit kernel with PAE and NX.
 pub const DEBIAN_686_PAE: &str = "debian-686-pae";
+/// Debian's 64-bit kernel for virtual machines.
+pub const DEBIAN_AMD64: &str = "debian-amd64";
 
 /// What the first process writes when the shell is about to start.
 pub const READY: &str = "tollgate-guest: ready";
 /// The end of the shell's prompt, before which it tells where it is.
 pub const PROMPT: &str = " # ";
+
+/// The initramfs with programs of the kernel's own width.
+pub fn initramfs(kernel: &str) -> &'static str {
+    if kernel == DEBIAN_AMD64 {
+        "initrd-amd64.img"
+    } else {
+        "initrd-i386.img"
+    }
+}
 
 /// `tollgate run` with a kernel, the initramfs and a console on the serial port.
 #[track_caller]
@@ -35,7 +46,7 @@ pub fn run_with(mut command: Command, kernel: &str, append: &str) -> Command {
         .args(["run", "--kernel"])
         .arg(fetched(&format!("{kernel}/vmlinuz")))
         .arg("--initrd")
-        .arg(fetched("initrd-i386.img"))
+        .arg(fetched(initramfs(kernel)))
         .args(["--append", append]);
     command
 }
