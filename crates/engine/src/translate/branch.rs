@@ -281,8 +281,9 @@ impl Translator {
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
         self.flush_esp_first();
         let width = count_width(instruction);
-        // Its upper half is zero, but in 64-bit code.
-        let narrow = width == Width::Word || width == Width::Dword && self.is_64_bit();
+        // Its upper half is zero outside IA-32e mode.
+        let long = self.mode.flags.contains(ModeFlags::LONG);
+        let narrow = width == Width::Word || width == Width::Dword && long;
         // ECX lives where JRCXZ looks.
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         if narrow {

@@ -22,7 +22,9 @@ impl Emitted {
     /// Translates; the result has passed the verifier.
     pub fn of(guest: &Guest) -> Self {
         let mut translator = Translator::new(Features::new(|_| true));
-        translator.set_register_map(guest.map);
+        if guest.mode.bitness() != 64 {
+            translator.set_register_map(guest.map);
+        }
         let mut bytes = guest.code.clone();
         if guest.fills_page {
             let rest = 0x1000 - (guest.rip as usize + bytes.len()) % 0x1000;
@@ -36,7 +38,11 @@ impl Emitted {
             linear,
             mode: &guest.mode,
             mode_id: 0,
-            branch_table: BranchTable::Shared,
+            branch_table: if guest.mode.bitness() == 64 {
+                BranchTable::Own(0)
+            } else {
+                BranchTable::Shared
+            },
             block: BlockId(0),
         };
         let Ok(translation) = translator.translate(&request, &[0, 1, 2, 3]) else {

@@ -8,6 +8,8 @@
 //! - `prot16`: 16-bit protected mode with segments of 64 KiB
 //! - `real`: real mode
 //! - `vm86`: virtual-8086 mode
+//! - `long`: 64-bit code in ring 0
+//! - `compat`: 32-bit code in IA-32e mode
 //!
 //! and the others change something:
 //!
@@ -22,9 +24,9 @@
 //! - `page`: the code goes on, with NOPs, to the end of the page
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
-use tollgate_engine::mode::Mode;
+use tollgate_engine::mode::{Mode, ModeFlags};
 use tollgate_engine::register_map::RegisterMap;
-use tollgate_x86::{Attributes, CpuState, Flags, Segment, SegmentRegister, Selector};
+use tollgate_x86::{Attributes, CpuState, Efer, Flags, Segment, SegmentRegister, Selector};
 
 /// Guest code and where it runs.
 pub struct Guest {
@@ -63,9 +65,14 @@ fn base_state(name: &str) -> CpuState {
         "flat16" => (segment(0x809b, u32::MAX), segment(0x8093, u32::MAX)),
         "prot16" => (segment(0x9b, 0xffff), segment(0x93, 0xffff)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
+        "long" => (segment(0xa09b, u32::MAX), segment(0xc093, u32::MAX)),
+        "compat" => (segment(0xc09b, u32::MAX), segment(0xc093, u32::MAX)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
         _ => panic!("'{name}' is no mode"),
     };
+    if matches!(name, "long" | "compat") {
+        state.efer = (Efer::LME | Efer::LMA).bits();
+    }
     if name == "vm86" {
         state.flags |= Flags::VM.bits();
     }
@@ -89,8 +96,8 @@ fn change_segment(state: &mut CpuState, word: &str) {
     }
 }
 
-fn number(digits: &str) -> u32 {
-    u32::from_str_radix(digits, 16).unwrap_or_else(|error| panic!("'{digits}': {error}"))
+fn number(digits: &str) -> u64 {
+    u64::from_str_radix(digits, 16).unwrap_or_else(|error| panic!("'{digits}': {error}"))
 }
 
 impl Guest {
@@ -130,12 +137,15 @@ impl Guest {
                 "spilled" => guest.map = &RegisterMap::SPILLED,
                 "page" => guest.fills_page = true,
                 _ => match word.strip_prefix("at-") {
-                    Some(digits) => guest.rip = number(digits).into(),
+                    Some(digits) => guest.rip = number(digits),
                     None => change_segment(&mut state, word),
                 },
             }
         }
         guest.mode = Mode::of(&state);
+        if guest.mode.flags.contains(ModeFlags::CODE64) {
+            guest.map = &RegisterMap::LONG;
+        }
         if single {
             guest.mode = guest.mode.single();
         }

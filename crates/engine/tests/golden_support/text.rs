@@ -8,10 +8,14 @@ use std::fmt::Write;
 use tollgate_engine::block::{LinkPlace, Mark, Site, SiteKind, Source};
 use tollgate_engine::context::at;
 use tollgate_engine::links::SLOTS_OFFSET;
+use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
 use tollgate_x86::SegmentRegister;
 
-const GUEST_REGISTERS: [&str; 8] = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"];
+const GUEST_REGISTERS: [&str; 16] = [
+    "eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
+];
 const HOST_REGISTERS: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
@@ -38,11 +42,14 @@ fn field(displacement: i32) -> String {
     if let Some((_, name)) = fields.iter().find(|(known, _)| *known == displacement) {
         return (*name).to_owned();
     }
-    if let Some(guest) = (0..8u8).find(|guest| at::slot(*guest) == displacement) {
+    if let Some(guest) = (0..16u8).find(|guest| at::slot(*guest) == displacement) {
         return format!("slot.{}", GUEST_REGISTERS[usize::from(guest)]);
     }
     if let Some(size) = (1..=64u8).find(|&size| at::code_store(size) == Some(displacement)) {
         return format!("code_store.{size}");
+    }
+    if let Some(size) = (1..=64u8).find(|&size| at::long_code_store(size) == Some(displacement)) {
+        return format!("long_code_store.{size}");
     }
     for (register, name) in SegmentRegister::ALL
         .into_iter()
@@ -67,6 +74,10 @@ fn operand(instruction: &Instruction) -> Option<String> {
     };
     match instruction.memory_base() {
         Register::R15 => Some(field(displacement)),
+        Register::R14 if displacement == LONG_ROOT_DISPLACEMENT => {
+            Some(format!("tlb.root+{index}"))
+        }
+        Register::R9 if displacement == LONG_WRITE_DISPLACEMENT => Some("r9+writes".into()),
         Register::R14 => {
             let table = match displacement {
                 0 => "tlb.read",
@@ -78,7 +89,7 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::R13 if index.is_empty() => {
             Some(format!("links.slot{}", (displacement - SLOTS_OFFSET) / 8))
         }
-        Register::R13 if displacement == 0 => Some(format!("links.tags+{index}")),
+        Register::R13 if displacement & 15 == 0 => Some(format!("links.tags+{index}")),
         Register::R13 => Some(format!("links.targets+{index}")),
         _ => None,
     }
@@ -202,7 +213,7 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
         write!(text, ", esp{:+}", mark.esp).unwrap();
     }
     for (register, source) in mark.restore.moves() {
-        let register = GUEST_REGISTERS[usize::from(register & 7)];
+        let register = GUEST_REGISTERS[usize::from(register & 15)];
         let source = match source {
             Source::Host(host) => HOST_REGISTERS[usize::from(host.0 & 15)],
             Source::Slot => "its slot",
