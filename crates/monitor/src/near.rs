@@ -4,7 +4,6 @@
 //! cannot serve: a segment with unusual rights, an access that straddles pages which
 //! do not lie side by side, a device behind the stack.
 
-use crate::guest_view::is_canonical;
 use iced_x86::{Code, CodeSize, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
@@ -13,6 +12,7 @@ use tollgate_emulate::operand::{
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 
@@ -149,7 +149,7 @@ pub fn execute(
         }
         Mnemonic::Ret => {
             let mut stack = Stack::current(state);
-            let target = u64::from(stack.pop(state, environment, size)?);
+            let target = stack.pop(state, environment, size)?;
             let target = check_target(state, target)?;
             if instruction.op_count() == 1 {
                 stack.advance(i64::from(instruction.immediate16()));
@@ -211,7 +211,7 @@ fn pop(
 ) -> Result<(), Exception> {
     let before = state.register(Gpr::Rsp);
     let mut stack = Stack::current(state);
-    let value = u64::from(stack.pop(state, environment, size)?);
+    let value = stack.pop(state, environment, size)?;
     stack.commit(state);
     if instruction.op0_kind() == OpKind::Register {
         tollgate_emulate::operand::write_register(state, instruction.op0_register(), value);
