@@ -1,6 +1,6 @@
 //! What happens at each kind of exit: one function each.
 
-use crate::guest_view::{Inline, is_canonical, is_canonical_range, linear_bits};
+use crate::guest_view::{Inline, is_canonical_range, linear_bits};
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
@@ -11,6 +11,7 @@ use tollgate_engine::context::{NO_PASS, at};
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, Vector};

@@ -1,9 +1,9 @@
 //! Instruction fetch: from CS:EIP to the physical place of the bytes.
 
-use crate::guest_view::{GuestView, code_address, is_canonical};
+use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::engine::Place;
 use tollgate_engine::links::Dependence;
-use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 

@@ -2,7 +2,7 @@
 
 use tollgate_memory::GuestMemory;
 use tollgate_shadow::{Entry, LongTlb, SoftwareTlb, Stores, View};
-use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
 
@@ -37,11 +37,6 @@ pub struct GuestView {
     pub tlb: SoftwareTlb,
     /// The same in IA-32e mode.
     pub long_tlb: LongTlb,
-}
-
-/// Whether bits 63 to 47 of a linear address are equal (SDM volume 1, 3.3.7.1).
-pub const fn is_canonical(linear: u64) -> bool {
-    (linear as i64) << 16 >> 16 == linear as i64
 }
 
 /// Whether all of `size` bytes at a linear address are canonical, and they do not wrap.

@@ -4,7 +4,6 @@
 //! cannot serve: a segment with unusual rights, an access that straddles pages which
 //! do not lie side by side, a device behind the stack.
 
-use crate::guest_view::is_canonical;
 use iced_x86::{Code, CodeSize, Instruction, Mnemonic, OpKind, Register};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::{
@@ -13,6 +12,7 @@ use tollgate_emulate::operand::{
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 
@@ -109,7 +109,7 @@ pub fn execute(
                 _ => instruction.immediate(0),
             };
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, value as _)?;
+            stack.push(state, environment, size, value)?;
             stack.commit(state);
         }
         Mnemonic::Pop => pop(state, environment, instruction, size)?,
@@ -130,7 +130,7 @@ pub fn execute(
                 4 => Register::EBP,
                 _ => Register::RBP,
             };
-            tollgate_emulate::operand::write_register(state, name, u64::from(value));
+            tollgate_emulate::operand::write_register(state, name, value);
         }
         Mnemonic::Call => {
             if instruction.op0_kind() == OpKind::Memory {
@@ -138,7 +138,7 @@ pub fn execute(
             }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
-            stack.push(state, environment, size, next as _)?;
+            stack.push(state, environment, size, next)?;
             stack.commit(state);
             state.rip = target;
             return Ok(Some(Outcome::Jumped));
@@ -149,7 +149,7 @@ pub fn execute(
         }
         Mnemonic::Ret => {
             let mut stack = Stack::current(state);
-            let target = u64::from(stack.pop(state, environment, size)?);
+            let target = stack.pop(state, environment, size)?;
             let target = check_target(state, target)?;
             if instruction.op_count() == 1 {
                 stack.advance(i64::from(instruction.immediate16()));
@@ -211,7 +211,7 @@ fn pop(
 ) -> Result<(), Exception> {
     let before = state.register(Gpr::Rsp);
     let mut stack = Stack::current(state);
-    let value = u64::from(stack.pop(state, environment, size)?);
+    let value = stack.pop(state, environment, size)?;
     stack.commit(state);
     if instruction.op0_kind() == OpKind::Register {
         tollgate_emulate::operand::write_register(state, instruction.op0_register(), value);

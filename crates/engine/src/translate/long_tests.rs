@@ -230,7 +230,7 @@ fn many_instructions(mut each: impl FnMut(&[u8])) {
     let prefixes: [&[u8]; 4] = [&[], &[0x66], &[0xf2], &[0xf3]];
     let rex: [&[u8]; 6] = [&[], &[0x40], &[0x48], &[0x41], &[0x44], &[0x4f]];
     let maps: [&[u8]; 4] = [&[], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]];
-    let vex: [&[u8]; 10] = [
+    let vex: [&[u8]; 11] = [
         &[0xc5, 0xf9],
         &[0xc5, 0x3d],
         &[0xc4, 0xe2, 0x63],
@@ -241,6 +241,7 @@ fn many_instructions(mut each: impl FnMut(&[u8])) {
         &[0xc4, 0x43, 0xfb],
         &[0xc4, 0x43, 0xf9],
         &[0xc4, 0x41, 0xfa],
+        &[0xc4, 0x61, 0xf9],
     ];
     let mut heads: Vec<Vec<u8>> = vex.iter().map(|vex| vex.to_vec()).collect();
     for prefix in prefixes {
