@@ -337,4 +337,6 @@ pub fn adjust_requested_privilege(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

@@ -259,4 +259,6 @@ pub fn xrstor(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;
