@@ -5,18 +5,15 @@
 .set CR4_OSXSAVE, 0x40000
 
 long_main:
-    mov eax, 1
-    cpuid
-    mov [leaf_1_ecx], rcx
     mov eax, 7
     xor ecx, ecx
     cpuid
     mov [leaf_7_ebx], rbx
     call scalar
     call bmi
-    bt qword ptr [leaf_1_ecx], 26
+    bt qword ptr [cpuid_1_ecx], 26
     jnc 1f
-    bt qword ptr [leaf_1_ecx], 28
+    bt qword ptr [cpuid_1_ecx], 28
     jnc 1f
     call without_xcr0
     mov rax, cr4
@@ -46,19 +43,19 @@ long_main:
 scalar:
     mov r9, 0x0123456789ABCDEF
     mov [memory], r9
-    IF_OFFERED leaf_1_ecx, 22, 1f
+    IF_OFFERED cpuid_1_ecx, 22, 1f
     movbe r10, [memory]
     EXPECT64 r10, 0xEFCDAB8967452301, "movbe loads 64 bits"
     movbe [memory+8], r9d
     EXPECT64 [memory+8], 0xEFCDAB89, "and stores 32"
-1:  IF_OFFERED leaf_1_ecx, 23, 1f
+1:  IF_OFFERED cpuid_1_ecx, 23, 1f
     mov r11, -1
     popcnt r11, r9
     EXPECT64 r11, 32, "popcnt counts 64 bits"
     mov r11, -1
     popcnt r11d, r9d
     EXPECT64 r11, 20, "or 32"
-1:  IF_OFFERED leaf_1_ecx, 20, 1f
+1:  IF_OFFERED cpuid_1_ecx, 20, 1f
     mov r8, 0xFFFFFFFF12345678
     crc32 r8, r9
     EXPECT64 r8, 0xA3D207BE, "crc32 of 64 bits clears the upper half"
@@ -215,7 +212,7 @@ avx2:
     EXPECT64 [memory+24], 0x22, "the last"
     vmovdqu [memory], ymm13
     EXPECT64 [memory+24], 0, "and its mask is used up"
-1:  IF_OFFERED leaf_1_ecx, 12, 1f
+1:  IF_OFFERED cpuid_1_ecx, 12, 1f
     mov rax, 0x4008000000000000  # 3.0
     vmovq xmm8, rax
     vmovq xmm9, rax
@@ -262,6 +259,5 @@ table:    .quad 0x11, 0x22, 0x33, 0x44
 .align 64
 image:      .skip 1024
 memory:     .skip 64
-leaf_1_ecx: .skip 8
 leaf_7_ebx: .skip 8
 .text
