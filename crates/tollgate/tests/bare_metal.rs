@@ -146,6 +146,16 @@ guests! {
     interrupts
     limits
     lines
+    long_canonical
+    long_descriptors
+    long_events
+    long_interrupts
+    long_operands
+    long_paging
+    long_registers
+    long_selfmodify
+    long_system
+    longmode
     nmi
     operands
     pae
