@@ -64,7 +64,6 @@ pub fn run(data: &[u8]) {
         initrd: modules.as_deref(),
         append: &append,
         acpi: options & 8 == 0,
-        long_mode: options & 16 == 0,
     };
     match boot::load(&source, &mut memory) {
         Ok(state) => {

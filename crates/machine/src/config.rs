@@ -1,6 +1,7 @@
 //! The configuration of one machine: plain data that the command line, the control
 //! socket or a test fills in.
 
+use crate::cpu::{self, CpuModel, ModelError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -65,6 +66,8 @@ pub struct VmConfig {
     pub initrd: Option<String>,
     /// The kernel's command line.
     pub append: String,
+    /// The processor.
+    pub cpu: CpuModel,
     /// A guest reset starts the machine anew instead of ending it.
     pub reboot: bool,
     /// Bytes of the code cache.
@@ -86,6 +89,7 @@ impl Default for VmConfig {
             kernel: PathBuf::new(),
             initrd: None,
             append: String::new(),
+            cpu: CpuModel::Host,
             reboot: false,
             code_cache_bytes: 64 * MIB,
             verify_code: false,
@@ -105,6 +109,8 @@ pub enum ConfigError {
     MemorySize(u64),
     /// The code cache size is outside the allowed range.
     CodeCacheSize(u64),
+    /// This host cannot give the processor.
+    Cpu(ModelError),
 }
 
 impl fmt::Display for ConfigError {
@@ -123,6 +129,7 @@ impl fmt::Display for ConfigError {
                 MIN_CODE_CACHE_BYTES / MIB,
                 MAX_CODE_CACHE_BYTES / MIB
             ),
+            Self::Cpu(error) => error.fmt(formatter),
         }
     }
 }
@@ -147,6 +154,7 @@ impl VmConfig {
         if !(MIN_CODE_CACHE_BYTES..=MAX_CODE_CACHE_BYTES).contains(&cache) {
             return Err(ConfigError::CodeCacheSize(cache));
         }
+        cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
         Ok(())
     }
 }

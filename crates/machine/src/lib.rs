@@ -7,6 +7,7 @@
 pub mod acpi;
 pub mod boot;
 pub mod config;
+pub mod cpu;
 pub mod devices;
 pub mod pc;
 pub mod vm;

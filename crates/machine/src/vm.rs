@@ -172,7 +172,9 @@ impl Vm {
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
         let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
-        let state = boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
+        let mut state =
+            boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
+        state.model = config.cpu;
         let mut pc = Pc::new(config, consoles.serial);
         pc.set_debug_output(consoles.debug);
         let commands = handle.commands();

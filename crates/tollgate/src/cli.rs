@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
+use tollgate_machine::cpu::CpuModel;
+
 use crate::statistics::{Format, StatisticsArguments};
-use crate::{control, exit_code, size, terminal_keys, usage};
+use crate::{control, cpu_models, exit_code, size, terminal_keys, usage};
 
 /// Runs x86 virtual machines in an ordinary process.
 #[derive(Parser, Debug)]
@@ -81,6 +83,19 @@ pub struct RunArguments {
         alias = "mem"
     )]
     pub memory: u64,
+
+    /// The processor, by the name of its model; 'help' lists them with their features
+    ///
+    /// host: the host's own, without what is not implemented. The others are the same on
+    /// every host that has their features.
+    #[arg(
+        long,
+        value_name = "MODEL",
+        default_value = "host",
+        value_parser = cpu_models::parse,
+        verbatim_doc_comment
+    )]
+    pub cpu: CpuModel,
 
     /// Where the first serial port goes: stdio, file:PATH, pty or null
     ///
@@ -240,6 +255,10 @@ pub struct Answered(pub u8);
 /// [`Answered`] if help, the version or an error message was printed instead.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answered> {
     let words: Vec<OsString> = words.collect();
+    if cpu_models::are_asked_for(&words) {
+        cpu_models::print();
+        return Err(Answered(exit_code::SUCCESS));
+    }
     match Cli::try_parse_from(&words) {
         Ok(cli) => Ok(cli.subcommand),
         Err(error) if error.use_stderr() => Err(Answered(usage::explain(&error, &words).report())),

@@ -10,6 +10,7 @@ mod cli;
 mod console;
 mod control;
 mod cost;
+mod cpu_models;
 mod doctor;
 mod event_loop;
 mod exit_code;

@@ -127,6 +127,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
             modules => Some(modules.join(",")),
         },
         append: arguments.append.clone(),
+        cpu: arguments.cpu,
         reboot: arguments.reboot,
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,

@@ -30,8 +30,7 @@ pub fn has_setup_header(bytes: &[u8]) -> bool {
 /// Loads a bzImage at 1 MiB.
 ///
 /// # Errors
-/// [`BootError`] if the file is incomplete, needs long mode where there is none, or does
-/// not fit with what belongs to it.
+/// [`BootError`] if the file is incomplete, or does not fit with what belongs to it.
 pub fn load(
     image: &Image,
     parameters: &Parameters,
@@ -44,9 +43,6 @@ pub fn load(
         return Err(image.unsupported("it is a zImage for low memory, not a bzImage"));
     }
     let is_64_bit = has(0x020c) && u16_at(bytes, offset::EXTENDED_FLAGS) & HAS_64_BIT_ENTRY != 0;
-    if is_64_bit && !parameters.long_mode {
-        return Err(image.needs_64_bit());
-    }
 
     let sectors = match bytes.get(offset::SETUP_SECTORS).copied().unwrap_or(0) {
         0 => DEFAULT_SETUP_SECTORS,

@@ -233,9 +233,6 @@ pub fn load_kernel(
     memory: &mut GuestMemory,
 ) -> Result<CpuState, BootError> {
     let loaded = load_segments(image, memory)?;
-    if loaded.class == Class::Bits64 && !parameters.long_mode {
-        return Err(image.needs_64_bit());
-    }
     let initrd_address_max = match loaded.class {
         Class::Bits32 => linux::INITRD_MAX_32_BIT,
         Class::Bits64 => u64::from(u32::MAX),

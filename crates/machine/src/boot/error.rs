@@ -37,11 +37,6 @@ pub enum BootError {
         /// What is not supported.
         what: String,
     },
-    /// The kernel needs long mode, which the guest's processor does not offer.
-    Needs64Bit {
-        /// The kernel file.
-        kernel: String,
-    },
     /// The command line is longer than the kernel takes.
     CommandLineTooLong {
         /// Bytes given.
@@ -95,10 +90,6 @@ impl fmt::Display for BootError {
                 "{kernel} is not a kernel: expected a Linux bzImage, an ELF file for x86, a multiboot kernel, a boot sector or flat code"
             ),
             Self::Unsupported { kernel, what } => write!(formatter, "cannot boot {kernel}: {what}"),
-            Self::Needs64Bit { kernel } => write!(
-                formatter,
-                "{kernel} is a 64-bit kernel, and the guest's processor has no 64-bit mode (see --cpu help)"
-            ),
             Self::CommandLineTooLong { length, limit } => write!(
                 formatter,
                 "the kernel command line has {length} bytes; this kernel takes at most {limit}"

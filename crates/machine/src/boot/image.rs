@@ -66,12 +66,6 @@ impl<'a> Image<'a> {
             what: what.into(),
         }
     }
-
-    pub fn needs_64_bit(&self) -> BootError {
-        BootError::Needs64Bit {
-            kernel: self.name.to_owned(),
-        }
-    }
 }
 
 /// A little-endian 16-bit field; zero beyond the end.

@@ -75,8 +75,6 @@ pub const INITRD_MAX_32_BIT: u64 = 0x37ff_ffff;
 /// What the user adds to the kernel.
 #[derive(Clone, Copy)]
 pub struct Parameters<'a> {
-    /// The guest's processor has long mode.
-    pub long_mode: bool,
     /// Command line, without terminating zero.
     pub command_line: &'a str,
     /// Initial RAM disk.

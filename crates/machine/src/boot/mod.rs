@@ -62,8 +62,6 @@ pub struct BootSource<'a> {
     pub append: &'a str,
     /// Write ACPI tables.
     pub acpi: bool,
-    /// The guest's processor offers long mode.
-    pub long_mode: bool,
 }
 
 impl<'a> BootSource<'a> {
@@ -74,7 +72,6 @@ impl<'a> BootSource<'a> {
             initrd: config.initrd.as_deref(),
             append: &config.append,
             acpi: config.acpi,
-            long_mode: true,
         }
     }
 }
@@ -122,7 +119,6 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
                 None => None,
             };
             let parameters = linux::Parameters {
-                long_mode: source.long_mode,
                 command_line: source.append,
                 initrd: initrd.as_deref(),
                 rsdp,

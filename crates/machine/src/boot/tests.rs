@@ -51,7 +51,6 @@ fn boot(
         initrd,
         append,
         acpi: true,
-        long_mode: true,
     };
     load(&source, memory)
 }
@@ -240,7 +239,6 @@ fn missing_files_are_named() {
         initrd: None,
         append: "",
         acpi: true,
-        long_mode: true,
     };
     let message = load(&source, &mut memory(16)).unwrap_err().to_string();
     assert!(message.starts_with("cannot read /nowhere/vmlinuz: "));
@@ -261,7 +259,6 @@ fn files_that_never_end_are_refused() {
         initrd: None,
         append: "",
         acpi: true,
-        long_mode: true,
     };
     assert!(matches!(
         load(&source, &mut memory(2)),
@@ -461,7 +458,6 @@ fn a_real_debian_kernel_loads() {
         initrd: None,
         append: "console=ttyS0",
         acpi: true,
-        long_mode: true,
     };
     let state = load(&source, &mut memory).unwrap();
     assert_eq!(state.rip, 0x10_0000);

@@ -163,29 +163,6 @@ fn a_pvh_kernel_gets_its_start_information_in_protected_mode() {
 }
 
 #[test]
-fn a_processor_without_long_mode_is_no_place_for_64_bit_kernels() {
-    for (name, image) in [
-        ("no-lm-bzimage", bzimage64()),
-        ("no-lm-elf", elf64(0x10_0010, &[0x90; 64], &[])),
-        (
-            "no-lm-pvh",
-            elf64(0x10_0010, &[0x90; 64], &pvh_note(0x10_0020)),
-        ),
-    ] {
-        let file = TemporaryFile::new(name, &image);
-        let source = BootSource {
-            kernel: &file.0,
-            initrd: None,
-            append: "",
-            acpi: true,
-            long_mode: false,
-        };
-        let error = load(&source, &mut memory(64)).unwrap_err();
-        assert!(matches!(error, BootError::Needs64Bit { .. }), "{error}");
-    }
-}
-
-#[test]
 fn entry_points_outside_of_what_is_loaded_are_refused() {
     let refused = |entry, notes: &[u8]| {
         let image = elf64(entry, &[0x90; 64], notes);

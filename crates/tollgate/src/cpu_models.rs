@@ -1,0 +1,89 @@
+//! `--cpu`: the processor's model by its name, and the list of them.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use tollgate_machine::cpu::{self, CpuModel, ModelError};
+
+/// Widest line of the list.
+const WIDTH: usize = 96;
+
+/// The model that a name stands for.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(name: &str) -> Result<CpuModel, String> {
+    cpu::find(name).map_err(|error| match error {
+        ModelError::Unknown(_) => {
+            let names = CpuModel::ALL.map(CpuModel::name).join(", ");
+            format!("expected one of {names}; --cpu help tells their features")
+        }
+        ModelError::Missing(..) => error.to_string(),
+    })
+}
+
+/// Whether `tollgate run --cpu help` is what the words say, as QEMU's users type it: then
+/// no kernel is needed.
+pub fn are_asked_for(words: &[OsString]) -> bool {
+    let mut flags = words.iter().skip(1);
+    flags.next().is_some_and(|word| word == "run")
+        && (words.iter().any(|word| word == "--cpu=help")
+            || words
+                .windows(2)
+                .any(|pair| pair[0] == "--cpu" && pair[1] == "help"))
+}
+
+/// Prints the models and their features.
+pub fn print() {
+    // A closed standard output is not worth a complaint.
+    let _ = io::stdout().write_all(list().as_bytes());
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for (name, features) in cpu::models() {
+        let lack = match cpu::find(name) {
+            Ok(_) => "",
+            Err(_) => " (this host lacks some of its features)",
+        };
+        text.push_str(&format!("{name}{lack}\n"));
+        let mut line = String::from("   ");
+        for feature in features {
+            if line.len() + 1 + feature.len() > WIDTH {
+                text.push_str(&format!("{line}\n"));
+                line = String::from("   ");
+            }
+            line.push(' ');
+            line.push_str(feature);
+        }
+        text.push_str(&format!("{line}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_is_listed_with_features_in_narrow_lines() {
+        let text = list();
+        for model in CpuModel::ALL {
+            assert!(text.lines().any(|line| line.starts_with(model.name())));
+        }
+        assert!(text.lines().all(|line| line.len() <= WIDTH));
+        assert!(text.contains(" lm"), "{text}");
+    }
+
+    #[test]
+    fn help_is_asked_for_in_either_form_of_the_flag() {
+        let asked = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            are_asked_for(&words)
+        };
+        assert!(asked("tollgate run --cpu help"));
+        assert!(asked("tollgate run --kernel k --cpu=help"));
+        assert!(!asked("tollgate run --cpu host --append help"));
+        assert!(!asked("tollgate stats --cpu help"));
+    }
+}
