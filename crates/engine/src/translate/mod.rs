@@ -43,6 +43,7 @@ mod long_tests;
 mod memory;
 mod operands;
 mod placement;
+mod slot;
 mod stack;
 mod string;
 mod stub;
