@@ -9,6 +9,7 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
+use tollgate_x86::Selector;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
@@ -75,16 +76,14 @@ pub struct Context {
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
     pub time_stamp_offset: u64,
-    /// RIP of the last x87 instruction that is not a control instruction; only its low 32
-    /// bits count if that is not 64-bit code.
+    /// Where the last x87 instruction is that is not a control instruction, as a save area
+    /// has it: RIP, or from code that is not 64-bit code EIP and, above, CS. Such code
+    /// notes EIP alone.
     pub x87_instruction: u64,
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
     /// plus one (0: no operand), and [`X87_FRESH`].
     pub x87_opcode: u32,
-    /// CS of the last x87 instruction.
-    pub x87_code_selector: u16,
-    /// Selector of the last memory operand's segment.
-    pub x87_data_selector: u16,
+    _reserved3: u32,
     /// Linear address of its memory operand, if it had one.
     pub x87_operand: u64,
     /// The guest registers that live here, by number (see [`crate::register_map`]):
@@ -92,7 +91,8 @@ pub struct Context {
     /// that live in host registers are room for code that needs the host register. R8 to
     /// R15 have theirs in `cpu`.
     pub spilled: [u64; 8],
-    /// Offset of the last memory operand in its segment.
+    /// Offset of the last memory operand in its segment, and above it, but from 64-bit
+    /// code, the segment's selector.
     pub x87_operand_offset: u64,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
@@ -274,8 +274,7 @@ impl Context {
             x87_opcode: 0,
             x87_operand: 0,
             x87_operand_offset: 0,
-            x87_code_selector: 0,
-            x87_data_selector: 0,
+            _reserved3: 0,
             spilled: [0; 8],
             bounce: BounceBuffer([0; 192]),
             cpu,
@@ -290,50 +289,46 @@ impl Context {
         })
     }
 
-    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
-    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
-    /// called after each exit that saved the vector registers.
+    /// Puts the x87 pointers into the save area, whose own are the host's. To be called
+    /// after each exit that saved the vector registers, in the mode of the code that ran.
     pub fn gather_x87_pointers(&mut self) {
+        let wide = self.cpu.is_64_bit();
+        let with_selector = |offset: u64, selector: Selector| {
+            if wide {
+                offset
+            } else {
+                offset & 0xffff_ffff | u64::from(selector.0) << 32
+            }
+        };
         if self.x87_opcode & X87_FRESH != 0 {
             self.x87_opcode &= !X87_FRESH;
-            let wide = self.cpu.is_64_bit();
-            let mask = if wide { u64::MAX } else { 0xffff_ffff };
-            self.x87_instruction &= mask;
-            self.x87_code_selector = self.cpu.cs().selector.0;
+            self.x87_instruction = with_selector(self.x87_instruction, self.cpu.cs().selector);
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let segment = self.cpu.segments[register as usize % 6];
-                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
-                self.x87_data_selector = segment.selector.0;
+                let offset = self.x87_operand.wrapping_sub(segment.base);
+                self.x87_operand_offset = with_selector(offset, segment.selector);
             }
+        } else if self.x87_opcode == 0 && self.x87_operand == 0 {
+            // FNINIT clears the pointers.
+            self.x87_instruction = 0;
+            self.x87_operand_offset = 0;
         }
-        let wide = self.cpu.is_64_bit();
         let area = &mut self.cpu.vector.0;
         area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
         area[8..16].copy_from_slice(&self.x87_instruction.to_le_bytes());
         area[16..24].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
-        if !wide {
-            area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
-            area[14..16].fill(0);
-            area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
-            area[22..24].fill(0);
-        }
     }
 
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
-        let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
-        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 2)) << 16;
-        self.x87_opcode = u32::from(word(6) & 0x7ff);
-        self.x87_instruction = double(8);
-        self.x87_operand_offset = double(16);
-        if self.cpu.is_64_bit() {
-            self.x87_instruction |= double(12) << 32;
-            self.x87_operand_offset |= double(20) << 32;
-            return;
-        }
-        self.x87_code_selector = word(12);
-        self.x87_data_selector = word(20);
+        let word = |at: usize| u64::from(u16::from_le_bytes([area[at], area[at + 1]]));
+        let double = |at: usize| word(at) | word(at + 2) << 16;
+        self.x87_opcode = (word(6) & 0x7ff) as u32;
+        self.x87_instruction = double(8) | double(12) << 32;
+        self.x87_operand_offset = double(16) | double(20) << 32;
+        // Not what FNINIT leaves.
+        self.x87_operand = u64::MAX;
     }
 
     /// Tells generated code where `memory` is and which lines of it hold code.
@@ -361,5 +356,65 @@ impl Context {
         let flags = self.cpu.flags;
         self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
         self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_x86::{Attributes, Efer, SegmentRegister};
+
+    /// The pointers in the save area.
+    fn saved(context: &mut Context) -> (u64, u64) {
+        context.gather_x87_pointers();
+        let quad = |at: usize| {
+            let bytes = &context.cpu.vector.0[at..at + 8];
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        (quad(8), quad(16))
+    }
+
+    fn note(context: &mut Context, operand: u64) {
+        context.x87_opcode = X87_FRESH | 4 << 16 | 0x103;
+        context.x87_operand = operand;
+    }
+
+    #[test]
+    fn x87_pointers_of_32_bit_code_have_selectors_and_those_of_64_bit_code_64_bits() {
+        let mut context = Context::new(CpuState::at_reset());
+        let cs = context.cpu.segment_mut(SegmentRegister::Cs);
+        cs.selector.0 = 0x23;
+        context.cpu.segment_mut(SegmentRegister::Ds).selector.0 = 0x2b;
+        // Such code notes the lower half.
+        context.x87_instruction = 0x7fff_0000_1000;
+        note(&mut context, 0x1234);
+        let legacy = (0x23_0000_1000, 0x2b_0000_1234);
+        assert_eq!(saved(&mut context), legacy);
+        // Code that runs behind it changes nothing about them.
+        context.cpu.efer = Efer::LMA.bits();
+        context.cpu.segment_mut(SegmentRegister::Cs).attributes |= Attributes::LONG;
+        assert_eq!(saved(&mut context), legacy);
+        context.scatter_x87_pointers();
+        assert_eq!(saved(&mut context), legacy);
+        context.x87_instruction = 0xffff_ffff_8100_0000;
+        note(&mut context, 0xffff_8880_0000_0008);
+        let long = (0xffff_ffff_8100_0000, 0xffff_8880_0000_0008);
+        assert_eq!(saved(&mut context), long);
+    }
+
+    #[test]
+    fn fninit_clears_the_x87_pointers() {
+        let mut context = Context::new(CpuState::at_reset());
+        context.x87_instruction = 0x1000;
+        note(&mut context, 0x1234);
+        assert_ne!(saved(&mut context), (0, 0));
+        // What is emitted for it in 32-bit code.
+        context.x87_instruction &= !0xffff_ffff;
+        (context.x87_operand, context.x87_opcode) = (0, 0);
+        assert_eq!(saved(&mut context), (0, 0));
+        // An image without an opcode is not FNINIT's.
+        context.cpu.vector.0[16] = 5;
+        context.scatter_x87_pointers();
+        assert_eq!(saved(&mut context), (0, 5));
     }
 }
