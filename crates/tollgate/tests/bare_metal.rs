@@ -149,6 +149,7 @@ guests! {
     long_canonical
     long_descriptors
     long_events
+    long_faulting
     long_interrupts
     long_operands
     long_paging
