@@ -294,7 +294,9 @@ cases:
     CASE "xchg with its own base", xchg [rbx], rbx
     CASE "cmpxchg that succeeds or not", lock cmpxchg [rbx], r11
     CASE "cmpxchg8b", lock cmpxchg8b [rbx]
+    UNLESS_OFFERED HAS_CMPXCHG16B, 1f
     ALIGNED "cmpxchg16b", lock cmpxchg16b [rbx]
+1:
     CASE "shl by cl", shl qword ptr [rbx], cl
     CASE "rcr", rcr qword ptr [r12], 3
     CASE "shld", shld [rbx], r11, cl
@@ -309,7 +311,9 @@ cases:
     CASE "push of memory", push [rbx]
     CASE "pop to memory", pop [rbx]
     CASE "bsf", bsf r14, [rbx]
-    CASE "bswap behind a load", movbe r14, [rbx]
+    UNLESS_OFFERED HAS_MOVBE, 2f
+    CASE "movbe", movbe r14, [rbx]
+2:
     CASE "movnti", movnti [rbx], r11
     REPEATED "movsq", movsq
     REPEATED "rep movsq", rep movsq
