@@ -4,12 +4,12 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
+use crate::block::X87Note;
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
-use tollgate_x86::Selector;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
@@ -76,14 +76,16 @@ pub struct Context {
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
     pub time_stamp_offset: u64,
-    /// Where the last x87 instruction is that is not a control instruction, as a save area
-    /// has it: RIP, or from code that is not 64-bit code EIP and, above, CS. Such code
-    /// notes EIP alone.
+    /// RIP of the last x87 instruction that is not a control instruction; only its low 32
+    /// bits count if that is not 64-bit code.
     pub x87_instruction: u64,
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
     /// plus one (0: no operand), and [`X87_FRESH`].
     pub x87_opcode: u32,
-    _reserved3: u32,
+    /// CS of the last x87 instruction. FNINIT clears this and the next at once.
+    pub x87_code_selector: u16,
+    /// Selector of the last memory operand's segment.
+    pub x87_data_selector: u16,
     /// Linear address of its memory operand, if it had one.
     pub x87_operand: u64,
     /// The guest registers that live here, by number (see [`crate::register_map`]):
@@ -91,8 +93,7 @@ pub struct Context {
     /// that live in host registers are room for code that needs the host register. R8 to
     /// R15 have theirs in `cpu`.
     pub spilled: [u64; 8],
-    /// Offset of the last memory operand in its segment, and above it, but from 64-bit
-    /// code, the segment's selector.
+    /// Offset of the last memory operand in its segment.
     pub x87_operand_offset: u64,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
@@ -143,6 +144,10 @@ macro_rules! displacements {
     };
 }
 
+// One store of FNINIT's clears both selectors.
+const _: () =
+    assert!(offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_code_selector) + 2);
+
 /// Displacements of the fields that emitted code names.
 #[allow(
     missing_docs,
@@ -169,6 +174,8 @@ pub mod at {
         X87_INSTRUCTION = x87_instruction,
         X87_OPCODE = x87_opcode,
         X87_OPERAND = x87_operand,
+        X87_OPERAND_OFFSET = x87_operand_offset,
+        X87_SELECTORS = x87_code_selector,
         CODE_LINES = code_lines,
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
@@ -252,7 +259,7 @@ impl Context {
 
     /// A context for a processor in `cpu`'s state; it must not move once entered.
     pub fn new(cpu: CpuState) -> Box<Self> {
-        Box::new(Self {
+        let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
             arithmetic: 0,
@@ -274,7 +281,8 @@ impl Context {
             x87_opcode: 0,
             x87_operand: 0,
             x87_operand_offset: 0,
-            _reserved3: 0,
+            x87_code_selector: 0,
+            x87_data_selector: 0,
             spilled: [0; 8],
             bounce: BounceBuffer([0; 192]),
             cpu,
@@ -286,49 +294,80 @@ impl Context {
             store_return: 0,
             store_delta: 0,
             store_pass: NO_PASS,
-        })
+        });
+        context.scatter_flags();
+        context.scatter_x87_pointers();
+        context
     }
 
-    /// Puts the x87 pointers into the save area, whose own are the host's. To be called
-    /// after each exit that saved the vector registers, in the mode of the code that ran.
+    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
+    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
+    /// called after each exit that saved the vector registers.
     pub fn gather_x87_pointers(&mut self) {
-        let wide = self.cpu.is_64_bit();
-        let with_selector = |offset: u64, selector: Selector| {
-            if wide {
-                offset
-            } else {
-                offset & 0xffff_ffff | u64::from(selector.0) << 32
-            }
-        };
         if self.x87_opcode & X87_FRESH != 0 {
             self.x87_opcode &= !X87_FRESH;
-            self.x87_instruction = with_selector(self.x87_instruction, self.cpu.cs().selector);
+            let wide = self.cpu.is_64_bit();
+            let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            self.x87_instruction &= mask;
+            self.x87_code_selector = self.cpu.cs().selector.0;
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let segment = self.cpu.segments[register as usize % 6];
-                let offset = self.x87_operand.wrapping_sub(segment.base);
-                self.x87_operand_offset = with_selector(offset, segment.selector);
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
+                self.x87_data_selector = segment.selector.0;
             }
-        } else if self.x87_opcode == 0 && self.x87_operand == 0 {
-            // FNINIT clears the pointers.
-            self.x87_instruction = 0;
-            self.x87_operand_offset = 0;
         }
+        let wide = self.cpu.is_64_bit();
         let area = &mut self.cpu.vector.0;
         area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
         area[8..16].copy_from_slice(&self.x87_instruction.to_le_bytes());
         area[16..24].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
+        if !wide {
+            area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
+            area[14..16].fill(0);
+            area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
+            area[22..24].fill(0);
+        }
+    }
+
+    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
+    /// address, if it has one.
+    pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        if note.opcode & X87_FRESH == 0 {
+            self.x87_operand_offset = 0;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+        } else if note.opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+        }
+        self.x87_instruction = note.instruction;
+        self.x87_opcode = note.opcode;
+    }
+
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran
+    /// on the bounce buffer.
+    pub fn note_x87_operand(&mut self, linear: u64) {
+        if self.x87_opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+            self.x87_opcode |= X87_FRESH;
+            self.gather_x87_pointers();
+        }
     }
 
     /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
     pub fn scatter_x87_pointers(&mut self) {
         let area = &self.cpu.vector.0;
-        let word = |at: usize| u64::from(u16::from_le_bytes([area[at], area[at + 1]]));
-        let double = |at: usize| word(at) | word(at + 2) << 16;
-        self.x87_opcode = (word(6) & 0x7ff) as u32;
-        self.x87_instruction = double(8) | double(12) << 32;
-        self.x87_operand_offset = double(16) | double(20) << 32;
-        // Not what FNINIT leaves.
-        self.x87_operand = u64::MAX;
+        let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
+        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 2)) << 16;
+        self.x87_opcode = u32::from(word(6) & 0x7ff);
+        self.x87_instruction = double(8);
+        self.x87_operand_offset = double(16);
+        if self.cpu.is_64_bit() {
+            self.x87_instruction |= double(12) << 32;
+            self.x87_operand_offset |= double(20) << 32;
+            return;
+        }
+        self.x87_code_selector = word(12);
+        self.x87_data_selector = word(20);
     }
 
     /// Tells generated code where `memory` is and which lines of it hold code.
@@ -356,65 +395,5 @@ impl Context {
         let flags = self.cpu.flags;
         self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
         self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tollgate_x86::{Attributes, Efer, SegmentRegister};
-
-    /// The pointers in the save area.
-    fn saved(context: &mut Context) -> (u64, u64) {
-        context.gather_x87_pointers();
-        let quad = |at: usize| {
-            let bytes = &context.cpu.vector.0[at..at + 8];
-            u64::from_le_bytes(bytes.try_into().unwrap())
-        };
-        (quad(8), quad(16))
-    }
-
-    fn note(context: &mut Context, operand: u64) {
-        context.x87_opcode = X87_FRESH | 4 << 16 | 0x103;
-        context.x87_operand = operand;
-    }
-
-    #[test]
-    fn x87_pointers_of_32_bit_code_have_selectors_and_those_of_64_bit_code_64_bits() {
-        let mut context = Context::new(CpuState::at_reset());
-        let cs = context.cpu.segment_mut(SegmentRegister::Cs);
-        cs.selector.0 = 0x23;
-        context.cpu.segment_mut(SegmentRegister::Ds).selector.0 = 0x2b;
-        // Such code notes the lower half.
-        context.x87_instruction = 0x7fff_0000_1000;
-        note(&mut context, 0x1234);
-        let legacy = (0x23_0000_1000, 0x2b_0000_1234);
-        assert_eq!(saved(&mut context), legacy);
-        // Code that runs behind it changes nothing about them.
-        context.cpu.efer = Efer::LMA.bits();
-        context.cpu.segment_mut(SegmentRegister::Cs).attributes |= Attributes::LONG;
-        assert_eq!(saved(&mut context), legacy);
-        context.scatter_x87_pointers();
-        assert_eq!(saved(&mut context), legacy);
-        context.x87_instruction = 0xffff_ffff_8100_0000;
-        note(&mut context, 0xffff_8880_0000_0008);
-        let long = (0xffff_ffff_8100_0000, 0xffff_8880_0000_0008);
-        assert_eq!(saved(&mut context), long);
-    }
-
-    #[test]
-    fn fninit_clears_the_x87_pointers() {
-        let mut context = Context::new(CpuState::at_reset());
-        context.x87_instruction = 0x1000;
-        note(&mut context, 0x1234);
-        assert_ne!(saved(&mut context), (0, 0));
-        // What is emitted for it in 32-bit code.
-        context.x87_instruction &= !0xffff_ffff;
-        (context.x87_operand, context.x87_opcode) = (0, 0);
-        assert_eq!(saved(&mut context), (0, 0));
-        // An image without an opcode is not FNINIT's.
-        context.cpu.vector.0[16] = 5;
-        context.scatter_x87_pointers();
-        assert_eq!(saved(&mut context), (0, 5));
     }
 }

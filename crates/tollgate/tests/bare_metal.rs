@@ -149,11 +149,14 @@ guests! {
     long_canonical
     long_descriptors
     long_events
+    long_extensions
+    long_faulting
     long_interrupts
     long_operands
     long_paging
     long_registers
     long_selfmodify
+    long_stacks
     long_system
     longmode
     nmi

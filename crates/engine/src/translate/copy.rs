@@ -188,7 +188,12 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.require_vectors();
-                self.copy(instruction)
+                let flow = self.copy(instruction);
+                if flow == Flow::Next {
+                    // Whoever filled the buffer puts the operand's address right.
+                    self.note_x87(instruction);
+                }
+                flow
             }
             _ => {
                 self.exit(SiteKind::Slow);
