@@ -5,7 +5,6 @@
 //! same bytes, with its data at the same addresses. Then all registers but RSP, the
 //! arithmetic flags, the vector registers and the data must be the same.
 
-#[allow(dead_code, unused, reason = "other tests need more of it")]
 mod long_mode_support;
 
 use iced_x86::{
