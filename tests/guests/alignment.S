@@ -95,7 +95,8 @@ stacks:
     STACK_FAULTS 2, "pushfd", pushfd
     STACK_FAULTS 2, "iret", iretd
     STACK_FAULTS 2, "enter", enter 0, 0
-    STACK_FAULTS 2, "push of a segment", push ds
+    # A word on Intel's processors, a doubleword on others.
+    STACK_FAULTS 1, "push of a segment", push ds
     STACK_FAULTS 1, "push of a word", pushw 5
     ENTER_RING3
     sub esp, 66

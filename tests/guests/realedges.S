@@ -98,10 +98,18 @@ SHORT_IDT = . - real
     AT_EDGE EXC_GP, "a write", mov ds:[0xFFFF], ax
     AT_EDGE EXC_GP, "a doubleword at FFFEh", mov eax, [bx]
     AT_EDGE EXC_GP, "a read-modify-write", inc dword ptr [bx]
-    AT_EDGE EXC_GP, "a far pointer at FFFEh, whose selector is outside", les ax, [bx]
+    # Operands of two parts: each part's address wraps by itself, as on the host's processor.
+    mov word ptr ds:[0], 0x7FFF
+    AT_EDGE NONE, "a far pointer at FFFEh has its selector at 0", les ax, [bx]
+    mov dx, es
+    movzx edx, dx
+    FACT edx, 0x7FFF, "the selector at 0"
+    mov dx, SCRATCH
+    mov es, dx
     AT_EDGE EXC_GP, "fld of 80 bits at FFFEh", fld tbyte ptr [bx]
     AT_EDGE EXC_GP, "16 bytes at FFFEh", movups xmm0, [bx]
-    AT_EDGE EXC_GP, "bound at FFFEh", bound ax, [bx]
+    mov ax, 0
+    AT_EDGE NONE, "bound at FFFEh has its upper bound at 0", bound ax, [bx]
     AT_EDGE EXC_GP, "a push from FFFFh", push word ptr ds:[0xFFFF]
     AT_EDGE EXC_GP, "a pop to it", pop word ptr ds:[0xFFFF]
     movzx eax, sp

@@ -4,14 +4,13 @@
 use crate::Outcome;
 use crate::descriptor_table::{TableEntry, read_descriptor, read_upper_half, set_type_bits};
 use crate::operand::{
-    linear_address, memory_address, operand_size, read_memory, read_operand, require_canonical,
-    require_cpl0, require_protected_mode, write_memory, write_operand, write_register,
+    memory_address, read_memory, read_operand, require_canonical, require_cpl0,
+    require_protected_mode, write_memory, write_operand, write_register,
 };
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind};
+use iced_x86::{Code, Instruction, Mnemonic};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
-use tollgate_x86::paging::AccessKind;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Attributes, CpuState, Cr0, Cr4, Exception, Flags, Segment, Selector};
 
@@ -320,11 +319,6 @@ pub fn adjust_requested_privilege(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     require_protected_mode(state)?;
-    if instruction.op0_kind() == OpKind::Memory {
-        let address = memory_address(state, instruction);
-        let size = operand_size(instruction, 0);
-        linear_address(state, address, size, AccessKind::Write)?;
-    }
     let destination = read_operand(state, environment, instruction, 0)?;
     let source = read_operand(state, environment, instruction, 1)?;
     let is_lower = destination & 3 < source & 3;

@@ -68,10 +68,23 @@ pub fn gather(
     let registers = Registers::of(state, environment);
     let indexes = registers.ymm(from);
     let (mut result, mut mask) = (registers.ymm(to), registers.ymm(masked));
+    // Every mask element in the vector's length becomes its sign before the first access,
+    // and what lies beyond becomes zero.
+    let length = mask_register.size().max(index_register.size());
+    mask[length..].fill(0);
+    for element in 0..length / size {
+        let sign = if is_selected(&mask, element, size) {
+            0xff
+        } else {
+            0
+        };
+        mask[element * size..(element + 1) * size].fill(sign);
+    }
     // Vector indexes count as zero here.
     let base = memory_address(state, instruction);
     let offset_mask = size_mask(address_size(state, instruction));
     let scale = i64::from(instruction.memory_index_scale());
+    let mut loaded_any = false;
     for element in 0..count {
         let range = element * size..(element + 1) * size;
         if is_selected(&mask, element, size) {
@@ -96,6 +109,11 @@ pub fn gather(
                 return Err(fault);
             }
             loaded.copy_from_slice(&bytes[..size]);
+            if !loaded_any {
+                // A destination that is written has nothing above the vector's length.
+                loaded_any = true;
+                result[length..].fill(0);
+            }
         }
         mask[range].fill(0);
     }

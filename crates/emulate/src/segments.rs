@@ -2,10 +2,11 @@
 //! (SDM volume 2, MOV, POP, LDS).
 
 use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
 use crate::descriptor_table::{data_segment, stack_segment};
 use crate::operand::{
-    memory_address, next_rip, operand_size, read_operand, read_value, segment_register,
-    write_operand, write_register,
+    SegmentedAddress, address_size, memory_address, next_rip, operand_size, read_operand,
+    read_value, segment_register, size_mask, write_operand, write_register,
 };
 use crate::stack_access::Stack;
 use iced_x86::{Code, Instruction, OpKind};
@@ -98,6 +99,12 @@ fn stack_operand_size(instruction: &Instruction) -> u32 {
     }
 }
 
+/// Whether PUSH and POP of a segment register access the low half of a 32-bit slot only.
+/// The manual leaves it to the processor (SDM volume 2, PUSH); the guest has the host's.
+fn moves_low_half_only(state: &CpuState, size: u32) -> bool {
+    size == 4 && policy(state).vendor() == Vendor::Intel
+}
+
 /// PUSH Sreg. The 32- and 64-bit forms push the selector zero-extended, one of the two
 /// behaviours that the manual allows.
 ///
@@ -111,8 +118,16 @@ pub fn push_segment(
     let register =
         segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
     let mut stack = Stack::current(state);
-    let value = state.segment(register).selector.0;
-    stack.push(state, environment, stack_operand_size(instruction), value)?;
+    let selector = state.segment(register).selector.0;
+    let size = stack_operand_size(instruction);
+    if moves_low_half_only(state, size) {
+        stack.advance(-4);
+        let mut low = stack;
+        low.advance(2);
+        low.push(state, environment, 2, selector)?;
+    } else {
+        stack.push(state, environment, size, selector)?;
+    }
     stack.commit(state);
     Ok(Outcome::Next)
 }
@@ -129,7 +144,14 @@ pub fn pop_segment(
     let register =
         segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
     let mut stack = Stack::current(state);
-    let value = stack.pop(state, environment, stack_operand_size(instruction))?;
+    let size = stack_operand_size(instruction);
+    let value = if moves_low_half_only(state, size) {
+        let value = stack.pop(state, environment, 2)?;
+        stack.advance(2);
+        value
+    } else {
+        stack.pop(state, environment, size)?
+    };
     load_segment(state, environment, register, Selector(value as u16))?;
     // The pointer moved as the old SS says, even when SS itself was loaded.
     state.gpr[tollgate_x86::Gpr::Rsp as usize] = stack.pointer;
@@ -162,7 +184,13 @@ pub fn load_far_pointer(
     let size = operand_size(instruction, 0);
     let address = memory_address(state, instruction);
     let offset = read_value(state, environment, address, size)?;
-    let selector = read_value(state, environment, address.offset(u64::from(size)), 2)?;
+    // The selector is an operand of its own: its address wraps where addresses do.
+    let behind = SegmentedAddress {
+        offset: address.offset.wrapping_add(u64::from(size))
+            & size_mask(address_size(state, instruction)),
+        ..address
+    };
+    let selector = read_value(state, environment, behind, 2)?;
     load_segment(state, environment, register, Selector(selector as u16))?;
     write_register(state, instruction.op0_register(), offset);
     Ok(Outcome::Next)
@@ -172,7 +200,8 @@ pub fn load_far_pointer(
 mod tests {
     use super::*;
     use crate::test_environment::{
-        GDT, protected_mode, real_mode, run, selector, virtual_8086_mode,
+        GDT, compatibility_mode, descriptor, long_mode, protected_mode, real_mode, run, selector,
+        virtual_8086_mode,
     };
     use tollgate_x86::{Attributes, Gpr};
 
@@ -338,7 +367,7 @@ mod tests {
         environment.put_u32(0x7ffc, 0xffff_ffff);
         assert!(run(&mut state, &mut environment, &[0x1e]).is_ok());
         assert_eq!(state.register(Gpr::Rsp), 0x7ffc);
-        assert_eq!(environment.u32(0x7ffc), u32::from(selector::DATA0));
+        assert_eq!(environment.u16(0x7ffc), selector::DATA0);
         environment.put_u16(0x7ffc, selector::DATA3);
         assert!(run(&mut state, &mut environment, &[0x07]).is_ok());
         assert_eq!(
@@ -379,5 +408,95 @@ mod tests {
         assert!(run(&mut state, &mut environment, &[0x1e]).is_ok());
         assert_eq!(state.register(Gpr::Rsp), 0xabcd_fffc);
         assert_eq!(environment.u32(0xfffc), u32::from(selector::DATA0));
+    }
+
+    #[test]
+    fn a_null_ss_is_for_64_bit_code_below_level_3_with_its_own_level() {
+        let (mut state, mut environment) = long_mode(0);
+        state.gpr[0] = 0;
+        run(&mut state, &mut environment, &MOV_SS_AX).unwrap();
+        assert!(!state.ss().is_usable());
+        assert_eq!((state.cpl(), state.shadow_rip), (0, 0x5002));
+        state.gpr[0] = 1;
+        let refused = Err(Exception::general_protection(0));
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+        let (mut state, mut environment) = long_mode(3);
+        state.gpr[0] = 3;
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+        let (mut state, mut environment) = compatibility_mode(0);
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+    }
+
+    #[test]
+    fn a_load_of_fs_replaces_its_base_and_a_null_one_clears_it() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(GDT + 0x68, descriptor(0x8765_4000, 0, 0x40f2));
+        state.segment_mut(SegmentRegister::Fs).base = 0x7fff_0000_0000;
+        state.gpr[0] = 0x6b;
+        // mov fs, eax
+        run(&mut state, &mut environment, &[0x8e, 0xe0]).unwrap();
+        assert_eq!(state.segment(SegmentRegister::Fs).base, 0x8765_4000);
+        state.segment_mut(SegmentRegister::Fs).base = 0x7fff_0000_0000;
+        state.gpr[0] = 0;
+        run(&mut state, &mut environment, &[0x8e, 0xe0]).unwrap();
+        assert_eq!(state.segment(SegmentRegister::Fs).base, 0);
+    }
+
+    #[test]
+    fn fs_and_gs_are_pushed_and_popped_as_quadwords() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(0x7ff8, u64::MAX);
+        // push fs; pop gs
+        run(&mut state, &mut environment, &[0x0f, 0xa0]).unwrap();
+        assert_eq!(environment.u64(0x7ff8), u64::from(selector::DATA3));
+        environment.put_u64(0x7ff8, u64::from(selector::READ_ONLY3));
+        run(&mut state, &mut environment, &[0x0f, 0xa9]).unwrap();
+        assert_eq!(state.register(Gpr::Rsp), 0x8000);
+        let gs = state.segment(SegmentRegister::Gs);
+        assert_eq!(gs.selector.0, selector::READ_ONLY3);
+        // mov rax, gs
+        state.gpr[0] = u64::MAX;
+        run(&mut state, &mut environment, &[0x48, 0x8c, 0xe8]).unwrap();
+        assert_eq!(state.gpr[0], u64::from(selector::READ_ONLY3));
+    }
+
+    #[test]
+    fn lfs_with_rex_w_loads_a_64_bit_offset() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(0x6000, 0x1122_3344_5566_7788);
+        environment.put_u16(0x6008, selector::DATA3);
+        // lfs rbx, [6000h]; LDS and LES are VEX prefixes here.
+        let code = [0x48, 0x0f, 0xb4, 0x1c, 0x25, 0, 0x60, 0, 0];
+        run(&mut state, &mut environment, &code).unwrap();
+        assert_eq!(state.gpr[3], 0x1122_3344_5566_7788);
+    }
+
+    #[test]
+    fn the_selector_of_a_far_pointer_wraps_with_the_address() {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.put_u16(0xfffe, 0x1234);
+        environment.put_u16(0, 3);
+        state.gpr[3] = 0xfffe;
+        // les ax, [bx]
+        let code = [0x67, 0x66, 0xc4, 0x07];
+        run(&mut state, &mut environment, &code).unwrap();
+        assert_eq!(state.gpr[0] & 0xffff, 0x1234);
+        assert_eq!(state.segment(SegmentRegister::Es).selector, Selector(3));
+    }
+
+    #[test]
+    fn a_segment_register_takes_as_much_of_its_slot_as_on_the_host() {
+        let (mut state, mut environment) = protected_mode(0);
+        let esp = state.gpr[4] as usize;
+        environment.put_u32(esp - 4, 0xaaaa_aaaa);
+        // push ds
+        run(&mut state, &mut environment, &[0x1e]).unwrap();
+        let upper = if policy(&state).vendor() == Vendor::Intel {
+            0xaaaa
+        } else {
+            0
+        };
+        assert_eq!(state.gpr[4] as usize, esp - 4);
+        assert_eq!(environment.u16(esp - 2), upper);
     }
 }

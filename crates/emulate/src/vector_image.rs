@@ -9,11 +9,12 @@
 
 use crate::Outcome;
 use crate::memory_access::{
-    current_privilege, linear_mask, probe_linear, read_linear, write_linear,
+    SegmentedAddress, current_privilege, linear_address, probe_linear, read_linear, write_linear,
 };
+use crate::operand::memory_address;
 use crate::vector_state::{
-    MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component, offset, require_x87,
-    require_xsave,
+    MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component, loaded_control_word,
+    offset, require_x87, require_xsave,
 };
 use iced_x86::Instruction;
 use std::ops::Range;
@@ -53,21 +54,6 @@ fn guest_image(state: &mut CpuState, environment: &mut dyn Environment) -> [u8; 
     image
 }
 
-fn write_parts(
-    state: &CpuState,
-    environment: &mut dyn Environment,
-    area: LinearAddress,
-    image: &[u8; XSAVE_SIZE],
-    parts: &[Range<usize>],
-) -> Result<(), Exception> {
-    let privilege = current_privilege(state);
-    for part in parts {
-        let at = LinearAddress(area.0.wrapping_add(part.start as u64) & linear_mask(state));
-        write_linear(state, environment, at, &image[part.clone()], privilege)?;
-    }
-    Ok(())
-}
-
 /// FXSAVE. What lies behind the reachable registers stays as it is.
 ///
 /// # Errors
@@ -82,14 +68,17 @@ pub fn fxsave(
     let area = aligned_operand(state, instruction, size, 16, AccessKind::Write)?;
     probe_linear(state, environment, area, size, current_privilege(state))?;
     let image = guest_image(state, environment);
-    let whole = 0..xmm_registers(state).end;
-    write_parts(state, environment, area, &image, &[whole])?;
+    let privilege = current_privilege(state);
+    let reachable = &image[..xmm_registers(state).end];
+    write_linear(state, environment, area, reachable, privilege)?;
     Ok(Outcome::Next)
 }
 
 /// Copies the x87 part of an image into the registers.
 fn load_x87(registers: &mut Registers<'_>, image: &[u8]) {
     registers.0[X87_CONTROL].copy_from_slice(&image[X87_CONTROL]);
+    let control = registers.u16(offset::FCW);
+    registers.set_u16(offset::FCW, loaded_control_word(control));
     for (index, slot) in image[X87_REGISTERS].chunks(16).enumerate() {
         registers.set_st(index, &slot[..ST_SIZE]);
     }
@@ -132,13 +121,35 @@ fn requested(state: &CpuState) -> u64 {
     (state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32) & state.xcr0
 }
 
-/// How far the area of these components reaches.
-fn area_size(components: u64) -> usize {
-    if components & component::AVX != 0 {
-        XSAVE_SIZE
-    } else {
-        HEADER_END
+/// Linear address of a part of the area: only what is asked for is accessed, and only
+/// that can fault.
+fn part_address(
+    state: &CpuState,
+    area: SegmentedAddress,
+    part: &Range<usize>,
+    kind: AccessKind,
+) -> Result<LinearAddress, Exception> {
+    linear_address(
+        state,
+        area.offset(part.start as u64),
+        part.len() as u32,
+        kind,
+    )
+}
+
+/// The parts of the area that requested components stand in, whether in use or not.
+fn touched(components: u64) -> Vec<Range<usize>> {
+    let mut parts = Vec::with_capacity(3);
+    if components & (component::X87 | component::SSE) != 0 {
+        parts.push(0..FXSAVE_SIZE);
+    } else if components & component::AVX != 0 {
+        parts.push(MXCSR_AND_MASK);
     }
+    parts.push(offset::HEADER..HEADER_END);
+    if components & component::AVX != 0 {
+        parts.push(HEADER_END..XSAVE_SIZE);
+    }
+    parts
 }
 
 /// XSAVE and, with `skip_initial`, XSAVEOPT, which leaves out components in their
@@ -154,11 +165,15 @@ pub fn xsave(
 ) -> Result<Outcome, Exception> {
     require_xsave(state)?;
     let components = requested(state);
-    let size = area_size(components) as u32;
-    let area = aligned_operand(state, instruction, size, 64, AccessKind::Write)?;
+    aligned_operand(state, instruction, 1, 64, AccessKind::Write)?;
+    let area = memory_address(state, instruction);
     let privilege = current_privilege(state);
-    probe_linear(state, environment, area, size, privilege)?;
-    let header = LinearAddress(area.0.wrapping_add(offset::HEADER as u64) & linear_mask(state));
+    for part in touched(components) {
+        let linear = part_address(state, area, &part, AccessKind::Write)?;
+        probe_linear(state, environment, linear, part.len() as u32, privilege)?;
+    }
+    let bitmap_part = offset::HEADER..offset::HEADER + 8;
+    let header = part_address(state, area, &bitmap_part, AccessKind::Write)?;
     let mut old = [0; 8];
     read_linear(state, environment, header, &mut old, privilege)?;
 
@@ -172,17 +187,20 @@ pub fn xsave(
     if saved & component::X87 != 0 {
         parts.extend([X87_CONTROL, X87_REGISTERS]);
     }
-    if components & (component::SSE | component::AVX) != 0 {
-        parts.push(MXCSR_AND_MASK);
-    }
     if saved & component::SSE != 0 {
         parts.push(xmm_registers(state));
     }
     if saved & component::AVX != 0 {
         parts.push(ymm_upper_halves(state));
     }
-    parts.push(offset::HEADER..offset::HEADER + 8);
-    write_parts(state, environment, area, &image, &parts)?;
+    if components & (component::SSE | component::AVX) != 0 {
+        parts.push(MXCSR_AND_MASK);
+    }
+    parts.push(bitmap_part);
+    for part in parts {
+        let linear = part_address(state, area, &part, AccessKind::Write)?;
+        write_linear(state, environment, linear, &image[part], privilege)?;
+    }
     Ok(Outcome::Next)
 }
 
@@ -218,11 +236,14 @@ pub fn xrstor(
 ) -> Result<Outcome, Exception> {
     require_xsave(state)?;
     let components = requested(state);
-    let size = area_size(components);
-    let area = aligned_operand(state, instruction, size as u32, 64, AccessKind::Read)?;
+    aligned_operand(state, instruction, 1, 64, AccessKind::Read)?;
+    let area = memory_address(state, instruction);
     let mut image = [0; XSAVE_SIZE];
     let privilege = current_privilege(state);
-    read_linear(state, environment, area, &mut image[..size], privilege)?;
+    for part in touched(components) {
+        let linear = part_address(state, area, &part, AccessKind::Read)?;
+        read_linear(state, environment, linear, &mut image[part], privilege)?;
+    }
 
     let header = &image[offset::HEADER..HEADER_END];
     let mut bitmap = [0; 8];

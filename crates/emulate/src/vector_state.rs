@@ -7,7 +7,7 @@
 
 use crate::Outcome;
 use crate::cpuid::{XCR0_AVX, policy};
-use crate::memory_access::{linear_address, read_value, write_value};
+use crate::memory_access::{linear_address, read_value, segment_base, write_value};
 use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
@@ -43,6 +43,9 @@ pub(crate) mod component {
 /// MXCSR bits that exist: misaligned SSE mode (AMD) is not offered.
 pub(crate) const MXCSR_MASK: u32 = 0xffff;
 const FCW_INITIAL: u16 = 0x037f;
+/// FCW bits that can be loaded; bit 6 always reads as one (SDM volume 1, figure 8-6).
+const FCW_LOADABLE: u16 = 0x1f3f;
+const FCW_ONE: u16 = 0x40;
 /// FSW: an unmasked exception is pending (error summary), and its copy (busy).
 const FSW_SUMMARY_AND_BUSY: u16 = 0x8080;
 const FSW_SUMMARY: u16 = 0x80;
@@ -275,10 +278,10 @@ pub(crate) fn x87_error_pending(
     Ok(true)
 }
 
-/// Segment-checks the memory operand, and its linear address for alignment.
+/// Checks the memory operand's linear address for alignment, then its segment.
 ///
 /// # Errors
-/// The segment fault; #GP(0) if the address is not a multiple of `alignment`.
+/// #GP(0) if the address is not a multiple of `alignment`; the segment fault.
 pub(crate) fn aligned_operand(
     state: &CpuState,
     instruction: &Instruction,
@@ -287,11 +290,11 @@ pub(crate) fn aligned_operand(
     kind: AccessKind,
 ) -> Result<LinearAddress, Exception> {
     let address = memory_address(state, instruction);
-    let linear = linear_address(state, address, size, kind)?;
-    if linear.0 % alignment != 0 {
+    let base = segment_base(state, address.segment);
+    if !base.wrapping_add(address.offset).is_multiple_of(alignment) {
         return Err(Exception::general_protection(0));
     }
-    Ok(linear)
+    linear_address(state, address, size, kind)
 }
 
 /// Refuses MXCSR values with reserved bits.
@@ -304,6 +307,11 @@ pub(crate) fn check_mxcsr(value: u32) -> Result<(), Exception> {
     } else {
         Err(Exception::general_protection(0))
     }
+}
+
+/// The x87 control word as it reads after an image with `value` was loaded.
+pub(crate) fn loaded_control_word(value: u16) -> u16 {
+    value & FCW_LOADABLE | FCW_ONE
 }
 
 /// (V)LDMXCSR. `vex`: the VEX-encoded form.

@@ -6,7 +6,9 @@ use crate::memory_access::{
     check_alignment, current_privilege, linear_address, read_linear, write_linear,
 };
 use crate::operand::memory_address;
-use crate::vector_state::{Registers, ST_SIZE, component, offset, require_x87, x87_error_pending};
+use crate::vector_state::{
+    Registers, ST_SIZE, component, loaded_control_word, offset, require_x87, x87_error_pending,
+};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
@@ -145,7 +147,7 @@ fn fields(registers: &Registers<'_>, layout: Layout) -> [u32; 7] {
 fn load_fields(registers: &mut Registers<'_>, layout: Layout, fields: [u32; 7]) {
     let [control, status, tags, code, code_high, data, data_high] = fields;
     registers.set_top((status >> 11 & 7) as usize);
-    registers.set_u16(offset::FCW, control as u16);
+    registers.set_u16(offset::FCW, loaded_control_word(control as u16));
     registers.set_u16(offset::FSW, status as u16);
     registers.0[offset::TAGS] = abridged_tags(tags as u16);
     let mut opcode = registers.u16(offset::FOP);

@@ -243,12 +243,6 @@ fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
             | Vpgatherdq
             | Vpgatherqd
             | Vpgatherqq
-            | Fdisi
-            | Fndisi
-            | Feni
-            | Fneni
-            | Fsetpm
-            | Fnsetpm
             | Frstpm
     )
 }
@@ -387,6 +381,12 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
     if x87 {
         return if em || ts {
             Treatment::Raise(Vector::DeviceNotAvailable)
+        } else if matches!(
+            instruction.mnemonic(),
+            Mnemonic::Fneni | Mnemonic::Fndisi | Mnemonic::Fnsetpm
+        ) {
+            // The 8087's and the 287's own (SDM volume 3, "Architecture Compatibility").
+            Treatment::Nothing
         } else {
             Treatment::CopyVector
         };

@@ -51,6 +51,8 @@ pub enum Source {
 /// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
+    /// Moves in the low half; in the high half the host register that holds EIP, if any:
+    /// never RAX.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -78,16 +80,33 @@ impl Restore {
             Source::Host(host) => host.0,
             Source::Slot => RSP.0,
         };
-        if (self.count as usize) < Self::MAX_MOVES {
-            self.moves[self.count as usize] = guest << 4 | source & 15;
+        let count = (self.count & 15) as usize;
+        if count < Self::MAX_MOVES {
+            self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
         }
         self
     }
 
+    /// The same, and EIP is in a host register other than RAX: the target of an indirect
+    /// call that is done but for the jump.
+    pub const fn with_eip(mut self, host: Host) -> Self {
+        self.count = self.count & 15 | host.0 << 4;
+        self
+    }
+
+    /// The host register that holds EIP, if the mark's does not count.
+    pub const fn eip(&self) -> Option<Host> {
+        match self.count >> 4 {
+            0 => None,
+            host => Some(Host(host)),
+        }
+    }
+
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
-        self.moves.iter().take(self.count.into()).map(|&packed| {
+        let count = usize::from(self.count & 15);
+        self.moves.iter().take(count).map(|&packed| {
             let source = match Host(packed & 15) {
                 RSP => Source::Slot,
                 host => Source::Host(host),
@@ -189,6 +208,20 @@ pub struct Immediate {
     pub host: u32,
 }
 
+/// What must be noted of an x87 instruction that has completed (see
+/// [`crate::translate`]'s `x87`), while the code that does so is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct X87Note {
+    /// Offset in the block's code of the first host instruction that notes it.
+    pub start: u32,
+    /// Offset behind the last.
+    pub end: u32,
+    /// [`crate::Context::x87_instruction`].
+    pub instruction: u64,
+    /// [`crate::Context::x87_opcode`]; with a memory operand, its linear address is in R8.
+    pub opcode: u32,
+}
+
 /// Who jumps to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
@@ -217,6 +250,8 @@ pub struct Block {
     pub helpers: Box<[Instruction]>,
     /// Operands that can be replaced, in the order of the guest's code.
     pub immediates: Box<[Immediate]>,
+    /// Ordered by host offset.
+    pub x87_notes: Box<[X87Note]>,
     /// The guest's code, if the block has been retired before or was likely to be.
     pub bytes: Box<[u8]>,
     /// Kept for the case that its code comes back: nothing leads here.
@@ -237,6 +272,12 @@ impl Block {
         let next = self.marks.partition_point(|mark| mark.host <= offset);
         self.marks.get(next.checked_sub(1)?)
     }
+
+    /// What is being noted at an offset of the block's code.
+    pub fn x87_note_at(&self, offset: u32) -> Option<&X87Note> {
+        let next = self.x87_notes.partition_point(|note| note.end <= offset);
+        self.x87_notes.get(next).filter(|note| note.start <= offset)
+    }
 }
 
 #[cfg(test)]
@@ -252,5 +293,9 @@ mod tests {
         assert_eq!(moves, [(0, Source::Host(RAX)), (9, Source::Slot)]);
         let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R10)));
         assert_eq!(many.moves().count(), Restore::MAX_MOVES);
+        assert_eq!(many.eip(), None);
+        let with_eip = two.with_eip(R10);
+        assert_eq!(with_eip.eip(), Some(R10));
+        assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
     }
 }

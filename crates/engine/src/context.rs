@@ -4,6 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
+use crate::block::X87Note;
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -81,7 +82,7 @@ pub struct Context {
     /// Its opcode (11 bits), from bit 16 on the segment register of its memory operand
     /// plus one (0: no operand), and [`X87_FRESH`].
     pub x87_opcode: u32,
-    /// CS of the last x87 instruction.
+    /// CS of the last x87 instruction. FNINIT clears this and the next at once.
     pub x87_code_selector: u16,
     /// Selector of the last memory operand's segment.
     pub x87_data_selector: u16,
@@ -143,6 +144,10 @@ macro_rules! displacements {
     };
 }
 
+// One store of FNINIT's clears both selectors.
+const _: () =
+    assert!(offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_code_selector) + 2);
+
 /// Displacements of the fields that emitted code names.
 #[allow(
     missing_docs,
@@ -169,6 +174,8 @@ pub mod at {
         X87_INSTRUCTION = x87_instruction,
         X87_OPCODE = x87_opcode,
         X87_OPERAND = x87_operand,
+        X87_OPERAND_OFFSET = x87_operand_offset,
+        X87_SELECTORS = x87_code_selector,
         CODE_LINES = code_lines,
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
@@ -252,7 +259,7 @@ impl Context {
 
     /// A context for a processor in `cpu`'s state; it must not move once entered.
     pub fn new(cpu: CpuState) -> Box<Self> {
-        Box::new(Self {
+        let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
             arithmetic: 0,
@@ -287,7 +294,10 @@ impl Context {
             store_return: 0,
             store_delta: 0,
             store_pass: NO_PASS,
-        })
+        });
+        context.scatter_flags();
+        context.scatter_x87_pointers();
+        context
     }
 
     /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
@@ -316,6 +326,30 @@ impl Context {
             area[14..16].fill(0);
             area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
             area[22..24].fill(0);
+        }
+    }
+
+    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
+    /// address, if it has one.
+    pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        if note.opcode & X87_FRESH == 0 {
+            self.x87_operand_offset = 0;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+        } else if note.opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+        }
+        self.x87_instruction = note.instruction;
+        self.x87_opcode = note.opcode;
+    }
+
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran
+    /// on the bounce buffer.
+    pub fn note_x87_operand(&mut self, linear: u64) {
+        if self.x87_opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+            self.x87_opcode |= X87_FRESH;
+            self.gather_x87_pointers();
         }
     }
 

@@ -8,7 +8,8 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, unpack_site,
+    Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, X87Note,
+    unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
 use crate::links::{Dependence, LinkTables};
@@ -53,6 +54,8 @@ pub struct GuestPosition {
     pub esp: i32,
     /// Registers to put back first.
     pub restore: Restore,
+    /// What is still to be noted of the instruction before.
+    pub x87_note: Option<X87Note>,
     /// The block.
     pub block: BlockId,
     /// Where the guest's registers live.
@@ -266,6 +269,7 @@ impl Engine {
             rip: mark.rip,
             esp: mark.esp,
             restore: mark.restore,
+            x87_note: block.x87_note_at(offset - block.host).copied(),
             block: id,
             map: self.map_of(id),
             single: self.is_single(id),
@@ -280,6 +284,7 @@ impl Engine {
             rip: site.rip,
             esp: site.esp,
             restore: self.translator.rcx_freed(),
+            x87_note: None,
             block,
             map: self.map_of(block),
             single: self.is_single(block),
@@ -460,6 +465,7 @@ impl Engine {
             sites: translation.sites,
             helpers: translation.helpers,
             immediates: translation.immediates,
+            x87_notes: translation.x87_notes,
             bytes: bytes.into(),
             is_retired: false,
             retirements: 0,

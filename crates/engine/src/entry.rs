@@ -14,8 +14,8 @@ use tollgate_x86::registers::Gpr;
 
 global_asm!(
     // Other codegen units refer to these; other libraries do not.
-    ".globl tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end",
-    ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end",
+    ".globl tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_exit_end",
+    ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_exit_end",
     ".p2align 6",
     "tollgate_enter:",
     "push rbp",
@@ -88,6 +88,7 @@ global_asm!(
     "pop rbx",
     "pop rbp",
     "ret",
+    "tollgate_exit_end:",
     ".p2align 2",
     "tollgate_default_mxcsr: .long 0x1f80",
     host_rsp = const at::HOST_RSP,
@@ -116,6 +117,12 @@ unsafe extern "sysv64" {
     fn tollgate_abort();
     fn tollgate_enter_test();
     fn tollgate_enter_end();
+    fn tollgate_exit_end();
+}
+
+/// Where the way in and out lies: it begins with what [`enter`] calls. For tests.
+pub fn addresses() -> std::ops::Range<u64> {
+    tollgate_enter as *const () as u64..tollgate_exit_end as *const () as u64
 }
 
 /// Address of the exit path.

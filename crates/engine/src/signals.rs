@@ -185,6 +185,14 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
             Source::Slot => unsafe { *(*context).slot_mut(guest) as i64 },
         };
     }
+    let rip = position.restore.eip().map_or(position.rip, |host| {
+        registers[REGISTERS[host.0 as usize & 15] as usize] as u64
+    });
+    if let Some(note) = position.x87_note {
+        let linear = registers[libc::REG_R8 as usize] as u64;
+        // SAFETY: as above.
+        unsafe { (*context).note_x87(&note, linear) };
+    }
     for (value, (guest, _)) in values.into_iter().zip(position.restore.moves()) {
         match position.map.home(guest) {
             Home::Host(host) => registers[REGISTERS[host.0 as usize & 15] as usize] = value,
@@ -195,7 +203,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     // SAFETY: as above.
     unsafe {
         (*context).signal = SignalExit {
-            rip: position.rip,
+            rip,
             esp: position.esp,
             ..exit
         };

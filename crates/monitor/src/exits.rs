@@ -4,6 +4,7 @@ use crate::guest_view::{Inline, is_canonical_range, linear_bits};
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
+use crate::x87_errors::waits_for_x87;
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
@@ -402,7 +403,7 @@ impl<P: Platform> Vcpu<P> {
             return Ok(());
         }
         self.count(ExitKind::HostFault);
-        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.x87_error_pending() {
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error() {
             return self.report_x87_error();
         }
         let exception = self.host_fault_exception();
@@ -416,6 +417,16 @@ impl<P: Platform> Vcpu<P> {
                 self.dump()
             ))),
         }
+    }
+
+    /// The host's floating-point fault is the x87's. An x87 error may be pending while an
+    /// SSE instruction raises its own: the instruction tells which it was.
+    fn is_x87_error(&mut self) -> bool {
+        self.x87_error_pending()
+            && match self.decode_current() {
+                Ok(instruction) => waits_for_x87(&instruction),
+                Err(_) => true,
+            }
     }
 
     /// As [`Vcpu::host_fault_exception`], with a last resort.

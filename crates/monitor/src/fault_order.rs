@@ -6,6 +6,8 @@
 
 use crate::vcpu::Vcpu;
 use crate::x87_errors::waits_for_x87;
+use iced_x86::Instruction;
+use tollgate_emulate::operand::memory_address;
 use tollgate_engine::translate::copy::required_alignment;
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
@@ -28,5 +30,27 @@ impl<P: Platform> Vcpu<P> {
             return Exception::general_protection(0);
         }
         fault
+    }
+
+    /// The alignment fault of a copied instruction, which comes before the limit too.
+    pub(crate) fn misalignment(&self, instruction: &Instruction) -> Option<Exception> {
+        let cpu = &self.context.cpu;
+        let address = memory_address(cpu, instruction);
+        let linear = cpu
+            .segment(address.segment)
+            .base
+            .wrapping_add(address.offset);
+        let aligned = linear.is_multiple_of(u64::from(required_alignment(instruction)));
+        (!aligned).then(|| Exception::general_protection(0))
+    }
+
+    /// The x87 instruction that just ran on the bounce buffer stored nothing: it raised an
+    /// unmasked exception other than precision (SDM volume 1, 8.5). One that had been
+    /// pending before would have been raised instead.
+    pub(crate) fn store_was_suppressed(&self, instruction: &Instruction) -> bool {
+        const PRECISION: u8 = 1 << 5;
+        let area = &self.context.cpu.vector.0;
+        let raised = area[2] & !area[0] & 0x3f & !PRECISION;
+        waits_for_x87(instruction) && raised != 0
     }
 }

@@ -95,6 +95,7 @@ impl<P: Platform> Vcpu<P> {
             self.changes.push(TranslationChange::Everything);
         }
         self.context.scatter_flags();
+        self.context.scatter_x87_pointers();
         self.mode_changed = true;
         self.resume = None;
         self.link = PendingLink::None;

@@ -8,14 +8,14 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
-use crate::x87_errors::waits_for_x87;
+use crate::x87_errors::{is_x87, waits_for_x87};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
 use tollgate_engine::allow_list::{Treatment, as_offered, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
-use tollgate_engine::translate::copy::{MemoryUse, memory_use, required_alignment};
+use tollgate_engine::translate::copy::{MemoryUse, memory_use};
 use tollgate_exits::ExitKind;
 use tollgate_platform::{Environment, Platform};
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -133,6 +133,9 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
+        if let Some(exception) = self.misalignment(instruction) {
+            return Ok(Ended::Faulted(exception));
+        }
         let size = memory.size as usize;
         let kind = if memory.write {
             AccessKind::Write
@@ -151,9 +154,6 @@ impl<P: Platform> Vcpu<P> {
             Ok(linear) => linear,
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
-        if linear.0 % u64::from(required_alignment(instruction)) != 0 {
-            return Ok(Ended::Faulted(Exception::general_protection(0)));
-        }
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         let alignment = checked_alignment(instruction, memory.size);
         if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {
@@ -181,10 +181,14 @@ impl<P: Platform> Vcpu<P> {
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
         self.context.bounce_pointer = self.context.bounce.0.as_ptr() as u64 + start as u64;
+        let rip = self.context.cpu.rip;
         if let Some(exception) = self.run_bounced()? {
             return Ok(Ended::Faulted(exception));
         }
-        if memory.write {
+        if is_x87(instruction) && self.context.x87_instruction == rip {
+            self.context.note_x87_operand(linear.0);
+        }
+        if memory.write && !self.store_was_suppressed(instruction) {
             data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.

@@ -257,6 +257,11 @@ impl<P: Platform> Vcpu<P> {
         self.engine.blocks()
     }
 
+    /// The host addresses at which guest code runs.
+    pub fn code_range(&self) -> std::ops::Range<u64> {
+        self.engine.code_range()
+    }
+
     /// Translation work so far.
     pub fn engine_counts(&self) -> EngineCounts {
         self.engine.counts()

@@ -24,18 +24,23 @@ const EXCEPTIONS: u16 = 0x7f;
 const ERROR_SUMMARY: u16 = 0x80;
 const BUSY: u16 = 0x8000;
 
+/// The instruction is one of the x87's.
+pub(crate) fn is_x87(instruction: &Instruction) -> bool {
+    use CpuidFeature::{FPU, FPU287, FPU387};
+    matches!(instruction.mnemonic(), Mnemonic::Fisttp | Mnemonic::Wait)
+        || instruction
+            .cpuid_features()
+            .iter()
+            .any(|feature| matches!(feature, FPU | FPU287 | FPU387))
+}
+
 /// An x87 or MMX instruction that looks for pending x87 exceptions first
 /// (SDM volume 1, 8.3.11).
 pub(crate) fn waits_for_x87(instruction: &Instruction) -> bool {
-    use CpuidFeature::{FPU, FPU287, FPU387, MMX};
     use Mnemonic::{Fnclex, Fninit, Fnsave, Fnstcw, Fnstenv, Fnstsw};
-    let is_x87 = instruction
-        .cpuid_features()
-        .iter()
-        .any(|feature| matches!(feature, FPU | FPU287 | FPU387 | MMX))
-        || matches!(instruction.mnemonic(), Mnemonic::Fisttp | Mnemonic::Wait);
-    let is_mmx = (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
-    (is_x87 || is_mmx)
+    let is_mmx = instruction.mnemonic() == Mnemonic::Emms
+        || (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
+    (is_x87(instruction) || is_mmx)
         && !matches!(
             instruction.mnemonic(),
             Fnclex | Fninit | Fnsave | Fnstcw | Fnstenv | Fnstsw

@@ -76,31 +76,10 @@ fn the_kernel_complains_of_nothing_unknown() {
     }
 }
 
-/// A file of an initramfs, in the form that cpio calls "newc"; the kernel takes it after
-/// another archive, compressed or not.
-fn cpio_file(path: &str, contents: &[u8]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    for (path, mode, contents) in [(path, 0o100_755, contents), ("TRAILER!!!", 0, &[])] {
-        let (size, name) = (contents.len(), path.len() + 1);
-        let fields = [1, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
-        archive.extend(b"070701");
-        for field in fields {
-            archive.extend(format!("{field:08X}").bytes());
-        }
-        for part in [[path.as_bytes(), b"\0"].concat().as_slice(), contents] {
-            archive.extend(part);
-            archive.resize(archive.len().next_multiple_of(4), 0);
-        }
-    }
-    archive
-}
-
 /// Boots with BusyBox for the 80386 beside that for 64 bits.
 fn boot_with_32_bit_programs(folder: &Folder) -> Session {
-    let mut initramfs = fs::read(fetched(linux::initramfs(DEBIAN_AMD64))).unwrap();
-    initramfs.resize(initramfs.len().next_multiple_of(4), 0);
     let busybox = fs::read(fetched("busybox/busybox")).unwrap();
-    initramfs.extend(cpio_file("bin/busybox32", &busybox));
+    let initramfs = linux::initramfs_with(DEBIAN_AMD64, "bin/busybox32", &busybox);
     let mut command = tollgate();
     command.args(["run", "-m", "512M", "--verify-code", "--kernel"]);
     command.arg(fetched("debian-amd64/vmlinuz"));

@@ -221,3 +221,15 @@ fn arpl_only_raises_the_rpl() {
     assert!(run(&mut state, &mut environment, &ARPL_AX_CX).is_ok());
     assert!(!zero_flag(&state));
 }
+
+#[test]
+fn arpl_that_changes_nothing_does_not_write() {
+    let (mut state, mut environment) = protected_mode(0);
+    environment.read_only.push(0x9000..0xa000);
+    environment.put_u16(0x9000, 3);
+    (state.gpr[0], state.gpr[1]) = (0x9000, 1);
+    // arpl [eax], cx
+    assert!(run(&mut state, &mut environment, &[0x63, 0x08]).is_ok());
+    environment.put_u16(0x9000, 0);
+    assert!(run(&mut state, &mut environment, &[0x63, 0x08]).is_err());
+}

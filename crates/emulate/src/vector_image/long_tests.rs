@@ -80,3 +80,14 @@ fn registers_out_of_reach_survive_an_initialization() {
     assert_eq!(state.vector.0[offset::XMM + 8 * 16], 9);
     assert_ne!(state.vector.0[offset::HEADER] & 2, 0);
 }
+
+#[test]
+fn alignment_is_that_of_the_address_without_the_ignored_base() {
+    let (mut state, mut environment) = fill(long_mode(0));
+    let data = state.segment_mut(tollgate_x86::SegmentRegister::Ds);
+    data.base = 8;
+    assert!(run(&mut state, &mut environment, &FXSAVE).is_ok());
+    state.gpr[0] = 0x9008;
+    let misaligned = Err(Exception::general_protection(0));
+    assert_eq!(run(&mut state, &mut environment, &FXSAVE), misaligned);
+}

@@ -154,3 +154,34 @@ fn the_host_accepts_what_fxrstor_leaves() {
     // An unmasked invalid-operation exception is pending now.
     assert_eq!(state.vector.0[2..4], [0x81, 0x80]);
 }
+
+#[test]
+fn only_the_parts_that_are_asked_for_can_fault() {
+    let (mut state, mut environment) = ready();
+    environment.read_only.push(0x9000..0xa000);
+    // xsave [ebx]: the header lies in the next page.
+    (state.gpr[0], state.gpr[3]) = (0, 0x9e00);
+    let xsave = [0x0f, 0xae, 0x23];
+    run(&mut state, &mut environment, &xsave).unwrap();
+    state.gpr[0] = 1;
+    assert!(run(&mut state, &mut environment, &xsave).is_err());
+}
+
+#[test]
+fn misalignment_comes_before_the_limit() {
+    let (mut state, mut environment) = ready();
+    state.segments[3].limit = 0x90ff;
+    state.gpr[0] = 0x9001;
+    for code in [FXSAVE, FXRSTOR, XSAVE, XRSTOR] {
+        assert_eq!(run(&mut state, &mut environment, &code), Err(GP));
+    }
+    state.segments[2].limit = 0x90ff;
+    // fxsave ss:[eax]
+    let code = [0x36, 0x0f, 0xae, 0x00];
+    assert_eq!(run(&mut state, &mut environment, &code), Err(GP));
+    state.gpr[0] = 0x9000;
+    assert_eq!(
+        run(&mut state, &mut environment, &code),
+        Err(Exception::stack_fault(0))
+    );
+}

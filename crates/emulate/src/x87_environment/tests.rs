@@ -162,3 +162,15 @@ fn full_tags_agree_with_the_host() {
     }
     assert_eq!(host[2] as u16, ours);
 }
+
+#[test]
+fn reserved_bits_of_a_loaded_control_word_read_as_they_always_do() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.gpr[7] = 0x9000;
+    for (image, control) in [(0u16, 0x40u16), (0xffff, 0x1f7f)] {
+        environment.put_u16(0x9000, image);
+        run(&mut state, &mut environment, &FLDENV).unwrap();
+        let registers = Registers::of(&mut state, &mut environment);
+        assert_eq!(registers.u16(offset::FCW), control);
+    }
+}

@@ -101,7 +101,7 @@ impl Translator {
                 if !self.load_target(instruction) {
                     return self.slow_end();
                 }
-                self.indirect_branch();
+                self.indirect_branch(false);
                 Flow::End
             }
         }
@@ -161,7 +161,10 @@ impl Translator {
                 {
                     return self.slow_end();
                 }
-                self.rollback_flush();
+                // Nothing behind the store can fail: the call is done.
+                self.mark_as(target, self.esp, Restore::NONE);
+                self.flush_esp();
+                self.mark_as(target, 0, Restore::NONE);
                 self.link_jump(target);
                 Flow::End
             }
@@ -179,7 +182,7 @@ impl Translator {
                 {
                     return self.slow_end();
                 }
-                self.indirect_branch();
+                self.indirect_branch(true);
                 Flow::End
             }
         }
@@ -197,7 +200,7 @@ impl Translator {
             0
         };
         self.esp = self.esp.wrapping_add(width.bytes() as i32 + extra);
-        self.indirect_branch();
+        self.indirect_branch(false);
         Flow::End
     }
 
@@ -210,11 +213,20 @@ impl Translator {
         self.mark(Restore::NONE);
     }
 
-    /// Branches to the EIP in R11 through the hash table.
-    fn indirect_branch(&mut self) {
+    /// Branches to the EIP in R11 through the hash table. A call that has stored its return
+    /// address cannot start again, for it may have stored over what it loaded its target
+    /// from: marks then say that it is done.
+    fn indirect_branch(&mut self, is_called: bool) {
+        if is_called {
+            self.mark_as(self.rip, self.esp, Restore::NONE.with_eip(R11));
+        }
         self.rollback_flush();
+        if is_called {
+            self.mark_as(self.rip, 0, Restore::NONE.with_eip(R11));
+        }
         self.make_room();
         self.mov_pointer(R8, R11);
+        self.mark_branch(is_called, Restore::NONE);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();
             return;
@@ -228,6 +240,7 @@ impl Translator {
                 .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
         }
         self.free_rcx();
+        self.mark_branch(is_called, self.rcx_freed());
         let links = self.map.links;
         let table = table_offset(self.branch_table);
         self.assembler
@@ -240,12 +253,23 @@ impl Translator {
         }
         let hit = self.assembler.jrcxz();
         self.return_rcx();
+        self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
         self.assembler.patch_rel8_here(hit);
-        self.mark(self.rcx_freed());
+        self.mark_branch(is_called, self.rcx_freed());
         self.return_rcx();
+        self.mark_branch(is_called, Restore::NONE);
         self.assembler
             .jmp_memory(Mem::indexed(links, R9, 8, table + 8));
+    }
+
+    /// Marks a place in an indirect branch whose target is in R8 and which a call has done.
+    fn mark_branch(&mut self, is_called: bool, restore: Restore) {
+        if is_called {
+            self.mark_as(self.rip, 0, restore.with_eip(R8));
+        } else {
+            self.mark(restore);
+        }
     }
 
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the

@@ -107,6 +107,14 @@ impl Translator {
         {
             return self.slow();
         }
+        if self.is_64_bit() && self.constant_to_slot(instruction) {
+            return Flow::Next;
+        }
+        let with_slot = match memory {
+            None => self.with_slot(instruction),
+            Some(_) => None,
+        };
+        let instruction = with_slot.as_ref().unwrap_or(instruction);
         let mut copy = *instruction;
         copy.set_code(portable_code(instruction.code()));
         copy.set_has_rep_prefix(false);
@@ -180,7 +188,12 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.require_vectors();
-                self.copy(instruction)
+                let flow = self.copy(instruction);
+                if flow == Flow::Next {
+                    // Whoever filled the buffer puts the operand's address right.
+                    self.note_x87(instruction);
+                }
+                flow
             }
             _ => {
                 self.exit(SiteKind::Slow);

@@ -43,6 +43,7 @@ mod long_tests;
 mod memory;
 mod operands;
 mod placement;
+mod slot;
 mod stack;
 mod string;
 mod stub;
@@ -53,7 +54,9 @@ mod x87;
 use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
-use crate::block::{BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, pack_site};
+use crate::block::{
+    BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+};
 use crate::context::at;
 use crate::mode::{BranchTable, Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
@@ -102,6 +105,8 @@ pub struct Translation {
     pub helpers: Box<[Instruction]>,
     /// Operands that can be replaced.
     pub immediates: Box<[Immediate]>,
+    /// Ordered by host offset.
+    pub x87_notes: Box<[X87Note]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -126,6 +131,7 @@ pub struct Translator {
     sites: Vec<Site>,
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
+    x87_notes: Vec<X87Note>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -178,6 +184,7 @@ impl Translator {
             sites: Vec::new(),
             helpers: Vec::new(),
             immediates: Vec::new(),
+            x87_notes: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -338,6 +345,7 @@ impl Translator {
             sites: self.sites.as_slice().into(),
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
+            x87_notes: self.x87_notes.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -358,6 +366,7 @@ impl Translator {
         self.sites.clear();
         self.helpers.clear();
         self.immediates.clear();
+        self.x87_notes.clear();
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;

@@ -2,12 +2,13 @@
 //!
 //! The host's own registers for these hold host addresses, and some processors keep
 //! them only while an exception is pending. So each x87 instruction that counts leaves
-//! a note in the context, behind the instruction: one that faults is not noted. An
-//! interruption exactly between the two loses the note, not the result.
+//! a note in the context, behind the instruction: one that faults is not noted.
+//! Who interrupts the guest before that is complete makes the note instead ([`X87Note`]).
 
 use super::Translator;
 use crate::assembler::Width;
 use crate::assembler::host::*;
+use crate::block::X87Note;
 use crate::context::{X87_FRESH, at};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -41,20 +42,38 @@ impl Translator {
             return;
         }
         self.mark_as(self.next_rip, self.esp, crate::block::Restore::NONE);
-        if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
-            let width = if self.is_64_bit() {
-                Width::Qword
+        let start = self.assembler.position() as u32;
+        let (instruction, opcode) =
+            if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
+                self.assembler
+                    .store_imm(Width::Qword, self.field(at::X87_OPERAND_OFFSET), 0);
+                self.assembler
+                    .store_imm(Width::Dword, self.field(at::X87_SELECTORS), 0);
+                (0, 0)
             } else {
-                Width::Dword
+                (self.rip, self.operand_note(instruction, opcode))
             };
+        let place = self.field(at::X87_INSTRUCTION);
+        if self.is_64_bit() {
+            // R8 holds the operand's address until all is noted.
+            self.assembler.mov_value(R9, instruction);
+            self.assembler.store(Width::Qword, place, R9);
+        } else {
             self.assembler
-                .store_imm(width, self.field(at::X87_INSTRUCTION), 0);
-            self.assembler
-                .store_imm(Width::Qword, self.field(at::X87_OPERAND), 0);
-            self.assembler
-                .store_imm(Width::Dword, self.field(at::X87_OPCODE), 0);
-            return;
+                .store_imm(Width::Dword, place, instruction as i32);
         }
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::X87_OPCODE), opcode as i32);
+        self.x87_notes.push(X87Note {
+            start,
+            end: self.assembler.position() as u32,
+            instruction,
+            opcode,
+        });
+    }
+
+    /// Notes the operand's address, if there is one, and returns what the opcode's note is.
+    fn operand_note(&mut self, instruction: &Instruction, opcode: u16) -> u32 {
         let has_memory =
             (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
         let mut note = u32::from(opcode) | X87_FRESH;
@@ -65,16 +84,7 @@ impl Translator {
             self.assembler
                 .store(Width::Qword, self.field(at::X87_OPERAND), R8);
         }
-        let place = self.field(at::X87_INSTRUCTION);
-        if self.is_64_bit() {
-            self.assembler.mov_value(R8, self.rip);
-            self.assembler.store(Width::Qword, place, R8);
-        } else {
-            self.assembler
-                .store_imm(Width::Dword, place, self.rip as i32);
-        }
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::X87_OPCODE), note as i32);
+        note
     }
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.

@@ -34,6 +34,8 @@ fn field(displacement: i32) -> String {
         (at::X87_INSTRUCTION, "x87_instruction"),
         (at::X87_OPCODE, "x87_opcode"),
         (at::X87_OPERAND, "x87_operand"),
+        (at::X87_SELECTORS, "x87_selectors"),
+        (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
         (at::CODE_LINES, "code_lines"),
         (at::STORE_RETURN, "store_return"),
         (at::STORE_DELTA, "store_delta"),
@@ -208,7 +210,10 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
 }
 
 fn mark_text(guest: &Guest, mark: &Mark) -> String {
-    let mut text = position(guest, mark.rip);
+    let mut text = match mark.restore.eip() {
+        Some(host) => format!("at {}", HOST_REGISTERS[usize::from(host.0 & 15)]),
+        None => position(guest, mark.rip),
+    };
     if mark.esp != 0 {
         write!(text, ", esp{:+}", mark.esp).unwrap();
     }

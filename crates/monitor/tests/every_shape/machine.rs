@@ -1,0 +1,100 @@
+//! A machine that ends at port F4h, stops when it is interrupted, and else answers always
+//! the same.
+
+use super::Guest;
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::Vcpu;
+use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_x86::PhysicalAddress;
+
+/// Bytes of the code cache.
+const CODE_CACHE: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Machine {
+    /// The guest has come to its end.
+    pub ended: bool,
+    /// A request reached the vCPU.
+    pub interrupted: bool,
+    /// Interrupts that wait, with the vector 20h.
+    pub interrupts: u32,
+    /// The vCPU looks at the machine once when it begins to run.
+    begins: bool,
+    /// What reached devices, in order: each access counts once.
+    pub accesses: Vec<(u64, Vec<u8>)>,
+}
+
+impl Platform for Machine {
+    fn port_read(&mut self, port: u16, _size: u8) -> u32 {
+        self.accesses.push((port.into(), Vec::new()));
+        0xff
+    }
+    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
+        self.ended |= port == 0xf4;
+        self.accesses
+            .push((port.into(), value.to_le_bytes().to_vec()));
+    }
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        self.accesses.push((address.0, Vec::new()));
+        data.fill(0x5a);
+    }
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        self.accesses.push((address.0, data.to_vec()));
+    }
+    fn msr_read(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
+        None
+    }
+    fn interrupt_pending(&mut self) -> bool {
+        self.interrupts != 0
+    }
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        self.interrupts = self.interrupts.checked_sub(1)?;
+        Some(0x20)
+    }
+    fn take_nmi(&mut self) -> bool {
+        false
+    }
+    fn now(&self) -> GuestTime {
+        GuestTime(0)
+    }
+    fn next_deadline(&self) -> Option<GuestTime> {
+        None
+    }
+    fn advance(&mut self) {
+        self.interrupted |= !std::mem::take(&mut self.begins);
+    }
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        if self.ended {
+            return Some(StopRequest::DebugExit(0));
+        }
+        self.interrupted.then_some(StopRequest::Quit)
+    }
+    fn signal_fpu_error(&mut self) {}
+}
+
+impl Machine {
+    /// To be called before the vCPU runs.
+    pub fn begin(&mut self) {
+        self.begins = true;
+        self.interrupted = false;
+    }
+}
+
+/// A vCPU at the start of a guest. All its emitted code is verified.
+pub fn vcpu(guest: &Guest) -> Vcpu<Machine> {
+    let mut memory = GuestMemory::new(1 << 20).unwrap();
+    guest.fill(&mut memory);
+    let state = guest.state.clone();
+    let mut vcpu = Vcpu::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
+    vcpu.set_register_map(guest.map);
+    vcpu
+}

@@ -1,0 +1,392 @@
+//! Small guests with every shape of emitted code: the pieces of guest code that
+//! `engine/tests/golden` lists, each in a few scenes that lead it down different ways.
+
+pub mod machine;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use std::path::Path;
+use tollgate_engine::register_map::RegisterMap;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::state::{TableRegister, VectorState};
+use tollgate_x86::{
+    Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+};
+
+/// Guest RAM that is filled and compared: what the registers point to.
+pub const MEMORY: usize = 0x4_0000;
+/// Where the handler of all interrupts is: it ends the run.
+pub const HANDLER: u32 = 0x3000;
+pub const INTERRUPT_TABLE: u32 = 0x4000;
+const DESCRIPTOR_TABLE: u32 = 0x4800;
+const TASK_STATE: u32 = 0x4900;
+/// out F4h, al
+pub const EXIT: [u8; 2] = [0xe6, 0xf4];
+
+/// Where a guest's registers point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scene {
+    /// To ordinary memory.
+    Data,
+    /// To the last bytes of pages.
+    Straddling,
+    /// To the page of the code, beside it and into lines with code.
+    BesideCode,
+    /// To a device.
+    Device,
+    /// To ordinary memory, and the trap flag is set.
+    Trapping,
+}
+
+impl Scene {
+    pub const ALL: [Scene; 5] = [
+        Scene::Data,
+        Scene::Straddling,
+        Scene::BesideCode,
+        Scene::Device,
+        Scene::Trapping,
+    ];
+}
+
+/// One guest.
+#[derive(Clone)]
+pub struct Guest {
+    /// How the golden files name it, and the scene.
+    pub name: String,
+    pub scene: Scene,
+    pub bits: u32,
+    pub eip: u32,
+    /// The piece of code, without what surrounds it.
+    pub code: Vec<u8>,
+    pub map: &'static RegisterMap,
+    pub state: CpuState,
+    pub memory: Vec<u8>,
+    /// Each run does the same: no instruction asks for the time, for example.
+    pub is_repeatable: bool,
+}
+
+/// The numbers that fill memory and registers: a hash of where.
+pub fn filling(at: u32) -> u8 {
+    (at.wrapping_add(77).wrapping_mul(0x9e37_79b1) >> 24) as u8
+}
+
+fn segment(attributes: u16, limit: u32, selector: u16) -> Segment {
+    Segment {
+        base: 0,
+        limit,
+        selector: Selector(selector),
+        attributes: Attributes::from_bits_retain(attributes),
+    }
+}
+
+fn base_state(name: &str) -> CpuState {
+    let mut state = CpuState::at_reset();
+    // OSFXSR, OSXMMEXCPT and OSXSAVE; NE.
+    state.cr4 |= 0x4_0600;
+    state.xcr0 = 7;
+    state.cr0 |= 0x20 | u64::from(name != "real");
+    let (code, data) = match name {
+        "flat32" => (
+            segment(0xc09b, u32::MAX, 0x10),
+            segment(0xc093, u32::MAX, 0x18),
+        ),
+        "user32" => (
+            segment(0xc0fb, u32::MAX, 0x23),
+            segment(0xc0f3, u32::MAX, 0x2b),
+        ),
+        "flat16" => (
+            segment(0x809b, u32::MAX, 0x10),
+            segment(0x8093, u32::MAX, 0x18),
+        ),
+        "prot16" => (segment(0x9b, 0xffff, 0x10), segment(0x93, 0xffff, 0x18)),
+        "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
+        "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
+        _ => panic!("'{name}' is no mode"),
+    };
+    if name == "vm86" {
+        state.flags |= Flags::VM.bits();
+    }
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = data;
+    }
+    *state.segment_mut(SegmentRegister::Cs) = code;
+    let table = |base: u32, limit| TableRegister {
+        base: base.into(),
+        limit,
+    };
+    state.idtr = table(if name == "real" { 0 } else { INTERRUPT_TABLE }, 0x7ff);
+    state.gdtr = table(DESCRIPTOR_TABLE, 0x2f);
+    state.tr = Segment {
+        base: TASK_STATE.into(),
+        limit: 0x67,
+        selector: Selector(0x30),
+        attributes: Attributes::from_bits_retain(0x8b),
+    };
+    state
+}
+
+fn change_segment(state: &mut CpuState, word: &str) {
+    let (name, kind) = word
+        .split_once('-')
+        .unwrap_or_else(|| panic!("'{word}' is no part of a mode"));
+    let names = ["es", "cs", "ss", "ds", "fs", "gs"];
+    let index = names.iter().position(|known| *known == name);
+    let register = SegmentRegister::ALL[index.unwrap_or_else(|| panic!("'{word}'"))];
+    let segment = state.segment_mut(register);
+    match kind {
+        "based" => segment.base = 0x1000,
+        "limited" => (segment.base, segment.limit) = (0x1000, 0x3_ffff),
+        "odd" => {
+            segment.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
+            segment.limit = 0xfff;
+        }
+        _ => panic!("'{word}' is no kind of segment"),
+    }
+}
+
+/// x87, SSE and AVX registers all in use, with settings that are nobody's default.
+pub fn vectors(seed: u32) -> VectorState {
+    let mut state = VectorState::initial();
+    for (at, byte) in state.0.iter_mut().enumerate() {
+        if (32..512).contains(&at) || at >= 576 {
+            *byte = filling(seed.wrapping_mul(4096).wrapping_add(at as u32));
+        }
+    }
+    // Registers are 10 bytes in places of 16; behind XMM15 nothing is kept.
+    for register in 0..8 {
+        state.0[32 + 16 * register + 10..48 + 16 * register].fill(0);
+    }
+    state.0[416..512].fill(0);
+    // FCW: 53 bits, upwards. FSW: TOP is 4. Four registers are valid.
+    state.0[0..2].copy_from_slice(&0x0a7f_u16.to_le_bytes());
+    state.0[2..4].copy_from_slice(&0x2000_u16.to_le_bytes());
+    state.0[4] = 0xf0;
+    // FOP, FIP, FCS, FDP and FDS.
+    state.0[6..8].copy_from_slice(&0x05f3_u16.to_le_bytes());
+    state.0[8..14].copy_from_slice(&[0x78, 0x56, 0x34, 0x12, 0x10, 0]);
+    state.0[16..22].copy_from_slice(&[0xdc, 0xfe, 0xba, 0x98, 0x18, 0]);
+    // MXCSR: downwards.
+    state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
+    state.0[512] = 7;
+    state
+}
+
+/// The save area as everybody sees it: what the header calls initial is written out.
+pub fn visible(vector: &VectorState) -> Vec<u8> {
+    let mut bytes = vector.0.to_vec();
+    let initial = VectorState::initial();
+    let in_use = bytes[512];
+    for (bit, range) in [(1, 0..24), (1, 32..160), (2, 160..416), (4, 576..832)] {
+        if in_use & bit == 0 {
+            bytes[range.clone()].copy_from_slice(&initial.0[range]);
+        }
+    }
+    // Which masks of MXCSR the host knows is not the guest's.
+    bytes[28..32].fill(0);
+    bytes[512..576].fill(0);
+    bytes
+}
+
+pub fn put(memory: &mut [u8], at: u32, bytes: &[u8]) {
+    memory[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+}
+
+fn tables(memory: &mut [u8], real: bool) {
+    put(memory, HANDLER, &EXIT);
+    for vector in 0..256 {
+        if real {
+            put(memory, 4 * vector, &HANDLER.to_le_bytes());
+        } else {
+            let gate = u64::from(HANDLER) | 0x10 << 16 | 0xee00 << 32;
+            put(memory, INTERRUPT_TABLE + 8 * vector, &gate.to_le_bytes());
+        }
+    }
+    const DESCRIPTORS: [u64; 6] = [
+        0,
+        0,
+        0x00cf_9b00_0000_ffff,
+        0x00cf_9300_0000_ffff,
+        0x00cf_fb00_0000_ffff,
+        0x00cf_f300_0000_ffff,
+    ];
+    for (index, descriptor) in DESCRIPTORS.into_iter().enumerate() {
+        let at = DESCRIPTOR_TABLE + 8 * index as u32;
+        put(memory, at, &descriptor.to_le_bytes());
+    }
+    put(memory, TASK_STATE, &[0; 0x68]);
+    put(memory, TASK_STATE + 4, &0x2f00_u32.to_le_bytes());
+    put(memory, TASK_STATE + 8, &0x18_u32.to_le_bytes());
+    put(memory, TASK_STATE + 0x66, &[0x68, 0]);
+}
+
+/// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
+fn registers(bits: u32, scene: Scene) -> [u32; 8] {
+    let esp = 0x7f80;
+    let mut registers = match scene {
+        Scene::Data | Scene::Trapping => [
+            0x1040, 3, 0x1_8055, 0x2_0040, esp, 0x2_1080, 0x2_2100, 0x2_30c0,
+        ],
+        Scene::Straddling => [
+            5, 0x1040, 0x2_7ffe, 0x2_1ffe, esp, 0x2_5fff, 0x2_8fff, 0x2_cffd,
+        ],
+        Scene::BesideCode => [
+            0x2345_6705,
+            2,
+            0x2_8055,
+            0x1c40,
+            esp,
+            0x1023,
+            0x1d00,
+            0x1030,
+        ],
+        Scene::Device => [
+            0xa_0000, 0xa_0040, 0xa_0080, 0xa_0100, esp, 0xa_0140, 0xa_0180, 0xa_01c0,
+        ],
+    };
+    if bits == 16 {
+        for (index, register) in registers.iter_mut().enumerate() {
+            if index != 4 && *register > 0xffff && scene != Scene::Device {
+                *register = 0xa000 | *register & 0xfff;
+            }
+        }
+    }
+    registers
+}
+
+/// What it does depends on when or where it is asked, or on whether it is interrupted: a
+/// repeated string instruction stops between two iterations.
+fn is_unpredictable(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    let repeated = instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix());
+    repeated
+        || matches!(
+            instruction.mnemonic(),
+            Rdrand | Rdseed | Rdtsc | Rdtscp | Rdpid | Cpuid
+        )
+}
+
+impl Guest {
+    /// The guest of a golden entry; `None` if it cannot be run.
+    fn of(mode: &str, code: &str, scene: Scene) -> Option<Self> {
+        let mut words = mode.split('+');
+        let base = words.next()?;
+        let mut state = base_state(base);
+        let mut map = &RegisterMap::LEGACY;
+        let mut eip = 0x1000;
+        for word in words {
+            match word {
+                // Modes that only the monitor chooses.
+                "single" | "bounce" => return None,
+                "stack16" | "stack32" => {
+                    let stack = state.segment_mut(SegmentRegister::Ss);
+                    let big = word == "stack32";
+                    stack.attributes.set(Attributes::DEFAULT_BIG, big);
+                }
+                "ts" => state.cr0 |= 8,
+                "noavx" => state.cr4 &= !0x4_0000,
+                "spilled" => map = &RegisterMap::SPILLED,
+                "page" => {}
+                _ => match word.strip_prefix("at-") {
+                    Some(digits) => eip = u32::from_str_radix(digits, 16).ok()?,
+                    None => change_segment(&mut state, word),
+                },
+            }
+        }
+        let code: Vec<u8> = (0..code.len() / 2)
+            .map(|index| u8::from_str_radix(&code[2 * index..2 * index + 2], 16).unwrap())
+            .collect();
+        let bits = if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
+            32
+        } else {
+            16
+        };
+        let decoder = Decoder::with_ip(bits, &code, eip.into(), DecoderOptions::NONE);
+        let instructions: Vec<_> = decoder.into_iter().collect();
+        // Nothing would wake it.
+        if instructions.iter().any(|it| it.mnemonic() == Mnemonic::Hlt) {
+            return None;
+        }
+        let is_repeatable = !instructions.iter().any(is_unpredictable);
+        let is_indirect = |instruction: &Instruction| {
+            use FlowControl::{IndirectBranch, IndirectCall};
+            matches!(instruction.flow_control(), IndirectBranch | IndirectCall)
+        };
+        let mut memory: Vec<u8> = (0..MEMORY as u32).map(filling).collect();
+        if instructions.iter().any(is_indirect) {
+            for at in (0x5000..MEMORY as u32).step_by(4) {
+                put(&mut memory, at, &0x1040_u32.to_le_bytes());
+            }
+        }
+        for at in (0x7000..0x9000).step_by(4) {
+            put(&mut memory, at, &0x1040_u32.to_le_bytes());
+        }
+        tables(&mut memory, base == "real");
+        // INT3 all around leads to the handler.
+        memory[0x1000..0x3000].fill(0xcc);
+        put(&mut memory, eip, &code);
+        for (register, value) in registers(bits, scene).into_iter().enumerate() {
+            state.gpr[register] = value.into();
+        }
+        state.rip = eip.into();
+        if scene == Scene::Trapping {
+            state.flags |= Flags::TF.bits();
+        }
+        state.flags |= (Flags::CF | Flags::AF | Flags::OF).bits();
+        state.vector = vectors(scene as u32);
+        Some(Self {
+            name: format!("{mode}: {} {scene:?}", hex(&code)),
+            scene,
+            bits,
+            eip,
+            code,
+            map,
+            state,
+            memory,
+            is_repeatable,
+        })
+    }
+
+    /// The piece's instructions.
+    pub fn instructions(&self) -> Vec<Instruction> {
+        let eip = self.eip.into();
+        let decoder = Decoder::with_ip(self.bits, &self.code, eip, DecoderOptions::NONE);
+        decoder.into_iter().collect()
+    }
+
+    /// Writes what differs from the initial contents.
+    pub fn fill(&self, memory: &mut GuestMemory) {
+        let mut now = vec![0; MEMORY];
+        assert!(memory.read(PhysicalAddress(0), &mut now));
+        for (page, (old, new)) in now.chunks(256).zip(self.memory.chunks(256)).enumerate() {
+            if old != new {
+                assert!(memory.write(PhysicalAddress(page as u64 * 256), new));
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// All guests, in the order of the files.
+pub fn guests() -> Vec<Guest> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/golden");
+    let mut paths: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "txt"))
+        .collect();
+    paths.sort();
+    let mut guests = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(path).unwrap();
+        let heads = text.lines().filter_map(|line| line.strip_prefix("== "));
+        for head in heads {
+            let (mode, rest) = head.split_once(": ").unwrap();
+            let code = rest.split(' ').next().unwrap();
+            guests.extend(Scene::ALL.map(|scene| Guest::of(mode, code, scene)));
+        }
+    }
+    guests.into_iter().flatten().collect()
+}

@@ -1,0 +1,245 @@
+//! A request to leave guest code changes nothing, at whichever host instruction it arrives:
+//! the monitor sees the guest between two of its instructions, and the guest comes to the
+//! same end. For every shape of emitted code, and each host instruction that it executes.
+//!
+//! Most are left out, others with each guest. `TOLLGATE_EVERY_INSTRUCTION=1` leaves out none
+//! (half an hour), `TOLLGATE_EVERY_INSTRUCTION=13` stops at every 13th of each guest;
+//! `TOLLGATE_ONLY` runs the guests whose names contain it.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod every_shape;
+mod tracer;
+
+use every_shape::machine::{Machine, vcpu};
+use every_shape::{Guest, MEMORY, guests, visible};
+use std::fmt::Write;
+use tollgate_engine::register_map::RegisterMap;
+use tollgate_monitor::Vcpu;
+use tollgate_x86::state::VectorState;
+use tollgate_x86::{CpuState, PhysicalAddress};
+use tracer::{COUNT, Orders, Outcome};
+
+/// Guest instructions of a run at most; guests that need more are left out.
+const LONGEST: usize = 60;
+/// Failures that are reported.
+const FAILURES: usize = 12;
+
+/// The guest between two instructions.
+#[derive(Clone, PartialEq)]
+struct Moment {
+    cpu: CpuState,
+    vectors: Vec<u8>,
+    memory: Vec<u8>,
+}
+
+impl Moment {
+    fn of(vcpu: &mut Vcpu<Machine>) -> Self {
+        let mut memory = vec![0; MEMORY];
+        assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
+        let vectors = visible(&vcpu.state().vector);
+        let mut cpu = vcpu.state().clone();
+        cpu.vector = VectorState::initial();
+        Self {
+            cpu,
+            vectors,
+            memory,
+        }
+    }
+
+    /// How it differs from another, in words.
+    fn difference(&self, other: &Moment) -> String {
+        let mut text = String::new();
+        let words = |moment: &Moment| {
+            let text = format!("{:x?}", moment.cpu);
+            text.split(", ").map(str::to_owned).collect::<Vec<_>>()
+        };
+        for (index, (mine, theirs)) in words(self).iter().zip(words(other)).enumerate() {
+            if *mine != theirs {
+                let _ = write!(text, " [word {index}: {mine}, expected {theirs}]");
+            }
+        }
+        let mut bytes = |name: &str, mine: &[u8], theirs: &[u8]| {
+            let pairs = mine.iter().zip(theirs).enumerate();
+            for (at, (mine, theirs)) in pairs.filter(|(_, (mine, theirs))| mine != theirs).take(4) {
+                let _ = write!(text, " [{name} {at:#x}: {mine:#x}, expected {theirs:#x}]");
+            }
+        };
+        bytes("vectors", &self.vectors, &other.vectors);
+        bytes("memory", &self.memory, &other.memory);
+        text
+    }
+}
+
+/// Runs the guest alone, one instruction after the other: all its moments, the last of
+/// which is the end, and its accesses to devices.
+fn moments(guest: &Guest) -> Option<(Vec<Moment>, Machine)> {
+    let mut vcpu = vcpu(guest);
+    let mut moments = vec![Moment::of(&mut vcpu)];
+    while moments.len() < LONGEST {
+        let stop = vcpu.step_one();
+        moments.push(Moment::of(&mut vcpu));
+        if stop.is_err() {
+            return vcpu.platform().ended.then(|| {
+                let machine = std::mem::take(vcpu.platform_mut());
+                (moments, machine)
+            });
+        }
+    }
+    None
+}
+
+/// One guest with all that is known about it.
+struct Subject<'a> {
+    guest: &'a Guest,
+    moments: Vec<Moment>,
+    machine: Machine,
+    way: Way,
+}
+
+/// How a guest is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Cold,
+    /// The code was run before: what it needs is at hand.
+    Warm,
+    /// The same, and most registers live in slots.
+    Spilled,
+}
+
+impl Subject<'_> {
+    fn prepared(&self) -> Vcpu<Machine> {
+        let mut vcpu = vcpu(self.guest);
+        if self.way == Way::Spilled {
+            vcpu.set_register_map(&RegisterMap::SPILLED);
+        }
+        if self.way != Way::Cold {
+            vcpu.platform_mut().begin();
+            vcpu.run();
+            let state = self.guest.state.clone();
+            vcpu.change_state(|cpu| *cpu = state);
+            self.guest.fill(vcpu.memory_mut());
+            *vcpu.platform_mut() = Machine::default();
+        }
+        vcpu
+    }
+
+    /// Runs with the signal before one host instruction. The second value is what
+    /// [`Orders::run`] says, the first what is wrong.
+    fn run(&self, orders: &Orders, target: u64) -> (Option<String>, u64) {
+        let mut vcpu = self.prepared();
+        let code = vcpu.code_range();
+        let (wrong, answer) = orders.run(target, code.clone(), || self.follow(&mut vcpu));
+        (
+            wrong,
+            answer.wrapping_sub(if target == COUNT { 0 } else { code.start }),
+        )
+    }
+
+    fn follow(&self, vcpu: &mut Vcpu<Machine>) -> Option<String> {
+        for _ in 0..4 {
+            vcpu.platform_mut().begin();
+            let stop = vcpu.run();
+            let now = Moment::of(vcpu);
+            if vcpu.platform().ended {
+                let end = self.moments.last()?;
+                if now != *end {
+                    return Some(format!("ends differently:{}", now.difference(end)));
+                }
+                return (vcpu.platform().accesses != self.machine.accesses).then(|| {
+                    let (found, expected) = (&vcpu.platform().accesses, &self.machine.accesses);
+                    format!("reaches devices {found:x?}, expected {expected:x?}")
+                });
+            }
+            if !vcpu.platform().interrupted {
+                return Some(format!("stops: {stop:?}"));
+            }
+            if !self.moments.contains(&now) {
+                let same = |moment: &&Moment| moment.cpu.rip == now.cpu.rip;
+                let near = self.moments.iter().find(same);
+                let how = near.map_or_else(
+                    || format!(" no instruction begins at {:#x}", now.cpu.rip),
+                    |near| now.difference(near),
+                );
+                return Some(format!("is seen between instructions:{how}"));
+            }
+        }
+        Some("does not end".into())
+    }
+}
+
+fn child(orders: &Orders) -> String {
+    let every = std::env::var("TOLLGATE_EVERY_INSTRUCTION").ok();
+    let (part, stride) = match every.and_then(|number| number.parse().ok()) {
+        Some(stride) => (1, stride),
+        None => (11, 13),
+    };
+    let only = std::env::var("TOLLGATE_ONLY").unwrap_or_default();
+    let (mut failures, mut looked_at, mut ran, mut runs) = (Vec::new(), 0_u64, 0_u64, 0_u64);
+    let guests = guests();
+    let chosen = |guest: &&Guest| guest.is_repeatable && guest.name.contains(&only);
+    for guest in guests.iter().filter(chosen) {
+        let Some((moments, machine)) = moments(guest) else {
+            continue;
+        };
+        let mut subject = Subject {
+            guest,
+            moments,
+            machine,
+            way: Way::Cold,
+        };
+        for way in [Way::Cold, Way::Warm, Way::Spilled] {
+            subject.way = way;
+            looked_at += 1;
+            if !looked_at.is_multiple_of(part) {
+                continue;
+            }
+            let (wrong, instructions) = subject.run(orders, COUNT);
+            let mut report = |wrong: Option<String>, target: u64, place: u64| {
+                if let Some(wrong) = wrong {
+                    let name = &guest.name;
+                    failures.push(format!("{name} ({way:?}), interrupted at {target} of {instructions} ({place:#x}), {wrong}"));
+                }
+            };
+            report(wrong, 0, 0);
+            let mut target = 1 + ran % stride;
+            while target <= instructions {
+                let (wrong, place) = subject.run(orders, target);
+                report(wrong, target, place);
+                target += stride;
+                runs += 1;
+            }
+            ran += 1;
+        }
+        if failures.len() > FAILURES {
+            break;
+        }
+    }
+    failures.truncate(FAILURES);
+    if failures.is_empty() {
+        format!("{ran} {runs}")
+    } else {
+        failures.join("\n")
+    }
+}
+
+#[test]
+fn interruptions_at_every_host_instruction_change_nothing() {
+    match tracer::trace(child) {
+        Outcome::NotPermitted => {
+            let text = "SKIPPED: this host does not let a process trace its child (ptrace)\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+        Outcome::Report(text, delivered) => {
+            let numbers: Vec<u64> = text.split(' ').map_while(|n| n.parse().ok()).collect();
+            let [guests, runs] = numbers[..] else {
+                panic!("{text}");
+            };
+            assert_eq!(runs, delivered);
+            eprintln!("{guests} guests, {runs} interruptions");
+            assert!(
+                guests > 300 || std::env::var_os("TOLLGATE_ONLY").is_some(),
+                "only {guests} guests"
+            );
+        }
+    }
+}

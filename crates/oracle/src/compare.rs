@@ -1,0 +1,160 @@
+//! Two outcomes side by side.
+
+use crate::case::{Case, Input, Outcome};
+use crate::encode::Encoded;
+use crate::layout::{Access, PAGE, PAGE_ACCESS, WINDOW_BYTES};
+use crate::tolerance::{
+    compared_error, compared_flags, compared_pointers, compared_selector, crosses_four_gibibytes,
+    done_before_the_fault, either_is_right, popped_before_the_fault, same_fault_address,
+    uncompared_memory,
+};
+use std::fmt;
+
+/// One thing that differs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// A register, or an offset in the window.
+    pub what: String,
+    /// As the host's processor left it.
+    pub expected: String,
+    /// As the guest left it.
+    pub got: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            expected,
+            got,
+        } = self;
+        write!(formatter, "{what}: expected {expected}, got {got}")
+    }
+}
+
+const GPR_NAMES: [&str; 8] = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"];
+const SEGMENT_NAMES: [&str; 6] = ["es", "cs", "ss", "ds", "fs", "gs"];
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Compares registers and exceptions.
+pub fn outcomes(
+    code: &[Encoded],
+    input: &Input,
+    expected: &Outcome,
+    got: &Outcome,
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    if crosses_four_gibibytes(expected, got) || either_is_right(code, expected, got) {
+        return differences;
+    }
+    let mut number = |what: &str, expected: u32, got: u32| {
+        if expected != got {
+            differences.push(Difference {
+                what: what.to_owned(),
+                expected: format!("{expected:08x}"),
+                got: format!("{got:08x}"),
+            });
+        }
+    };
+    number("vector", u32::from(expected.vector), u32::from(got.vector));
+    if expected.vector >= Outcome::GAVE_UP || got.vector >= Outcome::GAVE_UP {
+        return differences;
+    }
+    if expected.vector == got.vector {
+        let mask = compared_error(code, expected);
+        number("error code", expected.error & mask, got.error & mask);
+        if !same_fault_address(code, expected, got) {
+            number("cr2", expected.cr2, got.cr2);
+        }
+    }
+    number("eip", expected.eip, got.eip);
+    let popped = popped_before_the_fault(code, expected);
+    for (register, name) in GPR_NAMES.into_iter().enumerate() {
+        if popped && register != 4 {
+            continue;
+        }
+        number(name, expected.gpr[register], got.gpr[register]);
+    }
+    let mask = compared_flags(code, input, expected) | 0x1_0000;
+    number("eflags", expected.flags & mask, got.flags & mask);
+    for (register, name) in SEGMENT_NAMES.into_iter().enumerate() {
+        let [expected, got] =
+            [expected, got].map(|outcome| compared_selector(outcome.selectors[register]));
+        number(name, u32::from(expected), u32::from(got));
+    }
+    if expected.vector_state != got.vector_state {
+        let mut got = got.vector_state.clone();
+        done_before_the_fault(code, expected, &mut got[..]);
+        vectors(&mut differences, &expected.vector_state[..], &got[..]);
+    }
+    differences
+}
+
+fn vectors(differences: &mut Vec<Difference>, expected: &[u8], got: &[u8]) {
+    let mut part = |what: String, range: std::ops::Range<usize>| {
+        if expected[range.clone()] != got[range.clone()] {
+            differences.push(Difference {
+                what,
+                expected: hex(&expected[range.clone()]),
+                got: hex(&got[range]),
+            });
+        }
+    };
+    part("x87 control word".into(), 0..2);
+    part("x87 status word".into(), 2..4);
+    part("x87 tag byte".into(), 4..5);
+    if let Some(range) = compared_pointers() {
+        part(format!("x87 pointers, byte {}", range.start), range);
+    }
+    part("mxcsr".into(), 24..28);
+    for register in 0..8 {
+        part(
+            format!("st{register}"),
+            32 + register * 16..42 + register * 16,
+        );
+        part(
+            format!("xmm{register}"),
+            160 + register * 16..176 + register * 16,
+        );
+        part(
+            format!("ymm{register} upper half"),
+            576 + register * 16..592 + register * 16,
+        );
+    }
+}
+
+/// Compares what the window holds after the host's processor came to `outcome`.
+pub fn memories(
+    case: &Case,
+    code: &[Encoded],
+    input: &Input,
+    outcome: &Outcome,
+    (expected, got): (&[u8; WINDOW_BYTES], &[u8; WINDOW_BYTES]),
+) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    let mut skip = None;
+    for (page, access) in PAGE_ACCESS.into_iter().enumerate() {
+        if access != Access::Write {
+            continue;
+        }
+        let range = page * PAGE..(page + 1) * PAGE;
+        if expected[range.clone()] == got[range.clone()] {
+            continue;
+        }
+        let skip = skip.get_or_insert_with(|| uncompared_memory(case, code, input, outcome));
+        for offset in range {
+            let counts = !skip.as_ref().is_some_and(|skip| skip.contains(&offset));
+            if expected[offset] != got[offset] && counts {
+                differences.push(Difference {
+                    what: format!("byte at window+{offset:04x}"),
+                    expected: format!("{:02x}", expected[offset]),
+                    got: format!("{:02x}", got[offset]),
+                });
+            }
+        }
+    }
+    differences
+}

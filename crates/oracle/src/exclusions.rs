@@ -1,0 +1,114 @@
+//! What is never run, and why.
+
+use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
+
+/// Why an instruction is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// Enters the host's kernel: INT 80h, SYSENTER, SYSCALL.
+    SystemCall,
+    /// Its target's segment need not exist on the other side, and 64-bit code does
+    /// natively: far CALL, JMP, RET, and IRET. The bare-metal guests test them.
+    FarTransfer,
+    /// Its result is time, chance, or what differs between host and guest on purpose.
+    NotRepeatable,
+    /// Tells about descriptors and tables, of which the host's kernel has others; some
+    /// are emulated by the host's kernel for UMIP.
+    SystemTables,
+    /// WAIT and the instruction behind it, which iced-x86 names as one.
+    TwoInstructions,
+    /// Changes what the test itself stands on: protection keys, transactions.
+    HostState,
+}
+
+/// Why this instruction is left out, if it is. Privileged instructions are not: at
+/// ring 3 each raises its exception on both sides.
+pub fn reason(instruction: &Instruction) -> Option<Reason> {
+    use Mnemonic as M;
+    let code = instruction.code();
+    if code.op_code().fwait() {
+        return Some(Reason::TwoInstructions);
+    }
+    match instruction.mnemonic() {
+        M::Int if instruction.immediate8() == 0x80 => Some(Reason::SystemCall),
+        M::Syscall | M::Sysenter | M::Sysret | M::Sysexit => Some(Reason::SystemCall),
+        M::Retf | M::Iret | M::Iretd | M::Iretq => Some(Reason::FarTransfer),
+        M::Jmp | M::Call
+            if instruction.is_jmp_far()
+                || instruction.is_call_far()
+                || instruction.is_jmp_far_indirect()
+                || instruction.is_call_far_indirect() =>
+        {
+            Some(Reason::FarTransfer)
+        }
+        M::Cpuid
+        | M::Rdtsc
+        | M::Rdtscp
+        | M::Rdpid
+        | M::Rdpmc
+        | M::Rdpru
+        | M::Rdrand
+        | M::Rdseed
+        | M::Xgetbv
+        | M::Vmcall
+        | M::Vmmcall
+        | M::Vmfunc => Some(Reason::NotRepeatable),
+        M::Sgdt | M::Sidt | M::Sldt | M::Str | M::Smsw | M::Lar | M::Lsl | M::Verr | M::Verw => {
+            Some(Reason::SystemTables)
+        }
+        M::Wrpkru | M::Rdpkru | M::Xbegin | M::Xend | M::Xabort | M::Xtest => {
+            Some(Reason::HostState)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the host may run the state: XSAVE and XRSTOR of components that the host has
+/// and the guest has not (protection keys, AVX-512) would change the test's own state.
+pub fn harms_host(instruction: &Instruction, gpr: &[u32; 8]) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Xsave | Mnemonic::Xsaveopt | Mnemonic::Xrstor
+    ) && (gpr[0] & !7 != 0 || gpr[2] != 0)
+}
+
+/// Byte sequences that enter the host's kernel wherever control may land in them.
+pub fn enters_kernel(code: &[u8]) -> bool {
+    code.windows(2)
+        .any(|pair| matches!(pair, [0xcd, 0x80] | [0x0f, 0x05] | [0x0f, 0x34]))
+}
+
+/// Instructions that load a segment register: only with selectors that both sides have.
+pub fn loads_segment(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    match instruction.mnemonic() {
+        M::Lds | M::Les | M::Lss | M::Lfs | M::Lgs => true,
+        M::Mov | M::Pop => {
+            instruction.op_count() > 0 && instruction.op0_register().is_segment_register()
+        }
+        _ => false,
+    }
+}
+
+/// Encodings that do nothing where their feature is missing, rather than #UD: with the
+/// feature hidden they may do either, and are left to the engine's own tests.
+pub fn is_hint_space(instruction: &Instruction) -> bool {
+    instruction.cpuid_features().iter().any(|feature| {
+        matches!(
+            feature,
+            CpuidFeature::CET_SS
+                | CpuidFeature::CET_IBT
+                | CpuidFeature::MPX
+                | CpuidFeature::CLDEMOTE
+                | CpuidFeature::PREFETCHWT1
+                | CpuidFeature::PREFETCHW
+                | CpuidFeature::PREFETCHITI
+                | CpuidFeature::WAITPKG
+                | CpuidFeature::CLWB
+                | CpuidFeature::HRESET
+        )
+    }) || matches!(
+        instruction.code(),
+        Code::Xstore_16 | Code::Xstore_32 | Code::Wbnoinvd
+    )
+}

@@ -1,0 +1,458 @@
+//! Random registers and memory for given instructions: operands are steered into the
+//! window, branches onto INT3, selectors to segments that both sides have.
+
+use crate::case::{Fill, Input};
+use crate::encode::{Encoded, eip_of, instruction_size};
+use crate::exclusions::loads_segment;
+use crate::layout::{
+    CODE_END, CODE_START, LOCALS, PAGE, STACK_START, USER_CODE, USER_DATA, WINDOW, World,
+    has_locals, local_selector,
+};
+use crate::random::Random;
+pub use crate::values::interesting;
+use crate::values::{data, vector_state};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::SegmentRegister;
+
+const EAX: usize = 0;
+const ECX: usize = 1;
+const EDX: usize = 2;
+const EBX: usize = 3;
+const ESP: usize = 4;
+const EBP: usize = 5;
+const ESI: usize = 6;
+const EDI: usize = 7;
+
+/// An offset in the window for an operand of `size` bytes: inside a page, at its start or
+/// end, across two, or aligned.
+pub fn operand_target(random: &mut Random, size: usize) -> u16 {
+    // Pages behind whose start something of interest lies, on this side or the other.
+    let boundary = random.pick(&[4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]) * PAGE;
+    let writable = random.pick(&[4, 7, 8, 10, 13, 15]) * PAGE;
+    let target = match random.below(8) {
+        0 => boundary.wrapping_sub(random.below(size.max(1) + 2)),
+        1 => boundary,
+        2 => boundary.wrapping_sub(size),
+        3 => writable + random.below(PAGE),
+        4 => writable + random.below(PAGE - 64),
+        _ => writable + (random.below(PAGE - 128) & !63),
+    };
+    target as u16
+}
+
+/// The segment register that iced-x86 names.
+pub fn segment_register(register: Register) -> SegmentRegister {
+    match register {
+        Register::ES => SegmentRegister::Es,
+        Register::CS => SegmentRegister::Cs,
+        Register::SS => SegmentRegister::Ss,
+        Register::FS => SegmentRegister::Fs,
+        Register::GS => SegmentRegister::Gs,
+        _ => SegmentRegister::Ds,
+    }
+}
+
+/// An EIP where INT3 lies, or once in a while none.
+fn landing(world: World, at: u16, random: &mut Random) -> u32 {
+    if random.one_in(16) {
+        return interesting(random);
+    }
+    loop {
+        let offset = CODE_START + random.below(usize::from(CODE_END - CODE_START)) as u16;
+        if !(i32::from(at) - 16..i32::from(at) + 64).contains(&i32::from(offset)) {
+            return eip_of(world, offset);
+        }
+    }
+}
+
+/// A selector that means the same on both sides.
+fn selector(random: &mut Random) -> u16 {
+    if !has_locals() {
+        return random.pick(&[0, 3, USER_CODE, USER_DATA]);
+    }
+    match random.below(5) {
+        0 => random.below(4) as u16,
+        1 => random.pick(&[USER_CODE, USER_DATA, 0x28, 0x2a]),
+        2 => local_selector(random.below(LOCALS.len() + 2)) & !(random.below(4) as u16),
+        _ => local_selector(random.below(LOCALS.len())),
+    }
+}
+
+/// EFLAGS without TF, AC, VM and IOPL.
+fn flags(random: &mut Random) -> u32 {
+    let mut flags = 0x202 | random.next_u32() & 0x8d5;
+    if random.one_in(3) {
+        flags |= 0x400;
+    }
+    if random.one_in(8) {
+        flags |= 0x20_0000;
+    }
+    if random.one_in(16) {
+        flags |= 0x4000;
+    }
+    flags
+}
+
+struct Generator<'a> {
+    world: World,
+    at: u16,
+    input: Input,
+    random: &'a mut Random,
+}
+
+/// A state for these instructions, which lie from `at` on.
+pub fn generate(world: World, at: u16, code: &[Encoded], random: &mut Random) -> Input {
+    let input = Input {
+        gpr: [0; 8],
+        flags: flags(random),
+        vector: vector_state(random),
+        fill: Fill::Random,
+        pokes: Vec::new(),
+    };
+    let mut generator = Generator {
+        world,
+        at,
+        input,
+        random,
+    };
+    generator.registers();
+    for encoded in code.iter().rev() {
+        generator.steer(&encoded.instruction);
+    }
+    generator.input.settle();
+    generator.input
+}
+
+impl Generator<'_> {
+    fn registers(&mut self) {
+        for register in 0..8 {
+            self.input.gpr[register] = interesting(self.random);
+        }
+        let stack = |random: &mut Random| {
+            let offset = if random.one_in(4) {
+                random.below(3) * PAGE + 16 - random.below(32)
+            } else {
+                0x200 + random.below(0x1c00)
+            };
+            u32::from(STACK_START).wrapping_add(offset as u32)
+        };
+        let base = self.world.base(SegmentRegister::Ss);
+        let esp = WINDOW + stack(self.random);
+        self.input.gpr[ESP] = esp.wrapping_sub(base);
+        if self.random.one_in(2) {
+            self.input.gpr[EBP] = (WINDOW + stack(self.random)).wrapping_sub(base);
+        }
+        if self.world.has_narrow_stack() {
+            // The upper half is there and must stay.
+            let upper = self.random.next_u32() & 0xffff_0000;
+            if self.random.one_in(2) {
+                self.input.gpr[ESP] |= upper;
+            }
+        }
+    }
+
+    fn poke(&mut self, offset: u16, bytes: Vec<u8>) {
+        let end = usize::from(offset) + bytes.len();
+        let code = usize::from(CODE_START)..usize::from(CODE_END);
+        if end > 0x1_0000 || (usize::from(offset) < code.end && end > code.start) {
+            return;
+        }
+        self.input.pokes.push((offset, bytes));
+    }
+
+    /// Window offset of the stack's top.
+    fn stack_top(&self) -> u16 {
+        let esp = self.input.gpr[ESP];
+        (self.world.base(SegmentRegister::Ss))
+            .wrapping_add(esp)
+            .wrapping_sub(WINDOW) as u16
+    }
+
+    fn steer(&mut self, instruction: &Instruction) {
+        let mut target = None;
+        for operand in 0..instruction.op_count() {
+            match instruction.op_kind(operand) {
+                OpKind::Memory => target = self.steer_memory(instruction),
+                OpKind::MemorySegSI | OpKind::MemorySegESI => {
+                    let segment = segment_register(instruction.memory_segment());
+                    self.point(ESI, segment, instruction);
+                }
+                OpKind::MemorySegDI | OpKind::MemorySegEDI => {
+                    let segment = segment_register(instruction.memory_segment());
+                    self.point(EDI, segment, instruction);
+                }
+                OpKind::MemoryESDI | OpKind::MemoryESEDI => {
+                    self.point(EDI, SegmentRegister::Es, instruction);
+                }
+                _ => {}
+            }
+        }
+        if instruction.is_string_instruction()
+            && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+            && !self.random.one_in(10)
+        {
+            self.repetition(instruction);
+        }
+        self.steer_special(instruction, target);
+    }
+
+    fn repetition(&mut self, instruction: &Instruction) {
+        let count = match self.random.below(4) {
+            0 => self.random.below(3),
+            1 => self.random.below(40),
+            _ => self.random.below(5000),
+        } as u32;
+        self.input.gpr[ECX] = count;
+        // Equal runs, so that comparing ones go on.
+        if self.random.one_in(2) {
+            let byte = self.random.pick(&[0, 0x20, 0xff]);
+            let ds = segment_register(instruction.memory_segment());
+            for (register, segment) in [(ESI, ds), (EDI, SegmentRegister::Es)] {
+                let start = self
+                    .world
+                    .base(segment)
+                    .wrapping_add(self.input.gpr[register]);
+                let down = self.input.flags & 0x400 != 0;
+                let length = self.random.below(300) as u32;
+                let start = if down {
+                    start.wrapping_sub(length)
+                } else {
+                    start
+                };
+                let offset = start.wrapping_sub(WINDOW);
+                if offset < 0xfe00 {
+                    self.poke(offset as u16, vec![byte; length as usize]);
+                }
+            }
+            self.input.gpr[EAX] = u32::from_le_bytes([byte; 4]);
+        }
+    }
+
+    /// Has a pointer register lead to an operand.
+    fn point(&mut self, register: usize, segment: SegmentRegister, instruction: &Instruction) {
+        if self.random.one_in(24) {
+            return;
+        }
+        let size = instruction_size(instruction);
+        let target = operand_target(self.random, size);
+        self.input.gpr[register] =
+            (WINDOW + u32::from(target)).wrapping_sub(self.world.base(segment));
+        let bytes = data(self.random, size * 4);
+        self.poke(target, bytes);
+    }
+
+    fn steer_memory(&mut self, instruction: &Instruction) -> Option<u16> {
+        let size = instruction_size(instruction);
+        let mut target = operand_target(self.random, size);
+        if instruction.is_save_restore_instruction() && !self.random.one_in(6) {
+            target = (target & 0xe000).max(0x7000) & !63;
+        }
+        let segment = segment_register(instruction.memory_segment());
+        let mut linear = WINDOW + u32::from(target);
+        let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        let displacement = instruction.memory_displacement32();
+        if self.random.one_in(24) {
+            return None;
+        }
+        let want = linear.wrapping_sub(self.world.base(segment));
+        if instruction.is_vsib() {
+            self.vector_index(instruction);
+            if base != Register::None {
+                self.input.gpr[base.number()] = want.wrapping_sub(displacement);
+            }
+            return Some(target);
+        }
+        let wide = base.is_gpr32() || index.is_gpr32();
+        let value = |register: Register, input: &Input| {
+            if register == Register::None {
+                0
+            } else {
+                input.gpr[register.number()]
+            }
+        };
+        let scale = instruction.memory_index_scale();
+        if base != Register::None && base != index {
+            // An index of any size would do; small ones look like arrays.
+            if index != Register::None && self.random.one_in(2) {
+                self.input.gpr[index.number()] = self.random.below(64) as u32;
+            }
+            let rest = value(index, &self.input)
+                .wrapping_mul(scale)
+                .wrapping_add(displacement);
+            let low = want.wrapping_sub(rest);
+            let register = &mut self.input.gpr[base.number()];
+            *register = if wide {
+                low
+            } else {
+                *register & 0xffff_0000 | low & 0xffff
+            };
+        } else if base == Register::None && index != Register::None {
+            let low = want.wrapping_sub(displacement) / scale;
+            self.input.gpr[index.number()] = low;
+            linear = low
+                .wrapping_mul(scale)
+                .wrapping_add(displacement)
+                .wrapping_add(self.world.base(segment));
+        } else if base == Register::None {
+            linear = displacement.wrapping_add(self.world.base(segment));
+        } else {
+            return None;
+        }
+        let offset = linear.wrapping_sub(WINDOW);
+        if offset > 0xffff {
+            return None;
+        }
+        let bytes = data(self.random, size.max(1));
+        self.poke(offset as u16, bytes);
+        Some(offset as u16)
+    }
+
+    /// Indices of gathers: near each other, some in other pages.
+    fn vector_index(&mut self, instruction: &Instruction) {
+        let register = instruction.memory_index().number();
+        let wide = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Vgatherqps
+                | Mnemonic::Vgatherqpd
+                | Mnemonic::Vpgatherqd
+                | Mnemonic::Vpgatherqq
+        );
+        for lane in 0..if wide { 4 } else { 8 } {
+            let range = self.random.pick(&[16, 64, 2000]);
+            let index = self.random.below(range) as i64 - (range / 4) as i64;
+            let width = if wide { 8 } else { 4 };
+            let position = lane * width;
+            let start = if position < 16 {
+                160 + register * 16 + position
+            } else {
+                576 + register * 16 + position - 16
+            };
+            self.input.vector[start..start + width].copy_from_slice(&index.to_le_bytes()[..width]);
+        }
+    }
+
+    fn steer_special(&mut self, instruction: &Instruction, target: Option<u16>) {
+        use Mnemonic as M;
+        match instruction.mnemonic() {
+            M::Ret => {
+                let eip = landing(self.world, self.at, self.random);
+                self.poke(self.stack_top(), eip.to_le_bytes().to_vec());
+            }
+            M::Jmp | M::Call => {
+                let eip = landing(self.world, self.at, self.random);
+                if instruction.op0_kind() == OpKind::Register {
+                    let register = instruction.op0_register();
+                    if register.is_gpr() {
+                        self.input.gpr[register.number() & 7] = eip;
+                    }
+                } else if let Some(target) = target {
+                    self.poke(target, eip.to_le_bytes().to_vec());
+                }
+            }
+            M::Popf | M::Popfd => {
+                let value = (self.random.next_u32() & 0xf_fed7) & !0x5_0100;
+                self.poke(self.stack_top(), value.to_le_bytes().to_vec());
+            }
+            M::Bt | M::Bts | M::Btr | M::Btc
+                if instruction.op1_kind() == OpKind::Register && self.random.below(4) != 0 =>
+            {
+                let offset = self.random.below(0x1_0000) as u32;
+                let register = instruction.op1_register().number();
+                if instruction.memory_base() != instruction.op1_register() {
+                    self.input.gpr[register & 7] = offset.wrapping_sub(0x8000);
+                }
+            }
+            M::Xlatb => {
+                let target = operand_target(self.random, 1);
+                let segment = segment_register(instruction.memory_segment());
+                let al = self.input.gpr[EAX] & 0xff;
+                self.input.gpr[EBX] = (WINDOW + u32::from(target))
+                    .wrapping_sub(self.world.base(segment))
+                    .wrapping_sub(al);
+            }
+            M::Div | M::Idiv if self.random.one_in(2) => {
+                // Quotients that fit.
+                self.input.gpr[EDX] = self.random.below(3) as u32;
+                if instruction.op0_register().is_gpr8() {
+                    self.input.gpr[EAX] &= 0xffff_03ff;
+                }
+            }
+            M::Cmpxchg8b if self.random.one_in(2) => {
+                if let Some(target) = target {
+                    let mut value = self.input.gpr[EAX].to_le_bytes().to_vec();
+                    value.extend(self.input.gpr[EDX].to_le_bytes());
+                    self.poke(target, value);
+                }
+            }
+            M::Xsave | M::Xrstor | M::Xsaveopt => {
+                // Components that the guest has and the host has too.
+                self.input.gpr[EAX] &= 7;
+                self.input.gpr[EDX] = 0;
+                self.image(instruction, target);
+            }
+            M::Fxrstor | M::Fldenv | M::Frstor | M::Fxsave => self.image(instruction, target),
+            M::Ldmxcsr | M::Vldmxcsr => {
+                if let Some(target) = target {
+                    let value = self.random.next_u32() & 0xffff;
+                    self.poke(target, value.to_le_bytes().to_vec());
+                }
+            }
+            _ if loads_segment(instruction) => self.segment_load(instruction, target),
+            _ => {}
+        }
+    }
+
+    /// A state image as a program would have stored it, sometimes spoilt.
+    fn image(&mut self, instruction: &Instruction, target: Option<u16>) {
+        let Some(target) = target else { return };
+        let source = vector_state(self.random);
+        let bytes = match instruction.mnemonic() {
+            Mnemonic::Fldenv | Mnemonic::Frstor => {
+                let mut image = data(self.random, 108);
+                if !self.random.one_in(4) {
+                    image[0..2].copy_from_slice(&source[0..2]);
+                }
+                image
+            }
+            mnemonic => {
+                let mut image = source.to_vec();
+                if mnemonic == Mnemonic::Xrstor {
+                    image[512] = self.random.byte() & 7;
+                    if self.random.one_in(12) {
+                        image[528 + self.random.below(48)] = 1;
+                    }
+                }
+                if self.random.one_in(4) {
+                    image[0..6].copy_from_slice(&self.random.next_u64().to_le_bytes()[..6]);
+                }
+                if self.random.one_in(12) {
+                    image[26] = 1;
+                }
+                image
+            }
+        };
+        self.poke(target, bytes);
+    }
+
+    fn segment_load(&mut self, instruction: &Instruction, target: Option<u16>) {
+        let value = selector(self.random);
+        match instruction.mnemonic() {
+            Mnemonic::Pop => self.poke(self.stack_top(), value.to_le_bytes().to_vec()),
+            Mnemonic::Mov => {
+                if instruction.op1_kind() == OpKind::Register {
+                    let register = instruction.op1_register().number() & 7;
+                    self.input.gpr[register] =
+                        self.input.gpr[register] & 0xffff_0000 | u32::from(value);
+                } else if let Some(target) = target {
+                    self.poke(target, value.to_le_bytes().to_vec());
+                }
+            }
+            _ => {
+                if let Some(target) = target {
+                    let offset = (instruction_size(instruction) - 2) as u16;
+                    self.poke(target.wrapping_add(offset), value.to_le_bytes().to_vec());
+                }
+            }
+        }
+    }
+}

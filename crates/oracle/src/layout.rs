@@ -1,0 +1,271 @@
+//! What both processors find in memory: one window of 64 KiB, the same linear
+//! addresses natively and in the guest, and the segments that reach it.
+
+use std::sync::OnceLock;
+use tollgate_x86::{Attributes, Segment, SegmentRegister, Selector};
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+/// Linear address of the window.
+pub const WINDOW: u32 = 0x1150_0000;
+/// Bytes in the window: all that a 16-bit address reaches.
+pub const WINDOW_BYTES: usize = 0x1_0000;
+/// Pages in the window.
+pub const PAGES: usize = WINDOW_BYTES / PAGE;
+
+/// What a page of the window permits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Not present.
+    None,
+    /// Read and execute: where the code lies.
+    Code,
+    /// Read only.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// The pages, so that each kind of neighbourhood occurs.
+pub const PAGE_ACCESS: [Access; PAGES] = {
+    use Access::{Code, None, Read, Write};
+    [
+        None, Code, Code, None, Write, Write, None, Write, Write, Read, Write, Read, None, Write,
+        None, Write,
+    ]
+};
+
+/// First offset of the pages that hold code.
+pub const CODE_START: u16 = 0x1000;
+/// Offset behind them.
+pub const CODE_END: u16 = 0x3000;
+/// First offset of the two pages for the stack.
+pub const STACK_START: u16 = 0x4000;
+/// Offset behind them.
+pub const STACK_END: u16 = 0x6000;
+
+/// The segments under which a case runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum World {
+    /// 32-bit code, flat segments as Linux has them; FS with a base, GS with a base
+    /// and a limit.
+    Flat32,
+    /// 32-bit code; segments whose base is the window, DS and ES limited to it.
+    Based32,
+    /// 16-bit code and stack; segments of 64 KiB whose base is the window.
+    Window16,
+    /// 32-bit code with a 16-bit stack; DS expands down.
+    Narrow32,
+    /// 16-bit code with a 32-bit stack; ES expands down.
+    Wide16,
+}
+
+/// A descriptor of the local table.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    /// Linear base.
+    pub base: u32,
+    /// Highest valid offset, in bytes.
+    pub limit: u32,
+    /// 32-bit default size.
+    pub big: bool,
+    /// Code, not data.
+    pub code: bool,
+    /// Readable but not writable (data).
+    pub read_only: bool,
+    /// Expand-down data.
+    pub expand_down: bool,
+}
+
+const fn data(base: u32, limit: u32, big: bool) -> Local {
+    Local {
+        base,
+        limit,
+        big,
+        code: false,
+        read_only: false,
+        expand_down: false,
+    }
+}
+
+const fn code(base: u32, limit: u32, big: bool) -> Local {
+    Local {
+        code: true,
+        ..data(base, limit, big)
+    }
+}
+
+/// Limit of the small segment in GS: it ends inside a writable page.
+pub const SMALL_LIMIT: u32 = 0x87ff;
+
+/// The local descriptor table, natively and in the guest.
+pub const LOCALS: [Local; 9] = [
+    code(WINDOW, 0xffff_ffff, true),
+    data(WINDOW, 0xffff_ffff, true),
+    data(WINDOW, 0xffff, true),
+    data(WINDOW, SMALL_LIMIT, true),
+    code(WINDOW, 0xffff, false),
+    data(WINDOW, 0xffff, false),
+    Local {
+        read_only: true,
+        ..data(WINDOW, 0xffff, true)
+    },
+    Local {
+        expand_down: true,
+        ..data(WINDOW, SMALL_LIMIT, true)
+    },
+    Local {
+        expand_down: true,
+        ..data(WINDOW, SMALL_LIMIT, false)
+    },
+];
+
+/// Linux's flat 32-bit code segment for users.
+pub const USER_CODE: u16 = 0x23;
+/// Linux's flat data segment for users.
+pub const USER_DATA: u16 = 0x2b;
+
+static HAS_LOCALS: OnceLock<bool> = OnceLock::new();
+
+/// Whether the host lets a process have local descriptors; asked once.
+pub fn has_locals() -> bool {
+    *HAS_LOCALS.get_or_init(|| crate::native::set_local_descriptors().is_ok())
+}
+
+/// The selector of an entry of [`LOCALS`], for ring 3.
+pub const fn local_selector(index: usize) -> u16 {
+    (index as u16) << 3 | 7
+}
+
+impl World {
+    /// All worlds.
+    pub const ALL: [World; 5] = [
+        World::Flat32,
+        World::Based32,
+        World::Window16,
+        World::Narrow32,
+        World::Wide16,
+    ];
+
+    /// The worlds that this host can have.
+    pub fn available() -> &'static [World] {
+        if has_locals() {
+            &Self::ALL
+        } else {
+            &Self::ALL[..1]
+        }
+    }
+
+    /// 16 or 32.
+    pub fn bitness(self) -> u32 {
+        match self {
+            World::Window16 | World::Wide16 => 16,
+            _ => 32,
+        }
+    }
+
+    /// SP moves, not ESP.
+    pub fn has_narrow_stack(self) -> bool {
+        matches!(self, World::Window16 | World::Narrow32)
+    }
+
+    /// Its name in reproducers.
+    pub fn name(self) -> &'static str {
+        match self {
+            World::Flat32 => "flat32",
+            World::Based32 => "based32",
+            World::Window16 => "window16",
+            World::Narrow32 => "narrow32",
+            World::Wide16 => "wide16",
+        }
+    }
+
+    /// ES, CS, SS, DS, FS, GS at the start.
+    pub fn selectors(self) -> [u16; 6] {
+        let local = local_selector;
+        match self {
+            World::Flat32 if !has_locals() => {
+                let mut flat = [USER_DATA; 6];
+                flat[SegmentRegister::Cs as usize] = USER_CODE;
+                flat
+            }
+            World::Flat32 => [
+                USER_DATA,
+                USER_CODE,
+                USER_DATA,
+                USER_DATA,
+                local(1),
+                local(3),
+            ],
+            World::Based32 => [local(2), local(0), local(1), local(2), USER_DATA, local(6)],
+            World::Window16 => [local(5), local(4), local(5), local(5), local(1), local(3)],
+            World::Narrow32 => [local(2), local(0), local(5), local(7), USER_DATA, local(8)],
+            World::Wide16 => [local(8), local(4), local(1), local(5), local(1), local(7)],
+        }
+    }
+
+    /// Linear base of a segment register.
+    pub fn base(self, register: SegmentRegister) -> u32 {
+        segment_of(self.selectors()[register as usize]).map_or(0, |segment| segment.base as u32)
+    }
+}
+
+/// The descriptor of an entry of the local table.
+pub fn local_segment(index: usize) -> Segment {
+    let local = LOCALS[index];
+    let mut bits: u16 = 0xf1;
+    if local.code {
+        bits |= 0xa;
+    } else if !local.read_only {
+        bits |= 2;
+    }
+    if local.expand_down {
+        bits |= 4;
+    }
+    if local.big {
+        bits |= 1 << 14;
+    }
+    if local.limit > 0xf_ffff {
+        bits |= 1 << 15;
+    }
+    Segment {
+        base: u64::from(local.base),
+        limit: local.limit,
+        selector: Selector(local_selector(index)),
+        attributes: Attributes::from_bits_retain(bits),
+    }
+}
+
+/// The segment behind a selector, if both processors have it.
+pub fn segment_of(selector: u16) -> Option<Segment> {
+    let flat = |bits| Segment {
+        base: 0,
+        limit: u32::MAX,
+        selector: Selector(selector),
+        attributes: Attributes::from_bits_retain(bits),
+    };
+    match selector {
+        USER_CODE => Some(flat(0xc0fb)),
+        USER_DATA => Some(flat(0xc0f3)),
+        _ if selector & 7 == 7 && usize::from(selector >> 3) < LOCALS.len() => {
+            Some(local_segment(usize::from(selector >> 3)))
+        }
+        _ => None,
+    }
+}
+
+/// The eight bytes of a descriptor.
+pub fn descriptor_bytes(segment: &Segment) -> u64 {
+    let attributes = u64::from(segment.attributes.bits());
+    let limit = if attributes & 0x8000 != 0 {
+        u64::from(segment.limit >> 12)
+    } else {
+        u64::from(segment.limit)
+    };
+    let base = segment.base;
+    (limit & 0xffff)
+        | (base & 0xff_ffff) << 16
+        | (attributes & 0xf0ff) << 40
+        | (limit & 0xf_0000) << 32
+        | (base >> 24 & 0xff) << 56
+}

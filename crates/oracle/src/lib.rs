@@ -1,0 +1,27 @@
+//! The host's processor as the judge of every unprivileged instruction.
+//!
+//! Random instructions with random registers and memory run twice: natively, in a 16- or
+//! 32-bit segment of this very process ([`native`]), and in a guest through the real
+//! monitor ([`guest`]). Everything that a program can see must agree: registers, flags
+//! that the manual defines, vector registers, memory, and exceptions with their error
+//! code and CR2. `docs/oracle.md` tells how to read what it reports.
+
+pub mod bench;
+pub mod case;
+pub mod compare;
+pub mod encode;
+pub mod exclusions;
+pub mod families;
+pub mod generate;
+pub mod guest;
+pub mod inputs;
+pub mod layout;
+pub mod native;
+pub mod oracle;
+pub mod random;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod shrink;
+pub mod tolerance;
+pub mod values;

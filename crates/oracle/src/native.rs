@@ -1,0 +1,542 @@
+//! The code on the host's own processor, in a compatibility-mode segment.
+//!
+//! The only unsafe module. A run goes: XRSTOR, the data segments, IRETQ into a stub
+//! in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP. Every
+//! run ends in a signal, whose frame is the outcome; the handler restores the bases of
+//! FS and GS, copies the frame and returns to the caller without sigreturn.
+//!
+//! The code can reach what is mapped below 4 GiB, which is the window and the stub;
+//! system calls are excluded by the generator ([`crate::exclusions`]).
+
+use crate::case::{Case, Input, Outcome, normalize};
+use crate::layout::{
+    Access, LOCALS, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_DATA, WINDOW, WINDOW_BYTES,
+};
+use std::arch::naked_asm;
+use std::io;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use tollgate_x86::state::XSAVE_SIZE;
+
+/// Linear address of the stub's page.
+const STUB: u32 = 0x5d3a_7000;
+/// Offset in the stub's page of SS, and behind it the far pointer to the case.
+const STUB_DATA: usize = 0x800;
+/// Processor time after which a run counts as endless, in nanoseconds.
+const WATCHDOG: i64 = 100_000_000;
+/// Bytes of the stack for signals.
+const SIGNAL_STACK: usize = 1 << 17;
+
+/// An XSAVE area where XRSTOR wants it.
+#[repr(C, align(64))]
+struct Area([u8; XSAVE_SIZE]);
+
+/// What the assembly shares with Rust.
+#[repr(C)]
+struct Frame {
+    host_rsp: u64,
+    fs_base: u64,
+    gs_base: u64,
+    gpr: [u64; 8],
+    flags: u64,
+    /// ES, DS, FS, GS to load; read back at the end.
+    data_selectors: [u16; 4],
+    ended: [u16; 4],
+    /// Filled in by the handler.
+    signal: u64,
+    registers: [i64; 23],
+    vector: Area,
+}
+
+static FRAME: AtomicPtr<Frame> = AtomicPtr::new(ptr::null_mut());
+/// What was installed before, by signal number.
+static PREVIOUS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
+/// The window and the segments exist once in a process.
+static IN_USE: Mutex<()> = Mutex::new(());
+
+/// Enters the stub; returns when a signal has ended the run.
+///
+/// # Safety
+/// `frame` is [`FRAME`]; stub, window, segments, handlers and the signal stack are set up.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn enter(frame: *mut Frame) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdi + {host_rsp}], rsp",
+        "rdfsbase rax",
+        "mov [rdi + {fs_base}], rax",
+        "rdgsbase rax",
+        "mov [rdi + {gs_base}], rax",
+        "mov eax, 7",
+        "xor edx, edx",
+        "xrstor [rdi + {vector}]",
+        "mov r8w, [rdi + {selectors}]",
+        "mov es, r8w",
+        "mov r8w, [rdi + {selectors} + 2]",
+        "mov ds, r8w",
+        "mov r8w, [rdi + {selectors} + 4]",
+        "mov fs, r8w",
+        "mov r8w, [rdi + {selectors} + 6]",
+        "mov gs, r8w",
+        // SS, RSP, RFLAGS, CS, RIP.
+        "push {user_data}",
+        "push qword ptr [rdi + {gpr} + 4*8]",
+        "push qword ptr [rdi + {flags}]",
+        "push {user_code}",
+        "push {stub}",
+        "mov rax, [rdi + {gpr}]",
+        "mov rcx, [rdi + {gpr} + 1*8]",
+        "mov rdx, [rdi + {gpr} + 2*8]",
+        "mov rbx, [rdi + {gpr} + 3*8]",
+        "mov rbp, [rdi + {gpr} + 5*8]",
+        "mov rsi, [rdi + {gpr} + 6*8]",
+        "mov rdi, [rdi + {gpr} + 7*8]",
+        "iretq",
+        host_rsp = const offset_of!(Frame, host_rsp),
+        fs_base = const offset_of!(Frame, fs_base),
+        gs_base = const offset_of!(Frame, gs_base),
+        vector = const offset_of!(Frame, vector),
+        selectors = const offset_of!(Frame, data_selectors),
+        gpr = const offset_of!(Frame, gpr),
+        flags = const offset_of!(Frame, flags),
+        user_data = const USER_DATA,
+        user_code = const USER_CODE,
+        stub = const STUB,
+    )
+}
+
+/// Every signal comes here. What interrupted 64-bit code belongs to whoever was here
+/// before; what interrupted another segment ends a native run.
+///
+/// # Safety
+/// Called by the kernel alone.
+#[unsafe(naked)]
+unsafe extern "C" fn on_signal() {
+    naked_asm!(
+        "movzx eax, word ptr [rdx + {cs}]",
+        "cmp eax, 0x33",
+        "je 2f",
+        "mov r12, [rip + {frame}]",
+        "mov [r12 + {ended}], es",
+        "mov [r12 + {ended} + 2], ds",
+        "mov [r12 + {ended} + 4], fs",
+        "mov [r12 + {ended} + 6], gs",
+        "xor eax, eax",
+        "mov fs, ax",
+        "mov gs, ax",
+        "mov rax, [r12 + {fs_base}]",
+        "wrfsbase rax",
+        "mov rax, [r12 + {gs_base}]",
+        "wrgsbase rax",
+        "mov eax, 0x2b",
+        "mov ds, ax",
+        "mov es, ax",
+        // NT would make the next IRETQ fault.
+        "push 2",
+        "popfq",
+        "mov rsi, rdx",
+        "mov rdx, r12",
+        "sub rsp, 8",
+        "call {collect}",
+        "mov rsp, [r12 + {host_rsp}]",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+        "2:",
+        "lea rax, [rip + {previous}]",
+        "mov rax, [rax + rdi*8]",
+        "test rax, rax",
+        "je 3f",
+        "jmp rax",
+        "3:",
+        "ret",
+        cs = const offset_of!(libc::ucontext_t, uc_mcontext)
+            + offset_of!(libc::mcontext_t, gregs)
+            + libc::REG_CSGSFS as usize * 8,
+        frame = sym FRAME,
+        ended = const offset_of!(Frame, ended),
+        fs_base = const offset_of!(Frame, fs_base),
+        gs_base = const offset_of!(Frame, gs_base),
+        host_rsp = const offset_of!(Frame, host_rsp),
+        collect = sym collect,
+        previous = sym PREVIOUS,
+    )
+}
+
+/// Copies what the kernel saved. Runs on the signal stack.
+///
+/// # Safety
+/// `context` is the kernel's, `frame` the one that the run was entered with.
+unsafe extern "sysv64" fn collect(
+    signal: u64,
+    context: *const libc::ucontext_t,
+    frame: *mut Frame,
+) {
+    // SAFETY: the caller vouches for both; nobody else touches the frame during a run.
+    let (context, frame) = unsafe { (&*context, &mut *frame) };
+    frame.signal = signal;
+    frame.registers.copy_from_slice(&context.uc_mcontext.gregs);
+    let area = context.uc_mcontext.fpregs.cast::<u8>();
+    // SAFETY: on a host with AVX the kernel saves at least the XSAVE area of x87, SSE
+    // and AVX in the standard format.
+    unsafe { ptr::copy_nonoverlapping(area, frame.vector.0.as_mut_ptr(), XSAVE_SIZE) };
+}
+
+/// The host's processor, ready to run cases. One at a time in a process.
+pub struct Native {
+    alias: *mut u8,
+    stub: *mut u8,
+    frame: Box<Frame>,
+    timer: libc::timer_t,
+    previous_stack: libc::stack_t,
+    _signal_stack: Vec<u8>,
+    _lock: MutexGuard<'static, ()>,
+}
+
+fn check(result: i64) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn map(
+    address: usize,
+    bytes: usize,
+    protection: i32,
+    flags: i32,
+    file: i32,
+    offset: usize,
+) -> io::Result<*mut u8> {
+    let fixed = if address == 0 {
+        0
+    } else {
+        libc::MAP_FIXED_NOREPLACE
+    };
+    // SAFETY: a new mapping that replaces none.
+    let start = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            bytes,
+            protection,
+            flags | fixed | libc::MAP_POPULATE,
+            file,
+            offset as libc::off_t,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if address != 0 && start as usize != address {
+        return Err(io::Error::other("the window's addresses are in use"));
+    }
+    Ok(start.cast())
+}
+
+/// Maps the window at its addresses and once more for us; the second is returned.
+fn map_window() -> io::Result<*mut u8> {
+    // SAFETY: the name is a terminated string.
+    let file = unsafe { libc::memfd_create(c"oracle-window".as_ptr(), libc::MFD_CLOEXEC) };
+    check(i64::from(file))?;
+    // SAFETY: plain system call on our descriptor.
+    check(i64::from(unsafe {
+        libc::ftruncate(file, WINDOW_BYTES as libc::off_t)
+    }))?;
+    let write = libc::PROT_READ | libc::PROT_WRITE;
+    let alias = map(0, WINDOW_BYTES, write, libc::MAP_SHARED, file, 0)?;
+    for (page, access) in PAGE_ACCESS.into_iter().enumerate() {
+        let protection = match access {
+            Access::None => continue,
+            Access::Code => libc::PROT_READ | libc::PROT_EXEC,
+            Access::Read => libc::PROT_READ,
+            Access::Write => write,
+        };
+        let address = WINDOW as usize + page * PAGE;
+        map(
+            address,
+            PAGE,
+            protection,
+            libc::MAP_SHARED,
+            file,
+            page * PAGE,
+        )?;
+    }
+    // SAFETY: the descriptor is ours; the mappings keep the file.
+    unsafe { libc::close(file) };
+    Ok(alias)
+}
+
+/// The page with the stub; writable through the same address.
+fn map_stub() -> io::Result<*mut u8> {
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let stub = map(STUB as usize, PAGE, all, flags, -1, 0)?;
+    let data = STUB + STUB_DATA as u32;
+    // mov ss, cs:[data]; jmp far cs:[data + 4]
+    let mut code = vec![0x2e, 0x8e, 0x15];
+    code.extend_from_slice(&data.to_le_bytes());
+    code.extend_from_slice(&[0x2e, 0xff, 0x2d]);
+    code.extend_from_slice(&(data + 4).to_le_bytes());
+    // SAFETY: the page is ours and large enough.
+    unsafe { ptr::copy_nonoverlapping(code.as_ptr(), stub, code.len()) };
+    Ok(stub)
+}
+
+/// Fills the process's local descriptor table.
+///
+/// # Errors
+/// The host's kernel has none, or forbids it.
+pub fn set_local_descriptors() -> io::Result<()> {
+    /// The kernel's `struct user_desc`.
+    #[repr(C)]
+    struct UserDescriptor {
+        entry: u32,
+        base: u32,
+        limit: u32,
+        bits: u32,
+    }
+    for (entry, local) in LOCALS.iter().enumerate() {
+        let pages = local.limit > 0xf_ffff;
+        let contents = u32::from(local.code) << 1 | u32::from(local.expand_down);
+        let descriptor = UserDescriptor {
+            entry: entry as u32,
+            base: local.base,
+            limit: if pages {
+                local.limit >> 12
+            } else {
+                local.limit
+            },
+            bits: u32::from(local.big)
+                | contents << 1
+                | u32::from(local.read_only) << 3
+                | u32::from(pages) << 4
+                | 1 << 6,
+        };
+        // SAFETY: writes one entry of this process's local descriptor table, which
+        // nothing else uses.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_modify_ldt,
+                0x11,
+                &raw const descriptor,
+                size_of::<UserDescriptor>(),
+            )
+        };
+        // The system call returns an int: its sign is in the low half.
+        check(i64::from(result as i32))?;
+    }
+    Ok(())
+}
+
+const SIGNALS: [i32; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGVTALRM,
+];
+
+fn install_handlers() -> io::Result<()> {
+    tollgate_engine::signals::install()?;
+    for signal in SIGNALS {
+        // SAFETY: an all-zero sigaction is a valid starting value.
+        let (mut action, mut previous): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        action.sa_sigaction = on_signal as *const () as usize;
+        // The frame is left without sigreturn, so the signal must not stay blocked.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+        // SAFETY: the action is initialised; the handler is async-signal-safe.
+        check(i64::from(unsafe {
+            libc::sigaction(signal, &action, &mut previous)
+        }))?;
+        if previous.sa_sigaction != action.sa_sigaction {
+            PREVIOUS[signal as usize].store(previous.sa_sigaction, Ordering::SeqCst);
+        }
+    }
+    Ok(())
+}
+
+/// A timer that signals this thread while it uses processor time.
+fn start_watchdog() -> io::Result<libc::timer_t> {
+    // SAFETY: an all-zero sigevent is a valid starting value.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = libc::SIGVTALRM;
+    // SAFETY: gettid has no preconditions.
+    event.sigev_notify_thread_id = unsafe { libc::gettid() };
+    let mut timer: libc::timer_t = ptr::null_mut();
+    // SAFETY: both pointers are to live, initialised values.
+    check(i64::from(unsafe {
+        libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer)
+    }))?;
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: WATCHDOG,
+    };
+    let value = libc::itimerspec {
+        it_interval: time,
+        it_value: time,
+    };
+    // SAFETY: the timer is ours and the value is initialised.
+    check(i64::from(unsafe {
+        libc::timer_settime(timer, 0, &value, ptr::null_mut())
+    }))?;
+    Ok(timer)
+}
+
+impl Native {
+    /// Takes the window's addresses; waits while another thread has them.
+    ///
+    /// # Errors
+    /// The host refused a mapping, a descriptor or a signal handler.
+    pub fn new() -> io::Result<Self> {
+        let lock = IN_USE.lock().unwrap_or_else(|poison| poison.into_inner());
+        let alias = map_window()?;
+        let stub = map_stub()?;
+        crate::layout::has_locals();
+        install_handlers()?;
+        let mut signal_stack = vec![0u8; SIGNAL_STACK];
+        let stack = libc::stack_t {
+            ss_sp: signal_stack.as_mut_ptr().cast(),
+            ss_flags: 0,
+            ss_size: SIGNAL_STACK,
+        };
+        let mut previous_stack = stack;
+        // SAFETY: the stack lives as long as this value, which stays on this thread.
+        check(i64::from(unsafe {
+            libc::sigaltstack(&stack, &mut previous_stack)
+        }))?;
+        Ok(Self {
+            alias,
+            stub,
+            frame: Box::new(Frame {
+                host_rsp: 0,
+                fs_base: 0,
+                gs_base: 0,
+                gpr: [0; 8],
+                flags: 0,
+                data_selectors: [0; 4],
+                ended: [0; 4],
+                signal: 0,
+                registers: [0; 23],
+                vector: Area([0; XSAVE_SIZE]),
+            }),
+            timer: start_watchdog()?,
+            previous_stack,
+            _signal_stack: signal_stack,
+            _lock: lock,
+        })
+    }
+
+    /// The window, as the code sees it.
+    pub fn memory(&self) -> &[u8; WINDOW_BYTES] {
+        // SAFETY: the alias has this many bytes; native code runs in `run` only, which
+        // borrows this value mutably.
+        unsafe { &*self.alias.cast() }
+    }
+
+    /// The window, to change.
+    pub fn memory_mut(&mut self) -> &mut [u8; WINDOW_BYTES] {
+        // SAFETY: as in `memory`.
+        unsafe { &mut *self.alias.cast() }
+    }
+
+    /// Runs the code, which lies in the window, once.
+    pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
+        let selectors = case.world.selectors();
+        let start = match case.world {
+            crate::layout::World::Flat32 => WINDOW + u32::from(case.at),
+            _ => u32::from(case.at),
+        };
+        let mut data = [0u8; 12];
+        data[..2].copy_from_slice(&selectors[2].to_le_bytes());
+        data[4..8].copy_from_slice(&start.to_le_bytes());
+        data[8..10].copy_from_slice(&selectors[1].to_le_bytes());
+        // SAFETY: the stub's page is ours.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.stub.add(STUB_DATA), data.len()) };
+        let frame: *mut Frame = &mut *self.frame;
+        self.frame.gpr = input.gpr.map(u64::from);
+        self.frame.flags = u64::from(input.flags | 0x202);
+        self.frame.data_selectors = [selectors[0], selectors[3], selectors[4], selectors[5]];
+        self.frame.vector.0.copy_from_slice(&input.vector[..]);
+        FRAME.store(frame, Ordering::SeqCst);
+        // SAFETY: all is set up by `new`, which also holds the lock; the area was made by
+        // the generator or by the reproducer's reader, which `sanitize` it.
+        unsafe { enter(frame) };
+        self.outcome()
+    }
+
+    fn outcome(&self) -> Outcome {
+        let frame = &*self.frame;
+        if frame.signal == libc::SIGVTALRM as u64 {
+            return Outcome::without_registers(Outcome::ENDLESS);
+        }
+        let register = |index: i32| frame.registers[index as usize] as u64;
+        let vector = register(libc::REG_TRAPNO) as u8;
+        let mut vector_state = Box::new(frame.vector.0);
+        normalize(&mut vector_state);
+        let segments = register(libc::REG_CSGSFS);
+        Outcome {
+            vector,
+            error: if matches!(vector, 8 | 10..=14 | 17) {
+                register(libc::REG_ERR) as u32
+            } else {
+                0
+            },
+            cr2: if vector == 14 {
+                register(libc::REG_CR2) as u32
+            } else {
+                0
+            },
+            eip: register(libc::REG_RIP) as u32,
+            gpr: [
+                libc::REG_RAX,
+                libc::REG_RCX,
+                libc::REG_RDX,
+                libc::REG_RBX,
+                libc::REG_RSP,
+                libc::REG_RBP,
+                libc::REG_RSI,
+                libc::REG_RDI,
+            ]
+            .map(|index| register(index) as u32),
+            flags: register(libc::REG_EFL) as u32,
+            selectors: [
+                frame.ended[0],
+                segments as u16,
+                (segments >> 48) as u16,
+                frame.ended[1],
+                frame.ended[2],
+                frame.ended[3],
+            ],
+            vector_state,
+        }
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // SAFETY: the timer and the mappings are ours; no code runs in them any more. The
+        // alternate stack is given up before its memory.
+        unsafe {
+            libc::timer_delete(self.timer);
+            libc::sigaltstack(&self.previous_stack, ptr::null_mut());
+            libc::munmap(self.stub.cast(), PAGE);
+            libc::munmap(self.alias.cast(), WINDOW_BYTES);
+            libc::munmap(WINDOW as usize as *mut libc::c_void, PAGES * PAGE);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Both processors, and one state after the other on each.
+
+use crate::case::{Case, Fill, Input, Outcome};
+use crate::compare::{Difference, memories, outcomes};
+use crate::encode::{Encoded, decode};
+use crate::exclusions::harms_host;
+use crate::guest::Guest;
+use crate::layout::{Access, CODE_END, CODE_START, PAGE, PAGE_ACCESS, WINDOW_BYTES};
+use crate::native::Native;
+use crate::random::Random;
+use crate::tolerance::either_is_right;
+use std::io;
+use tollgate_engine::register_map::RegisterMap;
+
+/// What is expected of a case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expectation {
+    /// What the host's processor does.
+    Native,
+    /// #UD before anything happens: the guest is not offered the instruction, though
+    /// the host may have it.
+    Undefined,
+}
+
+/// What one state came to.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// From the host's processor.
+    pub expected: Outcome,
+    /// From the guest.
+    pub got: Outcome,
+    /// None: both agree.
+    pub differences: Vec<Difference>,
+    /// The host's processor did two things in two runs, or did not end: no judge.
+    pub undecided: bool,
+}
+
+/// The host's processor and the guest, with the same window.
+pub struct Oracle {
+    native: Native,
+    guest: Guest,
+    background: Box<[u8; WINDOW_BYTES]>,
+    fill: Option<Fill>,
+    loaded: Option<(u16, usize)>,
+}
+
+const INT3: u8 = 0xcc;
+
+fn background(fill: Fill) -> Box<[u8; WINDOW_BYTES]> {
+    let mut bytes = Box::new([0; WINDOW_BYTES]);
+    if fill == Fill::Random {
+        let mut random = Random::new(0x0f111);
+        for byte in bytes.iter_mut() {
+            *byte = random.byte();
+        }
+    }
+    bytes[usize::from(CODE_START)..usize::from(CODE_END)].fill(INT3);
+    bytes
+}
+
+impl Oracle {
+    /// Sets both up; waits while another thread of the process has one.
+    ///
+    /// # Errors
+    /// The host refused something: memory, descriptors, signals.
+    pub fn new(map: &'static RegisterMap) -> io::Result<Self> {
+        Ok(Self {
+            guest: Guest::new(map)?,
+            native: Native::new()?,
+            background: background(Fill::Random),
+            fill: None,
+            loaded: None,
+        })
+    }
+
+    /// Puts the case's code where it belongs, INT3 around it.
+    pub fn load(&mut self, case: &Case) {
+        if let Some((at, length)) = self.loaded {
+            let blank = vec![INT3; length];
+            self.native.memory_mut()[usize::from(at)..][..length].copy_from_slice(&blank);
+            self.guest.write_memory(at, &blank);
+        }
+        let length = case.code.len();
+        self.native.memory_mut()[usize::from(case.at)..][..length].copy_from_slice(&case.code);
+        self.guest.write_memory(case.at, &case.code);
+        self.loaded = Some((case.at, length));
+    }
+
+    /// Puts the background back wherever a run has written.
+    fn reset_memory(&mut self, fill: Fill) {
+        let everything = self.fill != Some(fill);
+        if everything {
+            self.background = background(fill);
+            self.fill = Some(fill);
+        }
+        for (page, access) in PAGE_ACCESS.into_iter().enumerate() {
+            let range = page * PAGE..(page + 1) * PAGE;
+            let changes = match access {
+                Access::Write => true,
+                // Pokes reach read-only pages.
+                Access::Read => true,
+                Access::None | Access::Code => everything && access == Access::None,
+            };
+            if !changes {
+                continue;
+            }
+            let wanted = &self.background[range.clone()];
+            if everything || self.native.memory()[range.clone()] != *wanted {
+                self.native.memory_mut()[range.clone()].copy_from_slice(wanted);
+            }
+            if everything || self.guest.memory()[range.clone()] != *wanted {
+                self.guest.write_memory(range.start as u16, wanted);
+            }
+        }
+        if everything {
+            // The code pages' INT3, under whatever is loaded.
+            let code = usize::from(CODE_START)..usize::from(CODE_END);
+            for at in code {
+                let loaded = self.loaded.is_some_and(|(start, length)| {
+                    (usize::from(start)..usize::from(start) + length).contains(&at)
+                });
+                if !loaded {
+                    self.native.memory_mut()[at] = INT3;
+                    self.guest.write_memory(at as u16, &[INT3]);
+                }
+            }
+        }
+    }
+
+    fn apply_pokes(&mut self, input: &Input) {
+        for (offset, bytes) in &input.pokes {
+            self.native.memory_mut()[usize::from(*offset)..][..bytes.len()].copy_from_slice(bytes);
+            self.guest.write_memory(*offset, bytes);
+        }
+    }
+
+    fn run_native(&mut self, case: &Case, input: &Input) -> Outcome {
+        let outcome = self.native.run(case, input);
+        if outcome.vector != Outcome::ENDLESS {
+            return outcome;
+        }
+        // The watchdog may have struck by chance.
+        self.reset_native(input);
+        self.native.run(case, input)
+    }
+
+    fn reset_native(&mut self, input: &Input) {
+        for (page, access) in PAGE_ACCESS.into_iter().enumerate() {
+            if access == Access::Write {
+                let range = page * PAGE..(page + 1) * PAGE;
+                self.native.memory_mut()[range.clone()].copy_from_slice(&self.background[range]);
+            }
+        }
+        for (offset, bytes) in &input.pokes {
+            self.native.memory_mut()[usize::from(*offset)..][..bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// Runs a state on both.
+    pub fn run(
+        &mut self,
+        case: &Case,
+        code: &[Encoded],
+        input: &Input,
+        expectation: Expectation,
+    ) -> Verdict {
+        if code
+            .iter()
+            .any(|one| harms_host(&one.instruction, &input.gpr))
+        {
+            return Verdict {
+                expected: Outcome::without_registers(Outcome::GAVE_UP),
+                got: Outcome::without_registers(Outcome::GAVE_UP),
+                differences: Vec::new(),
+                undecided: true,
+            };
+        }
+        self.reset_memory(input.fill);
+        self.apply_pokes(input);
+        let mut got = self.guest.run(case, input);
+        self.guest.read_memory();
+        if got.vector == Outcome::ENDLESS {
+            // Its clock is the wall's: the host may have been busy elsewhere.
+            self.reset_memory(input.fill);
+            self.apply_pokes(input);
+            got = self.guest.run(case, input);
+            self.guest.read_memory();
+        }
+        let expected = match expectation {
+            Expectation::Undefined => self.undefined(case, input),
+            Expectation::Native => self.run_native(case, input),
+        };
+        let mut differences = outcomes(code, input, &expected, &got);
+        let ended = got.vector < Outcome::GAVE_UP && expected.vector < Outcome::GAVE_UP;
+        if ended && !either_is_right(code, &expected, &got) {
+            differences.extend(memories(
+                case,
+                code,
+                input,
+                &expected,
+                (self.native.memory(), self.guest.memory()),
+            ));
+        }
+        let mut undecided = expected.vector == Outcome::ENDLESS;
+        if !differences.is_empty() && expectation == Expectation::Native && !undecided {
+            let first = *self.native.memory();
+            self.reset_native(input);
+            let again = self.native.run(case, input);
+            undecided = again != expected || *self.native.memory() != first;
+        }
+        Verdict {
+            expected,
+            got,
+            differences,
+            undecided,
+        }
+    }
+
+    fn undefined(&self, case: &Case, input: &Input) -> Outcome {
+        let mut outcome = Outcome::without_registers(6);
+        outcome.eip = crate::encode::eip_of(case.world, case.at);
+        outcome.gpr = input.gpr;
+        // A fault's frame has RF set.
+        outcome.flags = (input.flags | 0x1_0202) & 0x3f_7fd7;
+        outcome.selectors = case.world.selectors();
+        outcome.vector_state = input.vector.clone();
+        crate::case::normalize(&mut outcome.vector_state);
+        outcome
+    }
+
+    /// What the monitor said when it last gave up.
+    pub fn complaint(&self) -> &str {
+        self.guest.complaint()
+    }
+}
+
+/// The instructions of a case, until one does not decode.
+pub fn instructions(case: &Case) -> Vec<Encoded> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < case.code.len() {
+        let mut bytes = case.code[at..].to_vec();
+        bytes.extend([INT3; 15]);
+        match decode(case.world, case.at + at as u16, &bytes) {
+            Some(one) => {
+                at += one.bytes.len();
+                found.push(one);
+            }
+            None => break,
+        }
+    }
+    found
+}

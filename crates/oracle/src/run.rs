@@ -1,0 +1,145 @@
+//! Many states, counted by family; the first failures shrunk and described.
+
+use crate::families::Family;
+use crate::generate::Catalog;
+use crate::inputs;
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::{report, shrink};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io;
+use tollgate_engine::register_map::RegisterMap;
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// States to run.
+    pub states: u64,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Only this family.
+    pub family: Option<Family>,
+    /// Failures to describe before giving up.
+    pub failures: usize,
+    /// Where the guest's registers live.
+    pub map: &'static RegisterMap,
+    /// Write each state to standard error before it runs.
+    pub trace: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            states: 1_000_000,
+            seed: 1,
+            family: None,
+            failures: 10,
+            map: &RegisterMap::LEGACY,
+            trace: false,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// States run in each family.
+    pub states: BTreeMap<Family, u64>,
+    /// Of those, states that ended in an exception of the code's own.
+    pub exceptions: BTreeMap<Family, u64>,
+    /// States about which the host's processor gave no single answer.
+    pub undecided: u64,
+    /// Shrunk and described, by the mnemonic they are about.
+    pub failures: Vec<String>,
+}
+
+/// States of one case.
+const STATES_PER_CASE: u64 = 24;
+/// States of a case that must be #UD.
+const STATES_PER_UNDEFINED: u64 = 2;
+
+impl Summary {
+    /// All states.
+    pub fn total(&self) -> u64 {
+        self.states.values().sum()
+    }
+
+    /// One line for each family.
+    pub fn table(&self) -> String {
+        let mut text = format!("{:24}{:>10}{:>12}\n", "family", "states", "exceptions");
+        for &family in Family::ALL {
+            let states = self.states.get(&family).copied().unwrap_or(0);
+            let exceptions = self.exceptions.get(&family).copied().unwrap_or(0);
+            let _ = writeln!(text, "{:24}{states:>10}{exceptions:>12}", family.name());
+        }
+        let _ = writeln!(
+            text,
+            "{:24}{:>10}{:>12}",
+            "total",
+            self.total(),
+            self.exceptions.values().sum::<u64>()
+        );
+        let _ = writeln!(text, "undecided by the host: {}", self.undecided);
+        text
+    }
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// The host refused something that the test needs.
+pub fn run(plan: &Plan) -> io::Result<Summary> {
+    let catalog = Catalog::new();
+    let mut oracle = Oracle::new(plan.map)?;
+    let mut random = Random::new(plan.seed);
+    let mut summary = Summary::default();
+    let mut known = std::collections::BTreeSet::new();
+    let mut total = 0;
+    while total < plan.states && summary.failures.len() < plan.failures {
+        let planned = catalog.plan(plan.family, &mut random);
+        let (case, code) = (&planned.case, &planned.code);
+        let states = match planned.expectation {
+            crate::oracle::Expectation::Undefined => STATES_PER_UNDEFINED,
+            crate::oracle::Expectation::Native => STATES_PER_CASE,
+        };
+        oracle.load(case);
+        for _ in 0..states {
+            let input = inputs::generate(case.world, case.at, code, &mut random);
+            if plan.trace {
+                eprintln!("{}", crate::replay::write(case, &input));
+            }
+            let verdict = oracle.run(case, code, &input, planned.expectation);
+            total += 1;
+            *summary.states.entry(planned.family).or_default() += 1;
+            if !verdict.expected.completed() {
+                *summary.exceptions.entry(planned.family).or_default() += 1;
+            }
+            if verdict.undecided {
+                summary.undecided += 1;
+                continue;
+            }
+            if verdict.differences.is_empty() {
+                continue;
+            }
+            let (small, least) = shrink::shrink(&mut oracle, case, &input, planned.expectation);
+            let culprit = crate::oracle::instructions(&small)
+                .last()
+                .map(|one| one.instruction.mnemonic());
+            if known.insert((culprit, verdict.differences[0].what.clone())) {
+                let (mut text, agree) =
+                    report::describe(&mut oracle, &small, &least, planned.expectation);
+                if agree {
+                    // It depends on what ran before: say what was seen.
+                    text += "seen      once, and not again:\n";
+                    for difference in &verdict.differences {
+                        let _ = writeln!(text, "differed  {difference}");
+                    }
+                }
+                summary.failures.push(text);
+            }
+            break;
+        }
+    }
+    Ok(summary)
+}

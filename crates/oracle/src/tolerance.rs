@@ -1,0 +1,306 @@
+//! The differences that are no fault: each with the manual's reason.
+
+use crate::case::{Case, Input, Outcome};
+use crate::encode::Encoded;
+use crate::layout::WINDOW;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
+use std::ops::Range;
+use tollgate_emulate::cpuid::Vendor;
+use tollgate_x86::SegmentRegister;
+
+/// EFLAGS bits of iced-x86's set.
+fn eflags(bits: u32) -> u32 {
+    [
+        (RflagsBits::OF, 0x800),
+        (RflagsBits::SF, 0x80),
+        (RflagsBits::ZF, 0x40),
+        (RflagsBits::AF, 0x10),
+        (RflagsBits::CF, 1),
+        (RflagsBits::PF, 4),
+    ]
+    .into_iter()
+    .filter(|(bit, _)| bits & bit != 0)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// Bits of an operand.
+fn operand_bits(instruction: &Instruction) -> u32 {
+    match instruction.op0_kind() {
+        OpKind::Register => instruction.op0_register().size() as u32 * 8,
+        _ => instruction.memory_size().size() as u32 * 8,
+    }
+}
+
+/// The count of a shift or rotation.
+fn shift_count(instruction: &Instruction, input: &Input) -> u32 {
+    let last = instruction.op_count() - 1;
+    31 & match instruction.op_kind(last) {
+        OpKind::Register if instruction.op_register(last) == Register::CL => input.gpr[1],
+        OpKind::Immediate8 => u32::from(instruction.immediate8()),
+        _ => 1,
+    }
+}
+
+/// Flags that the manual leaves undefined after one instruction that completed (SDM
+/// volume 2, each instruction's "Flags affected").
+pub fn undefined_flags(instruction: &Instruction, input: &Input) -> u32 {
+    use Mnemonic as M;
+    let (overflow, auxiliary, carry) = (0x800, 0x10, 1);
+    match instruction.mnemonic() {
+        M::Shl | M::Sal | M::Shr | M::Sar => match shift_count(instruction, input) {
+            0 => 0,
+            1 => auxiliary,
+            count if count >= operand_bits(instruction) && instruction.mnemonic() != M::Sar => {
+                auxiliary | overflow | carry
+            }
+            _ => auxiliary | overflow,
+        },
+        M::Rol | M::Ror | M::Rcl | M::Rcr => match shift_count(instruction, input) {
+            0 | 1 => 0,
+            _ => overflow,
+        },
+        M::Shld | M::Shrd => match shift_count(instruction, input) {
+            0 => 0,
+            1 => auxiliary,
+            count if count > operand_bits(instruction) => 0x8d5,
+            _ => auxiliary | overflow,
+        },
+        _ => eflags(instruction.rflags_undefined()),
+    }
+}
+
+/// The flags of `outcome` that count.
+pub fn compared_flags(code: &[Encoded], input: &Input, outcome: &Outcome) -> u32 {
+    let all = 0x3f_7fd5;
+    match code {
+        [one] if outcome.completed() => all & !undefined_flags(&one.instruction, input),
+        // A division that faults leaves them undefined too; other faults leave them.
+        [one] if outcome.vector == 0 => all & !undefined_flags(&one.instruction, input),
+        [_] => all,
+        _ => code
+            .iter()
+            .filter(|one| one.instruction.ip32() != outcome.eip || outcome.vector == 0)
+            .fold(all, |flags, one| {
+                flags & !eflags(one.instruction.rflags_undefined())
+            }),
+    }
+}
+
+/// A selector as it is compared. The host's kernel returns to user code with IRET,
+/// which replaces a null selector's privilege level by zero (SDM volume 2, IRET).
+pub fn compared_selector(selector: u16) -> u16 {
+    if selector & !3 == 0 { 0 } else { selector }
+}
+
+/// Instructions that access memory in several steps, or with one access for all lanes.
+fn has_several_accesses(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    instruction.is_save_restore_instruction()
+        || matches!(
+            instruction.mnemonic(),
+            M::Fnsave
+                | M::Frstor
+                | M::Fnstenv
+                | M::Fldenv
+                | M::Vmaskmovps
+                | M::Vmaskmovpd
+                | M::Vpmaskmovd
+                | M::Vpmaskmovq
+                | M::Maskmovq
+                | M::Maskmovdqu
+                | M::Vmaskmovdqu
+        )
+}
+
+/// Whether CR2 counts as the same. Which byte of a page is touched first the manual does
+/// not say for images and masked moves; nor which operand CMPS and PUSHA's relatives
+/// touch first where several pages fault (SDM volume 2, their "Operation").
+pub fn same_fault_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
+    use Mnemonic as M;
+    // Images of several fields may wrap inside 64 KiB, field by field.
+    let distance = expected.cr2.abs_diff(got.cr2) & 0xffff;
+    let near = distance.min(0x1_0000 - distance) < 832;
+    code.iter().any(|one| match one.instruction.mnemonic() {
+        M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Pusha | M::Pushad | M::Popa | M::Popad | M::Enter => {
+            true
+        }
+        // As do the two accesses of an 80-bit operand.
+        M::Fld | M::Fstp | M::Fbld | M::Fbstp => near,
+        _ => near && has_several_accesses(&one.instruction),
+    })
+}
+
+/// The bits of a page fault's error code that count: where [`same_fault_address`] leaves
+/// the page open, whether it was present is open, too.
+pub fn compared_error(code: &[Encoded], outcome: &Outcome) -> u32 {
+    let several = code
+        .iter()
+        .any(|one| has_several_accesses(&one.instruction));
+    if several && outcome.vector == 14 {
+        !1
+    } else {
+        !0
+    }
+}
+
+/// An access across 4 GiB in a segment without a lower limit may or may not violate the
+/// limit: SDM volume 3, 5.3, "When the effective limit is FFFFFFFFH".
+pub fn crosses_four_gibibytes(expected: &Outcome, got: &Outcome) -> bool {
+    let at_the_end = |outcome: &Outcome| {
+        // The last offset lies just below a base: zero, or the window.
+        let next = [0, WINDOW].map(|base| outcome.cr2.wrapping_sub(base).wrapping_add(0x1000));
+        outcome.vector == 14 && next.into_iter().any(|distance| distance < 0x2000)
+    };
+    let limit = |outcome: &Outcome| matches!(outcome.vector, 12 | 13) && outcome.error == 0;
+    at_the_end(expected) && limit(got) || limit(expected) && at_the_end(got)
+}
+
+/// Whether two outcomes are both right because an exception of one class may come
+/// before another (SDM volume 3, table 6-2, note 1: inside a class the order differs
+/// between processors), or because the manual leaves the access open.
+pub fn either_is_right(code: &[Encoded], expected: &Outcome, got: &Outcome) -> bool {
+    use Mnemonic as M;
+    let access_fault = |outcome: &Outcome| matches!(outcome.vector, 12..=14);
+    let pending = |outcome: &Outcome| outcome.vector_state[2] & 0x80 != 0;
+    // Another fault of the same access; the same one is compared.
+    let other_fault = access_fault(expected) && access_fault(got) && expected.vector != got.vector;
+    code.iter().any(|one| match one.instruction.mnemonic() {
+        // With an unmasked exception nothing is stored: whether the place to store to
+        // is looked at before is open.
+        M::Fst | M::Fstp | M::Fist | M::Fistp | M::Fisttp | M::Fbstp => {
+            // FNINIT behind it would hide that one is pending.
+            let hidden = code.len() > 1;
+            let not_stored = (pending(expected) || hidden)
+                && access_fault(got)
+                && got.eip == one.instruction.ip32()
+                && expected.eip != got.eip;
+            not_stored || other_fault
+        }
+        // The two accesses of an 80-bit operand.
+        M::Fld | M::Fbld => other_fault,
+        // The target's limit and the stack's.
+        M::Call => other_fault && expected.vector != 14 && got.vector != 14,
+        // Bytes that are not selected may fault or not, and in any order (SDM volume 2,
+        // MASKMOVDQU: "implementation dependent").
+        M::Maskmovq | M::Maskmovdqu | M::Vmaskmovdqu => access_fault(expected),
+        // The value's exceptions and the store's.
+        M::Vcvtps2ph => expected.vector == 19 && access_fault(got),
+        M::Cmpsb | M::Cmpsw | M::Cmpsd => other_fault,
+        M::Bound => expected.vector == 5 && access_fault(got),
+        // Header, alignment, limits and pages of an image are looked at piece by piece.
+        _ if has_several_accesses(&one.instruction) => other_fault,
+        _ => false,
+    })
+}
+
+/// Brings `got` to where a processor may be that makes the transition to MMX state, or
+/// notes SIMD exceptions in MXCSR, before the operand faults: the manual (SDM volume 1,
+/// 9.5.1 and 11.5) does not order them, and the instruction runs again with the same
+/// result.
+pub fn done_before_the_fault(code: &[Encoded], expected: &Outcome, got: &mut [u8]) {
+    if !matches!(expected.vector, 12..=14) {
+        return;
+    }
+    let mmx = code.iter().any(|one| {
+        (0..one.instruction.op_count()).any(|index| one.instruction.op_register(index).is_mm())
+    });
+    if mmx && expected.vector_state[3] & 0x38 == 0 {
+        let top = usize::from(got[3] >> 3 & 7);
+        got[3] &= !0x38;
+        got[4] = expected.vector_state[4];
+        got[32..160].rotate_right(top * 16);
+    }
+    let converts = |one: &Encoded| one.instruction.mnemonic() == Mnemonic::Vcvtps2ph;
+    if code.iter().any(converts) {
+        got[24] = expected.vector_state[24];
+    }
+}
+
+/// POPA's registers are undefined while the instruction has not completed: processors
+/// leave those that were popped before the fault.
+pub fn popped_before_the_fault(code: &[Encoded], expected: &Outcome) -> bool {
+    expected.vector == 14
+        && code
+            .iter()
+            .any(|one| matches!(one.instruction.mnemonic(), Mnemonic::Popa | Mnemonic::Popad))
+}
+
+/// Linear address of an instruction's memory operand, from the registers in `gpr`.
+fn operand_address(case: &Case, instruction: &Instruction, gpr: &[u32; 8]) -> Option<u32> {
+    let address = instruction.virtual_address(0, 0, |register, _, _| {
+        Some(if register.is_segment_register() {
+            u64::from(case.world.base(crate::inputs::segment_register(register)))
+        } else if register.is_gpr16() {
+            u64::from(gpr[register.number() & 7] & 0xffff)
+        } else {
+            u64::from(gpr[register.number() & 7])
+        })
+    });
+    address.map(|address| address as u32)
+}
+
+/// Bytes that an instruction which faulted may have written already: PUSHA's below the
+/// stack pointer, a return address to a target beyond the limit, and the part of an 80-bit store that lies in a good page. It runs
+/// again and writes the same.
+fn written_before_the_fault(
+    case: &Case,
+    one: &Encoded,
+    expected: &Outcome,
+) -> Option<Range<usize>> {
+    let instruction = &one.instruction;
+    let place = |address: u32| address.wrapping_sub(WINDOW) as usize;
+    match instruction.mnemonic() {
+        Mnemonic::Pusha | Mnemonic::Pushad | Mnemonic::Call => {
+            let base = case.world.base(SegmentRegister::Ss);
+            let top = place(base.wrapping_add(expected.gpr[4])) & 0xffff;
+            Some(top.saturating_sub(32)..top)
+        }
+        Mnemonic::Fbstp | Mnemonic::Fstp => {
+            let start = place(operand_address(case, instruction, &expected.gpr)?);
+            Some(start..start.saturating_add(10))
+        }
+        _ => None,
+    }
+}
+
+/// A range of the window whose contents are not compared: what a faulting instruction may
+/// have written, and where a state image has the x87's last instruction and operand
+/// pointers, which processors update by different rules (SDM volume 1, 8.1.8: FDP only
+/// with an unmasked exception, FCS and FDS as zero; APM volume 2, 11.4.4: only with a
+/// pending exception).
+pub fn uncompared_memory(
+    case: &Case,
+    code: &[Encoded],
+    input: &Input,
+    expected: &Outcome,
+) -> Option<Range<usize>> {
+    if matches!(expected.vector, 12..=14) {
+        let one = code
+            .iter()
+            .find(|one| one.instruction.ip32() == expected.eip)?;
+        return written_before_the_fault(case, one, expected);
+    }
+    let [one] = code else { return None };
+    let instruction = &one.instruction;
+    let pointers = match instruction.mnemonic() {
+        Mnemonic::Fnstenv | Mnemonic::Fnsave => match instruction.memory_size().size() {
+            28 | 108 => 12..28,
+            _ => 6..14,
+        },
+        Mnemonic::Fxsave | Mnemonic::Xsave | Mnemonic::Xsaveopt => 6..24,
+        _ => return None,
+    };
+    let address = operand_address(case, instruction, &input.gpr)?;
+    let offset = address.wrapping_sub(WINDOW) as usize;
+    Some(offset.saturating_add(pointers.start)..offset.saturating_add(pointers.end))
+}
+
+/// Bytes of the XSAVE area with those x87 pointers that every processor of the host's
+/// make updates alike. The instruction pointer: Intel's with each instruction, AMD's
+/// with a pending exception only (APM volume 2, 11.4.4). Opcode and operand pointer: newer
+/// ones with an unmasked exception only (SDM volume 1, 8.1.8 and 8.1.9), so never.
+pub fn compared_pointers() -> Option<Range<usize>> {
+    let intel =
+        tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host).vendor() == Vendor::Intel;
+    intel.then_some(8..12)
+}

@@ -1,0 +1,104 @@
+//! States in which the guest once differed from the host's processor.
+
+use tollgate_engine::register_map::RegisterMap;
+use tollgate_oracle::generate::expectation;
+use tollgate_oracle::layout::World;
+use tollgate_oracle::oracle::Oracle;
+use tollgate_oracle::{replay, report};
+
+/// Runs reproducers; the guest must do what the host's processor does. The host must let
+/// processes have local descriptors for all but flat segments.
+fn agree(lines: &[&str]) {
+    let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
+    for line in lines {
+        let (case, input) = replay::read(line).unwrap();
+        if !World::available().contains(&case.world) {
+            continue;
+        }
+        let (text, agree) = report::describe(&mut oracle, &case, &input, expectation(&case));
+        assert!(agree, "{text}");
+    }
+}
+
+#[test]
+fn a_misaligned_operand_is_a_protection_fault_even_in_an_absent_page() {
+    agree(&[
+        // movdqa [ecx], xmm4; paddsw xmm4, [edx] across two pages; cvtpd2pi mm0, [bx-52BAh]
+        "world=flat32 at=1ff6 code=660f7f21 gpr=0,477,0,0,0,0,0,0",
+        "world=flat32 at=1733 code=660fed22 gpr=0,0,cff6,0,0,0,0,0",
+        "world=window16 at=18d6 code=660f2d8746ad gpr=0,0,0,12ad,0,0,0,0",
+        // vmovdqa ymm2, [edi+edx*8-6Ch]
+        "world=flat32 at=2252 code=c5fd6f54d794",
+    ]);
+}
+
+#[test]
+fn a_pending_x87_exception_comes_before_the_operands_page_fault() {
+    agree(&[
+        // ficom dword [di]; psrlq mm7, [edi-5F2280AAh]
+        "world=flat32 at=196b code=67da15 vector=0:7501ed8a000000000000000000000000",
+        "world=based32 at=17e4 code=0fd3bf567fdda0 vector=0:4d03fdcc000000000000000000000000",
+    ]);
+}
+
+#[test]
+fn emms_waits_for_a_pending_x87_exception() {
+    agree(&["world=based32 at=2a16 code=0f77 vector=0:470e9abd000000000000000000000000"]);
+}
+
+#[test]
+fn a_simd_exception_is_one_while_an_x87_exception_is_pending() {
+    agree(&[
+        // mulss xmm7, [edx]
+        "world=based32 at=13e2 code=f30f593a gpr=0,0,7340,0,0,0,0,0 fill=random \
+         vector=0:4b03eaa2000000000000000000000000 vector=10:0000000000000000d2af000000000000 \
+         vector=110:28bdc3bf6f8ed2c9f73f000000000000",
+    ]);
+}
+
+#[test]
+fn an_x87_instruction_run_out_of_line_leaves_its_address() {
+    // fild qword gs:[ecx]; GS may be read, not written.
+    agree(&["world=based32 at=20d6 code=65df29 gpr=0,406b,0,0,0,0,0,0"]);
+}
+
+#[test]
+fn the_8087s_interrupt_instructions_do_nothing() {
+    agree(&["code=dbe0", "code=dbe1", "code=dbe4"]);
+}
+
+#[test]
+fn a_segment_register_across_a_page_end_needs_its_own_bytes_only() {
+    agree(&[
+        // push es; pop ss
+        "world=based32 at=25ee code=2606 gpr=0,0,0,0,6001,0,0,0",
+        "world=flat32 at=1c69 code=6517 gpr=0,0,0,0,11505ffd,0,0,0",
+    ]);
+}
+
+#[test]
+fn faults_of_images_and_gathers_leave_what_the_host_leaves() {
+    agree(&[
+        // vpgatherdd ymm2, [ebx+ymm1*4+3Dh], ymm7; xsave of nothing; fldenv of zeros
+        "world=flat32 at=2d25 code=c4e24590548b3d vector=2b0:fffffff7000000c052680b6f00000200",
+        "world=flat32 at=1ffa code=0fae24d3 gpr=0,0,0,11509e80,0,0,0,0",
+        "world=based32 at=1f65 code=d9a42ac2efbf0d gpr=0,0,f240f011,0,0,0,0,0",
+    ]);
+}
+
+#[test]
+fn an_x87_store_that_raises_an_exception_stores_nothing_when_run_out_of_line() {
+    agree(&[
+        // fistp word [edi] of an empty register, unmasked, in an expand-down segment;
+        // fnstcw, which stores whatever is pending.
+        "world=narrow32 at=214d code=df1f gpr=0,0,0,0,0,0,0,a000 fill=random \
+         vector=0:7c030000000000000000000000000000",
+        "world=narrow32 at=275c code=d93f gpr=0,0,0,0,0,0,0,a380 \
+         vector=0:510cd3ef000000000000000000000000",
+    ]);
+}
+
+#[test]
+fn enter_forms_its_frame_pointer_with_32_bits_even_where_sp_wraps() {
+    agree(&["world=window16 at=1cba code=66c8540002 gpr=0,0,0,0,0,5000,0,0"]);
+}
