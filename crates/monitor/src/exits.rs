@@ -336,6 +336,16 @@ impl<P: Platform> Vcpu<P> {
                         self.resume_flag_rip = self.context.cpu.rip;
                         self.loads_resume_flag = true;
                     }
+                    // SYSCALL and SYSRET look at TF behind themselves: no step into an
+                    // entry that FMASK keeps them out of, but one behind SYSRET.
+                    ExitKind::FastSystemCall
+                        if matches!(
+                            instruction.mnemonic(),
+                            Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq
+                        ) =>
+                    {
+                        self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
+                    }
                     _ => {}
                 }
                 self.completed()?;

@@ -147,6 +147,8 @@ guests! {
     limits
     lines
     long_canonical
+    long_compatibility
+    long_debug
     long_descriptors
     long_events
     long_extensions

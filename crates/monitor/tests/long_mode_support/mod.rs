@@ -1,5 +1,4 @@
 //! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
-#![allow(dead_code, reason = "each test uses what it needs")]
 
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
@@ -9,7 +8,6 @@ use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 
-#[allow(unused_macros, reason = "as above")]
 /// Code from an assembler text, as bytes that run wherever they are put.
 macro_rules! guest_code {
     ($name:ident, $($line:expr),+ $(,)?) => {{
@@ -36,7 +34,6 @@ macro_rules! guest_code {
         }
     }};
 }
-#[allow(unused_imports, reason = "as above")]
 pub(crate) use guest_code;
 
 /// Where programs lie and begin.
