@@ -195,6 +195,7 @@ segments:
     mov esi, gs:[edi+0xFF0]
     push gs
     pop ecx
+    movzx ecx, cx                # what is above may have been there before
     LEAVE
     EXPECT64 rax, 0x7151, "gs has the base of its descriptor"
     EXPECT64 rsi, 0x12345678, "an offset wraps around it at 4 GiB"

@@ -1,7 +1,6 @@
 //! Random 64-bit code does the same in a guest as on the host's own processor: in blocks,
 //! instruction by instruction, and interrupted all the time.
 
-#[allow(dead_code, unused, reason = "other tests need more of it")]
 #[path = "long_mode_support/mod.rs"]
 mod support;
 

@@ -158,6 +158,7 @@ guests! {
     long_paging
     long_registers
     long_selfmodify
+    long_sparse
     long_stacks
     long_system
     longmode

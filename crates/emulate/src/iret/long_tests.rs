@@ -70,7 +70,7 @@ fn null_fs_and_gs_keep_their_bases_on_the_way_out() {
     let (mut state, mut environment) = long_mode(0);
     *state.segment_mut(SegmentRegister::Fs) = Segment {
         base: 0x7f00_0000_1000,
-        ..Segment::null(Selector(0))
+        ..Segment::null(Selector(3))
     };
     let (cs, ss) = (long_selector::CODE3, selector::DATA3);
     put_frame(
@@ -79,6 +79,8 @@ fn null_fs_and_gs_keep_their_bases_on_the_way_out() {
     );
     run(&mut state, &mut environment, &IRETQ).unwrap();
     assert_eq!(state.segment(SegmentRegister::Fs).base, 0x7f00_0000_1000);
+    // The selector loses its RPL, as on processors.
+    assert_eq!(state.segment(SegmentRegister::Fs).selector, Selector(0));
     // GS held data of level 0.
     assert!(!state.segment(SegmentRegister::Gs).is_usable());
 }
