@@ -105,6 +105,12 @@ fn moves_low_half_only(state: &CpuState, size: u32) -> bool {
     size == 4 && policy(state).vendor() == Vendor::Intel
 }
 
+/// Whether POP of a segment register reads the selector alone, as Intel's processors do
+/// with slots of 64 bits, too.
+fn pops_selector_only(state: &CpuState, size: u32) -> bool {
+    size > 2 && policy(state).vendor() == Vendor::Intel
+}
+
 /// PUSH Sreg. The 32- and 64-bit forms push the selector zero-extended, one of the two
 /// behaviours that the manual allows.
 ///
@@ -145,9 +151,9 @@ pub fn pop_segment(
         segment_register(instruction.op0_register()).ok_or(Exception::invalid_opcode())?;
     let mut stack = Stack::current(state);
     let size = stack_operand_size(instruction);
-    let value = if moves_low_half_only(state, size) {
+    let value = if pops_selector_only(state, size) {
         let value = stack.pop(state, environment, 2)?;
-        stack.advance(2);
+        stack.advance(i64::from(size) - 2);
         value
     } else {
         stack.pop(state, environment, size)?

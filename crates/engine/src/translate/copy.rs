@@ -48,7 +48,16 @@ pub fn required_alignment(instruction: &Instruction) -> u32 {
         EncodingKind::Legacy => {
             let tolerant = matches!(
                 mnemonic,
-                Movups | Movupd | Movdqu | Lddqu | Pcmpestri | Pcmpestrm | Pcmpistri | Pcmpistrm
+                Movups
+                    | Movupd
+                    | Movdqu
+                    | Lddqu
+                    | Pcmpestri
+                    | Pcmpestri64
+                    | Pcmpestrm
+                    | Pcmpestrm64
+                    | Pcmpistri
+                    | Pcmpistrm
             );
             size == 16 && !tolerant
         }
