@@ -1,6 +1,7 @@
 //! Small guests with every shape of emitted code: the pieces of guest code that
 //! `engine/tests/golden` lists, each in a few scenes that lead it down different ways.
 
+mod long;
 pub mod machine;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
@@ -17,6 +18,8 @@ pub const MEMORY: usize = 0x4_0000;
 /// Where the handler of all interrupts is: it ends the run.
 pub const HANDLER: u32 = 0x3000;
 pub const INTERRUPT_TABLE: u32 = 0x4000;
+/// Top of the stack at the start.
+const STACK: u32 = 0x7f80;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
 /// out F4h, al
@@ -54,6 +57,7 @@ pub struct Guest {
     pub name: String,
     pub scene: Scene,
     pub bits: u32,
+    /// Where its code lies in memory.
     pub eip: u32,
     /// The piece of code, without what surrounds it.
     pub code: Vec<u8>,
@@ -85,7 +89,7 @@ fn base_state(name: &str) -> CpuState {
     state.xcr0 = 7;
     state.cr0 |= 0x20 | u64::from(name != "real");
     let (code, data) = match name {
-        "flat32" => (
+        "flat32" | "long" | "compat" => (
             segment(0xc09b, u32::MAX, 0x10),
             segment(0xc093, u32::MAX, 0x18),
         ),
@@ -121,6 +125,9 @@ fn base_state(name: &str) -> CpuState {
         selector: Selector(0x30),
         attributes: Attributes::from_bits_retain(0x8b),
     };
+    if matches!(name, "long" | "compat") {
+        long::prepare_state(&mut state, name == "long");
+    }
     state
 }
 
@@ -220,7 +227,7 @@ fn tables(memory: &mut [u8], real: bool) {
 
 /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
 fn registers(bits: u32, scene: Scene) -> [u32; 8] {
-    let esp = 0x7f80;
+    let esp = STACK;
     let mut registers = match scene {
         Scene::Data | Scene::Trapping => [
             0x1040, 3, 0x1_8055, 0x2_0040, esp, 0x2_1080, 0x2_2100, 0x2_30c0,
@@ -272,7 +279,7 @@ impl Guest {
         let base = words.next()?;
         let mut state = base_state(base);
         let mut map = &RegisterMap::LEGACY;
-        let mut eip = 0x1000;
+        let mut rip: u64 = 0x1000;
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -287,7 +294,7 @@ impl Guest {
                 "spilled" => map = &RegisterMap::SPILLED,
                 "page" => {}
                 _ => match word.strip_prefix("at-") {
-                    Some(digits) => eip = u32::from_str_radix(digits, 16).ok()?,
+                    Some(digits) => rip = u64::from_str_radix(digits, 16).ok()?,
                     None => change_segment(&mut state, word),
                 },
             }
@@ -295,12 +302,15 @@ impl Guest {
         let code: Vec<u8> = (0..code.len() / 2)
             .map(|index| u8::from_str_radix(&code[2 * index..2 * index + 2], 16).unwrap())
             .collect();
-        let bits = if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
+        let is_long = state.is_long_mode();
+        let bits = if state.is_64_bit() {
+            64
+        } else if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
             32
         } else {
             16
         };
-        let decoder = Decoder::with_ip(bits, &code, eip.into(), DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(bits, &code, rip, DecoderOptions::NONE);
         let instructions: Vec<_> = decoder.into_iter().collect();
         // Nothing would wake it.
         if instructions.iter().any(|it| it.mnemonic() == Mnemonic::Hlt) {
@@ -312,22 +322,43 @@ impl Guest {
             matches!(instruction.flow_control(), IndirectBranch | IndirectCall)
         };
         let mut memory: Vec<u8> = (0..MEMORY as u32).map(filling).collect();
+        let pointer = if bits == 64 {
+            &0x1040_u64.to_le_bytes()[..]
+        } else {
+            &0x1040_u32.to_le_bytes()
+        };
         if instructions.iter().any(is_indirect) {
-            for at in (0x5000..MEMORY as u32).step_by(4) {
-                put(&mut memory, at, &0x1040_u32.to_le_bytes());
+            for at in (0x5000..MEMORY as u32).step_by(pointer.len()) {
+                put(&mut memory, at, pointer);
             }
         }
-        for at in (0x7000..0x9000).step_by(4) {
-            put(&mut memory, at, &0x1040_u32.to_le_bytes());
+        for at in (0x7000..0x9000).step_by(pointer.len()) {
+            put(&mut memory, at, pointer);
         }
-        tables(&mut memory, base == "real");
+        if is_long {
+            long::put_tables(&mut memory, rip);
+        } else {
+            tables(&mut memory, base == "real");
+        }
+        if bits == 64 {
+            long::put_frame(&mut memory, STACK);
+        }
         // INT3 all around leads to the handler.
         memory[0x1000..0x3000].fill(0xcc);
+        // Code of far away is mapped to here.
+        let eip = if is_long && rip > 0xf_ffff {
+            0x1000 | rip as u32 & 0xfff
+        } else {
+            rip as u32
+        };
         put(&mut memory, eip, &code);
         for (register, value) in registers(bits, scene).into_iter().enumerate() {
             state.gpr[register] = value.into();
         }
-        state.rip = eip.into();
+        if is_long {
+            long::set_registers(&mut state, scene);
+        }
+        state.rip = rip;
         if scene == Scene::Trapping {
             state.flags |= Flags::TF.bits();
         }
@@ -348,8 +379,8 @@ impl Guest {
 
     /// The piece's instructions.
     pub fn instructions(&self) -> Vec<Instruction> {
-        let eip = self.eip.into();
-        let decoder = Decoder::with_ip(self.bits, &self.code, eip, DecoderOptions::NONE);
+        let rip = self.state.rip;
+        let decoder = Decoder::with_ip(self.bits, &self.code, rip, DecoderOptions::NONE);
         decoder.into_iter().collect()
     }
 
@@ -384,10 +415,6 @@ pub fn guests() -> Vec<Guest> {
         let heads = text.lines().filter_map(|line| line.strip_prefix("== "));
         for head in heads {
             let (mode, rest) = head.split_once(": ").unwrap();
-            // IA-32e mode needs paging, which these guests do without.
-            if mode.starts_with("long") || mode.starts_with("compat") {
-                continue;
-            }
             let code = rest.split(' ').next().unwrap();
             guests.extend(Scene::ALL.map(|scene| Guest::of(mode, code, scene)));
         }
