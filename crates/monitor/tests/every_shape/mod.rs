@@ -3,15 +3,18 @@
 
 mod long;
 pub mod machine;
+mod vectors;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::path::Path;
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
-use tollgate_x86::state::{TableRegister, VectorState};
+use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
     Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
+pub use vectors::visible;
+use vectors::{forget_selectors, vectors};
 
 /// Guest RAM that is filled and compared: what the registers point to.
 pub const MEMORY: usize = 0x4_0000;
@@ -148,49 +151,6 @@ fn change_segment(state: &mut CpuState, word: &str) {
         }
         _ => panic!("'{word}' is no kind of segment"),
     }
-}
-
-/// x87, SSE and AVX registers all in use, with settings that are nobody's default.
-pub fn vectors(seed: u32) -> VectorState {
-    let mut state = VectorState::initial();
-    for (at, byte) in state.0.iter_mut().enumerate() {
-        if (32..512).contains(&at) || at >= 576 {
-            *byte = filling(seed.wrapping_mul(4096).wrapping_add(at as u32));
-        }
-    }
-    // Registers are 10 bytes in places of 16; behind XMM15 nothing is kept.
-    for register in 0..8 {
-        state.0[32 + 16 * register + 10..48 + 16 * register].fill(0);
-    }
-    state.0[416..512].fill(0);
-    // FCW: 53 bits, upwards. FSW: TOP is 4. Four registers are valid.
-    state.0[0..2].copy_from_slice(&0x0a7f_u16.to_le_bytes());
-    state.0[2..4].copy_from_slice(&0x2000_u16.to_le_bytes());
-    state.0[4] = 0xf0;
-    // FOP, FIP, FCS, FDP and FDS.
-    state.0[6..8].copy_from_slice(&0x05f3_u16.to_le_bytes());
-    state.0[8..14].copy_from_slice(&[0x78, 0x56, 0x34, 0x12, 0x10, 0]);
-    state.0[16..22].copy_from_slice(&[0xdc, 0xfe, 0xba, 0x98, 0x18, 0]);
-    // MXCSR: downwards.
-    state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
-    state.0[512] = 7;
-    state
-}
-
-/// The save area as everybody sees it: what the header calls initial is written out.
-pub fn visible(vector: &VectorState) -> Vec<u8> {
-    let mut bytes = vector.0.to_vec();
-    let initial = VectorState::initial();
-    let in_use = bytes[512];
-    for (bit, range) in [(1, 0..24), (1, 32..160), (2, 160..416), (4, 576..832)] {
-        if in_use & bit == 0 {
-            bytes[range.clone()].copy_from_slice(&initial.0[range]);
-        }
-    }
-    // Which masks of MXCSR the host knows is not the guest's.
-    bytes[28..32].fill(0);
-    bytes[512..576].fill(0);
-    bytes
 }
 
 pub fn put(memory: &mut [u8], at: u32, bytes: &[u8]) {
@@ -364,6 +324,9 @@ impl Guest {
         }
         state.flags |= (Flags::CF | Flags::AF | Flags::OF).bits();
         state.vector = vectors(scene as u32);
+        if is_long && bits == 32 {
+            forget_selectors(&mut state.vector);
+        }
         Some(Self {
             name: format!("{mode}: {} {scene:?}", hex(&code)),
             scene,
