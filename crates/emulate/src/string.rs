@@ -52,6 +52,7 @@ pub fn move_string(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let mut pointers = Pointers::of(state, instruction);
+    pointers.begin(state, &[Gpr::Rsi, Gpr::Rdi]);
     repeat(
         state,
         environment,
@@ -92,6 +93,7 @@ pub fn store_string(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let mut pointers = Pointers::of(state, instruction);
+    pointers.begin(state, &[Gpr::Rdi]);
     let value = state.register(Gpr::Rax);
     repeat(
         state,
@@ -129,6 +131,7 @@ pub fn load_string(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     let mut pointers = Pointers::of(state, instruction);
+    pointers.begin(state, &[]);
     repeat(
         state,
         environment,
@@ -178,6 +181,7 @@ fn repeat_comparison(
     ) -> Result<Comparison, Exception>,
 ) -> Result<Outcome, Exception> {
     let mut pointers = Pointers::of(state, instruction);
+    pointers.begin(state, &[]);
     let while_equal = !instruction.has_repne_prefix();
     if pointers.remaining(state) == 0 {
         return Ok(Outcome::Next);

@@ -1,5 +1,6 @@
 //! SI, DI and CX of a string instruction, and the runs of elements that they reach.
 
+use crate::cpuid::{Vendor, policy};
 use crate::host_string::Direction;
 use crate::memory_access::{
     SegmentedAddress, check_alignment, current_privilege, linear_address, probe_linear,
@@ -56,6 +57,19 @@ impl Pointers {
         self.source_segment
     }
 
+    /// What a repeated instruction does to its registers before the first iteration, and
+    /// though there be none: with 32-bit addresses in 64-bit code, Intel's processors
+    /// clear the upper halves of RCX and of the pointers that MOVS and STOS `move`. The
+    /// manuals speak of iterations alone.
+    pub fn begin(&self, state: &mut CpuState, moved: &[Gpr]) {
+        let narrow = self.once.is_none() && self.mask == 0xffff_ffff && state.is_64_bit();
+        if narrow && policy(state).vendor() == Vendor::Intel {
+            for &register in moved.iter().chain(&[Gpr::Rcx]) {
+                state.gpr[register as usize] &= self.mask;
+            }
+        }
+    }
+
     /// How many elements are still to be done.
     pub fn remaining(&self, state: &CpuState) -> u64 {
         self.once
@@ -103,6 +117,9 @@ impl Pointers {
     }
 
     fn add(&self, state: &mut CpuState, register: Gpr, delta: u64) {
+        if delta == 0 {
+            return;
+        }
         let place = &mut state.gpr[register as usize];
         let sum = place.wrapping_add(delta) & self.mask;
         // 32-bit results clear the upper half, 16-bit results keep the rest.

@@ -157,7 +157,7 @@ impl Mode {
         let ignored = ModeFlags::CODE32 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
         let always = ModeFlags::CODE64 | ModeFlags::STACK32 | ModeFlags::CODE_WRITABLE;
         Self {
-            flags: flags - ignored | always,
+            flags: (flags - ignored) | always,
             segments,
             code_base: 0,
             code_limit: u32::MAX,

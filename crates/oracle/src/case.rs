@@ -27,8 +27,9 @@ pub enum Fill {
 /// Registers and memory at the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Input {
-    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
-    pub gpr: [u32; 8],
+    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI; in 64-bit code their wide forms and R8 to
+    /// R15.
+    pub gpr: [u64; 16],
     /// EFLAGS; bit 1 and IF are always set.
     pub flags: u32,
     /// x87, SSE and AVX registers as XSAVE lays them out; all components present.
@@ -46,7 +47,7 @@ impl Input {
         vector.copy_from_slice(&tollgate_x86::state::VectorState::initial().0);
         vector[512] = 7;
         Self {
-            gpr: [0; 8],
+            gpr: [0; 16],
             flags: 0x202,
             vector,
             fill: Fill::Zero,
@@ -72,15 +73,17 @@ pub struct Outcome {
     /// Its error code, 0 if it has none.
     pub error: u32,
     /// CR2 of a page fault, else 0.
-    pub cr2: u32,
-    /// EIP, EAX to EDI, EFLAGS as the exception's frame has them.
-    pub eip: u32,
-    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
-    pub gpr: [u32; 8],
+    pub cr2: u64,
+    /// Instruction pointer as the exception's frame has it; so are ESP and EFLAGS.
+    pub rip: u64,
+    /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI, R8 to R15.
+    pub gpr: [u64; 16],
     /// EFLAGS.
     pub flags: u32,
     /// ES, CS, SS, DS, FS, GS.
     pub selectors: [u16; 6],
+    /// Bases of FS and GS in 64-bit code, else 0.
+    pub bases: [u64; 2],
     /// x87, SSE and AVX registers, all components filled in.
     pub vector_state: Box<[u8; XSAVE_SIZE]>,
 }
@@ -97,10 +100,11 @@ impl Outcome {
             vector,
             error: 0,
             cr2: 0,
-            eip: 0,
-            gpr: [0; 8],
+            rip: 0,
+            gpr: [0; 16],
             flags: 0,
             selectors: [0; 6],
+            bases: [0; 2],
             vector_state: Box::new([0; XSAVE_SIZE]),
         }
     }
@@ -112,8 +116,8 @@ impl Outcome {
 }
 
 /// Fills components that XSAVE left out because they were in their initial state, and
-/// clears what is reserved or not the guest's (registers 8 to 15).
-pub fn normalize(area: &mut [u8; XSAVE_SIZE]) {
+/// clears what is reserved or not the guest's (registers 8 to 15 outside 64-bit code).
+pub fn normalize(area: &mut [u8; XSAVE_SIZE], world: World) {
     let present = area[512];
     if present & 1 == 0 {
         area[..24].fill(0);
@@ -131,8 +135,10 @@ pub fn normalize(area: &mut [u8; XSAVE_SIZE]) {
     for register in 0..8 {
         area[32 + register * 16 + 10..48 + register * 16].fill(0);
     }
-    area[288..512].fill(0);
-    area[512..576].fill(0);
+    if !world.is_long() {
+        area[288..416].fill(0);
+        area[704..832].fill(0);
+    }
+    area[416..576].fill(0);
     area[512] = 7;
-    area[704..832].fill(0);
 }

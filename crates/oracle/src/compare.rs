@@ -32,7 +32,10 @@ impl fmt::Display for Difference {
     }
 }
 
-const GPR_NAMES: [&str; 8] = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"];
+pub(crate) const GPR_NAMES: [&str; 16] = [
+    "eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi", "r8", "r9", "r10", "r11", "r12", "r13",
+    "r14", "r15",
+];
 const SEGMENT_NAMES: [&str; 6] = ["es", "cs", "ss", "ds", "fs", "gs"];
 
 fn hex(bytes: &[u8]) -> String {
@@ -50,7 +53,7 @@ pub fn outcomes(
     if crosses_four_gibibytes(expected, got) || either_is_right(code, expected, got) {
         return differences;
     }
-    let mut number = |what: &str, expected: u32, got: u32| {
+    let mut number = |what: &str, expected: u64, got: u64| {
         if expected != got {
             differences.push(Difference {
                 what: what.to_owned(),
@@ -59,18 +62,20 @@ pub fn outcomes(
             });
         }
     };
-    number("vector", u32::from(expected.vector), u32::from(got.vector));
+    number("vector", u64::from(expected.vector), u64::from(got.vector));
     if expected.vector >= Outcome::GAVE_UP || got.vector >= Outcome::GAVE_UP {
         return differences;
     }
     if expected.vector == got.vector {
         let mask = compared_error(code, expected);
-        number("error code", expected.error & mask, got.error & mask);
+        let [expected_error, got_error] =
+            [expected, got].map(|outcome| u64::from(outcome.error & mask));
+        number("error code", expected_error, got_error);
         if !same_fault_address(code, expected, got) {
             number("cr2", expected.cr2, got.cr2);
         }
     }
-    number("eip", expected.eip, got.eip);
+    number("eip", expected.rip, got.rip);
     let popped = popped_before_the_fault(code, expected);
     for (register, name) in GPR_NAMES.into_iter().enumerate() {
         if popped && register != 4 {
@@ -79,11 +84,18 @@ pub fn outcomes(
         number(name, expected.gpr[register], got.gpr[register]);
     }
     let mask = compared_flags(code, input, expected) | 0x1_0000;
-    number("eflags", expected.flags & mask, got.flags & mask);
+    number(
+        "eflags",
+        u64::from(expected.flags & mask),
+        u64::from(got.flags & mask),
+    );
+    for (name, index) in [("fs base", 0), ("gs base", 1)] {
+        number(name, expected.bases[index], got.bases[index]);
+    }
     for (register, name) in SEGMENT_NAMES.into_iter().enumerate() {
         let [expected, got] =
             [expected, got].map(|outcome| compared_selector(outcome.selectors[register]));
-        number(name, u32::from(expected), u32::from(got));
+        number(name, u64::from(expected), u64::from(got));
     }
     if expected.vector_state != got.vector_state {
         let mut got = got.vector_state.clone();
@@ -115,6 +127,8 @@ fn vectors(differences: &mut Vec<Difference>, expected: &[u8], got: &[u8]) {
             format!("st{register}"),
             32 + register * 16..42 + register * 16,
         );
+    }
+    for register in 0..16 {
         part(
             format!("xmm{register}"),
             160 + register * 16..176 + register * 16,

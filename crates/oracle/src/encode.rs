@@ -18,17 +18,17 @@ pub struct Encoded {
     pub constants: ConstantOffsets,
 }
 
-/// EIP of an offset in the window.
-pub fn eip_of(world: World, at: u16) -> u32 {
+/// Instruction pointer of an offset in the window.
+pub fn rip_of(world: World, at: u16) -> u64 {
     match world {
-        World::Flat32 => WINDOW + u32::from(at),
-        _ => u32::from(at),
+        World::Flat32 | World::Long64 | World::High64 => world.window() + u64::from(at),
+        _ => u64::from(at),
     }
 }
 
 /// Decodes the first instruction of `bytes`, whose rest is ignored.
 pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
-    let ip = u64::from(eip_of(world, at));
+    let ip = rip_of(world, at);
     let mut decoder = Decoder::with_ip(world.bitness(), bytes, ip, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
@@ -46,6 +46,7 @@ pub fn exists(code: Code, world: World) -> bool {
     let op = code.op_code();
     let mode = match world.bitness() {
         16 => op.mode16(),
+        64 => op.mode64() && op.intel_decoder64(),
         _ => op.mode32(),
     };
     mode && op.is_instruction() && !op.fwait()
@@ -96,6 +97,12 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
         _ => 0u8,
     };
     let opcode = op.op_code();
+    // REX.R, X and B.
+    let extension = if bitness == 64 && random.one_in(2) {
+        random.byte() & 7
+    } else {
+        0
+    };
     match op.encoding() {
         EncodingKind::VEX | EncodingKind::XOP | EncodingKind::EVEX => {
             let w = match op.w() {
@@ -118,24 +125,35 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
                     let low = random.byte() & 0x17;
                     bytes.extend([
                         0x62,
-                        0xf0 | map,
+                        0xf0 ^ extension << 5 | map,
                         w << 7 | v << 3 | 4 | mandatory,
                         l << 5 | 8 | low,
                     ]);
                 }
                 EncodingKind::XOP => {
-                    bytes.extend([0x8f, 0xe0 | map, w << 7 | v << 3 | l << 2 | mandatory]);
+                    bytes.extend([
+                        0x8f,
+                        0xe0 ^ extension << 5 | map,
+                        w << 7 | v << 3 | l << 2 | mandatory,
+                    ]);
                 }
                 _ if map == 1 && w == 0 && random.one_in(2) => {
-                    bytes.extend([0xc5, 0x80 | v << 3 | l << 2 | mandatory]);
+                    bytes.extend([
+                        0xc5,
+                        0x80 ^ extension << 5 & 0x80 | v << 3 | l << 2 | mandatory,
+                    ]);
                 }
-                _ => bytes.extend([0xc4, 0xe0 | map, w << 7 | v << 3 | l << 2 | mandatory]),
+                _ => bytes.extend([
+                    0xc4,
+                    0xe0 ^ extension << 5 | map,
+                    w << 7 | v << 3 | l << 2 | mandatory,
+                ]),
             }
         }
         _ => {
             let other_operand = match op.operand_size() {
                 0 => mandatory == 0 && random.one_in(12),
-                size => size != bitness,
+                size => size != bitness.min(32) && size != 64,
             };
             if other_operand {
                 bytes.push(0x66);
@@ -157,6 +175,13 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
             }
             if op.encoding() == EncodingKind::D3NOW {
                 bytes.push(0x0f);
+            }
+            if bitness == 64 {
+                let wide = (op.operand_size() == 64 && !op.default_op_size64()) || op.w() == 1;
+                let w = random.one_in(16) != wide;
+                if w || extension != 0 || random.one_in(4) {
+                    bytes.push(0x40 | u8::from(w) << 3 | extension);
+                }
             }
             opcode_prefix(&mut bytes, op.table());
         }
@@ -224,7 +249,7 @@ pub fn random_bytes(world: World, at: u16, random: &mut Random) -> Option<Encode
     refine(found, world, at, random)
 }
 
-fn patch(encoded: &mut Encoded, offset: usize, size: usize, value: u32) {
+fn patch(encoded: &mut Encoded, offset: usize, size: usize, value: u64) {
     encoded.bytes[offset..offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
 }
 
@@ -257,7 +282,7 @@ fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Opt
             &mut found,
             constants.immediate_offset(),
             size,
-            (target - next) as u32,
+            (target - next) as u64,
         );
     }
     let bare =
@@ -269,24 +294,38 @@ fn refine(mut found: Encoded, world: World, at: u16, random: &mut Random) -> Opt
     {
         let segment = crate::inputs::segment_register(instruction.memory_segment());
         let size = constants.displacement_size();
-        let target = u32::from(crate::inputs::operand_target(
+        let target = u64::from(crate::inputs::operand_target(
             random,
             instruction_size(&instruction),
         ));
-        let value = (WINDOW + target).wrapping_sub(world.base(segment));
+        // Four bytes reach what is near the segment's base.
+        let base = world.base(segment);
+        let window = if size == 8 || base != 0 {
+            world.window()
+        } else {
+            WINDOW
+        };
+        let value = (window + target).wrapping_sub(base);
         patch(&mut found, constants.displacement_offset(), size, value);
+    }
+    if instruction.is_ip_rel_memory_operand() && !random.one_in(12) {
+        let target = crate::inputs::operand_target(random, instruction_size(&instruction));
+        let segment = crate::inputs::segment_register(instruction.memory_segment());
+        let linear = (world.window() + u64::from(target)).wrapping_sub(world.base(segment));
+        let value = linear.wrapping_sub(instruction.next_ip());
+        patch(&mut found, constants.displacement_offset(), 4, value);
     }
     if constants.has_immediate() && constants.immediate_size() <= 4 && random.one_in(2) {
         let (offset, size) = (constants.immediate_offset(), constants.immediate_size());
         let branch = instruction.op_count() > 0
             && matches!(
                 instruction.op0_kind(),
-                OpKind::NearBranch16 | OpKind::NearBranch32
+                OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
             );
         if instruction.mnemonic() == Mnemonic::Enter {
-            patch(&mut found, offset, size, u32::from(random.byte()));
+            patch(&mut found, offset, size, u64::from(random.byte()));
         } else if !branch {
-            let value = crate::inputs::interesting(random);
+            let value = u64::from(crate::inputs::interesting(random));
             patch(&mut found, offset, size, value);
         }
     }

@@ -31,7 +31,9 @@ pub fn reason(instruction: &Instruction) -> Option<Reason> {
     }
     match instruction.mnemonic() {
         M::Int if instruction.immediate8() == 0x80 => Some(Reason::SystemCall),
-        M::Syscall | M::Sysenter | M::Sysret | M::Sysexit => Some(Reason::SystemCall),
+        M::Syscall | M::Sysenter | M::Sysret | M::Sysretq | M::Sysexit | M::Sysexitq => {
+            Some(Reason::SystemCall)
+        }
         M::Retf | M::Iret | M::Iretd | M::Iretq => Some(Reason::FarTransfer),
         M::Jmp | M::Call
             if instruction.is_jmp_far()
@@ -65,11 +67,18 @@ pub fn reason(instruction: &Instruction) -> Option<Reason> {
 
 /// Whether the host may run the state: XSAVE and XRSTOR of components that the host has
 /// and the guest has not (protection keys, AVX-512) would change the test's own state.
-pub fn harms_host(instruction: &Instruction, gpr: &[u32; 8]) -> bool {
+pub fn harms_host(instruction: &Instruction, gpr: &[u64; 16]) -> bool {
     matches!(
         instruction.mnemonic(),
-        Mnemonic::Xsave | Mnemonic::Xsaveopt | Mnemonic::Xrstor
-    ) && (gpr[0] & !7 != 0 || gpr[2] != 0)
+        Mnemonic::Xsave
+            | Mnemonic::Xsave64
+            | Mnemonic::Xsavec
+            | Mnemonic::Xsavec64
+            | Mnemonic::Xsaveopt
+            | Mnemonic::Xsaveopt64
+            | Mnemonic::Xrstor
+            | Mnemonic::Xrstor64
+    ) && (gpr[0] as u32 & !7 != 0 || gpr[2] as u32 != 0)
 }
 
 /// Byte sequences that enter the host's kernel wherever control may land in them.
@@ -109,6 +118,6 @@ pub fn is_hint_space(instruction: &Instruction) -> bool {
         )
     }) || matches!(
         instruction.code(),
-        Code::Xstore_16 | Code::Xstore_32 | Code::Wbnoinvd
+        Code::Xstore_16 | Code::Xstore_32 | Code::Xstore_64 | Code::Wbnoinvd
     )
 }

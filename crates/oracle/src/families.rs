@@ -97,7 +97,7 @@ pub fn family_of(instruction: &Instruction) -> Family {
         M::Bt | M::Bts | M::Btr | M::Btc => Family::BitTest,
         M::Bsf | M::Bsr | M::Tzcnt | M::Lzcnt | M::Popcnt => Family::BitScan,
         M::Movbe | M::Bswap | M::Crc32 => Family::ByteOrder,
-        M::Cmpxchg | M::Cmpxchg8b | M::Xadd | M::Xchg => Family::CompareExchange,
+        M::Cmpxchg | M::Cmpxchg8b | M::Cmpxchg16b | M::Xadd | M::Xchg => Family::CompareExchange,
         M::Push
         | M::Pop
         | M::Pusha
@@ -106,12 +106,16 @@ pub fn family_of(instruction: &Instruction) -> Family {
         | M::Popad
         | M::Pushf
         | M::Pushfd
+        | M::Pushfq
         | M::Popf
-        | M::Popfd => Family::Stack,
+        | M::Popfd
+        | M::Popfq => Family::Stack,
         M::Enter | M::Leave => Family::Frame,
         M::Lahf | M::Sahf | M::Cmc | M::Clc | M::Stc | M::Cld | M::Std => Family::FlagControl,
         M::Bound | M::Into | M::Int | M::Int1 | M::Int3 | M::Ud0 | M::Ud1 | M::Ud2 => Family::Bound,
-        M::Xlatb | M::Cbw | M::Cwde | M::Cwd | M::Cdq | M::Arpl => Family::Translate,
+        M::Xlatb | M::Cbw | M::Cwde | M::Cwd | M::Cdq | M::Cdqe | M::Cqo | M::Arpl => {
+            Family::Translate
+        }
         M::Cli | M::Sti | M::In | M::Out => Family::Privileged,
         M::Fnsave | M::Frstor | M::Fnstenv | M::Fldenv => Family::X87Image,
         M::Fxsave
@@ -119,6 +123,11 @@ pub fn family_of(instruction: &Instruction) -> Family {
         | M::Xsave
         | M::Xrstor
         | M::Xsaveopt
+        | M::Fxsave64
+        | M::Fxrstor64
+        | M::Xsave64
+        | M::Xrstor64
+        | M::Xsaveopt64
         | M::Ldmxcsr
         | M::Stmxcsr
         | M::Vldmxcsr

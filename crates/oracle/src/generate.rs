@@ -1,4 +1,4 @@
-//! Random cases: every `Code` of iced-x86 that exists in 16- and 32-bit code, random
+//! Random cases: every `Code` of iced-x86 that exists in the worlds' code, random
 //! bytes, and short programs.
 
 use crate::case::Case;
@@ -28,6 +28,7 @@ pub struct Planned {
 pub struct Catalog {
     by_family: BTreeMap<Family, Vec<(World, Code)>>,
     offered: Vec<(World, Code)>,
+    worlds: &'static [World],
     /// Instructions that exist but of which no encoding was found.
     pub missing: Vec<(World, Code)>,
 }
@@ -40,22 +41,17 @@ fn start_address(random: &mut Random) -> u16 {
     }
 }
 
-impl Default for Catalog {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Catalog {
     /// Encodes every instruction once in each world and sorts them.
-    pub fn new() -> Self {
+    pub fn new(worlds: &'static [World]) -> Self {
         let mut catalog = Self {
+            worlds,
             by_family: BTreeMap::new(),
             offered: Vec::new(),
             missing: Vec::new(),
         };
         let mut random = Random::new(1);
-        for &world in World::available() {
+        for &world in worlds {
             for code in Code::values().filter(|&code| exists(code, world)) {
                 let mut families = Vec::new();
                 let (mut offered, mut found) = (false, false);
@@ -75,9 +71,12 @@ impl Catalog {
                     }
                 }
                 // Some exist on old or foreign processors only: POP CS on the 8086, UD0
-                // without operands, VIA's MONTMUL with 16-bit addresses.
+                // without operands, VIA's MONTMUL with addresses of 16 and 64 bits.
                 let elsewhere = code.op_code().decoder_option() != DecoderOptions::NONE
-                    || matches!(code, Code::Popw_CS | Code::Ud0 | Code::Montmul_16);
+                    || matches!(
+                        code,
+                        Code::Popw_CS | Code::Ud0 | Code::Montmul_16 | Code::Montmul_64
+                    );
                 if !found && !elsewhere {
                     catalog.missing.push((world, code));
                 }
@@ -108,11 +107,11 @@ impl Catalog {
     pub fn plan(&self, wanted: Option<Family>, random: &mut Random) -> Planned {
         loop {
             let planned = match wanted {
-                Some(Family::RandomBytes) => bytes(random),
+                Some(Family::RandomBytes) => self.bytes(random),
                 Some(Family::Program) => self.program(random),
                 Some(family) => self.single(Some(family), random),
                 None => match random.below(32) {
-                    0..=3 => bytes(random),
+                    0..=3 => self.bytes(random),
                     4..=6 => self.program(random),
                     7 => self.single(Some(Family::NotOffered), random),
                     8..=19 => self.single(None, random),
@@ -150,7 +149,7 @@ impl Catalog {
 
     /// Two to four instructions, of which only the last may branch.
     fn program(&self, random: &mut Random) -> Option<Planned> {
-        let world = random.pick(World::available());
+        let world = random.pick(self.worlds);
         let at = start_address(random);
         let count = 2 + random.below(3);
         let mut code: Vec<u8> = Vec::new();
@@ -172,7 +171,7 @@ impl Catalog {
                     Family::X87Image | Family::Image | Family::SegmentLoad | Family::NotOffered
                 )
                 // What the stack holds is not steered for the second instruction.
-                || matches!(instruction.mnemonic(), Mnemonic::Popf | Mnemonic::Popfd)
+                || matches!(instruction.mnemonic(), Mnemonic::Popf | Mnemonic::Popfd | Mnemonic::Popfq)
                 || (branches && index + 1 != count)
                 || instruction.rflags_read() & undefined != 0
             {
@@ -190,6 +189,20 @@ impl Catalog {
             family: Family::Program,
             expectation: Expectation::Native,
         })
+    }
+
+    fn bytes(&self, random: &mut Random) -> Option<Planned> {
+        let world = random.pick(self.worlds);
+        let at = start_address(random);
+        let one = random_bytes(world, at, random)?;
+        if reason(&one.instruction).is_some() || crate::exclusions::loads_segment(&one.instruction)
+        {
+            return None;
+        }
+        let family = family_for(&one)?;
+        let mut planned = planned(world, at, one, family);
+        planned.family = Family::RandomBytes;
+        Some(planned)
     }
 }
 
@@ -218,19 +231,6 @@ fn planned(world: World, at: u16, one: Encoded, family: Family) -> Planned {
         code: vec![one],
         family,
     }
-}
-
-fn bytes(random: &mut Random) -> Option<Planned> {
-    let world = random.pick(World::available());
-    let at = start_address(random);
-    let one = random_bytes(world, at, random)?;
-    if reason(&one.instruction).is_some() || crate::exclusions::loads_segment(&one.instruction) {
-        return None;
-    }
-    let family = family_for(&one)?;
-    let mut planned = planned(world, at, one, family);
-    planned.family = Family::RandomBytes;
-    Some(planned)
 }
 
 /// What is expected of a case that was written down.

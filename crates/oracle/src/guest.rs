@@ -1,14 +1,14 @@
 //! The code in a guest, through the real monitor.
 //!
-//! A guest with PAE paging, ring 3 code in the case's segments, and an interrupt table
-//! whose gates all lead to a stub in ring 0 that stops the machine. The exception's
+//! A guest with PAE paging, or in long mode, ring 3 code in the case's segments, and an interrupt
+//! table whose gates all lead to a stub in ring 0 that stops the machine. The exception's
 //! frame on the ring 0 stack and the registers are the outcome.
 
 use crate::bench::Bench;
 use crate::case::{Case, Input, Outcome, normalize};
 use crate::layout::{
-    Access, LOCALS, PAGE, PAGE_ACCESS, USER_CODE, USER_DATA, WINDOW, WINDOW_BYTES, World,
-    descriptor_bytes, local_segment, segment_of,
+    Access, HIGH_WINDOW, LOCALS, PAGE, PAGE_ACCESS, USER_CODE, USER_CODE64, USER_DATA, WINDOW,
+    WINDOW_BYTES, World, descriptor_bytes, local_segment, segment_of,
 };
 use std::io;
 use tollgate_engine::register_map::RegisterMap;
@@ -19,20 +19,26 @@ use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegist
 
 /// Physical address of the page directory pointer table; directories and tables follow.
 const TABLES: u64 = 0x20_0000;
+/// Physical address of long mode's top table; the others follow.
+const LONG_TABLES: u64 = 0x21_0000;
 /// Physical address of the window.
 const WINDOW_PHYSICAL: u64 = 0x30_0000;
 /// Physical and linear address of the supervisor's pages.
 const SYSTEM_PHYSICAL: u64 = 0x38_0000;
-const SYSTEM: u32 = 0xe5b7_0000;
+const SYSTEM: u64 = 0xe5b7_0000;
+/// The same for long mode.
+const LONG_SYSTEM_PHYSICAL: u64 = 0x39_0000;
+const LONG_SYSTEM: u64 = 0xffff_9000_e5b7_0000;
 /// Offsets in the supervisor's pages.
-const GDT: u32 = 0;
-const LDT: u32 = 0x100;
-const TSS: u32 = 0x200;
-const IDT: u32 = 0x1000;
-const HANDLERS: u32 = 0x2000;
-const STACK_TOP: u32 = 0x4000;
+const GDT: u64 = 0;
+const LDT: u64 = 0x100;
+const TSS: u64 = 0x200;
+const IDT: u64 = 0x1000;
+const HANDLERS: u64 = 0x2000;
+const STACK_TOP: u64 = 0x4000;
 const SYSTEM_PAGES: u64 = 4;
 
+const KERNEL_CODE64: u16 = 8;
 const KERNEL_CODE: u16 = 0x10;
 const KERNEL_DATA: u16 = 0x18;
 
@@ -40,12 +46,14 @@ const KERNEL_DATA: u16 = 0x18;
 pub struct Guest {
     vcpu: Vcpu<Bench>,
     start: CpuState,
+    /// Long mode is on.
+    long: bool,
     window: Box<[u8; WINDOW_BYTES]>,
 }
 
-fn system_segment(base: u32, limit: u32, attributes: u16, selector: u16) -> Segment {
+fn system_segment(base: u64, limit: u32, attributes: u16, selector: u16) -> Segment {
     Segment {
-        base: u64::from(base),
+        base,
         limit,
         selector: Selector(selector),
         attributes: Attributes::from_bits_retain(attributes),
@@ -56,8 +64,15 @@ fn write_u64(memory: &mut GuestMemory, address: u64, value: u64) {
     memory.write(PhysicalAddress(address), &value.to_le_bytes());
 }
 
-/// Maps a page of the guest's; tables lie one behind the other from [`TABLES`].
-fn map_page(memory: &mut GuestMemory, next: &mut u64, linear: u32, physical: u64, bits: u64) {
+/// Maps a page of the guest's below one of the two top tables; the tables lie one behind
+/// the other.
+fn map_page(
+    memory: &mut GuestMemory,
+    (top, next): (u64, &mut u64),
+    linear: u64,
+    physical: u64,
+    bits: u64,
+) {
     let table_of = |memory: &mut GuestMemory, slot: u64, bits: u64, next: &mut u64| {
         let entry = memory.read_u64(PhysicalAddress(slot));
         if entry & 1 != 0 {
@@ -68,10 +83,15 @@ fn map_page(memory: &mut GuestMemory, next: &mut u64, linear: u32, physical: u64
         write_u64(memory, slot, table | bits);
         table
     };
-    let linear = u64::from(linear);
-    let directory = table_of(memory, TABLES + (linear >> 30) * 8, 1, next);
-    let table = table_of(memory, directory + (linear >> 21 & 511) * 8, 7, next);
-    write_u64(memory, table + (linear >> 12 & 511) * 8, physical | bits);
+    let index = |shift: u64| (linear >> shift & 511) * 8;
+    let directory = if top == LONG_TABLES {
+        let pointers = table_of(memory, top + index(39), 7, next);
+        table_of(memory, pointers + index(30), 7, next)
+    } else {
+        table_of(memory, top + index(30), 1, next)
+    };
+    let table = table_of(memory, directory + index(21), 7, next);
+    write_u64(memory, table + index(12), physical | bits);
 }
 
 fn build_tables(memory: &mut GuestMemory) {
@@ -81,6 +101,7 @@ fn build_tables(memory: &mut GuestMemory) {
     const ACCESSED_DIRTY: u64 = 0x60;
     const NO_EXECUTE: u64 = 1 << 63;
     let mut next = TABLES + PAGE as u64;
+    let mut long_next = LONG_TABLES + PAGE as u64;
     for (page, access) in PAGE_ACCESS.into_iter().enumerate() {
         let bits = match access {
             Access::None => continue,
@@ -88,32 +109,61 @@ fn build_tables(memory: &mut GuestMemory) {
             Access::Read => PRESENT | USER | NO_EXECUTE,
             Access::Write => PRESENT | WRITABLE | USER | NO_EXECUTE,
         };
-        let offset = (page * PAGE) as u32;
-        map_page(
-            memory,
-            &mut next,
-            WINDOW + offset,
-            WINDOW_PHYSICAL + u64::from(offset),
-            bits | ACCESSED_DIRTY,
-        );
+        let offset = (page * PAGE) as u64;
+        for (top, window) in [
+            (TABLES, WINDOW),
+            (LONG_TABLES, WINDOW),
+            (LONG_TABLES, HIGH_WINDOW),
+        ] {
+            let next = if top == TABLES {
+                &mut next
+            } else {
+                &mut long_next
+            };
+            map_page(
+                memory,
+                (top, next),
+                window + offset,
+                WINDOW_PHYSICAL + offset,
+                bits | ACCESSED_DIRTY,
+            );
+        }
     }
     for page in 0..SYSTEM_PAGES {
         let offset = page * PAGE as u64;
         map_page(
             memory,
-            &mut next,
-            SYSTEM + offset as u32,
+            (TABLES, &mut next),
+            SYSTEM + offset,
             SYSTEM_PHYSICAL + offset,
+            PRESENT | WRITABLE | ACCESSED_DIRTY,
+        );
+        map_page(
+            memory,
+            (LONG_TABLES, &mut long_next),
+            LONG_SYSTEM + offset,
+            LONG_SYSTEM_PHYSICAL + offset,
             PRESENT | WRITABLE | ACCESSED_DIRTY,
         );
     }
 }
 
-fn build_system(memory: &mut GuestMemory) {
-    let gdt = SYSTEM_PHYSICAL + u64::from(GDT);
+/// Tables and handlers in the supervisor's pages, for legacy or for long mode.
+fn build_system(memory: &mut GuestMemory, long: bool) {
+    let (physical, system) = if long {
+        (LONG_SYSTEM_PHYSICAL, LONG_SYSTEM)
+    } else {
+        (SYSTEM_PHYSICAL, SYSTEM)
+    };
+    let gdt = physical + GDT;
+    write_u64(
+        memory,
+        gdt + u64::from(KERNEL_CODE64),
+        0x00af_9b00_0000_ffff,
+    );
     write_u64(memory, gdt + u64::from(KERNEL_CODE), 0x00cf_9b00_0000_ffff);
     write_u64(memory, gdt + u64::from(KERNEL_DATA), 0x00cf_9300_0000_ffff);
-    for selector in [USER_CODE, USER_DATA] {
+    for selector in [USER_CODE, USER_DATA, USER_CODE64] {
         if let Some(segment) = segment_of(selector) {
             write_u64(
                 memory,
@@ -125,51 +175,68 @@ fn build_system(memory: &mut GuestMemory) {
     for index in 0..LOCALS.len() {
         write_u64(
             memory,
-            SYSTEM_PHYSICAL + u64::from(LDT) + index as u64 * 8,
+            physical + LDT + index as u64 * 8,
             descriptor_bytes(&local_segment(index)),
         );
     }
-    let tss = SYSTEM_PHYSICAL + u64::from(TSS);
-    memory.write_u32(PhysicalAddress(tss + 4), SYSTEM + STACK_TOP);
-    memory.write_u32(PhysicalAddress(tss + 8), u32::from(KERNEL_DATA));
+    let tss = physical + TSS;
+    if long {
+        write_u64(memory, tss + 4, system + STACK_TOP);
+    } else {
+        memory.write_u32(PhysicalAddress(tss + 4), (system + STACK_TOP) as u32);
+        memory.write_u32(PhysicalAddress(tss + 8), u32::from(KERNEL_DATA));
+    }
     // The I/O permission map lies behind the limit: no port is ring 3's.
     memory.write_u32(PhysicalAddress(tss + 0x64), 0xffff_0000);
-    for vector in 0..256u32 {
-        let handler = SYSTEM + HANDLERS + vector * 4;
+    for vector in 0..256u64 {
+        let handler = system + HANDLERS + vector * 4;
         // As on Linux, programs may raise #BP and #OF themselves.
         let rights: u64 = if matches!(vector, 3 | 4) { 0xee } else { 0x8e };
-        let gate = u64::from(handler & 0xffff)
-            | u64::from(KERNEL_CODE) << 16
+        let selector = if long { KERNEL_CODE64 } else { KERNEL_CODE };
+        let gate = handler & 0xffff
+            | u64::from(selector) << 16
             | rights << 40
-            | u64::from(handler >> 16) << 48;
-        write_u64(
-            memory,
-            SYSTEM_PHYSICAL + u64::from(IDT) + u64::from(vector) * 8,
-            gate,
-        );
+            | (handler >> 16 & 0xffff) << 48;
+        let place = physical + IDT + vector * if long { 16 } else { 8 };
+        write_u64(memory, place, gate);
+        if long {
+            write_u64(memory, place + 8, handler >> 32);
+        }
         // out 0xf4, al; hlt
         memory.write(
-            PhysicalAddress(SYSTEM_PHYSICAL + u64::from(HANDLERS + vector * 4)),
+            PhysicalAddress(physical + HANDLERS + vector * 4),
             &[0xe6, 0xf4, 0xf4, 0xf4],
         );
     }
 }
 
-fn start_state() -> CpuState {
+/// The registers that a world does not choose, in legacy or in long mode.
+fn start_state(long: bool) -> CpuState {
     let mut state = CpuState::at_reset();
+    let system = if long { LONG_SYSTEM } else { SYSTEM };
     // PE, MP, ET, NE, WP, AM, PG.
     state.cr0 = 0x8005_0033;
     // PAE, OSFXSR, OSXMMEXCPT, OSXSAVE.
     state.cr4 = 0x4_0620;
     state.efer = 1 << 11;
     state.cr3 = TABLES;
-    state.xcr0 = tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host).xcr0_mask();
-    state.gdtr.base = u64::from(SYSTEM + GDT);
+    let policy = tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host);
+    state.xcr0 = policy.xcr0_mask();
+    state.gdtr.base = system + GDT;
     state.gdtr.limit = 0x3f;
-    state.idtr.base = u64::from(SYSTEM + IDT);
+    state.idtr.base = system + IDT;
     state.idtr.limit = 0x7ff;
-    state.ldtr = system_segment(SYSTEM + LDT, LOCALS.len() as u32 * 8 - 1, 0x82, 0x30);
-    state.tr = system_segment(SYSTEM + TSS, 0x67, 0x8b, 0x38);
+    if long {
+        // LME and LMA.
+        state.efer |= 0x500;
+        state.cr3 = LONG_TABLES;
+        state.idtr.limit = 0xfff;
+        if policy.offers(iced_x86::CpuidFeature::FSGSBASE) {
+            state.cr4 |= 1 << 16;
+        }
+    }
+    state.ldtr = system_segment(system + LDT, LOCALS.len() as u32 * 8 - 1, 0x82, 0x30);
+    state.tr = system_segment(system + TSS, 0x67, 0x8b, 0x38);
     state
 }
 
@@ -181,8 +248,9 @@ impl Guest {
     pub fn new(map: &'static RegisterMap) -> io::Result<Self> {
         let mut memory = GuestMemory::new(4 << 20).map_err(io::Error::other)?;
         build_tables(&mut memory);
-        build_system(&mut memory);
-        let mut start = start_state();
+        build_system(&mut memory, false);
+        build_system(&mut memory, true);
+        let mut start = start_state(false);
         for (index, value) in start.pdpte.iter_mut().enumerate() {
             *value = memory.read_u64(PhysicalAddress(TABLES + index as u64 * 8));
         }
@@ -191,6 +259,7 @@ impl Guest {
         Ok(Self {
             vcpu,
             start,
+            long: false,
             window: Box::new([0; WINDOW_BYTES]),
         })
     }
@@ -213,23 +282,40 @@ impl Guest {
         self.vcpu.memory_mut().write(address, bytes);
     }
 
+    /// Switches between legacy and long mode, as from outside.
+    fn enter_mode(&mut self, long: bool) {
+        if self.long == long {
+            return;
+        }
+        self.long = long;
+        let start = if long {
+            start_state(true)
+        } else {
+            self.start.clone()
+        };
+        self.vcpu.change_state(|state| *state = start);
+    }
+
     /// Runs the code, which lies in the window, once.
     pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
+        self.enter_mode(case.world.is_long());
         let start = &self.start;
         let selectors = case.world.selectors();
         self.vcpu.change_state(|state| {
-            state.gpr = [0; 16];
-            for (register, value) in state.gpr.iter_mut().zip(input.gpr) {
-                *register = u64::from(value);
-            }
+            state.gpr = input.gpr;
             state.flags = u64::from(input.flags | 0x200) & !2;
-            state.rip = u64::from(case.at);
-            if case.world == World::Flat32 {
-                state.rip += u64::from(WINDOW);
-            }
+            state.rip = crate::encode::rip_of(case.world, case.at);
             for register in SegmentRegister::ALL {
                 *state.segment_mut(register) =
                     segment_of(selectors[register as usize]).unwrap_or_default();
+            }
+            if case.world.is_long() {
+                for (register, base) in [SegmentRegister::Fs, SegmentRegister::Gs]
+                    .into_iter()
+                    .zip(case.world.thread_bases())
+                {
+                    state.segment_mut(register).base = base;
+                }
             }
             state.activity = start.activity;
             state.shadow_rip = u64::MAX;
@@ -239,7 +325,7 @@ impl Guest {
         self.vcpu.platform_mut().start();
         let stop = self.vcpu.run();
         match stop {
-            VcpuStop::Requested(StopRequest::DebugExit(_)) => self.outcome(),
+            VcpuStop::Requested(StopRequest::DebugExit(_)) => self.outcome(case.world),
             VcpuStop::Requested(_) => Outcome::without_registers(Outcome::ENDLESS),
             VcpuStop::TripleFault(why) | VcpuStop::NotImplemented(why) => {
                 self.vcpu.platform_mut().complaint = why;
@@ -253,32 +339,40 @@ impl Guest {
         &self.vcpu.platform().complaint
     }
 
-    fn outcome(&mut self) -> Outcome {
+    fn outcome(&mut self, world: World) -> Outcome {
         let state = self.vcpu.state();
-        let cpu_rip = state.rip as u32;
+        let long = world.is_long();
+        let cpu_rip = state.rip;
         let mut vector_state = Box::new(state.vector.0);
         let gpr = state.gpr;
         let selectors = SegmentRegister::ALL.map(|register| state.segment(register).selector.0);
-        let (cr2, esp) = (state.cr2 as u32, gpr[4] as u32);
-        normalize(&mut vector_state);
-        let vector = (cpu_rip.wrapping_sub(SYSTEM + HANDLERS) / 4) as u8;
+        let bases =
+            [SegmentRegister::Fs, SegmentRegister::Gs].map(|register| state.segment(register).base);
+        let (cr2, esp) = (state.cr2, gpr[4]);
+        normalize(&mut vector_state, world);
+        let (physical, system, size) = if long {
+            (LONG_SYSTEM_PHYSICAL, LONG_SYSTEM, 8)
+        } else {
+            (SYSTEM_PHYSICAL, SYSTEM, 4)
+        };
+        let vector = (cpu_rip.wrapping_sub(system + HANDLERS) / 4) as u8;
         let has_error = matches!(vector, 8 | 10..=14 | 17);
-        let frame = SYSTEM_PHYSICAL + u64::from(esp.wrapping_sub(SYSTEM));
+        let frame = physical + esp.wrapping_sub(system);
         let memory = self.vcpu.memory_mut();
-        let word = |index: u64| memory.read_u32(PhysicalAddress(frame + index * 4));
+        let word = |index: u64| {
+            let value = memory.read_u64(PhysicalAddress(frame + index * size));
+            if long { value } else { value & 0xffff_ffff }
+        };
         let skip = u64::from(has_error);
-        let mut registers = [0; 8];
-        for (register, value) in registers.iter_mut().zip(gpr) {
-            *register = value as u32;
-        }
+        let mut registers = gpr;
         registers[4] = word(skip + 3);
         Outcome {
             vector,
-            error: if has_error { word(0) } else { 0 },
+            error: if has_error { word(0) as u32 } else { 0 },
             cr2: if vector == 14 { cr2 } else { 0 },
-            eip: word(skip),
+            rip: word(skip),
             gpr: registers,
-            flags: word(skip + 2),
+            flags: word(skip + 2) as u32,
             selectors: [
                 selectors[0],
                 word(skip + 1) as u16,
@@ -287,6 +381,7 @@ impl Guest {
                 selectors[4],
                 selectors[5],
             ],
+            bases: if long { bases } else { [0; 2] },
             vector_state,
         }
     }

@@ -2,14 +2,15 @@
 //! window, branches onto INT3, selectors to segments that both sides have.
 
 use crate::case::{Fill, Input};
-use crate::encode::{Encoded, eip_of, instruction_size};
+use crate::encode::{Encoded, instruction_size, rip_of};
 use crate::exclusions::loads_segment;
 use crate::layout::{
-    CODE_END, CODE_START, LOCALS, PAGE, STACK_START, USER_CODE, USER_DATA, WINDOW, World,
-    has_locals, local_selector,
+    CODE_END, CODE_START, LOCALS, PAGE, STACK_START, USER_CODE, USER_CODE64, USER_DATA, WINDOW,
+    World, has_locals, local_selector,
 };
 use crate::random::Random;
 pub use crate::values::interesting;
+use crate::values::interesting64;
 use crate::values::{data, vector_state};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -52,15 +53,24 @@ pub fn segment_register(register: Register) -> SegmentRegister {
     }
 }
 
+/// An integer of the width of a general register.
+fn number(world: World, random: &mut Random) -> u64 {
+    if world.is_long() {
+        interesting64(random)
+    } else {
+        u64::from(interesting(random))
+    }
+}
+
 /// An EIP where INT3 lies, or once in a while none.
-fn landing(world: World, at: u16, random: &mut Random) -> u32 {
+fn landing(world: World, at: u16, random: &mut Random) -> u64 {
     if random.one_in(16) {
-        return interesting(random);
+        return number(world, random);
     }
     loop {
         let offset = CODE_START + random.below(usize::from(CODE_END - CODE_START)) as u16;
         if !(i32::from(at) - 16..i32::from(at) + 64).contains(&i32::from(offset)) {
-            return eip_of(world, offset);
+            return rip_of(world, offset);
         }
     }
 }
@@ -72,7 +82,7 @@ fn selector(random: &mut Random) -> u16 {
     }
     match random.below(5) {
         0 => random.below(4) as u16,
-        1 => random.pick(&[USER_CODE, USER_DATA, 0x28, 0x2a]),
+        1 => random.pick(&[USER_CODE, USER_DATA, USER_CODE64, 0x28, 0x2a]),
         2 => local_selector(random.below(LOCALS.len() + 2)) & !(random.below(4) as u16),
         _ => local_selector(random.below(LOCALS.len())),
     }
@@ -103,9 +113,9 @@ struct Generator<'a> {
 /// A state for these instructions, which lie from `at` on.
 pub fn generate(world: World, at: u16, code: &[Encoded], random: &mut Random) -> Input {
     let input = Input {
-        gpr: [0; 8],
+        gpr: [0; 16],
         flags: flags(random),
-        vector: vector_state(random),
+        vector: vector_state(random, if world.is_long() { 16 } else { 8 }),
         fill: Fill::Random,
         pokes: Vec::new(),
     };
@@ -125,8 +135,8 @@ pub fn generate(world: World, at: u16, code: &[Encoded], random: &mut Random) ->
 
 impl Generator<'_> {
     fn registers(&mut self) {
-        for register in 0..8 {
-            self.input.gpr[register] = interesting(self.random);
+        for register in 0..if self.world.is_long() { 16 } else { 8 } {
+            self.input.gpr[register] = number(self.world, self.random);
         }
         let stack = |random: &mut Random| {
             let offset = if random.one_in(4) {
@@ -134,17 +144,21 @@ impl Generator<'_> {
             } else {
                 0x200 + random.below(0x1c00)
             };
-            u32::from(STACK_START).wrapping_add(offset as u32)
+            u64::from(STACK_START).wrapping_add(offset as u64)
         };
         let base = self.world.base(SegmentRegister::Ss);
-        let esp = WINDOW + stack(self.random);
+        let window = self.world.window();
+        let esp = window + stack(self.random);
         self.input.gpr[ESP] = esp.wrapping_sub(base);
+        if self.world.is_long() && self.random.one_in(32) {
+            self.input.gpr[ESP] = interesting64(self.random);
+        }
         if self.random.one_in(2) {
-            self.input.gpr[EBP] = (WINDOW + stack(self.random)).wrapping_sub(base);
+            self.input.gpr[EBP] = (window + stack(self.random)).wrapping_sub(base);
         }
         if self.world.has_narrow_stack() {
             // The upper half is there and must stay.
-            let upper = self.random.next_u32() & 0xffff_0000;
+            let upper = u64::from(self.random.next_u32() & 0xffff_0000);
             if self.random.one_in(2) {
                 self.input.gpr[ESP] |= upper;
             }
@@ -163,9 +177,23 @@ impl Generator<'_> {
     /// Window offset of the stack's top.
     fn stack_top(&self) -> u16 {
         let esp = self.input.gpr[ESP];
-        (self.world.base(SegmentRegister::Ss))
-            .wrapping_add(esp)
-            .wrapping_sub(WINDOW) as u16
+        let linear = self.world.base(SegmentRegister::Ss).wrapping_add(esp);
+        self.world.offset_of(linear) as u16
+    }
+
+    /// An instruction pointer or a stack slot as memory holds it.
+    fn word(&self, value: u64) -> Vec<u8> {
+        let size = if self.world.is_long() { 8 } else { 4 };
+        value.to_le_bytes()[..size].to_vec()
+    }
+
+    /// Where an operand lies that is addressed with so many bits.
+    fn window_for(&self, bits: u32, segment: SegmentRegister) -> u64 {
+        if bits < 64 && self.world.base(segment) == 0 {
+            WINDOW
+        } else {
+            self.world.window()
+        }
     }
 
     fn steer(&mut self, instruction: &Instruction) {
@@ -173,15 +201,15 @@ impl Generator<'_> {
         for operand in 0..instruction.op_count() {
             match instruction.op_kind(operand) {
                 OpKind::Memory => target = self.steer_memory(instruction),
-                OpKind::MemorySegSI | OpKind::MemorySegESI => {
+                OpKind::MemorySegSI | OpKind::MemorySegESI | OpKind::MemorySegRSI => {
                     let segment = segment_register(instruction.memory_segment());
                     self.point(ESI, segment, instruction);
                 }
-                OpKind::MemorySegDI | OpKind::MemorySegEDI => {
+                OpKind::MemorySegDI | OpKind::MemorySegEDI | OpKind::MemorySegRDI => {
                     let segment = segment_register(instruction.memory_segment());
                     self.point(EDI, segment, instruction);
                 }
-                OpKind::MemoryESDI | OpKind::MemoryESEDI => {
+                OpKind::MemoryESDI | OpKind::MemoryESEDI | OpKind::MemoryESRDI => {
                     self.point(EDI, SegmentRegister::Es, instruction);
                 }
                 _ => {}
@@ -201,7 +229,7 @@ impl Generator<'_> {
             0 => self.random.below(3),
             1 => self.random.below(40),
             _ => self.random.below(5000),
-        } as u32;
+        } as u64;
         self.input.gpr[ECX] = count;
         // Equal runs, so that comparing ones go on.
         if self.random.one_in(2) {
@@ -213,18 +241,18 @@ impl Generator<'_> {
                     .base(segment)
                     .wrapping_add(self.input.gpr[register]);
                 let down = self.input.flags & 0x400 != 0;
-                let length = self.random.below(300) as u32;
+                let length = self.random.below(300) as u64;
                 let start = if down {
                     start.wrapping_sub(length)
                 } else {
                     start
                 };
-                let offset = start.wrapping_sub(WINDOW);
+                let offset = self.world.offset_of(start);
                 if offset < 0xfe00 {
                     self.poke(offset as u16, vec![byte; length as usize]);
                 }
             }
-            self.input.gpr[EAX] = u32::from_le_bytes([byte; 4]);
+            self.input.gpr[EAX] = u64::from_le_bytes([byte; 8]) & self.world.mask();
         }
     }
 
@@ -235,8 +263,16 @@ impl Generator<'_> {
         }
         let size = instruction_size(instruction);
         let target = operand_target(self.random, size);
-        self.input.gpr[register] =
-            (WINDOW + u32::from(target)).wrapping_sub(self.world.base(segment));
+        let addressed = |kind: OpKind| {
+            matches!(
+                kind,
+                OpKind::MemorySegRSI | OpKind::MemorySegRDI | OpKind::MemoryESRDI
+            )
+        };
+        let wide = (0..instruction.op_count()).any(|index| addressed(instruction.op_kind(index)));
+        let window = self.window_for(if wide { 64 } else { 32 }, segment);
+        let pointer = (window + u64::from(target)).wrapping_sub(self.world.base(segment));
+        self.input.gpr[register] = pointer & self.world.mask();
         let bytes = data(self.random, size * 4);
         self.poke(target, bytes);
     }
@@ -248,9 +284,23 @@ impl Generator<'_> {
             target = (target & 0xe000).max(0x7000) & !63;
         }
         let segment = segment_register(instruction.memory_segment());
-        let mut linear = WINDOW + u32::from(target);
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
-        let displacement = instruction.memory_displacement32();
+        let bits = if base.is_gpr64() || index.is_gpr64() || base == Register::RIP {
+            64
+        } else if base.is_gpr16() || index.is_gpr16() {
+            16
+        } else if base == Register::None && index == Register::None {
+            instruction.memory_displ_size() * 8
+        } else {
+            32
+        };
+        let mask = match bits {
+            16 => 0xffff,
+            64 => u64::MAX,
+            _ => 0xffff_ffff,
+        };
+        let mut linear = self.window_for(bits, segment) + u64::from(target);
+        let displacement = instruction.memory_displacement64();
         if self.random.one_in(24) {
             return None;
         }
@@ -258,11 +308,10 @@ impl Generator<'_> {
         if instruction.is_vsib() {
             self.vector_index(instruction);
             if base != Register::None {
-                self.input.gpr[base.number()] = want.wrapping_sub(displacement);
+                self.input.gpr[base.number()] = want.wrapping_sub(displacement) & mask;
             }
             return Some(target);
         }
-        let wide = base.is_gpr32() || index.is_gpr32();
         let value = |register: Register, input: &Input| {
             if register == Register::None {
                 0
@@ -270,35 +319,29 @@ impl Generator<'_> {
                 input.gpr[register.number()]
             }
         };
-        let scale = instruction.memory_index_scale();
-        if base != Register::None && base != index {
+        let scale = u64::from(instruction.memory_index_scale());
+        if base.is_gpr() && base != index {
             // An index of any size would do; small ones look like arrays.
             if index != Register::None && self.random.one_in(2) {
-                self.input.gpr[index.number()] = self.random.below(64) as u32;
+                self.input.gpr[index.number()] = self.random.below(64) as u64;
             }
             let rest = value(index, &self.input)
                 .wrapping_mul(scale)
                 .wrapping_add(displacement);
             let low = want.wrapping_sub(rest);
             let register = &mut self.input.gpr[base.number()];
-            *register = if wide {
-                low
-            } else {
-                *register & 0xffff_0000 | low & 0xffff
-            };
+            *register = *register & !mask | low & mask;
         } else if base == Register::None && index != Register::None {
-            let low = want.wrapping_sub(displacement) / scale;
+            let low = (want.wrapping_sub(displacement) & mask) / scale;
             self.input.gpr[index.number()] = low;
-            linear = low
-                .wrapping_mul(scale)
-                .wrapping_add(displacement)
-                .wrapping_add(self.world.base(segment));
-        } else if base == Register::None {
+            linear = low.wrapping_mul(scale).wrapping_add(displacement) & mask;
+            linear = linear.wrapping_add(self.world.base(segment));
+        } else if !base.is_gpr() {
             linear = displacement.wrapping_add(self.world.base(segment));
         } else {
             return None;
         }
-        let offset = linear.wrapping_sub(WINDOW);
+        let offset = self.world.offset_of(linear);
         if offset > 0xffff {
             return None;
         }
@@ -336,66 +379,81 @@ impl Generator<'_> {
         match instruction.mnemonic() {
             M::Ret => {
                 let eip = landing(self.world, self.at, self.random);
-                self.poke(self.stack_top(), eip.to_le_bytes().to_vec());
+                self.poke(self.stack_top(), self.word(eip));
             }
             M::Jmp | M::Call => {
                 let eip = landing(self.world, self.at, self.random);
                 if instruction.op0_kind() == OpKind::Register {
                     let register = instruction.op0_register();
                     if register.is_gpr() {
-                        self.input.gpr[register.number() & 7] = eip;
+                        self.input.gpr[register.full_register().number()] = eip;
                     }
                 } else if let Some(target) = target {
-                    self.poke(target, eip.to_le_bytes().to_vec());
+                    self.poke(target, self.word(eip));
                 }
             }
-            M::Popf | M::Popfd => {
+            M::Popf | M::Popfd | M::Popfq => {
                 let value = (self.random.next_u32() & 0xf_fed7) & !0x5_0100;
-                self.poke(self.stack_top(), value.to_le_bytes().to_vec());
+                self.poke(self.stack_top(), self.word(u64::from(value)));
             }
             M::Bt | M::Bts | M::Btr | M::Btc
                 if instruction.op1_kind() == OpKind::Register && self.random.below(4) != 0 =>
             {
-                let offset = self.random.below(0x1_0000) as u32;
-                let register = instruction.op1_register().number();
-                if instruction.memory_base() != instruction.op1_register() {
-                    self.input.gpr[register & 7] = offset.wrapping_sub(0x8000);
+                let offset = self.random.below(0x1_0000) as u64;
+                let register = instruction.op1_register();
+                if instruction.memory_base() != register {
+                    self.input.gpr[register.number()] =
+                        offset.wrapping_sub(0x8000) & self.world.mask();
                 }
             }
             M::Xlatb => {
                 let target = operand_target(self.random, 1);
                 let segment = segment_register(instruction.memory_segment());
                 let al = self.input.gpr[EAX] & 0xff;
-                self.input.gpr[EBX] = (WINDOW + u32::from(target))
+                let bits = if instruction.memory_base() == Register::RBX {
+                    64
+                } else {
+                    32
+                };
+                self.input.gpr[EBX] = (self.window_for(bits, segment) + u64::from(target))
                     .wrapping_sub(self.world.base(segment))
-                    .wrapping_sub(al);
+                    .wrapping_sub(al)
+                    & self.world.mask();
             }
             M::Div | M::Idiv if self.random.one_in(2) => {
                 // Quotients that fit.
-                self.input.gpr[EDX] = self.random.below(3) as u32;
+                self.input.gpr[EDX] = self.random.below(3) as u64;
                 if instruction.op0_register().is_gpr8() {
-                    self.input.gpr[EAX] &= 0xffff_03ff;
+                    self.input.gpr[EAX] &= !0xfc00;
                 }
             }
-            M::Cmpxchg8b if self.random.one_in(2) => {
+            M::Cmpxchg8b | M::Cmpxchg16b if self.random.one_in(2) => {
                 if let Some(target) = target {
-                    let mut value = self.input.gpr[EAX].to_le_bytes().to_vec();
-                    value.extend(self.input.gpr[EDX].to_le_bytes());
+                    let size = instruction_size(instruction) / 2;
+                    let mut value = self.input.gpr[EAX].to_le_bytes()[..size].to_vec();
+                    value.extend(&self.input.gpr[EDX].to_le_bytes()[..size]);
                     self.poke(target, value);
                 }
             }
-            M::Xsave | M::Xrstor | M::Xsaveopt => {
+            M::Xsave | M::Xsave64 | M::Xrstor | M::Xrstor64 | M::Xsaveopt | M::Xsaveopt64 => {
                 // Components that the guest has and the host has too.
                 self.input.gpr[EAX] &= 7;
                 self.input.gpr[EDX] = 0;
                 self.image(instruction, target);
             }
-            M::Fxrstor | M::Fldenv | M::Frstor | M::Fxsave => self.image(instruction, target),
+            M::Fxrstor | M::Fxrstor64 | M::Fldenv | M::Frstor | M::Fxsave | M::Fxsave64 => {
+                self.image(instruction, target)
+            }
             M::Ldmxcsr | M::Vldmxcsr => {
                 if let Some(target) = target {
                     let value = self.random.next_u32() & 0xffff;
                     self.poke(target, value.to_le_bytes().to_vec());
                 }
+            }
+            // Mostly bases that are canonical.
+            M::Wrfsbase | M::Wrgsbase if self.random.below(4) != 0 => {
+                let register = instruction.op0_register().number();
+                self.input.gpr[register] = self.world.window() + 0x1000;
             }
             _ if loads_segment(instruction) => self.segment_load(instruction, target),
             _ => {}
@@ -405,7 +463,7 @@ impl Generator<'_> {
     /// A state image as a program would have stored it, sometimes spoilt.
     fn image(&mut self, instruction: &Instruction, target: Option<u16>) {
         let Some(target) = target else { return };
-        let source = vector_state(self.random);
+        let source = vector_state(self.random, if self.world.is_long() { 16 } else { 8 });
         let bytes = match instruction.mnemonic() {
             Mnemonic::Fldenv | Mnemonic::Frstor => {
                 let mut image = data(self.random, 108);
@@ -416,7 +474,7 @@ impl Generator<'_> {
             }
             mnemonic => {
                 let mut image = source.to_vec();
-                if mnemonic == Mnemonic::Xrstor {
+                if matches!(mnemonic, Mnemonic::Xrstor | Mnemonic::Xrstor64) {
                     image[512] = self.random.byte() & 7;
                     if self.random.one_in(12) {
                         image[528 + self.random.below(48)] = 1;
@@ -440,9 +498,9 @@ impl Generator<'_> {
             Mnemonic::Pop => self.poke(self.stack_top(), value.to_le_bytes().to_vec()),
             Mnemonic::Mov => {
                 if instruction.op1_kind() == OpKind::Register {
-                    let register = instruction.op1_register().number() & 7;
+                    let register = instruction.op1_register().number();
                     self.input.gpr[register] =
-                        self.input.gpr[register] & 0xffff_0000 | u32::from(value);
+                        self.input.gpr[register] & !0xffff | u64::from(value);
                 } else if let Some(target) = target {
                     self.poke(target, value.to_le_bytes().to_vec());
                 }

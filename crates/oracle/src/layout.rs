@@ -7,7 +7,9 @@ use tollgate_x86::{Attributes, Segment, SegmentRegister, Selector};
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
 /// Linear address of the window.
-pub const WINDOW: u32 = 0x1150_0000;
+pub const WINDOW: u64 = 0x1150_0000;
+/// Where 64-bit code finds the same window once more.
+pub const HIGH_WINDOW: u64 = 0x1f37_1150_0000;
 /// Bytes in the window: all that a 16-bit address reaches.
 pub const WINDOW_BYTES: usize = 0x1_0000;
 /// Pages in the window.
@@ -58,6 +60,10 @@ pub enum World {
     Narrow32,
     /// 16-bit code with a 32-bit stack; ES expands down.
     Wide16,
+    /// 64-bit code in the window, FS and GS with bases.
+    Long64,
+    /// 64-bit code in the window's second place, far above 4 GiB.
+    High64,
 }
 
 /// A descriptor of the local table.
@@ -99,31 +105,36 @@ const fn code(base: u32, limit: u32, big: bool) -> Local {
 pub const SMALL_LIMIT: u32 = 0x87ff;
 
 /// The local descriptor table, natively and in the guest.
-pub const LOCALS: [Local; 9] = [
-    code(WINDOW, 0xffff_ffff, true),
-    data(WINDOW, 0xffff_ffff, true),
-    data(WINDOW, 0xffff, true),
-    data(WINDOW, SMALL_LIMIT, true),
-    code(WINDOW, 0xffff, false),
-    data(WINDOW, 0xffff, false),
-    Local {
-        read_only: true,
-        ..data(WINDOW, 0xffff, true)
-    },
-    Local {
-        expand_down: true,
-        ..data(WINDOW, SMALL_LIMIT, true)
-    },
-    Local {
-        expand_down: true,
-        ..data(WINDOW, SMALL_LIMIT, false)
-    },
-];
+pub const LOCALS: [Local; 9] = {
+    const BASE: u32 = WINDOW as u32;
+    [
+        code(BASE, 0xffff_ffff, true),
+        data(BASE, 0xffff_ffff, true),
+        data(BASE, 0xffff, true),
+        data(BASE, SMALL_LIMIT, true),
+        code(BASE, 0xffff, false),
+        data(BASE, 0xffff, false),
+        Local {
+            read_only: true,
+            ..data(BASE, 0xffff, true)
+        },
+        Local {
+            expand_down: true,
+            ..data(BASE, SMALL_LIMIT, true)
+        },
+        Local {
+            expand_down: true,
+            ..data(BASE, SMALL_LIMIT, false)
+        },
+    ]
+};
 
 /// Linux's flat 32-bit code segment for users.
 pub const USER_CODE: u16 = 0x23;
 /// Linux's flat data segment for users.
 pub const USER_DATA: u16 = 0x2b;
+/// Linux's 64-bit code segment for users.
+pub const USER_CODE64: u16 = 0x33;
 
 static HAS_LOCALS: OnceLock<bool> = OnceLock::new();
 
@@ -139,26 +150,83 @@ pub const fn local_selector(index: usize) -> u16 {
 
 impl World {
     /// All worlds.
-    pub const ALL: [World; 5] = [
+    pub const ALL: [World; 7] = [
         World::Flat32,
         World::Based32,
         World::Window16,
         World::Narrow32,
         World::Wide16,
+        World::Long64,
+        World::High64,
     ];
 
-    /// The worlds that this host can have.
-    pub fn available() -> &'static [World] {
+    /// The worlds of 16- and 32-bit code that this host can have.
+    pub fn legacy() -> &'static [World] {
         if has_locals() {
-            &Self::ALL
+            &Self::ALL[..5]
         } else {
             &Self::ALL[..1]
         }
     }
 
-    /// 16 or 32.
+    /// The worlds of 64-bit code.
+    pub fn long() -> &'static [World] {
+        &Self::ALL[5..]
+    }
+
+    /// Whether this host can have the world.
+    pub fn is_available(self) -> bool {
+        Self::legacy().contains(&self) || self.is_long()
+    }
+
+    /// 64-bit code.
+    pub fn is_long(self) -> bool {
+        matches!(self, World::Long64 | World::High64)
+    }
+
+    /// Where operands and code lie.
+    pub fn window(self) -> u64 {
+        match self {
+            World::High64 => HIGH_WINDOW,
+            _ => WINDOW,
+        }
+    }
+
+    /// Distance of a linear address from the window's start, in either of its places.
+    pub fn offset_of(self, linear: u64) -> u64 {
+        if !self.is_long() {
+            return u64::from((linear as u32).wrapping_sub(WINDOW as u32));
+        }
+        let high = linear.wrapping_sub(HIGH_WINDOW);
+        if high < WINDOW_BYTES as u64 {
+            high
+        } else {
+            linear.wrapping_sub(WINDOW)
+        }
+    }
+
+    /// Bits of an address or a general register: 64-bit code alone has more than 32.
+    pub fn mask(self) -> u64 {
+        if self.is_long() {
+            u64::MAX
+        } else {
+            u64::from(u32::MAX)
+        }
+    }
+
+    /// Bases of FS and GS at the start that no descriptor gives.
+    pub fn thread_bases(self) -> [u64; 2] {
+        match self {
+            World::Long64 => [WINDOW - 0x1000_0000, WINDOW + 0x3008],
+            World::High64 => [HIGH_WINDOW - 0x3000_0000, HIGH_WINDOW + 0x5000],
+            _ => [0; 2],
+        }
+    }
+
+    /// 16, 32 or 64.
     pub fn bitness(self) -> u32 {
         match self {
+            World::Long64 | World::High64 => 64,
             World::Window16 | World::Wide16 => 16,
             _ => 32,
         }
@@ -177,6 +245,8 @@ impl World {
             World::Window16 => "window16",
             World::Narrow32 => "narrow32",
             World::Wide16 => "wide16",
+            World::Long64 => "long64",
+            World::High64 => "high64",
         }
     }
 
@@ -184,6 +254,7 @@ impl World {
     pub fn selectors(self) -> [u16; 6] {
         let local = local_selector;
         match self {
+            World::Long64 | World::High64 => [0, USER_CODE64, USER_DATA, 0, 0, 0],
             World::Flat32 if !has_locals() => {
                 let mut flat = [USER_DATA; 6];
                 flat[SegmentRegister::Cs as usize] = USER_CODE;
@@ -205,8 +276,15 @@ impl World {
     }
 
     /// Linear base of a segment register.
-    pub fn base(self, register: SegmentRegister) -> u32 {
-        segment_of(self.selectors()[register as usize]).map_or(0, |segment| segment.base as u32)
+    pub fn base(self, register: SegmentRegister) -> u64 {
+        if self.is_long() {
+            return match register {
+                SegmentRegister::Fs => self.thread_bases()[0],
+                SegmentRegister::Gs => self.thread_bases()[1],
+                _ => 0,
+            };
+        }
+        segment_of(self.selectors()[register as usize]).map_or(0, |segment| segment.base)
     }
 }
 
@@ -247,6 +325,7 @@ pub fn segment_of(selector: u16) -> Option<Segment> {
     match selector {
         USER_CODE => Some(flat(0xc0fb)),
         USER_DATA => Some(flat(0xc0f3)),
+        USER_CODE64 => Some(flat(0xa0fb)),
         _ if selector & 7 == 7 && usize::from(selector >> 3) < LOCALS.len() => {
             Some(local_segment(usize::from(selector >> 3)))
         }

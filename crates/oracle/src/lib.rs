@@ -1,7 +1,7 @@
 //! The host's processor as the judge of every unprivileged instruction.
 //!
-//! Random instructions with random registers and memory run twice: natively, in a 16- or
-//! 32-bit segment of this very process ([`native`]), and in a guest through the real
+//! Random instructions with random registers and memory run twice: natively, in a 16-, 32-
+//! or 64-bit segment of this very process ([`native`]), and in a guest through the real
 //! monitor ([`guest`]). Everything that a program can see must agree: registers, flags
 //! that the manual defines, vector registers, memory, and exceptions with their error
 //! code and CR2. `docs/oracle.md` tells how to read what it reports.

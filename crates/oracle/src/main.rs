@@ -10,6 +10,7 @@ use tollgate_oracle::{generate, replay, report};
 
 const USAGE: &str = "\
 usage: tollgate-oracle [--states N] [--seed S] [--family NAME] [--threads N] [--failures N]
+                       [--world NAME]
        tollgate-oracle --replay 'REPRODUCER'
        tollgate-oracle --families
 
@@ -18,6 +19,8 @@ Runs random instructions on this processor and in a guest and compares what they
   --seed S        seed of the first process (default 1)
   --family NAME   only this family
   --threads N     processes side by side, with seeds from S on (default 1)
+  --world NAME    only these segments; legacy (all of 16- and 32-bit code, the default),
+                  long (those of 64-bit code)
   --failures N    different failures to report before stopping (default 10)
   --spilled       the guest's registers live in memory (the engine's second map)
   --trace         write each state to standard error before it runs
@@ -28,6 +31,26 @@ struct Arguments {
     plan: Plan,
     processes: u64,
     replay: Option<String>,
+}
+
+fn worlds_of(name: &str) -> Result<&'static [World], String> {
+    match name {
+        "legacy" => Ok(World::legacy()),
+        "long" => Ok(World::long()),
+        _ => World::ALL
+            .iter()
+            .find(|world| world.name() == name && world.is_available())
+            .map(std::slice::from_ref)
+            .ok_or_else(|| format!("no such world here: {name}")),
+    }
+}
+
+fn name_of(worlds: &[World]) -> &'static str {
+    match worlds {
+        [one] => one.name(),
+        _ if worlds == World::long() => "long",
+        _ => "legacy",
+    }
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
@@ -69,6 +92,7 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--seed" => arguments.plan.seed = number()?,
             "--threads" => arguments.processes = number()?.clamp(1, 256),
             "--failures" => arguments.plan.failures = number()?.max(1) as usize,
+            "--world" => arguments.plan.worlds = worlds_of(&value)?,
             "--replay" => arguments.replay = Some(value),
             "--family" => {
                 let family = Family::ALL.iter().find(|family| family.name() == value);
@@ -83,7 +107,7 @@ fn parse() -> Result<Option<Arguments>, String> {
 
 fn replay_one(line: &str) -> Result<bool, String> {
     let (case, input) = replay::read(line)?;
-    if !World::available().contains(&case.world) {
+    if !case.world.is_available() {
         return Err("this host lets no process have the segments that the line names".to_owned());
     }
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).map_err(|error| error.to_string())?;
@@ -103,7 +127,8 @@ fn side_by_side(plan: &Plan, processes: u64) -> Result<bool, String> {
         command
             .args(["--states", &(plan.states / processes).to_string()])
             .args(["--seed", &plan.seed.wrapping_add(index).to_string()])
-            .args(["--failures", &plan.failures.to_string()]);
+            .args(["--failures", &plan.failures.to_string()])
+            .args(["--world", name_of(plan.worlds)]);
         if !std::ptr::eq(plan.map, &RegisterMap::LEGACY) {
             command.arg("--spilled");
         }

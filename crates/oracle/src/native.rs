@@ -1,22 +1,26 @@
-//! The code on the host's own processor, in a compatibility-mode segment.
+//! The code on the host's own processor, in a compatibility-mode segment or in Linux's
+//! 64-bit one.
 //!
 //! The only unsafe module. A run goes: XRSTOR, the data segments, IRETQ into a stub
-//! in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP. Every
-//! run ends in a signal, whose frame is the outcome; the handler restores the bases of
-//! FS and GS, copies the frame and returns to the caller without sigreturn.
+//! in Linux's 32-bit code segment, which loads SS and jumps to the case's CS:EIP; 64-bit
+//! code needs no stub, and gets bases of its own for FS and GS. Every run ends in a signal,
+//! whose frame is the outcome; the handler restores the bases of FS and GS, copies the
+//! frame and returns to the caller without sigreturn.
 //!
-//! The code can reach what is mapped below 4 GiB, which is the window and the stub;
-//! system calls are excluded by the generator ([`crate::exclusions`]).
+//! Segments of 32 bits reach what is mapped below 4 GiB, which is the window and the stub.
+//! 64-bit code could reach all of the process, but no register holds an address of the
+//! process's own. System calls are excluded by the generator ([`crate::exclusions`]).
 
 use crate::case::{Case, Input, Outcome, normalize};
 use crate::layout::{
-    Access, LOCALS, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_DATA, WINDOW, WINDOW_BYTES,
+    Access, HIGH_WINDOW, LOCALS, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_CODE64, USER_DATA,
+    WINDOW, WINDOW_BYTES, World,
 };
 use std::arch::naked_asm;
 use std::io;
 use std::mem::offset_of;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use tollgate_x86::state::XSAVE_SIZE;
 
@@ -39,8 +43,14 @@ struct Frame {
     host_rsp: u64,
     fs_base: u64,
     gs_base: u64,
-    gpr: [u64; 8],
+    gpr: [u64; 16],
     flags: u64,
+    /// CS and RIP to begin with.
+    code_selector: u64,
+    start: u64,
+    /// 1: 64-bit code, with these bases of FS and GS; read back at the end.
+    long: u64,
+    bases: [u64; 2],
     /// ES, DS, FS, GS to load; read back at the end.
     data_selectors: [u16; 4],
     ended: [u16; 4],
@@ -51,6 +61,8 @@ struct Frame {
 }
 
 static FRAME: AtomicPtr<Frame> = AtomicPtr::new(ptr::null_mut());
+/// 1 while 64-bit code runs whose every signal is an outcome.
+static LONG_RUN: AtomicU64 = AtomicU64::new(0);
 /// What was installed before, by signal number.
 static PREVIOUS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
 /// The window and the segments exist once in a process.
@@ -85,18 +97,35 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
         "mov fs, r8w",
         "mov r8w, [rdi + {selectors} + 6]",
         "mov gs, r8w",
+        "mov rax, [rdi + {long}]",
+        "test rax, rax",
+        "je 2f",
+        "mov [rip + {long_run}], rax",
+        "mov rax, [rdi + {bases}]",
+        "wrfsbase rax",
+        "mov rax, [rdi + {bases} + 8]",
+        "wrgsbase rax",
+        "2:",
         // SS, RSP, RFLAGS, CS, RIP.
         "push {user_data}",
         "push qword ptr [rdi + {gpr} + 4*8]",
         "push qword ptr [rdi + {flags}]",
-        "push {user_code}",
-        "push {stub}",
+        "push qword ptr [rdi + {code_selector}]",
+        "push qword ptr [rdi + {start}]",
         "mov rax, [rdi + {gpr}]",
         "mov rcx, [rdi + {gpr} + 1*8]",
         "mov rdx, [rdi + {gpr} + 2*8]",
         "mov rbx, [rdi + {gpr} + 3*8]",
         "mov rbp, [rdi + {gpr} + 5*8]",
         "mov rsi, [rdi + {gpr} + 6*8]",
+        "mov r8, [rdi + {gpr} + 8*8]",
+        "mov r9, [rdi + {gpr} + 9*8]",
+        "mov r10, [rdi + {gpr} + 10*8]",
+        "mov r11, [rdi + {gpr} + 11*8]",
+        "mov r12, [rdi + {gpr} + 12*8]",
+        "mov r13, [rdi + {gpr} + 13*8]",
+        "mov r14, [rdi + {gpr} + 14*8]",
+        "mov r15, [rdi + {gpr} + 15*8]",
         "mov rdi, [rdi + {gpr} + 7*8]",
         "iretq",
         host_rsp = const offset_of!(Frame, host_rsp),
@@ -107,23 +136,33 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
         gpr = const offset_of!(Frame, gpr),
         flags = const offset_of!(Frame, flags),
         user_data = const USER_DATA,
-        user_code = const USER_CODE,
-        stub = const STUB,
+        code_selector = const offset_of!(Frame, code_selector),
+        start = const offset_of!(Frame, start),
+        long = const offset_of!(Frame, long),
+        bases = const offset_of!(Frame, bases),
+        long_run = sym LONG_RUN,
     )
 }
 
-/// Every signal comes here. What interrupted 64-bit code belongs to whoever was here
-/// before; what interrupted another segment ends a native run.
+/// Every signal comes here. What interrupted 64-bit code outside a run belongs to whoever
+/// was here before; all else ends a native run.
 ///
 /// # Safety
 /// Called by the kernel alone.
 #[unsafe(naked)]
 unsafe extern "C" fn on_signal() {
     naked_asm!(
+        "cmp qword ptr [rip + {long_run}], 0",
+        "jne 4f",
         "movzx eax, word ptr [rdx + {cs}]",
         "cmp eax, 0x33",
         "je 2f",
+        "4:",
         "mov r12, [rip + {frame}]",
+        "rdfsbase rax",
+        "mov [r12 + {bases}], rax",
+        "rdgsbase rax",
+        "mov [r12 + {bases} + 8], rax",
         "mov [r12 + {ended}], es",
         "mov [r12 + {ended} + 2], ds",
         "mov [r12 + {ended} + 4], fs",
@@ -138,6 +177,7 @@ unsafe extern "C" fn on_signal() {
         "mov eax, 0x2b",
         "mov ds, ax",
         "mov es, ax",
+        "mov qword ptr [rip + {long_run}], 0",
         // NT would make the next IRETQ fault.
         "push 2",
         "popfq",
@@ -165,6 +205,8 @@ unsafe extern "C" fn on_signal() {
             + offset_of!(libc::mcontext_t, gregs)
             + libc::REG_CSGSFS as usize * 8,
         frame = sym FRAME,
+        long_run = sym LONG_RUN,
+        bases = const offset_of!(Frame, bases),
         ended = const offset_of!(Frame, ended),
         fs_base = const offset_of!(Frame, fs_base),
         gs_base = const offset_of!(Frame, gs_base),
@@ -263,15 +305,17 @@ fn map_window() -> io::Result<*mut u8> {
             Access::Read => libc::PROT_READ,
             Access::Write => write,
         };
-        let address = WINDOW as usize + page * PAGE;
-        map(
-            address,
-            PAGE,
-            protection,
-            libc::MAP_SHARED,
-            file,
-            page * PAGE,
-        )?;
+        for window in [WINDOW, HIGH_WINDOW] {
+            let address = window as usize + page * PAGE;
+            map(
+                address,
+                PAGE,
+                protection,
+                libc::MAP_SHARED,
+                file,
+                page * PAGE,
+            )?;
+        }
     }
     // SAFETY: the descriptor is ours; the mappings keep the file.
     unsafe { libc::close(file) };
@@ -426,8 +470,12 @@ impl Native {
                 host_rsp: 0,
                 fs_base: 0,
                 gs_base: 0,
-                gpr: [0; 8],
+                gpr: [0; 16],
                 flags: 0,
+                code_selector: 0,
+                start: 0,
+                long: 0,
+                bases: [0; 2],
                 data_selectors: [0; 4],
                 ended: [0; 4],
                 signal: 0,
@@ -457,18 +505,22 @@ impl Native {
     /// Runs the code, which lies in the window, once.
     pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
         let selectors = case.world.selectors();
-        let start = match case.world {
-            crate::layout::World::Flat32 => WINDOW + u32::from(case.at),
-            _ => u32::from(case.at),
-        };
+        let start = crate::encode::rip_of(case.world, case.at);
         let mut data = [0u8; 12];
         data[..2].copy_from_slice(&selectors[2].to_le_bytes());
-        data[4..8].copy_from_slice(&start.to_le_bytes());
+        data[4..8].copy_from_slice(&(start as u32).to_le_bytes());
         data[8..10].copy_from_slice(&selectors[1].to_le_bytes());
         // SAFETY: the stub's page is ours.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.stub.add(STUB_DATA), data.len()) };
         let frame: *mut Frame = &mut *self.frame;
-        self.frame.gpr = input.gpr.map(u64::from);
+        self.frame.gpr = input.gpr;
+        self.frame.long = u64::from(case.world.is_long());
+        self.frame.bases = case.world.thread_bases();
+        (self.frame.code_selector, self.frame.start) = if case.world.is_long() {
+            (u64::from(USER_CODE64), start)
+        } else {
+            (u64::from(USER_CODE), u64::from(STUB))
+        };
         self.frame.flags = u64::from(input.flags | 0x202);
         self.frame.data_selectors = [selectors[0], selectors[3], selectors[4], selectors[5]];
         self.frame.vector.0.copy_from_slice(&input.vector[..]);
@@ -476,10 +528,10 @@ impl Native {
         // SAFETY: all is set up by `new`, which also holds the lock; the area was made by
         // the generator or by the reproducer's reader, which `sanitize` it.
         unsafe { enter(frame) };
-        self.outcome()
+        self.outcome(case.world)
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self, world: World) -> Outcome {
         let frame = &*self.frame;
         if frame.signal == libc::SIGVTALRM as u64 {
             return Outcome::without_registers(Outcome::ENDLESS);
@@ -487,7 +539,8 @@ impl Native {
         let register = |index: i32| frame.registers[index as usize] as u64;
         let vector = register(libc::REG_TRAPNO) as u8;
         let mut vector_state = Box::new(frame.vector.0);
-        normalize(&mut vector_state);
+        normalize(&mut vector_state, world);
+        let mask = world.mask();
         let segments = register(libc::REG_CSGSFS);
         Outcome {
             vector,
@@ -497,11 +550,11 @@ impl Native {
                 0
             },
             cr2: if vector == 14 {
-                register(libc::REG_CR2) as u32
+                register(libc::REG_CR2) & mask
             } else {
                 0
             },
-            eip: register(libc::REG_RIP) as u32,
+            rip: register(libc::REG_RIP) & mask,
             gpr: [
                 libc::REG_RAX,
                 libc::REG_RCX,
@@ -511,8 +564,22 @@ impl Native {
                 libc::REG_RBP,
                 libc::REG_RSI,
                 libc::REG_RDI,
+                libc::REG_R8,
+                libc::REG_R9,
+                libc::REG_R10,
+                libc::REG_R11,
+                libc::REG_R12,
+                libc::REG_R13,
+                libc::REG_R14,
+                libc::REG_R15,
             ]
-            .map(|index| register(index) as u32),
+            .map(|index| {
+                if world.is_long() || !(libc::REG_R8..=libc::REG_R15).contains(&index) {
+                    register(index) & mask
+                } else {
+                    0
+                }
+            }),
             flags: register(libc::REG_EFL) as u32,
             selectors: [
                 frame.ended[0],
@@ -522,6 +589,7 @@ impl Native {
                 frame.ended[2],
                 frame.ended[3],
             ],
+            bases: if world.is_long() { frame.bases } else { [0; 2] },
             vector_state,
         }
     }
@@ -536,7 +604,9 @@ impl Drop for Native {
             libc::sigaltstack(&self.previous_stack, ptr::null_mut());
             libc::munmap(self.stub.cast(), PAGE);
             libc::munmap(self.alias.cast(), WINDOW_BYTES);
-            libc::munmap(WINDOW as usize as *mut libc::c_void, PAGES * PAGE);
+            for window in [WINDOW, HIGH_WINDOW] {
+                libc::munmap(window as usize as *mut libc::c_void, PAGES * PAGE);
+            }
         }
     }
 }

@@ -218,13 +218,14 @@ impl Oracle {
 
     fn undefined(&self, case: &Case, input: &Input) -> Outcome {
         let mut outcome = Outcome::without_registers(6);
-        outcome.eip = crate::encode::eip_of(case.world, case.at);
+        outcome.rip = crate::encode::rip_of(case.world, case.at);
         outcome.gpr = input.gpr;
         // A fault's frame has RF set.
         outcome.flags = (input.flags | 0x1_0202) & 0x3f_7fd7;
         outcome.selectors = case.world.selectors();
+        outcome.bases = case.world.thread_bases();
         outcome.vector_state = input.vector.clone();
-        crate::case::normalize(&mut outcome.vector_state);
+        crate::case::normalize(&mut outcome.vector_state, case.world);
         outcome
     }
 

@@ -21,7 +21,11 @@ fn unhex(text: &str) -> Result<Vec<u8>, String> {
 
 /// The line: words of the form `name=value`, all numbers hexadecimal.
 pub fn write(case: &Case, input: &Input) -> String {
-    let gpr: Vec<String> = input.gpr.iter().map(|value| format!("{value:x}")).collect();
+    let count = if case.world.is_long() { 16 } else { 8 };
+    let gpr: Vec<String> = input.gpr[..count]
+        .iter()
+        .map(|value| format!("{value:x}"))
+        .collect();
     let mut line = format!(
         "world={} at={:x} code={} gpr={} flags={:x} fill={}",
         case.world.name(),
@@ -48,8 +52,8 @@ pub fn write(case: &Case, input: &Input) -> String {
     line
 }
 
-fn number(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 16).map_err(|_| format!("not a hexadecimal number: {text}"))
+fn number(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text, 16).map_err(|_| format!("not a hexadecimal number: {text}"))
 }
 
 fn placed(text: &str) -> Result<(u16, Vec<u8>), String> {
@@ -88,13 +92,13 @@ pub fn read(line: &str) -> Result<(Case, Input), String> {
             }
             "at" => case.at = number(value)? as u16,
             "code" => case.code = unhex(value)?,
-            "flags" => input.flags = number(value)?,
+            "flags" => input.flags = number(value)? as u32,
             "fill" if value == "zero" => input.fill = Fill::Zero,
             "fill" if value == "random" => input.fill = Fill::Random,
             "gpr" => {
                 let values: Vec<&str> = value.split(',').collect();
-                if values.len() != 8 {
-                    return Err(format!("not eight registers: {value}"));
+                if !matches!(values.len(), 8 | 16) {
+                    return Err(format!("neither 8 nor 16 registers: {value}"));
                 }
                 for (register, value) in input.gpr.iter_mut().zip(values) {
                     *register = number(value)?;
@@ -119,6 +123,11 @@ pub fn read(line: &str) -> Result<(Case, Input), String> {
     if crate::exclusions::enters_kernel(&case.code) {
         return Err("the code would enter the host's kernel".to_owned());
     }
+    let mask = case.world.mask();
+    let high = if case.world.is_long() { mask } else { 0 };
+    for (index, register) in input.gpr.iter_mut().enumerate() {
+        *register &= if index < 8 { mask } else { high };
+    }
     // XRSTOR's own faults are not the guest's.
     input.vector[512..576].fill(0);
     input.vector[512] = 7;
@@ -136,13 +145,15 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let catalog = Catalog::new();
-        let mut random = Random::new(7);
-        for _ in 0..100 {
-            let planned = catalog.plan(None, &mut random);
-            let case = planned.case;
-            let input = inputs::generate(case.world, case.at, &planned.code, &mut random);
-            assert_eq!(read(&write(&case, &input)), Ok((case, input)));
+        for worlds in [World::legacy(), World::long()] {
+            let catalog = Catalog::new(worlds);
+            let mut random = Random::new(7);
+            for _ in 0..100 {
+                let planned = catalog.plan(None, &mut random);
+                let case = planned.case;
+                let input = inputs::generate(case.world, case.at, &planned.code, &mut random);
+                assert_eq!(read(&write(&case, &input)), Ok((case, input)));
+            }
         }
     }
 

@@ -23,17 +23,18 @@ pub fn describe(
         let mut assembly = String::new();
         formatter.format(&one.instruction, &mut assembly);
         let bytes: Vec<String> = one.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let eip = one.instruction.ip32();
+        let eip = one.instruction.ip();
         let _ = writeln!(
             text,
             "code      {eip:08x}  {:30}  {assembly}",
             bytes.join(" ")
         );
     }
-    let names = ["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"];
-    let registers: Vec<String> = names
+    let count = if case.world.is_long() { 16 } else { 8 };
+    let registers: Vec<String> = crate::compare::GPR_NAMES
         .iter()
         .zip(input.gpr)
+        .take(count)
         .map(|(name, value)| format!("{name}={value:08x}"))
         .collect();
     let _ = writeln!(

@@ -3,6 +3,7 @@
 use crate::families::Family;
 use crate::generate::Catalog;
 use crate::inputs;
+use crate::layout::World;
 use crate::oracle::Oracle;
 use crate::random::Random;
 use crate::{report, shrink};
@@ -20,6 +21,8 @@ pub struct Plan {
     pub seed: u64,
     /// Only this family.
     pub family: Option<Family>,
+    /// Segments and code sizes.
+    pub worlds: &'static [World],
     /// Failures to describe before giving up.
     pub failures: usize,
     /// Where the guest's registers live.
@@ -34,6 +37,7 @@ impl Default for Plan {
             states: 1_000_000,
             seed: 1,
             family: None,
+            worlds: World::legacy(),
             failures: 10,
             map: &RegisterMap::LEGACY,
             trace: false,
@@ -90,7 +94,7 @@ impl Summary {
 /// # Errors
 /// The host refused something that the test needs.
 pub fn run(plan: &Plan) -> io::Result<Summary> {
-    let catalog = Catalog::new();
+    let catalog = Catalog::new(plan.worlds);
     let mut oracle = Oracle::new(plan.map)?;
     let mut random = Random::new(plan.seed);
     let mut summary = Summary::default();

@@ -48,15 +48,16 @@ fn simpler(input: &Input) -> Vec<Input> {
             input.pokes.remove(poke);
         });
     }
-    for register in 0..8 {
+    for register in 0..16 {
         add(&|input| input.gpr[register] = 0);
         add(&|input| input.gpr[register] &= 0xffff);
+        add(&|input| input.gpr[register] &= 0xffff_ffff);
     }
     for bit in [0u32, 2, 4, 6, 7, 10, 11, 14, 21] {
         add(&|input| input.flags &= !(1 << bit));
     }
     let parts = [0..2, 2..4, 4..5, 6..24, 24..28];
-    let registers = (0..8)
+    let registers = (0..16)
         .flat_map(|n| [32 + n * 16, 160 + n * 16, 576 + n * 16])
         .map(|start| start..start + 16);
     for range in parts.into_iter().chain(registers) {

@@ -19,6 +19,22 @@ pub fn interesting(random: &mut Random) -> u32 {
     }
 }
 
+/// As [`interesting`], with 64 bits: many are not canonical.
+pub fn interesting64(random: &mut Random) -> u64 {
+    let near = |random: &mut Random| {
+        (1u64 << random.below(64)).wrapping_add((random.below(3) as u64).wrapping_sub(1))
+    };
+    match random.below(10) {
+        0 => u64::MAX,
+        1 => near(random),
+        2 => near(random).wrapping_neg(),
+        3 | 4 => random.next_u64(),
+        5 => i64::from(interesting(random) as i32) as u64,
+        6 => u64::from(interesting(random)) << 32 | random.next_u64() & 0xffff_ffff,
+        _ => u64::from(interesting(random)),
+    }
+}
+
 fn single(random: &mut Random) -> u32 {
     let sign = random.next_u32() & 0x8000_0000;
     sign | match random.below(12) {
@@ -106,8 +122,8 @@ pub fn data(random: &mut Random, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The x87, SSE and AVX registers.
-pub fn vector_state(random: &mut Random) -> Box<[u8; XSAVE_SIZE]> {
+/// The x87, SSE and AVX registers, of the latter the first 8 or 16.
+pub fn vector_state(random: &mut Random, registers: usize) -> Box<[u8; XSAVE_SIZE]> {
     let mut area = Box::new([0; XSAVE_SIZE]);
     let control: u16 = match random.below(6) {
         0 => random.next_u32() as u16 & 0x0f3f | 0x40,
@@ -137,7 +153,7 @@ pub fn vector_state(random: &mut Random) -> Box<[u8; XSAVE_SIZE]> {
         _ => 0x1f80,
     };
     area[24..28].copy_from_slice(&mxcsr.to_le_bytes());
-    for register in 0..8 {
+    for register in 0..registers {
         let (low, high) = (160 + register * 16, 576 + register * 16);
         area[low..low + 16].copy_from_slice(&data(random, 16));
         area[high..high + 16].copy_from_slice(&data(random, 16));

@@ -4,6 +4,7 @@ use tollgate_engine::register_map::RegisterMap;
 use tollgate_oracle::case::Input;
 use tollgate_oracle::families::Family;
 use tollgate_oracle::generate::{Catalog, expectation};
+use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::{Expectation, Oracle, instructions};
 use tollgate_oracle::run::{Plan, Summary, run};
 use tollgate_oracle::{replay, report, shrink};
@@ -30,13 +31,30 @@ fn two_hundred_thousand_states_end_as_on_the_hosts_processor() {
     .unwrap();
     assert_agreement(&summary);
     assert!(summary.undecided < summary.total() / 100);
-    let catalog = Catalog::new();
+    let catalog = Catalog::new(World::legacy());
     for &family in Family::ALL {
         let generated = matches!(family, Family::RandomBytes | Family::Program);
         let states = summary.states.get(&family).copied().unwrap_or(0);
         if generated || catalog.sizes().contains_key(&family) {
             assert!(states >= LEAST, "{}: {states} states", family.name());
         }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_states_of_64_bit_code_end_as_on_the_hosts_processor() {
+    let summary = run(&Plan {
+        states: 100_000,
+        seed: 64,
+        worlds: World::long(),
+        ..Plan::default()
+    })
+    .unwrap();
+    assert_agreement(&summary);
+    assert!(summary.undecided < summary.total() / 100);
+    for &family in Catalog::new(World::long()).sizes().keys() {
+        let states = summary.states.get(&family).copied().unwrap_or(0);
+        assert!(states >= LEAST / 2, "{}: {states} states", family.name());
     }
 }
 
@@ -54,7 +72,8 @@ fn registers_in_memory_make_no_difference() {
 
 #[test]
 fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
-    let catalog = Catalog::new();
+    assert_eq!(Catalog::new(World::long()).missing, []);
+    let catalog = Catalog::new(World::legacy());
     assert_eq!(catalog.missing, []);
     let sizes = catalog.sizes();
     for &family in Family::ALL {
@@ -85,10 +104,14 @@ fn what_the_guest_is_not_offered_is_undefined_there() {
         "660f38f800",   // movdir64b eax, [eax]
         "0f0fc19e",     // pfadd mm0, mm1
     ] {
-        let (case, input) = replay::read(&format!("code={code}")).unwrap();
-        assert_eq!(expectation(&case), Expectation::Undefined, "{code}");
-        let (text, agree) = report::describe(&mut oracle, &case, &input, Expectation::Undefined);
-        assert!(agree, "{text}");
+        for world in ["flat32", "high64"] {
+            let line = format!("world={world} code={code}");
+            let (case, input) = replay::read(&line).unwrap();
+            assert_eq!(expectation(&case), Expectation::Undefined, "{code}");
+            let (text, agree) =
+                report::describe(&mut oracle, &case, &input, Expectation::Undefined);
+            assert!(agree, "{text}");
+        }
     }
 }
 
