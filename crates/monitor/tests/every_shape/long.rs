@@ -152,7 +152,7 @@ pub fn put_tables(memory: &mut [u8], code: u64) {
         entry(PAGE_TABLES + 0x4000, code >> 30 & 511, table(5));
         entry(PAGE_TABLES + 0x5000, code >> 21 & 511, table(6));
         for page in 0..2 {
-            let value = 0x1000 * (page + 1) | PAGE;
+            let value = (0x1000 * (page + 1)) | PAGE;
             entry(PAGE_TABLES + 0x6000, (code >> 12 & 511) + page, value);
         }
     }
