@@ -64,7 +64,9 @@ accesses:
     IN_HOLE "read, modify, write", add [rbx], rax
     IN_HOLE "with lock", lock xadd [rbx], rax
     IN_HOLE "an exchange", xchg [rbx], rax
+    UNLESS_OFFERED HAS_CMPXCHG16B, 1f
     IN_HOLE "cmpxchg16b", cmpxchg16b [rbx]
+1:
     IN_HOLE "push of memory", push [rbx]
     IN_HOLE "pop to memory", pop [rbx]
     IN_HOLE "a conditional move that does not move", cmovne rax, [rbx]

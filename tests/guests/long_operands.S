@@ -107,9 +107,10 @@ bits:
     EXPECT64 rcx, 40, "bsf of 64 bits"
     bsr r9, rax
     EXPECT64 r9, 40, "bsr too"
+    UNLESS_OFFERED HAS_POPCNT, 1f
     popcnt r10, [negative]
     EXPECT64 r10, 63, "popcnt of 64 bits"
-    ret
+1:  ret
 
 exchanges:
     mov r8, 0x1111
@@ -125,6 +126,7 @@ exchanges:
     mov eax, 5
     .byte 0x41, 0x90
     EXPECT64 rax, 7, "41h 90h is xchg r8d, eax"
+    UNLESS_OFFERED HAS_CMPXCHG16B, 1f
     mov qword ptr [pair], 1
     mov qword ptr [pair+8], 2
     mov rax, 1
@@ -141,6 +143,11 @@ exchanges:
     EXPECT64 rdx, 0x2222222222222222, "and rdx"
     TRY64 cmpxchg16b [pair+8]
     EXPECT_FAULT64 EXC_GP, 0, "which wants them aligned"
+1:  mov rax, 0x1111111111111111
+    mov [pair], rax
+    mov rbx, rax
+    mov rcx, 0x2222222222222222
+    mov [pair+8], rcx
     mov rax, 0xAAAAAAAA11111111
     mov rdx, 0xBBBBBBBB11111111
     cmpxchg8b [pair]

@@ -225,7 +225,9 @@ stores:
     mov rax, 0xC3778899ABB890
     mov [source], rax
     STORE "rep movsb", 0x778899AB, call moving_bytes
+    UNLESS_OFFERED HAS_CMPXCHG16B, 1f
     STORE "cmpxchg16b", 0x12345678, call comparing
+1:
     STORE "xchg", 0x22222222, xchg [rbp+1], r8d
     STORE "btc", 0x11111110, btc dword ptr [rbp+1], 0
     STORE "a store across its beginning", 0x1111113C, call across

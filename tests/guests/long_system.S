@@ -301,7 +301,14 @@ leaves:
     bt edx, 11
     EXPECT_FLAGS64 FLAG_C, FLAG_C, "syscall is offered"
     bt ecx, 0
-    EXPECT_FLAGS64 FLAG_C, FLAG_C, "lahf in 64-bit mode too"
+    jnc 2f
+    stc
+    TRY64 lahf
+    EXPECT_NO_FAULT64 "so is lahf in 64-bit mode"
+    jmp 3f
+2:  TRY64 lahf
+    EXPECT_FAULT64 EXC_UD, 0, "lahf is not, and undefined"
+3:
     mov rax, -1
     mov rbx, -1
     mov rcx, -1

@@ -84,7 +84,7 @@ pub fn test_bit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{protected_mode, real_mode, run};
+    use crate::test_environment::{long_mode, protected_mode, real_mode, run};
 
     #[test]
     fn a_register_offset_reaches_bytes_on_both_sides() {
@@ -140,5 +140,17 @@ mod tests {
         run(&mut state, &mut environment, &[0x0f, 0xab, 0xc8]).unwrap();
         assert_eq!(state.gpr[0], 32);
         assert_eq!(state.flags(), Flags::ZF | Flags::OF);
+    }
+
+    #[test]
+    fn a_64_bit_offset_reaches_farther_than_4_gib() {
+        let (mut state, mut environment) = long_mode(3);
+        // Bit 3 of byte 9000h, from far above.
+        state.gpr[0] = 0x6000_0000_9000;
+        state.gpr[9] = 0u64.wrapping_sub(0x6000_0000_0000 * 8 - 3);
+        // bts [rax], r9
+        run(&mut state, &mut environment, &[0x4c, 0x0f, 0xab, 0x08]).unwrap();
+        assert_eq!(environment.ram[0x9000], 8);
+        assert!(!state.flags().contains(Flags::CF));
     }
 }

@@ -351,4 +351,6 @@ pub fn halt(state: &CpuState) -> Result<Outcome, Exception> {
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

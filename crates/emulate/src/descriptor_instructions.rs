@@ -331,4 +331,6 @@ pub fn adjust_requested_privilege(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

@@ -154,7 +154,8 @@ fn dispatch_by_code(
 mod tests {
     use super::*;
     use crate::test_environment::{
-        TestEnvironment, decode, protected_mode, real_mode, virtual_8086_mode,
+        TestEnvironment, compatibility_mode, decode, long_mode, protected_mode, real_mode,
+        virtual_8086_mode,
     };
     use tollgate_x86::SegmentRegister;
 
@@ -198,12 +199,15 @@ mod tests {
     #[test]
     fn no_instruction_panics_and_faults_leave_the_registers() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        for round in 0..600 {
-            let (mut first, mut environment) = match round % 4 {
+        for round in 0..700 {
+            let (mut first, mut environment) = match round % 7 {
                 0 => real_mode(),
-                1 => virtual_8086_mode((round / 4 % 4) as u8),
+                1 => virtual_8086_mode((round / 7 % 4) as u8),
                 2 => protected_mode(0),
-                _ => protected_mode(3),
+                3 => protected_mode(3),
+                4 => long_mode(0),
+                5 => long_mode(3),
+                _ => compatibility_mode(0),
             };
             scramble(&mut random, &mut first, &mut environment);
             for _ in 0..100 {

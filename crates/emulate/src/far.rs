@@ -373,4 +373,6 @@ pub fn far_return(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

@@ -96,7 +96,8 @@ pub fn sysexit(state: &mut CpuState, instruction: &Instruction) -> Result<Outcom
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{protected_mode, real_mode, run};
+    use crate::test_environment::{compatibility_mode, long_mode, protected_mode, real_mode, run};
+    use tollgate_x86::CpuModel;
 
     const SYSENTER: [u8; 2] = [0x0f, 0x34];
     const SYSEXIT: [u8; 2] = [0x0f, 0x35];
@@ -153,5 +154,58 @@ mod tests {
         let (mut state, mut environment) = protected_mode(3);
         state.sysenter_cs = 0x60;
         assert_eq!(run(&mut state, &mut environment, &SYSEXIT), refused);
+    }
+
+    #[test]
+    fn in_long_mode_sysenter_goes_to_64_bit_code_and_sysexit_to_either() {
+        let (mut state, mut environment) = compatibility_mode(3);
+        if policy(&state).vendor() == Vendor::Amd {
+            return;
+        }
+        state.sysenter_cs = 0x60;
+        state.sysenter_esp = 0xffff_c900_0000_1000;
+        state.sysenter_eip = 0xffff_ffff_8100_2000;
+        run(&mut state, &mut environment, &SYSENTER).unwrap();
+        assert_eq!((state.cpl(), state.is_64_bit()), (0, true));
+        assert_eq!(state.rip, 0xffff_ffff_8100_2000);
+        assert_eq!(state.register(Gpr::Rsp), 0xffff_c900_0000_1000);
+        state.gpr[Gpr::Rdx as usize] = 0x7fff_1234_5678;
+        state.gpr[Gpr::Rcx as usize] = 0x7fff_8765_4321;
+        let mut narrow = state.clone();
+        run(&mut state, &mut environment, &[0x48, 0x0f, 0x35]).unwrap();
+        assert_eq!((state.cpl(), state.is_64_bit()), (3, true));
+        let selectors = (state.cs().selector, state.ss().selector);
+        assert_eq!(selectors, (Selector(0x83), Selector(0x8b)));
+        assert_eq!(state.rip, 0x7fff_1234_5678);
+        assert_eq!(state.register(Gpr::Rsp), 0x7fff_8765_4321);
+        run(&mut narrow, &mut environment, &SYSEXIT).unwrap();
+        assert_eq!((narrow.cpl(), narrow.is_64_bit()), (3, false));
+        let (rip, rsp) = (narrow.rip, narrow.register(Gpr::Rsp));
+        assert_eq!((rip, rsp), (0xffff_1234_5678 & 0xffff_ffff, 0x8765_4321));
+        assert_eq!(narrow.cs().selector, Selector(0x73));
+    }
+
+    #[test]
+    fn sysexit_to_64_bit_code_needs_canonical_addresses() {
+        let (mut state, mut environment) = long_mode(0);
+        if policy(&state).vendor() == Vendor::Amd {
+            return;
+        }
+        state.sysenter_cs = 0x60;
+        state.gpr[Gpr::Rcx as usize] = 0x8000_0000_0000;
+        let refused = Err(Exception::general_protection(0));
+        let sysexitq = [0x48, 0x0f, 0x35];
+        assert_eq!(run(&mut state, &mut environment, &sysexitq), refused);
+    }
+
+    #[test]
+    fn amd_has_neither_in_long_mode() {
+        let undefined = Err(Exception::invalid_opcode());
+        for code in [SYSENTER, SYSEXIT] {
+            let (mut state, mut environment) = long_mode(0);
+            state.model = CpuModel::Qemu64;
+            state.sysenter_cs = 0x60;
+            assert_eq!(run(&mut state, &mut environment, &code), undefined);
+        }
     }
 }

@@ -117,7 +117,7 @@ pub fn pop_flags(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{protected_mode, real_mode, run, virtual_8086_mode};
+    use crate::test_environment::{long_mode, protected_mode, real_mode, run, virtual_8086_mode};
     use tollgate_x86::Gpr;
 
     const CLI: [u8; 1] = [0xfa];
@@ -206,5 +206,19 @@ mod tests {
             Flags::VM | Flags::IOPL | Flags::IF | Flags::CF
         );
         assert_eq!(state.register(Gpr::Rsp), 0x1002);
+    }
+
+    #[test]
+    fn pushfq_and_popfq_take_eight_bytes() {
+        let (mut state, mut environment) = long_mode(0);
+        environment.put_u64(0x7ff8, u64::MAX);
+        state.flags = (Flags::CF | Flags::RF | Flags::AC).bits();
+        run(&mut state, &mut environment, &PUSHFD).unwrap();
+        assert_eq!(environment.u64(0x7ff8), 0x4_0003);
+        environment.put_u64(0x7ff8, u64::MAX);
+        run(&mut state, &mut environment, &POPFD).unwrap();
+        let kept = Flags::VM | Flags::RF | Flags::VIF | Flags::VIP;
+        assert_eq!(state.flags(), Flags::ALL & !kept);
+        assert_eq!(state.register(Gpr::Rsp), 0x8000);
     }
 }

@@ -195,4 +195,6 @@ fn virtual_8086_return(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

@@ -381,7 +381,9 @@ pub fn write_value(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{protected_mode, real_mode, selector};
+    use crate::test_environment::{
+        compatibility_mode, long_mode, protected_mode, real_mode, selector,
+    };
     use tollgate_x86::{Attributes, Descriptor, Selector};
 
     fn at(segment: SegmentRegister, offset: u64) -> SegmentedAddress {
@@ -445,5 +447,75 @@ mod tests {
         let seam = at(SegmentRegister::Ds, 0xffe);
         assert!(write_value(&state, &mut environment, seam, 4, u64::MAX).is_err());
         assert_eq!(environment.u32(0), 0);
+    }
+
+    #[test]
+    fn code_of_64_bits_has_no_limits_or_rights_and_only_the_bases_of_fs_and_gs() {
+        let (mut state, _) = long_mode(3);
+        for register in SegmentRegister::ALL {
+            *state.segment_mut(register) = Segment {
+                base: 0x1000,
+                selector: state.segment(register).selector,
+                attributes: state.segment(register).attributes & !Attributes::PRESENT,
+                limit: 0,
+            };
+        }
+        state.segment_mut(SegmentRegister::Cs).attributes |= Attributes::PRESENT;
+        for (register, base) in [
+            (SegmentRegister::Es, 0),
+            (SegmentRegister::Cs, 0),
+            (SegmentRegister::Ss, 0),
+            (SegmentRegister::Ds, 0),
+            (SegmentRegister::Fs, 0x1000),
+            (SegmentRegister::Gs, 0x1000),
+        ] {
+            let address = at(register, 0x7fff_0000_0000);
+            let linear = linear_address(&state, address, 8, AccessKind::Write);
+            assert_eq!(linear, Ok(LinearAddress(0x7fff_0000_0000 + base)));
+        }
+    }
+
+    #[test]
+    fn every_byte_of_an_access_must_be_canonical() {
+        let (state, _) = long_mode(3);
+        for (offset, size, allowed) in [
+            (0x7fff_ffff_fff8, 8, true),
+            (0x7fff_ffff_fff9, 8, false),
+            (0xffff_7fff_ffff_ffff, 1, false),
+            (0xffff_8000_0000_0000, 64, true),
+            (0xffff_ffff_ffff_fffc, 8, true),
+        ] {
+            let ds = at(SegmentRegister::Ds, offset);
+            let linear = linear_address(&state, ds, size, AccessKind::Read);
+            assert_eq!(linear.is_ok(), allowed, "{offset:#x}");
+            let ss = at(SegmentRegister::Ss, offset);
+            let linear = linear_address(&state, ss, size, AccessKind::Read);
+            let fault = Exception::stack_fault(0);
+            assert_eq!(linear.err(), (!allowed).then_some(fault));
+        }
+    }
+
+    #[test]
+    fn compatibility_code_wraps_at_4_gib_whatever_base_an_msr_gave() {
+        let (mut state, _) = compatibility_mode(3);
+        let fs = state.segment_mut(SegmentRegister::Fs);
+        fs.base = 0x7fff_ffff_f000;
+        let address = at(SegmentRegister::Fs, 0x1010);
+        let linear = linear_address(&state, address, 4, AccessKind::Read);
+        assert_eq!(linear, Ok(LinearAddress(0x10)));
+    }
+
+    #[test]
+    fn tables_are_read_through_64_bits_from_compatibility_code_too() {
+        let (state, mut environment) = compatibility_mode(0);
+        let mut bytes = [0; 8];
+        let base = 0xffff_8000_0000_0000;
+        let fault = read_system(&state, &mut environment, base, 8, &mut bytes).unwrap_err();
+        assert_eq!(fault.address, Some(LinearAddress(base + 8)));
+        let base = 0x7fff_ffff_fff9;
+        assert_eq!(
+            read_system(&state, &mut environment, base, 0, &mut bytes),
+            Err(GP)
+        );
     }
 }

@@ -285,7 +285,7 @@ pub const fn flat_attributes(is_code: bool, dpl: u8) -> Attributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{decode, protected_mode, real_mode};
+    use crate::test_environment::{decode, long_mode, protected_mode, real_mode};
     use tollgate_x86::Gpr;
 
     #[test]
@@ -351,5 +351,59 @@ mod tests {
         state.rip = 0xffff;
         let instruction = decode(&state, &[0x90]);
         assert_eq!(next_rip(&state, &instruction), 0x1_0000);
+    }
+
+    #[test]
+    fn addresses_of_64_bit_code_use_sixteen_registers_or_rip() {
+        let (mut state, _) = long_mode(0);
+        state.rip = 0xffff_ffff_8000_0000;
+        state.gpr[Gpr::R12 as usize] = 0xffff_8000_0000_1000;
+        state.gpr[Gpr::R9 as usize] = 0x10;
+        // mov rax, [r12+r9*8-4]
+        let scaled = decode(&state, &[0x4b, 0x8b, 0x44, 0xcc, 0xfc]);
+        assert_eq!(
+            memory_address(&state, &scaled).offset,
+            0xffff_8000_0000_107c
+        );
+        // mov rax, [rip-10h] and, with 67h, [eip-10h]
+        let relative = decode(&state, &[0x48, 0x8b, 0x05, 0xf0, 0xff, 0xff, 0xff]);
+        assert_eq!(
+            memory_address(&state, &relative).offset,
+            0xffff_ffff_7fff_fff7
+        );
+        let narrow = decode(&state, &[0x67, 0x48, 0x8b, 0x05, 0xf0, 0xff, 0xff, 0xff]);
+        assert_eq!(memory_address(&state, &narrow).offset, 0x7fff_fff8);
+        // mov rax, [-10h] is sign-extended, mov rax, moffs64 is whole.
+        let absolute = decode(&state, &[0x48, 0x8b, 0x04, 0x25, 0xf0, 0xff, 0xff, 0xff]);
+        assert_eq!(
+            memory_address(&state, &absolute).offset,
+            0u64.wrapping_sub(16)
+        );
+        let whole = decode(&state, &[0x48, 0xa1, 8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(memory_address(&state, &whole).offset, 0x0102_0304_0506_0708);
+    }
+
+    #[test]
+    fn with_67h_addresses_of_64_bit_code_have_32_bits() {
+        let (mut state, _) = long_mode(0);
+        state.gpr[Gpr::Rbx as usize] = 0xffff_ffff_ffff_fff0;
+        // mov eax, [ebx+20h]
+        let instruction = decode(&state, &[0x67, 0x8b, 0x43, 0x20]);
+        assert_eq!(memory_address(&state, &instruction).offset, 0x10);
+    }
+
+    #[test]
+    fn prefixes_of_flat_segments_are_ignored_by_64_bit_code() {
+        let (state, _) = long_mode(0);
+        for (code, segment) in [
+            // mov rax, ss:[rax]; mov rax, ds:[rbp]; mov rax, [rsp]; mov rax, fs:[rsp]
+            (&[0x36, 0x48, 0x8b, 0x00][..], SegmentRegister::Ds),
+            (&[0x3e, 0x48, 0x8b, 0x45, 0], SegmentRegister::Ss),
+            (&[0x48, 0x8b, 0x04, 0x24], SegmentRegister::Ss),
+            (&[0x64, 0x48, 0x8b, 0x04, 0x24], SegmentRegister::Fs),
+        ] {
+            let instruction = decode(&state, code);
+            assert_eq!(memory_address(&state, &instruction).segment, segment);
+        }
     }
 }

@@ -229,6 +229,7 @@ pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
             && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs)
             && !attributes.contains(tollgate_x86::Attributes::PRESENT);
         if keeps_base {
+            state.segment_mut(register).selector = Selector(0);
             continue;
         }
         if !attributes.is_conforming() && attributes.dpl() < cpl {

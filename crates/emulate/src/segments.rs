@@ -206,7 +206,8 @@ pub fn load_far_pointer(
 mod tests {
     use super::*;
     use crate::test_environment::{
-        GDT, protected_mode, real_mode, run, selector, virtual_8086_mode,
+        GDT, compatibility_mode, descriptor, long_mode, protected_mode, real_mode, run, selector,
+        virtual_8086_mode,
     };
     use tollgate_x86::{Attributes, Gpr};
 
@@ -413,6 +414,67 @@ mod tests {
         assert!(run(&mut state, &mut environment, &[0x1e]).is_ok());
         assert_eq!(state.register(Gpr::Rsp), 0xabcd_fffc);
         assert_eq!(environment.u32(0xfffc), u32::from(selector::DATA0));
+    }
+
+    #[test]
+    fn a_null_ss_is_for_64_bit_code_below_level_3_with_its_own_level() {
+        let (mut state, mut environment) = long_mode(0);
+        state.gpr[0] = 0;
+        run(&mut state, &mut environment, &MOV_SS_AX).unwrap();
+        assert!(!state.ss().is_usable());
+        assert_eq!((state.cpl(), state.shadow_rip), (0, 0x5002));
+        state.gpr[0] = 1;
+        let refused = Err(Exception::general_protection(0));
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+        let (mut state, mut environment) = long_mode(3);
+        state.gpr[0] = 3;
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+        let (mut state, mut environment) = compatibility_mode(0);
+        assert_eq!(run(&mut state, &mut environment, &MOV_SS_AX), refused);
+    }
+
+    #[test]
+    fn a_load_of_fs_replaces_its_base_and_a_null_one_clears_it() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(GDT + 0x68, descriptor(0x8765_4000, 0, 0x40f2));
+        state.segment_mut(SegmentRegister::Fs).base = 0x7fff_0000_0000;
+        state.gpr[0] = 0x6b;
+        // mov fs, eax
+        run(&mut state, &mut environment, &[0x8e, 0xe0]).unwrap();
+        assert_eq!(state.segment(SegmentRegister::Fs).base, 0x8765_4000);
+        state.segment_mut(SegmentRegister::Fs).base = 0x7fff_0000_0000;
+        state.gpr[0] = 0;
+        run(&mut state, &mut environment, &[0x8e, 0xe0]).unwrap();
+        assert_eq!(state.segment(SegmentRegister::Fs).base, 0);
+    }
+
+    #[test]
+    fn fs_and_gs_are_pushed_and_popped_as_quadwords() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(0x7ff8, u64::MAX);
+        // push fs; pop gs
+        run(&mut state, &mut environment, &[0x0f, 0xa0]).unwrap();
+        assert_eq!(environment.u64(0x7ff8), u64::from(selector::DATA3));
+        environment.put_u64(0x7ff8, u64::from(selector::READ_ONLY3));
+        run(&mut state, &mut environment, &[0x0f, 0xa9]).unwrap();
+        assert_eq!(state.register(Gpr::Rsp), 0x8000);
+        let gs = state.segment(SegmentRegister::Gs);
+        assert_eq!(gs.selector.0, selector::READ_ONLY3);
+        // mov rax, gs
+        state.gpr[0] = u64::MAX;
+        run(&mut state, &mut environment, &[0x48, 0x8c, 0xe8]).unwrap();
+        assert_eq!(state.gpr[0], u64::from(selector::READ_ONLY3));
+    }
+
+    #[test]
+    fn lfs_with_rex_w_loads_a_64_bit_offset() {
+        let (mut state, mut environment) = long_mode(3);
+        environment.put_u64(0x6000, 0x1122_3344_5566_7788);
+        environment.put_u16(0x6008, selector::DATA3);
+        // lfs rbx, [6000h]; LDS and LES are VEX prefixes here.
+        let code = [0x48, 0x0f, 0xb4, 0x1c, 0x25, 0, 0x60, 0, 0];
+        run(&mut state, &mut environment, &code).unwrap();
+        assert_eq!(state.gpr[3], 0x1122_3344_5566_7788);
     }
 
     #[test]

@@ -164,7 +164,7 @@ pub fn check_bounds(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{STACK, protected_mode, real_mode, run};
+    use crate::test_environment::{STACK, long_mode, protected_mode, real_mode, run};
 
     #[test]
     fn pusha_pushes_the_old_stack_pointer_and_popa_skips_it() {
@@ -259,6 +259,42 @@ mod tests {
             } else {
                 assert_eq!(result, Err(Exception::new(Vector::BoundRange)));
             }
+        }
+    }
+
+    #[test]
+    fn enter_of_64_bit_code_pushes_quadwords_and_needs_a_canonical_stack() {
+        let (mut state, mut environment) = long_mode(3);
+        state.gpr[5] = 0x9000;
+        environment.put_u64(0x8ff8, 0x1122_3344_5566_7788);
+        // enter 16, 2
+        run(&mut state, &mut environment, &[0xc8, 16, 0, 2]).unwrap();
+        let frame = STACK as usize - 8;
+        assert_eq!(environment.u64(frame), 0x9000);
+        assert_eq!(environment.u64(frame - 8), 0x1122_3344_5566_7788);
+        assert_eq!(environment.u64(frame - 16), frame as u64);
+        assert_eq!(state.gpr[4], frame as u64 - 16 - 16);
+        assert_eq!(state.gpr[5], frame as u64);
+        state.gpr[4] = 0x8000_0000_0000;
+        let enter = [0xc8, 0, 0, 0];
+        let fault = run(&mut state, &mut environment, &enter).unwrap_err();
+        assert_eq!(fault.vector, Vector::PageFault, "just below the hole");
+        state.gpr[4] = 0x8000_0000_0008;
+        let fault = run(&mut state, &mut environment, &enter).unwrap_err();
+        assert_eq!(fault, Exception::stack_fault(0));
+    }
+
+    #[test]
+    fn pusha_bound_and_decimal_instructions_do_not_exist_in_64_bit_code() {
+        // PUSHA, POPA, BOUND is EVEX, DAA, AAA, AAM, INTO, PUSH ES, POP DS, far CALL.
+        for code in [0x60, 0x61, 0x27, 0x37, 0xd4, 0xce, 0x06, 0x1f, 0x9a] {
+            let (mut state, mut environment) = long_mode(0);
+            let bytes = [code, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(
+                run(&mut state, &mut environment, &bytes),
+                Err(Exception::invalid_opcode()),
+                "{code:#x}"
+            );
         }
     }
 

@@ -288,7 +288,7 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_environment::{TestEnvironment, protected_mode, real_mode};
+    use crate::test_environment::{TestEnvironment, long_mode, protected_mode, real_mode};
     use tollgate_x86::exception::PageFaultCode;
     use tollgate_x86::{Attributes, Cr0, Flags, Vector};
 
@@ -374,5 +374,28 @@ mod tests {
         let pushed = Stack::current(&state).push(&state, &mut small, 4, 1u32);
         let fault = Exception::page_fault(LinearAddress(0xffff_fffc), PageFaultCode::WRITE);
         assert_eq!(pushed, Err(fault));
+    }
+
+    #[test]
+    fn the_stack_of_64_bit_code_has_no_segment_but_canonical_addresses() {
+        let (mut state, mut environment) = long_mode(3);
+        let ss = state.segment_mut(tollgate_x86::SegmentRegister::Ss);
+        (ss.base, ss.limit) = (0x1000, 0);
+        let mut stack = Stack::current(&state);
+        let value = 0x1122_3344_5566_7788u64;
+        assert!(stack.push(&state, &mut environment, 8, value).is_ok());
+        assert!(stack.push(&state, &mut environment, 2, value).is_ok());
+        assert_eq!(stack.pointer, 0x7ff6);
+        assert_eq!(environment.u64(0x7ff8), value);
+        let popped = stack.pop_all(&state, &mut environment, 2);
+        assert_eq!(popped, Ok([0x7788]));
+        assert_eq!(stack.pop(&state, &mut environment, 8), Ok(value));
+        stack.pointer = 0x8000_0000_0008;
+        let fault = Exception::stack_fault(0);
+        let pushed = stack.push(&state, &mut environment, 8, 1u64);
+        assert_eq!(pushed, Err(fault));
+        stack.pointer = 0x7fff_ffff_fffc;
+        let popped = stack.pop(&state, &mut environment, 8);
+        assert_eq!(popped, Err(fault));
     }
 }

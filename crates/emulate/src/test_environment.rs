@@ -15,6 +15,8 @@ pub struct TestPlatform {
     pub port_writes: Vec<(u16, u8, u32)>,
     /// Every port read: port, size.
     pub port_reads: Vec<(u16, u8)>,
+    /// Every write of device memory: physical address and bytes.
+    pub memory_writes: Vec<(u64, Vec<u8>)>,
     /// What port reads return.
     pub port_value: u32,
     /// MSRs that belong to the machine: index and value.
@@ -45,7 +47,9 @@ impl Platform for TestPlatform {
         data.fill(0xff);
     }
 
-    fn memory_write(&mut self, _: PhysicalAddress, _: &[u8]) {}
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        self.memory_writes.push((address.0, data.to_vec()));
+    }
 
     fn msr_read(&mut self, index: u32) -> Option<u64> {
         self.msrs.iter().find(|msr| msr.0 == index).map(|msr| msr.1)
@@ -181,7 +185,7 @@ impl TestEnvironment {
     ) -> Result<(), Exception> {
         let is_user = privilege == Privilege::User;
         let within = |ranges: &[Range<u64>], byte| ranges.iter().any(|range| range.contains(&byte));
-        for byte in address.0..address.0 + size as u64 {
+        for byte in (0..size as u64).map(|offset| address.0.wrapping_add(offset)) {
             let is_absent = byte >= self.ram.len() as u64 || within(&self.not_present, byte);
             let is_forbidden = is_write && within(&self.read_only, byte)
                 || is_user && within(&self.supervisor_only, byte);

@@ -280,4 +280,6 @@ pub fn xrstor(
 }
 
 #[cfg(test)]
+mod long_tests;
+#[cfg(test)]
 mod tests;

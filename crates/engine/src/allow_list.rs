@@ -36,8 +36,34 @@ impl Features {
             .cpuid_features()
             .iter()
             .filter(|&&f| f != CpuidFeature::X64)
-            .all(|&f| self.offered.get(f as usize).copied().unwrap_or(false))
+            .all(|&f| self.offers(f))
     }
+
+    /// One feature is offered.
+    pub fn offers(&self, feature: CpuidFeature) -> bool {
+        let index = feature as usize;
+        self.offered.get(index).copied().unwrap_or(false)
+    }
+}
+
+/// The older instruction that an encoding stands for where its feature is not offered: F3
+/// changed nothing about BSF and BSR before TZCNT and LZCNT (SDM volume 2, TZCNT).
+pub fn as_offered(instruction: Instruction, offers: impl Fn(CpuidFeature) -> bool) -> Instruction {
+    let (code, feature) = match instruction.code() {
+        Code::Tzcnt_r16_rm16 => (Code::Bsf_r16_rm16, CpuidFeature::BMI1),
+        Code::Tzcnt_r32_rm32 => (Code::Bsf_r32_rm32, CpuidFeature::BMI1),
+        Code::Tzcnt_r64_rm64 => (Code::Bsf_r64_rm64, CpuidFeature::BMI1),
+        Code::Lzcnt_r16_rm16 => (Code::Bsr_r16_rm16, CpuidFeature::LZCNT),
+        Code::Lzcnt_r32_rm32 => (Code::Bsr_r32_rm32, CpuidFeature::LZCNT),
+        Code::Lzcnt_r64_rm64 => (Code::Bsr_r64_rm64, CpuidFeature::LZCNT),
+        _ => return instruction,
+    };
+    if offers(feature) {
+        return instruction;
+    }
+    let mut older = instruction;
+    older.set_code(code);
+    older
 }
 
 /// How an instruction is treated.
@@ -331,11 +357,7 @@ fn general_treatment(instruction: &Instruction, features: &Features) -> Treatmen
         return Treatment::Helper;
     }
     if !features.allow(instruction) {
-        // Without their feature these encodings are the older instructions.
-        return match mnemonic {
-            Tzcnt | Lzcnt => Treatment::Helper,
-            _ => Treatment::Raise(Vector::InvalidOpcode),
-        };
+        return Treatment::Raise(Vector::InvalidOpcode);
     }
     Treatment::Copy
 }

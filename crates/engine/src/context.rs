@@ -9,10 +9,10 @@ use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
-use tollgate_x86::CpuState;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
+use tollgate_x86::{CpuState, Segment};
 
 /// Distance from the start of [`Context`] to where R15 points; 12 modulo 64.
 pub const BIAS: i32 = 76;
@@ -306,27 +306,24 @@ impl Context {
     pub fn gather_x87_pointers(&mut self) {
         if self.x87_opcode & X87_FRESH != 0 {
             self.x87_opcode &= !X87_FRESH;
+            // What 64-bit code notes has no selectors.
             let wide = self.cpu.is_64_bit();
             let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            let selector = |segment: &Segment| if wide { 0 } else { segment.selector.0 };
             self.x87_instruction &= mask;
-            self.x87_code_selector = self.cpu.cs().selector.0;
+            self.x87_code_selector = selector(self.cpu.cs());
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
                 let segment = self.cpu.segments[register as usize % 6];
                 self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
-                self.x87_data_selector = segment.selector.0;
+                self.x87_data_selector = selector(&segment);
             }
         }
-        let wide = self.cpu.is_64_bit();
+        let pointer =
+            |offset: u64, selector: u16| (offset | u64::from(selector) << 32).to_le_bytes();
         let area = &mut self.cpu.vector.0;
         area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
-        area[8..16].copy_from_slice(&self.x87_instruction.to_le_bytes());
-        area[16..24].copy_from_slice(&self.x87_operand_offset.to_le_bytes());
-        if !wide {
-            area[12..14].copy_from_slice(&self.x87_code_selector.to_le_bytes());
-            area[14..16].fill(0);
-            area[20..22].copy_from_slice(&self.x87_data_selector.to_le_bytes());
-            area[22..24].fill(0);
-        }
+        area[8..16].copy_from_slice(&pointer(self.x87_instruction, self.x87_code_selector));
+        area[16..24].copy_from_slice(&pointer(self.x87_operand_offset, self.x87_data_selector));
     }
 
     /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
@@ -364,6 +361,8 @@ impl Context {
         if self.cpu.is_64_bit() {
             self.x87_instruction |= double(12) << 32;
             self.x87_operand_offset |= double(20) << 32;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
             return;
         }
         self.x87_code_selector = word(12);

@@ -74,7 +74,12 @@ pub fn differences(ours: &Registers, theirs: &Registers, ignored_flags: u32) -> 
     found.check("CR4", ours.cr4, theirs.cr4);
     found.check("EFER", ours.efer, theirs.efer);
     if let (Some(our_hidden), Some(their_hidden)) = (&ours.hidden, &theirs.hidden) {
-        found.check_hidden(our_hidden, their_hidden, theirs.has_real_mode_segments());
+        found.check_hidden(
+            our_hidden,
+            their_hidden,
+            theirs.has_real_mode_segments(),
+            theirs.is_long_mode(),
+        );
     }
     found.0
 }
@@ -95,8 +100,16 @@ impl Found {
         }
     }
 
-    fn check_hidden(&mut self, ours: &Hidden, theirs: &Hidden, real_mode: bool) {
+    fn check_hidden(&mut self, ours: &Hidden, theirs: &Hidden, real_mode: bool, long_mode: bool) {
         for (index, name) in SEGMENT_NAMES.iter().enumerate() {
+            if long_mode && theirs.segments[index].selector.is_null() {
+                // Nobody asks what such a register holds, but for the base of FS and GS.
+                if index >= 4 {
+                    let (ours, theirs) = (ours.segments[index].base, theirs.segments[index].base);
+                    self.check(&format!("{name} base"), ours, theirs);
+                }
+                continue;
+            }
             self.check_segment(
                 name,
                 &ours.segments[index],

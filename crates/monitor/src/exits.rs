@@ -331,10 +331,27 @@ impl<P: Platform> Vcpu<P> {
                 match kind {
                     // The delivery has cleared TF: nothing strikes behind INT n
                     // (SDM volume 3, 17.3.1.4).
-                    ExitKind::SoftwareInterrupt => self.trap_armed = false,
+                    ExitKind::SoftwareInterrupt => {
+                        self.trap_armed = false;
+                        if instruction.mnemonic() == Mnemonic::Int1 {
+                            // A breakpoint that MOV SS put off is part of this very #DB.
+                            let hits = std::mem::take(&mut self.breakpoint_hits);
+                            self.context.cpu.dr[6] |= hits;
+                        }
+                    }
                     ExitKind::Iret => {
                         self.resume_flag_rip = self.context.cpu.rip;
                         self.loads_resume_flag = true;
+                    }
+                    // SYSCALL and SYSRET look at TF behind themselves: no step into an
+                    // entry that FMASK keeps them out of, but one behind SYSRET.
+                    ExitKind::FastSystemCall
+                        if matches!(
+                            instruction.mnemonic(),
+                            Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq
+                        ) =>
+                    {
+                        self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
                     }
                     _ => {}
                 }

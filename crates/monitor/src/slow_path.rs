@@ -12,7 +12,7 @@ use crate::x87_errors::{is_x87, waits_for_x87};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
-use tollgate_engine::allow_list::{Treatment, treatment};
+use tollgate_engine::allow_list::{Treatment, as_offered, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::translate::copy::{MemoryUse, memory_use};
@@ -111,8 +111,11 @@ impl<P: Platform> Vcpu<P> {
             .memory
             .read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let bitness = self.engine.mode(self.mode).bitness();
-        let decode =
-            |bytes: &[u8]| Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE).decode();
+        let policy = tollgate_emulate::cpuid::policy(&self.context.cpu);
+        let decode = |bytes: &[u8]| {
+            let decoded = Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE).decode();
+            as_offered(decoded, |feature| policy.offers(feature))
+        };
         let instruction = decode(&bytes[..in_page]);
         if !instruction.is_invalid() || in_page >= 15 {
             return Ok(instruction);

@@ -182,7 +182,7 @@ impl Environment for Surroundings<'_> {
         let room = (PAGE_SIZE - address.page_offset()) as u32;
         Ok(match self.view.resolve(state, address, kind, privilege)? {
             // Element by element where memory is watched.
-            Target::Ram(_) if state.has_data_breakpoints() => None,
+            Target::Ram(_) | Target::Code(_) if state.has_data_breakpoints() => None,
             Target::Ram(host) => Some((host, room)),
             Target::Code(physical) => {
                 let bytes = u64::from(bytes.min(room));

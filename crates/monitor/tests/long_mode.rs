@@ -433,6 +433,32 @@ fn accesses_through_the_stack_registers_beyond_the_canonical_addresses_are_stack
 }
 
 #[test]
+fn a_call_beyond_the_canonical_addresses_stores_no_return_address() {
+    let codes: [&[u8]; 3] = [
+        guest_code!(call_hole_1, "call rbx", "out 0xf4, al"),
+        guest_code!(call_hole_2, "call qword ptr [rsp - 16]", "out 0xf4, al"),
+        guest_code!(call_hole_3, "call qword ptr [rsp - 8]", "out 0xf4, al"),
+    ];
+    for (number, code) in codes.into_iter().enumerate() {
+        let mut vcpu = run_with(code, |state, memory| {
+            as_user(state);
+            state.gpr[RBX] = HOLE;
+            memory.write_u64(PhysicalAddress(STACK - 16), HOLE + 1);
+            memory.write_u64(PhysicalAddress(STACK - 8), HOLE + 2);
+        });
+        let found = caught(&mut vcpu);
+        let expected = Caught {
+            vector: 13,
+            error: Some(0),
+            at: 0,
+            rsp: STACK,
+        };
+        assert_eq!(found, expected, "number {number}");
+        assert_eq!(read_u64(&mut vcpu, STACK - 8), HOLE + 2, "number {number}");
+    }
+}
+
+#[test]
 fn a_jump_beyond_the_canonical_addresses_faults_where_it_stands() {
     let codes: [&[u8]; 3] = [
         guest_code!(jump_hole_1, "jmp rbx", "out 0xf4, al"),

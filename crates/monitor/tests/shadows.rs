@@ -83,6 +83,11 @@ impl Platform for Bench {
 /// Runs flat 32-bit code with interrupts on; how many of its bytes it had run when the
 /// handler was entered.
 fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
+    run_to_handler(raises, code, |_| {}).0
+}
+
+/// The same for a processor prepared further; DR6 follows.
+fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuState)) -> (u64, u64) {
     let data = Segment {
         base: 0,
         limit: u32::MAX,
@@ -110,6 +115,7 @@ fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
         base: IDT,
         limit: 0x7ff,
     };
+    prepare(&mut state);
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     memory.write(PhysicalAddress(CODE), code);
     memory.write(PhysicalAddress(HANDLER), &[0xe6, 0xf4]); // out 0xf4, al
@@ -118,7 +124,7 @@ fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
         memory.write(PhysicalAddress(GDT + place), &descriptor.to_le_bytes());
     }
     let gate: u64 = 0x0002_8e00_0010_0000;
-    for vector in [2, 0x20] {
+    for vector in [1, 2, 0x20] {
         memory.write(PhysicalAddress(IDT + vector * 8), &gate.to_le_bytes());
     }
     let bench = Bench {
@@ -137,7 +143,8 @@ fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
     let mut frame = [0; 4];
     let top = PhysicalAddress(vcpu.state().gpr[4]);
     vcpu.memory_mut().read(top, &mut frame);
-    u64::from(u32::from_le_bytes(frame)) - CODE
+    let ran = u64::from(u32::from_le_bytes(frame)).wrapping_sub(CODE);
+    (ran, vcpu.state().dr[6] & 0xf)
 }
 
 /// A segment register loaded from the device at F0000000h, then three more instructions.
@@ -174,4 +181,18 @@ fn a_second_load_of_ss_in_a_row_holds_nothing_off() {
     code.splice(0..0, [0xb8, 0x18, 0, 0, 0]); // mov eax, 18h
     assert_eq!(interrupted_behind(Raises::Interrupt, &code), 5 + 6 + 2);
     assert_eq!(interrupted_behind(Raises::Nmi, &code), 5 + 6 + 2);
+}
+
+#[test]
+fn a_breakpoint_that_mov_ss_puts_off_joins_the_debug_exception_of_icebp() {
+    // mov ss, [selector]; the selector lies behind the code.
+    let mut code = vec![0x8e, 0x15];
+    code.extend((CODE as u32 + 9).to_le_bytes());
+    code.extend([0xf1, 0xeb, 0xfe, 0x18, 0]); // int1; jmp $; the selector
+    let (ran, hits) = run_to_handler(Raises::Interrupt, &code, |state| {
+        state.dr[0] = CODE + 9;
+        // L0, reads and writes, 2 bytes.
+        state.dr[7] = 0x400 | 1 | 0b0111 << 16;
+    });
+    assert_eq!((ran, hits), (7, 1));
 }

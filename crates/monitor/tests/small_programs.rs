@@ -4,7 +4,9 @@ use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::{
+    Attributes, CpuModel, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector,
+};
 
 /// A machine that stops when the guest writes port F4h and remembers port E9h.
 #[derive(Default)]
@@ -98,6 +100,22 @@ fn run_with(map: &'static RegisterMap, code: &[u8]) -> Vcpu<Bench> {
     memory.write(PhysicalAddress(0x10000), code);
     let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
+    let stop = vcpu.run();
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}\n{}",
+        vcpu.dump()
+    );
+    vcpu
+}
+
+/// Runs code on a processor of another model.
+fn run_on(model: CpuModel, code: &[u8]) -> Vcpu<Bench> {
+    let mut memory = GuestMemory::new(4 << 20).unwrap();
+    memory.write(PhysicalAddress(0x10000), code);
+    let mut state = flat_state(0x10000);
+    state.model = model;
+    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
@@ -430,4 +448,19 @@ fn every_instruction_traps_once_however_often_timers_interrupt() {
         (instructions..=instructions + 1).contains(&traps),
         "{traps} traps of {instructions} instructions"
     );
+}
+
+#[test]
+fn tzcnt_and_lzcnt_are_bsf_and_bsr_on_processors_without_them() {
+    // mov ecx, 0x100; tzcnt eax, ecx; lzcnt ebx, ecx; push ecx; tzcnt edx, [esp]
+    let code = program(&[
+        0xb9, 0, 1, 0, 0, 0xf3, 0x0f, 0xbc, 0xc1, 0xf3, 0x0f, 0xbd, 0xd9, 0x51, 0xf3, 0x0f, 0xbc,
+        0x14, 0x24,
+    ]);
+    let results = |model| {
+        let vcpu = run_on(model, &code);
+        [0, 3, 2].map(|register| vcpu.state().gpr[register])
+    };
+    assert_eq!(results(CpuModel::X86_64V1), [8, 8, 8]);
+    assert_eq!(results(CpuModel::X86_64V3), [8, 23, 8]);
 }

@@ -20,9 +20,7 @@ pub fn write(vm: &Vm, reporter: &Reporter) {
     let path = PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()));
     let names = reporter.names(vm.books().system_call_entry);
     let lines = vm.translated_blocks().map(|block| {
-        let symbol = names
-            .as_ref()
-            .and_then(|names| names.at(block.linear.into()));
+        let symbol = names.as_ref().and_then(|names| names.at(block.linear));
         line(&block, symbol)
     });
     if let Err(error) = write_lines(&path, lines) {

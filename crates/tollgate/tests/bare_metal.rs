@@ -146,6 +146,22 @@ guests! {
     interrupts
     limits
     lines
+    long_canonical
+    long_compatibility
+    long_debug
+    long_descriptors
+    long_events
+    long_extensions
+    long_faulting
+    long_interrupts
+    long_operands
+    long_paging
+    long_registers
+    long_selfmodify
+    long_sparse
+    long_stacks
+    long_system
+    longmode
     nmi
     operands
     pae

@@ -2,57 +2,10 @@
 
 mod support;
 
-use std::path::PathBuf;
 use support::folder::Folder;
 use support::guests::fetched;
-use support::{linux, tollgate};
-
-/// The usual initramfs with the program as /bin/hypercall: Linux unpacks several
-/// archives one after the other.
-fn initramfs_with_program(folder: &Folder) -> PathBuf {
-    let mut archive = std::fs::read(fetched("initrd-i386.img")).unwrap();
-    // The second archive begins at a multiple of four.
-    archive.resize(archive.len().next_multiple_of(4), 0);
-    entry(
-        &mut archive,
-        "bin/hypercall",
-        0o100_755,
-        tollgate_lab::HYPERCALL_LINUX,
-    );
-    entry(&mut archive, "TRAILER!!!", 0, &[]);
-    folder.file("initrd.img", &archive)
-}
-
-/// One entry of a cpio archive in the newc format.
-fn entry(archive: &mut Vec<u8>, path: &str, mode: u32, content: &[u8]) {
-    let start = archive.len();
-    // Inode, mode, owner, group, links, time, size, two device numbers, name's length.
-    let fields = [
-        1,
-        mode,
-        0,
-        0,
-        1,
-        0,
-        content.len() as u32,
-        0,
-        0,
-        0,
-        0,
-        path.len() as u32 + 1,
-        0,
-    ];
-    archive.extend(b"070701");
-    for field in fields {
-        archive.extend(format!("{field:08X}").bytes());
-    }
-    archive.extend(path.bytes());
-    archive.push(0);
-    let aligned = |length: usize| start + (length - start).next_multiple_of(4);
-    archive.resize(aligned(archive.len()), 0);
-    archive.extend(content);
-    archive.resize(aligned(archive.len()), 0);
-}
+use support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
+use support::tollgate;
 
 /// The number behind `word` in a line of words.
 fn number(line: &str, word: &str) -> u64 {
@@ -63,14 +16,27 @@ fn number(line: &str, word: &str) -> u64 {
 
 #[test]
 fn a_linux_program_repeats_the_null_hypercall_from_ring_3() {
+    repeats_the_null_hypercall(DEBIAN_686);
+}
+
+/// The program is for 32 bits, so its calls come from compatibility mode.
+#[test]
+fn a_32_bit_program_repeats_the_null_hypercall_under_a_64_bit_kernel() {
+    repeats_the_null_hypercall(DEBIAN_AMD64);
+}
+
+#[track_caller]
+fn repeats_the_null_hypercall(kernel: &str) {
     const CALLS: u64 = 20_000;
     let folder = Folder::new();
+    let program = tollgate_lab::HYPERCALL_LINUX;
+    let initramfs = linux::initramfs_with(kernel, "bin/hypercall", program);
     let mut command = tollgate();
     command
         .args(["run", "--stats", "--append", "console=ttyS0", "--kernel"])
-        .arg(fetched("debian-686/vmlinuz"))
+        .arg(fetched(&format!("{kernel}/vmlinuz")))
         .arg("--initrd")
-        .arg(initramfs_with_program(&folder));
+        .arg(folder.file("initrd.img", &initramfs));
     let mut session = linux::boot(command);
 
     let line = session.shell(&format!("hypercall {CALLS}"));

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::folder::Folder;
 use support::guests::fetched;
-use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE};
+use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
 use support::session::Session;
 use support::terminal::Terminal;
 use support::{GUEST_PATIENCE, finish, tollgate};
@@ -23,7 +23,12 @@ fn boots_answers_and_powers_off(kernel: &str) {
     command.args(["--memory", "512M", "--verify-code"]);
     let mut guest = linux::boot(command);
     assert_eq!(guest.shell("echo $((6*7))"), "42");
-    assert_eq!(guest.shell("uname -m"), "i686");
+    let machine = if kernel == DEBIAN_AMD64 {
+        "x86_64"
+    } else {
+        "i686"
+    };
+    assert_eq!(guest.shell("uname -m"), machine);
     let version = fs::read_to_string(fetched(&format!("{kernel}/version"))).unwrap();
     let release = version
         .split_whitespace()
@@ -40,11 +45,20 @@ fn boots_answers_and_powers_off(kernel: &str) {
         .find_map(|line| line.strip_prefix("flags\t\t: "))
         .unwrap_or_else(|| panic!("{processor}"));
     let has = |flag: &str| flags.split(' ').any(|other| other == flag);
-    for offered in ["fpu", "tsc", "apic", "sse2", "pae", "nx", "hypervisor"] {
+    for offered in [
+        "fpu",
+        "tsc",
+        "apic",
+        "sse2",
+        "pae",
+        "nx",
+        "lm",
+        "hypervisor",
+    ] {
         assert!(has(offered), "{offered} is missing in {flags}");
     }
-    // This version has no long mode and no virtualization to offer.
-    for refused in ["lm", "svm", "vmx"] {
+    // There is no virtualization to offer, and no five-level paging.
+    for refused in ["svm", "vmx", "la57"] {
         assert!(!has(refused), "{refused} is offered in {flags}");
     }
     linux::assert_untroubled(&mut guest);
@@ -65,12 +79,19 @@ fn debian_686_pae_boots_to_a_shell_and_powers_off() {
 }
 
 #[test]
+fn debian_amd64_boots_to_a_shell_and_powers_off() {
+    boots_answers_and_powers_off(DEBIAN_AMD64);
+}
+
+#[test]
 fn the_uncompressed_kernel_boots() {
-    for kernel in [DEBIAN_686, DEBIAN_686_PAE] {
+    for kernel in [DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64] {
         let mut command = tollgate();
         command.args(["run", "-m", "512M", "--kernel"]);
         command.arg(fetched(&format!("{kernel}/vmlinux")));
-        command.arg("--initrd").arg(fetched("initrd-i386.img"));
+        command
+            .arg("--initrd")
+            .arg(fetched(linux::initramfs(kernel)));
         command.args(["--append", "console=ttyS0 tollgate.autooff"]);
         ready_and_off(command);
     }
@@ -90,9 +111,9 @@ fn ready_and_off(mut command: Command) -> String {
 
 /// User programs compute what they compute elsewhere: check sums that pass through a
 /// pipe, compression there and back, sorting, many processes.
-#[test]
-fn user_programs_compute_correctly() {
-    let mut command = linux::run(DEBIAN_686);
+#[track_caller]
+fn user_programs_compute(kernel: &str) {
+    let mut command = linux::run(kernel);
     command.args(["-m", "512M", "--verify-code"]);
     let mut guest = linux::boot(command);
     // SHA-256, MD5 and CRC-32 of a million times "a": published test vectors of the first.
@@ -115,6 +136,16 @@ fn user_programs_compute_correctly() {
 }
 
 #[test]
+fn user_programs_compute_correctly() {
+    user_programs_compute(DEBIAN_686);
+}
+
+#[test]
+fn user_programs_of_64_bits_compute_correctly() {
+    user_programs_compute(DEBIAN_AMD64);
+}
+
+#[test]
 fn a_reset_ends_the_machine_without_the_flag() {
     let mut command = linux::run(DEBIAN_686);
     command.args(["-m", "512M"]);
@@ -125,16 +156,18 @@ fn a_reset_ends_the_machine_without_the_flag() {
 
 #[test]
 fn a_reset_starts_the_machine_again_with_the_flag() {
-    let mut command = linux::run(DEBIAN_686_PAE);
-    command.args(["-m", "512M", "--reboot"]);
-    let mut guest = linux::boot(command);
-    guest.shell("echo before > /tmp/trace");
-    guest.type_line("reboot -f");
-    linux::wait_for_shell(&mut guest);
-    assert_eq!(guest.shell("ls /tmp"), "");
-    assert_eq!(guest.shell("echo $((6*7))"), "42");
-    guest.type_line("poweroff -f");
-    assert_eq!(guest.end().code, Some(0));
+    for kernel in [DEBIAN_686_PAE, DEBIAN_AMD64] {
+        let mut command = linux::run(kernel);
+        command.args(["-m", "512M", "--reboot"]);
+        let mut guest = linux::boot(command);
+        guest.shell("echo before > /tmp/trace");
+        guest.type_line("reboot -f");
+        linux::wait_for_shell(&mut guest);
+        assert_eq!(guest.shell("ls /tmp"), "");
+        assert_eq!(guest.shell("echo $((6*7))"), "42");
+        guest.type_line("poweroff -f");
+        assert_eq!(guest.end().code, Some(0));
+    }
 }
 
 #[test]
@@ -194,7 +227,7 @@ fn the_serial_port_may_be_a_new_pseudo_terminal() {
 
 #[test]
 fn linux_boots_with_a_code_cache_that_must_evict() {
-    for kernel in [DEBIAN_686, DEBIAN_686_PAE] {
+    for kernel in [DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64] {
         let mut command = linux::run(kernel);
         command.args(["-m", "512M", "--code-cache", "1M", "--verify-code"]);
         let mut guest = linux::boot(command);
@@ -226,6 +259,8 @@ fn total_memory(kernel: &str, size: &str) -> u64 {
 fn linux_boots_in_little_memory() {
     let total = total_memory(DEBIAN_686, "128M");
     assert!((90..128).contains(&total), "{total} MiB");
+    let total = total_memory(DEBIAN_AMD64, "192M");
+    assert!((110..192).contains(&total), "{total} MiB");
 }
 
 #[test]
@@ -233,6 +268,8 @@ fn ram_reaches_beyond_the_hole_for_devices() {
     // The part above 4 GiB needs PAE; the other kernel has 3 GiB.
     let total = total_memory(DEBIAN_686_PAE, "3584M");
     assert!((3450..3584).contains(&total), "{total} MiB");
+    let total = total_memory(DEBIAN_AMD64, "3584M");
+    assert!((3400..3584).contains(&total), "{total} MiB");
     let total = total_memory(DEBIAN_686, "3584M");
     assert!((2900..=3072).contains(&total), "{total} MiB");
 }

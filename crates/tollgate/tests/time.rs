@@ -5,7 +5,7 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::linux::{self, DEBIAN_686_PAE};
+use support::linux::{self, DEBIAN_686_PAE, DEBIAN_AMD64};
 use support::session::Session;
 
 /// How far the clocks may be apart, as a part of the time that passed.
@@ -55,7 +55,17 @@ impl Reading {
 
 #[test]
 fn guest_clocks_agree_with_the_host_over_a_minute() {
-    let mut command = linux::run(DEBIAN_686_PAE);
+    clocks_agree(DEBIAN_686_PAE);
+}
+
+#[test]
+fn clocks_of_a_64_bit_guest_agree_with_the_host_over_a_minute() {
+    clocks_agree(DEBIAN_AMD64);
+}
+
+#[track_caller]
+fn clocks_agree(kernel: &str) {
+    let mut command = linux::run(kernel);
     command.args(["-m", "256M"]);
     let mut guest = linux::boot(command);
 

@@ -541,4 +541,95 @@ mod tests {
             .unwrap_err();
         assert_eq!(reserved.error_code, 9);
     }
+
+    /// Four levels that map 4 KiB at `0xffff_8000_4020_3000` to 7000h.
+    fn four_levels() -> (PagingRegisters, Tables) {
+        let mut tables = Tables::default();
+        tables.0.insert(0x1000 + 256 * 8, 0x2003);
+        tables.0.insert(0x2000 + 8, 0x3003);
+        tables.0.insert(0x3000 + 8, 0x4003);
+        tables.0.insert(0x4000 + 3 * 8, 0x7003);
+        let long = Efer::LME | Efer::LMA | Efer::NXE;
+        (registers(Cr0::WP, Cr4::PAE, long), tables)
+    }
+
+    const IN_FOUR_LEVELS: LinearAddress = LinearAddress(0xffff_8000_4020_3123);
+
+    fn read(walk: &PagingRegisters, tables: &mut Tables) -> Result<Translation, Exception> {
+        walk.walk(
+            tables,
+            IN_FOUR_LEVELS,
+            AccessKind::Read,
+            Privilege::Supervisor,
+        )
+    }
+
+    #[test]
+    fn four_levels_translate_48_bits() {
+        let (walk, mut tables) = four_levels();
+        let found = read(&walk, &mut tables).unwrap();
+        assert_eq!(found.physical, PhysicalAddress(0x7123));
+        assert_eq!(found.page_size, 4096);
+        for entry in [0x1000 + 256 * 8, 0x2008, 0x3008, 0x4018] {
+            assert_eq!(tables.0[&entry] & ACCESSED, ACCESSED);
+        }
+    }
+
+    #[test]
+    fn large_pages_of_2_mib_and_1_gib_reserve_their_low_frame_bits() {
+        let (walk, mut tables) = four_levels();
+        tables.0.insert(0x3008, 0xff_ffe0_0083);
+        let found = read(&walk, &mut tables).unwrap();
+        assert_eq!(found.physical, PhysicalAddress(0xff_ffe0_3123));
+        assert_eq!(found.page_size, 2 << 20);
+        tables.0.insert(0x3008, 0x0020_2083);
+        assert_eq!(read(&walk, &mut tables).unwrap_err().error_code, 9);
+        tables.0.insert(0x2008, 0x40_4000_1083);
+        let found = read(&walk, &mut tables).unwrap();
+        assert_eq!(found.physical, PhysicalAddress(0x40_4020_3123));
+        assert_eq!(found.page_size, 1 << 30);
+        tables.0.insert(0x2008, 0x4020_0083);
+        assert_eq!(read(&walk, &mut tables).unwrap_err().error_code, 9);
+    }
+
+    #[test]
+    fn a_pml4_entry_is_never_a_page_and_frames_end_at_the_physical_width() {
+        for (entry, place) in [
+            (0x2083, 0x1000 + 256 * 8),
+            (1 << 40 | 0x2003, 0x1000 + 256 * 8),
+            (1 << 51 | 0x3003, 0x2008),
+            (1 << 40 | 0x7003, 0x4018),
+        ] {
+            let (walk, mut tables) = four_levels();
+            tables.0.insert(place, entry);
+            let fault = read(&walk, &mut tables).unwrap_err();
+            assert_eq!(fault.error_code, 9, "{entry:#x}");
+            assert_eq!(fault.address, Some(IN_FOUR_LEVELS));
+        }
+        // Bits 52 to 62 are software's.
+        let (walk, mut tables) = four_levels();
+        tables.0.insert(0x4018, 0x7ff << 52 | 0x7003);
+        assert!(read(&walk, &mut tables).is_ok());
+    }
+
+    #[test]
+    fn rights_of_all_four_levels_count() {
+        for place in [0x1000 + 256 * 8, 0x2008, 0x3008, 0x4018] {
+            let (walk, mut tables) = four_levels();
+            for entry in tables.0.values_mut() {
+                *entry |= USER;
+            }
+            *tables.0.get_mut(&place).unwrap() ^= USER | WRITABLE | NO_EXECUTE;
+            for (kind, privilege, code) in [
+                (AccessKind::Read, Privilege::User, 5),
+                (AccessKind::Write, Privilege::Supervisor, 3),
+                (AccessKind::Fetch, Privilege::Supervisor, 0x11),
+            ] {
+                let fault = walk
+                    .walk(&mut tables, IN_FOUR_LEVELS, kind, privilege)
+                    .unwrap_err();
+                assert_eq!(fault.error_code, code, "{place:#x}");
+            }
+        }
+    }
 }

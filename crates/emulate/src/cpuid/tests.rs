@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::msr::{APIC_BASE, TSC_DEADLINE};
-use crate::test_environment::{protected_mode, run};
+use crate::test_environment::{long_mode, protected_mode, run};
 
 fn ask(state: &mut CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
     policy(state).leaf(state, leaf, subleaf)
@@ -152,4 +152,99 @@ fn without_avx_state_nothing_that_needs_it_is_offered() {
     let policy = CpuidPolicy::derive(everything, 0);
     assert!(!policy.offers(CpuidFeature::XSAVE));
     assert!(!policy.cr4_mask().contains(Cr4::OSXSAVE));
+}
+
+/// Leaf 8000_0001h: SYSCALL, NX, 1 GiB pages, RDTSCP, LM.
+const LONG_MODE_FEATURES: u32 = 1 << 11 | 1 << 20 | 1 << 26 | 1 << 27 | 1 << 29;
+
+#[test]
+fn long_mode_is_offered_with_40_and_48_bits_of_address() {
+    let (mut state, _) = long_mode(0);
+    let [_, _, _, edx] = ask(&mut state, 0x8000_0001, 0);
+    assert_eq!(edx & LONG_MODE_FEATURES, LONG_MODE_FEATURES);
+    assert_eq!(ask(&mut state, 0x8000_0008, 0)[0], 0x3028);
+    assert!(policy(&state).offers(CpuidFeature::X64));
+}
+
+#[test]
+fn intel_shows_syscall_to_64_bit_code_only() {
+    let (legacy, _) = protected_mode(0);
+    let shown = policy(&legacy).leaf(&legacy, 0x8000_0001, 0)[3] & extended::EDX_SYSCALL;
+    let amd = policy(&legacy).vendor() == Vendor::Amd;
+    assert_eq!(shown != 0, amd);
+    let of_amd = policy_of(CpuModel::Qemu64);
+    let shown = of_amd.leaf(&legacy, 0x8000_0001, 0)[3];
+    assert_ne!(shown & extended::EDX_SYSCALL, 0);
+}
+
+#[test]
+fn models_have_fixed_features_and_their_vendors_have_theirs() {
+    let one = policy_of(CpuModel::X86_64V1);
+    let two = policy_of(CpuModel::X86_64V2);
+    assert!(!one.offers(CpuidFeature::SSE3) && one.offers(CpuidFeature::SSE2));
+    assert!(two.offers(CpuidFeature::POPCNT) && !two.offers(CpuidFeature::AVX));
+    assert_eq!((two.xcr0_mask(), two.max_basic()), (0, 0xb));
+    assert!(!two.cr4_mask().contains(Cr4::OSXSAVE));
+    let qemu = policy_of(CpuModel::Qemu64);
+    assert_eq!(qemu.vendor(), Vendor::Amd);
+    assert!(qemu.offers(CpuidFeature::CMPXCHG16B) && !qemu.offers(CpuidFeature::RDTSCP));
+    let (state, _) = long_mode(0);
+    assert_eq!(qemu.leaf(&state, 1, 0)[0], 0x6_0fb1);
+    // A null selector clears the base, on every processor of AMD that we show.
+    assert_ne!(qemu.leaf(&state, 0x8000_0021, 0)[0] & 1 << 6, 0);
+    let brand: Vec<u8> = (0x8000_0002..0x8000_0005)
+        .flat_map(|leaf| qemu.leaf(&state, leaf, 0))
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    assert!(brand.starts_with(b"QEMU Virtual CPU version 2.5+\0"));
+}
+
+#[test]
+fn a_model_is_refused_with_the_features_that_the_host_lacks() {
+    let host = |leaf: u32, _: u32| match leaf {
+        0 => [0xd, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+        1 => [0x600, 0, basic_ecx::SSE3 | basic_ecx::CX16, u32::MAX],
+        0x8000_0000 => [0x8000_0008, 0, 0, 0],
+        0x8000_0001 => [0, 0, extended::ECX_LAHF, 0],
+        _ => [0; 4],
+    };
+    let policy = CpuidPolicy::derive(host, 0);
+    assert_eq!(policy.check(CpuModel::X86_64V1), Ok(()));
+    assert_eq!(policy.check(CpuModel::Qemu64), Ok(()));
+    let error = policy.check(CpuModel::X86_64V2).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "CPU model x86-64-v2 needs what this host does not have: ssse3, sse4_1, sse4_2, popcnt"
+    );
+}
+
+#[test]
+fn models_are_found_by_name_and_an_unknown_name_lists_them() {
+    assert_eq!(CpuidPolicy::of_model("host"), Ok(CpuModel::Host));
+    assert_eq!(CpuidPolicy::of_model("x86-64-v1"), Ok(CpuModel::X86_64V1));
+    let error = CpuidPolicy::of_model("486").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there is no CPU model \"486\": choose one of host, x86-64-v1, x86-64-v2, x86-64-v3, \
+         qemu64"
+    );
+    let models = CpuidPolicy::models();
+    assert_eq!(models.len(), CpuModel::ALL.len());
+    for (name, features) in models {
+        assert!(features.contains(&"lm"), "{name}");
+    }
+}
+
+#[test]
+fn two_processors_of_one_process_may_differ() {
+    let (mut first, mut environment) = long_mode(0);
+    let mut second = first.clone();
+    second.model = CpuModel::Qemu64;
+    for state in [&mut first, &mut second] {
+        state.gpr[0] = 0x8000_0001;
+        run(state, &mut environment, &[0x0f, 0xa2]).unwrap();
+    }
+    let rdtscp = u64::from(extended::EDX_RDTSCP);
+    assert_ne!(first.gpr[2] & rdtscp, 0);
+    assert_eq!(second.gpr[2] & rdtscp, 0);
 }

@@ -1,7 +1,7 @@
 //! Facts about `gather`.
 
 use super::*;
-use crate::test_environment::{TestEnvironment, protected_mode, real_mode, run};
+use crate::test_environment::{TestEnvironment, long_mode, protected_mode, real_mode, run};
 use tollgate_x86::{Cr0, Cr4, LinearAddress};
 
 fn ready() -> Option<(CpuState, TestEnvironment)> {
@@ -217,6 +217,54 @@ fn maskmovq_takes_physical_registers_and_enters_mmx_state() {
     assert_eq!(registers.top(), 0);
     assert_eq!(registers.mm(1), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(registers.0[4], 0xff);
+}
+
+#[test]
+fn gathers_of_64_bit_code_use_sixteen_registers_and_64_bit_indexes() {
+    let Some((legacy, _)) = ready() else {
+        return;
+    };
+    let (mut state, mut environment) = long_mode(3);
+    (state.cr4, state.xcr0) = (legacy.cr4 | state.cr4, legacy.xcr0);
+    environment.put_u64(0x9000, 0x1122_3344_5566_7788);
+    environment.put_u64(0x9010, 0x99aa_bbcc_ddee_ff00);
+    // The base lies far above what the indexes, which are negative, reach.
+    state.gpr[8] = 0x7000_0000_9000;
+    let low = 0u64.wrapping_sub(0x7000_0000_0000 / 8);
+    let index = [low, low + 2];
+    let words = |values: [u64; 2]| {
+        let mut words = [0; 8];
+        for (at, value) in values.into_iter().enumerate() {
+            words[at * 2] = value as u32;
+            words[at * 2 + 1] = (value >> 32) as u32;
+        }
+        words
+    };
+    set(&mut state, &mut environment, 14, words(index));
+    set(&mut state, &mut environment, 15, [u32::MAX; 8]);
+    // vpgatherqq xmm9, [r8+xmm14*8], xmm15
+    let code = [0xc4, 0x02, 0x81, 0x91, 0x0c, 0xf0];
+    run(&mut state, &mut environment, &code).unwrap();
+    let loaded = words([0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00]);
+    assert_eq!(get(&mut state, &mut environment, 9), loaded);
+    assert_eq!(get(&mut state, &mut environment, 15), [0; 8]);
+}
+
+#[test]
+fn maskmovdqu_of_64_bit_code_stores_at_rdi() {
+    let (mut state, mut environment) = long_mode(3);
+    state.cr4 |= Cr4::OSFXSR.bits();
+    set(&mut state, &mut environment, 9, [0x0403_0201; 8]);
+    set(&mut state, &mut environment, 10, [0x8000_0080; 8]);
+    // maskmovdqu xmm9, xmm10
+    let code = [0x66, 0x45, 0x0f, 0xf7, 0xca];
+    state.gpr[7] = 0x9000;
+    run(&mut state, &mut environment, &code).unwrap();
+    assert_eq!(environment.ram[0x9000..0x9004], [1, 0, 0, 4]);
+    state.gpr[7] = 0x7fff_ffff_fffc;
+    let fault = run(&mut state, &mut environment, &code);
+    let canonical = Exception::general_protection(0);
+    assert!(fault.is_err_and(|fault| fault == canonical || fault.address.is_some()));
 }
 
 #[test]

@@ -137,3 +137,6 @@ impl Event {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! String instructions against a plain model, element by element.
 
 use crate::Outcome;
-use crate::test_environment::{TestEnvironment, protected_mode, real_mode, run};
+use crate::test_environment::{TestEnvironment, long_mode, protected_mode, real_mode, run};
 use tollgate_x86::{CpuState, Cr0, Exception, Flags, LinearAddress, SegmentRegister, Vector};
 
 /// A small generator of test data (xorshift).
@@ -364,4 +364,70 @@ fn alignment_is_checked_for_each_element_of_user_code() {
         Err(Exception::new(Vector::AlignmentCheck))
     );
     assert!(run(&mut state, &mut environment, &[0xf3, 0xaa]).is_ok());
+}
+
+#[test]
+fn quadwords_are_moved_stored_loaded_and_compared_whole() {
+    let (mut state, mut environment) = long_mode(3);
+    for index in 0..8 {
+        environment.put_u64(
+            0x9000 + index * 8,
+            0x0101_0101_0101_0101 * (index as u64 + 1),
+        );
+    }
+    (state.gpr[1], state.gpr[6], state.gpr[7]) = (8, 0x9000, 0xa004);
+    run(&mut state, &mut environment, &[0xf3, 0x48, 0xa5]).unwrap();
+    assert_eq!(
+        (state.gpr[1], state.gpr[6], state.gpr[7]),
+        (0, 0x9040, 0xa044)
+    );
+    assert_eq!(
+        environment.ram[0x9000..0x9040],
+        environment.ram[0xa004..0xa044]
+    );
+    // repne scasq finds the fifth.
+    (state.gpr[0], state.gpr[1], state.gpr[7]) = (0x0505_0505_0505_0505, 8, 0xa004);
+    run(&mut state, &mut environment, &[0xf2, 0x48, 0xaf]).unwrap();
+    assert_eq!((state.gpr[1], state.gpr[7]), (3, 0xa02c));
+    assert!(state.flags().contains(Flags::ZF));
+    // A difference in the upper half is one.
+    environment.ram[0xa03f] ^= 1;
+    (state.gpr[1], state.gpr[6], state.gpr[7]) = (8, 0x9000, 0xa004);
+    run(&mut state, &mut environment, &[0xf3, 0x48, 0xa7]).unwrap();
+    assert_eq!(state.gpr[1], 0);
+    assert!(!state.flags().contains(Flags::ZF));
+    (state.gpr[1], state.gpr[7]) = (2, 0xb000);
+    run(&mut state, &mut environment, &[0xf3, 0x48, 0xab]).unwrap();
+    assert_eq!(environment.u64(0xb008), 0x0505_0505_0505_0505);
+    (state.gpr[0], state.gpr[6]) = (0, 0x9008);
+    run(&mut state, &mut environment, &[0x48, 0xad]).unwrap();
+    assert_eq!(state.gpr[0], 0x0202_0202_0202_0202);
+}
+
+#[test]
+fn with_67h_code_of_64_bits_counts_and_points_with_32() {
+    let (mut state, mut environment) = long_mode(3);
+    environment.put(0x9000, b"abcd");
+    state.gpr[1] = 0xffff_ffff_0000_0004;
+    state.gpr[6] = 0xffff_ffff_0000_9000;
+    state.gpr[7] = 0xffff_ffff_0000_a000;
+    run(&mut state, &mut environment, &[0x67, 0xf3, 0xa4]).unwrap();
+    assert_eq!(
+        (state.gpr[1], state.gpr[6], state.gpr[7]),
+        (0, 0x9004, 0xa004)
+    );
+    assert_eq!(&environment.ram[0xa000..0xa004], b"abcd");
+}
+
+#[test]
+fn a_string_of_64_bit_code_stops_where_addresses_are_not_canonical() {
+    let (mut state, mut environment) = long_mode(3);
+    (state.gpr[1], state.gpr[7]) = (4, 0x8000_0000_0000);
+    let fault = run(&mut state, &mut environment, &[0xf3, 0xaa]);
+    assert_eq!(fault, Err(tollgate_x86::Exception::general_protection(0)));
+    // The base of ES does not count.
+    state.segment_mut(SegmentRegister::Es).base = 0x1000;
+    state.gpr[7] = 0xc000;
+    run(&mut state, &mut environment, &[0xf3, 0xaa]).unwrap();
+    assert_eq!(state.gpr[7], 0xc004);
 }

@@ -3,13 +3,14 @@
 use super::stack::Pushed;
 use super::{Flow, Translator};
 use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
+use crate::assembler::{Host, Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::at;
 use crate::links::table_offset;
 use crate::mode::{BranchTable, ModeFlags};
 use crate::register_map::COUNT;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
+use tollgate_shadow::long_tlb::LONG_ROOT_DISPLACEMENT;
 use tollgate_x86::{Gpr, Vector};
 
 /// Operand width of a near branch: how EIP is truncated.
@@ -146,6 +147,16 @@ impl Translator {
         true
     }
 
+    /// A load that faults if the address is not canonical, so that the monitor does the
+    /// instruction. Uses R8 and R10.
+    fn demand_canonical(&mut self, address: Host) {
+        let tlb = self.map.tlb;
+        self.mov_pointer(R8, address);
+        self.assembler.sarx(R10, R8, tlb);
+        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
+        self.assembler.load(Width::Qword, R10, root);
+    }
+
     pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
         match instruction.op0_kind() {
@@ -175,6 +186,9 @@ impl Translator {
             _ => {
                 if !self.load_target(instruction) {
                     return self.slow_end();
+                }
+                if self.is_64_bit() {
+                    self.demand_canonical(R11);
                 }
                 if self
                     .push(Pushed::Immediate(self.next_rip as i64), width)

@@ -116,6 +116,14 @@ impl Translator {
         {
             return self.slow();
         }
+        if self.is_64_bit() && self.constant_to_slot(instruction) {
+            return Flow::Next;
+        }
+        let with_slot = match memory {
+            None => self.with_slot(instruction),
+            Some(_) => None,
+        };
+        let instruction = with_slot.as_ref().unwrap_or(instruction);
         let mut copy = *instruction;
         copy.set_code(portable_code(instruction.code()));
         copy.set_has_rep_prefix(false);

@@ -43,6 +43,7 @@ mod long_tests;
 mod memory;
 mod operands;
 mod placement;
+mod slot;
 mod stack;
 mod string;
 mod stub;
@@ -50,7 +51,7 @@ mod stub;
 mod tests;
 mod x87;
 
-use crate::allow_list::{Features, Treatment, treatment};
+use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
@@ -290,7 +291,7 @@ impl Translator {
                 self.end_with_link();
                 break;
             }
-            let instruction = decoder.decode();
+            let instruction = as_offered(decoder.decode(), |feature| self.features.offers(feature));
             let truncated = decoder.last_error() == DecoderError::NoMoreBytes;
             let remaining = request.bytes.len() - position;
             looked_at = if truncated {

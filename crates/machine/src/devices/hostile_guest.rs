@@ -67,7 +67,7 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
         pit.advance(now);
         rtc.advance(now);
         i8042.advance(now);
-        assert!(pit.next_deadline(now).is_none_or(|time| time > now));
+        assert!(pit.next_deadline().is_none_or(|time| time > now));
         assert!(rtc.next_deadline(now).is_none_or(|time| time > now));
         assert!(i8042.next_deadline(now).is_none_or(|time| time > now));
     }
@@ -87,7 +87,7 @@ fn following_the_deadlines_finds_every_edge_of_the_timer() {
         let mut skipped = followed.clone();
         let end = now.after(300_000_000);
         let mut edges = 0;
-        while let Some(deadline) = followed.next_deadline(now).filter(|&time| time <= end) {
+        while let Some(deadline) = followed.next_deadline().filter(|&time| time <= end) {
             now = deadline;
             followed.advance(now);
             let rises = followed.irq_line().take_edges();

@@ -156,11 +156,10 @@ impl Pit {
         self.channels[2].output(tick)
     }
 
-    /// When channel 0's output next rises, if it ever does.
-    ///
-    /// `now` must not be earlier than the last call that took a time.
-    pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
-        self.channels[0].next_rise(ticks_at(now)).map(time_of)
+    /// When channel 0's output rises next after the last call that took a time, if it ever
+    /// does. That may have passed meanwhile: a single rise must not be overlooked.
+    pub fn next_deadline(&self) -> Option<GuestTime> {
+        self.channels[0].next_rise().map(time_of)
     }
 
     /// Counts the edges of channel 0's output up to `now`.

@@ -221,7 +221,7 @@ impl Devices {
     /// When [`Devices::advance`] is next needed by a device other than the local APIC.
     pub fn next_deadline(&self, now: GuestTime) -> Option<GuestTime> {
         [
-            self.pit.next_deadline(now),
+            self.pit.next_deadline(),
             self.lost_ticks.next_deadline(),
             self.rtc.next_deadline(now),
             self.keyboard.next_deadline(now),

@@ -19,6 +19,9 @@ pub const HANDLER: u32 = 0x3000;
 pub const INTERRUPT_TABLE: u32 = 0x4000;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
+/// Three page tables of IA-32e mode, which map memory at zero and at [`UPPER_HALF`].
+const PAGE_TABLES: u32 = 0x3_c000;
+const UPPER_HALF: u64 = 0xffff_ffff_8000_0000;
 /// out F4h, al
 pub const EXIT: [u8; 2] = [0xe6, 0xf4];
 
@@ -78,6 +81,10 @@ fn segment(attributes: u16, limit: u32, selector: u16) -> Segment {
     }
 }
 
+fn is_long(mode: &str) -> bool {
+    matches!(mode, "long" | "compat")
+}
+
 fn base_state(name: &str) -> CpuState {
     let mut state = CpuState::at_reset();
     // OSFXSR, OSXMMEXCPT and OSXSAVE; NE.
@@ -100,8 +107,23 @@ fn base_state(name: &str) -> CpuState {
         "prot16" => (segment(0x9b, 0xffff, 0x10), segment(0x93, 0xffff, 0x18)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
+        "long" => (
+            segment(0xa09b, u32::MAX, 0x10),
+            segment(0xc093, u32::MAX, 0x18),
+        ),
+        "compat" => (
+            segment(0xc09b, u32::MAX, 0x10),
+            segment(0xc093, u32::MAX, 0x18),
+        ),
         _ => panic!("'{name}' is no mode"),
     };
+    if is_long(name) {
+        // PG; PAE and FSGSBASE; LME and LMA.
+        state.cr0 |= 1 << 31;
+        state.cr4 |= 0x1_0020;
+        state.efer = 0x500;
+        state.cr3 = PAGE_TABLES.into();
+    }
     if name == "vm86" {
         state.flags |= Flags::VM.bits();
     }
@@ -190,6 +212,35 @@ pub fn put(memory: &mut [u8], at: u32, bytes: &[u8]) {
     memory[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
 }
 
+/// Points all of the interrupt table, as IA-32e mode has it, to the handler, and makes the
+/// page tables. Entries are accessed and dirty already.
+fn long_tables(memory: &mut [u8]) {
+    for vector in 0..128 {
+        let gate = u128::from(HANDLER) | 0x10 << 16 | 0xee00 << 32;
+        put(memory, INTERRUPT_TABLE + 16 * vector, &gate.to_le_bytes());
+    }
+    put(memory, PAGE_TABLES, &[0; 0x3000]);
+    let mut link = |table: u32, index: u32, entry: u32| {
+        put(
+            memory,
+            PAGE_TABLES + table * 0x1000 + 8 * index,
+            &entry.to_le_bytes(),
+        );
+    };
+    for index in [0, 511] {
+        link(0, index, PAGE_TABLES + 0x1067);
+    }
+    for index in [0, 510] {
+        link(1, index, PAGE_TABLES + 0x2067);
+    }
+    link(2, 0, 0xe7);
+    put(
+        memory,
+        DESCRIPTOR_TABLE + 0x10,
+        &0x00af_9b00_0000_ffff_u64.to_le_bytes(),
+    );
+}
+
 fn tables(memory: &mut [u8], real: bool) {
     put(memory, HANDLER, &EXIT);
     for vector in 0..256 {
@@ -265,6 +316,15 @@ fn is_unpredictable(instruction: &Instruction) -> bool {
         )
 }
 
+/// Fills memory with pointers to code.
+fn point_all(memory: &mut [u8], bits: u32) {
+    let pointer = 0x1040_u64.to_le_bytes();
+    let width = if bits == 64 { 8 } else { 4 };
+    for place in memory.chunks_exact_mut(width) {
+        place.copy_from_slice(&pointer[..width]);
+    }
+}
+
 impl Guest {
     /// The guest of a golden entry; `None` if it cannot be run.
     fn of(mode: &str, code: &str, scene: Scene) -> Option<Self> {
@@ -295,7 +355,9 @@ impl Guest {
         let code: Vec<u8> = (0..code.len() / 2)
             .map(|index| u8::from_str_radix(&code[2 * index..2 * index + 2], 16).unwrap())
             .collect();
-        let bits = if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
+        let bits = if state.is_64_bit() {
+            64
+        } else if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
             32
         } else {
             16
@@ -313,19 +375,23 @@ impl Guest {
         };
         let mut memory: Vec<u8> = (0..MEMORY as u32).map(filling).collect();
         if instructions.iter().any(is_indirect) {
-            for at in (0x5000..MEMORY as u32).step_by(4) {
-                put(&mut memory, at, &0x1040_u32.to_le_bytes());
-            }
+            point_all(&mut memory[0x5000..], bits);
         }
-        for at in (0x7000..0x9000).step_by(4) {
-            put(&mut memory, at, &0x1040_u32.to_le_bytes());
-        }
+        point_all(&mut memory[0x7000..0x9000], bits);
         tables(&mut memory, base == "real");
+        if is_long(base) {
+            long_tables(&mut memory);
+        }
         // INT3 all around leads to the handler.
         memory[0x1000..0x3000].fill(0xcc);
         put(&mut memory, eip, &code);
         for (register, value) in registers(bits, scene).into_iter().enumerate() {
             state.gpr[register] = value.into();
+        }
+        if is_long(base) {
+            for (register, value) in registers(bits, scene).into_iter().enumerate() {
+                state.gpr[15 - register] = UPPER_HALF | u64::from(value);
+            }
         }
         state.rip = eip.into();
         if scene == Scene::Trapping {

@@ -1,4 +1,5 @@
 //! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
+#![allow(dead_code, unused, reason = "each test uses what it needs")]
 
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
@@ -234,9 +235,8 @@ pub fn as_user(state: &mut CpuState) {
     state.flags |= 0x3000;
 }
 
-pub type Setup = fn(&mut CpuState, &mut GuestMemory);
-
-fn vcpu(code: &[u8], setup: Setup) -> Vcpu<Bench> {
+/// A vCPU before code at [`CODE`], in a state that may be changed first.
+pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
     let mut memory = prepare_memory();
     memory.write(PhysicalAddress(CODE), code);
     let mut state = prepare_state();
@@ -248,11 +248,14 @@ fn vcpu(code: &[u8], setup: Setup) -> Vcpu<Bench> {
         device_written: Vec::new(),
         start: Instant::now(),
     };
-    Vcpu::new(state, memory, bench, 1 << 20, true).unwrap()
+    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    // Flags are spread over the engine's own places.
+    vcpu.change_state(|_| ());
+    vcpu
 }
 
 /// Runs code until it writes port F4h, in blocks and again instruction by instruction.
-pub fn run_prepared(code: &[u8], setup: Setup) -> Vcpu<Bench> {
+pub fn run_prepared(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
     let mut running = vcpu(code, setup);
     let stop = running.run();
     assert!(
@@ -264,9 +267,9 @@ pub fn run_prepared(code: &[u8], setup: Setup) -> Vcpu<Bench> {
 }
 
 /// Runs code until it writes port F4h; run instruction by instruction it must end the same.
-pub fn run_with(code: &[u8], setup: Setup) -> Vcpu<Bench> {
-    let running = run_prepared(code, setup);
-    let mut stepping = vcpu(code, setup);
+pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
+    let running = run_prepared(code, &setup);
+    let mut stepping = vcpu(code, &setup);
     let mut steps = 0;
     let stop = loop {
         match stepping.step_one() {

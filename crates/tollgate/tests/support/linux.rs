@@ -27,6 +27,32 @@ pub fn initramfs(kernel: &str) -> &'static str {
     }
 }
 
+/// The same with one more program: Linux unpacks several archives one after the other.
+#[track_caller]
+pub fn initramfs_with(kernel: &str, path: &str, program: &[u8]) -> Vec<u8> {
+    let mut archive = std::fs::read(fetched(initramfs(kernel))).unwrap();
+    // The second archive begins at a multiple of four.
+    archive.resize(archive.len().next_multiple_of(4), 0);
+    cpio_entry(&mut archive, path, 0o100_755, program);
+    cpio_entry(&mut archive, "TRAILER!!!", 0, &[]);
+    archive
+}
+
+/// One entry of a cpio archive in the newc format.
+fn cpio_entry(archive: &mut Vec<u8>, path: &str, mode: usize, content: &[u8]) {
+    // Inode, mode, owner, group, links, time, size, device numbers, name's length, sum.
+    let (size, name) = (content.len(), path.len() + 1);
+    let fields = [1, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
+    archive.extend(b"070701");
+    for field in fields {
+        archive.extend(format!("{field:08X}").bytes());
+    }
+    for part in [[path.as_bytes(), b"\0"].concat().as_slice(), content] {
+        archive.extend(part);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    }
+}
+
 /// `tollgate run` with a kernel, the initramfs and a console on the serial port.
 #[track_caller]
 pub fn run(kernel: &str) -> Command {

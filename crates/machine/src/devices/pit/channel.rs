@@ -367,8 +367,9 @@ impl Channel {
         std::mem::take(&mut self.rises)
     }
 
-    /// The tick of the next rising edge after `tick`, to which the channel is settled.
-    pub(super) fn next_rise(&self, tick: Tick) -> Option<Tick> {
+    /// The tick of the next rising edge after those that have been counted.
+    pub(super) fn next_rise(&self) -> Option<Tick> {
+        let tick = self.settled;
         let Counting::Running { start, initial } = self.counting else {
             return None;
         };

@@ -1,0 +1,176 @@
+//! Operands in slots that the host reaches as its own operands in memory.
+//!
+//! A guest register that lives in a slot is usually brought to a scratch register, and taken
+//! back if it has changed (`operands`). Many instructions can name the slot itself instead,
+//! where an operand may be a register or memory:
+//!
+//! ```text
+//! mov r8,rax          mov [slot.r8],rax
+//! add rax,r8          add rax,[slot.r8]
+//! add r8,rax          add [slot.r8],rax
+//! ```
+//!
+//! An operand of 32 bits that is written cannot: its register's upper half is cleared.
+
+use super::Translator;
+use super::operands::guest_number;
+use crate::assembler::Width;
+use crate::context::at;
+use crate::register_map::Home;
+use iced_x86::{
+    Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
+};
+
+/// Instructions whose result is the same in memory as in a register of the same size, and so
+/// are all flags: processors differ in what they leave of those that shifts do not define.
+fn may_write_slot(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Mov | Add | Or | Adc | Sbb | And | Sub | Xor | Inc | Dec | Neg | Not
+    )
+}
+
+/// The bytes of an operand that may be a register or memory.
+fn size_in_memory(kind: OpCodeOperandKind) -> Option<u32> {
+    match kind {
+        OpCodeOperandKind::r8_or_mem => Some(1),
+        OpCodeOperandKind::r16_or_mem => Some(2),
+        OpCodeOperandKind::r32_or_mem => Some(4),
+        OpCodeOperandKind::r64_or_mem => Some(8),
+        _ => None,
+    }
+}
+
+/// The encoding with its two register operands in the other roles.
+fn turned(code: Code) -> Option<Code> {
+    use Code::*;
+    Some(match code {
+        Mov_rm8_r8 => Mov_r8_rm8,
+        Mov_rm32_r32 => Mov_r32_rm32,
+        Mov_rm64_r64 => Mov_r64_rm64,
+        Mov_r8_rm8 => Mov_rm8_r8,
+        Mov_r64_rm64 => Mov_rm64_r64,
+        Add_rm32_r32 => Add_r32_rm32,
+        Add_rm64_r64 => Add_r64_rm64,
+        Add_r64_rm64 => Add_rm64_r64,
+        Or_rm32_r32 => Or_r32_rm32,
+        Or_rm64_r64 => Or_r64_rm64,
+        Or_r64_rm64 => Or_rm64_r64,
+        Adc_rm32_r32 => Adc_r32_rm32,
+        Adc_rm64_r64 => Adc_r64_rm64,
+        Sbb_rm32_r32 => Sbb_r32_rm32,
+        Sbb_rm64_r64 => Sbb_r64_rm64,
+        And_rm32_r32 => And_r32_rm32,
+        And_rm64_r64 => And_r64_rm64,
+        And_r64_rm64 => And_rm64_r64,
+        Sub_rm32_r32 => Sub_r32_rm32,
+        Sub_rm64_r64 => Sub_r64_rm64,
+        Sub_r64_rm64 => Sub_rm64_r64,
+        Xor_rm32_r32 => Xor_r32_rm32,
+        Xor_rm64_r64 => Xor_r64_rm64,
+        Xor_r64_rm64 => Xor_rm64_r64,
+        Cmp_rm32_r32 => Cmp_r32_rm32,
+        Cmp_rm64_r64 => Cmp_r64_rm64,
+        Cmp_r32_rm32 => Cmp_rm32_r32,
+        Cmp_r64_rm64 => Cmp_rm64_r64,
+        _ => return None,
+    })
+}
+
+impl Translator {
+    fn is_in_slot(&self, register: Register) -> bool {
+        guest_number(register).is_some_and(|guest| self.map.home(guest) == Home::Slot)
+    }
+
+    /// The instruction, which has no operand in memory, with a slot as its operand. `None`:
+    /// it has none in a slot, or not where memory may stand.
+    pub(super) fn with_slot(&mut self, instruction: &Instruction) -> Option<Instruction> {
+        let count = instruction.op_count();
+        let in_slots = (0..count).any(|index| self.is_in_slot(instruction.op_register(index)));
+        if !self.is_64_bit() || !in_slots {
+            return None;
+        }
+        if let Some(found) = self.with_slot_as_it_is(instruction) {
+            return Some(found);
+        }
+        // TEST does not care about the order of its operands.
+        let mut other = *instruction;
+        if matches!(
+            instruction.code(),
+            Code::Test_rm32_r32 | Code::Test_rm64_r64
+        ) {
+            other.set_op0_register(instruction.op1_register());
+            other.set_op1_register(instruction.op0_register());
+        } else {
+            other.set_code(turned(instruction.code())?);
+            // Where the result goes to a scratch register nothing is won.
+            if self.is_in_slot(other.op0_register()) && other.op0_register().size() == 4 {
+                return None;
+            }
+        }
+        self.with_slot_as_it_is(&other)
+    }
+
+    fn with_slot_as_it_is(&mut self, instruction: &Instruction) -> Option<Instruction> {
+        use Mnemonic::*;
+        if !matches!(
+            instruction.encoding(),
+            EncodingKind::Legacy | EncodingKind::VEX
+        ) {
+            return None;
+        }
+        // A bit's number may be beyond an operand in memory; XCHG would lock the bus.
+        if matches!(instruction.mnemonic(), Bt | Btc | Btr | Bts | Xchg) {
+            return None;
+        }
+        let kinds = instruction.op_code();
+        for index in 0..instruction.op_count() {
+            let register = instruction.op_register(index);
+            if instruction.op_kind(index) != OpKind::Register || !self.is_in_slot(register) {
+                continue;
+            }
+            let Some(size) = size_in_memory(kinds.op_kind(index)) else {
+                continue;
+            };
+            let access = self.info.info(instruction).op_access(index);
+            let is_read_only = matches!(access, OpAccess::Read | OpAccess::CondRead);
+            let may_write = may_write_slot(instruction.mnemonic())
+                && size != 4
+                && instruction.encoding() == EncodingKind::Legacy;
+            if !is_read_only && !may_write {
+                return None;
+            }
+            let guest = guest_number(register)?;
+            let mut copy = *instruction;
+            copy.set_op_kind(index, OpKind::Memory);
+            copy.set_memory_base(Register::R15);
+            copy.set_memory_index(Register::None);
+            copy.set_memory_index_scale(1);
+            copy.set_memory_displacement64(i64::from(at::slot(guest)) as u64);
+            copy.set_memory_displ_size(8);
+            return Some(copy);
+        }
+        None
+    }
+
+    /// `mov register, constant` to a slot, if one store does it.
+    pub(super) fn constant_to_slot(&mut self, instruction: &Instruction) -> bool {
+        let value = match instruction.code() {
+            Code::Mov_r32_imm32 => u64::from(instruction.immediate32()),
+            Code::Mov_r64_imm64 => instruction.immediate64(),
+            _ => return false,
+        };
+        let register = instruction.op0_register();
+        let (true, Ok(value), Some(guest)) = (
+            self.is_in_slot(register),
+            i32::try_from(value as i64),
+            guest_number(register),
+        ) else {
+            return false;
+        };
+        let slot = self.slot(guest);
+        self.assembler.store_imm(Width::Qword, slot, value);
+        true
+    }
+}

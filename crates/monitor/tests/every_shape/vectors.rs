@@ -1,0 +1,54 @@
+//! Contents of the x87, SSE and AVX registers.
+
+use super::filling;
+use tollgate_x86::state::VectorState;
+
+/// x87, SSE and AVX registers all in use, with settings that are nobody's default.
+pub fn vectors(seed: u32) -> VectorState {
+    let mut state = VectorState::initial();
+    for (at, byte) in state.0.iter_mut().enumerate() {
+        if (32..512).contains(&at) || at >= 576 {
+            *byte = filling(seed.wrapping_mul(4096).wrapping_add(at as u32));
+        }
+    }
+    // Registers are 10 bytes in places of 16; behind XMM15 nothing is kept.
+    for register in 0..8 {
+        state.0[32 + 16 * register + 10..48 + 16 * register].fill(0);
+    }
+    state.0[416..512].fill(0);
+    // FCW: 53 bits, upwards. FSW: TOP is 4. Four registers are valid.
+    state.0[0..2].copy_from_slice(&0x0a7f_u16.to_le_bytes());
+    state.0[2..4].copy_from_slice(&0x2000_u16.to_le_bytes());
+    state.0[4] = 0xf0;
+    // FOP, FIP, FCS, FDP and FDS.
+    state.0[6..8].copy_from_slice(&0x05f3_u16.to_le_bytes());
+    state.0[8..14].copy_from_slice(&[0x78, 0x56, 0x34, 0x12, 0x10, 0]);
+    state.0[16..22].copy_from_slice(&[0xdc, 0xfe, 0xba, 0x98, 0x18, 0]);
+    // MXCSR: downwards.
+    state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
+    state.0[512] = 7;
+    state
+}
+
+/// The save area as everybody sees it: what the header calls initial is written out.
+pub fn visible(vector: &VectorState) -> Vec<u8> {
+    let mut bytes = vector.0.to_vec();
+    let initial = VectorState::initial();
+    let in_use = bytes[512];
+    for (bit, range) in [(1, 0..24), (1, 32..160), (2, 160..416), (4, 576..832)] {
+        if in_use & bit == 0 {
+            bytes[range.clone()].copy_from_slice(&initial.0[range]);
+        }
+    }
+    // Which masks of MXCSR the host knows is not the guest's.
+    bytes[28..32].fill(0);
+    bytes[512..576].fill(0);
+    bytes
+}
+
+/// Clears the selectors beside the x87 pointers. 64-bit code, in which interrupts of
+/// compatibility code end, has upper halves of the pointers in their places.
+pub fn forget_selectors(state: &mut VectorState) {
+    state.0[12..16].fill(0);
+    state.0[20..24].fill(0);
+}
