@@ -47,6 +47,8 @@ pub struct Guest {
     vcpu: Vcpu<Bench>,
     start: CpuState,
     map: &'static RegisterMap,
+    /// 16- and 32-bit code runs in compatibility mode.
+    compatibility: bool,
     /// Long mode is on.
     long: bool,
     window: Box<[u8; WINDOW_BYTES]>,
@@ -262,6 +264,7 @@ impl Guest {
             vcpu,
             start,
             map,
+            compatibility: false,
             long: false,
             window: Box::new([0; WINDOW_BYTES]),
         })
@@ -285,6 +288,12 @@ impl Guest {
         self.vcpu.memory_mut().write(address, bytes);
     }
 
+    /// Has 16- and 32-bit code run under a 64-bit system, in compatibility mode, as it does
+    /// natively.
+    pub fn use_compatibility_mode(&mut self) {
+        self.compatibility = true;
+    }
+
     /// Switches between legacy and long mode, as from outside.
     fn enter_mode(&mut self, long: bool) {
         if self.long == long {
@@ -303,7 +312,7 @@ impl Guest {
 
     /// Runs the code, which lies in the window, once.
     pub fn run(&mut self, case: &Case, input: &Input) -> Outcome {
-        self.enter_mode(case.world.is_long());
+        self.enter_mode(case.world.is_long() || self.compatibility);
         let start = &self.start;
         let selectors = case.world.selectors();
         self.vcpu.change_state(|state| {
@@ -346,7 +355,7 @@ impl Guest {
 
     fn outcome(&mut self, world: World) -> Outcome {
         let state = self.vcpu.state();
-        let long = world.is_long();
+        let long = self.long;
         let cpu_rip = state.rip;
         let mut vector_state = Box::new(state.vector.0);
         let gpr = state.gpr;
@@ -386,7 +395,7 @@ impl Guest {
                 selectors[4],
                 selectors[5],
             ],
-            bases: if long { bases } else { [0; 2] },
+            bases: if world.is_long() { bases } else { [0; 2] },
             vector_state,
         }
     }

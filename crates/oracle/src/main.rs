@@ -24,6 +24,7 @@ Runs random instructions on this processor and in a guest and compares what they
   --failures N    different failures to report before stopping (default 10)
   --spilled       the guest's registers live in memory (the engine's second map;
                   64-bit code has one of its own)
+  --compatibility 16- and 32-bit code runs in compatibility mode
   --trace         write each state to standard error before it runs
   --replay LINE   run one state again, as a report gives it
   --families      list the families";
@@ -70,6 +71,10 @@ fn parse() -> Result<Option<Arguments>, String> {
             arguments.plan.trace = true;
             continue;
         }
+        if word == "--compatibility" {
+            arguments.plan.compatibility = true;
+            continue;
+        }
         if word == "--spilled" {
             arguments.plan.map = &RegisterMap::SPILLED;
             continue;
@@ -106,12 +111,15 @@ fn parse() -> Result<Option<Arguments>, String> {
     Ok(Some(arguments))
 }
 
-fn replay_one(line: &str) -> Result<bool, String> {
+fn replay_one(line: &str, compatibility: bool) -> Result<bool, String> {
     let (case, input) = replay::read(line)?;
     if !case.world.is_available() {
         return Err("this host lets no process have the segments that the line names".to_owned());
     }
     let mut oracle = Oracle::new(&RegisterMap::LEGACY).map_err(|error| error.to_string())?;
+    if compatibility {
+        oracle.use_compatibility_mode();
+    }
     let expectation = generate::expectation(&case);
     let (text, agree) = report::describe(&mut oracle, &case, &input, expectation);
     print!("{text}");
@@ -133,6 +141,9 @@ fn side_by_side(plan: &Plan, processes: u64) -> Result<bool, String> {
         if *plan.map == RegisterMap::SPILLED {
             command.arg("--spilled");
         }
+        if plan.compatibility {
+            command.arg("--compatibility");
+        }
         if plan.trace {
             command.arg("--trace");
         }
@@ -153,7 +164,7 @@ fn act() -> Result<bool, String> {
         return Ok(true);
     };
     if let Some(line) = arguments.replay {
-        return replay_one(&line);
+        return replay_one(&line, arguments.plan.compatibility);
     }
     if arguments.processes > 1 {
         return side_by_side(&arguments.plan, arguments.processes);

@@ -229,6 +229,11 @@ impl Oracle {
         outcome
     }
 
+    /// As [`Guest::use_compatibility_mode`].
+    pub fn use_compatibility_mode(&mut self) {
+        self.guest.use_compatibility_mode();
+    }
+
     /// What the monitor said when it last gave up.
     pub fn complaint(&self) -> &str {
         self.guest.complaint()

@@ -23,6 +23,8 @@ pub struct Plan {
     pub family: Option<Family>,
     /// Segments and code sizes.
     pub worlds: &'static [World],
+    /// 16- and 32-bit code runs in compatibility mode.
+    pub compatibility: bool,
     /// Failures to describe before giving up.
     pub failures: usize,
     /// Where the guest's registers live.
@@ -38,6 +40,7 @@ impl Default for Plan {
             seed: 1,
             family: None,
             worlds: World::legacy(),
+            compatibility: false,
             failures: 10,
             map: &RegisterMap::LEGACY,
             trace: false,
@@ -96,6 +99,9 @@ impl Summary {
 pub fn run(plan: &Plan) -> io::Result<Summary> {
     let catalog = Catalog::new(plan.worlds);
     let mut oracle = Oracle::new(plan.map)?;
+    if plan.compatibility {
+        oracle.use_compatibility_mode();
+    }
     let mut random = Random::new(plan.seed);
     let mut summary = Summary::default();
     let mut known = std::collections::BTreeSet::new();

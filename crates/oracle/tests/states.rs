@@ -59,6 +59,18 @@ fn a_hundred_thousand_states_of_64_bit_code_end_as_on_the_hosts_processor() {
 }
 
 #[test]
+fn compatibility_mode_makes_no_difference() {
+    let summary = run(&Plan {
+        states: 40_000,
+        seed: 32,
+        compatibility: true,
+        ..Plan::default()
+    })
+    .unwrap();
+    assert_agreement(&summary);
+}
+
+#[test]
 fn registers_in_memory_make_no_difference() {
     let summary = run(&Plan {
         states: 40_000,
