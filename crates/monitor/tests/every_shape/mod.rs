@@ -13,8 +13,8 @@ use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
     Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
+use vectors::vectors;
 pub use vectors::visible;
-use vectors::{forget_selectors, vectors};
 
 /// Guest RAM that is filled and compared: what the registers point to.
 pub const MEMORY: usize = 0x4_0000;
@@ -324,9 +324,6 @@ impl Guest {
         }
         state.flags |= (Flags::CF | Flags::AF | Flags::OF).bits();
         state.vector = vectors(scene as u32);
-        if is_long && bits == 32 {
-            forget_selectors(&mut state.vector);
-        }
         Some(Self {
             name: format!("{mode}: {} {scene:?}", hex(&code)),
             scene,
