@@ -554,20 +554,20 @@ impl<P: Platform> Vcpu<P> {
         }
         self.context.vectors_were_live = 0;
         self.context.exit_site = SITE_NONE;
-        // 64-bit code has a map of its own, whose slots are the processor's registers.
-        let slot_mask = if self.context.cpu.is_64_bit() {
-            0
-        } else {
-            self.slot_mask
+        // 64-bit code has a map of its own, whose slots need no copies.
+        let slots = match self.slot_mask {
+            0 => 0,
+            _ if self.context.cpu.is_64_bit() => 0,
+            mask => mask,
         };
-        self.context.scatter_registers(slot_mask);
+        self.context.scatter_registers(slots);
         let context: *mut Context = &mut *self.context;
         // SAFETY: the target is an address inside a live block of this context's
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
         unsafe { tollgate_engine::entry::enter(context, target) };
         self.context.store_pass = NO_PASS;
-        self.context.gather_registers(slot_mask);
+        self.context.gather_registers(slots);
         if self.context.vectors_were_live != 0 {
             self.context.gather_x87_pointers();
         }

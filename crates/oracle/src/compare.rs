@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Input, Outcome};
 use crate::encode::Encoded;
-use crate::layout::{Access, PAGE, PAGE_ACCESS, WINDOW_BYTES};
+use crate::layout::{Access, PAGE, PAGE_ACCESS, USER_CODE64, WINDOW_BYTES};
 use crate::tolerance::{
     compared_error, compared_flags, compared_pointers, compared_selector, crosses_four_gibibytes,
     done_before_the_fault, either_is_right, popped_before_the_fault, same_fault_address,
@@ -100,12 +100,13 @@ pub fn outcomes(
     if expected.vector_state != got.vector_state {
         let mut got = got.vector_state.clone();
         done_before_the_fault(code, expected, &mut got[..]);
-        vectors(&mut differences, &expected.vector_state[..], &got[..]);
+        let long = expected.selectors[1] == USER_CODE64;
+        vectors(&mut differences, long, &expected.vector_state[..], &got[..]);
     }
     differences
 }
 
-fn vectors(differences: &mut Vec<Difference>, expected: &[u8], got: &[u8]) {
+fn vectors(differences: &mut Vec<Difference>, long: bool, expected: &[u8], got: &[u8]) {
     let mut part = |what: String, range: std::ops::Range<usize>| {
         if expected[range.clone()] != got[range.clone()] {
             differences.push(Difference {
@@ -118,7 +119,7 @@ fn vectors(differences: &mut Vec<Difference>, expected: &[u8], got: &[u8]) {
     part("x87 control word".into(), 0..2);
     part("x87 status word".into(), 2..4);
     part("x87 tag byte".into(), 4..5);
-    if let Some(range) = compared_pointers() {
+    if let Some(range) = compared_pointers(long) {
         part(format!("x87 pointers, byte {}", range.start), range);
     }
     part("mxcsr".into(), 24..28);

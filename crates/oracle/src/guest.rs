@@ -46,6 +46,7 @@ const KERNEL_DATA: u16 = 0x18;
 pub struct Guest {
     vcpu: Vcpu<Bench>,
     start: CpuState,
+    map: &'static RegisterMap,
     /// Long mode is on.
     long: bool,
     window: Box<[u8; WINDOW_BYTES]>,
@@ -241,7 +242,8 @@ fn start_state(long: bool) -> CpuState {
 }
 
 impl Guest {
-    /// A guest whose registers live as `map` says.
+    /// A guest whose registers live as `map` says; those of 64-bit code have a map of their
+    /// own.
     ///
     /// # Errors
     /// The host refused memory.
@@ -259,6 +261,7 @@ impl Guest {
         Ok(Self {
             vcpu,
             start,
+            map,
             long: false,
             window: Box::new([0; WINDOW_BYTES]),
         })
@@ -294,6 +297,8 @@ impl Guest {
             self.start.clone()
         };
         self.vcpu.change_state(|state| *state = start);
+        self.vcpu
+            .set_register_map(if long { &RegisterMap::LEGACY } else { self.map });
     }
 
     /// Runs the code, which lies in the window, once.

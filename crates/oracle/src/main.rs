@@ -22,7 +22,8 @@ Runs random instructions on this processor and in a guest and compares what they
   --world NAME    only these segments; legacy (all of 16- and 32-bit code, the default),
                   long (those of 64-bit code)
   --failures N    different failures to report before stopping (default 10)
-  --spilled       the guest's registers live in memory (the engine's second map)
+  --spilled       the guest's registers live in memory (the engine's second map;
+                  64-bit code has one of its own)
   --trace         write each state to standard error before it runs
   --replay LINE   run one state again, as a report gives it
   --families      list the families";
@@ -129,7 +130,7 @@ fn side_by_side(plan: &Plan, processes: u64) -> Result<bool, String> {
             .args(["--seed", &plan.seed.wrapping_add(index).to_string()])
             .args(["--failures", &plan.failures.to_string()])
             .args(["--world", name_of(plan.worlds)]);
-        if !std::ptr::eq(plan.map, &RegisterMap::LEGACY) {
+        if *plan.map == RegisterMap::SPILLED {
             command.arg("--spilled");
         }
         if plan.trace {

@@ -323,8 +323,9 @@ pub fn uncompared_memory(
 /// make updates alike. The instruction pointer: Intel's with each instruction, AMD's
 /// with a pending exception only (APM volume 2, 11.4.4). Opcode and operand pointer: newer
 /// ones with an unmasked exception only (SDM volume 1, 8.1.8 and 8.1.9), so never.
-pub fn compared_pointers() -> Option<Range<usize>> {
+/// In 64-bit code (`long`) it has 64 bits.
+pub fn compared_pointers(long: bool) -> Option<Range<usize>> {
     let intel =
         tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host).vendor() == Vendor::Intel;
-    intel.then_some(8..12)
+    intel.then_some(8..if long { 16 } else { 12 })
 }

@@ -112,6 +112,15 @@ fn string_comparisons_of_64_bit_lengths_need_no_alignment() {
 }
 
 #[test]
+fn an_x87_instruction_leaves_its_address_whatever_its_prefixes() {
+    agree(&[
+        // fstp tbyte fs:[rax+10h] behind REX and FS; ficomp word [r15+0Fh] behind two REX
+        "world=high64 at=1ffd code=4a64db7810 gpr=3000ac30,0,0,0,0,0,0,0",
+        "world=long64 at=21a5 code=363e4049de5f0f gpr=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,11508ff1",
+    ]);
+}
+
+#[test]
 fn pop_of_a_segment_register_reads_the_selector_alone_where_the_host_does() {
     agree(&[
         // pop gs, two and one bytes before an absent page

@@ -92,10 +92,9 @@ impl Translator {
         const PREFIXES: [u8; 11] = [
             0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
         ];
-        let mut start = self.raw.iter().position(|byte| !PREFIXES.contains(byte))?;
-        if self.is_64_bit() && matches!(self.raw[start], 0x40..=0x4f) {
-            start += 1;
-        }
+        // A REX prefix before another prefix does nothing, but is there.
+        let rex = |byte: &u8| self.is_64_bit() && matches!(byte, 0x40..=0x4f);
+        let start = (self.raw.iter()).position(|byte| !PREFIXES.contains(byte) && !rex(byte))?;
         let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];
         (0xd8..=0xdf)
             .contains(&first)
