@@ -1,27 +1,30 @@
 //! Small guests with every shape of emitted code: the pieces of guest code that
 //! `engine/tests/golden` lists, each in a few scenes that lead it down different ways.
 
+mod long;
 pub mod machine;
+mod vectors;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::path::Path;
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
-use tollgate_x86::state::{TableRegister, VectorState};
+use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
     Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
+use vectors::vectors;
+pub use vectors::visible;
 
 /// Guest RAM that is filled and compared: what the registers point to.
 pub const MEMORY: usize = 0x4_0000;
 /// Where the handler of all interrupts is: it ends the run.
 pub const HANDLER: u32 = 0x3000;
 pub const INTERRUPT_TABLE: u32 = 0x4000;
+/// Top of the stack at the start.
+const STACK: u32 = 0x7f80;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
-/// Three page tables of IA-32e mode, which map memory at zero and at [`UPPER_HALF`].
-const PAGE_TABLES: u32 = 0x3_c000;
-const UPPER_HALF: u64 = 0xffff_ffff_8000_0000;
 /// out F4h, al
 pub const EXIT: [u8; 2] = [0xe6, 0xf4];
 
@@ -57,6 +60,7 @@ pub struct Guest {
     pub name: String,
     pub scene: Scene,
     pub bits: u32,
+    /// Where its code lies in memory.
     pub eip: u32,
     /// The piece of code, without what surrounds it.
     pub code: Vec<u8>,
@@ -81,10 +85,6 @@ fn segment(attributes: u16, limit: u32, selector: u16) -> Segment {
     }
 }
 
-fn is_long(mode: &str) -> bool {
-    matches!(mode, "long" | "compat")
-}
-
 fn base_state(name: &str) -> CpuState {
     let mut state = CpuState::at_reset();
     // OSFXSR, OSXMMEXCPT and OSXSAVE; NE.
@@ -92,7 +92,7 @@ fn base_state(name: &str) -> CpuState {
     state.xcr0 = 7;
     state.cr0 |= 0x20 | u64::from(name != "real");
     let (code, data) = match name {
-        "flat32" => (
+        "flat32" | "long" | "compat" => (
             segment(0xc09b, u32::MAX, 0x10),
             segment(0xc093, u32::MAX, 0x18),
         ),
@@ -107,23 +107,8 @@ fn base_state(name: &str) -> CpuState {
         "prot16" => (segment(0x9b, 0xffff, 0x10), segment(0x93, 0xffff, 0x18)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
-        "long" => (
-            segment(0xa09b, u32::MAX, 0x10),
-            segment(0xc093, u32::MAX, 0x18),
-        ),
-        "compat" => (
-            segment(0xc09b, u32::MAX, 0x10),
-            segment(0xc093, u32::MAX, 0x18),
-        ),
         _ => panic!("'{name}' is no mode"),
     };
-    if is_long(name) {
-        // PG; PAE and FSGSBASE; LME and LMA.
-        state.cr0 |= 1 << 31;
-        state.cr4 |= 0x1_0020;
-        state.efer = 0x500;
-        state.cr3 = PAGE_TABLES.into();
-    }
     if name == "vm86" {
         state.flags |= Flags::VM.bits();
     }
@@ -143,6 +128,9 @@ fn base_state(name: &str) -> CpuState {
         selector: Selector(0x30),
         attributes: Attributes::from_bits_retain(0x8b),
     };
+    if matches!(name, "long" | "compat") {
+        long::prepare_state(&mut state, name == "long");
+    }
     state
 }
 
@@ -165,80 +153,8 @@ fn change_segment(state: &mut CpuState, word: &str) {
     }
 }
 
-/// x87, SSE and AVX registers all in use, with settings that are nobody's default.
-pub fn vectors(seed: u32) -> VectorState {
-    let mut state = VectorState::initial();
-    for (at, byte) in state.0.iter_mut().enumerate() {
-        if (32..512).contains(&at) || at >= 576 {
-            *byte = filling(seed.wrapping_mul(4096).wrapping_add(at as u32));
-        }
-    }
-    // Registers are 10 bytes in places of 16; behind XMM15 nothing is kept.
-    for register in 0..8 {
-        state.0[32 + 16 * register + 10..48 + 16 * register].fill(0);
-    }
-    state.0[416..512].fill(0);
-    // FCW: 53 bits, upwards. FSW: TOP is 4. Four registers are valid.
-    state.0[0..2].copy_from_slice(&0x0a7f_u16.to_le_bytes());
-    state.0[2..4].copy_from_slice(&0x2000_u16.to_le_bytes());
-    state.0[4] = 0xf0;
-    // FOP, FIP, FCS, FDP and FDS.
-    state.0[6..8].copy_from_slice(&0x05f3_u16.to_le_bytes());
-    state.0[8..14].copy_from_slice(&[0x78, 0x56, 0x34, 0x12, 0x10, 0]);
-    state.0[16..22].copy_from_slice(&[0xdc, 0xfe, 0xba, 0x98, 0x18, 0]);
-    // MXCSR: downwards.
-    state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
-    state.0[512] = 7;
-    state
-}
-
-/// The save area as everybody sees it: what the header calls initial is written out.
-pub fn visible(vector: &VectorState) -> Vec<u8> {
-    let mut bytes = vector.0.to_vec();
-    let initial = VectorState::initial();
-    let in_use = bytes[512];
-    for (bit, range) in [(1, 0..24), (1, 32..160), (2, 160..416), (4, 576..832)] {
-        if in_use & bit == 0 {
-            bytes[range.clone()].copy_from_slice(&initial.0[range]);
-        }
-    }
-    // Which masks of MXCSR the host knows is not the guest's.
-    bytes[28..32].fill(0);
-    bytes[512..576].fill(0);
-    bytes
-}
-
 pub fn put(memory: &mut [u8], at: u32, bytes: &[u8]) {
     memory[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
-}
-
-/// Points all of the interrupt table, as IA-32e mode has it, to the handler, and makes the
-/// page tables. Entries are accessed and dirty already.
-fn long_tables(memory: &mut [u8]) {
-    for vector in 0..128 {
-        let gate = u128::from(HANDLER) | 0x10 << 16 | 0xee00 << 32;
-        put(memory, INTERRUPT_TABLE + 16 * vector, &gate.to_le_bytes());
-    }
-    put(memory, PAGE_TABLES, &[0; 0x3000]);
-    let mut link = |table: u32, index: u32, entry: u32| {
-        put(
-            memory,
-            PAGE_TABLES + table * 0x1000 + 8 * index,
-            &entry.to_le_bytes(),
-        );
-    };
-    for index in [0, 511] {
-        link(0, index, PAGE_TABLES + 0x1067);
-    }
-    for index in [0, 510] {
-        link(1, index, PAGE_TABLES + 0x2067);
-    }
-    link(2, 0, 0xe7);
-    put(
-        memory,
-        DESCRIPTOR_TABLE + 0x10,
-        &0x00af_9b00_0000_ffff_u64.to_le_bytes(),
-    );
 }
 
 fn tables(memory: &mut [u8], real: bool) {
@@ -271,7 +187,7 @@ fn tables(memory: &mut [u8], real: bool) {
 
 /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
 fn registers(bits: u32, scene: Scene) -> [u32; 8] {
-    let esp = 0x7f80;
+    let esp = STACK;
     let mut registers = match scene {
         Scene::Data | Scene::Trapping => [
             0x1040, 3, 0x1_8055, 0x2_0040, esp, 0x2_1080, 0x2_2100, 0x2_30c0,
@@ -316,15 +232,6 @@ fn is_unpredictable(instruction: &Instruction) -> bool {
         )
 }
 
-/// Fills memory with pointers to code.
-fn point_all(memory: &mut [u8], bits: u32) {
-    let pointer = 0x1040_u64.to_le_bytes();
-    let width = if bits == 64 { 8 } else { 4 };
-    for place in memory.chunks_exact_mut(width) {
-        place.copy_from_slice(&pointer[..width]);
-    }
-}
-
 impl Guest {
     /// The guest of a golden entry; `None` if it cannot be run.
     fn of(mode: &str, code: &str, scene: Scene) -> Option<Self> {
@@ -332,7 +239,7 @@ impl Guest {
         let base = words.next()?;
         let mut state = base_state(base);
         let mut map = &RegisterMap::LEGACY;
-        let mut eip = 0x1000;
+        let mut rip: u64 = 0x1000;
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -347,7 +254,7 @@ impl Guest {
                 "spilled" => map = &RegisterMap::SPILLED,
                 "page" => {}
                 _ => match word.strip_prefix("at-") {
-                    Some(digits) => eip = u32::from_str_radix(digits, 16).ok()?,
+                    Some(digits) => rip = u64::from_str_radix(digits, 16).ok()?,
                     None => change_segment(&mut state, word),
                 },
             }
@@ -355,6 +262,7 @@ impl Guest {
         let code: Vec<u8> = (0..code.len() / 2)
             .map(|index| u8::from_str_radix(&code[2 * index..2 * index + 2], 16).unwrap())
             .collect();
+        let is_long = state.is_long_mode();
         let bits = if state.is_64_bit() {
             64
         } else if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
@@ -362,7 +270,7 @@ impl Guest {
         } else {
             16
         };
-        let decoder = Decoder::with_ip(bits, &code, eip.into(), DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(bits, &code, rip, DecoderOptions::NONE);
         let instructions: Vec<_> = decoder.into_iter().collect();
         // Nothing would wake it.
         if instructions.iter().any(|it| it.mnemonic() == Mnemonic::Hlt) {
@@ -374,26 +282,43 @@ impl Guest {
             matches!(instruction.flow_control(), IndirectBranch | IndirectCall)
         };
         let mut memory: Vec<u8> = (0..MEMORY as u32).map(filling).collect();
+        let pointer = if bits == 64 {
+            &0x1040_u64.to_le_bytes()[..]
+        } else {
+            &0x1040_u32.to_le_bytes()
+        };
         if instructions.iter().any(is_indirect) {
-            point_all(&mut memory[0x5000..], bits);
+            for at in (0x5000..MEMORY as u32).step_by(pointer.len()) {
+                put(&mut memory, at, pointer);
+            }
         }
-        point_all(&mut memory[0x7000..0x9000], bits);
-        tables(&mut memory, base == "real");
-        if is_long(base) {
-            long_tables(&mut memory);
+        for at in (0x7000..0x9000).step_by(pointer.len()) {
+            put(&mut memory, at, pointer);
+        }
+        if is_long {
+            long::put_tables(&mut memory, rip);
+        } else {
+            tables(&mut memory, base == "real");
+        }
+        if bits == 64 {
+            long::put_frame(&mut memory, STACK);
         }
         // INT3 all around leads to the handler.
         memory[0x1000..0x3000].fill(0xcc);
+        // Code of far away is mapped to here.
+        let eip = if is_long && rip > 0xf_ffff {
+            0x1000 | rip as u32 & 0xfff
+        } else {
+            rip as u32
+        };
         put(&mut memory, eip, &code);
         for (register, value) in registers(bits, scene).into_iter().enumerate() {
             state.gpr[register] = value.into();
         }
-        if is_long(base) {
-            for (register, value) in registers(bits, scene).into_iter().enumerate() {
-                state.gpr[15 - register] = UPPER_HALF | u64::from(value);
-            }
+        if is_long {
+            long::set_registers(&mut state, scene);
         }
-        state.rip = eip.into();
+        state.rip = rip;
         if scene == Scene::Trapping {
             state.flags |= Flags::TF.bits();
         }
@@ -414,8 +339,8 @@ impl Guest {
 
     /// The piece's instructions.
     pub fn instructions(&self) -> Vec<Instruction> {
-        let eip = self.eip.into();
-        let decoder = Decoder::with_ip(self.bits, &self.code, eip, DecoderOptions::NONE);
+        let rip = self.state.rip;
+        let decoder = Decoder::with_ip(self.bits, &self.code, rip, DecoderOptions::NONE);
         decoder.into_iter().collect()
     }
 
@@ -450,10 +375,6 @@ pub fn guests() -> Vec<Guest> {
         let heads = text.lines().filter_map(|line| line.strip_prefix("== "));
         for head in heads {
             let (mode, rest) = head.split_once(": ").unwrap();
-            // IA-32e mode needs paging, which these guests do without.
-            if mode.starts_with("long") || mode.starts_with("compat") {
-                continue;
-            }
             let code = rest.split(' ').next().unwrap();
             guests.extend(Scene::ALL.map(|scene| Guest::of(mode, code, scene)));
         }

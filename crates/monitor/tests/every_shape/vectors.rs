@@ -45,10 +45,3 @@ pub fn visible(vector: &VectorState) -> Vec<u8> {
     bytes[512..576].fill(0);
     bytes
 }
-
-/// Clears the selectors beside the x87 pointers. 64-bit code, in which interrupts of
-/// compatibility code end, has upper halves of the pointers in their places.
-pub fn forget_selectors(state: &mut VectorState) {
-    state.0[12..16].fill(0);
-    state.0[20..24].fill(0);
-}
