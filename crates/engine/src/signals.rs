@@ -94,6 +94,10 @@ pub fn install() -> io::Result<()> {
             // On the alternate stack, where the thread has one; not restarting system
             // calls, so that a kick ends a wait.
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            // A kick waits for the handler of a fault to return: two signal frames with
+            // AVX-512 registers do not fit on the alternate stacks that threads have.
+            // SAFETY: adds a valid signal to a set that is initialised.
+            unsafe { libc::sigaddset(&mut action.sa_mask, kick_signal()) };
             // SAFETY: an all-zero sigaction is a valid value to be overwritten.
             let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: asks only; `old` takes the answer.
