@@ -1,12 +1,18 @@
 //! What a device sees of each kind of instruction: every access once, in its size and
 //! order, also when another access of the same instruction faults first.
 
+#[path = "common/flat.rs"]
+mod flat;
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::state::TableRegister;
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::{CpuState, PhysicalAddress};
 
 /// Guest RAM in bytes; devices begin behind it.
 const RAM: u64 = 4 << 20;
@@ -32,6 +38,7 @@ struct Device {
 }
 
 impl Platform for Device {
+    idle!(registers, interrupts, time);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -45,60 +52,16 @@ impl Platform for Device {
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         self.seen.push(Write(address.0, data.len()));
     }
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 /// ESI on the device, EDI and ESP in plain memory, ECX 3, EAX 2, the rest zero.
 fn state() -> CpuState {
-    let mut state = CpuState::at_reset();
+    let mut state = flat::flat_state(u64::from(CODE));
     state.cr0 = 0x21;
     state.cr4 = 0x600;
-    state.rip = u64::from(CODE);
-    let data = Segment {
-        base: 0,
-        limit: u32::MAX,
-        selector: Selector(0x18),
-        attributes: Attributes::from_bits_retain(0xc093),
-    };
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = data;
-    }
-    *state.segment_mut(SegmentRegister::Cs) = Segment {
-        selector: Selector(0x10),
-        attributes: Attributes::from_bits_retain(0xc09b),
-        ..data
-    };
     for (register, value) in [
         (0, 2),
         (1, 3),

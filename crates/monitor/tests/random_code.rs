@@ -2,6 +2,10 @@
 //!
 //! Every emitted block passes the verifier; a panic or a host crash fails the test.
 
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
@@ -30,6 +34,7 @@ impl Random {
 }
 
 impl Platform for Noise {
+    idle!(registers, advance);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         self.random.next() as u32
     }
@@ -38,12 +43,6 @@ impl Platform for Noise {
         data.fill(self.random.next() as u8);
     }
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
     fn interrupt_pending(&mut self) -> bool {
         self.random.next().is_multiple_of(16)
     }
@@ -59,17 +58,9 @@ impl Platform for Noise {
     fn next_deadline(&self) -> Option<GuestTime> {
         Some(GuestTime(TIME_LIMIT))
     }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         (self.now().0 >= TIME_LIMIT).then_some(StopRequest::Quit)
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 fn protected(state: &mut CpuState, code: u16, data: u16, dpl: u16) {

@@ -1,6 +1,10 @@
 //! Guest code does the same wherever its registers live: random programs end in the same
 //! state under every register map, interrupted or not. All emitted code is verified.
 
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +14,7 @@ use tollgate_engine::mode::Mode;
 use tollgate_engine::register_map::{Home, RegisterMap};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// A map in which no host register is idle: what instructions borrow is somebody's home.
@@ -66,6 +70,7 @@ struct Constant {
 }
 
 impl Platform for Constant {
+    idle!(registers, interrupts, time);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -76,39 +81,10 @@ impl Platform for Constant {
         data.fill(0x5a);
     }
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         let over = Instant::now() > self.end;
         self.stop.take().or(over.then_some(StopRequest::Quit))
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 /// A flat guest, whose registers point into RAM.

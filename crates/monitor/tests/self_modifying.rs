@@ -1,12 +1,18 @@
 //! Random programs that write their own code: what they do with all that is remembered of
 //! code must be what they do when each instruction is translated anew.
 
+#[path = "common/flat.rs"]
+mod flat;
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_platform::{Platform, StopRequest};
+use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Vector of the one interrupt that a machine may have.
 const VECTOR: u8 = 0x20;
@@ -19,6 +25,7 @@ struct Bench {
 }
 
 impl Platform for Bench {
+    idle!(registers, nmi, time);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0
     }
@@ -29,38 +36,15 @@ impl Platform for Bench {
         data.fill(0);
     }
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
         std::mem::take(&mut self.interrupt).then_some(VECTOR)
     }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 struct Random(u64);
@@ -221,21 +205,7 @@ impl Program {
 }
 
 fn vcpu(program: &Program, map: &'static RegisterMap) -> Vcpu<Bench> {
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1;
-    state.rip = u64::from(MAIN);
-    for register in SegmentRegister::ALL {
-        let attributes = match register {
-            SegmentRegister::Cs => 0xc09b,
-            _ => 0xc093,
-        };
-        *state.segment_mut(register) = Segment {
-            base: 0,
-            limit: u32::MAX,
-            selector: Selector(0x18),
-            attributes: Attributes::from_bits_retain(attributes),
-        };
-    }
+    let mut state = flat::flat_state(u64::from(MAIN));
     state.gpr[4] = 0x8000;
     let mut memory = GuestMemory::new(1 << 20).unwrap();
     memory.write(PhysicalAddress(u64::from(MAIN)), &program.bytes);

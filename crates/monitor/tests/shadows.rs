@@ -1,11 +1,17 @@
 //! Interrupts and NMIs that come in the very instruction that loads SS: its operand is a
 //! device's register, and reading that raises them.
 
+#[path = "common/flat.rs"]
+mod flat;
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::state::TableRegister;
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::{CpuState, PhysicalAddress};
 
 const CODE: u64 = 0x10000;
 const HANDLER: u64 = 0x20000;
@@ -30,6 +36,7 @@ struct Bench {
 }
 
 impl Platform for Bench {
+    idle!(registers, time);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -46,12 +53,6 @@ impl Platform for Bench {
         }
     }
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt
     }
@@ -61,23 +62,9 @@ impl Platform for Bench {
     fn take_nmi(&mut self) -> bool {
         std::mem::take(&mut self.nmi)
     }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 /// Runs flat 32-bit code with interrupts on; how many of its bytes it had run when the
@@ -88,25 +75,9 @@ fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
 
 /// The same for a processor prepared further; DR6 follows.
 fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuState)) -> (u64, u64) {
-    let data = Segment {
-        base: 0,
-        limit: u32::MAX,
-        selector: Selector(DATA_SELECTOR),
-        attributes: Attributes::from_bits_retain(0xc093),
-    };
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1;
-    state.rip = CODE;
+    let mut state = flat::flat_state(CODE);
     state.flags = INTERRUPT_FLAG;
     state.gpr[4] = STACK;
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = data;
-    }
-    *state.segment_mut(SegmentRegister::Cs) = Segment {
-        selector: Selector(0x10),
-        attributes: Attributes::from_bits_retain(0xc09b),
-        ..data
-    };
     state.gdtr = TableRegister {
         base: GDT,
         limit: 0x1f,

@@ -1,12 +1,16 @@
 //! Small flat 32-bit programs run by a vCPU with almost no machine around it.
 
+#[path = "common/flat.rs"]
+mod flat;
+#[macro_use]
+#[path = "common/idle.rs"]
+mod idle;
+
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::{
-    Attributes, CpuModel, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector,
-};
+use tollgate_x86::{Attributes, CpuModel, CpuState, PhysicalAddress, SegmentRegister};
 
 /// A machine that stops when the guest writes port F4h and remembers port E9h.
 #[derive(Default)]
@@ -19,6 +23,7 @@ struct Bench {
 }
 
 impl Platform for Bench {
+    idle!(registers, interrupts, time);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -38,58 +43,13 @@ impl Platform for Bench {
         self.widest = self.widest.max(data.len());
         self.written.extend_from_slice(data);
     }
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 fn flat_state(entry: u64) -> CpuState {
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1;
-    state.rip = entry;
-    let data = Segment {
-        base: 0,
-        limit: u32::MAX,
-        selector: Selector(0x18),
-        attributes: Attributes::from_bits_retain(0xc093),
-    };
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = data;
-    }
-    *state.segment_mut(SegmentRegister::Cs) = Segment {
-        selector: Selector(0x10),
-        attributes: Attributes::from_bits_retain(0xc09b),
-        ..data
-    };
+    let mut state = flat::flat_state(entry);
     state.gpr[4] = 0x8000;
     state
 }
@@ -370,6 +330,7 @@ fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
 struct Restless(Bench, std::cell::Cell<u64>);
 
 impl Platform for Restless {
+    idle!(registers, interrupts, advance);
     fn port_read(&mut self, port: u16, size: u8) -> u32 {
         self.0.port_read(port, size)
     }
@@ -382,21 +343,6 @@ impl Platform for Restless {
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         self.0.memory_write(address, data);
     }
-    fn msr_read(&mut self, index: u32) -> Option<u64> {
-        self.0.msr_read(index)
-    }
-    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
-        self.0.msr_write(index, value)
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
     fn now(&self) -> GuestTime {
         GuestTime(self.1.get())
     }
@@ -405,17 +351,9 @@ impl Platform for Restless {
         self.1.set(self.1.get() + 1);
         Some(GuestTime(self.1.get()))
     }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.0.take_stop_request()
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! A machine that ends at port F4h, stops when it is interrupted, and else answers always
 //! the same.
 
+#[macro_use]
+#[path = "../common/idle.rs"]
+mod idle;
+
 use super::Guest;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::Vcpu;
@@ -25,6 +29,7 @@ pub struct Machine {
 }
 
 impl Platform for Machine {
+    idle!(registers, nmi);
     fn port_read(&mut self, port: u16, _size: u8) -> u32 {
         self.accesses.push((port.into(), Vec::new()));
         0xff
@@ -41,21 +46,12 @@ impl Platform for Machine {
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         self.accesses.push((address.0, data.to_vec()));
     }
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupts != 0
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
         self.interrupts = self.interrupts.checked_sub(1)?;
         Some(0x20)
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
     }
     fn now(&self) -> GuestTime {
         GuestTime(0)
@@ -66,19 +62,12 @@ impl Platform for Machine {
     fn advance(&mut self) {
         self.interrupted |= !std::mem::take(&mut self.begins);
     }
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         if self.ended {
             return Some(StopRequest::DebugExit(0));
         }
         self.interrupted.then_some(StopRequest::Quit)
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 impl Machine {

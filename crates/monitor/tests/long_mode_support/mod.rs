@@ -1,6 +1,10 @@
 //! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
 #![allow(dead_code, unused, reason = "each test uses what it needs")]
 
+#[macro_use]
+#[path = "../common/idle.rs"]
+mod idle;
+
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
@@ -79,6 +83,7 @@ pub struct Bench {
 }
 
 impl Platform for Bench {
+    idle!(registers, nmi, advance);
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -97,20 +102,11 @@ impl Platform for Bench {
         self.device_accesses.push(data.len());
         self.device_written.extend_from_slice(data);
     }
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt.is_some()
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
         self.interrupt.take()
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
     }
     fn now(&self) -> GuestTime {
         GuestTime(self.start.elapsed().as_nanos() as u64)
@@ -118,19 +114,11 @@ impl Platform for Bench {
     fn next_deadline(&self) -> Option<GuestTime> {
         Some(GuestTime(60_000_000_000))
     }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         // A program that hangs fails its test.
         let hangs = self.now() >= GuestTime(60_000_000_000);
         self.stop.take().or(hangs.then_some(StopRequest::Quit))
     }
-    fn signal_fpu_error(&mut self) {}
 }
 
 fn segment(selector: u16, attributes: u16) -> Segment {
