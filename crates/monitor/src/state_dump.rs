@@ -3,68 +3,60 @@
 use std::fmt::Write;
 use tollgate_x86::{CpuState, SegmentRegister};
 
-/// All registers that matter, in lines of at most 80 columns.
-pub fn dump(cpu: &CpuState) -> String {
-    let mut text = String::new();
-    if cpu.is_long_mode() {
-        return dump_long(cpu);
-    }
-    let names = ["EAX", "ECX", "EDX", "EBX", "ESP", "EBP", "ESI", "EDI"];
-    for (index, name) in names.iter().enumerate() {
-        let end = if index % 4 == 3 { "\n" } else { "  " };
-        let _ = write!(text, "{name}={:08x}{end}", cpu.gpr[index]);
-    }
-    let _ = writeln!(
-        text,
-        "EIP={:08x}  EFLAGS={:08x}  CPL={}",
-        cpu.rip,
-        cpu.flags().image(),
-        cpu.cpl()
-    );
-    for register in SegmentRegister::ALL {
-        let segment = cpu.segment(register);
-        let _ = writeln!(
-            text,
-            "{}={:04x}  base={:08x}  limit={:08x}  attributes={:04x}",
-            format!("{register:?}").to_uppercase(),
-            segment.selector.0,
-            segment.base,
-            segment.limit,
-            segment.attributes.bits()
-        );
-    }
-    let _ = writeln!(
-        text,
-        "CR0={:08x}  CR2={:08x}  CR3={:08x}  CR4={:08x}  EFER={:08x}",
-        cpu.cr0, cpu.cr2, cpu.cr3, cpu.cr4, cpu.efer
-    );
-    let _ = writeln!(
-        text,
-        "GDT={:08x}/{:04x}  IDT={:08x}/{:04x}  TR={:04x}  LDT={:04x}",
-        cpu.gdtr.base,
-        cpu.gdtr.limit,
-        cpu.idtr.base,
-        cpu.idtr.limit,
-        cpu.tr.selector.0,
-        cpu.ldtr.selector.0
-    );
-    text
+/// How wide things are, in hexadecimal digits, and what they are called.
+struct Format {
+    registers: &'static [&'static str],
+    /// General registers in a line.
+    columns: usize,
+    instruction_pointer: &'static str,
+    /// Registers and addresses.
+    wide: usize,
+    cr3: usize,
+    efer: usize,
 }
 
-/// The same in IA-32e mode, where registers have 64 bits.
-fn dump_long(cpu: &CpuState) -> String {
-    let mut text = String::new();
-    let names = [
+const LEGACY: Format = Format {
+    registers: &["EAX", "ECX", "EDX", "EBX", "ESP", "EBP", "ESI", "EDI"],
+    columns: 4,
+    instruction_pointer: "EIP",
+    wide: 8,
+    cr3: 8,
+    efer: 8,
+};
+
+/// IA-32e mode, where registers have 64 bits.
+const LONG: Format = Format {
+    registers: &[
         "RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8 ", "R9 ", "R10", "R11", "R12",
         "R13", "R14", "R15",
-    ];
-    for (index, name) in names.iter().enumerate() {
-        let end = if index % 3 == 2 { "\n" } else { "  " };
-        let _ = write!(text, "{name}={:016x}{end}", cpu.gpr[index]);
+    ],
+    columns: 3,
+    instruction_pointer: "RIP",
+    wide: 16,
+    cr3: 10,
+    efer: 4,
+};
+
+/// All registers that matter, in lines of at most 80 columns.
+pub fn dump(cpu: &CpuState) -> String {
+    let is_long = cpu.is_long_mode();
+    let Format {
+        registers,
+        columns,
+        instruction_pointer,
+        wide,
+        cr3,
+        efer,
+    } = if is_long { LONG } else { LEGACY };
+    let mut text = String::new();
+    for (index, name) in registers.iter().enumerate() {
+        let is_last = index + 1 == registers.len() || index % columns == columns - 1;
+        let end = if is_last { "\n" } else { "  " };
+        let _ = write!(text, "{name}={:0wide$x}{end}", cpu.gpr[index]);
     }
     let _ = writeln!(
         text,
-        "\nRIP={:016x}  EFLAGS={:08x}  CPL={}",
+        "{instruction_pointer}={:0wide$x}  EFLAGS={:08x}  CPL={}",
         cpu.rip,
         cpu.flags().image(),
         cpu.cpl()
@@ -73,7 +65,7 @@ fn dump_long(cpu: &CpuState) -> String {
         let segment = cpu.segment(register);
         let _ = writeln!(
             text,
-            "{}={:04x}  base={:016x}  limit={:08x}  attributes={:04x}",
+            "{}={:04x}  base={:0wide$x}  limit={:08x}  attributes={:04x}",
             format!("{register:?}").to_uppercase(),
             segment.selector.0,
             segment.base,
@@ -83,12 +75,12 @@ fn dump_long(cpu: &CpuState) -> String {
     }
     let _ = writeln!(
         text,
-        "CR0={:08x}  CR2={:016x}  CR3={:010x}  CR4={:08x}  EFER={:04x}",
+        "CR0={:08x}  CR2={:0wide$x}  CR3={:0cr3$x}  CR4={:08x}  EFER={:0efer$x}",
         cpu.cr0, cpu.cr2, cpu.cr3, cpu.cr4, cpu.efer
     );
     let _ = writeln!(
         text,
-        "GDT={:016x}/{:04x}  IDT={:016x}/{:04x}  TR={:04x}  LDT={:04x}",
+        "GDT={:0wide$x}/{:04x}  IDT={:0wide$x}/{:04x}  TR={:04x}  LDT={:04x}",
         cpu.gdtr.base,
         cpu.gdtr.limit,
         cpu.idtr.base,
@@ -96,6 +88,8 @@ fn dump_long(cpu: &CpuState) -> String {
         cpu.tr.selector.0,
         cpu.ldtr.selector.0
     );
-    let _ = writeln!(text, "kernel GS base={:016x}", cpu.kernel_gs_base);
+    if is_long {
+        let _ = writeln!(text, "kernel GS base={:016x}", cpu.kernel_gs_base);
+    }
     text
 }
