@@ -132,7 +132,9 @@ impl<P: Platform> Vcpu<P> {
         Ok(decode(&bytes[..in_page + 16]))
     }
 
+    /// Runs a copied instruction on the bounce buffer; no x87 error waits for it.
     fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
+        // Comes before all that a limit or a page may raise.
         if let Some(exception) = self.misalignment(instruction) {
             return Ok(Ended::Faulted(exception));
         }
@@ -157,17 +159,13 @@ impl<P: Platform> Vcpu<P> {
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         let alignment = checked_alignment(instruction, memory.size);
         if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {
-            let exception = self.first_fault(linear, exception);
             return Ok(Ended::Faulted(exception));
         }
         match self
             .view
             .resolve(&self.context.cpu, linear, kind, privilege)
         {
-            Err(exception) => {
-                let exception = self.first_fault(linear, exception);
-                return Ok(Ended::Faulted(exception));
-            }
+            Err(exception) => return Ok(Ended::Faulted(exception)),
             Ok(Target::Device(_)) if !memory.write => self.count(ExitKind::MmioRead),
             Ok(Target::Device(_)) => self.count(ExitKind::MmioWrite),
             Ok(Target::Code(_)) => self.count(ExitKind::CodeWrite),
@@ -176,7 +174,6 @@ impl<P: Platform> Vcpu<P> {
         let start = BOUNCE_START + (linear.0 % 64) as usize;
         let mut data = [0; MAX_OPERAND];
         if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
-            let exception = self.first_fault(linear, exception);
             return Ok(Ended::Faulted(exception));
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
