@@ -5,7 +5,7 @@
 
 use crate::Outcome;
 use crate::cpuid::policy;
-use crate::memory_access::{SegmentedAddress, linear_mask, segment_base};
+use crate::memory_access::{SegmentedAddress, linear_mask};
 use crate::operand::{memory_address, read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
@@ -325,7 +325,7 @@ pub fn invalidate_page(
 ) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     let SegmentedAddress { segment, offset } = memory_address(state, instruction);
-    let linear = segment_base(state, segment).wrapping_add(offset) & linear_mask(state);
+    let linear = state.segment_base(segment).wrapping_add(offset) & linear_mask(state);
     if is_canonical(linear) {
         environment.translations_changed(TranslationChange::Page(linear));
     }

@@ -43,25 +43,13 @@ pub fn linear_mask(state: &CpuState) -> u64 {
     }
 }
 
-/// Bits of the linear addresses of descriptor tables and the TSS, which IA-32e mode has
-/// all 64 of whatever code runs.
-fn system_mask(state: &CpuState) -> u64 {
+/// Bits of linear addresses that the processor forms for itself, for descriptor tables and
+/// the TSS: IA-32e mode has all 64 of them whatever code runs.
+pub fn system_mask(state: &CpuState) -> u64 {
     if state.is_long_mode() {
         u64::MAX
     } else {
         0xffff_ffff
-    }
-}
-
-/// Where a segment begins for the running program: 64-bit code knows the bases of FS and
-/// GS only (SDM volume 3, 3.4.4).
-pub fn segment_base(state: &CpuState, register: SegmentRegister) -> u64 {
-    let ignored =
-        state.is_64_bit() && !matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
-    if ignored {
-        0
-    } else {
-        state.segment(register).base
     }
 }
 
@@ -100,7 +88,9 @@ pub fn linear_address(
 ) -> Result<LinearAddress, Exception> {
     let segment = state.segment(address.segment);
     if state.is_64_bit() {
-        let linear = segment_base(state, address.segment).wrapping_add(address.offset);
+        let linear = state
+            .segment_base(address.segment)
+            .wrapping_add(address.offset);
         return if is_canonical_range(linear, size) {
             Ok(LinearAddress(linear))
         } else {

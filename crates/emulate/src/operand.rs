@@ -10,7 +10,7 @@ use tollgate_x86::{Attributes, CpuState, Exception, SegmentRegister};
 
 pub use crate::memory_access::{
     SegmentedAddress, check_alignment, current_privilege, is_inside, linear_address, linear_mask,
-    probe_linear, read_linear, read_memory, read_system, read_value, segment_base, write_linear,
+    probe_linear, read_linear, read_memory, read_system, read_value, system_mask, write_linear,
     write_memory, write_system, write_value,
 };
 

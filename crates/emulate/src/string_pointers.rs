@@ -6,7 +6,7 @@ use crate::memory_access::{
     SegmentedAddress, check_alignment, current_privilege, linear_address, probe_linear,
     read_memory, write_memory,
 };
-use crate::operand::{address_size, memory_segment, segment_base, size_mask};
+use crate::operand::{address_size, memory_segment, size_mask};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
 use tollgate_x86::address::PAGE_SIZE;
@@ -168,7 +168,7 @@ impl Pointers {
         // Where the offset wraps, the run ends.
         let extent = self.mask.saturating_add(1);
         let count = self.fitting(first.offset, extent, wanted);
-        let base = segment_base(state, first.segment);
+        let base = state.segment_base(first.segment);
         let position = base.wrapping_add(first.offset) % PAGE_SIZE;
         let count = self.fitting(position, PAGE_SIZE, count);
         if count == 0 {

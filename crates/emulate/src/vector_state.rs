@@ -7,7 +7,7 @@
 
 use crate::Outcome;
 use crate::cpuid::{XCR0_AVX, policy};
-use crate::memory_access::{linear_address, read_value, segment_base, write_value};
+use crate::memory_access::{linear_address, read_value, write_value};
 use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
@@ -290,7 +290,7 @@ pub(crate) fn aligned_operand(
     kind: AccessKind,
 ) -> Result<LinearAddress, Exception> {
     let address = memory_address(state, instruction);
-    let base = segment_base(state, address.segment);
+    let base = state.segment_base(address.segment);
     if !base.wrapping_add(address.offset).is_multiple_of(alignment) {
         return Err(Exception::general_protection(0));
     }

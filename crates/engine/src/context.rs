@@ -12,7 +12,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
-use tollgate_x86::{CpuState, Segment};
+use tollgate_x86::{CpuState, Segment, SegmentRegister};
 
 /// Distance from the start of [`Context`] to where R15 points; 12 modulo 64.
 pub const BIAS: i32 = 76;
@@ -313,9 +313,10 @@ impl Context {
             self.x87_instruction &= mask;
             self.x87_code_selector = selector(self.cpu.cs());
             if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
-                let segment = self.cpu.segments[register as usize % 6];
-                self.x87_operand_offset = self.x87_operand.wrapping_sub(segment.base) & mask;
-                self.x87_data_selector = selector(&segment);
+                let register = SegmentRegister::ALL[register as usize % 6];
+                let base = self.cpu.segment_base(register);
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(base) & mask;
+                self.x87_data_selector = selector(self.cpu.segment(register));
             }
         }
         let pointer =

@@ -5,12 +5,12 @@ use crate::qemu::Qemu;
 use crate::registers::Registers;
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 use std::io;
-use tollgate_emulate::operand::read_register;
+use tollgate_emulate::operand::{read_register, system_mask};
 use tollgate_exits::ExitKind;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::guest_view::{code_address, linear_bits};
+use tollgate_monitor::guest_view::code_address;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege};
 use tollgate_x86::{Attributes, CpuState, Descriptor, Gpr, LinearAddress, PhysicalAddress, Vector};
@@ -175,7 +175,7 @@ impl Subject {
             })
             .filter_map(|memory| {
                 let value = |register: Register, _, _| Some(register_value(state, register));
-                let linear = memory.virtual_address(0, value)? & linear_bits(state);
+                let linear = memory.virtual_address(0, value)? & system_mask(state);
                 let written = !matches!(memory.access(), OpAccess::Read | OpAccess::CondRead);
                 let size = (memory.memory_size().size() as u64).max(1);
                 Some(Access {

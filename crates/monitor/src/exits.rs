@@ -1,12 +1,13 @@
 //! What happens at each kind of exit: one function each.
 
-use crate::guest_view::{Inline, is_canonical_range, linear_bits};
+use crate::guest_view::{Inline, is_canonical_range};
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use crate::x87_errors::waits_for_x87;
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
+use tollgate_emulate::operand::system_mask;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
 use tollgate_engine::context::{NO_PASS, at};
 use tollgate_engine::vector_registers;
@@ -192,7 +193,7 @@ impl<P: Platform> Vcpu<P> {
         write: bool,
     ) -> Result<(), VcpuStop> {
         let cpu = &self.context.cpu;
-        let linear = LinearAddress(self.context.exit_value & linear_bits(cpu));
+        let linear = LinearAddress(self.context.exit_value & system_mask(cpu));
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
             return self.slow_exit(block, site);
         }

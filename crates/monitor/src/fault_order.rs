@@ -13,8 +13,8 @@ use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
 impl<P: Platform> Vcpu<P> {
-    /// The fault that the instruction at CS:EIP raises whose operand at `linear` faults
-    /// like that.
+    /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
+    /// was found to fault like that before the instruction ran.
     pub(crate) fn first_fault(&mut self, linear: LinearAddress, fault: Exception) -> Exception {
         let Ok(instruction) = self.decode_current() else {
             return fault;
@@ -37,8 +37,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &self.context.cpu;
         let address = memory_address(cpu, instruction);
         let linear = cpu
-            .segment(address.segment)
-            .base
+            .segment_base(address.segment)
             .wrapping_add(address.offset);
         let aligned = linear.is_multiple_of(u64::from(required_alignment(instruction)));
         (!aligned).then(|| Exception::general_protection(0))

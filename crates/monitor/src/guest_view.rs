@@ -1,10 +1,11 @@
 //! Guest memory as the processor sees it: paging in front, RAM or devices behind.
 
+use tollgate_emulate::operand::linear_mask;
 use tollgate_memory::GuestMemory;
 use tollgate_shadow::{Entry, LongTlb, SoftwareTlb, Stores, View};
 use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
-use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
+use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, SegmentRegister};
 
 /// What lies behind a linear address.
 #[derive(Clone, Copy, Debug)]
@@ -45,23 +46,10 @@ pub const fn is_canonical_range(linear: u64, size: u64) -> bool {
     is_canonical(linear) && is_canonical(last) && last >> 63 == linear >> 63
 }
 
-/// The linear address of the instruction at CS:RIP. In 64-bit code CS has no base.
+/// The linear address of the instruction at CS:RIP.
 pub fn code_address(state: &CpuState) -> u64 {
-    if state.is_64_bit() {
-        state.rip
-    } else {
-        state.cs().base.wrapping_add(state.rip) & 0xffff_ffff
-    }
-}
-
-/// Bits of linear addresses: in IA-32e mode all (those of compatibility code have been
-/// truncated, but the system's tables may lie anywhere), else 32.
-pub fn linear_bits(state: &CpuState) -> u64 {
-    if state.is_long_mode() {
-        u64::MAX
-    } else {
-        0xffff_ffff
-    }
+    let base = state.segment_base(SegmentRegister::Cs);
+    base.wrapping_add(state.rip) & linear_mask(state)
 }
 
 /// The view that serves accesses of this privilege.

@@ -1,8 +1,9 @@
 //! What emulated instructions reach: the [`Environment`] of a running vCPU.
 
-use crate::guest_view::{GuestView, Target, linear_bits};
+use crate::guest_view::{GuestView, Target};
 use crate::metered::Metered;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_emulate::operand::system_mask;
 use tollgate_platform::{Environment, Platform, TranslationChange};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -49,7 +50,7 @@ impl Surroundings<'_> {
         let mut pieces = Vec::with_capacity(MAX_PIECES);
         let mut done = 0;
         while done < size {
-            let at = LinearAddress(address.0.wrapping_add(done as u64) & linear_bits(state));
+            let at = LinearAddress(address.0.wrapping_add(done as u64) & system_mask(state));
             let length = (size - done).min((PAGE_SIZE - at.page_offset()) as usize);
             pieces.push((self.view.resolve(state, at, kind, privilege)?, length));
             done += length;

@@ -294,6 +294,28 @@ fn only_fs_and_gs_have_a_base_and_it_has_64_bits() {
 }
 
 #[test]
+fn a_data_segment_left_with_a_base_moves_neither_alignment_nor_the_pointer_of_the_x87() {
+    let mut vcpu = run_with(
+        guest_code!(
+            stale_base,
+            "fninit",
+            "mov r10d, 0x20010",
+            "fld qword ptr [r10]",
+            "fnstenv [r10 + 0x20]",
+            "mov r10, 0xffff910012345670",
+            "movaps xmm12, [r10]",
+            "out 0xf4, al",
+        ),
+        |state, _| state.segment_mut(SegmentRegister::Ds).base = 8,
+    );
+    // The data pointer of FNSTENV lies at offset 20 (SDM volume 1, figure 8-9).
+    let pointer = vcpu.memory_mut().read_u32(PhysicalAddress(DATA + 0x44));
+    assert_eq!(pointer, 0x20010);
+    let found = caught(&mut vcpu);
+    assert_eq!((found.vector, found.error), (14, Some(0)));
+}
+
+#[test]
 fn a_page_fault_names_all_64_bits_of_its_address() {
     let mut vcpu = run(guest_code!(
         page_fault,

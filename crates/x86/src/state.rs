@@ -296,6 +296,18 @@ impl CpuState {
                 .contains(crate::descriptor::Attributes::LONG)
     }
 
+    /// Where a segment begins for the running program: 64-bit code knows the bases of FS
+    /// and GS only (SDM volume 3, 3.4.4).
+    pub fn segment_base(&self, register: SegmentRegister) -> u64 {
+        let ignored =
+            self.is_64_bit() && !matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
+        if ignored {
+            0
+        } else {
+            self.segment(register).base
+        }
+    }
+
     /// CR0.PG is set.
     pub fn is_paging(&self) -> bool {
         self.cr0().contains(Cr0::PG)
