@@ -181,8 +181,9 @@ fn a_person_at_a_terminal_uses_the_shell_and_quits() {
     assert_eq!(guest.shell("echo $((6*7))"), "42");
     guest.type_bytes(b"\x01h");
     guest.wait_for("Ctrl-A x       quit");
-    // Ctrl-C reaches the guest's shell, and ends its command there.
-    guest.type_line("echo on its way; sleep 1000");
+    // Ctrl-C reaches the guest's shell, and ends its command there. The command itself says
+    // that it runs: a shell that is about to start one waits for it whatever is typed.
+    guest.type_line("sh -c 'echo on its way; exec sleep 1000'");
     guest.wait_for("on its way\n");
     guest.type_bytes(b"\x03");
     guest.wait_for(linux::PROMPT);
