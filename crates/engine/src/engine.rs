@@ -17,6 +17,7 @@ use crate::mode::{Mode, ModeFlags, ModeId, Modes};
 use crate::register_map::RegisterMap;
 use crate::translate::{Request, TranslateError, Translation, Translator};
 use crate::verify;
+use crate::virtual_interrupts::VirtualInterrupts;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::io;
@@ -175,6 +176,17 @@ impl Engine {
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
+    }
+
+    /// How the sensitive instructions are run.
+    pub fn virtual_interrupts(&self) -> VirtualInterrupts {
+        self.translator.virtual_interrupts
+    }
+
+    /// Has the sensitive instructions run otherwise from now on. Drops all blocks.
+    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts, memory: &mut GuestMemory) {
+        self.flush(memory);
+        self.translator.virtual_interrupts = choice;
     }
 
     /// What has been done.

@@ -19,6 +19,7 @@ pub mod signals;
 pub mod translate;
 pub mod vector_registers;
 pub mod verify;
+pub mod virtual_interrupts;
 
 pub use context::Context;
 pub use engine::Engine;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -76,6 +77,8 @@ pub struct VmConfig {
     pub verify_code: bool,
     /// Where guest registers live (for developers).
     pub register_map: RegisterMapChoice,
+    /// How the instructions that read or change the interrupt flag are run.
+    pub virtual_interrupts: VirtualInterrupts,
     /// Offer ACPI tables to the guest.
     pub acpi: bool,
     /// What the real-time clock shows.
@@ -94,6 +97,7 @@ impl Default for VmConfig {
             code_cache_bytes: 64 * MIB,
             verify_code: false,
             register_map: RegisterMapChoice::default(),
+            virtual_interrupts: VirtualInterrupts::default(),
             acpi: true,
             rtc_base: RtcBase::Universal,
         }

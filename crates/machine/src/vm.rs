@@ -187,6 +187,7 @@ impl Vm {
         let mut vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
             .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
+        vcpu.set_virtual_interrupts(config.virtual_interrupts);
         Ok(Self { vcpu })
     }
 

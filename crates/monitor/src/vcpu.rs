@@ -17,6 +17,7 @@ use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::mode::{Mode, ModeId};
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_engine::signals::{self, CodeRange};
+use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_engine::{Context, Engine};
 use tollgate_exits::blame::Place;
 use tollgate_exits::ledger::{Detail, Ledger};
@@ -183,6 +184,20 @@ impl<P: Platform> Vcpu<P> {
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.engine.set_register_map(map, &mut self.view.memory);
         self.slot_mask = map.slot_mask();
+        self.resume = None;
+        self.link = PendingLink::None;
+    }
+
+    /// How the sensitive instructions are run.
+    pub fn virtual_interrupts(&self) -> VirtualInterrupts {
+        self.engine.virtual_interrupts()
+    }
+
+    /// Has the sensitive instructions run otherwise from now on. Drops all translations;
+    /// not to be called while `run` runs.
+    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
+        self.engine
+            .set_virtual_interrupts(choice, &mut self.view.memory);
         self.resume = None;
         self.link = PendingLink::None;
     }

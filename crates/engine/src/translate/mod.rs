@@ -60,6 +60,7 @@ use crate::block::{
 use crate::context::at;
 use crate::mode::{BranchTable, Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
+use crate::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
 use stub::Stub;
@@ -122,6 +123,8 @@ pub struct Translator {
     /// The map of all code that is not 64-bit code.
     legacy_map: &'static RegisterMap,
     features: Features,
+    /// How the sensitive instructions are run.
+    pub(crate) virtual_interrupts: VirtualInterrupts,
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
     mode_id: u32,
@@ -175,6 +178,7 @@ impl Translator {
             map: &RegisterMap::LEGACY,
             legacy_map: &RegisterMap::LEGACY,
             features,
+            virtual_interrupts: VirtualInterrupts::default(),
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             mode_id: 0,

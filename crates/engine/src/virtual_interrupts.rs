@@ -1,0 +1,48 @@
+//! How the instructions that read or change the interrupt flag are run: the choices of the
+//! experiment `vif`.
+//!
+//! After D. Butterfield, "A Proposal for 80386 VM86 Performance Enhancements". CLI, STI,
+//! PUSHF, POPF, IRET and INT n are the *sensitive instructions*: an exit each, or done in
+//! translated code on a virtual interrupt flag (VIF). With a virtual interrupt request
+//! (VIR) beside it, only a flag that is set while an interrupt waits needs the monitor.
+
+use serde::{Deserialize, Serialize};
+
+/// What carries an exit of a sensitive instruction to the monitor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transition {
+    /// A call-out, as for every other exit.
+    #[default]
+    Call,
+    /// A privileged instruction at user level: the host's general protection fault, taken
+    /// as SIGSEGV. The 80386's own mechanism with a trap gate.
+    Trap,
+    /// An undefined instruction, taken as SIGILL, with the whole context of the processor
+    /// saved and loaded: what stands for a task gate.
+    Task,
+}
+
+/// Which parts of the mechanism are switched on. The guest computes the same either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VirtualInterrupts {
+    /// Sensitive instructions run in translated code on a flag of the guest's own; off:
+    /// each is an exit of its kind.
+    pub flag: bool,
+    /// Setting the flag exits only while an interrupt waits; off: each change of it from 0
+    /// to 1 does. Means nothing without `flag`.
+    pub request: bool,
+    /// How the exits that remain are made.
+    pub transition: Transition,
+}
+
+impl Default for VirtualInterrupts {
+    fn default() -> Self {
+        Self {
+            flag: true,
+            request: true,
+            transition: Transition::Call,
+        }
+    }
+}
