@@ -9,6 +9,10 @@
 //! restored and the instruction runs again, so that the process dies with a core of the
 //! right place, or whoever watched it before (a fuzzer, a sanitizer) sees the fault.
 //!
+//! A request may arrive amid stores that belong together, where the guest stands at no
+//! boundary ([`Restore::UNDIVIDED`]). The handler then has the thread trap after each
+//! further host instruction until it is through.
+//!
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
@@ -175,6 +179,12 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let Some(position) = position else {
         return false;
     };
+    if position.restore.is_undivided() {
+        if exit.signal == 0 {
+            registers[libc::REG_EFL as usize] |= TRAP_FLAG;
+        }
+        return exit.signal == 0;
+    }
     if position.single && exit.signal == 0 {
         // It leaves in a moment by itself, and then the monitor knows whether the one
         // instruction is done: a trap may be due behind it. `pending` is set.
@@ -218,6 +228,24 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     true
 }
 
+/// The host's RFLAGS.TF.
+const TRAP_FLAG: i64 = 1 << 8;
+/// si_code of a SIGTRAP after one instruction.
+const TRAP_TRACE: i32 = 2;
+
+/// After one more host instruction on the way to a boundary: goes on or leaves.
+///
+/// # Safety
+/// As for [`leave_guest_code`], if the program counter is in guest code.
+unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
+    frame.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
+    // On the exit path the guest leaves by itself.
+    if in_code_cache(pc) || code_store::is_here(pc) {
+        // SAFETY: the program counter says that this is guest code.
+        unsafe { leave_guest_code(frame, SignalExit::default()) };
+    }
+}
+
 extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
@@ -241,6 +269,12 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
     let (frame, info) = unsafe { (&mut *frame.cast::<libc::ucontext_t>(), &*info) };
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
+    let traces = frame.uc_mcontext.gregs[libc::REG_EFL as usize] & TRAP_FLAG != 0;
+    if signal == libc::SIGTRAP && info.si_code == TRAP_TRACE && traces {
+        // SAFETY: the frame is of the thread that was interrupted at `pc`.
+        unsafe { follow_to_boundary(frame, pc) };
+        return;
+    }
     // SAFETY: fault signals carry an address.
     let address = unsafe { info.si_addr() } as u64;
     let exit = SignalExit {
