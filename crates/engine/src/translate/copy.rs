@@ -129,6 +129,9 @@ impl Translator {
         copy.set_has_rep_prefix(false);
         copy.set_has_repne_prefix(false);
         copy.set_segment_prefix(Register::None);
+        // Nobody but the one processor's thread touches RAM while guest code runs, and a
+        // signal comes between two instructions: each is atomic as it is.
+        copy.set_has_lock_prefix(false);
         let Some(placement) = self.place(instruction, memory.is_some()) else {
             return self.no_encoding();
         };

@@ -179,7 +179,7 @@ fn sixteen_bytes_are_exchanged_through_a_pointer_in_a_slot() {
     // lock cmpxchg16b [r12]
     assert_eq!(
         tail(&[0xf0, 0x49, 0x0f, 0xc7, 0x0c, 0x24]),
-        "lock cmpxchg16b [r9]"
+        "cmpxchg16b [r9]"
     );
 }
 
