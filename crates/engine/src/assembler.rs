@@ -440,6 +440,11 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, 0x31]);
     }
 
+    /// LFENCE.
+    pub fn lfence(&mut self) {
+        self.bytes.extend_from_slice(&[0x0f, 0xae, 0xe8]);
+    }
+
     /// Points a 32-bit distance at `target`.
     pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
         let distance = target as i64 - (patch.0 as i64 + 4);

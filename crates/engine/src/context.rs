@@ -209,6 +209,10 @@ pub mod at {
     pub const VECTOR_AREA: i32 =
         displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
 
+    /// Displacement of IA32_TSC_AUX.
+    pub const TIME_STAMP_AUX: i32 =
+        displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tsc_aux));
+
     /// Displacement of a segment register's base.
     pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
         segment(register) + offset_of!(tollgate_x86::Segment, base) as i32

@@ -59,7 +59,7 @@ use crate::block::{
 };
 use crate::context::at;
 use crate::mode::{BranchTable, Mode, ModeFlags};
-use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
+use crate::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
@@ -536,7 +536,7 @@ impl Translator {
             {
                 self.string(instruction)
             }
-            Rdtsc => self.time_stamp(instruction),
+            Rdtsc | Rdtscp => self.time_stamp(instruction),
             Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysenter | Sysexit | Sysexitq
             | Hlt => self.moves_on(instruction),
             Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
@@ -581,10 +581,15 @@ impl Translator {
         Flow::Next
     }
 
-    /// RDTSC with the guest's offset added, without flags.
+    /// RDTSC and RDTSCP with the guest's offset added, without flags.
     fn time_stamp(&mut self, instruction: &Instruction) -> Flow {
         if self.mode.flags.contains(ModeFlags::TIME_STAMP_DISABLED) {
             return self.helper(instruction);
+        }
+        let names_processor = instruction.mnemonic() == Mnemonic::Rdtscp;
+        if names_processor {
+            // It waits for all before it, loads too.
+            self.assembler.lfence();
         }
         // The first write to EAX is by RDTSC itself; an interruption behind it starts
         // the instruction again, which reads a later time: nobody can tell.
@@ -599,6 +604,10 @@ impl Translator {
         self.assembler.rorx(DATA, R8, 32);
         self.assembler.mov32(DATA, DATA);
         self.assembler.mov32(ACCUMULATOR, R8);
+        if names_processor {
+            let processor = self.field(at::TIME_STAMP_AUX);
+            self.assembler.load(Width::Dword, COUNT, processor);
+        }
         Flow::Next
     }
 

@@ -31,6 +31,7 @@ fn field(displacement: i32) -> String {
         (at::DIRECTION, "direction"),
         (at::BOUNCE_POINTER, "bounce_pointer"),
         (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
+        (at::TIME_STAMP_AUX, "time_stamp_aux"),
         (at::X87_INSTRUCTION, "x87_instruction"),
         (at::X87_OPCODE, "x87_opcode"),
         (at::X87_OPERAND, "x87_operand"),
