@@ -51,8 +51,8 @@ pub enum Source {
 /// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
-    /// Moves in bits 0 to 2; bit 3: the code here must be run to its end; in the high half
-    /// the host register that holds EIP, if any: never RAX.
+    /// Moves in the low half; in the high half the host register that holds EIP, if any:
+    /// never RAX.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -71,14 +71,12 @@ impl Restore {
 
     /// Amid stores that belong together: the guest stands at no boundary. The code is
     /// straight, cannot fault, and is soon through; a request to leave has it run so far.
-    pub const UNDIVIDED: Restore = Restore {
-        count: 8,
-        moves: [0; Self::MAX_MOVES],
-    };
+    /// Named as an EIP in RSP, where none ever is.
+    pub const UNDIVIDED: Restore = Restore::NONE.with_eip(RSP);
 
     /// This is [`Restore::UNDIVIDED`].
     pub const fn is_undivided(&self) -> bool {
-        self.count & 8 != 0
+        self.count >> 4 == RSP.0
     }
 
     /// The guest register's value is in a host register.
@@ -92,7 +90,7 @@ impl Restore {
             Source::Host(host) => host.0,
             Source::Slot => RSP.0,
         };
-        let count = (self.count & 7) as usize;
+        let count = (self.count & 15) as usize;
         if count < Self::MAX_MOVES {
             self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
@@ -117,7 +115,7 @@ impl Restore {
 
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
-        let count = usize::from(self.count & 7);
+        let count = usize::from(self.count & 15);
         self.moves.iter().take(count).map(|&packed| {
             let source = match Host(packed & 15) {
                 RSP => Source::Slot,
