@@ -25,6 +25,7 @@ use crate::register_map::{CONTEXT, Home};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_x86::Flags;
 
 /// Signals by which host faults arrive.
 const FAULTS: [i32; 5] = [
@@ -202,6 +203,14 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let rip = position.restore.eip().map_or(position.rip, |host| {
         registers[REGISTERS[host.0 as usize & 15] as usize] as u64
     });
+    if let Some(load) = position.flag_load {
+        let image = registers[libc::REG_R11 as usize];
+        let arithmetic = Flags::ARITHMETIC.bits() as i64;
+        let flags = &mut registers[libc::REG_EFL as usize];
+        *flags = *flags & !arithmetic | image & arithmetic;
+        // SAFETY: as above.
+        unsafe { (*context).load_flags(&load, image as u64) };
+    }
     if let Some(note) = position.x87_note {
         let linear = registers[libc::REG_R8 as usize] as u64;
         // SAFETY: as above.
@@ -219,6 +228,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         (*context).signal = SignalExit {
             rip,
             esp: position.esp,
+            shadowed: position.shadowed,
             ..exit
         };
         (*context).exit_value = u64::from(position.block.0);

@@ -37,6 +37,7 @@
 
 mod branch;
 pub mod copy;
+mod flags;
 mod length;
 #[cfg(test)]
 mod long_tests;
@@ -55,7 +56,7 @@ use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
-    BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+    BlockId, FlagLoad, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
 };
 use crate::context::at;
 use crate::mode::{BranchTable, Mode, ModeFlags};
@@ -108,6 +109,8 @@ pub struct Translation {
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
+    /// Ordered by host offset.
+    pub flag_loads: Box<[FlagLoad]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -135,6 +138,7 @@ pub struct Translator {
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
     x87_notes: Vec<X87Note>,
+    flag_loads: Vec<FlagLoad>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -155,6 +159,12 @@ pub struct Translator {
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
     first_site_of_instruction: usize,
+    /// The current instruction stands behind one that holds interrupts off.
+    shadowed: bool,
+    /// The current instruction holds interrupts off until the next has completed.
+    casts_shadow: bool,
+    /// The next instruction is going to be in this block.
+    has_successor: bool,
     /// Bytes of the current instruction.
     raw: [u8; 16],
     /// Their offset in the guest's code.
@@ -189,6 +199,7 @@ impl Translator {
             helpers: Vec::new(),
             immediates: Vec::new(),
             x87_notes: Vec::new(),
+            flag_loads: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -201,6 +212,9 @@ impl Translator {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
+            shadowed: false,
+            casts_shadow: false,
+            has_successor: false,
             raw: [0; 16],
             position: 0,
         }
@@ -225,6 +239,11 @@ impl Translator {
     /// 64-bit code.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
+    }
+
+    /// Has the sensitive instructions run otherwise in all that is translated from now on.
+    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
+        self.virtual_interrupts = choice;
     }
 
     /// The block's code is 64-bit code.
@@ -288,10 +307,9 @@ impl Translator {
         loop {
             let position = decoder.position();
             self.next_rip = self.mode.wrap(request.rip.wrapping_add(position as u64));
-            let single_done =
-                count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
+            let single = self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
-            if single_done || full || !decoder.can_decode() {
+            if single && count > 0 || full || !decoder.can_decode() {
                 self.end_with_link();
                 break;
             }
@@ -327,10 +345,17 @@ impl Translator {
                 }
                 break;
             }
-            self.begin(
-                self.next_rip,
-                self.mode.wrap(self.next_rip.wrapping_add(length)),
-            );
+            let next_rip = self.mode.wrap(self.next_rip.wrapping_add(length));
+            self.has_successor = !single
+                && self.may_cast_shadow(&instruction)
+                && self.can_begin(&request.bytes[decoder.position()..], next_rip);
+            // One that needs its successor in its block is not the last of a full one.
+            let is_last = count + 1 >= MAX_INSTRUCTIONS || self.sites.len() + 32 > MAX_SITES;
+            if self.has_successor && is_last {
+                self.end_with_link();
+                break;
+            }
+            self.begin(self.next_rip, next_rip);
             count += 1;
             self.position = position;
             let length = instruction.len().min(15);
@@ -350,6 +375,7 @@ impl Translator {
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
             x87_notes: self.x87_notes.as_slice().into(),
+            flag_loads: self.flag_loads.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -371,6 +397,9 @@ impl Translator {
         self.helpers.clear();
         self.immediates.clear();
         self.x87_notes.clear();
+        self.flag_loads.clear();
+        self.shadowed = false;
+        self.casts_shadow = false;
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;
@@ -387,6 +416,7 @@ impl Translator {
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
+        self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.mark(Restore::NONE);
     }
 
@@ -412,15 +442,25 @@ impl Translator {
 
     /// Marks the current position with another instruction.
     fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
+        let shadowed = self.shadowed && rip == self.rip && restore.eip().is_none();
+        self.push_mark(rip, esp, restore, shadowed);
+    }
+
+    fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: bool) {
         let mark = Mark {
             host: self.assembler.position() as u32,
             rip,
             esp,
             restore,
+            shadowed,
         };
         match self.marks.last_mut() {
             Some(last) if last.host == mark.host => *last = mark,
-            Some(last) if (last.rip, last.esp, last.restore) == (rip, esp, restore) => {}
+            Some(last)
+                if Mark {
+                    host: last.host,
+                    ..mark
+                } == *last => {}
             _ => self.marks.push(mark),
         }
     }
@@ -433,6 +473,7 @@ impl Translator {
             retry: self.start as u32,
             after,
             after_esp: 0,
+            shadowed: self.shadowed && !is_done(kind),
         });
         self.sites.len() - 1
     }
@@ -444,6 +485,9 @@ impl Translator {
     }
 
     fn emit_exit(&mut self, site: usize) {
+        if self.is_sensitive_exit(site) {
+            return self.emit_sensitive_exit(site);
+        }
         let packed = pack_site(self.block, site);
         self.assembler
             .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
@@ -528,6 +572,9 @@ impl Translator {
             _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
             Lea => self.lea(instruction),
             Xlatb => self.xlat(instruction),
+            Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq => {
+                self.sensitive(instruction)
+            }
             Cld => self.set_direction(1),
             Std => self.set_direction(-1),
             Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
@@ -628,6 +675,14 @@ impl Translator {
         self.return_rcx();
         self.vectors_loaded = true;
     }
+}
+
+/// Whether the instruction has completed where a site of this kind leaves.
+fn is_done(kind: SiteKind) -> bool {
+    matches!(
+        kind,
+        SiteKind::Link(_) | SiteKind::Indirect | SiteKind::Continue
+    )
 }
 
 /// Placeholder for `Site::after` until the instruction is complete.
