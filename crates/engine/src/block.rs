@@ -154,6 +154,9 @@ pub enum SiteKind {
     Link(LinkPlace),
     /// An indirect branch; the target EIP is in the exit value.
     Indirect,
+    /// The privilege level has changed, and the instruction is done but for EIP, which is in
+    /// the exit value: the target is not in its mode's table.
+    LevelChanged,
     /// A software-TLB miss; the linear address is in the exit value.
     Memory {
         /// Bytes accessed.

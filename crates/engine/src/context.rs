@@ -6,6 +6,7 @@
 
 use crate::block::{FlagLoad, X87Note};
 use crate::engine::Engine;
+use crate::level_change::{LevelChange, LevelChangeKind};
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
@@ -122,6 +123,11 @@ pub struct Context {
     pub vectors_were_live: u64,
     /// Where to enter guest code.
     pub target: u64,
+    /// By [`LevelChangeKind`]: what such an instruction comes to, if that is known.
+    pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
+    /// Set by guest code that has changed the privilege level: the mode is another one than
+    /// it was entered in.
+    pub level_changed: u64,
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
     pub store_pass: u64,
@@ -198,6 +204,7 @@ pub mod at {
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
         STORE_PASS = store_pass,
+        LEVEL_CHANGED = level_changed,
         INTERRUPT_FLAG = interrupt_flag,
         INTERRUPT_REQUEST = interrupt_request,
         SYSTEM_FLAGS = system_flags,
@@ -230,10 +237,6 @@ pub mod at {
     pub const VECTOR_AREA: i32 =
         displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
 
-    /// Displacement of IA32_TSC_AUX.
-    pub const TIME_STAMP_AUX: i32 =
-        displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tsc_aux));
-
     /// Displacement of a segment register's base.
     pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
         segment(register) + offset_of!(tollgate_x86::Segment, base) as i32
@@ -242,6 +245,32 @@ pub mod at {
     /// Displacement of a segment register's limit.
     pub const fn segment_limit(register: tollgate_x86::SegmentRegister) -> i32 {
         segment(register) + offset_of!(tollgate_x86::Segment, limit) as i32
+    }
+
+    /// Displacement of what is known of a change of the privilege level.
+    pub const fn level_change(kind: LevelChangeKind) -> i32 {
+        displacement(
+            offset_of!(Context, level_changes) + kind as usize * size_of::<LevelChange>(),
+        )
+    }
+
+    /// Displacement of a segment register: its base, then limit, selector and attributes.
+    pub const fn segment_register(register: tollgate_x86::SegmentRegister) -> i32 {
+        segment(register)
+    }
+
+    /// Displacements of registers of the processor that guest code reads or swaps.
+    pub mod register {
+        use super::*;
+        const fn cpu(offset: usize) -> i32 {
+            displacement(offset_of!(Context, cpu) + offset)
+        }
+        pub const FLAGS: i32 = cpu(offset_of!(CpuState, flags));
+        pub const LSTAR: i32 = cpu(offset_of!(CpuState, lstar));
+        pub const SYSENTER_EIP: i32 = cpu(offset_of!(CpuState, sysenter_eip));
+        pub const SYSENTER_ESP: i32 = cpu(offset_of!(CpuState, sysenter_esp));
+        pub const KERNEL_GS_BASE: i32 = cpu(offset_of!(CpuState, kernel_gs_base));
+        pub const TSC_AUX: i32 = cpu(offset_of!(CpuState, tsc_aux));
     }
 
     const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
@@ -321,6 +350,8 @@ impl Context {
             interrupt_flag: 0,
             interrupt_request: 0,
             system_flags: 0,
+            level_changes: [LevelChange::default(); LevelChangeKind::ALL.len()],
+            level_changed: 0,
             store_pass: NO_PASS,
         });
         context.scatter_flags();

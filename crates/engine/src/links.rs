@@ -34,6 +34,15 @@ pub const fn table_offset(table: BranchTable) -> i32 {
     }
 }
 
+/// What the tag of an indirect branch's target in a mode, whose table this is, is the
+/// negative of, but for the target's RIP.
+pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
+    match table {
+        BranchTable::Shared => ((mode.0 as u64) << 32) + 1,
+        BranchTable::Own(_) => 1,
+    }
+}
+
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dependence {
@@ -166,11 +175,7 @@ impl LinkTables {
 
     /// The tag of an indirect branch target, as emitted code compares it.
     const fn tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
-        let target = match table {
-            BranchTable::Shared => ((mode.0 as u64) << 32) + rip,
-            BranchTable::Own(_) => rip,
-        };
-        target.wrapping_add(1).wrapping_neg()
+        rip.wrapping_add(indirect_tag(table, mode)).wrapping_neg()
     }
 
     /// Prepares a mode's table: to be called before code of that mode is translated.

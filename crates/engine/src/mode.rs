@@ -79,6 +79,8 @@ bitflags::bitflags! {
         /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
         /// is real mode.
         const IO_PRIVILEGED = 1 << 17;
+        /// CPL 0, or real mode.
+        const LEVEL_0 = 1 << 18;
     }
 }
 
@@ -109,6 +111,7 @@ impl Mode {
         flags.set(ModeFlags::PROTECTED, cr0.contains(Cr0::PE));
         flags.set(ModeFlags::VIRTUAL_8086, state.is_virtual_8086());
         flags.set(ModeFlags::USER, user);
+        flags.set(ModeFlags::LEVEL_0, state.cpl() == 0);
         flags.set(ModeFlags::TASK_SWITCHED, cr0.contains(Cr0::TS));
         flags.set(ModeFlags::EMULATE_X87, cr0.contains(Cr0::EM));
         flags.set(ModeFlags::MONITOR_COPROCESSOR, cr0.contains(Cr0::MP));

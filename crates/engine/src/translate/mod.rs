@@ -48,6 +48,7 @@ mod slot;
 mod stack;
 mod string;
 mod stub;
+mod system_call;
 #[cfg(test)]
 mod tests;
 mod x87;
@@ -584,11 +585,14 @@ impl Translator {
                 self.string(instruction)
             }
             Rdtsc | Rdtscp => self.time_stamp(instruction),
-            Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysenter | Sysexit | Sysexitq
-            | Hlt => self.moves_on(instruction),
-            Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
+            Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysexitq | Hlt => {
                 self.moves_on(instruction)
             }
+            Sysenter | Sysexit => self.change_level(instruction),
+            Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
+                self.change_level(instruction)
+            }
+            Swapgs if self.swaps_gs() => self.swap_gs(),
             _ => self.by_allow_list(instruction),
         }
     }
@@ -652,7 +656,7 @@ impl Translator {
         self.assembler.mov32(DATA, DATA);
         self.assembler.mov32(ACCUMULATOR, R8);
         if names_processor {
-            let processor = self.field(at::TIME_STAMP_AUX);
+            let processor = self.field(at::register::TSC_AUX);
             self.assembler.load(Width::Dword, COUNT, processor);
         }
         Flow::Next

@@ -1,0 +1,249 @@
+//! SYSCALL, SYSRET, SYSENTER and SYSEXIT where all is as it was when the monitor last did
+//! one (see [`crate::level_change`]), and SWAPGS.
+//!
+//! They read no memory and cannot fault but for reasons that are looked into first; what is
+//! unusual leaves for the monitor, which then does the whole instruction. The stores that
+//! follow belong together: marks say so. Then the instruction is done, its target is in R8,
+//! and the branch there is an indirect one by the table of the target's mode:
+//!
+//! ```text
+//! mov   r8, [r15+change.from]     ; SYSENTER
+//! mov   r10, rcx
+//! lea   rcx, [r8+mode+1]
+//! jrcxz known
+//! ...                             ; exit
+//! known: mov rcx, r10
+//! mov   qword ptr [r15+flag], 0   ; from here on undivided
+//! mov   r12d, [r15+sysenter_esp]
+//! ...                             ; CS, SS, the software TLB
+//! mov   r8d, [r15+sysenter_eip]   ; from here on done
+//! ```
+
+use super::{Flow, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
+use crate::block::{Restore, SiteKind};
+use crate::context::{SYSTEM_FLAGS, X87_FRESH, at};
+use crate::level_change::{LevelChange, LevelChangeKind, from_mode};
+use crate::mode::ModeFlags;
+use crate::register_map::{ACCUMULATOR, COUNT, DATA};
+use iced_x86::{Instruction, Mnemonic};
+use std::mem::offset_of;
+use tollgate_x86::{Gpr, SegmentRegister};
+
+/// Room for what follows each other without a chance for an island.
+const UNDIVIDED_STEP: usize = 250;
+
+impl Translator {
+    /// SYSCALL, SYSRET, SYSENTER or SYSEXIT.
+    pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
+        let flags = self.mode.flags;
+        let never = ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED;
+        let is_level_0 = flags.contains(ModeFlags::LEVEL_0);
+        let is_long = flags.contains(ModeFlags::LONG);
+        let is_protected = flags.contains(ModeFlags::PROTECTED);
+        if flags.intersects(never) || !is_protected || is_long != self.is_64_bit() {
+            return self.moves_on(instruction);
+        }
+        match instruction.mnemonic() {
+            Mnemonic::Syscall if is_long => self.syscall(instruction),
+            Mnemonic::Sysretq if is_long && is_level_0 => self.sysret(instruction),
+            Mnemonic::Sysenter if !is_long => self.sysenter(instruction),
+            Mnemonic::Sysexit if !is_long && is_level_0 => self.sysexit(instruction),
+            _ => self.moves_on(instruction),
+        }
+    }
+
+    fn change_field(&self, kind: LevelChangeKind, offset: usize) -> Mem {
+        self.field(at::level_change(kind) + offset as i32)
+    }
+
+    /// Leaves unless the change is known for this mode. Nothing has happened so far.
+    fn demand_known(&mut self, kind: LevelChangeKind, leave: SiteKind) {
+        let from = self.change_field(kind, offset_of!(LevelChange, from));
+        self.assembler.load(Width::Qword, R8, from);
+        let known = from_mode(self.mode_id).wrapping_neg() as i32;
+        self.leave_unless_zero(leave, Mem::base(R8, known));
+    }
+
+    /// From here on the instruction is under way.
+    fn begin_undivided(&mut self) {
+        self.make_room_for(UNDIVIDED_STEP);
+        self.mark(Restore::UNDIVIDED);
+    }
+
+    /// EFLAGS but for the arithmetic flags, IF and DF: all clear.
+    fn clear_system_flags(&mut self) {
+        for field in [at::register::FLAGS, at::SYSTEM_FLAGS] {
+            self.assembler
+                .store_imm(Width::Qword, self.field(field), 0);
+        }
+    }
+
+    /// Loads CS, SS and the software TLB. Clobbers R11.
+    fn load_level(&mut self, kind: LevelChangeKind) {
+        let moves = [
+            (SegmentRegister::Cs, offset_of!(LevelChange, code)),
+            (SegmentRegister::Ss, offset_of!(LevelChange, stack)),
+        ];
+        for (register, offset) in moves {
+            for half in [0, 8] {
+                let from = self.change_field(kind, offset + half);
+                let to = self.field(at::segment_register(register) + half as i32);
+                self.assembler.load(Width::Qword, R11, from);
+                self.assembler.store(Width::Qword, to, R11);
+            }
+        }
+        let tlb = self.map.tlb;
+        let from = self.change_field(kind, offset_of!(LevelChange, tlb));
+        self.assembler.load(Width::Qword, tlb, from);
+        self.assembler
+            .store(Width::Qword, self.field(at::TLB), tlb);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::LEVEL_CHANGED), 1);
+    }
+
+    fn syscall(&mut self, instruction: &Instruction) -> Flow {
+        let kind = LevelChangeKind::Syscall;
+        let leave = self.level_change_exit(instruction);
+        self.demand_known(kind, leave);
+        self.flags_image();
+        self.begin_undivided();
+        let image = self.slot(Gpr::R11 as u8);
+        self.assembler.store(Width::Qword, image, R11);
+        self.assembler.mov_imm64(COUNT, self.next_rip);
+        self.load_level(kind);
+        // IA32_FMASK clears them all, or the change would not be known.
+        self.clear_system_flags();
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::DIRECTION), 1);
+        self.assembler.mov_imm32(R8, 1);
+        self.assembler.add8(R8, 0);
+        let target = self.field(at::register::LSTAR);
+        self.assembler.load(Width::Qword, R8, target);
+        self.branch_to_level(kind)
+    }
+
+    fn sysret(&mut self, instruction: &Instruction) -> Flow {
+        let kind = LevelChangeKind::Sysret;
+        let leave = self.level_change_exit(instruction);
+        self.demand_known(kind, leave);
+        self.demand_canonical(COUNT);
+        let image = self.slot(Gpr::R11 as u8);
+        self.assembler.load(Width::Qword, R11, image);
+        self.assembler.mov_imm32(R9, SYSTEM_FLAGS.bits() as u32);
+        self.assembler.pext(R8, R11, R9);
+        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        self.demand_no_request(leave);
+        self.begin_undivided();
+        self.clear_system_flags();
+        self.assembler.mov(R10, ACCUMULATOR);
+        self.load_flags(true, (self.rip, 0, Restore::UNDIVIDED));
+        self.assembler.mov(ACCUMULATOR, R10);
+        self.load_level(kind);
+        self.assembler.mov(R8, COUNT);
+        self.branch_to_level(kind)
+    }
+
+    fn sysenter(&mut self, instruction: &Instruction) -> Flow {
+        let kind = LevelChangeKind::Sysenter;
+        let leave = self.level_change_exit(instruction);
+        self.demand_known(kind, leave);
+        self.demand_no_x87_note(leave);
+        self.begin_undivided();
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
+        let stack = self.field(at::register::SYSENTER_ESP);
+        self.assembler.load(Width::Dword, self.map.stack(), stack);
+        self.load_level(kind);
+        let target = self.field(at::register::SYSENTER_EIP);
+        self.assembler.load(Width::Dword, R8, target);
+        self.branch_to_level(kind)
+    }
+
+    fn sysexit(&mut self, instruction: &Instruction) -> Flow {
+        let kind = LevelChangeKind::Sysexit;
+        let leave = self.level_change_exit(instruction);
+        self.demand_known(kind, leave);
+        // What IOPL and AC mean for the target's mode was looked at when they were clear.
+        let system_flags = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R8, system_flags);
+        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        self.demand_no_x87_note(leave);
+        self.begin_undivided();
+        self.assembler.mov32(self.map.stack(), COUNT);
+        self.load_level(kind);
+        self.assembler.mov32(R8, DATA);
+        self.branch_to_level(kind)
+    }
+
+    /// The way out of these instructions, at which nothing has happened.
+    fn level_change_exit(&mut self, instruction: &Instruction) -> SiteKind {
+        self.flush_esp_first();
+        self.helper_kind(instruction)
+    }
+
+    /// Leaves if the segments of the last x87 instruction are still to be noted, which are
+    /// about to change.
+    fn demand_no_x87_note(&mut self, leave: SiteKind) {
+        let opcode = self.field(at::X87_OPCODE);
+        self.assembler.load(Width::Dword, R8, opcode);
+        self.assembler.mov_imm32(R9, X87_FRESH);
+        self.assembler.pext(R8, R8, R9);
+        self.leave_unless_zero(leave, Mem::base(R8, 0));
+    }
+
+    /// The instruction is done but for the branch to R8, in the mode of the new level.
+    fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
+        self.mark_done(Restore::NONE);
+        let links = self.map.links;
+        let table = self.change_field(kind, offset_of!(LevelChange, table));
+        self.assembler.load(Width::Qword, R11, table);
+        self.assembler.movzx16(R9, R8);
+        self.assembler.lea64(R9, Mem::indexed(R11, R9, 2, 0));
+        let tag = self.change_field(kind, offset_of!(LevelChange, tag));
+        self.assembler.load(Width::Qword, R11, tag);
+        self.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
+        self.free_rcx();
+        self.mark_done(self.rcx_freed());
+        let entry = |part| Mem::indexed(links, R9, 8, part);
+        self.assembler.load(Width::Qword, RCX, entry(0));
+        self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        let hit = self.assembler.jrcxz();
+        self.return_rcx();
+        self.mark_done(Restore::NONE);
+        self.assembler
+            .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
+        let site = self.new_site(SiteKind::LevelChanged, self.rip, 0, 0);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(hit);
+        self.mark_done(self.rcx_freed());
+        self.return_rcx();
+        self.mark_done(Restore::NONE);
+        self.assembler.jmp_memory(entry(8));
+        Flow::End
+    }
+
+    fn mark_done(&mut self, restore: Restore) {
+        self.mark_as(self.rip, 0, restore.with_eip(R8));
+    }
+
+    /// SWAPGS is permitted here.
+    pub(super) fn swaps_gs(&self) -> bool {
+        self.is_64_bit() && self.mode.flags.contains(ModeFlags::LEVEL_0)
+    }
+
+    pub(super) fn swap_gs(&mut self) -> Flow {
+        let base = self.field(at::segment_base(SegmentRegister::Gs));
+        let hidden = self.field(at::register::KERNEL_GS_BASE);
+        self.assembler.load(Width::Qword, R8, base);
+        self.assembler.load(Width::Qword, R9, hidden);
+        self.make_room();
+        self.mark(Restore::UNDIVIDED);
+        self.assembler.store(Width::Qword, base, R9);
+        self.assembler.store(Width::Qword, hidden, R8);
+        Flow::Next
+    }
+}
