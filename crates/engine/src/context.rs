@@ -219,6 +219,14 @@ pub mod at {
         segment(register) + offset_of!(tollgate_x86::Segment, limit) as i32
     }
 
+    /// Displacement of a segment register's selector; its attributes are the upper half of
+    /// that doubleword.
+    pub const fn segment_selector(register: tollgate_x86::SegmentRegister) -> i32 {
+        const SELECTOR: usize = offset_of!(tollgate_x86::Segment, selector);
+        const _: () = assert!(offset_of!(tollgate_x86::Segment, attributes) == SELECTOR + 2);
+        segment(register) + SELECTOR as i32
+    }
+
     const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
         let size = std::mem::size_of::<tollgate_x86::Segment>();
         displacement(
