@@ -375,6 +375,41 @@ impl Assembler {
         self.shift(2, to, from, count);
     }
 
+    /// `pext to, from, mask` (64 bits): BMI2, touches no flags.
+    pub fn pext(&mut self, to: Host, from: Host, mask: Host) {
+        let r = u8::from(to.0 < 8) << 7;
+        let b = u8::from(mask.0 < 8) << 5;
+        self.bytes.extend_from_slice(&[
+            0xc4,
+            r | 0x40 | b | 2,
+            0x82 | (!from.0 & 15) << 3,
+            0xf5,
+            0xc0 | (to.0 & 7) << 3 | mask.0 & 7,
+        ]);
+    }
+
+    /// `lahf`.
+    pub fn lahf(&mut self) {
+        self.byte(0x9f);
+    }
+
+    /// `sahf`.
+    pub fn sahf(&mut self) {
+        self.byte(0x9e);
+    }
+
+    /// `seto al`.
+    pub fn seto_al(&mut self) {
+        self.bytes.extend_from_slice(&[0x0f, 0x90, 0xc0]);
+    }
+
+    /// `add register, value` (low 8 bits): sets the arithmetic flags.
+    pub fn add8(&mut self, register: Host, value: i8) {
+        self.rex(false, 0, 0, register.0, register.0 >= 4);
+        self.bytes
+            .extend_from_slice(&[0x80, 0xc0 | register.0 & 7, value as u8]);
+    }
+
     /// VEX.LZ.`prefix`.0F38.W1 F7 /r, count in vvvv.
     fn shift(&mut self, prefix: u8, to: Host, from: Host, count: Host) {
         let r = u8::from(to.0 < 8) << 7;
@@ -526,6 +561,11 @@ mod tests {
         );
         assert_eq!(listing(|a| a.rorx(RCX, R9, 32)), "rorx rcx,r9,20h");
         assert_eq!(listing(|a| a.not(R9)), "not r9");
+        assert_eq!(listing(|a| a.pext(R8, R11, R9)), "pext r8,r11,r9");
+        assert_eq!(listing(|a| a.pext(RCX, R10, RDX)), "pext rcx,r10,rdx");
+        assert_eq!(listing(|a| a.add8(R8, 0x7f)), "add r8b,7Fh");
+        let flags = |a: &mut Assembler| (a.lahf(), a.seto_al(), a.sahf());
+        assert_eq!(listing(|a| drop(flags(a))), "lahf; seto al; sahf");
         assert_eq!(
             listing(|a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, 0x100_0000))),
             "mov rcx,[r14+r9*8+1000000h]"

@@ -36,6 +36,8 @@ pub struct Mark {
     pub esp: i32,
     /// Guest registers that lie elsewhere for the moment.
     pub restore: Restore,
+    /// That instruction stands behind one that holds interrupts off until it has completed.
+    pub shadowed: bool,
 }
 
 /// Where a guest register's value is for the moment.
@@ -191,6 +193,8 @@ pub struct Site {
     pub after: u32,
     /// Added to R12 to get ESP at `after`.
     pub after_esp: i32,
+    /// As [`Mark::shadowed`], if the instruction has not completed.
+    pub shadowed: bool,
 }
 
 /// Sites of one block at most; the exit site packs a block and a site number.
@@ -237,6 +241,19 @@ pub struct X87Note {
     pub opcode: u32,
 }
 
+/// Host code that loads the flags from the image in R11 (see [`crate::translate`]'s
+/// `flags`). The instruction counts as done from the first host instruction on: who takes
+/// the guest out here does what is left, see [`crate::Context::load_flags`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlagLoad {
+    /// Offset in the block's code of the first host instruction.
+    pub start: u32,
+    /// Offset behind the last that changes flags.
+    pub end: u32,
+    /// The interrupt flag is loaded too.
+    pub interrupt: bool,
+}
+
 /// Who jumps to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
@@ -267,6 +284,8 @@ pub struct Block {
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
+    /// Ordered by host offset.
+    pub flag_loads: Box<[FlagLoad]>,
     /// The guest's code, if the block has been retired before or was likely to be.
     pub bytes: Box<[u8]>,
     /// Kept for the case that its code comes back: nothing leads here.
@@ -286,6 +305,14 @@ impl Block {
     pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
         let next = self.marks.partition_point(|mark| mark.host <= offset);
         self.marks.get(next.checked_sub(1)?)
+    }
+
+    /// The load of the flags that is under way at an offset of the block's code.
+    pub fn flag_load_at(&self, offset: u32) -> Option<&FlagLoad> {
+        let next = self.flag_loads.partition_point(|load| load.end <= offset);
+        self.flag_loads
+            .get(next)
+            .filter(|load| load.start <= offset)
     }
 
     /// What is being noted at an offset of the block's code.

@@ -4,7 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::block::X87Note;
+use crate::block::{FlagLoad, X87Note};
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -39,6 +39,8 @@ pub struct SignalExit {
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
+    /// The instruction holds interrupts off until it has completed.
+    pub shadowed: bool,
 }
 
 /// All that generated code may touch beside guest memory.
@@ -58,10 +60,11 @@ pub struct Context {
     _reserved2: u32,
     /// Zero while the guest's x87/SSE/AVX registers are in the host's.
     pub vectors_off: u64,
-    /// Set by the monitor: load the vector registers on the way in.
-    pub load_vectors: u64,
-    /// Set on the way out if the vector registers were live and have been saved.
-    pub vectors_were_live: u64,
+    /// EFLAGS.IF: 0 or [`Flags::IF`]. Guest code reads and changes it here.
+    pub interrupt_flag: u64,
+    /// The virtual interrupt request: [`Flags::IF`] while an interrupt waits for the flag
+    /// or for the end of a shadow, else 0. Set by the monitor.
+    pub interrupt_request: u64,
     /// +1 or -1: the direction of string instructions.
     pub direction: i64,
     /// Address of the exit path.
@@ -70,8 +73,8 @@ pub struct Context {
     pub tlb: u64,
     /// The current link tables (R13 in guest code).
     pub links: u64,
-    /// Where to enter guest code.
-    pub target: u64,
+    /// The flags in [`SYSTEM_FLAGS`], which guest code reads but does not change.
+    pub system_flags: u64,
     /// Where a bounced memory operand lies, inside `bounce`.
     pub bounce_pointer: u64,
     /// Added to the host's time-stamp counter.
@@ -113,6 +116,12 @@ pub struct Context {
     pub store_return: u64,
     /// Host address minus linear address of that store.
     pub store_delta: u64,
+    /// Set by the monitor: load the vector registers on the way in.
+    pub load_vectors: u64,
+    /// Set on the way out if the vector registers were live and have been saved.
+    pub vectors_were_live: u64,
+    /// Where to enter guest code.
+    pub target: u64,
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
     pub store_pass: u64,
@@ -122,6 +131,15 @@ pub struct Context {
 pub const STORE_SIZES: [u8; 6] = [1, 2, 4, 8, 16, 32];
 /// In `store_pass`: no site.
 pub const NO_PASS: u64 = 1;
+
+/// The flags that guest code does not change: whoever would, leaves for the monitor.
+pub const SYSTEM_FLAGS: Flags = Flags::TF
+    .union(Flags::IOPL)
+    .union(Flags::NT)
+    .union(Flags::AC)
+    .union(Flags::VIF)
+    .union(Flags::VIP)
+    .union(Flags::ID);
 
 /// 64-byte aligned space for one operand at any alignment.
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +198,9 @@ pub mod at {
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
         STORE_PASS = store_pass,
+        INTERRUPT_FLAG = interrupt_flag,
+        INTERRUPT_REQUEST = interrupt_request,
+        SYSTEM_FLAGS = system_flags,
     }
 
     /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -301,6 +322,9 @@ impl Context {
             code_lines: 0,
             store_return: 0,
             store_delta: 0,
+            interrupt_flag: 0,
+            interrupt_request: 0,
+            system_flags: 0,
             store_pass: NO_PASS,
         });
         context.scatter_flags();
@@ -387,7 +411,8 @@ impl Context {
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
     pub fn gather_flags(&mut self) {
         // RF holds for one instruction only; guest code has run.
-        let mut flags = self.cpu.flags & !(Flags::ARITHMETIC | Flags::DF | Flags::RF).bits();
+        let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF;
+        let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
         flags |= u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
         if self.arithmetic & 1 != 0 {
             flags |= Flags::OF.bits();
@@ -403,5 +428,16 @@ impl Context {
         let flags = self.cpu.flags;
         self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
         self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
+        self.interrupt_flag = flags & Flags::IF.bits();
+        self.system_flags = flags & SYSTEM_FLAGS.bits();
+    }
+
+    /// Does what emitted code does when it loads flags from an `image`, but for the
+    /// arithmetic flags.
+    pub fn load_flags(&mut self, load: &FlagLoad, image: u64) {
+        if load.interrupt {
+            self.interrupt_flag = image & Flags::IF.bits();
+        }
+        self.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };
     }
 }

@@ -8,8 +8,8 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind, X87Note,
-    unpack_site,
+    Block, BlockId, BlockKey, FlagLoad, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind,
+    X87Note, unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
 use crate::far_pointer::FarPointer;
@@ -58,6 +58,10 @@ pub struct GuestPosition {
     pub restore: Restore,
     /// What is still to be noted of the instruction before.
     pub x87_note: Option<X87Note>,
+    /// The load of the flags that is under way.
+    pub flag_load: Option<FlagLoad>,
+    /// The instruction holds interrupts off until it has completed.
+    pub shadowed: bool,
     /// The block.
     pub block: BlockId,
     /// Where the guest's registers live.
@@ -187,7 +191,7 @@ impl Engine {
     /// Has the sensitive instructions run otherwise from now on. Drops all blocks.
     pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts, memory: &mut GuestMemory) {
         self.flush(memory);
-        self.translator.virtual_interrupts = choice;
+        self.translator.set_virtual_interrupts(choice);
     }
 
     /// What has been done.
@@ -283,6 +287,8 @@ impl Engine {
             esp: mark.esp,
             restore: mark.restore,
             x87_note: block.x87_note_at(offset - block.host).copied(),
+            flag_load: block.flag_load_at(offset - block.host).copied(),
+            shadowed: mark.shadowed,
             block: id,
             map: self.map_of(id),
             single: self.is_single(id),
@@ -298,6 +304,8 @@ impl Engine {
             esp: site.esp,
             restore: self.translator.rcx_freed(),
             x87_note: None,
+            flag_load: None,
+            shadowed: site.shadowed,
             block,
             map: self.map_of(block),
             single: self.is_single(block),
@@ -482,6 +490,7 @@ impl Engine {
             helpers: translation.helpers,
             immediates: translation.immediates,
             x87_notes: translation.x87_notes,
+            flag_loads: translation.flag_loads,
             bytes: bytes.into(),
             is_retired: false,
             retirements: 0,

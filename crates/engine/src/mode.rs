@@ -76,6 +76,9 @@ bitflags::bitflags! {
         /// EFER.LMA: memory is reached through the long software TLB, by compatibility
         /// code too.
         const LONG = 1 << 16;
+        /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
+        /// is real mode.
+        const IO_PRIVILEGED = 1 << 17;
     }
 }
 
@@ -129,6 +132,10 @@ impl Mode {
             state.flags().contains(Flags::TF) || state.has_breakpoints(),
         );
         flags.set(ModeFlags::LONG, state.is_long_mode());
+        flags.set(
+            ModeFlags::IO_PRIVILEGED,
+            !state.is_protected() || state.cpl() <= state.flags().iopl(),
+        );
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
         }

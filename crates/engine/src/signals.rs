@@ -22,7 +22,7 @@ use crate::register_map::{CONTEXT, Home};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_x86::SegmentRegister;
+use tollgate_x86::{Flags, SegmentRegister};
 
 /// Signals by which host faults arrive.
 const FAULTS: [i32; 5] = [
@@ -201,6 +201,14 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         let cpu = unsafe { &mut (*context).cpu };
         cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
     }
+    if let Some(load) = position.flag_load {
+        let image = registers[libc::REG_R11 as usize];
+        let arithmetic = Flags::ARITHMETIC.bits() as i64;
+        let flags = &mut registers[libc::REG_EFL as usize];
+        *flags = *flags & !arithmetic | image & arithmetic;
+        // SAFETY: as above.
+        unsafe { (*context).load_flags(&load, image as u64) };
+    }
     if let Some(note) = position.x87_note {
         let linear = registers[libc::REG_R8 as usize] as u64;
         // SAFETY: as above.
@@ -218,6 +226,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         (*context).signal = SignalExit {
             rip,
             esp: position.esp,
+            shadowed: position.shadowed,
             ..exit
         };
         (*context).exit_value = u64::from(position.block.0);

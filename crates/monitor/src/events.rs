@@ -29,7 +29,10 @@ impl<P: Platform> Vcpu<P> {
             return Ok(true);
         }
         let flags = self.context.cpu.flags();
-        if flags.contains(Flags::IF) && !shadowed && self.platform.interrupt_pending() {
+        let waits = self.platform.interrupt_pending();
+        // Guest code leaves when it lets in what waits behind this boundary.
+        self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
+        if flags.contains(Flags::IF) && !shadowed && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
                 self.deliver_event(vector, EventSource::External)?;

@@ -127,6 +127,9 @@ impl<P: Platform> Vcpu<P> {
         if site.kind != SiteKind::Indirect {
             self.set_stack_pointer(block, site.esp);
         }
+        if site.shadowed {
+            self.continue_shadow();
+        }
         match site.kind {
             SiteKind::Link(_) => self.link_exit(block, index),
             SiteKind::Indirect => self.indirect_exit(block, &site),
@@ -141,6 +144,15 @@ impl<P: Platform> Vcpu<P> {
             }
             SiteKind::Continue => self.completed(),
             SiteKind::Fault(vector) => self.raise(Exception::new(vector)),
+        }
+    }
+
+    /// The instruction that has not completed stands behind an inline STI: the shadow over
+    /// it holds, however it goes on.
+    fn continue_shadow(&mut self) {
+        let cpu = &mut self.context.cpu;
+        if cpu.shadow_rip != cpu.rip {
+            cpu.begin_interrupt_shadow(cpu.rip);
         }
     }
 
@@ -418,6 +430,9 @@ impl<P: Platform> Vcpu<P> {
         self.follow_code_segment(block);
         self.context.cpu.rip = signal.rip;
         self.set_stack_pointer(block, signal.esp);
+        if signal.shadowed {
+            self.continue_shadow();
+        }
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);
             return Ok(());

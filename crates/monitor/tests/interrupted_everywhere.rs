@@ -21,6 +21,8 @@ use tracer::{COUNT, Orders, Outcome};
 
 /// Guest instructions of a run at most; guests that need more are left out.
 const LONGEST: usize = 60;
+/// The instruction.
+const STI: u8 = 0xfb;
 /// Failures that are reported.
 const FAILURES: usize = 12;
 
@@ -39,11 +41,23 @@ impl Moment {
         let vectors = visible(&vcpu.state().vector);
         let mut cpu = vcpu.state().clone();
         cpu.vector = VectorState::initial();
+        if cpu.shadow_rip != cpu.rip {
+            // A note of a shadow that is over says nothing.
+            cpu.end_shadow();
+        }
         Self {
             cpu,
             vectors,
             memory,
         }
+    }
+
+    /// Whether this is `other`, which comes behind an STI: that may hold interrupts off
+    /// though it found them let in.
+    fn is_shadowed(&self, other: &Moment) -> bool {
+        let mut shadowed = other.clone();
+        shadowed.cpu.begin_interrupt_shadow(other.cpu.rip);
+        *self == shadowed
     }
 
     /// How it differs from another, in words.
@@ -153,7 +167,14 @@ impl Subject<'_> {
             if !vcpu.platform().interrupted {
                 return Some(format!("stops: {stop:?}"));
             }
-            if !self.moments.contains(&now) {
+            let behind_sti = |moment: &Moment| {
+                let eip = moment.cpu.rip.wrapping_sub(1);
+                let code = eip.wrapping_sub(self.guest.eip.into()) as usize;
+                self.guest.code.get(code) == Some(&STI)
+            };
+            let is_seen =
+                |moment: &Moment| now == *moment || behind_sti(moment) && now.is_shadowed(moment);
+            if !self.moments.iter().any(is_seen) {
                 let same = |moment: &&Moment| moment.cpu.rip == now.cpu.rip;
                 let near = self.moments.iter().find(same);
                 let how = near.map_or_else(

@@ -38,6 +38,7 @@
 mod branch;
 pub mod copy;
 mod far;
+mod flags;
 mod length;
 #[cfg(test)]
 mod long_tests;
@@ -56,7 +57,7 @@ use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
-    BlockId, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+    BlockId, FlagLoad, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
 };
 use crate::context::at;
 use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
@@ -111,6 +112,8 @@ pub struct Translation {
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
+    /// Ordered by host offset.
+    pub flag_loads: Box<[FlagLoad]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -139,6 +142,7 @@ pub struct Translator {
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
     x87_notes: Vec<X87Note>,
+    flag_loads: Vec<FlagLoad>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -159,6 +163,12 @@ pub struct Translator {
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
     first_site_of_instruction: usize,
+    /// The current instruction stands behind one that holds interrupts off.
+    shadowed: bool,
+    /// The current instruction holds interrupts off until the next has completed.
+    casts_shadow: bool,
+    /// The next instruction is going to be in this block.
+    has_successor: bool,
     /// Bytes of the current instruction.
     raw: [u8; 16],
     /// Their offset in the guest's code.
@@ -194,6 +204,7 @@ impl Translator {
             helpers: Vec::new(),
             immediates: Vec::new(),
             x87_notes: Vec::new(),
+            flag_loads: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -206,6 +217,9 @@ impl Translator {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
+            shadowed: false,
+            casts_shadow: false,
+            has_successor: false,
             raw: [0; 16],
             position: 0,
         }
@@ -230,6 +244,11 @@ impl Translator {
     /// 64-bit code.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
+    }
+
+    /// Has the sensitive instructions run otherwise in all that is translated from now on.
+    pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
+        self.virtual_interrupts = choice;
     }
 
     /// The block's code is 64-bit code.
@@ -293,10 +312,9 @@ impl Translator {
         loop {
             let position = decoder.position();
             self.next_rip = self.mode.wrap(request.rip.wrapping_add(position as u64));
-            let single_done =
-                count > 0 && (self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles);
+            let single = self.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS || self.sites.len() + 16 > MAX_SITES;
-            if single_done || full || !decoder.can_decode() {
+            if single && count > 0 || full || !decoder.can_decode() {
                 self.end_with_link();
                 break;
             }
@@ -332,10 +350,17 @@ impl Translator {
                 }
                 break;
             }
-            self.begin(
-                self.next_rip,
-                self.mode.wrap(self.next_rip.wrapping_add(length)),
-            );
+            let next_rip = self.mode.wrap(self.next_rip.wrapping_add(length));
+            self.has_successor = !single
+                && self.may_cast_shadow(&instruction)
+                && self.can_begin(&request.bytes[decoder.position()..], next_rip);
+            // One that needs its successor in its block is not the last of a full one.
+            let is_last = count + 1 >= MAX_INSTRUCTIONS || self.sites.len() + 32 > MAX_SITES;
+            if self.has_successor && is_last {
+                self.end_with_link();
+                break;
+            }
+            self.begin(self.next_rip, next_rip);
             count += 1;
             self.position = position;
             let length = instruction.len().min(15);
@@ -355,6 +380,7 @@ impl Translator {
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
             x87_notes: self.x87_notes.as_slice().into(),
+            flag_loads: self.flag_loads.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -377,6 +403,9 @@ impl Translator {
         self.helpers.clear();
         self.immediates.clear();
         self.x87_notes.clear();
+        self.flag_loads.clear();
+        self.shadowed = false;
+        self.casts_shadow = false;
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;
@@ -393,6 +422,7 @@ impl Translator {
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
+        self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.mark(Restore::NONE);
     }
 
@@ -418,15 +448,25 @@ impl Translator {
 
     /// Marks the current position with another instruction.
     fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
+        let shadowed = self.shadowed && rip == self.rip && restore.eip().is_none();
+        self.push_mark(rip, esp, restore, shadowed);
+    }
+
+    fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: bool) {
         let mark = Mark {
             host: self.assembler.position() as u32,
             rip,
             esp,
             restore,
+            shadowed,
         };
         match self.marks.last_mut() {
             Some(last) if last.host == mark.host => *last = mark,
-            Some(last) if (last.rip, last.esp, last.restore) == (rip, esp, restore) => {}
+            Some(last)
+                if Mark {
+                    host: last.host,
+                    ..mark
+                } == *last => {}
             _ => self.marks.push(mark),
         }
     }
@@ -439,6 +479,7 @@ impl Translator {
             retry: self.start as u32,
             after,
             after_esp: 0,
+            shadowed: self.shadowed && !is_done(kind),
         });
         self.sites.len() - 1
     }
@@ -450,6 +491,9 @@ impl Translator {
     }
 
     fn emit_exit(&mut self, site: usize) {
+        if self.is_sensitive_exit(site) {
+            return self.emit_sensitive_exit(site);
+        }
         let packed = pack_site(self.block, site);
         self.assembler
             .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
@@ -534,6 +578,9 @@ impl Translator {
             _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
             Lea => self.lea(instruction),
             Xlatb => self.xlat(instruction),
+            Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq => {
+                self.sensitive(instruction)
+            }
             Cld => self.set_direction(1),
             Std => self.set_direction(-1),
             Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
@@ -627,6 +674,14 @@ impl Translator {
         self.return_rcx();
         self.vectors_loaded = true;
     }
+}
+
+/// Whether the instruction has completed where a site of this kind leaves.
+fn is_done(kind: SiteKind) -> bool {
+    matches!(
+        kind,
+        SiteKind::Link(_) | SiteKind::Indirect | SiteKind::Far | SiteKind::Continue
+    )
 }
 
 /// Placeholder for `Site::after` until the instruction is complete.

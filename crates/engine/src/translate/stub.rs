@@ -29,6 +29,8 @@ pub struct Stub {
     esp: i32,
     /// For a miss: where the look-up goes on if the store may go on after all.
     back: usize,
+    /// The instruction is in an interrupt shadow.
+    shadowed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,11 @@ enum StubKind {
 impl Translator {
     /// Emits an island if the oldest waiting short branch would get out of reach.
     pub(super) fn make_room(&mut self) {
+        self.make_room_for(0);
+    }
+
+    /// The same if the next step is of `longer` bytes, more than others are.
+    pub(super) fn make_room_for(&mut self, longer: usize) {
         let Some((oldest, _)) = self.misses.first() else {
             return;
         };
@@ -54,20 +61,22 @@ impl Translator {
         } else {
             (LONGEST_STEP, ISLAND_REACH)
         };
+        let step = step.max(longer);
         if self.assembler.position() + step > oldest.0 + reach {
             let over = self.assembler.jmp_short();
             let resume = *self.marks.last().expect("an instruction has begun");
             self.emit_island();
             self.assembler.patch_rel8_here(over);
-            self.mark_as(resume.rip, resume.esp, resume.restore);
+            self.push_mark(resume.rip, resume.esp, resume.restore, resume.shadowed);
         }
     }
 
     fn emit_island(&mut self) {
         for (patch, stub) in std::mem::take(&mut self.misses) {
             let (rip, esp) = (self.stubs[stub].rip, self.stubs[stub].esp);
+            let shadowed = self.stubs[stub].shadowed;
             self.assembler.patch_rel8_here(patch);
-            self.mark_as(rip, esp, self.rcx_freed());
+            self.push_mark(rip, esp, self.rcx_freed(), shadowed);
             let jump = self.assembler.jmp();
             self.stubs[stub].incoming.push(jump);
         }
@@ -84,6 +93,7 @@ impl Translator {
             rip: self.rip,
             esp: self.esp_at_start,
             back: self.assembler.position(),
+            shadowed: self.shadowed,
         });
         self.misses.push((branch, self.stubs.len() - 1));
     }
@@ -110,6 +120,7 @@ impl Translator {
             rip: target,
             esp: 0,
             back: 0,
+            shadowed: false,
         });
         self.stubs.len() - 1
     }
@@ -221,6 +232,7 @@ impl Translator {
             rip,
             esp,
             back: 0,
+            shadowed: self.shadowed,
         });
     }
 
@@ -234,7 +246,7 @@ impl Translator {
             } else {
                 Restore::NONE
             };
-            self.mark_as(stub.rip, stub.esp, restore);
+            self.push_mark(stub.rip, stub.esp, restore, stub.shadowed);
             for patch in &stub.incoming {
                 self.assembler.patch_rel32(*patch, entry);
             }
@@ -264,7 +276,7 @@ impl Translator {
             }
             if stub.kind == StubKind::Miss {
                 self.reload_rcx();
-                self.mark_as(stub.rip, stub.esp, Restore::NONE);
+                self.push_mark(stub.rip, stub.esp, Restore::NONE, stub.shadowed);
                 self.assembler
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }

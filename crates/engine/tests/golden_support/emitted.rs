@@ -25,6 +25,7 @@ impl Emitted {
         if guest.mode.bitness() != 64 {
             translator.set_register_map(guest.map);
         }
+        translator.set_virtual_interrupts(guest.virtual_interrupts);
         let mut bytes = guest.code.clone();
         if guest.fills_page {
             let rest = 0x1000 - (guest.rip as usize + bytes.len()) % 0x1000;

@@ -20,12 +20,15 @@
 //! - `noavx`: CR4.OSXSAVE is clear
 //! - `single`: one instruction alone; `bounce`: on the bounce buffer
 //! - `spilled`: the register map of that name
+//! - `iopl3`: EFLAGS.IOPL is 3
+//! - `vif-off`, `vir-off`: sensitive instructions run without that part of the mechanism
 //! - `at-HEX`: EIP is this, not 1000h
 //! - `page`: the code goes on, with NOPs, to the end of the page
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
 use tollgate_engine::mode::{Mode, ModeFlags};
 use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_x86::{Attributes, CpuState, Efer, Flags, Segment, SegmentRegister, Selector};
 
 /// Guest code and where it runs.
@@ -34,6 +37,7 @@ pub struct Guest {
     pub rip: u64,
     pub mode: Mode,
     pub map: &'static RegisterMap,
+    pub virtual_interrupts: VirtualInterrupts,
     /// NOPs follow up to the end of the page.
     pub fills_page: bool,
 }
@@ -115,6 +119,7 @@ impl Guest {
             rip: 0x1000,
             mode: Mode::of(&state),
             map: &RegisterMap::LEGACY,
+            virtual_interrupts: VirtualInterrupts::default(),
             fills_page: false,
         };
         assert!(
@@ -135,6 +140,9 @@ impl Guest {
                 "single" => single = true,
                 "bounce" => bounce = true,
                 "spilled" => guest.map = &RegisterMap::SPILLED,
+                "iopl3" => state.flags |= Flags::IOPL.bits(),
+                "vif-off" => guest.virtual_interrupts.flag = false,
+                "vir-off" => guest.virtual_interrupts.request = false,
                 "page" => guest.fills_page = true,
                 _ => match word.strip_prefix("at-") {
                     Some(digits) => guest.rip = number(digits),

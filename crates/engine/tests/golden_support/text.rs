@@ -29,6 +29,9 @@ fn field(displacement: i32) -> String {
         (at::EXIT_ENTRY, "exit_entry"),
         (at::VECTORS_OFF, "vectors_off"),
         (at::DIRECTION, "direction"),
+        (at::INTERRUPT_FLAG, "interrupt_flag"),
+        (at::INTERRUPT_REQUEST, "interrupt_request"),
+        (at::SYSTEM_FLAGS, "system_flags"),
         (at::BOUNCE_POINTER, "bounce_pointer"),
         (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
         (at::X87_INSTRUCTION, "x87_instruction"),
@@ -210,6 +213,9 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
     if site.esp != 0 {
         write!(text, ", esp{:+}", site.esp).unwrap();
     }
+    if site.shadowed {
+        text.push_str(", in shadow");
+    }
     if site.after != 0 {
         text.push_str(", comes back");
         if site.after_esp != 0 {
@@ -237,6 +243,9 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
             Source::Slot => "its slot",
         };
         write!(text, ", {register} from {source}").unwrap();
+    }
+    if mark.shadowed {
+        text.push_str(", in shadow");
     }
     text
 }
@@ -285,12 +294,19 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
         let line = format!("{label:<5}{line}");
         let bytes: usize = shown[at..at + count].iter().map(|it| it.len()).sum();
         let end = offset + bytes as u32;
-        let marks: Vec<_> = translation
+        let mut marks: Vec<_> = translation
             .marks
             .iter()
             .filter(|mark| (offset..end).contains(&mark.host))
             .map(|mark| mark_text(guest, mark))
             .collect();
+        for load in &translation.flag_loads {
+            if load.start == offset {
+                marks.push("flags from r11".into());
+            } else if load.end == offset {
+                marks.push("flags loaded".into());
+            }
+        }
         match marks.as_slice() {
             [] => writeln!(text, "{line}").unwrap(),
             marks => writeln!(text, "{line:<44}; {}", marks.join(" | ")).unwrap(),

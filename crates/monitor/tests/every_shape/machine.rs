@@ -85,5 +85,6 @@ pub fn vcpu(guest: &Guest) -> Vcpu<Machine> {
     let state = guest.state.clone();
     let mut vcpu = Vcpu::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
     vcpu.set_register_map(guest.map);
+    vcpu.set_virtual_interrupts(guest.virtual_interrupts);
     vcpu
 }

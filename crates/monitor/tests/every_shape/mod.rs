@@ -8,6 +8,7 @@ mod vectors;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::path::Path;
 use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
@@ -65,6 +66,7 @@ pub struct Guest {
     /// The piece of code, without what surrounds it.
     pub code: Vec<u8>,
     pub map: &'static RegisterMap,
+    pub virtual_interrupts: VirtualInterrupts,
     pub state: CpuState,
     pub memory: Vec<u8>,
     /// Each run does the same: no instruction asks for the time, for example.
@@ -240,6 +242,7 @@ impl Guest {
         let mut state = base_state(base);
         let mut map = &RegisterMap::LEGACY;
         let mut rip: u64 = 0x1000;
+        let mut virtual_interrupts = VirtualInterrupts::default();
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -252,6 +255,9 @@ impl Guest {
                 "ts" => state.cr0 |= 8,
                 "noavx" => state.cr4 &= !0x4_0000,
                 "spilled" => map = &RegisterMap::SPILLED,
+                "iopl3" => state.flags |= Flags::IOPL.bits(),
+                "vif-off" => virtual_interrupts.flag = false,
+                "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
                 _ => match word.strip_prefix("at-") {
                     Some(digits) => rip = u64::from_str_radix(digits, 16).ok()?,
@@ -336,6 +342,7 @@ impl Guest {
             eip,
             code,
             map,
+            virtual_interrupts,
             state,
             memory,
             is_repeatable,

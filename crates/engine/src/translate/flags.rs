@@ -1,0 +1,323 @@
+//! CLI, STI, PUSHF and POPF on the guest's own interrupt flag.
+//!
+//! EFLAGS.IF lives in the context, beside the request of the monitor (VIR) that says that an
+//! interrupt waits. What follows from that is decided before an instruction changes
+//! anything, and what is rare leaves for the monitor, which then does the whole
+//! instruction: to set the flag while an interrupt waits, and to load another TF, IOPL, NT,
+//! AC or ID. An example: STI, which is done unless the request is set.
+//!
+//! ```text
+//! mov   r10, rcx
+//! mov   rcx, [r15+request]
+//! lea   rcx, [rcx-200h]
+//! jrcxz leave
+//! mov   rcx, r10
+//! mov   qword ptr [r15+flag], 200h
+//! ```
+//!
+//! The shadow of STI costs nothing: marks and sites of the next instruction, which must be
+//! in the same block, tell the monitor of it.
+
+use super::length::is_too_long;
+use super::stack::Pushed;
+use super::{Flow, RESUME_AFTER, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Host, Mem, Width};
+use crate::block::{FlagLoad, Restore, SiteKind, pack_site};
+use crate::context::{SYSTEM_FLAGS, at};
+use crate::mode::{ModeFlags, SegmentClass};
+use crate::register_map::ACCUMULATOR;
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use tollgate_x86::flags::Flags;
+use tollgate_x86::{Gpr, SegmentRegister};
+
+const INTERRUPT_FLAG: i32 = Flags::IF.bits() as i32;
+/// Room for what loads the flags, which no island may interrupt.
+const FLAG_LOAD_STEP: usize = 110;
+
+/// The instructions that read or change the interrupt flag.
+fn is_sensitive(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq | Iret | Iretd | Iretq | Int
+    )
+}
+
+/// Bytes of the image that PUSHF and POPF move.
+fn width_of(instruction: &Instruction) -> Width {
+    match instruction.code() {
+        Code::Pushfw | Code::Popfw => Width::Word,
+        Code::Pushfq | Code::Popfq => Width::Qword,
+        _ => Width::Dword,
+    }
+}
+
+impl Translator {
+    /// CLI, STI, PUSHF, POPF.
+    pub(super) fn sensitive(&mut self, instruction: &Instruction) -> Flow {
+        use Mnemonic::*;
+        if !self.runs_sensitive() {
+            return self.helper(instruction);
+        }
+        let is_virtual = self.mode.flags.contains(ModeFlags::VIRTUAL_8086);
+        let is_privileged = self.mode.flags.contains(ModeFlags::IO_PRIVILEGED);
+        let stack = |write| self.mode.segment(SegmentRegister::Ss, write) != SegmentClass::Odd;
+        match instruction.mnemonic() {
+            Cli if is_privileged => self.clear_interrupt_flag(),
+            Sti if is_privileged => self.set_interrupt_flag(instruction),
+            Pushf | Pushfd | Pushfq if (is_privileged || !is_virtual) && stack(true) => {
+                self.push_flags(instruction)
+            }
+            Popf | Popfd | Popfq if (is_privileged || !is_virtual) && stack(false) => {
+                self.pop_flags(instruction)
+            }
+            _ => self.helper(instruction),
+        }
+    }
+
+    /// Sensitive instructions run in translated code, as far as the mode goes.
+    pub(super) fn runs_sensitive(&self) -> bool {
+        let never = ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED;
+        self.virtual_interrupts.flag && !self.mode.flags.intersects(never)
+    }
+
+    /// The instruction needs its successor in its own block, for the marks.
+    pub(super) fn may_cast_shadow(&self, instruction: &Instruction) -> bool {
+        instruction.mnemonic() == Mnemonic::Sti && self.runs_sensitive()
+    }
+
+    /// An instruction can begin with `bytes`, the rest of the page, at `rip`.
+    pub(super) fn can_begin(&self, bytes: &[u8], rip: u64) -> bool {
+        if bytes.is_empty() {
+            return false;
+        }
+        let bitness = self.mode.bitness();
+        let mut decoder = Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        if decoder.last_error() == DecoderError::NoMoreBytes
+            || instruction.is_invalid() && is_too_long(bitness, bytes)
+        {
+            return false;
+        }
+        let length = instruction.len().max(1) as u64;
+        let last = self.mode.wrap(rip.wrapping_add(length - 1));
+        !self.is_beyond_limit(last) && last >= rip
+    }
+
+    /// The exit of a sensitive instruction goes to the monitor as the choice of
+    /// [`crate::virtual_interrupts::Transition`] says: the only place that knows.
+    pub(super) fn emit_sensitive_exit(&mut self, site: usize) {
+        let packed = pack_site(self.block, site);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
+    }
+
+    /// Whether a site is the exit of a sensitive instruction.
+    pub(super) fn is_sensitive_exit(&self, site: usize) -> bool {
+        match self.sites[site].kind {
+            SiteKind::Helper(helper) => is_sensitive(self.helpers[usize::from(helper)].mnemonic()),
+            _ => false,
+        }
+    }
+
+    /// What the monitor is told if the current instruction turns out to be its own.
+    pub(super) fn helper_kind(&mut self, instruction: &Instruction) -> SiteKind {
+        let known = self.helpers.last();
+        if known.is_none_or(|known| known.ip() != instruction.ip()) {
+            self.helpers.push(*instruction);
+        }
+        // It comes back without them.
+        self.vectors_loaded = false;
+        SiteKind::Helper(self.helpers.len() as u16 - 1)
+    }
+
+    /// Leaves for the monitor if the sum of two registers and a number is zero.
+    pub(super) fn leave_if_zero(&mut self, kind: SiteKind, sum: Mem) {
+        self.make_room();
+        self.free_rcx();
+        self.assembler.lea64(RCX, sum);
+        self.miss_if_zero(kind);
+        self.return_rcx();
+    }
+
+    /// Leaves for the monitor unless the sum of two registers and a number is zero.
+    pub(super) fn leave_unless_zero(&mut self, kind: SiteKind, sum: Mem) {
+        self.make_room();
+        self.free_rcx();
+        self.assembler.lea64(RCX, sum);
+        let zero = self.assembler.jrcxz();
+        self.return_rcx();
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(zero);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+    }
+
+    fn clear_interrupt_flag(&mut self) -> Flow {
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
+        Flow::Next
+    }
+
+    fn set_interrupt_flag(&mut self, instruction: &Instruction) -> Flow {
+        if !self.has_successor {
+            return self.helper(instruction);
+        }
+        let kind = self.helper_kind(instruction);
+        let flag = self.field(at::INTERRUPT_FLAG);
+        if self.virtual_interrupts.request {
+            let request = self.field(at::INTERRUPT_REQUEST);
+            self.assembler.load(Width::Qword, R8, request);
+            self.leave_if_zero(kind, Mem::base(R8, -INTERRUPT_FLAG));
+            self.assembler.store_imm(Width::Qword, flag, INTERRUPT_FLAG);
+        } else {
+            // Setting it anew would change nothing.
+            self.assembler.load(Width::Qword, R8, flag);
+            self.leave_if_zero(kind, Mem::base(R8, 0));
+        }
+        self.casts_shadow = true;
+        Flow::Next
+    }
+
+    /// The image of the flags in R11, as PUSHFQ stores it. Clobbers R8 and R10.
+    pub(super) fn flags_image(&mut self) {
+        self.assembler.mov(R10, ACCUMULATOR);
+        self.mark(Restore::one(Gpr::Rax as u8, R10));
+        self.assembler.lahf();
+        self.assembler.seto_al();
+        self.assembler.movzx16(R8, RAX);
+        self.assembler.mov(ACCUMULATOR, R10);
+        self.mark(Restore::NONE);
+        // LAHF's byte with bit 1 set; OF from bit 0 to its place.
+        self.assembler.rorx(R11, R8, 8);
+        self.assembler.movzx8(R11, R11);
+        self.assembler.rorx(R8, R8, 64 - 11);
+        self.assembler.movzx16(R8, R8);
+        self.add_to_image(R8);
+        self.make_room();
+        for field in [at::INTERRUPT_FLAG, at::SYSTEM_FLAGS] {
+            self.assembler.load(Width::Qword, R8, self.field(field));
+            self.add_to_image(R8);
+        }
+        // +1 becomes 0, -1 becomes DF.
+        let direction = self.field(at::DIRECTION);
+        self.assembler.load(Width::Qword, R8, direction);
+        self.assembler.not(R8);
+        self.assembler.lea64(R8, Mem::base(R8, 2));
+        self.assembler.rorx(R8, R8, 64 - 9);
+        self.add_to_image(R8);
+    }
+
+    fn add_to_image(&mut self, flags: Host) {
+        self.assembler.lea64(R11, Mem::indexed(R11, flags, 1, 0));
+    }
+
+    fn push_flags(&mut self, instruction: &Instruction) -> Flow {
+        self.flags_image();
+        match self.push(Pushed::Register(R11), width_of(instruction)) {
+            Ok(()) => Flow::Next,
+            Err(_) => self.helper(instruction),
+        }
+    }
+
+    fn pop_flags(&mut self, instruction: &Instruction) -> Flow {
+        let width = width_of(instruction);
+        if self.stack_operand(0, width.bytes(), false).is_err() {
+            return self.helper(instruction);
+        }
+        self.assembler.load(width, R11, Mem::base(R9, 0));
+        let kind = self.helper_kind(instruction);
+        let mut kept = Flags::TF | Flags::IOPL | Flags::NT;
+        if width != Width::Word {
+            kept |= Flags::AC | Flags::ID;
+        }
+        self.demand_system_flags(kind, kept);
+        let interrupt = self.mode.flags.contains(ModeFlags::IO_PRIVILEGED);
+        if interrupt {
+            self.demand_no_request(kind);
+        }
+        self.esp = self.esp.wrapping_add(width.bytes() as i32);
+        self.assembler.mov(R10, ACCUMULATOR);
+        let done = (self.next_rip, self.esp, Restore::one(Gpr::Rax as u8, R10));
+        self.load_flags(interrupt, done);
+        self.assembler.mov(ACCUMULATOR, R10);
+        Flow::Next
+    }
+
+    /// Leaves unless the flags in `kept` of the image in R11 are the current ones.
+    pub(super) fn demand_system_flags(&mut self, kind: SiteKind, kept: Flags) {
+        self.make_room();
+        self.assembler.mov_imm32(R9, kept.bits() as u32);
+        self.assembler.pext(R8, R11, R9);
+        let current = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R10, current);
+        self.assembler.pext(R9, R10, R9);
+        self.assembler.not(R9);
+        debug_assert!(SYSTEM_FLAGS.contains(kept & SYSTEM_FLAGS));
+        self.leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1));
+    }
+
+    /// Leaves if the image in R11 sets IF and the monitor must know of that.
+    pub(super) fn demand_no_request(&mut self, kind: SiteKind) {
+        self.make_room();
+        self.interrupt_flag_of_image();
+        if self.virtual_interrupts.request {
+            let request = self.field(at::INTERRUPT_REQUEST);
+            self.assembler.load(Width::Qword, R9, request);
+            self.leave_if_zero(kind, Mem::indexed(R8, R9, 1, -2 * INTERRUPT_FLAG));
+        } else {
+            let flag = self.field(at::INTERRUPT_FLAG);
+            self.assembler.load(Width::Qword, R9, flag);
+            self.assembler.not(R9);
+            self.leave_if_zero(kind, Mem::indexed(R8, R9, 1, 1 - INTERRUPT_FLAG));
+        }
+    }
+
+    /// IF of the image in R11, in R8. Clobbers R9.
+    fn interrupt_flag_of_image(&mut self) {
+        self.assembler.mov_imm32(R9, INTERRUPT_FLAG as u32);
+        self.assembler.pext(R8, R11, R9);
+        self.assembler.rorx(R8, R8, 64 - 9);
+    }
+
+    /// Loads the arithmetic flags, DF and, with `interrupt`, IF from the image in R11. With
+    /// the first host instruction the guest's is `done`: EIP, the adjustment of ESP and
+    /// where registers are from then on. Clobbers RAX, R8 and R9.
+    pub(super) fn load_flags(&mut self, interrupt: bool, done: (u64, i32, Restore)) {
+        self.make_room_for(FLAG_LOAD_STEP);
+        let (rip, esp, restore) = done;
+        self.mark_as(rip, esp, restore);
+        let start = self.assembler.position() as u32;
+        if interrupt {
+            self.interrupt_flag_of_image();
+            let flag = self.field(at::INTERRUPT_FLAG);
+            self.assembler.store(Width::Qword, flag, R8);
+        }
+        self.assembler.mov_imm32(R9, Flags::DF.bits() as u32);
+        self.assembler.pext(R8, R11, R9);
+        // 0 becomes +1, 1 becomes -1.
+        self.assembler.not(R8);
+        let twice = Mem {
+            base: None,
+            index: Some((R8, 2)),
+            displacement: 3,
+        };
+        self.assembler.lea64(R8, twice);
+        let direction = self.field(at::DIRECTION);
+        self.assembler.store(Width::Qword, direction, R8);
+        self.assembler.mov_imm32(R9, Flags::OF.bits() as u32);
+        self.assembler.pext(R8, R11, R9);
+        self.assembler.rorx(RAX, R11, 64 - 8);
+        // Overflows if OF is to be set; SAHF leaves OF as it is.
+        self.assembler.add8(R8, 0x7f);
+        self.assembler.sahf();
+        self.flag_loads.push(FlagLoad {
+            start,
+            end: self.assembler.position() as u32,
+            interrupt,
+        });
+    }
+}
