@@ -249,9 +249,7 @@ pub mod at {
 
     /// Displacement of what is known of a change of the privilege level.
     pub const fn level_change(kind: LevelChangeKind) -> i32 {
-        displacement(
-            offset_of!(Context, level_changes) + kind as usize * size_of::<LevelChange>(),
-        )
+        displacement(offset_of!(Context, level_changes) + kind as usize * size_of::<LevelChange>())
     }
 
     /// Displacement of a segment register: its base, then limit, selector and attributes.
@@ -271,6 +269,14 @@ pub mod at {
         pub const SYSENTER_ESP: i32 = cpu(offset_of!(CpuState, sysenter_esp));
         pub const KERNEL_GS_BASE: i32 = cpu(offset_of!(CpuState, kernel_gs_base));
         pub const TSC_AUX: i32 = cpu(offset_of!(CpuState, tsc_aux));
+    }
+
+    /// Displacement of a segment register's selector; its attributes are the upper half of
+    /// that doubleword.
+    pub const fn segment_selector(register: tollgate_x86::SegmentRegister) -> i32 {
+        const SELECTOR: usize = offset_of!(tollgate_x86::Segment, selector);
+        const _: () = assert!(offset_of!(tollgate_x86::Segment, attributes) == SELECTOR + 2);
+        segment(register) + SELECTOR as i32
     }
 
     const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {

@@ -12,6 +12,7 @@ pub mod code_store;
 pub mod context;
 pub mod engine;
 pub mod entry;
+pub mod far_pointer;
 pub mod level_change;
 pub mod links;
 pub mod mode;

@@ -174,6 +174,11 @@ impl Mode {
         }
     }
 
+    /// Segment registers are loaded as real mode does: real mode and V86 mode.
+    pub fn has_real_mode_segments(&self) -> bool {
+        !self.flags.contains(ModeFlags::PROTECTED) || self.flags.contains(ModeFlags::VIRTUAL_8086)
+    }
+
     /// Code size in bits: 16, 32 or 64.
     pub fn bitness(&self) -> u32 {
         if self.flags.contains(ModeFlags::CODE64) {
@@ -236,11 +241,20 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct ModeId(pub u32);
 
+/// A small number that stands for all [`Mode`]s that differ in the base of CS alone: far
+/// transfers of real and V86 mode lead from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct FamilyId(pub u32);
+
 /// All modes met so far.
 #[derive(Default)]
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
+    /// By the mode whose base of CS is zero.
+    family_ids: FxHashMap<Mode, FamilyId>,
+    /// Each mode's family.
+    families: Vec<FamilyId>,
     /// Each mode's table of indirect branches.
     tables: Vec<BranchTable>,
     /// Tables given out to modes of 64-bit code.
@@ -272,7 +286,14 @@ impl Modes {
         } else {
             BranchTable::Shared
         };
+        let of_family = Mode {
+            code_base: 0,
+            ..mode
+        };
+        let next_family = FamilyId(self.family_ids.len() as u32);
+        let family = *self.family_ids.entry(of_family).or_insert(next_family);
         self.modes.push(mode);
+        self.families.push(family);
         self.tables.push(table);
         self.ids.insert(mode, id);
         id
@@ -286,6 +307,11 @@ impl Modes {
     /// Where a mode's indirect branches find their targets.
     pub fn table(&self, id: ModeId) -> BranchTable {
         self.tables[id.0 as usize]
+    }
+
+    /// The family that a mode belongs to.
+    pub fn family(&self, id: ModeId) -> FamilyId {
+        self.families[id.0 as usize]
     }
 
     /// How many modes there are.

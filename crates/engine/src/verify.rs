@@ -7,12 +7,14 @@
 //! it takes from the register map.
 
 use crate::assembler::Host;
-use crate::context::{BIAS, Context};
+use crate::context::{BIAS, Context, at};
+use crate::level_change::{LevelChange, LevelChangeKind};
 use crate::mode::{Mode, ModeFlags};
 use crate::register_map::RegisterMap;
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
+use std::mem::offset_of;
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 
 /// What is wrong with one instruction.
@@ -294,6 +296,19 @@ fn reads_write_slot(instruction: &Instruction, before: &Before, map: &RegisterMa
     reads && saves_rcx && forms_slot && root
 }
 
+/// `mov r14,[r15+...]` of the software TLB that belongs to a change of the privilege level.
+fn loads_view(instruction: &Instruction, map: &RegisterMap) -> bool {
+    let tlb = offset_of!(LevelChange, tlb) as i32;
+    let displacement = instruction.memory_displacement64() as i64;
+    instruction.code() == Code::Mov_r64_rm64
+        && instruction.op0_register() == register_of(map.tlb)
+        && instruction.memory_base() == register_of(map.context)
+        && instruction.memory_index() == Register::None
+        && LevelChangeKind::ALL
+            .iter()
+            .any(|kind| i64::from(at::level_change(*kind) + tlb) == displacement)
+}
+
 fn broken_rule(
     instruction: &Instruction,
     info: &mut InstructionInfoFactory,
@@ -327,7 +342,7 @@ fn broken_rule(
             return Some("touches the host's stack pointer");
         }
         let is_reserved = register.is_gpr() && map.reserved() & 1 << register.number() != 0;
-        if writes && is_reserved {
+        if writes && is_reserved && !loads_view(instruction, map) {
             return Some("changes a reserved register");
         }
         if writes && register.is_segment_register() {

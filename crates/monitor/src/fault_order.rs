@@ -6,11 +6,15 @@
 
 use crate::vcpu::Vcpu;
 use crate::x87_errors::waits_for_x87;
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::translate::copy::required_alignment;
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
+
+fn is_far_call(instruction: &Instruction) -> bool {
+    instruction.is_call_far() || instruction.is_call_far_indirect()
+}
 
 impl<P: Platform> Vcpu<P> {
     /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
@@ -30,6 +34,15 @@ impl<P: Platform> Vcpu<P> {
             return Exception::general_protection(0);
         }
         fault
+    }
+
+    /// The instruction at CS:EIP, part of which emitted code looked up, is one that the
+    /// monitor does as a whole if anything is unusual: several accesses in one.
+    pub(crate) fn is_done_by_monitor(&mut self) -> bool {
+        use Mnemonic::*;
+        self.decode_current().is_ok_and(|it| {
+            matches!(it.mnemonic(), Retf) || it.is_jmp_far_indirect() || is_far_call(&it)
+        })
     }
 
     /// The alignment fault of a copied instruction, which comes before the limit too.

@@ -15,6 +15,7 @@ mod host;
 mod host_timer;
 pub mod hypercall;
 pub mod kick;
+mod level_change;
 mod metered;
 mod near;
 mod raw;

@@ -96,6 +96,7 @@ impl<P: Platform> Vcpu<P> {
         }
         self.context.scatter_flags();
         self.context.scatter_x87_pointers();
+        self.forget_level_changes();
         self.mode_changed = true;
         self.resume = None;
         self.link = PendingLink::None;

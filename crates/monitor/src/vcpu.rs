@@ -14,7 +14,7 @@ use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
-use tollgate_engine::mode::{Mode, ModeId};
+use tollgate_engine::mode::{Mode, ModeFlags, ModeId};
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_engine::signals::{self, CodeRange};
 use tollgate_engine::virtual_interrupts::VirtualInterrupts;
@@ -69,6 +69,7 @@ pub(crate) enum PendingLink {
         generation: u64,
     },
     Indirect,
+    Far,
 }
 
 /// One virtual processor with its memory and the machine around it.
@@ -81,6 +82,10 @@ pub struct Vcpu<P: Platform> {
     pub(crate) changes: Vec<TranslationChange>,
     pub(crate) fetch: FetchCache,
     pub(crate) mode: ModeId,
+    /// Base of CS when `mode` was formed: guest code may change it.
+    code_base: u64,
+    /// When the numbers of modes in what is known of level changes were given out.
+    pub(crate) level_changes_epoch: u64,
     /// Something may have become due at the next boundary: a request, a device access,
     /// or a change of EFLAGS.IF. While false the machine is not asked.
     pub(crate) events_due: bool,
@@ -155,6 +160,8 @@ impl<P: Platform> Vcpu<P> {
             changes: Vec::new(),
             fetch: FetchCache::default(),
             mode: ModeId(0),
+            code_base: 0,
+            level_changes_epoch: 0,
             events_due: true,
             mode_changed: true,
             resume: None,
@@ -523,6 +530,8 @@ impl<P: Platform> Vcpu<P> {
         self.mode_changed = false;
         let mode = Mode::of(&self.context.cpu);
         self.mode = self.engine.intern(mode, &mut self.view.memory);
+        self.forget_old_level_changes();
+        self.code_base = self.context.cpu.cs().base;
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
@@ -533,6 +542,32 @@ impl<P: Platform> Vcpu<P> {
                 .time_stamp()
                 .wrapping_sub(host::time_stamp())
                 .wrapping_add(self.context.cpu.tsc_offset);
+        }
+    }
+
+    /// Guest code was left in `block`, or on the way out of it: the mode may be another one
+    /// than when it was entered, by a far transfer or a change of the privilege level.
+    pub(crate) fn follow_mode(&mut self, block: BlockId) {
+        let cpu = &self.context.cpu;
+        let base = cpu.cs().base;
+        let level_changed = std::mem::take(&mut self.context.level_changed) != 0;
+        if base == self.code_base && !level_changed {
+            return;
+        }
+        self.mode_changed = true;
+        let Some(id) = self.engine.block(block).map(|block| block.key.mode) else {
+            return;
+        };
+        let mode = self.engine.mode(id);
+        let is_user = cpu.cpl() == 3;
+        // Nothing else about the mode can have changed.
+        if u64::from(mode.code_base) == base
+            && mode.flags.contains(ModeFlags::USER) == is_user
+            && !mode.flags.contains(ModeFlags::SINGLE)
+        {
+            self.mode = id;
+            self.code_base = base;
+            self.mode_changed = false;
         }
     }
 

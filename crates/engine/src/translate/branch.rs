@@ -108,13 +108,6 @@ impl Translator {
         }
     }
 
-    fn far(&mut self, instruction: &Instruction) -> Flow {
-        let index = self.helpers.len() as u16;
-        self.helpers.push(*instruction);
-        self.exit(SiteKind::Helper(index));
-        Flow::End
-    }
-
     /// The whole instruction out of line; it moves control.
     fn slow_end(&mut self) -> Flow {
         self.exit(SiteKind::Slow);
@@ -149,7 +142,7 @@ impl Translator {
 
     /// A load that faults if the address is not canonical, so that the monitor does the
     /// instruction. Uses R8 and R10.
-    fn demand_canonical(&mut self, address: Host) {
+    pub(super) fn demand_canonical(&mut self, address: Host) {
         let tlb = self.map.tlb;
         self.mov_pointer(R8, address);
         self.assembler.sarx(R10, R8, tlb);

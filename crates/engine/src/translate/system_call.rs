@@ -29,6 +29,7 @@ use crate::mode::ModeFlags;
 use crate::register_map::{ACCUMULATOR, COUNT, DATA};
 use iced_x86::{Instruction, Mnemonic};
 use std::mem::offset_of;
+use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister};
 
 /// Room for what follows each other without a chance for an island.
@@ -75,8 +76,7 @@ impl Translator {
     /// EFLAGS but for the arithmetic flags, IF and DF: all clear.
     fn clear_system_flags(&mut self) {
         for field in [at::register::FLAGS, at::SYSTEM_FLAGS] {
-            self.assembler
-                .store_imm(Width::Qword, self.field(field), 0);
+            self.assembler.store_imm(Width::Qword, self.field(field), 0);
         }
     }
 
@@ -97,8 +97,7 @@ impl Translator {
         let tlb = self.map.tlb;
         let from = self.change_field(kind, offset_of!(LevelChange, tlb));
         self.assembler.load(Width::Qword, tlb, from);
-        self.assembler
-            .store(Width::Qword, self.field(at::TLB), tlb);
+        self.assembler.store(Width::Qword, self.field(at::TLB), tlb);
         self.assembler
             .store_imm(Width::Dword, self.field(at::LEVEL_CHANGED), 1);
     }
@@ -107,6 +106,12 @@ impl Translator {
         let kind = LevelChangeKind::Syscall;
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
+        let current = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R8, current);
+        let virtual_flags = Flags::VIF | Flags::VIP;
+        self.assembler.mov_imm32(R9, virtual_flags.bits() as u32);
+        self.assembler.pext(R8, R8, R9);
+        self.leave_unless_zero(leave, Mem::base(R8, 0));
         self.flags_image();
         self.begin_undivided();
         let image = self.slot(Gpr::R11 as u8);

@@ -1,0 +1,83 @@
+//! What translated code is told of changes of the privilege level, so that it makes the
+//! next one itself.
+
+use crate::guest_view::view_of;
+use crate::vcpu::Vcpu;
+use iced_x86::Mnemonic;
+use tollgate_engine::context::SYSTEM_FLAGS;
+use tollgate_engine::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::mode::{Mode, ModeFlags};
+use tollgate_platform::Platform;
+use tollgate_x86::flags::Flags;
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{Cr0, SegmentRegister};
+
+/// What IA32_FMASK must clear for SYSCALL in translated code, which clears the flags. VIF and
+/// VIP are seen to be clear.
+const CLEARED: Flags = SYSTEM_FLAGS
+    .difference(Flags::VIF.union(Flags::VIP))
+    .union(Flags::ARITHMETIC)
+    .union(Flags::IF)
+    .union(Flags::DF);
+
+impl<P: Platform> Vcpu<P> {
+    /// The monitor has just done an instruction that changes the privilege level. What it
+    /// came to holds for any other in the same mode, if nothing went into it but registers
+    /// whose changes have it forgotten.
+    pub(crate) fn remember_level_change(&mut self, mnemonic: Mnemonic) {
+        let cpu = &self.context.cpu;
+        let is_long = cpu.is_long_mode();
+        let no_system_flags = cpu.flags & SYSTEM_FLAGS.bits() == 0;
+        let (kind, holds) = match mnemonic {
+            Mnemonic::Syscall if is_long => {
+                let clears = Flags::from_bits_retain(cpu.sfmask).contains(CLEARED);
+                (LevelChangeKind::Syscall, clears)
+            }
+            Mnemonic::Sysretq if is_long => (LevelChangeKind::Sysret, no_system_flags),
+            Mnemonic::Sysenter if !is_long => (LevelChangeKind::Sysenter, true),
+            Mnemonic::Sysexit if !is_long => (LevelChangeKind::Sysexit, no_system_flags),
+            _ => return,
+        };
+        let to = Mode::of(cpu);
+        let from = *self.engine.mode(self.mode);
+        let unusual = ModeFlags::SINGLE | ModeFlags::ACCESSES_CHECKED;
+        let changes_size = from.flags.symmetric_difference(to.flags);
+        // Alignment checks begin with AC, which is no part of the mode.
+        let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;
+        if !holds
+            || may_check
+            || from.flags.union(to.flags).intersects(unusual)
+            || changes_size.contains(ModeFlags::CODE64)
+        {
+            return;
+        }
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let tlb = self.view.table(cpu, view_of(privilege));
+        let code = *cpu.segment(SegmentRegister::Cs);
+        let stack = *cpu.segment(SegmentRegister::Ss);
+        let from = self.mode;
+        let epoch = self.engine.mode_epoch();
+        let to = self.intern_temporary(to);
+        if epoch != self.engine.mode_epoch() {
+            // `from` means nothing any more.
+            return;
+        }
+        let table = self.engine.branch_table(to);
+        self.context.level_changes[kind as usize] =
+            LevelChange::new((from, to), table, code, stack, tlb);
+    }
+
+    /// A register has changed that such an instruction depends on.
+    pub(crate) fn forget_level_changes(&mut self) {
+        self.context.level_changes = Default::default();
+    }
+
+    /// Numbers of modes may have been given out anew.
+    pub(crate) fn forget_old_level_changes(&mut self) {
+        let epoch = self.engine.mode_epoch();
+        if epoch != self.level_changes_epoch {
+            self.level_changes_epoch = epoch;
+            self.forget_level_changes();
+        }
+    }
+}
