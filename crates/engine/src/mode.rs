@@ -79,6 +79,12 @@ bitflags::bitflags! {
         /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
         /// is real mode.
         const IO_PRIVILEGED = 1 << 17;
+        /// CPL 0 of protected mode.
+        const KERNEL = 1 << 18;
+        /// EFLAGS.NT: IRET returns to another task.
+        const NESTED_TASK = 1 << 19;
+        /// NMIs are held off until IRET.
+        const NMI_BLOCKED = 1 << 20;
     }
 }
 
@@ -136,6 +142,9 @@ impl Mode {
             ModeFlags::IO_PRIVILEGED,
             !state.is_protected() || state.cpl() <= state.flags().iopl(),
         );
+        flags.set(ModeFlags::KERNEL, state.is_protected() && state.cpl() == 0);
+        flags.set(ModeFlags::NESTED_TASK, state.flags().contains(Flags::NT));
+        flags.set(ModeFlags::NMI_BLOCKED, state.nmi_blocked);
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
         }

@@ -237,6 +237,8 @@ impl<P: Platform> Vcpu<P> {
             }
             Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
             Ok(Inline::No) => self.slow_exit(block, site),
+            // Loads and stores of its own, in an order of their own.
+            Err(_) if self.is_done_by_monitor() => self.slow_exit(block, site),
             Err(exception) => {
                 let exception = self.first_fault(linear, exception);
                 self.raise(exception)

@@ -6,7 +6,7 @@
 
 use crate::vcpu::Vcpu;
 use crate::x87_errors::waits_for_x87;
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::translate::copy::required_alignment;
 use tollgate_platform::Platform;
@@ -30,6 +30,14 @@ impl<P: Platform> Vcpu<P> {
             return Exception::general_protection(0);
         }
         fault
+    }
+
+    /// The instruction at CS:EIP, part of which emitted code looked up, is one that the
+    /// monitor does as a whole if anything is unusual: several accesses in one.
+    pub(crate) fn is_done_by_monitor(&mut self) -> bool {
+        use Mnemonic::*;
+        self.decode_current()
+            .is_ok_and(|it| matches!(it.mnemonic(), Int | Iret | Iretd | Iretq))
     }
 
     /// The alignment fault of a copied instruction, which comes before the limit too.

@@ -46,7 +46,8 @@ enum Ended {
 }
 
 impl<P: Platform> Vcpu<P> {
-    /// Runs the instruction at CS:EIP out of line. False: an exception was raised.
+    /// Runs the instruction at CS:EIP out of line. False: an exception was raised, or
+    /// nothing more is to be done about its end.
     pub(crate) fn slow_step(&mut self) -> Result<bool, VcpuStop> {
         self.resume = None;
         let instruction = match self.decode_current() {
@@ -90,11 +91,11 @@ impl<P: Platform> Vcpu<P> {
                 Ended::Faulted(exception) => self.raise(exception).map(|()| false),
             },
             _ => {
-                // Emulated instructions come here only as string instructions that the
-                // translator could not inline.
+                // Emulated instructions come here as string instructions that the
+                // translator could not inline, or as others that it could but for this time.
                 let rip = self.context.cpu.rip;
                 self.emulate(&instruction)?;
-                Ok(self.context.cpu.rip != rip)
+                Ok(instruction.is_string_instruction() && self.context.cpu.rip != rip)
             }
         }
     }

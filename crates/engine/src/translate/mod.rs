@@ -38,6 +38,7 @@
 mod branch;
 pub mod copy;
 mod flags;
+mod interrupt;
 mod length;
 #[cfg(test)]
 mod long_tests;
@@ -584,8 +585,9 @@ impl Translator {
                 self.string(instruction)
             }
             Rdtsc => self.time_stamp(instruction),
-            Int | Int1 | Int3 | Iret | Iretd | Iretq | Retf | Sysenter | Sysexit | Sysexitq
-            | Hlt => self.moves_on(instruction),
+            Int => self.software_interrupt(instruction),
+            Iret | Iretd | Iretq => self.interrupt_return(instruction),
+            Int1 | Int3 | Retf | Sysenter | Sysexit | Sysexitq | Hlt => self.moves_on(instruction),
             Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
                 self.moves_on(instruction)
             }

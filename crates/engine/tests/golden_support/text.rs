@@ -32,6 +32,17 @@ fn field(displacement: i32) -> String {
         (at::INTERRUPT_FLAG, "interrupt_flag"),
         (at::INTERRUPT_REQUEST, "interrupt_request"),
         (at::SYSTEM_FLAGS, "system_flags"),
+        (at::FLAGS, "flags"),
+        (at::IDT_BASE, "idt.base"),
+        (at::IDT_LIMIT, "idt.limit"),
+        (at::WORK[0], "work.0"),
+        (at::WORK[1], "work.1"),
+        (at::CODE_DESCRIPTOR, "cs.descriptor.place"),
+        (at::CODE_DESCRIPTOR + 8, "cs.descriptor.mask"),
+        (at::CODE_DESCRIPTOR + 16, "cs.descriptor.bits"),
+        (at::STACK_DESCRIPTOR, "ss.descriptor.place"),
+        (at::STACK_DESCRIPTOR + 8, "ss.descriptor.mask"),
+        (at::STACK_DESCRIPTOR + 16, "ss.descriptor.bits"),
         (at::BOUNCE_POINTER, "bounce_pointer"),
         (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
         (at::X87_INSTRUCTION, "x87_instruction"),
@@ -62,6 +73,9 @@ fn field(displacement: i32) -> String {
     {
         if at::segment_base(register) == displacement {
             return format!("{name}.base");
+        }
+        if at::segment_selector(register) == displacement {
+            return format!("{name}.selector");
         }
         if at::segment_limit(register) == displacement {
             return format!("{name}.limit");
