@@ -53,8 +53,8 @@ pub enum Source {
 /// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
-    /// Moves in the low half; in the high half the host register that holds EIP, if any:
-    /// never RAX.
+    /// Moves in the low three bits; in the high half the host register that holds EIP, if
+    /// any: never RAX. Bit 3: it holds CS too.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -82,7 +82,7 @@ impl Restore {
             Source::Host(host) => host.0,
             Source::Slot => RSP.0,
         };
-        let count = (self.count & 15) as usize;
+        let count = (self.count & 7) as usize;
         if count < Self::MAX_MOVES {
             self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
@@ -93,8 +93,20 @@ impl Restore {
     /// The same, and EIP is in a host register other than RAX: the target of an indirect
     /// call that is done but for the jump.
     pub const fn with_eip(mut self, host: Host) -> Self {
-        self.count = self.count & 15 | host.0 << 4;
+        self.count = self.count & 7 | host.0 << 4;
         self
+    }
+
+    /// The same, and a host register other than RAX holds a packed far pointer for CS and
+    /// EIP (see [`crate::far_pointer`]): a far transfer is done but for that.
+    pub const fn with_far_pointer(mut self, host: Host) -> Self {
+        self.count = self.count & 7 | 8 | host.0 << 4;
+        self
+    }
+
+    /// What the register of [`Restore::eip`] holds is a far pointer.
+    pub const fn is_far(&self) -> bool {
+        self.count & 8 != 0
     }
 
     /// The host register that holds EIP, if the mark's does not count.
@@ -107,7 +119,7 @@ impl Restore {
 
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
-        let count = usize::from(self.count & 15);
+        let count = usize::from(self.count & 7);
         self.moves.iter().take(count).map(|&packed| {
             let source = match Host(packed & 15) {
                 RSP => Source::Slot,
@@ -144,6 +156,9 @@ pub enum SiteKind {
     Link(LinkPlace),
     /// An indirect branch; the target EIP is in the exit value.
     Indirect,
+    /// A far transfer of real or V86 mode that is done but for CS and EIP, whose packed far
+    /// pointer is in the exit value: its target is not in the table.
+    Far,
     /// A software-TLB miss; the linear address is in the exit value.
     Memory {
         /// Bytes accessed.
@@ -324,5 +339,10 @@ mod tests {
         let with_eip = two.with_eip(R10);
         assert_eq!(with_eip.eip(), Some(R10));
         assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
+        assert!(!with_eip.is_far());
+        let far = many.with_far_pointer(R10);
+        assert!(far.is_far());
+        assert_eq!(far.eip(), Some(R10));
+        assert_eq!(far.moves().count(), Restore::MAX_MOVES);
     }
 }

@@ -12,6 +12,7 @@ use crate::block::{
     X87Note, unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
+use crate::far_pointer::FarPointer;
 use crate::links::{Dependence, LinkTables};
 use crate::mode::{Mode, ModeFlags, ModeId, Modes};
 use crate::register_map::RegisterMap;
@@ -365,6 +366,7 @@ impl Engine {
         memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
         let mode_word = *self.modes.get(mode);
         let branch_table = self.modes.table(mode);
+        let family = self.modes.family(mode);
         let id = self.take_id(memory);
         while self.slots.len() < Translator::SLOTS_PER_BLOCK {
             let Some(slot) = self.links.take_slot() else {
@@ -380,6 +382,7 @@ impl Engine {
             mode: &mode_word,
             mode_id: mode.0,
             branch_table,
+            family,
             block: id,
         };
         let mut second_page = u64::MAX;
@@ -403,6 +406,7 @@ impl Engine {
                     mode: &mode_word,
                     mode_id: mode.0,
                     branch_table,
+                    family,
                     block: id,
                 };
                 self.translator
@@ -618,6 +622,19 @@ impl Engine {
         self.counts.links += 1;
     }
 
+    /// Lets far transfers of real and V86 mode find a block.
+    pub fn link_far(&mut self, to: BlockId, dependence: Dependence) {
+        let Some(target) = self.block(to) else { return };
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let Some(pointer) = FarPointer::of(self.mode(mode).code_base, rip) else {
+            return;
+        };
+        let address = self.cache.address(target.host) as u64;
+        let family = self.modes.family(mode);
+        self.links.fill_far(pointer, family, address, dependence);
+        self.counts.links += 1;
+    }
+
     /// CR3 was loaded: linear addresses of non-global pages mean something else.
     pub fn clear_local_links(&mut self) {
         self.links.clear_local();
@@ -698,8 +715,14 @@ impl Engine {
             self.cut(incoming, id);
         }
         let table = self.modes.table(key.mode);
-        self.links
-            .forget_hash(key.rip, table, self.cache.address(host) as u64);
+        let target = self.cache.address(host) as u64;
+        self.links.forget_hash(key.rip, table, target);
+        let mode = self.modes.get(key.mode);
+        if mode.has_real_mode_segments()
+            && let Some(pointer) = FarPointer::of(mode.code_base, key.rip)
+        {
+            self.links.forget_far(pointer, target);
+        }
     }
 
     /// Makes a site that led to a dying block lead to its stub again.

@@ -13,6 +13,7 @@ pub mod context;
 pub mod descriptors;
 pub mod engine;
 pub mod entry;
+pub mod far_pointer;
 pub mod links;
 pub mod mode;
 pub mod register_map;

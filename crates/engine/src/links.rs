@@ -9,8 +9,13 @@
 //! An entry of the hash table that all 32-bit code shares names its mode beside its EIP. The
 //! instruction pointer of 64-bit code leaves no room for that, so each of its modes has a
 //! table of its own.
+//!
+//! Far transfers of real and V86 mode lead to code of another mode, since the base of CS is
+//! part of it. They have one more table, whose entries name the selector, the IP and the
+//! family of modes.
 
-use crate::mode::{BranchTable, MAX_LONG_TABLES, ModeId};
+use crate::far_pointer::FarPointer;
+use crate::mode::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_shadow::reservation::Reservation;
@@ -24,6 +29,9 @@ pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
 pub const MAX_SLOTS: usize = 1 << 20;
 /// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
 const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
+
+/// Bytes from the start of the tables to that of far transfers in real and V86 mode.
+pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * SLOTS_OFFSET;
 
 /// Where a mode's table of indirect branches lies, in bytes from the start of the tables
 /// (R13 in guest code).
@@ -76,7 +84,7 @@ impl LinkTables {
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            memory: Reservation::new(table_offset(BranchTable::Own(MAX_LONG_TABLES)) as usize)?,
+            memory: Reservation::new((FAR_TABLE_OFFSET + SLOTS_OFFSET) as usize)?,
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
@@ -204,6 +212,30 @@ impl LinkTables {
         }
     }
 
+    /// Lets far transfers to `pointer` in modes of `family` find `target`.
+    pub fn fill_far(
+        &mut self,
+        pointer: FarPointer,
+        family: FamilyId,
+        target: u64,
+        dependence: Dependence,
+    ) {
+        let offset = far_entry_offset(pointer);
+        let sought = far_tag_base(family).wrapping_add(u64::from(pointer.packed()));
+        self.write(offset as usize, sought.wrapping_neg());
+        self.write(offset as usize + 8, target);
+        self.note(Entry::Hash(offset), dependence);
+    }
+
+    /// Forgets whatever leads far transfers to the host address `target`, the block at
+    /// `pointer`, which died.
+    pub fn forget_far(&mut self, pointer: FarPointer, target: u64) {
+        let offset = far_entry_offset(pointer);
+        if self.read(offset as usize + 8) == target {
+            self.empty(Entry::Hash(offset));
+        }
+    }
+
     /// Forgets one slot's target.
     pub fn forget_slot(&mut self, slot: u32) {
         self.empty(Entry::Slot(slot));
@@ -264,6 +296,19 @@ impl LinkTables {
 /// Where the entry of a target lies.
 fn entry_offset(rip: u64, table: BranchTable) -> u32 {
     table_offset(table) as u32 + (rip as u32 & 0xffff) * 16
+}
+
+/// Where the entry of a far transfer's target lies. Emitted code computes the same.
+fn far_entry_offset(pointer: FarPointer) -> u32 {
+    let packed = pointer.packed();
+    let index = (packed >> 12).wrapping_add(packed) & 0xffff;
+    FAR_TABLE_OFFSET as u32 + index * 16
+}
+
+/// What a far pointer is added to; the negated sum is its tag. Never zero, as a vacant
+/// entry's tag may be.
+pub const fn far_tag_base(family: FamilyId) -> u64 {
+    ((family.0 as u64) << 32) + 1
 }
 
 /// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
@@ -344,6 +389,43 @@ mod tests {
     fn sought(links: &LinkTables, rip: u64, table: BranchTable) -> u64 {
         let tag = links.read(entry_offset(rip, table) as usize);
         tag.wrapping_add(rip).wrapping_add(1)
+    }
+
+    #[test]
+    fn a_far_target_is_found_by_its_pointer_and_family_until_its_block_dies() {
+        let mut links = LinkTables::new().unwrap();
+        let dependence = Dependence {
+            page: 0x10,
+            last_page: 0x10,
+            global: false,
+            page_size: 4096,
+        };
+        let sought = |links: &LinkTables, pointer: FarPointer, family| {
+            let tag = links.read(far_entry_offset(pointer) as usize);
+            let key = u64::from(pointer.packed());
+            tag.wrapping_add(key).wrapping_add(far_tag_base(family))
+        };
+        let family = FamilyId(3);
+        for (selector, ip) in [(0, 0), (0x1000, 5), (0xffff, 0xffff), (0xf000, 0xfff0)] {
+            let pointer = FarPointer { selector, ip };
+            assert_ne!(sought(&links, pointer, family), 0);
+            links.fill_far(pointer, family, 0x1234, dependence);
+            assert_eq!(sought(&links, pointer, family), 0);
+            assert_ne!(sought(&links, pointer, FamilyId(4)), 0);
+            // The same linear address by another selector.
+            let other = FarPointer {
+                selector: selector ^ 1,
+                ip: ip ^ 0x10,
+            };
+            assert_ne!(sought(&links, other, family), 0);
+            links.forget_far(pointer, 0x4321);
+            assert_eq!(sought(&links, pointer, family), 0);
+            links.forget_far(pointer, 0x1234);
+            assert_ne!(sought(&links, pointer, family), 0);
+            links.fill_far(pointer, family, 0x1234, dependence);
+            links.clear_page(0x10);
+            assert_ne!(sought(&links, pointer, family), 0);
+        }
     }
 
     #[test]

@@ -81,8 +81,9 @@ bitflags::bitflags! {
         const IO_PRIVILEGED = 1 << 17;
         /// CPL 0 of protected mode.
         const KERNEL = 1 << 18;
-        /// EFLAGS.NT: IRET returns to another task.
-        const NESTED_TASK = 1 << 19;
+        /// EFLAGS.NT in protected mode (IRET returns to another task) or EFLAGS.AC in real mode
+        /// (INT n clears it).
+        const RARE_FLAGS = 1 << 19;
         /// NMIs are held off until IRET.
         const NMI_BLOCKED = 1 << 20;
     }
@@ -143,7 +144,12 @@ impl Mode {
             !state.is_protected() || state.cpl() <= state.flags().iopl(),
         );
         flags.set(ModeFlags::KERNEL, state.is_protected() && state.cpl() == 0);
-        flags.set(ModeFlags::NESTED_TASK, state.flags().contains(Flags::NT));
+        let rare = if state.is_protected() {
+            Flags::NT
+        } else {
+            Flags::AC
+        };
+        flags.set(ModeFlags::RARE_FLAGS, state.flags().contains(rare));
         flags.set(ModeFlags::NMI_BLOCKED, state.nmi_blocked);
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
@@ -178,6 +184,11 @@ impl Mode {
             code_base: 0,
             code_limit: u32::MAX,
         }
+    }
+
+    /// Segment registers are loaded as real mode does: real mode and V86 mode.
+    pub fn has_real_mode_segments(&self) -> bool {
+        !self.flags.contains(ModeFlags::PROTECTED) || self.flags.contains(ModeFlags::VIRTUAL_8086)
     }
 
     /// Code size in bits: 16, 32 or 64.
@@ -242,11 +253,20 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct ModeId(pub u32);
 
+/// A small number that stands for all [`Mode`]s that differ in the base of CS alone: far
+/// transfers of real and V86 mode lead from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct FamilyId(pub u32);
+
 /// All modes met so far.
 #[derive(Default)]
 pub struct Modes {
     ids: FxHashMap<Mode, ModeId>,
     modes: Vec<Mode>,
+    /// By the mode whose base of CS is zero.
+    family_ids: FxHashMap<Mode, FamilyId>,
+    /// Each mode's family.
+    families: Vec<FamilyId>,
     /// Each mode's table of indirect branches.
     tables: Vec<BranchTable>,
     /// Tables given out to modes of 64-bit code.
@@ -278,7 +298,14 @@ impl Modes {
         } else {
             BranchTable::Shared
         };
+        let of_family = Mode {
+            code_base: 0,
+            ..mode
+        };
+        let next_family = FamilyId(self.family_ids.len() as u32);
+        let family = *self.family_ids.entry(of_family).or_insert(next_family);
         self.modes.push(mode);
+        self.families.push(family);
         self.tables.push(table);
         self.ids.insert(mode, id);
         id
@@ -292,6 +319,11 @@ impl Modes {
     /// Where a mode's indirect branches find their targets.
     pub fn table(&self, id: ModeId) -> BranchTable {
         self.tables[id.0 as usize]
+    }
+
+    /// The family that a mode belongs to.
+    pub fn family(&self, id: ModeId) -> FamilyId {
+        self.families[id.0 as usize]
     }
 
     /// How many modes there are.

@@ -17,11 +17,12 @@ use crate::code_store;
 use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
 use crate::entry;
+use crate::far_pointer::FarPointer;
 use crate::register_map::{CONTEXT, Home};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_x86::Flags;
+use tollgate_x86::{Flags, SegmentRegister};
 
 /// Signals by which host faults arrive.
 const FAULTS: [i32; 5] = [
@@ -190,9 +191,16 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
             Source::Slot => unsafe { *(*context).slot_mut(guest) as i64 },
         };
     }
-    let rip = position.restore.eip().map_or(position.rip, |host| {
+    let mut rip = position.restore.eip().map_or(position.rip, |host| {
         registers[REGISTERS[host.0 as usize & 15] as usize] as u64
     });
+    if position.restore.is_far() {
+        let pointer = FarPointer::unpack(rip as u32);
+        rip = u64::from(pointer.ip);
+        // SAFETY: as above; plain memory of this thread's.
+        let cpu = unsafe { &mut (*context).cpu };
+        cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
+    }
     if let Some(load) = position.flag_load {
         let image = registers[libc::REG_R11 as usize];
         let arithmetic = Flags::ARITHMETIC.bits() as i64;

@@ -98,6 +98,7 @@ impl<P: Platform> Vcpu<P> {
         match link {
             PendingLink::None => {}
             PendingLink::Indirect => self.engine.link_indirect(block, dependence),
+            PendingLink::Far => self.engine.link_far(block, dependence),
             PendingLink::From {
                 block: from,
                 site,

@@ -10,13 +10,14 @@ use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::block::{BlockId, Site, SiteKind};
 use tollgate_engine::context::{NO_PASS, at};
+use tollgate_engine::far_pointer::FarPointer;
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::address::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, Vector};
+use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister, Vector};
 
 /// si_code of a SIGFPE for an integer division.
 const FPE_INTDIV: i32 = 1;
@@ -121,6 +122,7 @@ impl<P: Platform> Vcpu<P> {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
         self.context.gather_flags();
+        self.follow_code_segment(block);
         self.context.cpu.rip = site.rip;
         if site.kind != SiteKind::Indirect {
             self.set_stack_pointer(block, site.esp);
@@ -131,6 +133,7 @@ impl<P: Platform> Vcpu<P> {
         match site.kind {
             SiteKind::Link(_) => self.link_exit(block, index),
             SiteKind::Indirect => self.indirect_exit(block, &site),
+            SiteKind::Far => self.far_exit(),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
             SiteKind::Slow => self.slow_exit(block, &site),
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
@@ -193,6 +196,18 @@ impl<P: Platform> Vcpu<P> {
         self.count(ExitKind::IndirectMiss);
         self.context.cpu.rip = target;
         self.link = PendingLink::Indirect;
+        self.completed()
+    }
+
+    /// A far transfer of real or V86 mode is done but for CS and IP.
+    fn far_exit(&mut self) -> Result<(), VcpuStop> {
+        self.count(ExitKind::IndirectMiss);
+        let pointer = FarPointer::unpack(self.context.exit_value as u32);
+        let cpu = &mut self.context.cpu;
+        cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
+        cpu.rip = u64::from(pointer.ip);
+        self.mode_changed = true;
+        self.link = PendingLink::Far;
         self.completed()
     }
 
@@ -410,9 +425,11 @@ impl<P: Platform> Vcpu<P> {
     /// A signal took the guest out: a request to leave, or a host fault.
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.context.signal;
+        let block = BlockId(self.context.exit_value as u32);
         self.context.gather_flags();
+        self.follow_code_segment(block);
         self.context.cpu.rip = signal.rip;
-        self.set_stack_pointer(BlockId(self.context.exit_value as u32), signal.esp);
+        self.set_stack_pointer(block, signal.esp);
         if signal.shadowed {
             self.continue_shadow();
         }

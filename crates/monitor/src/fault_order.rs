@@ -12,6 +12,10 @@ use tollgate_engine::translate::copy::required_alignment;
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
+fn is_far_call(instruction: &Instruction) -> bool {
+    instruction.is_call_far() || instruction.is_call_far_indirect()
+}
+
 impl<P: Platform> Vcpu<P> {
     /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
     /// was found to fault like that before the instruction ran.
@@ -36,8 +40,11 @@ impl<P: Platform> Vcpu<P> {
     /// monitor does as a whole if anything is unusual: several accesses in one.
     pub(crate) fn is_done_by_monitor(&mut self) -> bool {
         use Mnemonic::*;
-        self.decode_current()
-            .is_ok_and(|it| matches!(it.mnemonic(), Int | Iret | Iretd | Iretq))
+        self.decode_current().is_ok_and(|it| {
+            matches!(it.mnemonic(), Int | Iret | Iretd | Iretq | Retf)
+                || it.is_jmp_far_indirect()
+                || is_far_call(&it)
+        })
     }
 
     /// The alignment fault of a copied instruction, which comes before the limit too.

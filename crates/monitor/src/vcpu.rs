@@ -14,7 +14,7 @@ use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
-use tollgate_engine::mode::{Mode, ModeId};
+use tollgate_engine::mode::{Mode, ModeFlags, ModeId};
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_engine::signals::{self, CodeRange};
 use tollgate_engine::virtual_interrupts::VirtualInterrupts;
@@ -69,6 +69,7 @@ pub(crate) enum PendingLink {
         generation: u64,
     },
     Indirect,
+    Far,
 }
 
 /// One virtual processor with its memory and the machine around it.
@@ -81,6 +82,8 @@ pub struct Vcpu<P: Platform> {
     pub(crate) changes: Vec<TranslationChange>,
     pub(crate) fetch: FetchCache,
     pub(crate) mode: ModeId,
+    /// Base of CS when `mode` was formed: guest code may change it.
+    code_base: u64,
     /// Something may have become due at the next boundary: a request, a device access,
     /// or a change of EFLAGS.IF. While false the machine is not asked.
     pub(crate) events_due: bool,
@@ -155,6 +158,7 @@ impl<P: Platform> Vcpu<P> {
             changes: Vec::new(),
             fetch: FetchCache::default(),
             mode: ModeId(0),
+            code_base: 0,
             events_due: true,
             mode_changed: true,
             resume: None,
@@ -523,6 +527,7 @@ impl<P: Platform> Vcpu<P> {
         self.mode_changed = false;
         let mode = Mode::of(&self.context.cpu);
         self.mode = self.engine.intern(mode, &mut self.view.memory);
+        self.code_base = self.context.cpu.cs().base;
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
@@ -534,6 +539,26 @@ impl<P: Platform> Vcpu<P> {
                 .time_stamp()
                 .wrapping_sub(host::time_stamp())
                 .wrapping_add(self.context.cpu.tsc_offset);
+        }
+    }
+
+    /// Guest code was left in `block`, or on the way out of it: CS may be another one than
+    /// when it was entered, by a far transfer.
+    pub(crate) fn follow_code_segment(&mut self, block: BlockId) {
+        let base = self.context.cpu.cs().base;
+        if base == self.code_base {
+            return;
+        }
+        self.mode_changed = true;
+        let Some(id) = self.engine.block(block).map(|block| block.key.mode) else {
+            return;
+        };
+        let mode = self.engine.mode(id);
+        // Nothing else about the mode can have changed.
+        if u64::from(mode.code_base) == base && !mode.flags.contains(ModeFlags::SINGLE) {
+            self.mode = id;
+            self.code_base = base;
+            self.mode_changed = false;
         }
     }
 

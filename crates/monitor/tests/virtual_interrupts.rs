@@ -105,15 +105,109 @@ fn without_the_request_each_change_from_0_to_1_leaves() {
 }
 
 #[test]
-fn int_and_iret_within_a_flat_code_segment_do_not_leave() {
+fn int_and_iret_do_not_leave() {
     let code = repeated(&[STI, INT, 0x60, CLI, INT, 0x60]);
-    for (arm, each) in arms().into_iter().zip([[0, 0], [0, 1], [2, 2]]) {
-        let mut vcpu = vcpu_with(GuestMode::Flat, &code, arm, |state, _| counting(state));
-        run(&mut vcpu);
-        let [.., int, iret] = sensitive_exits(&vcpu);
-        assert_eq!([int, iret], each.map(|each| each * ROUNDS), "{arm:?}");
-        assert_eq!(vcpu.state().gpr[4], STACK);
+    for mode in INTERRUPTIBLE {
+        for (arm, each) in arms().into_iter().zip([[0, 0], [0, 1], [2, 2]]) {
+            let mut vcpu = vcpu_with(mode, &code, arm, |state, _| counting(state));
+            run(&mut vcpu);
+            let [.., int, iret] = sensitive_exits(&vcpu);
+            let expected = each.map(|each| each * ROUNDS);
+            assert_eq!([int, iret], expected, "{mode:?} {arm:?}");
+            assert_eq!(vcpu.state().gpr[4], STACK);
+        }
     }
+}
+
+#[test]
+fn iret_in_v86_mode_with_iopl_3_does_not_leave() {
+    // pushf; push cs; push 8; iret; 8: ...
+    let body = [PUSHF, 0x0e, 0x6a, 6, 0xcf, NOP];
+    let code = repeated(&body);
+    for (arm, each) in arms().into_iter().zip([0, 0, 1]) {
+        let mut vcpu = vcpu_with(GuestMode::Virtual8086, &code, arm, |state, _| {
+            counting(state);
+        });
+        run(&mut vcpu);
+        assert_eq!(sensitive_exits(&vcpu)[5], each * ROUNDS, "{arm:?}");
+    }
+}
+
+#[test]
+fn int_in_real_mode_clears_if_and_shows_the_flags() {
+    let results = arms().map(|arm| {
+        // std; stc; sti; int 20h
+        let code = [0xfd, 0xf9, STI, INT, 0x20];
+        let mut vcpu = vcpu_with(GuestMode::Real, &code, arm, |state, _| {
+            state.flags |= Flags::IOPL.bits();
+        });
+        run(&mut vcpu);
+        assert_eq!(interrupted_at(GuestMode::Real, &mut vcpu), 5);
+        let mut frame = [0; 6];
+        let top = PhysicalAddress(STACK - 6);
+        vcpu.memory_mut().read(top, &mut frame);
+        assert_eq!(frame, [5, 0, 0, 0x10, 0x03, 0x36], "{arm:?}");
+        assert_eq!(vcpu.state().flags().bits(), 0x3401);
+        end_state(&mut vcpu)
+    });
+    assert!(results.iter().all(|result| *result == results[0]));
+}
+
+#[test]
+fn the_interrupt_vector_table_moves_with_idtr() {
+    for arm in arms() {
+        let mut vcpu = vcpu_with(GuestMode::Real, &[INT, 0x20], arm, |state, memory| {
+            state.idtr.base = 0x5000;
+            let pointer = (HANDLER >> 4 << 16) as u32;
+            let place = PhysicalAddress(0x5000 + 0x20 * 4);
+            memory.write(place, &pointer.to_le_bytes());
+            memory.write(PhysicalAddress(0x80), &[0xff; 4]);
+        });
+        run(&mut vcpu);
+        assert_eq!(interrupted_at(GuestMode::Real, &mut vcpu), 2, "{arm:?}");
+    }
+}
+
+#[test]
+fn a_vector_beyond_the_limit_is_refused() {
+    for mode in INTERRUPTIBLE {
+        for arm in arms() {
+            let mut vcpu = vcpu_with(mode, &[NOP, INT, 0x60], arm, |state, memory| {
+                let entry = if mode == GuestMode::Real { 4 } else { 8 };
+                state.idtr.limit = 0x60 * entry + entry - 2;
+                // #GP ends the run as vector 20h does.
+                let base = state.idtr.base;
+                let mut gate = [0; 8];
+                let gate = &mut gate[..usize::from(entry)];
+                memory.read(PhysicalAddress(base + 0x20 * u64::from(entry)), gate);
+                memory.write(PhysicalAddress(base + 13 * u64::from(entry)), gate);
+            });
+            run(&mut vcpu);
+            let top = vcpu.state().gpr[4];
+            let mut frame = [0; 8];
+            vcpu.memory_mut().read(PhysicalAddress(top), &mut frame);
+            let refused = match mode {
+                GuestMode::Real => u64::from(u16::from_le_bytes([frame[0], frame[1]])),
+                _ => u64::from(u32::from_le_bytes(frame[4..].try_into().unwrap())) - CODE,
+            };
+            assert_eq!(refused, 1, "{mode:?} {arm:?}");
+        }
+    }
+}
+
+#[test]
+fn int_and_iret_leave_if_the_code_segment_has_another_descriptor_now() {
+    // What CS was loaded from is not what lies there: the new one, whose limit is less, counts.
+    let code = [INT, 0x60, NOP];
+    let results = arms().map(|arm| {
+        let mut vcpu = vcpu_with(GuestMode::Flat, &code, arm, |_, memory| {
+            memory.write_u64(PhysicalAddress(0x3_1010), 0x00c8_9b00_0000_ffff);
+        });
+        run(&mut vcpu);
+        assert_eq!(vcpu.state().cs().limit, 0x8fff_ffff, "{arm:?}");
+        end_state(&mut vcpu)
+    });
+    assert!(results.iter().all(|result| *result == results[0]));
 }
 
 #[test]

@@ -108,13 +108,6 @@ impl Translator {
         }
     }
 
-    fn far(&mut self, instruction: &Instruction) -> Flow {
-        let index = self.helpers.len() as u16;
-        self.helpers.push(*instruction);
-        self.exit(SiteKind::Helper(index));
-        Flow::End
-    }
-
     /// The whole instruction out of line; it moves control.
     fn slow_end(&mut self) -> Flow {
         self.exit(SiteKind::Slow);

@@ -4,7 +4,7 @@ use super::{Request, Translation, Translator};
 use crate::allow_list::{Features, Treatment, treatment};
 use crate::assembler::host::*;
 use crate::block::{BlockId, SiteKind, Source};
-use crate::mode::{BranchTable, Mode, ModeFlags};
+use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
 use crate::verify::verify;
 use iced_x86::{Code, Decoder, DecoderOptions, Formatter, IntelFormatter, Mnemonic};
 use std::collections::BTreeSet;
@@ -55,6 +55,7 @@ fn emit(mode: &Mode, bytes: &[u8], straddles: bool) -> Emitted {
         mode,
         mode_id: 3,
         branch_table: BranchTable::Own(1),
+        family: FamilyId(0),
         block: BlockId(0),
     };
     let translation = translator.translate(&request, &[0, 1, 2, 3]).ok().unwrap();
@@ -214,6 +215,7 @@ fn a_direct_branch_to_an_address_that_is_not_canonical_faults() {
             mode: &mode,
             mode_id: 0,
             branch_table: BranchTable::Own(0),
+            family: FamilyId(0),
             block: BlockId(0),
         };
         translator.translate(&request, &[0, 1]).ok().unwrap().sites[0]

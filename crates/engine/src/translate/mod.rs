@@ -37,6 +37,7 @@
 
 mod branch;
 pub mod copy;
+mod far;
 mod flags;
 mod interrupt;
 mod length;
@@ -60,7 +61,7 @@ use crate::block::{
     BlockId, FlagLoad, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
 };
 use crate::context::at;
-use crate::mode::{BranchTable, Mode, ModeFlags};
+use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
 use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use crate::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
@@ -87,6 +88,8 @@ pub struct Request<'a> {
     pub mode_id: u32,
     /// Where the mode's indirect branches find their targets.
     pub branch_table: BranchTable,
+    /// The mode's family, in which far transfers look for their targets.
+    pub family: FamilyId,
     /// Number that the block will have.
     pub block: BlockId,
 }
@@ -133,6 +136,7 @@ pub struct Translator {
     mode: Mode,
     mode_id: u32,
     branch_table: BranchTable,
+    family: FamilyId,
     block: BlockId,
     marks: Vec<Mark>,
     sites: Vec<Site>,
@@ -194,6 +198,7 @@ impl Translator {
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             mode_id: 0,
             branch_table: BranchTable::Shared,
+            family: FamilyId(0),
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),
@@ -392,6 +397,7 @@ impl Translator {
         self.map = self.map_of(request.mode);
         self.mode_id = request.mode_id;
         self.branch_table = request.branch_table;
+        self.family = request.family;
         self.block = request.block;
         self.marks.clear();
         self.sites.clear();
@@ -587,7 +593,8 @@ impl Translator {
             Rdtsc => self.time_stamp(instruction),
             Int => self.software_interrupt(instruction),
             Iret | Iretd | Iretq => self.interrupt_return(instruction),
-            Int1 | Int3 | Retf | Sysenter | Sysexit | Sysexitq | Hlt => self.moves_on(instruction),
+            Retf => self.far(instruction),
+            Int1 | Int3 | Sysenter | Sysexit | Sysexitq | Hlt => self.moves_on(instruction),
             Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
                 self.moves_on(instruction)
             }
@@ -674,7 +681,7 @@ impl Translator {
 fn is_done(kind: SiteKind) -> bool {
     matches!(
         kind,
-        SiteKind::Link(_) | SiteKind::Indirect | SiteKind::Continue
+        SiteKind::Link(_) | SiteKind::Indirect | SiteKind::Far | SiteKind::Continue
     )
 }
 

@@ -193,6 +193,21 @@ impl Translator {
         self.link_branch(jump, target);
     }
 
+    /// As [`Translator::link_jump`], to `target` in the code segment that has just been
+    /// loaded.
+    pub(super) fn link_far_jump(&mut self, target: u64) {
+        self.mark_as(target, 0, Restore::NONE);
+        let (incoming, place) = match self.take_slot() {
+            Some(slot) => {
+                let stub_address = self.slot_jump(slot);
+                let place = SiteKind::Link(LinkPlace::Slot { slot, stub: 0 });
+                (stub_address, place)
+            }
+            None => (self.assembler.jmp(), SiteKind::Continue),
+        };
+        self.new_link(StubKind::SlotLink, target, vec![incoming], place);
+    }
+
     /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
     fn slot_jump(&mut self, slot: u32) -> Patch {
         let stub_address = self.assembler.lea_rip(R9);

@@ -4,7 +4,7 @@ use super::{Request, Translation, Translator};
 use crate::allow_list::Features;
 use crate::assembler::host::*;
 use crate::block::{BlockId, Restore, SiteKind, Source};
-use crate::mode::{BranchTable, Mode};
+use crate::mode::{BranchTable, FamilyId, Mode};
 use crate::register_map::{Home, RegisterMap};
 use crate::verify::verify;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -62,6 +62,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
         mode: &mode,
         mode_id: 0,
         branch_table: BranchTable::Shared,
+        family: FamilyId(0),
         block: BlockId(0),
     };
     let translation = translator.translate(&request, &[]).ok().unwrap();

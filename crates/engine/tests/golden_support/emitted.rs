@@ -4,7 +4,7 @@ use crate::mode::Guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::{BlockId, LinkPlace, SiteKind};
-use tollgate_engine::mode::BranchTable;
+use tollgate_engine::mode::{BranchTable, FamilyId};
 use tollgate_engine::translate::{Request, Translation, Translator};
 use tollgate_engine::verify::verify;
 
@@ -44,6 +44,7 @@ impl Emitted {
             } else {
                 BranchTable::Shared
             },
+            family: FamilyId(0),
             block: BlockId(0),
         };
         let Ok(translation) = translator.translate(&request, &[0, 1, 2, 3]) else {

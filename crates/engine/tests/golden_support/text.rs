@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use tollgate_engine::block::{LinkPlace, Mark, Site, SiteKind, Source};
 use tollgate_engine::context::at;
-use tollgate_engine::links::SLOTS_OFFSET;
+use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
 use tollgate_x86::SegmentRegister;
@@ -108,6 +108,12 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::R13 if index.is_empty() => {
             Some(format!("links.slot{}", (displacement - SLOTS_OFFSET) / 8))
         }
+        Register::R13 if displacement == FAR_TABLE_OFFSET => {
+            Some(format!("links.far_tags+{index}"))
+        }
+        Register::R13 if displacement == FAR_TABLE_OFFSET + 8 => {
+            Some(format!("links.far_targets+{index}"))
+        }
         Register::R13 if displacement & 15 == 0 => Some(format!("links.tags+{index}")),
         Register::R13 => Some(format!("links.targets+{index}")),
         _ => None,
@@ -201,6 +207,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
         SiteKind::Link(LinkPlace::Direct { .. }) => "link".to_owned(),
         SiteKind::Link(LinkPlace::Slot { slot, .. }) => format!("link slot{slot}"),
         SiteKind::Indirect => "indirect".into(),
+        SiteKind::Far => "far".into(),
         SiteKind::Memory { size, write } => {
             format!("memory {} {size}", if write { "write" } else { "read" })
         }
@@ -231,6 +238,9 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
 
 fn mark_text(guest: &Guest, mark: &Mark) -> String {
     let mut text = match mark.restore.eip() {
+        Some(host) if mark.restore.is_far() => {
+            format!("at far {}", HOST_REGISTERS[usize::from(host.0 & 15)])
+        }
         Some(host) => format!("at {}", HOST_REGISTERS[usize::from(host.0 & 15)]),
         None => position(guest, mark.rip),
     };

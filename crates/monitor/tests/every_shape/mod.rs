@@ -311,6 +311,11 @@ impl Guest {
         }
         // INT3 all around leads to the handler.
         memory[0x1000..0x3000].fill(0xcc);
+        if bits == 16 {
+            // So it does where far transfers go: 2000:1234 and 1040:1040.
+            memory[0x2_1200..0x2_1280].fill(0xcc);
+            memory[0x1_1400..0x1_1480].fill(0xcc);
+        }
         // Code of far away is mapped to here.
         let eip = if is_long && rip > 0xf_ffff {
             0x1000 | rip as u32 & 0xfff

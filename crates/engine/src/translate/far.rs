@@ -1,0 +1,296 @@
+//! Far CALL, JMP and RET of real and V86 mode.
+//!
+//! There a far transfer loads CS with no more than a selector and a base (SDM volume 3,
+//! 21.1.1). The base is part of the mode word, so its target is code of another mode,
+//! but of the same family. A target that the instruction names is linked through a slot, as
+//! any that lies in another page. Others are looked up in a table by selector and IP:
+//!
+//! ```text
+//! call far [bx]
+//! mov   r11d, [r9]               ; selector and IP as they lie in memory
+//! ...                            ; look-up of the stack: R11 survives
+//! mov   [r9], r8d                ; CS and IP of the next instruction: the call is done
+//! shrx  r9, r11, r15             ; entry: linear address of the target, nearly
+//! lea   r9d, [r9+r11]
+//! movzx r9d, r9w
+//! lea   r9, [r9+r9]
+//! mov   r8, family               ; the tag is compared as that of indirect branches
+//! mov   r10, rcx
+//! mov   rcx, [r13+r9*8+far]
+//! lea   rcx, [rcx+r11]
+//! lea   rcx, [rcx+r8]
+//! jrcxz hit
+//! ...                            ; exit with R11
+//! hit: mov rcx, r10
+//! ...                            ; CS's selector and base into the context
+//! jmp   [r13+r9*8+far+8]
+//! ```
+//!
+//! Once R11 holds the target and all else that the instruction does is done, marks say that
+//! it is complete, CS and EIP being in R11. Stores to CS in the context mean nothing until
+//! the next block begins; whoever interrupts before makes them again.
+//!
+//! All that is unusual is the monitor's: protected mode, offsets beyond FFFFh, a code
+//! segment that is not as real mode leaves it, a stack that wraps.
+
+use super::{Flow, OddSegment, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Host, Mem, Width};
+use crate::block::{Restore, SiteKind};
+use crate::context::at;
+use crate::far_pointer::FarPointer;
+use crate::links::{FAR_TABLE_OFFSET, far_tag_base};
+use crate::mode::{ModeFlags, SegmentClass};
+use iced_x86::{Code, Instruction};
+use tollgate_x86::{Segment, SegmentRegister};
+
+/// Holds the packed far pointer of a transfer's target (see [`FarPointer`]).
+pub(super) const FAR_POINTER: Host = R11;
+
+/// The highest offset of real-mode code, and the limit of V86-mode segments.
+const HIGHEST_OFFSET: u32 = 0xffff;
+
+impl Translator {
+    /// Far CALL, JMP and RET.
+    pub(super) fn far(&mut self, instruction: &Instruction) -> Flow {
+        use Width::{Dword, Word};
+        if !self.may_load_code_segment() || self.next_rip > u64::from(HIGHEST_OFFSET) {
+            return self.moves_on(instruction);
+        }
+        let released = match instruction.op_count() {
+            1 => i32::from(instruction.immediate16()),
+            _ => 0,
+        };
+        let result = match instruction.code() {
+            Code::Jmp_ptr1616 | Code::Jmp_ptr1632 => self.far_direct(instruction, None),
+            Code::Call_ptr1616 => self.far_direct(instruction, Some(Word)),
+            Code::Call_ptr1632 => self.far_direct(instruction, Some(Dword)),
+            Code::Jmp_m1616 => self.far_indirect(instruction, Word, false),
+            Code::Jmp_m1632 => self.far_indirect(instruction, Dword, false),
+            Code::Call_m1616 => self.far_indirect(instruction, Word, true),
+            Code::Call_m1632 => self.far_indirect(instruction, Dword, true),
+            Code::Retfw | Code::Retfw_imm16 => self.far_return(Word, released),
+            Code::Retfd | Code::Retfd_imm16 => self.far_return(Dword, released),
+            _ => Err(OddSegment),
+        };
+        match result {
+            Ok(()) => Flow::End,
+            Err(OddSegment) => self.moves_on(instruction),
+        }
+    }
+
+    /// Whether a load of CS here changes its selector and its base alone: a code segment as
+    /// real mode or V86 mode loads it (but perhaps with a larger limit) stays one.
+    pub(super) fn may_load_code_segment(&self) -> bool {
+        let mode = &self.mode;
+        let limit_stays = if mode.flags.contains(ModeFlags::VIRTUAL_8086) {
+            mode.code_limit == HIGHEST_OFFSET
+        } else {
+            mode.code_limit >= HIGHEST_OFFSET
+        };
+        mode.has_real_mode_segments()
+            && limit_stays
+            && !(mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::CODE32)
+            && mode.segments[SegmentRegister::Cs as usize] == SegmentClass::Limited
+    }
+
+    /// A transfer to a constant target: a CALL whose operands are of `call`'s width, or a JMP.
+    fn far_direct(
+        &mut self,
+        instruction: &Instruction,
+        call: Option<Width>,
+    ) -> Result<(), OddSegment> {
+        let offset = match instruction.code() {
+            Code::Jmp_ptr1616 | Code::Call_ptr1616 => u32::from(instruction.far_branch16()),
+            _ => instruction.far_branch32(),
+        };
+        let selector = instruction.far_branch_selector();
+        let ip = u16::try_from(offset).map_err(|_| OddSegment)?;
+        let pointer = FarPointer { selector, ip };
+        self.assembler.mov_imm32(FAR_POINTER, pointer.packed());
+        if let Some(width) = call {
+            self.push_far_return(width)?;
+        }
+        self.begin_far_jump();
+        let base = self.field(at::segment_base(SegmentRegister::Cs));
+        self.assembler
+            .store_imm(Width::Qword, base, i32::from(selector) << 4);
+        let place = self.field(at::segment_selector(SegmentRegister::Cs));
+        let value = self.code_attributes() | i32::from(selector);
+        self.assembler.store_imm(Width::Dword, place, value);
+        self.link_far_jump(u64::from(ip));
+        Ok(())
+    }
+
+    fn far_indirect(
+        &mut self,
+        instruction: &Instruction,
+        width: Width,
+        is_call: bool,
+    ) -> Result<(), OddSegment> {
+        let stack = self.mode.segment(SegmentRegister::Ss, true);
+        if is_call && stack == SegmentClass::Odd {
+            return Err(OddSegment);
+        }
+        self.memory_operand(instruction, width.bytes() + 2, false)?;
+        match width {
+            Width::Word => self
+                .assembler
+                .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0)),
+            _ => {
+                self.assembler
+                    .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
+                self.assembler.lea64(R9, Mem::base(R9, 4));
+                self.assembler.load(Width::Word, R8, Mem::base(R9, 0));
+                self.join_far_pointer(R8);
+            }
+        }
+        if is_call {
+            self.push_far_return(width)?;
+        }
+        self.far_jump();
+        Ok(())
+    }
+
+    fn far_return(&mut self, width: Width, released: i32) -> Result<(), OddSegment> {
+        let bytes = 2 * width.bytes();
+        self.stack_operand(0, bytes, false)?;
+        if width == Width::Word {
+            self.assembler
+                .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
+        } else {
+            self.assembler
+                .load(Width::Qword, FAR_POINTER, Mem::base(R9, 0));
+            self.assembler.rorx(R8, FAR_POINTER, 32);
+            self.assembler.movzx16(R8, R8);
+            self.assembler.mov32(FAR_POINTER, FAR_POINTER);
+            self.join_far_pointer(R8);
+        }
+        self.esp = self.esp.wrapping_add(bytes as i32 + released);
+        self.far_jump();
+        Ok(())
+    }
+
+    /// Pushes CS and the next instruction's IP in one store, which completes a call but for
+    /// the transfer.
+    fn push_far_return(&mut self, width: Width) -> Result<(), OddSegment> {
+        let bytes = 2 * width.bytes();
+        self.stack_operand(-(bytes as i32), bytes, true)?;
+        self.far_return_address(R8, width);
+        let frame = match width {
+            Width::Word => Width::Dword,
+            _ => Width::Qword,
+        };
+        self.assembler.store(frame, Mem::base(R9, 0), R8);
+        self.esp = self.esp.wrapping_sub(bytes as i32);
+        Ok(())
+    }
+
+    /// `to`: CS, and the next instruction's IP below it, of `width` each. The selector is none
+    /// that the mode knows.
+    pub(super) fn far_return_address(&mut self, to: Host, width: Width) {
+        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.load(Width::Word, to, selector);
+        let bits = 8 * width.bytes() as u8;
+        self.assembler.rorx(to, to, 64 - bits);
+        self.assembler
+            .lea64(to, Mem::base(to, self.next_rip as i32));
+    }
+
+    /// [`FAR_POINTER`] holds an offset of 32 bits: makes it a packed far pointer with the
+    /// selector in a register that is zero but for that. An offset beyond FFFFh leaves for
+    /// the monitor. Uses R9, R10.
+    pub(super) fn join_far_pointer(&mut self, selector: Host) {
+        self.make_room();
+        // offset - low half of offset = not(low half) + offset + 1
+        self.assembler.movzx16(R9, FAR_POINTER);
+        self.assembler.not(R9);
+        self.assembler
+            .lea64(R9, Mem::indexed(R9, FAR_POINTER, 1, 1));
+        self.free_rcx();
+        self.assembler.mov(RCX, R9);
+        let fits = self.assembler.jrcxz();
+        self.return_rcx();
+        self.exit(SiteKind::Slow);
+        self.assembler.patch_rel8_here(fits);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+        self.assembler.rorx(selector, selector, 48);
+        self.assembler
+            .lea64(FAR_POINTER, Mem::indexed(FAR_POINTER, selector, 1, 0));
+    }
+
+    /// From here on the instruction is complete, but for ESP's folded adjustment, which is
+    /// made here, and for CS and EIP, which [`FAR_POINTER`] holds. Uses R8.
+    fn begin_far_jump(&mut self) {
+        let done = Restore::NONE.with_far_pointer(FAR_POINTER);
+        self.mark_as(self.rip, self.esp, done);
+        self.flush_esp();
+        self.mark_as(self.rip, 0, done);
+        self.make_room();
+    }
+
+    /// Ends a far transfer of real or V86 mode (see [`Translator::may_load_code_segment`]) to
+    /// the packed far pointer in [`FAR_POINTER`]; but for CS, EIP and ESP's folded adjustment
+    /// all that the instruction does must be done. Flags survive.
+    pub(super) fn far_jump(&mut self) {
+        let done = Restore::NONE.with_far_pointer(FAR_POINTER);
+        self.begin_far_jump();
+        let context = self.map.context;
+        self.assembler.shrx(R9, FAR_POINTER, context);
+        self.assembler
+            .lea32(R9, Mem::indexed(R9, FAR_POINTER, 1, 0));
+        self.assembler.movzx16(R9, R9);
+        self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        self.assembler.mov_imm64(R8, far_tag_base(self.family));
+        self.make_room();
+        self.free_rcx();
+        let freed = self.rcx_freed().with_far_pointer(FAR_POINTER);
+        self.mark_as(self.rip, 0, freed);
+        let links = self.map.links;
+        let tag = Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET);
+        self.assembler.load(Width::Qword, RCX, tag);
+        self.assembler
+            .lea64(RCX, Mem::indexed(RCX, FAR_POINTER, 1, 0));
+        self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+        let hit = self.assembler.jrcxz();
+        self.reload_rcx();
+        self.mark_as(self.rip, 0, done);
+        self.assembler
+            .store(Width::Qword, self.field(at::EXIT_VALUE), FAR_POINTER);
+        let site = self.new_site(SiteKind::Far, self.rip, 0, 0);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(hit);
+        self.mark_as(self.rip, 0, freed);
+        self.reload_rcx();
+        self.mark_as(self.rip, 0, done);
+        self.make_room();
+        self.assembler.rorx(R10, FAR_POINTER, 16);
+        self.assembler.movzx16(R10, R10);
+        self.load_segment(SegmentRegister::Cs, R10);
+        self.assembler
+            .jmp_memory(Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET + 8));
+    }
+
+    /// Selector, attributes and base of CS from a selector in a register that is zero but
+    /// for that, and clobbered. Uses R8.
+    fn load_segment(&mut self, register: SegmentRegister, selector: Host) {
+        self.assembler.rorx(R8, selector, 60);
+        let base = self.field(at::segment_base(register));
+        self.assembler.store(Width::Qword, base, R8);
+        self.assembler
+            .lea32(selector, Mem::base(selector, self.code_attributes()));
+        let place = self.field(at::segment_selector(register));
+        self.assembler.store(Width::Dword, place, selector);
+    }
+
+    /// The attributes of a segment as this mode loads it, above a selector.
+    fn code_attributes(&self) -> i32 {
+        let level = if self.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
+            3
+        } else {
+            0
+        };
+        i32::from(Segment::real_mode(0, level).attributes.bits()) << 16
+    }
+}

@@ -1,0 +1,251 @@
+//! 16-bit programs in real mode and V86 mode.
+
+use tollgate_memory::GuestMemory;
+use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{Platform, StopRequest};
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
+
+/// out f4h, al: ends the program.
+pub const END: [u8; 2] = [0xe6, 0xf4];
+
+const RAM: u64 = 2 << 20;
+/// The interrupt table of V86 mode's monitor, its code, its task state and its stack.
+const IDT: u32 = 0x11_0000;
+const HANDLERS: u32 = 0x11_1000;
+const TASK_STATE: u32 = 0x11_2000;
+const INNER_STACK: u32 = 0x11_6000;
+const GDT: u32 = 0x11_7000;
+/// Where real mode's handlers lie.
+const REAL_HANDLERS: u32 = 0x600;
+const DATA: u16 = 0x4000;
+const STACK: u16 = 0x5000;
+
+/// Which kind of 16-bit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Real,
+    Virtual8086,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Real, Kind::Virtual8086];
+}
+
+/// A machine that ends at port F4h and nothing else.
+#[derive(Default)]
+pub struct Machine {
+    pub ended: bool,
+}
+
+impl Platform for Machine {
+    idle!(registers, interrupts, time);
+    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
+        0xff
+    }
+    fn port_write(&mut self, port: u16, _size: u8, _value: u32) {
+        self.ended |= port == 0xf4;
+    }
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        data.fill(0x5a);
+    }
+    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.ended.then_some(StopRequest::DebugExit(0))
+    }
+}
+
+/// How a program ended.
+#[derive(PartialEq, Eq)]
+pub struct Outcome {
+    pub cpu: CpuState,
+    pub memory: Vec<u8>,
+}
+
+impl Outcome {
+    fn of(vcpu: &mut Vcpu<Machine>) -> Self {
+        let mut memory = vec![0; RAM as usize];
+        // Device memory reads as zeros here.
+        for (page, bytes) in memory.chunks_mut(4096).enumerate() {
+            vcpu.memory_mut()
+                .read(PhysicalAddress(page as u64 * 4096), bytes);
+        }
+        Self {
+            cpu: vcpu.state().clone(),
+            memory,
+        }
+    }
+}
+
+/// Memory and registers at the start: at 1000:0000, data at 4000:0000, the stack at
+/// 5000:0800. Each exception ends the program.
+#[derive(Clone)]
+pub struct Program {
+    pub kind: Kind,
+    pub state: CpuState,
+    pieces: Vec<(u32, Vec<u8>)>,
+}
+
+fn gate(target: u32) -> [u8; 8] {
+    (u64::from(target & 0xffff) | 8 << 16 | 0x8e00 << 32 | u64::from(target >> 16) << 48)
+        .to_le_bytes()
+}
+
+impl Program {
+    pub fn new(kind: Kind) -> Self {
+        let mut state = CpuState::at_reset();
+        let level = if kind == Kind::Real { 0 } else { 3 };
+        for (register, selector) in [
+            (SegmentRegister::Cs, 0x1000),
+            (SegmentRegister::Ss, STACK),
+            (SegmentRegister::Ds, DATA),
+            (SegmentRegister::Es, DATA),
+        ] {
+            *state.segment_mut(register) = Segment::real_mode(selector, level);
+        }
+        for register in [SegmentRegister::Fs, SegmentRegister::Gs] {
+            *state.segment_mut(register) = Segment::real_mode(0, level);
+        }
+        state.rip = 0;
+        state.gpr[4] = 0x800;
+        let mut program = Self {
+            kind,
+            state,
+            pieces: Vec::new(),
+        };
+        // mov bp, vector; out f4h, al
+        for vector in 0..32_u32 {
+            let at = if kind == Kind::Real {
+                let at = REAL_HANDLERS + 16 * vector;
+                program.put(4 * vector, &at.to_le_bytes());
+                program.put(at, &[0xbd, vector as u8, 0]);
+                at + 3
+            } else {
+                let at = HANDLERS + 16 * vector;
+                program.put(IDT + 8 * vector, &gate(at));
+                program.put(at, &[0xbd, vector as u8, 0, 0, 0]);
+                at + 5
+            };
+            program.put(at, &END);
+        }
+        if kind == Kind::Virtual8086 {
+            program.prepare_virtual_8086();
+        }
+        program
+    }
+
+    fn prepare_virtual_8086(&mut self) {
+        self.put(GDT + 8, &0x00cf_9b00_0000_ffff_u64.to_le_bytes());
+        self.put(GDT + 16, &0x00cf_9300_0000_ffff_u64.to_le_bytes());
+        self.put(TASK_STATE + 4, &INNER_STACK.to_le_bytes());
+        self.put(TASK_STATE + 8, &[0x10, 0]);
+        self.put(TASK_STATE + 0x66, &[0x68, 0]);
+        self.put(TASK_STATE + 0x68 + 0x2000, &[0xff]);
+        let state = &mut self.state;
+        state.cr0 |= 1;
+        state.flags |= (Flags::VM | Flags::IOPL).bits();
+        let table = |base: u32, limit| TableRegister {
+            base: base.into(),
+            limit,
+        };
+        state.idtr = table(IDT, 0xff);
+        state.gdtr = table(GDT, 0x17);
+        state.tr.base = TASK_STATE.into();
+        state.tr.limit = 0x68 + 0x2000;
+    }
+
+    /// At a linear address.
+    pub fn put(&mut self, at: u32, bytes: &[u8]) {
+        self.pieces.push((at, bytes.to_vec()));
+    }
+
+    /// In the data segment.
+    pub fn put_data(&mut self, at: u16, bytes: &[u8]) {
+        self.put(u32::from(DATA) * 16 + u32::from(at), bytes);
+    }
+
+    /// In the stack segment.
+    pub fn put_stack(&mut self, at: u16, bytes: &[u8]) {
+        self.put(u32::from(STACK) * 16 + u32::from(at), bytes);
+    }
+
+    /// A vCPU at the start. All its emitted code is verified.
+    pub fn vcpu(&self) -> Vcpu<Machine> {
+        let mut memory = GuestMemory::new(RAM).unwrap();
+        for (at, bytes) in &self.pieces {
+            assert!(memory.write(PhysicalAddress(u64::from(*at)), bytes));
+        }
+        Vcpu::new(
+            self.state.clone(),
+            memory,
+            Machine::default(),
+            1 << 20,
+            true,
+        )
+        .unwrap()
+    }
+
+    pub fn run_to_stop(&self) -> (Vcpu<Machine>, VcpuStop) {
+        let mut vcpu = self.vcpu();
+        let stop = vcpu.run();
+        (vcpu, stop)
+    }
+
+    /// Runs to the end. One instruction at a time comes to the same.
+    pub fn run(&self) -> Vcpu<Machine> {
+        let (mut vcpu, stop) = self.run_to_stop();
+        assert!(vcpu.platform().ended, "{stop:?}\n{}", vcpu.dump());
+        let stepped = self.stepped();
+        let ran = Outcome::of(&mut vcpu);
+        assert_eq!(ran.cpu, stepped.cpu);
+        assert!(ran.memory == stepped.memory, "memory differs");
+        vcpu
+    }
+
+    /// The end, one instruction at a time.
+    pub fn stepped(&self) -> Outcome {
+        let mut vcpu = self.vcpu();
+        for _ in 0..100_000 {
+            if vcpu.step_one().is_err() {
+                break;
+            }
+        }
+        assert!(vcpu.platform().ended, "{}", vcpu.dump());
+        Outcome::of(&mut vcpu)
+    }
+
+    /// Bytes in the stack segment.
+    pub fn stack(&self, vcpu: &mut Vcpu<Machine>, at: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let at = PhysicalAddress(u64::from(STACK) * 16 + at);
+        assert!(vcpu.memory_mut().read(at, &mut bytes));
+        bytes
+    }
+
+    /// CS and IP that the handler of an exception finds, and SP before it.
+    pub fn faulted_at(&self, vcpu: &mut Vcpu<Machine>) -> (u16, u16, u16) {
+        let pointer = vcpu.state().gpr[4];
+        let word = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        if self.kind == Kind::Real {
+            let frame = self.stack(vcpu, pointer & 0xffff, 6);
+            return (word(&frame, 2), word(&frame, 0), pointer as u16 + 6);
+        }
+        // Error code, EIP, CS, EFLAGS, ESP.
+        let mut frame = vec![0; 20];
+        let at = PhysicalAddress(pointer);
+        assert!(vcpu.memory_mut().read(at, &mut frame));
+        (word(&frame, 8), word(&frame, 4), word(&frame, 16))
+    }
+}
+
+/// The exception that ended the program, if its handler did.
+pub fn seen(vcpu: &Vcpu<Machine>) -> Option<u8> {
+    let state = vcpu.state();
+    let handlers = if state.flags().contains(Flags::VM) || state.cr0 & 1 == 0 {
+        REAL_HANDLERS
+    } else {
+        HANDLERS
+    };
+    let at = (state.cs().base + state.rip).wrapping_sub(u64::from(handlers));
+    (at < 0x200).then_some(state.gpr[5] as u8)
+}
