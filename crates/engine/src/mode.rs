@@ -79,8 +79,13 @@ bitflags::bitflags! {
         /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
         /// is real mode.
         const IO_PRIVILEGED = 1 << 17;
-        /// CPL 0, or real mode.
-        const LEVEL_0 = 1 << 18;
+        /// CPL 0 of protected mode.
+        const KERNEL = 1 << 18;
+        /// EFLAGS.NT in protected mode (IRET returns to another task) or EFLAGS.AC in real mode
+        /// (INT n clears it).
+        const RARE_FLAGS = 1 << 19;
+        /// NMIs are held off until IRET.
+        const NMI_BLOCKED = 1 << 20;
     }
 }
 
@@ -111,7 +116,6 @@ impl Mode {
         flags.set(ModeFlags::PROTECTED, cr0.contains(Cr0::PE));
         flags.set(ModeFlags::VIRTUAL_8086, state.is_virtual_8086());
         flags.set(ModeFlags::USER, user);
-        flags.set(ModeFlags::LEVEL_0, state.cpl() == 0);
         flags.set(ModeFlags::TASK_SWITCHED, cr0.contains(Cr0::TS));
         flags.set(ModeFlags::EMULATE_X87, cr0.contains(Cr0::EM));
         flags.set(ModeFlags::MONITOR_COPROCESSOR, cr0.contains(Cr0::MP));
@@ -139,6 +143,14 @@ impl Mode {
             ModeFlags::IO_PRIVILEGED,
             !state.is_protected() || state.cpl() <= state.flags().iopl(),
         );
+        flags.set(ModeFlags::KERNEL, state.is_protected() && state.cpl() == 0);
+        let rare = if state.is_protected() {
+            Flags::NT
+        } else {
+            Flags::AC
+        };
+        flags.set(ModeFlags::RARE_FLAGS, state.flags().contains(rare));
+        flags.set(ModeFlags::NMI_BLOCKED, state.nmi_blocked);
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
         }

@@ -223,7 +223,7 @@ impl Translator {
     /// Branches to the EIP in R11 through the hash table. A call that has stored its return
     /// address cannot start again, for it may have stored over what it loaded its target
     /// from: marks then say that it is done.
-    fn indirect_branch(&mut self, is_called: bool) {
+    pub(super) fn indirect_branch(&mut self, is_called: bool) {
         if is_called {
             self.mark_as(self.rip, self.esp, Restore::NONE.with_eip(R11));
         }

@@ -24,6 +24,7 @@ use crate::assembler::host::*;
 use crate::assembler::{Mem, Width};
 use crate::block::{Restore, SiteKind};
 use crate::context::{SYSTEM_FLAGS, X87_FRESH, at};
+use crate::descriptors::Expected;
 use crate::level_change::{LevelChange, LevelChangeKind, from_mode};
 use crate::mode::ModeFlags;
 use crate::register_map::{ACCUMULATOR, COUNT, DATA};
@@ -40,7 +41,7 @@ impl Translator {
     pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.mode.flags;
         let never = ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED;
-        let is_level_0 = flags.contains(ModeFlags::LEVEL_0);
+        let is_level_0 = flags.contains(ModeFlags::KERNEL);
         let is_long = flags.contains(ModeFlags::LONG);
         let is_protected = flags.contains(ModeFlags::PROTECTED);
         if flags.intersects(never) || !is_protected || is_long != self.is_64_bit() {
@@ -80,7 +81,7 @@ impl Translator {
         }
     }
 
-    /// Loads CS, SS and the software TLB. Clobbers R11.
+    /// Loads CS, SS and the software TLB, and has INT n and IRET leave. Clobbers R11.
     fn load_level(&mut self, kind: LevelChangeKind) {
         let moves = [
             (SegmentRegister::Cs, offset_of!(LevelChange, code)),
@@ -93,6 +94,14 @@ impl Translator {
                 self.assembler.load(Width::Qword, R11, from);
                 self.assembler.store(Width::Qword, to, R11);
             }
+        }
+        // The monitor has not looked at the descriptor of this CS.
+        for (offset, value) in [
+            (offset_of!(Expected, mask), Expected::NEVER.mask),
+            (offset_of!(Expected, bits), Expected::NEVER.bits),
+        ] {
+            let field = self.field(at::CODE_DESCRIPTOR + offset as i32);
+            self.assembler.store_imm(Width::Qword, field, value as i32);
         }
         let tlb = self.map.tlb;
         let from = self.change_field(kind, offset_of!(LevelChange, tlb));
@@ -237,7 +246,7 @@ impl Translator {
 
     /// SWAPGS is permitted here.
     pub(super) fn swaps_gs(&self) -> bool {
-        self.is_64_bit() && self.mode.flags.contains(ModeFlags::LEVEL_0)
+        self.is_64_bit() && self.mode.flags.contains(ModeFlags::KERNEL)
     }
 
     pub(super) fn swap_gs(&mut self) -> Flow {
