@@ -5,8 +5,10 @@ use crate::mode::Guest;
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::mem::offset_of;
 use tollgate_engine::block::{LinkPlace, Mark, Site, SiteKind, Source};
 use tollgate_engine::context::at;
+use tollgate_engine::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
@@ -25,6 +27,7 @@ const HOST_REGISTERS: [&str; 16] = [
 fn field(displacement: i32) -> String {
     let fields = [
         (at::EXIT_SITE, "exit_site"),
+        (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),
         (at::EXIT_ENTRY, "exit_entry"),
         (at::VECTORS_OFF, "vectors_off"),
@@ -86,6 +89,23 @@ fn field(displacement: i32) -> String {
         }
         if at::segment_limit(register) == displacement {
             return format!("{name}.limit");
+        }
+    }
+    for kind in LevelChangeKind::ALL {
+        let parts = [
+            ("from", offset_of!(LevelChange, from)),
+            ("cs", offset_of!(LevelChange, code)),
+            ("cs+8", offset_of!(LevelChange, code) + 8),
+            ("ss", offset_of!(LevelChange, stack)),
+            ("ss+8", offset_of!(LevelChange, stack) + 8),
+            ("tlb", offset_of!(LevelChange, tlb)),
+            ("table", offset_of!(LevelChange, table)),
+            ("tag", offset_of!(LevelChange, tag)),
+        ];
+        for (name, offset) in parts {
+            if at::level_change(kind) + offset as i32 == displacement {
+                return format!("{}.{name}", format!("{kind:?}").to_lowercase());
+            }
         }
     }
     panic!("emitted code names a field at {displacement:#x}: give it a name here");
@@ -215,6 +235,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
         SiteKind::Link(LinkPlace::Slot { slot, .. }) => format!("link slot{slot}"),
         SiteKind::Indirect => "indirect".into(),
         SiteKind::Far => "far".into(),
+        SiteKind::LevelChanged => "level changed".into(),
         SiteKind::Memory { size, write } => {
             format!("memory {} {size}", if write { "write" } else { "read" })
         }
