@@ -4,7 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::block::{FlagLoad, X87Note};
+use crate::block::{FlagLoad, Shadow, X87Note};
 use crate::descriptors::Expected;
 use crate::engine::Engine;
 use crate::level_change::{LevelChange, LevelChangeKind};
@@ -43,7 +43,7 @@ pub struct SignalExit {
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
     /// The instruction holds interrupts off until it has completed.
-    pub shadowed: bool,
+    pub shadowed: Shadow,
 }
 
 /// All that generated code may touch beside guest memory.

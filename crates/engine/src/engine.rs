@@ -8,8 +8,8 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, FlagLoad, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind,
-    X87Note, unpack_site,
+    Block, BlockId, BlockKey, FlagLoad, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
+    SiteKind, X87Note, unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
 use crate::far_pointer::FarPointer;
@@ -61,7 +61,7 @@ pub struct GuestPosition {
     /// The load of the flags that is under way.
     pub flag_load: Option<FlagLoad>,
     /// The instruction holds interrupts off until it has completed.
-    pub shadowed: bool,
+    pub shadowed: Shadow,
     /// The block.
     pub block: BlockId,
     /// Where the guest's registers live.

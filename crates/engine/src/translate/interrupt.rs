@@ -333,7 +333,7 @@ impl Translator {
         self.demand_no_request(kind);
         self.make_room();
         self.esp = self.esp.wrapping_add(6);
-        self.load_flags_and_target(Restore::NONE.with_far_pointer(R10));
+        self.load_flags_and_target(Restore::NONE.with_segment(SegmentRegister::Cs, R10));
         self.far_jump();
         Ok(())
     }

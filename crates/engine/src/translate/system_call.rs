@@ -211,7 +211,7 @@ impl Translator {
 
     /// The instruction is done but for the branch to R8, in the mode of the new level.
     fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
-        self.mark_done(Restore::NONE);
+        self.mark_at_target(Restore::NONE);
         let links = self.map.links;
         let table = self.change_field(kind, offset_of!(LevelChange, table));
         self.assembler.load(Width::Qword, R11, table);
@@ -221,26 +221,26 @@ impl Translator {
         self.assembler.load(Width::Qword, R11, tag);
         self.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
         self.free_rcx();
-        self.mark_done(self.rcx_freed());
+        self.mark_at_target(self.rcx_freed());
         let entry = |part| Mem::indexed(links, R9, 8, part);
         self.assembler.load(Width::Qword, RCX, entry(0));
         self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.assembler.jrcxz();
         self.return_rcx();
-        self.mark_done(Restore::NONE);
+        self.mark_at_target(Restore::NONE);
         self.assembler
             .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
         let site = self.new_site(SiteKind::LevelChanged, self.rip, 0, 0);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(hit);
-        self.mark_done(self.rcx_freed());
+        self.mark_at_target(self.rcx_freed());
         self.return_rcx();
-        self.mark_done(Restore::NONE);
+        self.mark_at_target(Restore::NONE);
         self.assembler.jmp_memory(entry(8));
         Flow::End
     }
 
-    fn mark_done(&mut self, restore: Restore) {
+    fn mark_at_target(&mut self, restore: Restore) {
         self.mark_as(self.rip, 0, restore.with_eip(R8));
     }
 
