@@ -476,6 +476,11 @@ impl CpuidPolicy {
     }
 }
 
+
+    /// Whether the guest may execute LAHF and SAHF in 64-bit code.
+    pub fn offers_lahf_in_64_bit_code(&self) -> bool {
+        self.extended_ecx & extended::ECX_LAHF != 0
+    }
 /// The policy of a CPU model on this host.
 ///
 /// Process-wide values are right here although VM state is never process-wide: they are

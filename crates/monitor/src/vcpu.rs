@@ -132,7 +132,8 @@ impl<P: Platform> Vcpu<P> {
     ) -> io::Result<Self> {
         signals::install()?;
         let policy = tollgate_emulate::cpuid::policy(&state);
-        let features = Features::new(|feature| policy.offers(feature));
+        let features = Features::new(|feature| policy.offers(feature))
+            .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code());
         let engine = Box::new(Engine::new(
             code_cache_bytes,
             features.clone(),

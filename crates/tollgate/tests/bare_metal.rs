@@ -182,6 +182,16 @@ guests! {
     vm86io
 }
 
+/// Those whose facts follow what CPUID offers.
+#[test]
+fn what_a_model_does_not_offer_is_not_there() {
+    for model in ["qemu64", "x86-64-v1"] {
+        for guest in ["long_extensions", "long_paging", "long_system"] {
+            facts_hold(guest, &["--cpu", model]);
+        }
+    }
+}
+
 #[test]
 fn every_guest_is_tested() {
     assert_eq!(guests::bare_metal_names(), TESTED);
