@@ -186,9 +186,9 @@ impl CpuidPolicy {
             vendor_name: [name_b, name_d, name_c],
             signature: leaf1[0],
             line_units: leaf1[1] >> 8 & 0xff,
-            basic_ecx: basic_ecx_bits | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
+            basic_ecx: basic_ecx_bits | basic_ecx::EMULATED,
             basic_edx: basic_edx_bits,
-            structured_ebx: structured | structured_ebx::TSC_ADJUST | structured_ebx::FSGSBASE,
+            structured_ebx: structured | structured_ebx::EMULATED,
             extended_ecx,
             extended_edx,
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
@@ -274,6 +274,7 @@ impl CpuidPolicy {
         mask.set(Cr4::OSFXSR, self.basic_edx & basic_edx::FXSR != 0);
         mask.set(Cr4::OSXMMEXCPT, self.basic_edx & basic_edx::SSE != 0);
         mask.set(Cr4::OSXSAVE, self.has_xsave());
+        mask.set(Cr4::PCIDE, self.basic_ecx & basic_ecx::PCID != 0);
         mask.set(
             Cr4::FSGSBASE,
             self.structured_ebx & structured_ebx::FSGSBASE != 0,
@@ -462,6 +463,7 @@ impl CpuidPolicy {
             F::AVX2 => structured(structured_ebx::AVX2),
             F::BMI2 => structured(structured_ebx::BMI2),
             F::RDSEED => structured(structured_ebx::RDSEED),
+            F::INVPCID => structured(structured_ebx::INVPCID),
             F::ADX => structured(structured_ebx::ADX),
             F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
             F::SHA => structured(structured_ebx::SHA),
@@ -474,13 +476,13 @@ impl CpuidPolicy {
             _ => false,
         }
     }
-}
-
 
     /// Whether the guest may execute LAHF and SAHF in 64-bit code.
     pub fn offers_lahf_in_64_bit_code(&self) -> bool {
         self.extended_ecx & extended::ECX_LAHF != 0
     }
+}
+
 /// The policy of a CPU model on this host.
 ///
 /// Process-wide values are right here although VM state is never process-wide: they are

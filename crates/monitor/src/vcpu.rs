@@ -257,7 +257,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &self.context.cpu;
         Place {
             linear: code_address(cpu),
-            space: cpu.cr3,
+            space: cpu.address_space(),
         }
     }
 
