@@ -41,6 +41,10 @@ const AVX_COMPONENT_SIZE: u32 = 256;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
+/// What the hypervisor offers (docs/hypercalls.md).
+const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
+/// Bit of that leaf, EAX: VMCALL and VMMCALL are hypercalls.
+const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
 /// Time-stamp counter and APIC bus frequency, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
 /// What leaf 4000_0000h answers in EBX, ECX, EDX.
@@ -295,7 +299,8 @@ impl CpuidPolicy {
                 [HYPERVISOR_TIMING_LEAF, text(0), text(4), text(8)]
             }
             HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
-            0x4000_0001..=0x4000_ffff => [0; 4],
+            HYPERVISOR_FEATURES_LEAF => [HYPERVISOR_HAS_CALLS, 0, 0, 0],
+            0x4000_0002..=0x4000_ffff => [0; 4],
             0x8000_0000..=0x8000_ffff if leaf <= self.max_extended() => {
                 self.extended_leaf(state, leaf, subleaf)
             }

@@ -70,6 +70,8 @@ fn the_hypervisor_names_itself() {
         .flat_map(|word| word.to_le_bytes())
         .collect();
     assert_eq!(&name, HYPERVISOR_SIGNATURE);
+    assert_eq!(ask(&mut state, 0x4000_0001, 0), [1, 0, 0, 0]);
+    assert_eq!(ask(&mut state, 0x4000_0002, 0), [0; 4]);
     let [tsc, bus, _, _] = ask(&mut state, 0x4000_0010, 0);
     assert!(tsc > 100_000);
     assert_eq!(bus, APIC_BUS_KHZ);
