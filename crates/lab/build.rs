@@ -7,20 +7,34 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=guests");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    assemble("cost", &["-T", "guests/cost.ld"], &out);
-    assemble("hypercall-linux", &["-N", "-z", "noexecstack"], &out);
+    let program = ["-N", "-z", "noexecstack"];
+    assemble("cost", "cost", WIDE, &["-T", "guests/cost.ld"], &out);
+    assemble("hypercall-linux", "hypercall-linux", NARROW, &program, &out);
+    assemble(
+        "hypercall-linux",
+        "hypercall-linux-64",
+        WIDE,
+        &program,
+        &out,
+    );
 }
 
-/// `guests/NAME.S` becomes `OUT/NAME.bin`.
-fn assemble(name: &str, linking: &[&str], out: &Path) {
-    let source = format!("guests/{name}.S");
+/// What the assembler and the linker are told for objects of 32 and of 64 bits.
+type Width = (&'static [&'static str], &'static str);
+const NARROW: Width = (&["--32"], "elf_i386");
+const WIDE: Width = (&["--64", "--defsym", "WIDE=1"], "elf_x86_64");
+
+/// `guests/SOURCE.S` becomes `OUT/NAME.bin`.
+fn assemble(source: &str, name: &str, (flags, emulation): Width, linking: &[&str], out: &Path) {
+    let source = format!("guests/{source}.S");
     let object = out.join(format!("{name}.o"));
     run(Command::new("as")
-        .args(["--32", "--fatal-warnings", "-I", "guests", "-o"])
+        .args(flags)
+        .args(["--fatal-warnings", "-I", "guests", "-o"])
         .arg(&object)
         .arg(source));
     run(Command::new("ld")
-        .args(["-m", "elf_i386", "--no-warn-rwx-segments"])
+        .args(["-m", emulation, "--no-warn-rwx-segments"])
         .args(linking)
         .arg("-o")
         .arg(out.join(format!("{name}.bin")))

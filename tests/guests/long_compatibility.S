@@ -7,6 +7,8 @@
 .set HIGH_PAGE, 0xFFFFE000       # near 4 GiB
 .set PD_HIGH, PD_APIC            # 3 to 4 GiB
 .set TABLE_HIGH, FREE_TABLES
+.set PD_BEHIND, FREE_TABLES+0x1000 # from 4 GiB on
+.set TABLE_BEHIND, FREE_TABLES+0x2000
 .set TLS_AT, 0x640000
 .set STACK, 0x620000
 .set TIMER, IRQ_BASE
@@ -45,6 +47,7 @@ long_main:
     mov qword ptr [TABLE_HIGH+8*0x1FF], FRAME_B+(P|W|U)
     call operands
     call addresses
+    call across
     call faults
     call segments
     call both
@@ -145,6 +148,49 @@ addresses:
     EXPECT64 rdi, FRAME_C+0x10, "down too"
     mov eax, [FRAME_C+0x20]
     EXPECT64 rax, 0x9ABCDEF0, "and copy"
+    ret
+
+# The end of 4 GiB, behind which 64-bit code has a page that lies behind it in memory, too.
+across:
+    mov qword ptr [PDPT_LOW+8*4], PD_BEHIND+(P|W|U)
+    mov qword ptr [PD_BEHIND], TABLE_BEHIND+(P|W|U)
+    mov qword ptr [TABLE_BEHIND], FRAME_C+(P|W|U)
+    mov dword ptr [FRAME_B+0xFFC], 0x9ABCDEF0
+    mov dword ptr [FRAME_C], 0xCCCCCCCC
+    mov r12d, [0]
+    mov dword ptr [0], 0x0BAD5678
+    mov ebx, 0xFFFFFFFC
+    USER_TRY64 mov rsi, [rbx]
+    USER_TRY64 mov [rbx], rsi
+    EXPECT64 rsi, 0xCCCCCCCC9ABCDEF0, "64-bit code goes on beyond 4 GiB"
+.ifndef QEMU                     # where 32-bit code does so too
+    ENTER_COMPATIBILITY
+    mov eax, TLS|3
+    mov gs, eax
+    mov ebx, 0xFFFFFFFE-TLS_AT
+    TRY mov esi, gs:[ebx]
+    mov edi, [fault_vector]
+    mov dword ptr gs:[ebx], 0x11223344
+    mov ecx, gs:[ebx-2]
+    mov ebx, 0xFFFFFFFE
+    mov edx, 0x11223344          # a limit of 4 GiB may be violated, or the address wraps
+    TRY mov edx, [ebx]
+    mov ebp, edx
+    xor eax, eax
+    mov gs, eax
+    LEAVE
+    EXPECT64 rdi, 0xFFFFFFFF, "32-bit code in a segment with a base does not"
+    EXPECT64 rsi, 0x56789ABC, "but wraps to address zero"
+    EXPECT64 rbp, 0x11223344, "nor does it in a flat segment"
+    EXPECT64 rcx, 0x3344DEF0, "a store reaches the last bytes of 4 GiB"
+    mov eax, [0]
+    EXPECT64 rax, 0x0BAD1122, "and the first"
+    mov eax, [FRAME_C]
+    EXPECT64 rax, 0xCCCCCCCC, "and not those behind 4 GiB"
+.endif
+    mov [0], r12d
+    mov dword ptr [FRAME_B+0xFFC], 0x9ABCDEF0
+    mov qword ptr [PDPT_LOW+8*4], 0
     ret
 
 # TRY_THERE "fact", vector, error, instruction

@@ -151,8 +151,8 @@ defaults:
     popfw
     LOAD
     add eax, ecx
-    lahf
-    shr eax, 8
+    pushfq
+    pop rax
     and eax, 0x80
     EXPECT64 rax, 0x80, "flags of a 32-bit sum are those of 32 bits"
     ret

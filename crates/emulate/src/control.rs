@@ -6,7 +6,7 @@
 use crate::Outcome;
 use crate::cpuid::policy;
 use crate::memory_access::{SegmentedAddress, linear_mask};
-use crate::operand::{memory_address, read_register, require_cpl0, write_register};
+use crate::operand::{memory_address, read_memory, read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
 use tollgate_x86::address::is_canonical;
@@ -32,6 +32,12 @@ const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SM
 /// CR3 bits that 4-level paging reserves: those above the physical address width
 /// (SDM volume 3, table 4-12).
 const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
+
+/// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
+const CR3_PCID: u64 = 0xfff;
+
+/// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored.
+const CR3_KEEPS: u64 = 1 << 63;
 
 /// CR3 bits that locate the PDPTE table of PAE paging (SDM volume 3, table 4-7).
 const CR3_PDPTE_TABLE: u64 = 0xffff_ffe0;
@@ -90,7 +96,8 @@ fn may_enter_long_mode(state: &CpuState) -> bool {
 ///
 /// # Errors
 /// #GP(0): paging without protection, NW without CD, bits above 31, an invalid PDPTE; with
-/// EFER.LME paging without PAE, with CS.L or with a 16-bit TSS; no paging in 64-bit mode.
+/// EFER.LME paging without PAE, with CS.L or with a 16-bit TSS; no paging in 64-bit mode or
+/// with CR4.PCIDE.
 pub fn set_cr0(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -112,7 +119,7 @@ pub fn set_cr0(
         let allowed = if enters {
             may_enter_long_mode(state)
         } else {
-            !state.is_64_bit()
+            !state.is_64_bit() && !state.cr4().contains(Cr4::PCIDE)
         };
         if !allowed {
             return refused();
@@ -135,6 +142,10 @@ pub fn set_cr0(
 
 /// Sets CR3 as MOV CR3 does.
 ///
+/// With CR4.PCIDE bit 63 asks for the translations of the new process-context identifier to
+/// be kept. There are none but of the identifier that is loaded, so that only loading what
+/// is there keeps any.
+///
 /// # Errors
 /// #GP(0): an invalid PDPTE under PAE paging; a reserved bit in IA-32e mode.
 pub fn set_cr3(
@@ -142,8 +153,13 @@ pub fn set_cr3(
     environment: &mut dyn Environment,
     value: u64,
 ) -> Result<(), Exception> {
+    let keeps = state.cr4().contains(Cr4::PCIDE) && value & CR3_KEEPS != 0;
+    let value = if keeps { value & !CR3_KEEPS } else { value };
     if state.is_long_mode() && value & CR3_RESERVED != 0 {
         return refused();
+    }
+    if keeps && value == state.cr3 {
+        return Ok(());
     }
     if uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
         state.pdpte = read_pdptes(state, environment, value)?;
@@ -156,7 +172,8 @@ pub fn set_cr3(
 /// Sets CR4 as MOV CR4 does.
 ///
 /// # Errors
-/// #GP(0): a bit that CPUID does not offer, an invalid PDPTE, no PAE in IA-32e mode.
+/// #GP(0): a bit that CPUID does not offer, an invalid PDPTE, no PAE in IA-32e mode; PCIDE
+/// is set outside IA-32e mode, or while the low bits of CR3 are not zero.
 pub fn set_cr4(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -168,7 +185,12 @@ pub fn set_cr4(
         return refused();
     }
     let changed = new ^ state.cr4();
-    let flushes = changed.intersects(CR4_FLUSHING);
+    let sets_pcide = (changed & new).contains(Cr4::PCIDE);
+    if sets_pcide && (!state.is_long_mode() || state.cr3 & CR3_PCID != 0) {
+        return refused();
+    }
+    let clears_pcide = (changed & state.cr4()).contains(Cr4::PCIDE);
+    let flushes = changed.intersects(CR4_FLUSHING) || clears_pcide;
     if flushes && uses_pae_paging(state.cr0(), new, state.efer()) {
         state.pdpte = read_pdptes(state, environment, state.cr3)?;
     }
@@ -332,6 +354,50 @@ pub fn invalidate_page(
     Ok(Outcome::Next)
 }
 
+/// INVPCID. Translations are only ever held for the identifier in CR3, so that there is
+/// nothing to forget of others; what is asked of that one alone is done to global pages, too.
+///
+/// # Errors
+/// #GP(0): above CPL 0; a type above 3; reserved bits of the descriptor; with type 0 an
+/// address that is not canonical; with types 0 and 1 an identifier other than 0 without
+/// CR4.PCIDE. The operand's segment and page faults.
+pub fn invalidate_identifier(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let mut descriptor = [0; 16];
+    let operand = memory_address(state, instruction);
+    read_memory(state, environment, operand, &mut descriptor)?;
+    let descriptor = u128::from_le_bytes(descriptor);
+    let (identifier, linear) = (descriptor as u64, (descriptor >> 64) as u64);
+    if identifier & !CR3_PCID != 0 {
+        return refused();
+    }
+    let has_identifiers = state.cr4().contains(Cr4::PCIDE);
+    let current = if has_identifiers {
+        state.cr3 & CR3_PCID
+    } else {
+        0
+    };
+    let names_one = has_identifiers || identifier == 0;
+    let change = match read_register(state, instruction.op0_register()) {
+        0 if names_one && is_canonical(linear) => TranslationChange::Page(linear),
+        1 if names_one => TranslationChange::AddressSpace,
+        2 => TranslationChange::Everything,
+        3 => {
+            environment.translations_changed(TranslationChange::AddressSpace);
+            return Ok(Outcome::Next);
+        }
+        _ => return refused(),
+    };
+    if change == TranslationChange::Everything || identifier == current {
+        environment.translations_changed(change);
+    }
+    Ok(Outcome::Next)
+}
+
 /// INVD and WBINVD: guest caches are the host's, which are coherent.
 ///
 /// # Errors
@@ -350,6 +416,8 @@ pub fn halt(state: &CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Halted)
 }
 
+#[cfg(test)]
+mod identifier_tests;
 #[cfg(test)]
 mod long_tests;
 #[cfg(test)]

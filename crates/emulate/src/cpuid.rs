@@ -41,6 +41,10 @@ const AVX_COMPONENT_SIZE: u32 = 256;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
+/// What the hypervisor offers (docs/hypercalls.md).
+const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
+/// Bit of that leaf, EAX: VMCALL and VMMCALL are hypercalls.
+const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
 /// Time-stamp counter and APIC bus frequency, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
 /// What leaf 4000_0000h answers in EBX, ECX, EDX.
@@ -186,9 +190,9 @@ impl CpuidPolicy {
             vendor_name: [name_b, name_d, name_c],
             signature: leaf1[0],
             line_units: leaf1[1] >> 8 & 0xff,
-            basic_ecx: basic_ecx_bits | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
+            basic_ecx: basic_ecx_bits | basic_ecx::EMULATED,
             basic_edx: basic_edx_bits,
-            structured_ebx: structured | structured_ebx::TSC_ADJUST | structured_ebx::FSGSBASE,
+            structured_ebx: structured | structured_ebx::EMULATED,
             extended_ecx,
             extended_edx,
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
@@ -274,6 +278,7 @@ impl CpuidPolicy {
         mask.set(Cr4::OSFXSR, self.basic_edx & basic_edx::FXSR != 0);
         mask.set(Cr4::OSXMMEXCPT, self.basic_edx & basic_edx::SSE != 0);
         mask.set(Cr4::OSXSAVE, self.has_xsave());
+        mask.set(Cr4::PCIDE, self.basic_ecx & basic_ecx::PCID != 0);
         mask.set(
             Cr4::FSGSBASE,
             self.structured_ebx & structured_ebx::FSGSBASE != 0,
@@ -294,7 +299,8 @@ impl CpuidPolicy {
                 [HYPERVISOR_TIMING_LEAF, text(0), text(4), text(8)]
             }
             HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
-            0x4000_0001..=0x4000_ffff => [0; 4],
+            HYPERVISOR_FEATURES_LEAF => [HYPERVISOR_HAS_CALLS, 0, 0, 0],
+            0x4000_0002..=0x4000_ffff => [0; 4],
             0x8000_0000..=0x8000_ffff if leaf <= self.max_extended() => {
                 self.extended_leaf(state, leaf, subleaf)
             }
@@ -462,6 +468,7 @@ impl CpuidPolicy {
             F::AVX2 => structured(structured_ebx::AVX2),
             F::BMI2 => structured(structured_ebx::BMI2),
             F::RDSEED => structured(structured_ebx::RDSEED),
+            F::INVPCID => structured(structured_ebx::INVPCID),
             F::ADX => structured(structured_ebx::ADX),
             F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
             F::SHA => structured(structured_ebx::SHA),
@@ -473,6 +480,11 @@ impl CpuidPolicy {
             F::PREFETCHW => self.extended_ecx & extended::ECX_PREFETCHW != 0,
             _ => false,
         }
+    }
+
+    /// Whether the guest may execute LAHF and SAHF in 64-bit code.
+    pub fn offers_lahf_in_64_bit_code(&self) -> bool {
+        self.extended_ecx & extended::ECX_LAHF != 0
     }
 }
 

@@ -1,10 +1,11 @@
 //! The second half of dispatch: system registers, ports, strings, vector images.
 
+use crate::cpuid::policy;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, io, msr, stack, string,
     vector_image, vector_state, x87_environment,
 };
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception};
 
@@ -12,7 +13,7 @@ use tollgate_x86::{CpuState, Exception};
 ///
 /// # Errors
 /// Its exception; #UD for any other instruction, which covers what CPUID does not offer:
-/// MONITOR, MWAIT, INVPCID, RSM, XSAVEC, XSAVES, RDPID and their like.
+/// MONITOR, MWAIT, RSM, XSAVEC, XSAVES, RDPID and their like.
 pub(crate) fn dispatch(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -32,6 +33,9 @@ pub(crate) fn dispatch(
     match instruction.mnemonic() {
         Mnemonic::Clts => control::clear_task_switched(state),
         Mnemonic::Invlpg => control::invalidate_page(state, environment, instruction),
+        Mnemonic::Invpcid if policy(state).offers(CpuidFeature::INVPCID) => {
+            control::invalidate_identifier(state, environment, instruction)
+        }
         Mnemonic::Invd | Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => control::invalidate_caches(state),
         Mnemonic::Hlt => control::halt(state),
         Mnemonic::Rdmsr => msr::read_instruction(state, environment),

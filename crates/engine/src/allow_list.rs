@@ -6,7 +6,7 @@
 //! form which must not be copied is excluded by `Code`.
 
 use crate::mode::{Mode, ModeFlags};
-use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
+use iced_x86::{Code, CodeSize, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
 
 /// The CPUID features that the guest is offered.
@@ -14,10 +14,11 @@ use tollgate_x86::Vector;
 pub struct Features {
     offered: Vec<bool>,
     narrow_selectors: bool,
+    lahf_in_64_bit_code: bool,
 }
 
 impl Features {
-    /// Asks `offers` about every feature once.
+    /// Asks `offers` about every feature once. LAHF is offered in 64-bit code, too.
     pub fn new(offers: impl Fn(CpuidFeature) -> bool) -> Self {
         let mut offered = Vec::new();
         for feature in CpuidFeature::values() {
@@ -30,6 +31,7 @@ impl Features {
         Self {
             offered,
             narrow_selectors: false,
+            lahf_in_64_bit_code: true,
         }
     }
 
@@ -45,9 +47,20 @@ impl Features {
         self.narrow_selectors
     }
 
+    /// The same; whether LAHF and SAHF are offered in 64-bit code, for which there is no
+    /// [`CpuidFeature`].
+    pub fn with_lahf_in_64_bit_code(mut self, offered: bool) -> Self {
+        self.lahf_in_64_bit_code = offered;
+        self
+    }
+
     /// Every feature that an instruction needs is offered. That of 64-bit forms is not asked
     /// for: these are decoded in 64-bit code only, which the guest cannot reach without.
     pub fn allow(&self, instruction: &Instruction) -> bool {
+        let is_lahf = matches!(instruction.code(), Code::Lahf | Code::Sahf);
+        if is_lahf && instruction.code_size() == CodeSize::Code64 {
+            return self.lahf_in_64_bit_code;
+        }
         instruction
             .cpuid_features()
             .iter()

@@ -29,7 +29,8 @@
 //! still in R11. A mark between the two says exactly that ("at the next instruction,
 //! EBX is in R11"), so that a signal finds exact state at every host instruction.
 //!
-//! 64-bit code always has [`RegisterMap::LONG`]. The slots of R8 to R15 are the processor's
+//! 64-bit code always has [`RegisterMap::LONG`], which holds the eight registers that such
+//! code uses most (`tollgate-register-use` counts them). The slots of R8 to R15 are the processor's
 //! own ([`crate::Context::cpu`]), so nothing need be done about them at exits, and other
 //! code, which does not name these registers, leaves them alone.
 //!

@@ -24,7 +24,10 @@ start:
     out 0x21, al
     out 0xA1, al
     mov eax, 0x210               # OSFXSR, PSE
-    mov cr4, eax
+    cmp dword ptr [MODE], 4
+    jb 3f
+    mov eax, 0x10220             # OSFXSR, PAE, FSGSBASE
+3:  mov cr4, eax
     cmp dword ptr [MODE], 0
     jne to_protected_mode
     xor bx, bx                   # vectors of real mode
@@ -71,7 +74,8 @@ to_protected_mode:
 
 .section .text16, "ax"
 .code16
-    COMMON_KINDS IN_REAL, 0, SCRATCH16, 0, cx, far16
+    COMMON_KINDS IN_REAL, 0, SCRATCH16, cx, e
+    TRANSFER_KINDS IN_REAL, 0, 0, cx, far16
 
 .section .text32, "ax"
 .code32
@@ -83,6 +87,8 @@ start32:
     mov fs, eax
     mov gs, eax
     mov esp, STACK
+    cmp dword ptr [MODE], 4
+    jae start64
     mov edi, IDT
     mov ecx, 256
     mov ebx, offset unexpected
@@ -242,10 +248,14 @@ do_end:
 bytecodes: .long do_load, do_xor, do_shift, do_add, do_loop
 program: .byte 0, 1, 2, 3, 4
 
-    COMMON_KINDS IN_PROTECTED|IN_PAGED, IN_USER, SCRATCH, CODE, ecx, far32
-    SELECTIVE_KINDS
+    COMMON_KINDS IN_PROTECTED|IN_PAGED, IN_USER, SCRATCH, ecx, e
+    TRANSFER_KINDS IN_PROTECTED|IN_PAGED, IN_USER, CODE, ecx, far32
+    PROTECTED_KINDS IN_PROTECTED|IN_PAGED, IN_PAGED, IN_USER, LOCAL_APIC, e
+    NARROW_KINDS
 
-# Code that both code sizes can run, and data, on a page of their own.
+.include "cost64.inc"
+
+# Code that all code sizes can run, and data, on a page of their own.
 .section .other, "ax"
 .code16
     .balign 4096
@@ -259,12 +269,12 @@ data_beside_code:
     .skip 64
     .balign 4096
 patched:                         # 16-bit code: mov eax, 90900000h
-    .byte 0x66, 0xB8, 0, 0       # 32-bit code: mov ax, 0; nop; nop
+    .byte 0x66, 0xB8, 0, 0       # other code: mov ax, 0; nop; nop
     .byte 0x90, 0x90
     ret
     .balign 64
 patched_operation:               # inc or dec
-    .byte 0x40
+    .byte 0xFF, 0xC0
     ret
     .balign 4096
 emitted_1:
@@ -289,9 +299,16 @@ gdt:
     .quad 0x00CFFA000000FFFF     # CODE3
     .quad 0x00CFF2000000FFFF     # DATA3
     .word 103, tss, 0x8900, 0    # TSS, below 64 KiB
+    .quad 0x00AF9A000000FFFF     # CODE64
+    .quad 0x00CF92000000FFFF     # DATA64
+    .quad 0
+    .quad 0x00CFF2000000FFFF     # DATA64_3
+    .quad 0x00AFFA000000FFFF     # CODE64_3
+    .word 103, tss, 0x8900, 0    # TSS64
+    .quad 0
 gdt_pointer:
     .word gdt_pointer - gdt - 1
-    .long gdt
+    .quad gdt
 idt_pointer:
     .word 256*8 - 1
     .long IDT

@@ -1,5 +1,6 @@
-# A static i386 Linux program: repeats the null hypercall from ring 3 and prints
-# what it cost.
+# A static Linux program: repeats the null hypercall from ring 3 and prints what it
+# cost. It is for i386, or with WIDE defined for x86-64; all its addresses have 32 bits
+# but those of the stack.
 #
 #   hypercall [N]      N calls, 1 to 1000000; 100000 if not given
 #
@@ -13,8 +14,23 @@
 .intel_syntax noprefix
 .set HYPERCALL_NULL, 0x544F4C00
 .set MOST, 1000000
-.set SYS_EXIT, 1
-.set SYS_WRITE, 4
+
+.ifdef WIDE
+.code64
+.macro PUSH_PART register
+    push r\register
+.endm
+.macro POP_PART register
+    pop r\register
+.endm
+.else
+.macro PUSH_PART register
+    push e\register
+.endm
+.macro POP_PART register
+    pop e\register
+.endm
+.endif
 
 # NOW: the time-stamp counter in EAX, after all that came before.
 .macro NOW
@@ -27,9 +43,15 @@
 _start:
     cld
     mov ecx, 100000
-    cmp dword ptr [esp], 2       # argc
+.ifdef WIDE
+    cmp dword ptr [rsp], 2       # argc
     jb 3f
-    mov esi, [esp + 8]           # argv[1]
+    mov rsi, [rsp + 16]          # argv[1]
+.else
+    cmp dword ptr [esp], 2
+    jb 3f
+    mov esi, [esp + 8]
+.endif
     xor ecx, ecx
     xor eax, eax
 1:  lodsb
@@ -118,13 +140,22 @@ usage:
     mov ebx, 2
     mov edi, 2
 leave:                           # writes ECX, EDX bytes, to EDI; exit code EBX
+.ifdef WIDE
+    mov esi, ecx
+    mov eax, 1
+    syscall
+    mov edi, ebx
+    mov eax, 60
+    syscall
+.else
     push ebx
     mov ebx, edi
-    mov eax, SYS_WRITE
+    mov eax, 4
     int 0x80
     pop ebx
-    mov eax, SYS_EXIT
+    mov eax, 1
     int 0x80
+.endif
 
 # Shell sort of the samples.
 sort:
@@ -159,20 +190,20 @@ put_percentile:                  # EBX per cent: the nearest rank
     div ebx
     mov eax, samples[eax*4 - 4]
 put:                             # text ESI, then EAX as a decimal number
-    push eax
+    PUSH_PART ax
     call put_text
-    pop eax
+    POP_PART ax
     mov ebx, 10
     xor ecx, ecx
 1:  xor edx, edx
     div ebx
     add dl, '0'
-    push edx
+    PUSH_PART dx
     inc ecx
     test eax, eax
     jnz 1b
     mov edi, [line_end]
-2:  pop eax
+2:  POP_PART ax
     stosb
     loop 2b
     mov [line_end], edi

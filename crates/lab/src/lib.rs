@@ -9,3 +9,7 @@ pub mod statistics;
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints
 /// what it cost; its source is `guests/hypercall-linux.S`.
 pub const HYPERCALL_LINUX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hypercall-linux.bin"));
+
+/// The same program for x86-64.
+pub const HYPERCALL_LINUX_64: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/hypercall-linux-64.bin"));

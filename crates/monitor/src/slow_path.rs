@@ -11,13 +11,15 @@ use crate::vcpu::{Vcpu, VcpuStop};
 use crate::x87_errors::{is_x87, waits_for_x87};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use std::sync::atomic::Ordering;
-use tollgate_emulate::operand::{check_alignment, linear_address, memory_address};
+use tollgate_emulate::operand::{
+    check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
+};
 use tollgate_engine::allow_list::{Treatment, as_offered, treatment};
 use tollgate_engine::block::SiteKind;
 use tollgate_engine::context::{SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::translate::copy::{MemoryUse, memory_use};
 use tollgate_exits::ExitKind;
-use tollgate_platform::{Environment, Platform};
+use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress, PhysicalAddress};
 
@@ -190,7 +192,7 @@ impl<P: Platform> Vcpu<P> {
             data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.
-            let _ = surroundings.write(state, linear, &data[..size], privilege);
+            let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
         }
         self.events_due = true;
         self.arm_timer();
@@ -206,10 +208,11 @@ impl<P: Platform> Vcpu<P> {
     ) -> Result<(), Exception> {
         let (state, mut surroundings) = self.parts();
         if memory.write {
-            surroundings.probe_write(state, linear, data.len() as u32, privilege)?;
+            let size = data.len() as u32;
+            probe_linear(state, &mut surroundings, linear, size, privilege)?;
         }
         if memory.read {
-            surroundings.read(state, linear, data, privilege)?;
+            read_linear(state, &mut surroundings, linear, data, privilege)?;
         }
         Ok(())
     }

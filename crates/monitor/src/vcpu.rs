@@ -139,7 +139,8 @@ impl<P: Platform> Vcpu<P> {
         signals::install()?;
         let policy = tollgate_emulate::cpuid::policy(&state);
         let features = Features::new(|feature| policy.offers(feature))
-            .with_narrow_selectors(policy.vendor() == Vendor::Intel);
+            .with_narrow_selectors(policy.vendor() == Vendor::Intel)
+            .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code());
         let engine = Box::new(Engine::new(
             code_cache_bytes,
             features.clone(),
@@ -265,7 +266,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &self.context.cpu;
         Place {
             linear: code_address(cpu),
-            space: cpu.cr3,
+            space: cpu.address_space(),
         }
     }
 

@@ -65,6 +65,10 @@ const GUARD: usize = 256 << 20;
 const ROOT_BYTES: usize = 4096;
 const _: () = assert!(GUARD as u64 > (1 << (63 - PART_SHIFT)) * 8 + PAGE_SIZE);
 
+/// First page behind 4 GiB. The straddling slot before it is never filled: compatibility
+/// code uses the same tables, and its accesses go on at address zero there.
+const BEHIND_4_GIB: i64 = 1 << 20;
+
 /// Pages whose slots share one host page of each table.
 const GROUP_PAGES: i64 = 256;
 /// Groups in use at most. Each costs up to three pages in tables and as much in the host's
@@ -138,11 +142,11 @@ impl Part {
     fn set_page(&mut self, table: Table, page: i64, delta: u64) {
         let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
         self.set(table, page * 2, delta);
-        if page & (PART_PAGES - 1) != 0 {
+        if page & (PART_PAGES - 1) != 0 && page != BEHIND_4_GIB {
             let below = self.get(table, page * 2 - 2);
             self.set(table, page * 2 - 1, side_by_side(below));
         }
-        if (page + 1) & (PART_PAGES - 1) != 0 {
+        if (page + 1) & (PART_PAGES - 1) != 0 && page + 1 != BEHIND_4_GIB {
             let above = self.get(table, page * 2 + 2);
             self.set(table, page * 2 + 1, side_by_side(above));
         }

@@ -49,6 +49,25 @@ fn generated_code_finds_nothing_in_tables_that_were_never_filled() {
 }
 
 #[test]
+fn pages_side_by_side_are_one_but_for_those_at_4_gib() {
+    let mut tlb = LongTlb::new().unwrap();
+    for order in [[0, 1], [1, 0]] {
+        tlb.clear_all();
+        for first in [0xffff_f000, 0x1_ffff_f000] {
+            for page in order {
+                let page = page * PAGE_SIZE;
+                tlb.fill(View::User, entry(first + page, HOST + page, false));
+            }
+        }
+        for table in [Table::Read, Table::Write] {
+            let found = |linear| generated(&tlb, View::User, table, linear, 4) != 0;
+            assert!(found(0x1_ffff_fffe) && found(0xffff_fffc) && found(0x1_0000_0000));
+            assert!(!found(0xffff_fffe));
+        }
+    }
+}
+
+#[test]
 fn the_low_bits_of_the_tables_address_are_the_shift_of_its_index() {
     let tlb = LongTlb::new().unwrap();
     for view in View::ALL {

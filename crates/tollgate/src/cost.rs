@@ -70,9 +70,13 @@ pub struct CostArguments {
     )]
     pub ledger_overhead: bool,
 
-    /// Write the Linux program that repeats the null hypercall from ring 3, and end
+    /// Write the 32-bit Linux program that repeats the null hypercall from ring 3, and end
     #[arg(long, value_name = "FILE", exclusive = true)]
     pub write_linux_program: Option<PathBuf>,
+
+    /// Write the same program for 64-bit Linux, and end
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub write_linux_program_64: Option<PathBuf>,
 }
 
 /// Pairs of runs for the ledger's overhead.
@@ -86,9 +90,23 @@ pub fn run(arguments: &CostArguments) -> u8 {
 }
 
 fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
-    if let Some(path) = &arguments.write_linux_program {
-        write_program(path)?;
-        return Ok(exit_code::SUCCESS);
+    let programs = [
+        (
+            "--write-linux-program",
+            &arguments.write_linux_program,
+            tollgate_lab::HYPERCALL_LINUX,
+        ),
+        (
+            "--write-linux-program-64",
+            &arguments.write_linux_program_64,
+            tollgate_lab::HYPERCALL_LINUX_64,
+        ),
+    ];
+    for (flag, path, program) in programs {
+        if let Some(path) = path {
+            write_program(flag, path, program)?;
+            return Ok(exit_code::SUCCESS);
+        }
     }
     let plot = arguments.plot.as_deref().map(plot_format).transpose()?;
     doctor::required_floor().map_err(Failure::host)?;
@@ -181,15 +199,15 @@ fn cannot_write(flag: &str, path: &Path, error: &std::io::Error) -> Failure {
     ))
 }
 
-fn write_program(path: &Path) -> Result<(), Failure> {
+fn write_program(flag: &str, path: &Path, program: &[u8]) -> Result<(), Failure> {
     std::fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o755)
         .open(path)
-        .and_then(|mut file| file.write_all(tollgate_lab::HYPERCALL_LINUX))
-        .map_err(|error| cannot_write("--write-linux-program", path, &error))
+        .and_then(|mut file| file.write_all(program))
+        .map_err(|error| cannot_write(flag, path, &error))
 }
 
 /// Shows progress and notices signals.

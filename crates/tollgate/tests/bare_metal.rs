@@ -156,6 +156,7 @@ guests! {
     long_interrupts
     long_operands
     long_paging
+    long_pcid
     long_registers
     long_selfmodify
     long_sparse
@@ -180,6 +181,16 @@ guests! {
     trap
     vm86
     vm86io
+}
+
+/// Those whose facts follow what CPUID offers.
+#[test]
+fn what_a_model_does_not_offer_is_not_there() {
+    for model in ["qemu64", "x86-64-v1"] {
+        for guest in ["long_extensions", "long_paging", "long_pcid", "long_system"] {
+            facts_hold(guest, &["--cpu", model]);
+        }
+    }
 }
 
 #[test]

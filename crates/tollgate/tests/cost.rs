@@ -59,6 +59,17 @@ fn every_kind_is_priced_and_the_counts_agree() {
     // The exports agree to the count.
     let csv = std::fs::read_to_string(&csv).unwrap();
     assert_eq!(csv.lines().count(), rows.len() + 1);
+    for mode in [
+        "real",
+        "protected",
+        "paged",
+        "ring-3",
+        "64-bit",
+        "64-ring-3",
+    ] {
+        assert!(csv.contains(&format!("\nnull-hypercall,{mode},")), "{mode}");
+        assert!(table.contains(mode), "{mode}");
+    }
     let in_json: u64 = rows
         .iter()
         .map(|row| row["single"]["count"].as_u64().unwrap())

@@ -16,20 +16,24 @@ fn number(line: &str, word: &str) -> u64 {
 
 #[test]
 fn a_linux_program_repeats_the_null_hypercall_from_ring_3() {
-    repeats_the_null_hypercall(DEBIAN_686);
+    repeats_the_null_hypercall(DEBIAN_686, tollgate_lab::HYPERCALL_LINUX);
 }
 
 /// The program is for 32 bits, so its calls come from compatibility mode.
 #[test]
 fn a_32_bit_program_repeats_the_null_hypercall_under_a_64_bit_kernel() {
-    repeats_the_null_hypercall(DEBIAN_AMD64);
+    repeats_the_null_hypercall(DEBIAN_AMD64, tollgate_lab::HYPERCALL_LINUX);
+}
+
+#[test]
+fn so_does_a_program_of_64_bits() {
+    repeats_the_null_hypercall(DEBIAN_AMD64, tollgate_lab::HYPERCALL_LINUX_64);
 }
 
 #[track_caller]
-fn repeats_the_null_hypercall(kernel: &str) {
+fn repeats_the_null_hypercall(kernel: &str, program: &[u8]) {
     const CALLS: u64 = 20_000;
     let folder = Folder::new();
-    let program = tollgate_lab::HYPERCALL_LINUX;
     let initramfs = linux::initramfs_with(kernel, "bin/hypercall", program);
     let mut command = tollgate();
     command

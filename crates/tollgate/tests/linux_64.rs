@@ -132,6 +132,7 @@ fn every_model_of_processor_boots_it() {
         let has = |flag: &str| processor.split_whitespace().any(|word| word == flag);
         assert!(has(flag) && has("lm"), "{model}: {processor}");
         assert!(model == "x86-64-v3" || !has("avx"), "{model}: {processor}");
+        assert_eq!(has("pcid"), model != "qemu64", "{model}: {processor}");
         let sum = guest.shell("seq 1 1000 | sha256sum | head -c 8");
         assert_eq!(sum, "67d4ff71");
         linux::assert_untroubled(&mut guest);

@@ -30,6 +30,11 @@ impl CpuModel {
         CpuModel::Qemu64,
     ];
 
+    /// Whether it has pages of 1 GiB. The page walker asks; CPUID says the same.
+    pub const fn has_huge_pages(self) -> bool {
+        !matches!(self, CpuModel::Qemu64)
+    }
+
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {

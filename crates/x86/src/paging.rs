@@ -75,6 +75,7 @@ pub struct PagingRegisters {
     cr3: u64,
     pdpte: [u64; 4],
     a20_mask: u64,
+    has_huge_pages: bool,
 }
 
 const PRESENT: u64 = 1;
@@ -111,6 +112,7 @@ impl PagingRegisters {
             cr3: state.cr3,
             pdpte: state.pdpte,
             a20_mask: state.a20_mask,
+            has_huge_pages: state.model.has_huge_pages(),
         }
     }
 
@@ -174,7 +176,7 @@ impl PagingRegisters {
                 Level {
                     shift: 30,
                     index_bits: 9,
-                    may_be_large: true,
+                    may_be_large: self.has_huge_pages,
                 },
                 Level {
                     shift: 21,
@@ -296,7 +298,7 @@ impl PagingRegisters {
             let leaf = level.shift == 12 || (level.may_be_large && entry & LARGE != 0);
             let large = leaf && level.shift != 12;
             let mut reserved = self.reserved_bits(level.shift, large);
-            if self.efer.contains(Efer::LMA) && level.shift == 39 {
+            if self.efer.contains(Efer::LMA) && level.shift != 12 && !level.may_be_large {
                 reserved |= LARGE;
             }
             if entry & reserved != 0 {
@@ -590,6 +592,18 @@ mod tests {
         assert_eq!(found.page_size, 1 << 30);
         tables.0.insert(0x2008, 0x4020_0083);
         assert_eq!(read(&walk, &mut tables).unwrap_err().error_code, 9);
+    }
+
+    #[test]
+    fn a_processor_without_1_gib_pages_reserves_their_bit() {
+        let (mut walk, mut tables) = four_levels();
+        tables.0.insert(0x2008, 0x40_4000_0083);
+        assert_eq!(read(&walk, &mut tables).unwrap().page_size, 1 << 30);
+        walk.has_huge_pages = false;
+        assert_eq!(read(&walk, &mut tables).unwrap_err().error_code, 9);
+        tables.0.insert(0x2008, 0x3003);
+        tables.0.insert(0x3008, 0x83);
+        assert_eq!(read(&walk, &mut tables).unwrap().page_size, 2 << 20);
     }
 
     #[test]

@@ -282,6 +282,15 @@ impl CpuState {
         !self.is_protected() || self.flags().contains(Flags::VM)
     }
 
+    /// CR3 without the process-context identifier: what tells address spaces apart.
+    pub fn address_space(&self) -> u64 {
+        if self.cr4().contains(Cr4::PCIDE) {
+            self.cr3 & !0xfff
+        } else {
+            self.cr3
+        }
+    }
+
     /// EFER.LMA is set: IA-32e mode, in its 64-bit or its compatibility sub-mode.
     pub fn is_long_mode(&self) -> bool {
         self.efer().contains(Efer::LMA)

@@ -91,6 +91,7 @@ const BASIC_ECX_NAMES: &[(u32, &str)] = &[
     (basic_ecx::SSSE3, "ssse3"),
     (basic_ecx::FMA, "fma"),
     (basic_ecx::CX16, "cx16"),
+    (basic_ecx::PCID, "pcid"),
     (basic_ecx::SSE4_1, "sse4_1"),
     (basic_ecx::SSE4_2, "sse4_2"),
     (basic_ecx::MOVBE, "movbe"),
@@ -111,6 +112,7 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::AVX2, "avx2"),
     (structured_ebx::BMI2, "bmi2"),
     (structured_ebx::ERMS, "erms"),
+    (structured_ebx::INVPCID, "invpcid"),
     (structured_ebx::RDSEED, "rdseed"),
     (structured_ebx::ADX, "adx"),
     (structured_ebx::CLFLUSHOPT, "clflushopt"),
@@ -179,6 +181,8 @@ pub mod basic_ecx {
     pub const SSSE3: u32 = 1 << 9;
     pub const FMA: u32 = 1 << 12;
     pub const CX16: u32 = 1 << 13;
+    /// Process-context identifiers, which need nothing of the host.
+    pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;
     pub const MOVBE: u32 = 1 << 22;
@@ -206,6 +210,8 @@ pub mod basic_ecx {
         | AVX
         | F16C
         | RDRAND;
+    /// What the monitor and the machine do themselves.
+    pub const EMULATED: u32 = PCID | TSC_DEADLINE | HYPERVISOR;
     pub const NEEDS_AVX: u32 = FMA | F16C;
 }
 
@@ -219,12 +225,16 @@ pub mod structured_ebx {
     pub const AVX2: u32 = 1 << 5;
     pub const BMI2: u32 = 1 << 8;
     pub const ERMS: u32 = 1 << 9;
+    /// INVPCID, which the monitor executes whatever the host has.
+    pub const INVPCID: u32 = 1 << 10;
     pub const RDSEED: u32 = 1 << 18;
     pub const ADX: u32 = 1 << 19;
     pub const CLFLUSHOPT: u32 = 1 << 23;
     pub const SHA: u32 = 1 << 29;
     /// What is offered if the host has it.
     pub const HANDLED: u32 = BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | SHA;
+    /// What the monitor does itself.
+    pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | INVPCID;
     /// Encoded with VEX, which needs AVX's state.
     pub const NEEDS_AVX: u32 = BMI1 | AVX2 | BMI2;
 }

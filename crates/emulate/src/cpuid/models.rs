@@ -30,13 +30,23 @@ const SYSTEM: FeatureWords = FeatureWords {
     extended_edx: extended::EDX_SYSCALL | extended::EDX_NX | extended::EDX_LM,
 };
 
-/// What the monitor executes itself, beyond what any level asks for.
+/// What the monitor executes itself, beyond what any level asks for. The levels name what
+/// programs may use; what a system uses beside them is our choice.
 const EMULATED: FeatureWords = FeatureWords {
+    basic_ecx: basic_ecx::PCID,
+    basic_edx: 0,
+    structured_ebx: structured_ebx::FSGSBASE | structured_ebx::INVPCID,
+    extended_ecx: 0,
+    extended_edx: extended::EDX_RDTSCP,
+};
+
+/// Of those models that have them.
+const HUGE_PAGES: FeatureWords = FeatureWords {
     basic_ecx: 0,
     basic_edx: 0,
-    structured_ebx: structured_ebx::FSGSBASE,
+    structured_ebx: 0,
     extended_ecx: 0,
-    extended_edx: extended::EDX_PDPE1GB | extended::EDX_RDTSCP,
+    extended_edx: extended::EDX_PDPE1GB,
 };
 
 const LEVEL_1: FeatureWords = FeatureWords {
@@ -88,12 +98,17 @@ const QEMU64: FeatureWords = LEVEL_1.or(FeatureWords {
 
 /// All features of a model; `None` for the host's own.
 const fn features(model: CpuModel) -> Option<FeatureWords> {
-    Some(match model {
+    let words = match model {
         CpuModel::Host => return None,
         CpuModel::X86_64V1 => LEVEL_1.or(SYSTEM).or(EMULATED),
         CpuModel::X86_64V2 => LEVEL_2.or(SYSTEM).or(EMULATED),
         CpuModel::X86_64V3 => LEVEL_3.or(SYSTEM).or(EMULATED),
         CpuModel::Qemu64 => QEMU64.or(SYSTEM),
+    };
+    Some(if model.has_huge_pages() {
+        words.or(HUGE_PAGES)
+    } else {
+        words
     })
 }
 

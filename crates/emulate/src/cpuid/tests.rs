@@ -70,6 +70,8 @@ fn the_hypervisor_names_itself() {
         .flat_map(|word| word.to_le_bytes())
         .collect();
     assert_eq!(&name, HYPERVISOR_SIGNATURE);
+    assert_eq!(ask(&mut state, 0x4000_0001, 0), [1, 0, 0, 0]);
+    assert_eq!(ask(&mut state, 0x4000_0002, 0), [0; 4]);
     let [tsc, bus, _, _] = ask(&mut state, 0x4000_0010, 0);
     assert!(tsc > 100_000);
     assert_eq!(bus, APIC_BUS_KHZ);
@@ -82,7 +84,6 @@ fn nothing_unhandled_is_offered() {
         F::MONITOR,
         F::VMX,
         F::SVM,
-        F::INVPCID,
         F::AVX512F,
         F::XSAVEC,
         F::XSAVES,
@@ -216,6 +217,33 @@ fn a_model_is_refused_with_the_features_that_the_host_lacks() {
         error.to_string(),
         "CPU model x86-64-v2 needs what this host does not have: ssse3, sse4_1, sse4_2, popcnt"
     );
+}
+
+#[test]
+fn the_page_walker_and_cpuid_agree_on_pages_of_1_gib() {
+    let (mut state, _) = long_mode(0);
+    for model in CpuModel::ALL {
+        state.model = model;
+        let [_, _, _, edx] = policy(&state).leaf(&state, 0x8000_0001, 0);
+        let offered = edx & extended::EDX_PDPE1GB != 0;
+        assert_eq!(offered, model.has_huge_pages(), "{}", model.name());
+    }
+}
+
+#[test]
+fn identifiers_of_address_spaces_need_nothing_of_the_host() {
+    let bare = |leaf: u32, _: u32| match leaf {
+        0 => [7, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+        0x8000_0000 => [0x8000_0008, 0, 0, 0],
+        _ => [0; 4],
+    };
+    let policy = CpuidPolicy::derive(bare, 0);
+    assert!(policy.offers(CpuidFeature::INVPCID) && policy.cr4_mask().contains(Cr4::PCIDE));
+    for model in CpuModel::ALL {
+        let offers = policy_of(model).offers(CpuidFeature::INVPCID);
+        assert_eq!(offers, model != CpuModel::Qemu64, "{}", model.name());
+        assert_eq!(policy_of(model).cr4_mask().contains(Cr4::PCIDE), offers);
+    }
 }
 
 #[test]

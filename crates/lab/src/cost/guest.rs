@@ -45,11 +45,24 @@ pub enum GuestMode {
     Paged,
     /// 32-bit code in ring 3 with paging and IOPL 3.
     Ring3,
+    /// 64-bit code in ring 0.
+    #[serde(rename = "64-bit")]
+    Long,
+    /// 64-bit code in ring 3 with IOPL 3.
+    #[serde(rename = "64-ring-3")]
+    LongRing3,
 }
 
 impl GuestMode {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Real, Self::Protected, Self::Paged, Self::Ring3];
+    pub const ALL: [Self; 6] = [
+        Self::Real,
+        Self::Protected,
+        Self::Paged,
+        Self::Ring3,
+        Self::Long,
+        Self::LongRing3,
+    ];
 
     /// Its name in output.
     pub const fn name(self) -> &'static str {
@@ -58,6 +71,8 @@ impl GuestMode {
             Self::Protected => "protected",
             Self::Paged => "paged",
             Self::Ring3 => "ring-3",
+            Self::Long => "64-bit",
+            Self::LongRing3 => "64-ring-3",
         }
     }
 
@@ -92,7 +107,7 @@ fn word(offset: usize) -> u32 {
         .map_or(0, u32::from_le_bytes)
 }
 
-/// The guest's table. A kind has a line for 16-bit and one for 32-bit code.
+/// The guest's table. A kind has a line for each code size that has it.
 pub fn table() -> Vec<Loops> {
     const LINE: usize = 32;
     let offset = |address: u32| (address as usize).saturating_sub(IMAGE_ADDRESS as usize);

@@ -194,6 +194,16 @@ pub const KINDS: &[Kind] = &[
         "SYSENTER and SYSEXIT",
         &[exits(FastSystemCall, 2)],
     ),
+    kind(
+        "syscall-sysret",
+        "SYSCALL and SYSRET",
+        &[exits(FastSystemCall, 2)],
+    ),
+    kind(
+        "syscall",
+        "SYSCALL, in ring 0, and a jump back",
+        &[exits(FastSystemCall, 1)],
+    ),
     kind("far-jump", "far JMP", &[exits(FarTransfer, 1)]),
     kind(
         "far-call-return",
@@ -208,7 +218,7 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "segment-push",
-        "PUSH DS and POP of a register",
+        "PUSH FS and POP of a register",
         &[exits(SegmentLoad, 1)],
     ),
     kind(
@@ -232,6 +242,13 @@ pub const KINDS: &[Kind] = &[
         "MOV to CR3 and a read of each of 16 pages",
         &[exits(Cr3Load, 1), at_least(TlbMissRead, 16)],
     ),
+    kind(
+        "cr3-load-keep",
+        "MOV to CR3 of the value it has, with bit 63",
+        &[exits(Cr3Load, 1)],
+    ),
+    kind("cr8-read", "MOV from CR8", &[exits(ControlRegister, 1)]),
+    kind("cr8-write", "MOV to CR8", &[exits(ControlRegister, 1)]),
     kind("dr7-read", "MOV from DR7", &[exits(ControlRegister, 1)]),
     kind("clts", "CLTS", &[exits(ControlRegister, 1)]),
     kind("smsw", "SMSW", &[exits(ControlRegister, 1)]),
@@ -244,6 +261,16 @@ pub const KINDS: &[Kind] = &[
     kind("verr", "VERR", &[with_set_up(OtherInstruction, 1, 1)]),
     kind("msr-read", "RDMSR of 174h", &[exits(Msr, 1)]),
     kind("msr-write", "WRMSR of 174h", &[exits(Msr, 1)]),
+    kind("fs-base-msr-write", "WRMSR of FS's base", &[exits(Msr, 1)]),
+    kind("fs-base-read", "RDFSBASE", &[exits(OtherInstruction, 1)]),
+    kind("fs-base-write", "WRFSBASE", &[exits(OtherInstruction, 1)]),
+    kind("swapgs", "SWAPGS", &[exits(OtherInstruction, 1)]),
+    kind("rdtscp", "RDTSCP", &[exits(TimeStamp, 1)]),
+    kind(
+        "invpcid",
+        "INVPCID of a page of the identifier that is loaded",
+        &[exits(Invlpg, 1)],
+    ),
     kind(INVLPG, "INVLPG of a page in use", &[exits(Invlpg, 1)]),
     kind(
         "tlb-miss-read",
@@ -396,6 +423,24 @@ mod tests {
                 || OTHER_LOOPS.contains(&line.name.as_str());
             assert!(known, "{}", line.name);
         }
+    }
+
+    #[test]
+    fn what_32_bit_code_takes_64_bit_code_takes_too() {
+        use crate::cost::GuestMode::{Long, LongRing3, Paged, Ring3};
+        let table = guest::table();
+        let takes = |name: &str, mode| {
+            let mut lines = table.iter();
+            lines.any(|line| line.name == name && line.runs_in(mode))
+        };
+        for kind in KINDS {
+            // AMD's processors have no SYSENTER there.
+            for (narrow, wide) in [(Paged, Long), (Ring3, LongRing3)] {
+                let missing = takes(kind.name, narrow) && !takes(kind.name, wide);
+                assert_eq!(missing, narrow == Ring3 && kind.name == "sysenter-sysexit");
+            }
+        }
+        assert!(takes("swapgs", Long) && takes("syscall-sysret", LongRing3));
     }
 
     #[test]

@@ -34,6 +34,7 @@ const PANELS: &[(&str, &[&str])] = &[
             "iret",
             "int-iret",
             "sysenter-sysexit",
+            "syscall-sysret",
             "far-jump",
             "far-call-return",
         ],
@@ -62,6 +63,18 @@ const PANELS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "64-bit code",
+        &[
+            "syscall",
+            "swapgs",
+            "fs-base-msr-write",
+            "fs-base-write",
+            "cr8-write",
+            "cr3-load-keep",
+            "invpcid",
+        ],
+    ),
+    (
         "Faults and code",
         &[
             "page-fault",
@@ -86,9 +99,11 @@ const PANELS: &[(&str, &[&str])] = &[
     ),
 ];
 /// Modes in the order in which a kind's curve is chosen from them.
-const PREFERRED: [GuestMode; 4] = [
+const PREFERRED: [GuestMode; 6] = [
     GuestMode::Paged,
     GuestMode::Ring3,
+    GuestMode::Long,
+    GuestMode::LongRing3,
     GuestMode::Protected,
     GuestMode::Real,
 ];
