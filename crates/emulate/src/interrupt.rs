@@ -1,14 +1,17 @@
 //! Delivery of interrupts and exceptions (SDM volume 3, chapter 6 and 21.3; volume 2, INT n).
 //!
 //! Delivery is atomic: everything that can fault is done before the first register
-//! changes. Not implemented: task gates, and virtual-8086 mode extensions (CR4.VME), so
-//! that INT n in V86 mode with IOPL below 3 is #GP(0) as without VME.
+//! changes. Who handles INT n of V86 code is decided in [`crate::virtual_8086`]. Not
+//! implemented: task gates.
 
 use crate::Outcome;
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
 use crate::operand::{next_rip, read_system};
 use crate::privilege_change::{check_code_offset, enter_code, inner_stack};
 use crate::stack_access::Stack;
+use crate::virtual_8086::{
+    SoftwareInterruptHandler, deliver_to_program, software_interrupt_handler,
+};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
@@ -74,7 +77,8 @@ impl From<Exception> for DeliveryError {
 ///
 /// `return_rip` goes into the frame: of the faulting instruction for faults, of the next
 /// one for traps, interrupts and software interrupts. `error_code` is pushed in
-/// protected and V86 mode only. A halted processor runs again. `shadow_rip` is left to
+/// protected and V86 mode only. INT n in V86 mode may go to the V86 program itself, which
+/// leaves the mode as it is. A halted processor runs again. `shadow_rip` is left to
 /// the caller.
 ///
 /// # Errors
@@ -251,11 +255,14 @@ impl Event {
         environment: &mut dyn Environment,
     ) -> Result<(), DeliveryError> {
         let was_virtual_8086 = state.is_virtual_8086();
-        if was_virtual_8086
-            && matches!(self.source, EventSource::Software { .. })
-            && state.flags().iopl() < 3
-        {
-            return Err(Exception::general_protection(0).into());
+        if was_virtual_8086 && matches!(self.source, EventSource::Software { .. }) {
+            match software_interrupt_handler(state, environment, self.vector)? {
+                SoftwareInterruptHandler::DescriptorTable => {}
+                SoftwareInterruptHandler::Program => {
+                    deliver_to_program(state, environment, self.vector, self.return_rip)?;
+                    return Ok(());
+                }
+            }
         }
         let gate = self.gate(state, environment)?;
         let external = self.source.external_bit();

@@ -1,8 +1,7 @@
 //! IRET and IRETD (SDM volume 2, IRET; volume 3, 21.3).
 //!
 //! Not implemented: the return from a nested task (EFLAGS.NT set in protected mode), which
-//! ends in [`Outcome::NotImplemented`] once the link in the TSS has been found good, and
-//! virtual-8086 mode extensions.
+//! ends in [`Outcome::NotImplemented`] once the link in the TSS has been found good.
 
 use crate::Outcome;
 use crate::descriptor_table::read_descriptor;
@@ -11,6 +10,7 @@ use crate::privilege_change::{
     check_code_offset, drop_inner_data_segments, enter_code, outer_stack, return_code_segment,
 };
 use crate::stack_access::Stack;
+use crate::virtual_8086::{InterruptFlag, flags_after_virtual_pop, interrupt_flag_of_image};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
@@ -54,8 +54,9 @@ fn merge(state: &CpuState, popped: u64, changed: Flags) -> Flags {
 /// to V86 mode, and 64-bit code always pops SS and RSP.
 ///
 /// # Errors
-/// Of the stack; #GP, #NP, #SS and page faults of the return target; #GP(0) in V86 mode
-/// with IOPL below 3, and in IA-32e mode with NT.
+/// Of the stack; #GP, #NP, #SS and page faults of the return target; #GP(0) in IA-32e mode
+/// with NT, and in V86 mode with IOPL below 3, but for a 16-bit IRET with VME, and then if it
+/// would set TF, or VIF while VIP is set.
 pub fn interrupt_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -129,16 +130,14 @@ fn task_return(state: &CpuState, environment: &mut dyn Environment) -> Result<Ou
     ))
 }
 
-/// Real mode, and V86 mode with IOPL 3.
+/// Real mode, and V86 mode with IOPL 3 or VME.
 fn real_mode_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     size: u32,
 ) -> Result<Outcome, Exception> {
     let is_virtual = state.is_virtual_8086();
-    if is_virtual && state.flags().iopl() < 3 {
-        return Err(Exception::general_protection(0));
-    }
+    let flag = interrupt_flag_of_image(state, size)?;
     let mut stack = Stack::current(state);
     let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
     let limit = if is_virtual {
@@ -149,14 +148,19 @@ fn real_mode_return(
     if offset > u64::from(limit) {
         return Err(Exception::general_protection(0));
     }
-    let mut changed = ALWAYS | Flags::IF;
-    if !is_virtual {
-        changed |= Flags::IOPL;
-    }
-    if size == 4 {
-        changed |= WIDE;
-    }
-    let new_flags = merge(state, flags, changed);
+    let new_flags = match flag {
+        InterruptFlag::Virtual => flags_after_virtual_pop(state, flags)?,
+        InterruptFlag::Real => {
+            let mut changed = ALWAYS | Flags::IF;
+            if !is_virtual {
+                changed |= Flags::IOPL;
+            }
+            if size == 4 {
+                changed |= WIDE;
+            }
+            merge(state, flags, changed)
+        }
+    };
     stack.commit(state);
     state.load_real_mode_segment(SegmentRegister::Cs, selector as u16);
     state.rip = offset;

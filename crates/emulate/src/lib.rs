@@ -33,6 +33,7 @@ pub mod string;
 pub mod system_call;
 pub mod vector_image;
 pub mod vector_state;
+pub mod virtual_8086;
 pub mod x87_environment;
 
 mod dispatch;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::interrupt::{
     DeliveryError, EventSource, Shutdown, deliver, deliver_exception,
 };
+use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
@@ -37,6 +38,10 @@ impl<P: Platform> Vcpu<P> {
             return Ok(true);
         }
         match self.context.cpu.activity {
+            Activity::Running if virtual_interrupt_is_due(&self.context.cpu) => {
+                self.raise(Exception::general_protection(0))?;
+                Ok(true)
+            }
             Activity::Running => Ok(false),
             Activity::Halted => {
                 self.wait();

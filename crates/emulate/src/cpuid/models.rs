@@ -33,7 +33,7 @@ const SYSTEM: FeatureWords = FeatureWords {
 /// What the monitor executes itself, beyond what any level asks for.
 const EMULATED: FeatureWords = FeatureWords {
     basic_ecx: 0,
-    basic_edx: 0,
+    basic_edx: basic_edx::VME,
     structured_ebx: structured_ebx::FSGSBASE,
     extended_ecx: 0,
     extended_edx: extended::EDX_PDPE1GB | extended::EDX_RDTSCP,
