@@ -179,6 +179,8 @@ guests! {
     shadow
     stacks
     strings
+    taskevents
+    tasks
     timers
     tlb
     trap
