@@ -157,7 +157,7 @@ mod tests {
         TestEnvironment, compatibility_mode, decode, long_mode, protected_mode, real_mode,
         virtual_8086_mode,
     };
-    use tollgate_x86::SegmentRegister;
+    use tollgate_x86::{Cr4, SegmentRegister};
 
     /// A xorshift generator: the same sequence in every run.
     struct Random(u64);
@@ -184,6 +184,10 @@ mod tests {
         }
         state.rip = random.next() & 0xffff;
         state.flags ^= random.next() & 0x4fd5;
+        if random.next() & 1 == 0 {
+            state.cr4 |= (Cr4::VME | Cr4::PVI).bits();
+            state.flags |= random.next() & (Flags::VIF | Flags::VIP).bits();
+        }
         let base = random.next() & 0xffff_ffff;
         let segment = (random.next() & 3) as usize;
         if random.next() & 3 == 0 && segment != SegmentRegister::Cs as usize {
