@@ -201,7 +201,14 @@ fn enter(
     image: &TaskImage,
     cause: Cause,
 ) -> Result<(), Exception> {
-    state.gpr[..8].copy_from_slice(&image.gpr.map(u64::from));
+    let loaded = if image.cr3.is_some() {
+        u64::MAX
+    } else {
+        0xffff
+    };
+    for (register, value) in state.gpr.iter_mut().zip(image.gpr) {
+        *register = *register & !loaded | u64::from(value) & loaded;
+    }
     state.rip = u64::from(image.eip);
     let mut flags = Flags::from_bits_truncate(u64::from(image.eflags));
     if cause.nests() {

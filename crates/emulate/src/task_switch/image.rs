@@ -37,7 +37,7 @@ pub(super) struct TaskImage {
     pub(super) cr3: Option<u32>,
     pub(super) eip: u32,
     pub(super) eflags: u32,
-    /// EAX to EDI in encoding order. A 16-bit TSS leaves the upper halves zero.
+    /// EAX to EDI in encoding order. A 16-bit TSS has the lower halves only.
     pub(super) gpr: [u32; 8],
     /// Selectors of ES, CS, SS, DS, FS and GS; a 16-bit TSS has none for the last two.
     pub(super) segments: [u16; 6],

@@ -149,12 +149,13 @@ fn a_16_bit_tss_holds_words() {
     ] {
         environment.put_u16(NEW + place, value);
     }
+    state.gpr[0] = 0xaaaa_bbbb;
     let code = far(CALL, selector::SPARE);
     assert_eq!(
         run(&mut state, &mut environment, &code),
         Ok(Outcome::Jumped)
     );
-    assert_eq!((state.rip, state.gpr[0]), (0x6000, 0x1234));
+    assert_eq!((state.rip, state.gpr[0]), (0x6000, 0xaaaa_1234));
     assert_eq!(state.flags(), Flags::CF | Flags::IF | Flags::NT);
     let fs = state.segment(SegmentRegister::Fs);
     assert!(fs.selector.is_null() && !fs.is_usable());
