@@ -31,6 +31,9 @@ main:
     mov [kernel_esp], esp
     mov eax, 0x7F7F7F7F
     mov [high_word], eax
+    .att_syntax
+    movl $moved-real+REAL*65536, high_table+0x60*4
+    .intel_syntax noprefix
     jmp CODE16:0
 
 real_over:                       # back in protected mode
@@ -208,6 +211,27 @@ after_int:
     int 0x60
     lidt cs:[REAL_IDT]
     FACT eax, 0x4D4F5645, "lidt moves the vector table"
+    xor eax, eax
+    data32 lidt cs:[high_idt-real]
+    int 0x60
+    lidt cs:[REAL_IDT]
+    FACT eax, 0x4D4F5645, "above 1 MiB too"
+    mov word ptr ds:[0x10], 0x60*4+3
+    mov dword ptr ds:[0x12], 0
+    lidt ds:[0x10]
+    TRY16 int 0x60
+    mov eax, gs:[NOTED_VECTOR]
+    and eax, FLAG_I|FLAG_T       # where `service` notes its flags
+    FACT eax, 0, "a vector that ends at the table's limit is found"
+    dec word ptr ds:[0x10]
+    lidt ds:[0x10]
+    mov sp, 0x1000
+    TRY16 int 0x60
+    lidt cs:[REAL_IDT]
+    FAULT16 EXC_GP, "one that ends behind it is general protection"
+    movzx eax, sp
+    FACT eax, 0x1000, "and pushes nothing of its own"
+    xor ax, ax
     mov es, ax
 
 # String instructions.
@@ -348,10 +372,14 @@ step:
 far_routine:
     mov eax, 0xFAFAFAFA
     retf
+high_idt:
+    .word 0x60*4+3
+    .long high_table
 real_end:
     .code32
 
 END_OF_FACTS
 .bss
 .align 4
-high_word: .skip 4
+high_word:  .skip 4
+high_table: .skip 0x61*4

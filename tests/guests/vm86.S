@@ -222,6 +222,8 @@ after_iret:
     GP16 "control registers are ring 0's"
     TRY16 lgdt ds:[0]
     GP16 "and so is lgdt"
+    TRY16 lidt ds:[0]
+    GP16 "and lidt, so that the vector table stays"
     xor cx, cx
     TRY16 div cx
     FAULT16 EXC_DE, "dividing by zero"
@@ -274,8 +276,10 @@ int_here = . - 2
     mov eax, gs:[NOTED_FLAGS]
     and eax, FLAG_IOPL
     FACT eax, 0, "the frame shows IOPL 0"
+    TRY16 lidt ds:[0]
+    GP16 "lidt does not depend on IOPL"
     TRY16 in al, 0x80
-    NO_FAULT16 "ports do not depend on IOPL"
+    NO_FAULT16 "nor do ports"
     TRY16 in al, 0x81
     GP16 "but on the TSS alone"
     mov cx, 3

@@ -91,7 +91,7 @@ fn may_enter_long_mode(state: &CpuState) -> bool {
     state.cr4().contains(Cr4::PAE) && !state.cs().attributes.is_long_code() && !has_narrow_task
 }
 
-/// Sets CR0 as MOV CR0 does; LMSW and task switches come here too. Switching paging on or
+/// Sets CR0 as MOV CR0 does; LMSW comes here too. Switching paging on or
 /// off with EFER.LME set enters or leaves IA-32e mode.
 ///
 /// # Errors

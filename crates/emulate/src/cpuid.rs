@@ -165,8 +165,8 @@ impl CpuidPolicy {
             structured &= !structured_ebx::NEEDS_AVX;
         }
         let leaf_extended = extended(0x8000_0001, 0);
-        let basic_edx_bits =
-            (leaf1[3] | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP) & basic_edx::HANDLED;
+        let emulated = basic_edx::VME | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP;
+        let basic_edx_bits = (leaf1[3] | emulated) & basic_edx::HANDLED;
         let mut extended_ecx =
             leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
         // The page walker and the emulated instructions are there whatever the host has.
@@ -272,6 +272,7 @@ impl CpuidPolicy {
     /// CR4 bits that the guest may set.
     pub fn cr4_mask(&self) -> Cr4 {
         let mut mask = Cr4::TSD | Cr4::PCE;
+        mask.set(Cr4::VME | Cr4::PVI, self.basic_edx & basic_edx::VME != 0);
         mask.set(Cr4::PSE, self.basic_edx & basic_edx::PSE != 0);
         mask.set(Cr4::PAE, self.basic_edx & basic_edx::PAE != 0);
         mask.set(Cr4::PGE, self.basic_edx & basic_edx::PGE != 0);

@@ -1,19 +1,15 @@
 //! Exceptions, and what becomes of those that their own delivery raises: double and
 //! triple faults (SDM volume 3, 6.15, "Double Fault Exception").
 
-use crate::interrupt::{DeliveryError, EventSource, deliver};
+use crate::interrupt::{EventSource, deliver};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Vector};
 
-/// Why the processor cannot go on after an exception.
+/// The processor cannot go on after an exception: a fault while delivering a double fault.
+/// The registers are those before the first exception, except CR2, or those of a task that a
+/// task gate led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shutdown {
-    /// A fault while delivering a double fault. The registers are those before the first
-    /// exception, except CR2.
-    TripleFault,
-    /// The guest's handler needs what this monitor cannot do.
-    NotImplemented(&'static str),
-}
+pub struct TripleFault;
 
 /// Classes of exceptions for double faults (SDM volume 3, table 6-4).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,12 +56,12 @@ fn combine(first: Exception, second: Exception) -> Option<Exception> {
 /// CR2 is set for page faults.
 ///
 /// # Errors
-/// [`Shutdown::TripleFault`], or what is not implemented.
+/// [`TripleFault`].
 pub fn deliver_exception(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     exception: Exception,
-) -> Result<(), Shutdown> {
+) -> Result<(), TripleFault> {
     let mut current = exception;
     // Each round either ends or moves on in the table; benign exceptions that keep
     // failing in the same way would otherwise go round for ever.
@@ -82,11 +78,8 @@ pub fn deliver_exception(
         let source = EventSource::Exception;
         match deliver(state, environment, vector, source, error_code, rip) {
             Ok(()) => return Ok(()),
-            Err(DeliveryError::NotImplemented(what)) => return Err(Shutdown::NotImplemented(what)),
-            Err(DeliveryError::Exception(second)) => {
-                current = combine(current, second).ok_or(Shutdown::TripleFault)?;
-            }
+            Err(second) => current = combine(current, second).ok_or(TripleFault)?,
         }
     }
-    Err(Shutdown::TripleFault)
+    Err(TripleFault)
 }

@@ -1,7 +1,4 @@
 //! Far JMP, CALL and RET (SDM volume 2, JMP, CALL, RET; volume 3, 5.8).
-//!
-//! Task gates and TSS selectors, once they pass their privilege checks, are not
-//! implemented: they end in [`Outcome::NotImplemented`].
 
 use crate::Outcome;
 use crate::descriptor_table::{
@@ -13,13 +10,11 @@ use crate::privilege_change::{
     long_inner_stack, outer_stack, return_code_segment,
 };
 use crate::stack_access::Stack;
+use crate::task_switch::{Cause, find_task, switch_task};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Exception, Flags, Segment, SegmentRegister, Selector};
-
-/// Message of the outcome for task switches.
-const NO_TASK_SWITCH: &str = "a far transfer to a task (hardware task switching)";
 
 /// Where a far JMP or CALL wants to go.
 #[derive(Clone, Copy)]
@@ -102,7 +97,8 @@ enum Target {
         size: u32,
         parameters: u8,
     },
-    Task,
+    /// Another task, by its TSS descriptor.
+    Task(TableEntry),
 }
 
 /// Checks of a far JMP or CALL that names a code segment itself.
@@ -220,15 +216,28 @@ fn protected_target(
         return Err(Exception::segment_not_present(selector.error_code()));
     }
     if is_task {
-        return Ok(Target::Task);
+        let task = if kind == system_type::TASK_GATE {
+            let named = entry.descriptor.gate_selector();
+            find_task(state, environment, named, cause(is_call))?
+        } else if selector.is_local() {
+            return Err(refused);
+        } else {
+            entry
+        };
+        return Ok(Target::Task(task));
     }
     gate_target(state, environment, entry, is_call)
+}
+
+/// What a task switch by this instruction is.
+const fn cause(is_call: bool) -> Cause {
+    if is_call { Cause::Call } else { Cause::Jump }
 }
 
 /// JMP ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
-/// Of the operand; #GP, #NP and page faults of the target.
+/// Of the operand; #GP, #NP and page faults of the target; of a task switch.
 pub fn far_jump(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -244,7 +253,10 @@ pub fn far_jump(
         Target::SameLevel {
             segment, offset, ..
         } => enter_protected_code(state, segment, offset, state.cpl()),
-        Target::Task => return Ok(Outcome::NotImplemented(NO_TASK_SWITCH)),
+        Target::Task(task) => {
+            let (rip, flags) = (next_rip(state, instruction), state.flags().image());
+            switch_task(state, environment, task, Cause::Jump, rip, flags)?;
+        }
         // `gate_target` lets only calls go inward.
         Target::InnerLevel { .. } => return Err(Exception::invalid_opcode()),
     }
@@ -254,7 +266,8 @@ pub fn far_jump(
 /// CALL ptr16:16, ptr16:32, m16:16, m16:32, m16:64.
 ///
 /// # Errors
-/// Of the operand and the stack; #GP, #NP, #TS, #SS and page faults of the target.
+/// Of the operand and the stack; #GP, #NP, #TS, #SS and page faults of the target; of a task
+/// switch.
 pub fn far_call(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -320,7 +333,10 @@ pub fn far_call(
             inner.commit(state);
             enter_protected_code(state, segment, offset, level);
         }
-        Target::Task => return Ok(Outcome::NotImplemented(NO_TASK_SWITCH)),
+        Target::Task(task) => {
+            let flags = state.flags().image();
+            switch_task(state, environment, task, Cause::Call, return_rip, flags)?;
+        }
     }
     Ok(Outcome::Jumped)
 }

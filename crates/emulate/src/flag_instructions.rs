@@ -1,63 +1,58 @@
-//! CLI, STI, PUSHF and POPF in every mode (SDM volume 2, tables 3-7, 4-15 and 4-16).
-//!
-//! Not implemented, and not offered by CPUID: virtual interrupts (CR4.VME, CR4.PVI).
-//! What they would permit is #GP(0), as on a processor without them.
+//! CLI, STI, PUSHF and POPF in every mode (SDM volume 2, tables 3-7, 4-15 and 4-16). Whether
+//! they mean IF, VIF or #GP is decided in [`crate::virtual_8086`].
 
 use crate::Outcome;
 use crate::operand::next_rip;
 use crate::stack_access::Stack;
+use crate::virtual_8086::{
+    InterruptFlag, flags_after_virtual_pop, interrupt_flag, interrupt_flag_of_image, virtual_image,
+};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception, Flags};
 
-/// #GP(0) unless the CPL (3 in V86 mode) may change IF.
-fn require_io_privilege(state: &CpuState) -> Result<(), Exception> {
-    if state.cpl() <= state.flags().iopl() || !state.is_protected() {
-        Ok(())
-    } else {
-        Err(Exception::general_protection(0))
-    }
-}
-
-/// CLI.
+/// CLI: clears IF, or VIF where that is the program's.
 ///
 /// # Errors
-/// #GP(0) if the CPL is above IOPL.
+/// #GP(0) if the CPL is above IOPL and neither VME nor PVI gives the program VIF.
 pub fn clear_interrupt_flag(state: &mut CpuState) -> Result<Outcome, Exception> {
-    require_io_privilege(state)?;
-    state.flags &= !Flags::IF.bits();
+    let cleared = match interrupt_flag(state)? {
+        InterruptFlag::Real => Flags::IF,
+        InterruptFlag::Virtual => Flags::VIF,
+    };
+    state.flags &= !cleared.bits();
     Ok(Outcome::Next)
 }
 
-/// STI. When IF was clear, interrupts wait for one more instruction.
+/// STI: sets IF, or VIF where that is the program's. When IF was clear, interrupts wait for
+/// one more instruction; VIF holds none off.
 ///
 /// # Errors
-/// #GP(0) if the CPL is above IOPL.
+/// #GP(0) if the CPL is above IOPL and neither VME nor PVI gives the program VIF, or if VIP
+/// tells that an interrupt waits for VIF.
 pub fn set_interrupt_flag(
     state: &mut CpuState,
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
-    require_io_privilege(state)?;
-    if !state.flags().contains(Flags::IF) {
-        state.flags |= Flags::IF.bits();
-        state.begin_interrupt_shadow(next_rip(state, instruction));
+    match interrupt_flag(state)? {
+        InterruptFlag::Virtual if state.flags().contains(Flags::VIP) => {
+            return Err(Exception::general_protection(0));
+        }
+        InterruptFlag::Virtual => state.flags |= Flags::VIF.bits(),
+        InterruptFlag::Real if !state.flags().contains(Flags::IF) => {
+            state.flags |= Flags::IF.bits();
+            state.begin_interrupt_shadow(next_rip(state, instruction));
+        }
+        InterruptFlag::Real => {}
     }
     Ok(Outcome::Next)
 }
 
-/// #GP(0) in V86 mode with IOPL below 3.
-fn require_virtual_io_privilege(state: &CpuState) -> Result<(), Exception> {
-    if state.is_virtual_8086() {
-        require_io_privilege(state)
-    } else {
-        Ok(())
-    }
-}
-
-/// PUSHF, PUSHFD and PUSHFQ. VM and RF read as zero.
+/// PUSHF, PUSHFD and PUSHFQ. VM and RF read as zero; in V86 mode with IOPL below 3 and VME
+/// PUSHF shows VIF as IF, and IOPL 3.
 ///
 /// # Errors
-/// #GP(0) in V86 mode with IOPL below 3; of the stack.
+/// #GP(0) in V86 mode with IOPL below 3, but for PUSHF with VME; of the stack.
 pub fn push_flags(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -69,8 +64,10 @@ pub fn push_flags(
         Code::Pushfq if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
-    require_virtual_io_privilege(state)?;
-    let image = state.flags().image() & !(Flags::VM | Flags::RF).bits();
+    let image = match interrupt_flag_of_image(state, size)? {
+        InterruptFlag::Real => state.flags().image() & !(Flags::VM | Flags::RF).bits(),
+        InterruptFlag::Virtual => virtual_image(state.flags()),
+    };
     let mut stack = Stack::current(state);
     stack.push(state, environment, size, image)?;
     stack.commit(state);
@@ -78,10 +75,12 @@ pub fn push_flags(
 }
 
 /// POPF, POPFD and POPFQ. RF becomes zero; VM, VIF and VIP stay; IOPL changes only at CPL 0,
-/// IF only if the CPL is at most IOPL (silently kept otherwise).
+/// IF only if the CPL is at most IOPL (silently kept otherwise). In V86 mode with IOPL below
+/// 3 and VME POPF loads VIF instead of IF.
 ///
 /// # Errors
-/// #GP(0) in V86 mode with IOPL below 3; of the stack.
+/// #GP(0) in V86 mode with IOPL below 3, but for POPF with VME, and then if it would set TF,
+/// or VIF while VIP is set; of the stack.
 pub fn pop_flags(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -93,9 +92,15 @@ pub fn pop_flags(
         Code::Popfq if state.is_64_bit() => 8,
         _ => return Err(Exception::invalid_opcode()),
     };
-    require_virtual_io_privilege(state)?;
+    let flag = interrupt_flag_of_image(state, size)?;
     let mut stack = Stack::current(state);
     let popped = stack.pop(state, environment, size)?;
+    if flag == InterruptFlag::Virtual {
+        let flags = flags_after_virtual_pop(state, popped)?;
+        stack.commit(state);
+        state.set_flags(flags - Flags::RF);
+        return Ok(Outcome::Next);
+    }
     let cpl = state.cpl();
     let mut changed = Flags::ARITHMETIC | Flags::TF | Flags::DF | Flags::NT;
     if cpl <= state.flags().iopl() || cpl == 0 {

@@ -1,14 +1,18 @@
 //! Delivery of interrupts and exceptions (SDM volume 3, chapter 6 and 21.3; volume 2, INT n).
 //!
 //! Delivery is atomic: everything that can fault is done before the first register
-//! changes. Not implemented: task gates, and virtual-8086 mode extensions (CR4.VME), so
-//! that INT n in V86 mode with IOPL below 3 is #GP(0) as without VME.
+//! changes. Who handles INT n of V86 code is decided in [`crate::virtual_8086`]. A task
+//! gate leads to another task, whose own faults come once it is the current one.
 
 use crate::Outcome;
 use crate::descriptor_table::{TableEntry, accessed_segment, read_descriptor};
 use crate::operand::{next_rip, read_system};
 use crate::privilege_change::{check_code_offset, enter_code, inner_stack};
 use crate::stack_access::Stack;
+use crate::task_switch::{Cause, find_task, switch_task};
+use crate::virtual_8086::{
+    SoftwareInterruptHandler, deliver_to_program, software_interrupt_handler,
+};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
@@ -19,7 +23,7 @@ use tollgate_x86::{
 
 mod long_mode;
 
-pub use crate::exception_delivery::{Shutdown, deliver_exception};
+pub use crate::exception_delivery::{TripleFault, deliver_exception};
 
 /// What causes a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,32 +59,18 @@ impl EventSource {
     }
 }
 
-/// Why an event could not be delivered. The registers are unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeliveryError {
-    /// The delivery itself faulted.
-    Exception(Exception),
-    /// The guest is in its right, but this monitor cannot do it.
-    NotImplemented(&'static str),
-}
-
-impl From<Exception> for DeliveryError {
-    fn from(exception: Exception) -> Self {
-        DeliveryError::Exception(exception)
-    }
-}
-
 /// Delivers an event through the IVT or IDT and makes the processor run its handler.
 ///
 /// `return_rip` goes into the frame: of the faulting instruction for faults, of the next
 /// one for traps, interrupts and software interrupts. `error_code` is pushed in
-/// protected and V86 mode only. A halted processor runs again. `shadow_rip` is left to
+/// protected and V86 mode only. INT n in V86 mode may go to the V86 program itself, which
+/// leaves the mode as it is. A halted processor runs again. `shadow_rip` is left to
 /// the caller.
 ///
 /// # Errors
 /// The exception that the delivery raised (with the EXT bit in its error code where the
-/// manual sets it), or what is not implemented; nothing has changed then, but
-/// accessed bits of descriptors.
+/// manual sets it); nothing has changed then, but accessed bits of descriptors. Only the
+/// faults of a task that a task gate led to are that task's, with its registers.
 pub fn deliver(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -88,7 +78,7 @@ pub fn deliver(
     source: EventSource,
     error_code: Option<u32>,
     return_rip: u64,
-) -> Result<(), DeliveryError> {
+) -> Result<(), Exception> {
     let mut image = state.flags().image();
     if source == EventSource::Exception && is_fault(vector) {
         image |= Flags::RF.bits();
@@ -116,6 +106,13 @@ pub fn deliver(
 /// breakpoints set it.
 const fn is_fault(vector: u8) -> bool {
     !matches!(vector, 1 | 2 | 3 | 4 | 8 | 18) && vector < 32
+}
+
+/// Where an IDT entry leads.
+enum Handler {
+    Code(Gate),
+    /// Another task, by its TSS descriptor.
+    Task(TableEntry),
 }
 
 struct Event {
@@ -176,12 +173,12 @@ impl Event {
         &self,
         state: &CpuState,
         environment: &mut dyn Environment,
-    ) -> Result<Gate, DeliveryError> {
+    ) -> Result<Handler, Exception> {
         let external = self.source.external_bit();
         let refused = Exception::general_protection(self.gate_error_code());
         let offset = u32::from(self.vector) * 8;
         if offset + 7 > u32::from(state.idtr.limit) {
-            return Err(refused.into());
+            return Err(refused);
         }
         let mut bytes = [0; 8];
         let base = state.idtr.base;
@@ -193,21 +190,21 @@ impl Event {
             system_type::INTERRUPT_GATE16 | system_type::TRAP_GATE16 => 2,
             system_type::INTERRUPT_GATE32 | system_type::TRAP_GATE32 => 4,
             system_type::TASK_GATE => 0,
-            _ => return Err(refused.into()),
+            _ => return Err(refused),
         };
         if attributes.contains(Attributes::NOT_SYSTEM) {
-            return Err(refused.into());
+            return Err(refused);
         }
         if self.source.is_checked_for_privilege() && attributes.dpl() < state.cpl() {
-            return Err(refused.into());
+            return Err(refused);
         }
         if !attributes.contains(Attributes::PRESENT) {
-            return Err(Exception::segment_not_present(self.gate_error_code()).into());
+            return Err(Exception::segment_not_present(self.gate_error_code()));
         }
         if kind == system_type::TASK_GATE {
-            return Err(DeliveryError::NotImplemented(
-                "an interrupt through a task gate (hardware task switching)",
-            ));
+            let selector = gate.gate_selector();
+            let task = find_task(state, environment, selector, self.cause())?;
+            return Ok(Handler::Task(task));
         }
         let selector = gate.gate_selector();
         let error_code = selector.error_code() | external;
@@ -221,19 +218,19 @@ impl Event {
             code.dpl() <= state.cpl()
         };
         if !code.is_code() {
-            return Err(refused.into());
+            return Err(refused);
         }
         if code.dpl() > state.cpl() {
-            return Err(refused.into());
+            return Err(refused);
         }
         if !entry.is_present() {
-            return Err(Exception::segment_not_present(error_code).into());
+            return Err(Exception::segment_not_present(error_code));
         }
         if !privilege_fits {
-            return Err(refused.into());
+            return Err(refused);
         }
         let offset = gate.gate_offset() & if size == 2 { 0xffff } else { u32::MAX };
-        Ok(Gate {
+        Ok(Handler::Code(Gate {
             segment: accessed_segment(state, environment, entry)?,
             offset: u64::from(offset),
             size,
@@ -241,7 +238,15 @@ impl Event {
                 kind,
                 system_type::INTERRUPT_GATE16 | system_type::INTERRUPT_GATE32
             ),
-        })
+        }))
+    }
+
+    /// What a task switch by this event is.
+    fn cause(&self) -> Cause {
+        Cause::Event {
+            error_code: self.error_code,
+            external: self.source.external_bit(),
+        }
     }
 
     /// Protected and V86 mode: the IDT (SDM volume 3, 6.12.1).
@@ -249,15 +254,25 @@ impl Event {
         &self,
         state: &mut CpuState,
         environment: &mut dyn Environment,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<(), Exception> {
         let was_virtual_8086 = state.is_virtual_8086();
-        if was_virtual_8086
-            && matches!(self.source, EventSource::Software { .. })
-            && state.flags().iopl() < 3
-        {
-            return Err(Exception::general_protection(0).into());
+        if was_virtual_8086 && matches!(self.source, EventSource::Software { .. }) {
+            match software_interrupt_handler(state, environment, self.vector)? {
+                SoftwareInterruptHandler::DescriptorTable => {}
+                SoftwareInterruptHandler::Program => {
+                    deliver_to_program(state, environment, self.vector, self.return_rip)?;
+                    return Ok(());
+                }
+            }
         }
-        let gate = self.gate(state, environment)?;
+        let gate = match self.gate(state, environment)? {
+            Handler::Code(gate) => gate,
+            Handler::Task(task) => {
+                let (rip, flags) = (self.return_rip, self.flags_image);
+                switch_task(state, environment, task, self.cause(), rip, flags)?;
+                return Ok(());
+            }
+        };
         let external = self.source.external_bit();
         let code = gate.segment.attributes;
         let changes_level = !code.is_conforming() && code.dpl() < state.cpl();
@@ -340,7 +355,7 @@ impl Frame {
 /// INT n, INT3, INTO and INT1.
 ///
 /// # Errors
-/// Those of [`deliver`]; what it cannot do is [`Outcome::NotImplemented`].
+/// Those of [`deliver`].
 pub fn software_interrupt(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -356,11 +371,8 @@ pub fn software_interrupt(
         _ => return Err(Exception::invalid_opcode()),
     };
     let return_rip = next_rip(state, instruction);
-    match deliver(state, environment, vector, source, None, return_rip) {
-        Ok(()) => Ok(Outcome::Jumped),
-        Err(DeliveryError::Exception(exception)) => Err(exception),
-        Err(DeliveryError::NotImplemented(what)) => Ok(Outcome::NotImplemented(what)),
-    }
+    deliver(state, environment, vector, source, None, return_rip)?;
+    Ok(Outcome::Jumped)
 }
 
 #[cfg(test)]

@@ -1,19 +1,15 @@
 //! IRET and IRETD (SDM volume 2, IRET; volume 3, 21.3).
-//!
-//! Not implemented: the return from a nested task (EFLAGS.NT set in protected mode), which
-//! ends in [`Outcome::NotImplemented`] once the link in the TSS has been found good, and
-//! virtual-8086 mode extensions.
 
 use crate::Outcome;
-use crate::descriptor_table::read_descriptor;
-use crate::operand::read_system;
+use crate::operand::next_rip;
 use crate::privilege_change::{
     check_code_offset, drop_inner_data_segments, enter_code, outer_stack, return_code_segment,
 };
 use crate::stack_access::Stack;
+use crate::task_switch::{Cause, find_linked_task, switch_task};
+use crate::virtual_8086::{InterruptFlag, flags_after_virtual_pop, interrupt_flag_of_image};
 use iced_x86::{Code, Instruction};
 use tollgate_platform::Environment;
-use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, Segment, SegmentRegister, Selector};
 
 /// Flags that every IRET takes from the stack.
@@ -54,8 +50,9 @@ fn merge(state: &CpuState, popped: u64, changed: Flags) -> Flags {
 /// to V86 mode, and 64-bit code always pops SS and RSP.
 ///
 /// # Errors
-/// Of the stack; #GP, #NP, #SS and page faults of the return target; #GP(0) in V86 mode
-/// with IOPL below 3, and in IA-32e mode with NT.
+/// Of the stack; #GP, #NP, #SS and page faults of the return target; with NT those of a task
+/// switch, in IA-32e mode #GP(0); #GP(0) in V86 mode with IOPL below 3, but for a 16-bit IRET with VME, and then if it
+/// would set TF, or VIF while VIP is set.
 pub fn interrupt_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -75,7 +72,10 @@ pub fn interrupt_return(
         if is_long {
             return Err(Exception::general_protection(0));
         }
-        return task_return(state, environment);
+        let task = find_linked_task(state, environment)?;
+        let (rip, flags) = (next_rip(state, instruction), state.flags().image());
+        switch_task(state, environment, task, Cause::Return, rip, flags)?;
+        return Ok(Outcome::Jumped);
     }
     let mut stack = Stack::current(state);
     let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
@@ -104,41 +104,14 @@ pub fn interrupt_return(
     Ok(Outcome::Jumped)
 }
 
-/// The return from a nested task, up to the task switch. Any program can set NT, so that
-/// only a guest that really links busy tasks may get as far as "not implemented".
-fn task_return(state: &CpuState, environment: &mut dyn Environment) -> Result<Outcome, Exception> {
-    let mut link = [0; 2];
-    read_system(state, environment, state.tr.base, 0, &mut link)?;
-    let selector = Selector(u16::from_le_bytes(link));
-    let refused = Exception::invalid_tss(selector.error_code());
-    if selector.is_local() {
-        return Err(refused);
-    }
-    let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
-    if !matches!(
-        entry.system_type(),
-        Some(system_type::TSS16_BUSY | system_type::TSS32_BUSY)
-    ) {
-        return Err(refused);
-    }
-    if !entry.is_present() {
-        return Err(Exception::segment_not_present(selector.error_code()));
-    }
-    Ok(Outcome::NotImplemented(
-        "IRET from a nested task (hardware task switching)",
-    ))
-}
-
-/// Real mode, and V86 mode with IOPL 3.
+/// Real mode, and V86 mode with IOPL 3 or VME.
 fn real_mode_return(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     size: u32,
 ) -> Result<Outcome, Exception> {
     let is_virtual = state.is_virtual_8086();
-    if is_virtual && state.flags().iopl() < 3 {
-        return Err(Exception::general_protection(0));
-    }
+    let flag = interrupt_flag_of_image(state, size)?;
     let mut stack = Stack::current(state);
     let [offset, selector, flags] = stack.pop_all(state, environment, size)?;
     let limit = if is_virtual {
@@ -149,14 +122,19 @@ fn real_mode_return(
     if offset > u64::from(limit) {
         return Err(Exception::general_protection(0));
     }
-    let mut changed = ALWAYS | Flags::IF;
-    if !is_virtual {
-        changed |= Flags::IOPL;
-    }
-    if size == 4 {
-        changed |= WIDE;
-    }
-    let new_flags = merge(state, flags, changed);
+    let new_flags = match flag {
+        InterruptFlag::Virtual => flags_after_virtual_pop(state, flags)?,
+        InterruptFlag::Real => {
+            let mut changed = ALWAYS | Flags::IF;
+            if !is_virtual {
+                changed |= Flags::IOPL;
+            }
+            if size == 4 {
+                changed |= WIDE;
+            }
+            merge(state, flags, changed)
+        }
+    };
     stack.commit(state);
     state.load_real_mode_segment(SegmentRegister::Cs, selector as u16);
     state.rip = offset;

@@ -5,7 +5,8 @@
 //! every mode; see each file for what it leaves out.
 //!
 //! The invariant of the whole crate: when an instruction ends in a fault, the
-//! registers are exactly as before it (REP strings keep their progress, as they must).
+//! registers are exactly as before it (REP strings keep their progress, as they must). Only
+//! where the instruction has led to another task is the fault that task's, see [`task_switch`].
 
 pub mod base_registers;
 pub mod bits;
@@ -31,8 +32,10 @@ pub mod stack;
 pub mod stack_access;
 pub mod string;
 pub mod system_call;
+pub mod task_switch;
 pub mod vector_image;
 pub mod vector_state;
+pub mod virtual_8086;
 pub mod x87_environment;
 
 mod dispatch;

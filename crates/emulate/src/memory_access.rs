@@ -297,6 +297,23 @@ pub fn write_system(
     write_wrapping(state, environment, mask, address, data, supervisor)
 }
 
+/// Checks that [`write_system`] of `size` bytes would not fault.
+///
+/// # Errors
+/// As [`write_system`].
+pub fn probe_system(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    base: u64,
+    offset: u64,
+    size: u32,
+) -> Result<(), Exception> {
+    let address = system_address(state, base, offset, size as usize)?;
+    let mask = system_mask(state);
+    let supervisor = Privilege::Supervisor;
+    probe_wrapping(state, environment, mask, address, size, supervisor)
+}
+
 /// Reads memory through a segment register at the current privilege.
 /// Sizes 2, 4 and 8 are checked for alignment.
 ///

@@ -4,13 +4,12 @@ use crate::guest_view::code_address;
 use crate::host;
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use std::sync::atomic::Ordering;
-use tollgate_emulate::interrupt::{
-    DeliveryError, EventSource, Shutdown, deliver, deliver_exception,
-};
+use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
+use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Exception, Flags};
+use tollgate_x86::{Exception, Flags, Selector};
 
 /// Longest sleep of a halted processor without a deadline, in nanoseconds.
 const LONGEST_SLEEP: u64 = 1_000_000_000;
@@ -40,6 +39,10 @@ impl<P: Platform> Vcpu<P> {
             return Ok(true);
         }
         match self.context.cpu.activity {
+            Activity::Running if virtual_interrupt_is_due(&self.context.cpu) => {
+                self.raise(Exception::general_protection(0))?;
+                Ok(true)
+            }
             Activity::Running => Ok(false),
             Activity::Halted => {
                 self.wait();
@@ -77,12 +80,12 @@ impl<P: Platform> Vcpu<P> {
         self.context.cpu.end_shadow();
         self.settle_resume_flag();
         let rip = self.context.cpu.rip;
+        let task = self.context.cpu.tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver(state, &mut surroundings, vector, source, None, rip);
-        match result {
-            Ok(()) => {}
-            Err(DeliveryError::Exception(exception)) => self.raise(exception)?,
-            Err(DeliveryError::NotImplemented(what)) => return Err(self.not_implemented(what)),
+        self.note_task_switch(task);
+        if let Err(exception) = result {
+            self.raise(exception)?;
         }
         self.breakpoint_hits = 0;
         self.context.scatter_flags();
@@ -104,22 +107,35 @@ impl<P: Platform> Vcpu<P> {
         self.events_due = true;
         self.context.cpu.end_shadow();
         self.settle_resume_flag();
+        let task = self.context.cpu.tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
+        self.note_task_switch(task);
         self.breakpoint_hits = 0;
         match result {
             Ok(()) => {
                 self.context.scatter_flags();
                 Ok(())
             }
-            Err(Shutdown::TripleFault) => {
+            Err(TripleFault) => {
                 self.context.cpu.activity = Activity::Shutdown;
                 let mut text = format!("first exception: {exception:?}\n");
                 text += &self.dump();
                 Err(VcpuStop::TripleFault(text))
             }
-            Err(Shutdown::NotImplemented(what)) => Err(self.not_implemented(what)),
         }
+    }
+
+    /// Whether another task than `before` runs now. EFLAGS was loaded from its TSS, RF
+    /// included, and the trap flag of the old task stays with that.
+    pub(crate) fn note_task_switch(&mut self, before: Selector) -> bool {
+        let cpu = &self.context.cpu;
+        let switched = cpu.tr.selector != before;
+        if switched {
+            self.resume_flag_rip = cpu.rip;
+            self.trap_armed = false;
+        }
+        switched
     }
 
     pub(crate) fn not_implemented(&self, what: &str) -> VcpuStop {

@@ -320,6 +320,7 @@ impl<P: Platform> Vcpu<P> {
         }
         self.count(kind);
         let before = self.context.cpu.rip;
+        let task = self.context.cpu.tr.selector;
         if kind == ExitKind::SoftwareInterrupt {
             self.settle_resume_flag();
         }
@@ -365,6 +366,11 @@ impl<P: Platform> Vcpu<P> {
             // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
             cpu.nmi_blocked = false;
         }
+        // LTR, another kind, changes TR without leaving the task.
+        let switched = matches!(
+            kind,
+            ExitKind::FarTransfer | ExitKind::Iret | ExitKind::SoftwareInterrupt
+        ) && self.note_task_switch(task);
         match result {
             Ok(Outcome::Next) => {
                 // MOV SS and POP SS put the trap off to the next instruction's.
@@ -379,6 +385,7 @@ impl<P: Platform> Vcpu<P> {
                 Ok(true)
             }
             Ok(Outcome::Jumped) => {
+                self.loads_resume_flag |= switched;
                 match kind {
                     // The delivery has cleared TF: nothing strikes behind INT n
                     // (SDM volume 3, 17.3.1.4).
@@ -422,7 +429,9 @@ impl<P: Platform> Vcpu<P> {
             }
             Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
-                if exception.vector == Vector::Debug {
+                let is_debug_register =
+                    instruction.op0_register().is_dr() || instruction.op1_register().is_dr();
+                if exception.vector == Vector::Debug && is_debug_register {
                     tollgate_emulate::control::note_detected_access(&mut self.context.cpu);
                 }
                 self.raise(exception)?;

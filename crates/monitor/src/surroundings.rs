@@ -208,6 +208,10 @@ impl Environment for Surroundings<'_> {
             self.changes.clear();
         }
         self.changes.push(change);
+        // A task switch goes on with the tables that it has just loaded.
+        if change == TranslationChange::AddressSpace {
+            self.view.clear_local();
+        }
     }
 
     fn sync_vector_state(&mut self, _state: &mut CpuState) {

@@ -4,7 +4,7 @@ use super::note_detected_access;
 use crate::Outcome;
 use crate::test_environment::{protected_mode, real_mode, run, virtual_8086_mode};
 use tollgate_platform::TranslationChange;
-use tollgate_x86::{Cr0, Cr4, Exception, Gpr};
+use tollgate_x86::{CpuModel, Cr0, Cr4, Exception, Gpr};
 
 const MOV_CR0_EAX: [u8; 3] = [0x0f, 0x22, 0xc0];
 const MOV_CR3_EAX: [u8; 3] = [0x0f, 0x22, 0xd8];
@@ -76,7 +76,7 @@ fn cr3_loads_change_the_address_space() {
 #[test]
 fn cr4_accepts_only_what_cpuid_offers() {
     let (mut state, mut environment) = protected_mode(0);
-    for bit in [Cr4::VME, Cr4::DE, Cr4::MCE, Cr4::SMEP, Cr4::SMAP] {
+    for bit in [Cr4::DE, Cr4::MCE, Cr4::SMEP, Cr4::SMAP] {
         state.gpr[0] = bit.bits();
         assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), Err(GP));
     }
@@ -86,6 +86,24 @@ fn cr4_accepts_only_what_cpuid_offers() {
     state.gpr[0] |= Cr4::TSD.bits();
     run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
     assert_eq!(environment.changes.len(), 1);
+}
+
+#[test]
+fn virtual_interrupts_can_be_enabled_where_cpuid_offers_them() {
+    for (model, expected) in [
+        (CpuModel::Host, Ok(Outcome::Next)),
+        (CpuModel::X86_64V1, Ok(Outcome::Next)),
+        (CpuModel::Qemu64, Err(GP)),
+    ] {
+        let (mut state, mut environment) = protected_mode(0);
+        state.model = model;
+        let offered = crate::cpuid::policy(&state).leaf(&state, 1, 0)[3] & 2 != 0;
+        assert_eq!(offered, expected.is_ok(), "{model:?}");
+        for bits in [Cr4::VME, Cr4::PVI, Cr4::VME | Cr4::PVI] {
+            state.gpr[0] = bits.bits();
+            assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), expected);
+        }
+    }
 }
 
 #[test]

@@ -68,6 +68,7 @@ impl FeatureWords {
 
 const BASIC_EDX_NAMES: &[(u32, &str)] = &[
     (basic_edx::FPU, "fpu"),
+    (basic_edx::VME, "vme"),
     (basic_edx::PSE, "pse"),
     (basic_edx::TSC, "tsc"),
     (basic_edx::MSR, "msr"),
@@ -138,6 +139,8 @@ const EXTENDED_EDX_NAMES: &[(u32, &str)] = &[
 /// Bits of leaf 1, EDX.
 pub mod basic_edx {
     pub const FPU: u32 = 1 << 0;
+    /// Virtual interrupts, CR4.VME and CR4.PVI, which need nothing of the host.
+    pub const VME: u32 = 1 << 1;
     pub const PSE: u32 = 1 << 3;
     pub const TSC: u32 = 1 << 4;
     pub const MSR: u32 = 1 << 5;
@@ -153,8 +156,9 @@ pub mod basic_edx {
     pub const FXSR: u32 = 1 << 24;
     pub const SSE: u32 = 1 << 25;
     pub const SSE2: u32 = 1 << 26;
-    /// What the monitor handles. Not VME, DE (I/O breakpoints), MCE, MTRR, PSE-36.
+    /// What the monitor handles. Not DE (I/O breakpoints), MCE, MTRR, PSE-36.
     pub const HANDLED: u32 = FPU
+        | VME
         | PSE
         | TSC
         | MSR

@@ -34,7 +34,7 @@ const SYSTEM: FeatureWords = FeatureWords {
 /// programs may use; what a system uses beside them is our choice.
 const EMULATED: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::PCID,
-    basic_edx: 0,
+    basic_edx: basic_edx::VME,
     structured_ebx: structured_ebx::FSGSBASE | structured_ebx::INVPCID,
     extended_ecx: 0,
     extended_edx: extended::EDX_RDTSCP,

@@ -302,23 +302,6 @@ fn a_call_gate_needs_a_good_inner_stack() {
 }
 
 #[test]
-fn an_available_tss_is_a_clear_not_implemented_only_for_those_who_may_use_it() {
-    let code = jmp(selector::SPARE, 0);
-    let (mut state, mut environment) = protected_mode(0);
-    set_spare(&mut environment, descriptor(0, 0x67, 0x89));
-    assert!(matches!(
-        run(&mut state, &mut environment, &code),
-        Ok(Outcome::NotImplemented(_))
-    ));
-    let (mut state, mut environment) = protected_mode(3);
-    set_spare(&mut environment, descriptor(0, 0x67, 0x89));
-    assert_eq!(
-        run(&mut state, &mut environment, &code),
-        Err(Exception::general_protection(0x68))
-    );
-}
-
-#[test]
 fn returns_check_the_code_segment_and_the_outer_stack() {
     let refused = |code| Err(Exception::general_protection(code));
     for (cpl, cs, ss, expected) in [

@@ -1,7 +1,7 @@
 //! Delivery in IA-32e mode (SDM volume 3, 6.14): gates of 16 bytes that lead to 64-bit code,
 //! SS and RSP always pushed, a null SS for the inner level, stacks by number (IST).
 
-use super::{DeliveryError, Event, Frame};
+use super::{Event, Frame};
 use crate::descriptor_table::{accessed_segment, has_valid_code_size, read_descriptor};
 use crate::operand::read_system;
 use crate::privilege_change::{StackSlot, check_code_offset, enter_code, long_inner_stack};
@@ -29,12 +29,12 @@ impl Event {
         &self,
         state: &CpuState,
         environment: &mut dyn Environment,
-    ) -> Result<Gate, DeliveryError> {
+    ) -> Result<Gate, Exception> {
         let external = self.source.external_bit();
         let refused = Exception::general_protection(self.gate_error_code());
         let offset = u32::from(self.vector) * 16;
         if offset + 15 > u32::from(state.idtr.limit) {
-            return Err(refused.into());
+            return Err(refused);
         }
         let (mut low, mut high) = ([0; 8], [0; 8]);
         let (base, offset) = (state.idtr.base, u64::from(offset));
@@ -48,13 +48,13 @@ impl Event {
             system_type::INTERRUPT_GATE32 | system_type::TRAP_GATE32
         );
         if !is_gate || attributes.contains(Attributes::NOT_SYSTEM) {
-            return Err(refused.into());
+            return Err(refused);
         }
         if self.source.is_checked_for_privilege() && attributes.dpl() < state.cpl() {
-            return Err(refused.into());
+            return Err(refused);
         }
         if !attributes.contains(Attributes::PRESENT) {
-            return Err(Exception::segment_not_present(self.gate_error_code()).into());
+            return Err(Exception::segment_not_present(self.gate_error_code()));
         }
         let selector = gate.gate_selector();
         let error_code = selector.error_code() | external;
@@ -62,13 +62,13 @@ impl Event {
         let entry = read_descriptor(state, environment, selector)?.ok_or(refused)?;
         let code = entry.attributes();
         if !code.is_code() || code.dpl() > state.cpl() {
-            return Err(refused.into());
+            return Err(refused);
         }
         if !entry.is_present() {
-            return Err(Exception::segment_not_present(error_code).into());
+            return Err(Exception::segment_not_present(error_code));
         }
         if !code.is_long_code() || !has_valid_code_size(state, code) {
-            return Err(refused.into());
+            return Err(refused);
         }
         let offset = u64::from(gate.gate_offset()) | u64::from_le_bytes(high) << 32;
         Ok(Gate {
@@ -84,7 +84,7 @@ impl Event {
         &self,
         state: &mut CpuState,
         environment: &mut dyn Environment,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<(), Exception> {
         let gate = self.long_gate(state, environment)?;
         let external = self.source.external_bit();
         let code = gate.segment.attributes;

@@ -23,7 +23,7 @@ fn external(
     state: &mut CpuState,
     environment: &mut TestEnvironment,
     vector: u8,
-) -> Result<(), DeliveryError> {
+) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
     let result = deliver(state, environment, vector, EventSource::External, None, rip);
@@ -145,14 +145,14 @@ fn into_without_overflow_does_nothing() {
 
 #[test]
 fn bad_gates_and_targets_have_their_error_codes() {
-    let ext = |code| DeliveryError::Exception(Exception::general_protection(code));
+    let ext = |code| Exception::general_protection(code);
     let cases = [
         // Not a gate at all.
         (descriptor(0, 0xffff, 0xc092), ext(0x103)),
         // Not present.
         (
             gate(selector::CODE0, HANDLER, 0x0e, 0),
-            DeliveryError::Exception(Exception::segment_not_present(0x103)),
+            Exception::segment_not_present(0x103),
         ),
         // Null target, data target, target outside the table.
         (gate(0, HANDLER, INTERRUPT32, 0), ext(1)),
@@ -177,25 +177,14 @@ fn bad_gates_and_targets_have_their_error_codes() {
 }
 
 #[test]
-fn a_task_gate_is_a_clear_not_implemented() {
-    let (mut state, mut environment) = protected_mode(0);
-    environment.put_u64(IDT + 0x20 * 8, gate(selector::TSS, 0, 0x85, 0));
-    let result = external(&mut state, &mut environment, 0x20);
-    assert!(matches!(result, Err(DeliveryError::NotImplemented(_))));
-}
-
-#[test]
 fn a_bad_inner_stack_is_an_invalid_tss_fault() {
-    let bad = |code| Err(DeliveryError::Exception(Exception::invalid_tss(code)));
+    let bad = |code| Err(Exception::invalid_tss(code));
     for (ss, expected) in [
         (0, bad(1)),
         (selector::DATA3, bad(0x21)),
         (selector::CODE0, bad(9)),
         (0x1000, bad(0x1001)),
-        (
-            selector::ABSENT0,
-            Err(DeliveryError::Exception(Exception::stack_fault(0x51))),
-        ),
+        (selector::ABSENT0, Err(Exception::stack_fault(0x51))),
     ] {
         let (mut state, mut environment) = protected_mode(3);
         set_gate(&mut environment, 0x20, INTERRUPT32);
@@ -217,10 +206,7 @@ fn a_page_fault_on_the_new_stack_is_that_of_the_first_push_and_changes_nothing()
         LinearAddress(u64::from(KERNEL_STACK) - 4),
         PageFaultCode::WRITE,
     );
-    assert_eq!(
-        external(&mut state, &mut environment, 0x20),
-        Err(DeliveryError::Exception(expected))
-    );
+    assert_eq!(external(&mut state, &mut environment, 0x20), Err(expected));
 }
 
 #[test]
@@ -303,9 +289,7 @@ fn from_v86_mode_a_conforming_handler_is_refused() {
     );
     assert_eq!(
         external(&mut state, &mut environment, 0x20),
-        Err(DeliveryError::Exception(Exception::general_protection(
-            0x39
-        )))
+        Err(Exception::general_protection(0x39))
     );
 }
 
@@ -407,7 +391,7 @@ fn a_fault_during_a_double_fault_is_a_triple_fault() {
             &mut environment,
             Exception::general_protection(0)
         ),
-        Err(Shutdown::TripleFault)
+        Err(TripleFault)
     );
     assert_eq!(state, before);
 }

@@ -213,14 +213,3 @@ fn nt_without_a_linked_task_is_an_invalid_tss_fault() {
         );
     }
 }
-
-#[test]
-fn a_nested_task_is_a_clear_not_implemented() {
-    let (mut state, mut environment) = protected_mode(0);
-    state.flags = Flags::NT.bits();
-    environment.put_u16(TSS, selector::TSS);
-    assert!(matches!(
-        run(&mut state, &mut environment, &IRET),
-        Ok(Outcome::NotImplemented(_))
-    ));
-}

@@ -29,7 +29,7 @@ fn interrupt(
     state: &mut CpuState,
     environment: &mut TestEnvironment,
     vector: u8,
-) -> Result<(), DeliveryError> {
+) -> Result<(), Exception> {
     let before = state.clone();
     let rip = state.rip;
     let result = deliver(state, environment, vector, EventSource::External, None, rip);
@@ -39,8 +39,8 @@ fn interrupt(
     result
 }
 
-fn refused(code: u32) -> Result<(), DeliveryError> {
-    Err(Exception::general_protection(code).into())
+fn refused(code: u32) -> Result<(), Exception> {
+    Err(Exception::general_protection(code))
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn gates_are_checked_for_limit_type_level_and_presence() {
             0x0e,
             long_selector::CODE0,
             false,
-            Err(Exception::segment_not_present(32 * 8 + 3).into()),
+            Err(Exception::segment_not_present(32 * 8 + 3)),
         ),
         (INTERRUPT, 0, false, refused(1)),
         (INTERRUPT, selector::CODE0, false, refused(9)),
@@ -191,11 +191,11 @@ fn handlers_and_stacks_must_be_canonical_and_the_stack_inside_the_tss() {
     environment.put_u64(TSS + 4, 0x8000_0000_0000);
     let fault = Exception::stack_fault(1);
     let result = interrupt(&mut state, &mut environment, 32);
-    assert_eq!(result, Err(fault.into()));
+    assert_eq!(result, Err(fault));
     state.tr.limit = 10;
     let fault = Exception::invalid_tss(u32::from(selector::TSS) | 1);
     let result = interrupt(&mut state, &mut environment, 32);
-    assert_eq!(result, Err(fault.into()));
+    assert_eq!(result, Err(fault));
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Virtual interrupts: what CR4.VME and CR4.PVI make of the instructions that are sensitive
+//! to IOPL (SDM volume 3, 20.3 and 20.4; AMD's manual volume 2, 8.10).
+//!
+//! A program at CPL 3 with IOPL below 3 then works on EFLAGS.VIF instead of IF: in V86 mode,
+//! with VME, by CLI, STI and the 16-bit PUSHF, POPF, IRET and INT n; in protected mode and
+//! in both sub-modes of IA-32e mode, with PVI, by CLI and STI alone. EFLAGS.VIP tells that an
+//! interrupt waits for VIF; the processor never changes VIP but where it loads all of EFLAGS.
+//! With VME a bitmap in the TSS lets INT n go through the V86 program's own vector table, at
+//! any IOPL. The table of all cases is in docs/virtual-8086.md.
+//!
+//! The functions here decide; what changes the state stands apart from what only looks at
+//! it, so that a translator can ask when it knows CR4, CPL and IOPL.
+
+use crate::operand::read_system;
+use crate::stack_access::Stack;
+use tollgate_platform::Environment;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::{CpuState, Cr4, Exception, Flags, SegmentRegister};
+
+/// Where a 32-bit TSS keeps the offset of its I/O permission bitmap.
+const TSS_BITMAP_OFFSET: u32 = 0x66;
+/// Bytes of the software interrupt redirection bitmap, which lies below that bitmap.
+const REDIRECTION_BITMAP_SIZE: u32 = 32;
+/// Linear address of the V86 program's vector table, of four bytes for each vector.
+const VECTOR_TABLE: u64 = 0;
+
+/// The flag that a program enables and disables interrupts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterruptFlag {
+    /// EFLAGS.IF.
+    Real,
+    /// EFLAGS.VIF.
+    Virtual,
+}
+
+/// The flag that CLI and STI change (SDM volume 2, tables 3-7 and 4-19), by CR0.PE, VM, CPL,
+/// IOPL, CR4.VME and CR4.PVI alone.
+///
+/// # Errors
+/// #GP(0) if the program may reach neither.
+pub fn interrupt_flag(state: &CpuState) -> Result<InterruptFlag, Exception> {
+    let cpl = state.cpl();
+    if !state.is_protected() || cpl <= state.flags().iopl() {
+        return Ok(InterruptFlag::Real);
+    }
+    let extension = if state.is_virtual_8086() {
+        Cr4::VME
+    } else {
+        Cr4::PVI
+    };
+    if cpl == 3 && state.cr4().contains(extension) {
+        Ok(InterruptFlag::Virtual)
+    } else {
+        Err(Exception::general_protection(0))
+    }
+}
+
+/// The flag that PUSHF shows and POPF and IRET load, as bit 9 of an image of `size` bytes.
+/// PVI counts for nothing here; for real and V86 mode's IRET, and any PUSHF and POPF.
+///
+/// # Errors
+/// #GP(0) in V86 mode with IOPL below 3: without VME, and with it for 32-bit images.
+pub fn interrupt_flag_of_image(state: &CpuState, size: u32) -> Result<InterruptFlag, Exception> {
+    if !state.is_virtual_8086() {
+        return Ok(InterruptFlag::Real);
+    }
+    match interrupt_flag(state)? {
+        InterruptFlag::Virtual if size != 2 => Err(Exception::general_protection(0)),
+        flag => Ok(flag),
+    }
+}
+
+/// FLAGS as a V86 program with a virtual interrupt flag sees them: VIF in place of IF, and
+/// IOPL 3 (SDM volume 2, PUSHF; volume 3, table 20-2, method 6).
+pub fn virtual_image(flags: Flags) -> u64 {
+    let mut image = (flags - Flags::IF) | Flags::IOPL;
+    image.set(Flags::IF, flags.contains(Flags::VIF));
+    image.image() & 0xffff
+}
+
+/// EFLAGS after a V86 program with a virtual interrupt flag has popped the 16-bit image
+/// `popped`: bit 9 goes to VIF; IF, IOPL and the upper half stay.
+///
+/// # Errors
+/// #GP(0) if TF would be set, or VIF while VIP is: the monitor has to act.
+pub fn flags_after_virtual_pop(state: &CpuState, popped: u64) -> Result<Flags, Exception> {
+    const CHANGED: Flags = Flags::ARITHMETIC
+        .union(Flags::DF)
+        .union(Flags::NT)
+        .union(Flags::TF)
+        .union(Flags::VIF);
+    let mut popped = Flags::from_bits_truncate(popped & 0xffff);
+    let enables = popped.contains(Flags::IF);
+    if popped.contains(Flags::TF) || enables && state.flags().contains(Flags::VIP) {
+        return Err(Exception::general_protection(0));
+    }
+    popped.set(Flags::VIF, enables);
+    Ok((state.flags() - CHANGED) | (popped & CHANGED))
+}
+
+/// Whether a virtual interrupt is both pending and enabled for the running program, which is
+/// #GP(0) before its next instruction (SDM volume 3, 20.3.2). Only what loads EFLAGS or CPL
+/// as a whole leads there: IRET, SYSRET, SYSEXIT, RETF; POPF and STI fault themselves.
+pub fn virtual_interrupt_is_due(state: &CpuState) -> bool {
+    state.flags().contains(Flags::VIF | Flags::VIP)
+        && interrupt_flag(state) == Ok(InterruptFlag::Virtual)
+}
+
+/// Who handles an INT n of V86 code. INT3, INTO and INT1 are always the IDT's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SoftwareInterruptHandler {
+    /// The protected-mode IDT: methods 1 and 4.
+    DescriptorTable,
+    /// The V86 program's own vector table: methods 5 and 6.
+    Program,
+}
+
+/// Who handles INT `vector` of V86 code (SDM volume 3, table 20-2).
+///
+/// # Errors
+/// #GP(0): methods 2 and 3, and a redirection bitmap outside the TSS; a page fault of the TSS.
+pub fn software_interrupt_handler(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    vector: u8,
+) -> Result<SoftwareInterruptHandler, Exception> {
+    let redirects =
+        state.cr4().contains(Cr4::VME) && !is_for_descriptor_table(state, environment, vector)?;
+    if redirects {
+        Ok(SoftwareInterruptHandler::Program)
+    } else if state.flags().iopl() == 3 {
+        Ok(SoftwareInterruptHandler::DescriptorTable)
+    } else {
+        Err(Exception::general_protection(0))
+    }
+}
+
+/// The bit of a vector in the software interrupt redirection bitmap of the current TSS.
+///
+/// # Errors
+/// #GP(0) if there is no 32-bit TSS that holds the bit; page fault.
+fn is_for_descriptor_table(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    vector: u8,
+) -> Result<bool, Exception> {
+    let refused = Exception::general_protection(0);
+    let task = &state.tr;
+    let kind = task.attributes.kind();
+    let is_wide = matches!(kind, system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY);
+    if !task.is_usable() || !is_wide || task.limit < TSS_BITMAP_OFFSET + 1 {
+        return Err(refused);
+    }
+    let mut word = [0; 2];
+    let offset = u64::from(TSS_BITMAP_OFFSET);
+    read_system(state, environment, task.base, offset, &mut word)?;
+    let end = u32::from(u16::from_le_bytes(word));
+    let byte = (end + u32::from(vector / 8))
+        .checked_sub(REDIRECTION_BITMAP_SIZE)
+        .filter(|&byte| byte <= task.limit)
+        .ok_or(refused)?;
+    let mut bits = [0];
+    read_system(state, environment, task.base, u64::from(byte), &mut bits)?;
+    Ok(bits[0] >> (vector % 8) & 1 != 0)
+}
+
+/// Delivers a software interrupt of V86 code to the V86 program itself: methods 5 and 6 of
+/// table 20-2. The task stays in V86 mode; what is written is its own 16-bit stack.
+///
+/// # Errors
+/// Of the stack; the page fault of the vector table, which is read as the processor's own.
+pub fn deliver_to_program(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    vector: u8,
+    return_rip: u64,
+) -> Result<(), Exception> {
+    let mut entry = [0; 4];
+    let offset = u64::from(vector) * 4;
+    read_system(state, environment, VECTOR_TABLE, offset, &mut entry)?;
+    let [ip_low, ip_high, cs_low, cs_high] = entry;
+    let flags = state.flags();
+    let (image, disabled) = match interrupt_flag(state)? {
+        InterruptFlag::Real => (flags.image(), Flags::IF),
+        InterruptFlag::Virtual => (virtual_image(flags), Flags::VIF),
+    };
+    let return_cs = u64::from(state.cs().selector.0);
+    let mut stack = Stack::current(state);
+    stack.push_all(state, environment, 2, &[image, return_cs, return_rip])?;
+    stack.commit(state);
+    let selector = u16::from_le_bytes([cs_low, cs_high]);
+    state.load_real_mode_segment(SegmentRegister::Cs, selector);
+    state.rip = u64::from(u16::from_le_bytes([ip_low, ip_high]));
+    state.set_flags(flags - (disabled | Flags::TF | Flags::RF));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
