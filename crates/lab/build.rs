@@ -17,6 +17,7 @@ fn main() {
         &program,
         &out,
     );
+    run(Command::new("guests/small-system/build").arg(out.join("small-system.bin")));
 }
 
 /// What the assembler and the linker are told for objects of 32 and of 64 bits.

@@ -4,6 +4,7 @@
 
 pub mod cost;
 pub mod host;
+pub mod small_system;
 pub mod statistics;
 
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints
