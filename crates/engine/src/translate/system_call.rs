@@ -115,12 +115,7 @@ impl Translator {
         let kind = LevelChangeKind::Syscall;
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
-        let current = self.field(at::SYSTEM_FLAGS);
-        self.assembler.load(Width::Qword, R8, current);
-        let virtual_flags = Flags::VIF | Flags::VIP;
-        self.assembler.mov_imm32(R9, virtual_flags.bits() as u32);
-        self.assembler.pext(R8, R8, R9);
-        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        self.demand_no_virtual_flags(leave);
         self.flags_image();
         self.begin_undivided();
         let image = self.slot(Gpr::R11 as u8);
@@ -165,6 +160,7 @@ impl Translator {
         let kind = LevelChangeKind::Sysenter;
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
+        self.demand_no_virtual_flags(leave);
         self.demand_no_x87_note(leave);
         self.begin_undivided();
         self.assembler
@@ -197,6 +193,16 @@ impl Translator {
     fn level_change_exit(&mut self, instruction: &Instruction) -> SiteKind {
         self.flush_esp_first();
         self.helper_kind(instruction)
+    }
+
+    /// Leaves if VIF or VIP is set, of which the modes of programs do not tell.
+    fn demand_no_virtual_flags(&mut self, leave: SiteKind) {
+        let current = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R8, current);
+        let virtual_flags = Flags::VIF | Flags::VIP;
+        self.assembler.mov_imm32(R9, virtual_flags.bits() as u32);
+        self.assembler.pext(R8, R8, R9);
+        self.leave_unless_zero(leave, Mem::base(R8, 0));
     }
 
     /// Leaves if the segments of the last x87 instruction are still to be noted, which are
