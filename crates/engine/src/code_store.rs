@@ -79,26 +79,30 @@ global_asm!(
     "jmp tollgate_exit",
     ".endm",
     ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
-    ".globl tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".globl tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32",
     ".globl tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
-    ".globl tollgate_long_code_store_8, tollgate_long_code_store_16, tollgate_long_code_store_32",
+    ".globl tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32",
     ".globl tollgate_code_store_start, tollgate_code_store_end",
     ".hidden tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
-    ".hidden tollgate_code_store_8, tollgate_code_store_16, tollgate_code_store_32",
+    ".hidden tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32",
     ".hidden tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
-    ".hidden tollgate_long_code_store_8, tollgate_long_code_store_16, tollgate_long_code_store_32",
+    ".hidden tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32",
     ".hidden tollgate_code_store_start, tollgate_code_store_end",
     "tollgate_code_store_start:",
     "tollgate_test_store 1 0",
     "tollgate_test_store 2 0",
     "tollgate_test_store 4 0",
+    "tollgate_test_store 6 0",
     "tollgate_test_store 8 0",
+    "tollgate_test_store 12 0",
     "tollgate_test_store 16 0",
     "tollgate_test_store 32 0",
     "tollgate_test_store 1 1",
     "tollgate_test_store 2 1",
     "tollgate_test_store 4 1",
+    "tollgate_test_store 6 1",
     "tollgate_test_store 8 1",
+    "tollgate_test_store 12 1",
     "tollgate_test_store 16 1",
     "tollgate_test_store 32 1",
     "tollgate_code_store_end:",
@@ -119,13 +123,17 @@ unsafe extern "sysv64" {
     fn tollgate_code_store_1();
     fn tollgate_code_store_2();
     fn tollgate_code_store_4();
+    fn tollgate_code_store_6();
     fn tollgate_code_store_8();
+    fn tollgate_code_store_12();
     fn tollgate_code_store_16();
     fn tollgate_code_store_32();
     fn tollgate_long_code_store_1();
     fn tollgate_long_code_store_2();
     fn tollgate_long_code_store_4();
+    fn tollgate_long_code_store_6();
     fn tollgate_long_code_store_8();
+    fn tollgate_long_code_store_12();
     fn tollgate_long_code_store_16();
     fn tollgate_long_code_store_32();
     fn tollgate_code_store_start();
@@ -138,7 +146,9 @@ pub fn addresses() -> [u64; STORE_SIZES.len()] {
         tollgate_code_store_1 as *const () as u64,
         tollgate_code_store_2 as *const () as u64,
         tollgate_code_store_4 as *const () as u64,
+        tollgate_code_store_6 as *const () as u64,
         tollgate_code_store_8 as *const () as u64,
+        tollgate_code_store_12 as *const () as u64,
         tollgate_code_store_16 as *const () as u64,
         tollgate_code_store_32 as *const () as u64,
     ]
@@ -151,7 +161,9 @@ pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
         tollgate_long_code_store_1 as *const () as u64,
         tollgate_long_code_store_2 as *const () as u64,
         tollgate_long_code_store_4 as *const () as u64,
+        tollgate_long_code_store_6 as *const () as u64,
         tollgate_long_code_store_8 as *const () as u64,
+        tollgate_long_code_store_12 as *const () as u64,
         tollgate_long_code_store_16 as *const () as u64,
         tollgate_long_code_store_32 as *const () as u64,
     ]

@@ -5,6 +5,7 @@
 //! and without touching flags; and small displacements reach both sides.
 
 use crate::block::{FlagLoad, Shadow, X87Note};
+use crate::descriptors::Expected;
 use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -12,6 +13,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::Gpr;
+use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Segment, SegmentRegister};
 
 /// Distance from the start of [`Context`] to where R15 points; 12 modulo 64.
@@ -116,6 +118,12 @@ pub struct Context {
     pub store_return: u64,
     /// Host address minus linear address of that store.
     pub store_delta: u64,
+    /// What a descriptor must be like for a load of CS to change nothing.
+    pub code_descriptor: Expected,
+    /// The same of SS.
+    pub stack_descriptor: Expected,
+    /// Values that an instruction needs later than registers are free for them.
+    pub work: [u64; 2],
     /// Set by the monitor: load the vector registers on the way in.
     pub load_vectors: u64,
     /// Set on the way out if the vector registers were live and have been saved.
@@ -127,8 +135,9 @@ pub struct Context {
     pub store_pass: u64,
 }
 
-/// Sizes in bytes of the stores that are tested without an exit.
-pub const STORE_SIZES: [u8; 6] = [1, 2, 4, 8, 16, 32];
+/// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
+/// interrupts.
+pub const STORE_SIZES: [u8; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 /// In `store_pass`: no site.
 pub const NO_PASS: u64 = 1;
 
@@ -201,6 +210,8 @@ pub mod at {
         INTERRUPT_FLAG = interrupt_flag,
         INTERRUPT_REQUEST = interrupt_request,
         SYSTEM_FLAGS = system_flags,
+        CODE_DESCRIPTOR = code_descriptor,
+        STACK_DESCRIPTOR = stack_descriptor,
     }
 
     /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -247,6 +258,19 @@ pub mod at {
         const _: () = assert!(offset_of!(tollgate_x86::Segment, attributes) == SELECTOR + 2);
         segment(register) + SELECTOR as i32
     }
+
+    /// Displacement of EFLAGS as they were when guest code was entered.
+    pub const FLAGS: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, flags));
+    /// Displacement of the IDT's linear address.
+    pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
+    /// Displacement of the IDT's limit.
+    pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
+    const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
+    /// Displacements of `work`.
+    pub const WORK: [i32; 2] = {
+        let first = displacement(offset_of!(Context, work));
+        [first, first + 8]
+    };
 
     const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
         let size = std::mem::size_of::<tollgate_x86::Segment>();
@@ -325,6 +349,9 @@ impl Context {
             interrupt_flag: 0,
             interrupt_request: 0,
             system_flags: 0,
+            code_descriptor: Expected::NEVER,
+            stack_descriptor: Expected::NEVER,
+            work: [0; 2],
             store_pass: NO_PASS,
         });
         context.scatter_flags();

@@ -10,6 +10,7 @@ pub mod block;
 pub mod code_cache;
 pub mod code_store;
 pub mod context;
+pub mod descriptors;
 pub mod engine;
 pub mod entry;
 pub mod far_pointer;

@@ -79,6 +79,13 @@ bitflags::bitflags! {
         /// CLI and STI are permitted, and POPF changes IF: the CPL is at most IOPL, or this
         /// is real mode.
         const IO_PRIVILEGED = 1 << 17;
+        /// CPL 0 of protected mode.
+        const KERNEL = 1 << 18;
+        /// EFLAGS.NT in protected mode (IRET returns to another task) or EFLAGS.AC in real mode
+        /// (INT n clears it).
+        const RARE_FLAGS = 1 << 19;
+        /// NMIs are held off until IRET.
+        const NMI_BLOCKED = 1 << 20;
     }
 }
 
@@ -136,6 +143,14 @@ impl Mode {
             ModeFlags::IO_PRIVILEGED,
             !state.is_protected() || state.cpl() <= state.flags().iopl(),
         );
+        flags.set(ModeFlags::KERNEL, state.is_protected() && state.cpl() == 0);
+        let rare = if state.is_protected() {
+            Flags::NT
+        } else {
+            Flags::AC
+        };
+        flags.set(ModeFlags::RARE_FLAGS, state.flags().contains(rare));
+        flags.set(ModeFlags::NMI_BLOCKED, state.nmi_blocked);
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
         }

@@ -533,6 +533,7 @@ impl<P: Platform> Vcpu<P> {
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
         self.context.tlb = self.view.table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
+        self.context.note_descriptors();
         if self.clock_changed {
             self.clock_changed = false;
             self.context.time_stamp_offset = self

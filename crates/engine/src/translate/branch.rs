@@ -142,7 +142,7 @@ impl Translator {
 
     /// A load that faults if the address is not canonical, so that the monitor does the
     /// instruction. Uses R8 and R10.
-    fn demand_canonical(&mut self, address: Host) {
+    pub(super) fn demand_canonical(&mut self, address: Host) {
         let tlb = self.map.tlb;
         self.mov_pointer(R8, address);
         self.assembler.sarx(R10, R8, tlb);
@@ -223,7 +223,7 @@ impl Translator {
     /// Branches to the EIP in R11 through the hash table. A call that has stored its return
     /// address cannot start again, for it may have stored over what it loaded its target
     /// from: marks then say that it is done.
-    fn indirect_branch(&mut self, is_called: bool) {
+    pub(super) fn indirect_branch(&mut self, is_called: bool) {
         if is_called {
             self.mark_as(self.rip, self.esp, Restore::NONE.with_eip(R11));
         }

@@ -39,6 +39,7 @@ mod branch;
 pub mod copy;
 mod far;
 mod flags;
+mod interrupt;
 mod length;
 #[cfg(test)]
 mod long_tests;
@@ -602,10 +603,10 @@ impl Translator {
                 self.string(instruction)
             }
             Rdtsc => self.time_stamp(instruction),
+            Int => self.software_interrupt(instruction),
+            Iret | Iretd | Iretq => self.interrupt_return(instruction),
             Retf => self.far(instruction),
-            Int | Int1 | Int3 | Iret | Iretd | Iretq | Sysenter | Sysexit | Sysexitq | Hlt => {
-                self.moves_on(instruction)
-            }
+            Int1 | Int3 | Sysenter | Sysexit | Sysexitq | Hlt => self.moves_on(instruction),
             Syscall | Sysret | Sysretq if self.mode.flags.contains(ModeFlags::LONG) => {
                 self.moves_on(instruction)
             }

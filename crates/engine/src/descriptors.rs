@@ -1,0 +1,143 @@
+//! What the descriptors of CS and SS must be like for a load of the same selector to change
+//! nothing: emitted code compares with that before INT n and IRET (see
+//! [`crate::translate`]'s `interrupt`).
+
+use crate::context::Context;
+use tollgate_x86::{CpuState, Segment};
+
+/// The attributes in a descriptor: all that counts of 64-bit code's.
+const RIGHTS: u64 = 0xf0ff << 40;
+
+/// What emitted code expects of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Expected {
+    /// Its linear address.
+    pub place: u64,
+    /// The bits that count.
+    pub mask: u64,
+    /// Those bits as PEXT gathers them.
+    pub bits: u64,
+}
+
+impl Expected {
+    /// What no descriptor is.
+    pub const NEVER: Expected = Expected {
+        place: 0,
+        mask: 0,
+        bits: 1,
+    };
+}
+
+/// The descriptor whose load gives this segment, if there is one.
+fn descriptor(segment: &Segment) -> Option<u64> {
+    const GRANULARITY: u64 = 1 << 15;
+    let attributes = u64::from(segment.attributes.bits());
+    let limit = if attributes & GRANULARITY == 0 {
+        segment.limit
+    } else if segment.limit & 0xfff == 0xfff {
+        segment.limit >> 12
+    } else {
+        return None;
+    };
+    let base = u32::try_from(segment.base).ok()?;
+    if limit > 0xf_ffff || !segment.is_usable() {
+        return None;
+    }
+    let (limit, base) = (u64::from(limit), u64::from(base));
+    let low = limit & 0xffff | (base & 0xff_ffff) << 16;
+    let high = attributes & 0xf0ff | limit >> 16 << 8 | base >> 24 << 16;
+    Some(low | high << 40)
+}
+
+/// Where a segment's descriptor lies, if that is in the GDT.
+fn place(state: &CpuState, segment: &Segment) -> Option<u64> {
+    let selector = segment.selector;
+    let offset = selector.table_offset();
+    if selector.is_null() || selector.is_local() || offset | 7 > state.gdtr.limit {
+        return None;
+    }
+    let place = state.gdtr.base.wrapping_add(u64::from(offset));
+    Some(if state.is_long_mode() {
+        place
+    } else {
+        place & 0xffff_ffff
+    })
+}
+
+fn of_code(state: &CpuState) -> Option<Expected> {
+    let place = place(state, state.cs())?;
+    if state.is_64_bit() {
+        let rights = u64::from(state.cs().attributes.bits());
+        return Some(Expected {
+            place,
+            mask: RIGHTS,
+            bits: rights & 0xff | rights >> 12 << 8,
+        });
+    }
+    Some(Expected {
+        place,
+        mask: u64::MAX,
+        bits: descriptor(state.cs())?,
+    })
+}
+
+fn of_stack(state: &CpuState) -> Option<Expected> {
+    let stack = state.ss();
+    if stack.selector.is_null() {
+        // Has none: any that can be read will do.
+        let is_loaded = *stack == Segment::null_stack(stack.selector, state.cpl());
+        return (state.is_64_bit() && is_loaded).then_some(Expected {
+            place: place(state, state.cs())?,
+            mask: 0,
+            bits: 0,
+        });
+    }
+    Some(Expected {
+        place: place(state, stack)?,
+        mask: u64::MAX,
+        bits: descriptor(stack)?,
+    })
+}
+
+impl Context {
+    /// Notes what the descriptors of the current CS and SS must be like; to be called
+    /// whenever one of them, the privilege level or GDTR has changed.
+    pub fn note_descriptors(&mut self) {
+        self.code_descriptor = of_code(&self.cpu).unwrap_or(Expected::NEVER);
+        self.stack_descriptor = of_stack(&self.cpu).unwrap_or(Expected::NEVER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_x86::{Descriptor, Selector};
+
+    #[test]
+    fn a_segment_comes_from_the_descriptor_that_is_expected() {
+        for raw in [
+            0x00cf_9b00_0000_ffff,
+            0x1240_9334_5678_9abc_u64,
+            0x0f_9300_0000_ffff,
+        ] {
+            let segment = Descriptor(raw).segment(Selector(8));
+            assert_eq!(descriptor(&segment), Some(raw), "{raw:#x}");
+        }
+    }
+
+    #[test]
+    fn no_descriptor_gives_what_only_a_reset_does() {
+        let state = CpuState::at_reset();
+        let above = Segment {
+            base: 1 << 32,
+            ..*state.cs()
+        };
+        assert_eq!(descriptor(&above), None);
+        let odd = Segment {
+            limit: 0x12_3456,
+            ..*state.cs()
+        };
+        assert_eq!(descriptor(&odd), None);
+    }
+}

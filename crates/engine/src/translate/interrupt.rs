@@ -1,0 +1,353 @@
+//! INT n and IRET that stay at the privilege level: in a flat code segment, and in real and
+//! V86 mode.
+//!
+//! The monitor keeps, beside the registers, what a descriptor must be like for a load of CS
+//! (or SS) to change nothing. Emitted code reads the gate, the frame and the descriptors as
+//! the processor would, compares, and leaves before anything has changed if this is not that
+//! simple case, or if flags are to be loaded that decide about translation. An example:
+//! IRETD in flat 32-bit code.
+//!
+//! ```text
+//! ...                       ; look-up of the frame's 12 bytes
+//! mov  r11d, [r9]           ; EIP, kept in the context
+//! mov  r8d, [r9+4]          ; CS: the selector of now?
+//! mov  r11d, [r9+8]         ; EFLAGS: TF, IOPL, NT ... as now? IF, and an interrupt waits?
+//! ...                       ; look-up of CS's descriptor: that of now?
+//! mov  r10, [r15+work]      ; EIP; EAX goes to its slot
+//! ...                       ; the flags from R11: from here on it is done
+//! jmp  ...                  ; through the table of indirect branches
+//! ```
+
+use super::far::FAR_POINTER;
+use super::{Flow, OddSegment, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Host, Mem, Width};
+use crate::block::{Restore, SiteKind, Source};
+use crate::context::{SYSTEM_FLAGS, at};
+use crate::descriptors::Expected;
+use crate::mode::{ModeFlags, SegmentClass};
+use crate::register_map::ACCUMULATOR;
+use iced_x86::{Code, Instruction};
+use std::mem::offset_of;
+use tollgate_x86::flags::Flags;
+use tollgate_x86::{Gpr, SegmentRegister};
+
+/// The highest offset of real-mode code.
+const HIGHEST_OFFSET: u64 = 0xffff;
+/// What a gate must be like: a present interrupt or trap gate of 32 bits.
+const GATE_KIND: u64 = 0x9e << 40;
+const GATE_SELECTOR: u64 = 0xffff << 16;
+/// Both as PEXT gathers them, without the selector.
+const GATE_FITS: i32 = 0x17 << 16;
+/// Set in trap gates, which leave IF alone.
+const GATE_IS_TRAP: u64 = 1 << 40;
+const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
+
+impl Translator {
+    /// INT n.
+    pub(super) fn software_interrupt(&mut self, instruction: &Instruction) -> Flow {
+        let flags = self.mode.flags;
+        let is_simple = self.runs_sensitive()
+            && instruction.code() == Code::Int_imm8
+            && !flags.contains(ModeFlags::RARE_FLAGS)
+            && self.may_hold_frame(true);
+        let result = if is_simple && self.is_flat_kernel() {
+            self.flat_interrupt(instruction)
+        } else if is_simple
+            && !flags.contains(ModeFlags::PROTECTED)
+            && self.may_load_code_segment()
+            && self.next_rip <= HIGHEST_OFFSET
+        {
+            self.real_interrupt(instruction)
+        } else {
+            Err(OddSegment)
+        };
+        match result {
+            Ok(()) => Flow::End,
+            Err(OddSegment) => self.moves_on(instruction),
+        }
+    }
+
+    /// 32-bit code at CPL 0 in a code segment of 4 GiB, not in IA-32e mode.
+    fn is_flat_kernel(&self) -> bool {
+        let flat = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
+        self.mode.flags.contains(flat)
+            && !self.mode.flags.contains(ModeFlags::LONG)
+            && self.mode.code_limit == u32::MAX
+    }
+
+    /// A frame on the stack is one piece: nothing wraps that the segment's limit lets pass.
+    fn may_hold_frame(&self, write: bool) -> bool {
+        match self.mode.segment(SegmentRegister::Ss, write) {
+            SegmentClass::Odd => false,
+            SegmentClass::Limited => true,
+            _ => self.mode.flags.contains(ModeFlags::STACK32),
+        }
+    }
+
+    fn flat_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let kind = self.helper_kind(instruction);
+        if self.position == 0 {
+            self.demand_no_resume_flag(kind);
+        }
+        self.flags_image();
+        self.keep(R11, 0);
+        self.read_gate(kind, i32::from(instruction.immediate8()));
+        // IF behind it: as now if this is a trap gate.
+        self.assembler.mov_imm64(R9, GATE_IS_TRAP);
+        self.assembler.pext(R8, R11, R9);
+        self.assembler.rorx(R8, R8, 64 - 9);
+        let flag = self.field(at::INTERRUPT_FLAG);
+        self.assembler.load(Width::Qword, R9, flag);
+        self.assembler.pext(R8, R9, R8);
+        self.assembler.rorx(R8, R8, 64 - 9);
+        self.keep(R8, 1);
+        self.assembler.mov_imm64(R9, GATE_OFFSET);
+        self.assembler.pext(R11, R11, R9);
+        self.make_room();
+        self.stack_operand(-12, 12, true)?;
+        let (eip, frame) = (self.next_rip as i32, Mem::base(R9, 0));
+        self.assembler.store_imm(Width::Dword, frame, eip);
+        self.assembler.lea64(R9, Mem::base(R9, 4));
+        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.load(Width::Word, R8, selector);
+        self.assembler.store(Width::Dword, frame, R8);
+        self.assembler.lea64(R9, Mem::base(R9, 4));
+        self.fetch(R8, 0);
+        self.assembler.store(Width::Dword, frame, R8);
+        self.fetch(R8, 1);
+        // With this store it is done.
+        self.assembler.store(Width::Qword, flag, R8);
+        self.esp = self.esp.wrapping_sub(12);
+        self.indirect_branch(true);
+        Ok(())
+    }
+
+    /// Through the interrupt vector table: IP and CS lie there as [`Translator::far_jump`]
+    /// wants them.
+    fn real_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let kind = self.helper_kind(instruction);
+        let offset = i32::from(instruction.immediate8()) * 4;
+        self.flags_image();
+        self.keep(R11, 0);
+        self.demand_table_entry(kind, offset, 4);
+        self.look_up(4, false);
+        self.assembler
+            .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
+        self.stack_operand(-6, 6, true)?;
+        self.far_return_address(R8, Width::Word);
+        let frame = Mem::base(R9, 0);
+        self.assembler.store(Width::Dword, frame, R8);
+        self.assembler.lea64(R9, Mem::base(R9, 4));
+        self.fetch(R8, 0);
+        self.assembler.store(Width::Word, frame, R8);
+        // With this store it is done.
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
+        self.esp = self.esp.wrapping_sub(6);
+        self.far_jump();
+        Ok(())
+    }
+
+    /// The linear address of an entry of the table that IDTR names, in R8; leaves if it is
+    /// not wholly inside.
+    fn demand_table_entry(&mut self, kind: SiteKind, offset: i32, size: i32) {
+        self.make_room();
+        self.assembler
+            .load(Width::Word, R8, self.field(at::IDT_LIMIT));
+        self.assembler
+            .lea64(R8, Mem::base(R8, -(offset + size - 1)));
+        self.assembler.rorx(R8, R8, 32);
+        self.assembler.mov32(R8, R8);
+        self.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.assembler
+            .load(Width::Qword, R8, self.field(at::IDT_BASE));
+        self.assembler.lea32(R8, Mem::base(R8, offset));
+    }
+
+    /// EFLAGS.RF of the instruction before shows in the frame. Only the first of a block may
+    /// find it set.
+    fn demand_no_resume_flag(&mut self, kind: SiteKind) {
+        self.assembler.load(Width::Dword, R8, self.field(at::FLAGS));
+        self.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
+        self.assembler.pext(R8, R8, R9);
+        self.leave_unless_zero(kind, Mem::base(R8, 0));
+    }
+
+    /// The gate of a vector, in R11; leaves unless it leads into the current code segment.
+    fn read_gate(&mut self, kind: SiteKind, vector: i32) {
+        self.demand_table_entry(kind, vector * 8, 8);
+        self.look_up(8, false);
+        self.assembler.load(Width::Qword, R11, Mem::base(R9, 0));
+        self.make_room();
+        self.assembler.mov_imm64(R9, GATE_KIND | GATE_SELECTOR);
+        self.assembler.pext(R8, R11, R9);
+        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.load(Width::Word, R9, selector);
+        self.assembler.not(R9);
+        self.leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1 - GATE_FITS));
+        self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
+    }
+
+    /// Leaves unless the descriptor of CS or SS, whose expectations stand at `field`, is
+    /// still the one that was loaded. R11 survives.
+    fn demand_descriptor(&mut self, kind: SiteKind, field: i32) {
+        let part = |at: usize| self.field(field + at as i32);
+        let (place, mask) = (
+            part(offset_of!(Expected, place)),
+            part(offset_of!(Expected, mask)),
+        );
+        self.assembler.load(Width::Qword, R8, place);
+        self.look_up(8, false);
+        self.assembler.load(Width::Qword, R8, Mem::base(R9, 0));
+        self.assembler.load(Width::Qword, R9, mask);
+        self.assembler.pext(R8, R8, R9);
+        self.demand_equal(kind, field + offset_of!(Expected, bits) as i32);
+    }
+
+    /// Leaves unless R8 is what a field holds. Uses R10 beside; R9 and R11 survive.
+    fn demand_equal(&mut self, kind: SiteKind, field: i32) {
+        self.make_room();
+        self.assembler.not(R8);
+        self.assembler.load(Width::Qword, R10, self.field(field));
+        self.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+        self.leave_unless_zero(kind, Mem::base(R8, 0));
+    }
+
+    /// The same for a selector in R8.
+    fn demand_selector(&mut self, kind: SiteKind, register: SegmentRegister) {
+        self.make_room();
+        self.assembler.not(R8);
+        let selector = self.field(at::segment_selector(register));
+        self.assembler.load(Width::Word, R10, selector);
+        self.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+        self.leave_unless_zero(kind, Mem::base(R8, 0));
+    }
+
+    /// Keeps a value in the context until the instruction is done, in one of the places that
+    /// are there for it.
+    fn keep(&mut self, value: Host, place: usize) {
+        self.assembler
+            .store(Width::Qword, self.field(at::WORK[place]), value);
+    }
+
+    fn fetch(&mut self, to: Host, place: usize) {
+        self.assembler
+            .load(Width::Qword, to, self.field(at::WORK[place]));
+    }
+
+    /// IRET.
+    pub(super) fn interrupt_return(&mut self, instruction: &Instruction) -> Flow {
+        let flags = self.mode.flags;
+        let rare = ModeFlags::RARE_FLAGS | ModeFlags::NMI_BLOCKED;
+        let is_simple =
+            self.runs_sensitive() && !flags.intersects(rare) && self.may_hold_frame(false);
+        let is_long_kernel = self.is_64_bit() && flags.contains(ModeFlags::KERNEL);
+        let returns = match instruction.code() {
+            _ if !is_simple => Err(OddSegment),
+            Code::Iretd if self.is_flat_kernel() => self.same_segment_return(instruction, false),
+            Code::Iretq if is_long_kernel => self.same_segment_return(instruction, true),
+            Code::Iretw
+                if flags.contains(ModeFlags::IO_PRIVILEGED) && self.may_load_code_segment() =>
+            {
+                self.real_return(instruction)
+            }
+            _ => Err(OddSegment),
+        };
+        match returns {
+            Ok(()) => Flow::End,
+            Err(OddSegment) => self.moves_on(instruction),
+        }
+    }
+
+    /// IRETD, or IRETQ, which loads SS and RSP too.
+    fn same_segment_return(
+        &mut self,
+        instruction: &Instruction,
+        long: bool,
+    ) -> Result<(), OddSegment> {
+        let (width, values) = if long {
+            (Width::Qword, 5)
+        } else {
+            (Width::Dword, 3)
+        };
+        let kind = self.helper_kind(instruction);
+        let bytes = width.bytes() as i32;
+        let frame = Mem::base(R9, 0);
+        self.stack_operand(0, (values * bytes) as u32, false)?;
+        self.make_room();
+        self.assembler.load(width, R11, frame);
+        self.keep(R11, 0);
+        self.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.assembler.load(Width::Word, R8, frame);
+        self.demand_selector(kind, SegmentRegister::Cs);
+        self.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.assembler.load(width, R11, frame);
+        if long {
+            self.assembler.lea64(R9, Mem::base(R9, bytes));
+            self.assembler.load(width, R8, frame);
+            self.keep(R8, 1);
+            self.assembler.lea64(R9, Mem::base(R9, bytes));
+            self.assembler.load(Width::Word, R8, frame);
+            self.demand_selector(kind, SegmentRegister::Ss);
+            self.demand_descriptor(kind, at::STACK_DESCRIPTOR);
+        }
+        self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
+        self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::RF | Flags::VM);
+        self.demand_no_request(kind);
+        self.make_room();
+        if long {
+            self.fetch(R9, 0);
+            self.demand_canonical(R9);
+            self.fetch(R9, 1);
+            let slot = self.slot(Gpr::Rsp as u8);
+            self.assembler.store(Width::Qword, slot, R9);
+            self.esp = 0;
+        } else {
+            self.esp = self.esp.wrapping_add(values * bytes);
+        }
+        let mut target = Restore::NONE.with_eip(R10);
+        if long {
+            target = target.and(Gpr::Rsp as u8, Source::Slot);
+        }
+        self.load_flags_and_target(target);
+        if long {
+            let slot = self.slot(Gpr::Rsp as u8);
+            let home = self.map.stack();
+            self.assembler.load(Width::Qword, home, slot);
+        }
+        self.indirect_branch(true);
+        Ok(())
+    }
+
+    /// IRET of real mode, or of V86 mode with IOPL 3.
+    fn real_return(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let kind = self.helper_kind(instruction);
+        let frame = Mem::base(R9, 0);
+        self.stack_operand(0, 6, false)?;
+        self.assembler.load(Width::Dword, R11, frame);
+        self.keep(R11, 0);
+        self.assembler.lea64(R9, Mem::base(R9, 4));
+        self.assembler.load(Width::Word, R11, frame);
+        self.demand_system_flags(kind, Flags::TF | Flags::IOPL | Flags::NT);
+        self.demand_no_request(kind);
+        self.make_room();
+        self.esp = self.esp.wrapping_add(6);
+        self.load_flags_and_target(Restore::NONE.with_segment(SegmentRegister::Cs, R10));
+        self.far_jump();
+        Ok(())
+    }
+
+    /// Loads the flags from R11; the target that was kept goes through R10, as `target`
+    /// says, to R11.
+    fn load_flags_and_target(&mut self, target: Restore) {
+        let accumulator = self.slot(Gpr::Rax as u8);
+        self.fetch(R10, 0);
+        self.assembler.store(Width::Qword, accumulator, ACCUMULATOR);
+        let done = target.and(Gpr::Rax as u8, Source::Slot);
+        self.load_flags(true, (self.rip, self.esp, done));
+        self.assembler.load(Width::Qword, ACCUMULATOR, accumulator);
+        self.mark_as(self.rip, self.esp, target);
+        self.assembler.mov(R11, R10);
+    }
+}
