@@ -58,7 +58,7 @@ use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
-    BlockId, FlagLoad, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+    BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
 };
 use crate::context::at;
 use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
@@ -114,7 +114,7 @@ pub struct Translation {
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
     /// Ordered by host offset.
-    pub flag_loads: Box<[FlagLoad]>,
+    pub completions: Box<[Completion]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -143,7 +143,7 @@ pub struct Translator {
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
     x87_notes: Vec<X87Note>,
-    flag_loads: Vec<FlagLoad>,
+    completions: Vec<Completion>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -205,7 +205,7 @@ impl Translator {
             helpers: Vec::new(),
             immediates: Vec::new(),
             x87_notes: Vec::new(),
-            flag_loads: Vec::new(),
+            completions: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -381,7 +381,7 @@ impl Translator {
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
             x87_notes: self.x87_notes.as_slice().into(),
-            flag_loads: self.flag_loads.as_slice().into(),
+            completions: self.completions.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -404,7 +404,7 @@ impl Translator {
         self.helpers.clear();
         self.immediates.clear();
         self.x87_notes.clear();
-        self.flag_loads.clear();
+        self.completions.clear();
         self.shadowed = false;
         self.casts_shadow = false;
         self.stubs.clear();
