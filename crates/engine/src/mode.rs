@@ -15,6 +15,9 @@ pub enum SegmentClass {
     Flat,
     /// Limit 4 GiB, readable and writable: add the base.
     Based,
+    /// Expand-up, readable and writable, limit FFFFh: the base is added, and an offset of
+    /// 16 bits needs a check only if the operand can wrap.
+    Limited64K,
     /// Expand-up, readable and writable: check the limit and add the base.
     Limited,
     /// Anything else: the monitor does the access with every check.
@@ -22,6 +25,11 @@ pub enum SegmentClass {
 }
 
 impl SegmentClass {
+    /// The limit is checked: it is not 4 GiB.
+    pub const fn is_limited(self) -> bool {
+        matches!(self, SegmentClass::Limited | SegmentClass::Limited64K)
+    }
+
     fn of(segment: &Segment, code_may_be_read: bool) -> Self {
         let attributes = segment.attributes;
         let usable = segment.is_usable()
@@ -31,6 +39,7 @@ impl SegmentClass {
             (false, ..) => SegmentClass::Odd,
             (true, u32::MAX, 0) => SegmentClass::Flat,
             (true, u32::MAX, _) => SegmentClass::Based,
+            (true, 0xffff, _) => SegmentClass::Limited64K,
             (true, ..) => SegmentClass::Limited,
         }
     }

@@ -48,7 +48,12 @@ impl Kick {
         let guard = self.slot();
         if let Some(target) = *guard {
             // SAFETY: the target is cleared under this mutex before the atomic dies.
-            unsafe { (*target.pending).store(1, Ordering::SeqCst) };
+            let before = unsafe { (*target.pending).swap(1, Ordering::SeqCst) };
+            if before != 0 {
+                // It is on its way out, or a signal is on its way to it. More of them would
+                // queue up faster than they are taken.
+                return;
+            }
             // SAFETY: plain system call; a thread that is gone yields ESRCH.
             unsafe {
                 libc::syscall(

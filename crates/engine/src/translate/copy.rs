@@ -1,5 +1,6 @@
 //! Instructions that run as they are, but for where their operands are.
 
+use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, Translator};
 use crate::assembler::host::*;
@@ -314,10 +315,12 @@ impl Translator {
         } else {
             self.assembler.lea32(R8, address);
         }
+        let mut offset = Offset::Wide;
         if instruction.memory_base() == Register::BX {
             self.assembler.movzx16(R8, R8);
+            offset = Offset::Word;
         }
-        if self.access(segment, 1, false).is_err() {
+        if self.access(segment, offset, 1, false).is_err() {
             return self.slow();
         }
         self.assembler.load8_keep(ACCUMULATOR, Mem::base(R9, 0));

@@ -91,7 +91,7 @@ impl Translator {
         mode.has_real_mode_segments()
             && limit_stays
             && !(mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::CODE32)
-            && mode.segments[SegmentRegister::Cs as usize] == SegmentClass::Limited
+            && mode.segments[SegmentRegister::Cs as usize].is_limited()
     }
 
     /// A transfer to a constant target: a CALL whose operands are of `call`'s width, or a JMP.

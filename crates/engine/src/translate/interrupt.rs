@@ -83,7 +83,7 @@ impl Translator {
     fn may_hold_frame(&self, write: bool) -> bool {
         match self.mode.segment(SegmentRegister::Ss, write) {
             SegmentClass::Odd => false,
-            SegmentClass::Limited => true,
+            SegmentClass::Limited | SegmentClass::Limited64K => true,
             _ => self.mode.flags.contains(ModeFlags::STACK32),
         }
     }

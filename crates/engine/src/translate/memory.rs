@@ -24,13 +24,24 @@ fn segment_of(register: Register) -> SegmentRegister {
     }
 }
 
+/// What is known of an offset in a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offset {
+    /// It may have 32 bits, or more in 64-bit code.
+    Wide,
+    /// It has 16 bits.
+    Word,
+    /// It is this.
+    Constant(u32),
+}
+
 impl Translator {
     /// Puts the effective address (offset in the segment) of the memory operand into
     /// R8, truncated to the address size.
-    pub(super) fn effective_address(&mut self, instruction: &Instruction) {
+    pub(super) fn effective_address(&mut self, instruction: &Instruction) -> Offset {
         if self.is_64_bit() {
             self.long_effective_address(instruction, R8, Width::Qword);
-            return;
+            return Offset::Wide;
         }
         let base = instruction.memory_base();
         let index = instruction.memory_index();
@@ -44,9 +55,9 @@ impl Translator {
             total = total.wrapping_add(self.esp as u32);
         }
         if base == Register::None && index == Register::None {
-            self.assembler
-                .mov_imm32(R8, if wide { total } else { total & 0xffff });
-            return;
+            let total = if wide { total } else { total & 0xffff };
+            self.assembler.mov_imm32(R8, total);
+            return Offset::Constant(total);
         }
         // What lives in slots comes through R8, and the index through R9.
         let base = (base != Register::None).then(|| self.value(base, R8));
@@ -54,6 +65,14 @@ impl Translator {
             let scale = instruction.memory_index_scale() as u8;
             (self.value(index, R9), scale)
         });
+        let only = match (base, index) {
+            (Some(only), None) | (None, Some((only, 1))) if total == 0 => Some(only),
+            _ => None,
+        };
+        if let (Some(only), false) = (only, wide) {
+            self.assembler.movzx16(R8, only);
+            return Offset::Word;
+        }
         if base != Some(R8) || index.is_some() || total != 0 {
             let displacement = total as i32;
             let operand = Mem {
@@ -63,9 +82,11 @@ impl Translator {
             };
             self.assembler.lea32(R8, operand);
         }
-        if !wide {
-            self.assembler.movzx16(R8, R8);
+        if wide {
+            return Offset::Wide;
         }
+        self.assembler.movzx16(R8, R8);
+        Offset::Word
     }
 
     /// The same in 64-bit code: into `to`, truncated to the address size and to `width` if
@@ -140,7 +161,7 @@ impl Translator {
         match self.mode.segment(segment, write) {
             SegmentClass::Flat => {}
             SegmentClass::Based => self.add_base(segment),
-            SegmentClass::Limited => {
+            SegmentClass::Limited | SegmentClass::Limited64K => {
                 self.check_limit(segment, size);
                 self.add_base(segment);
             }
@@ -219,7 +240,6 @@ impl Translator {
             self.long_look_up(size, write);
             return;
         }
-        let table = if write { WRITE_TABLE_OFFSET } else { 0 };
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
         if size > 1 {
@@ -230,6 +250,40 @@ impl Translator {
             self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
         self.free_rcx();
+        self.probe(size, write);
+    }
+
+    /// As [`Translator::access`], for an offset of 16 bits in a segment of 64 KiB: only an
+    /// operand that wraps is beyond the limit. RCX is free for both tests at once.
+    fn access_beside_wrap(&mut self, segment: SegmentRegister, size: u32, write: bool) {
+        let context = self.map.context;
+        let last = Mem::base(R8, size as i32 - 1);
+        self.make_room();
+        self.free_rcx();
+        if size == 2 {
+            // Zero only behind FFFFh.
+            self.assembler.lea64(RCX, last);
+            self.assembler.movzx16(RCX, RCX);
+        } else {
+            // The last byte's bit 16, minus one.
+            self.assembler.lea64(RCX, last);
+            self.assembler.rorx(RCX, RCX, 16);
+            self.assembler.mov32(RCX, RCX);
+            self.assembler.lea64(RCX, Mem::base(RCX, -1));
+        }
+        self.miss_if_zero(SiteKind::Slow);
+        self.add_base(segment);
+        self.assembler.shrx(R9, R8, context);
+        self.assembler.lea64(RCX, last);
+        self.assembler.shrx(RCX, RCX, context);
+        self.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
+        self.make_room_for(self.room_behind_access);
+        self.probe(size, write);
+    }
+
+    /// The second half of a look-up: the slot's number is in R9, and RCX is free.
+    fn probe(&mut self, size: u32, write: bool) {
+        let table = if write { WRITE_TABLE_OFFSET } else { 0 };
         self.assembler
             .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
         self.miss_if_zero(SiteKind::Memory {
@@ -273,9 +327,31 @@ impl Translator {
     pub(super) fn access(
         &mut self,
         segment: SegmentRegister,
+        offset: Offset,
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
+        if self.mode.segment(segment, write) == SegmentClass::Limited64K
+            && !self.mode.flags.contains(ModeFlags::LONG)
+        {
+            match offset {
+                Offset::Word if size > 1 => {
+                    self.access_beside_wrap(segment, size, write);
+                    return Ok(());
+                }
+                Offset::Word => {
+                    self.add_base(segment);
+                    self.look_up(size, write);
+                    return Ok(());
+                }
+                Offset::Constant(at) if at.saturating_add(size - 1) <= 0xffff => {
+                    self.add_base(segment);
+                    self.look_up(size, write);
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
         self.apply_segment(segment, size, write)?;
         self.look_up(size, write);
         Ok(())
@@ -297,8 +373,8 @@ impl Translator {
         if self.mode.segment(segment, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.effective_address(instruction);
-        self.access(segment, size, write)
+        let offset = self.effective_address(instruction);
+        self.access(segment, offset, size, write)
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
@@ -311,13 +387,17 @@ impl Translator {
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.lea_stack(
-            R8,
-            Mem::base(self.map.stack(), self.esp.wrapping_add(offset)),
-        );
-        if !self.mode.flags.contains(ModeFlags::STACK32) {
+        let place = Mem::base(self.map.stack(), self.esp.wrapping_add(offset));
+        if self.mode.flags.contains(ModeFlags::STACK32) {
+            self.lea_stack(R8, place);
+            return self.access(SegmentRegister::Ss, Offset::Wide, size, write);
+        }
+        if place.displacement == 0 {
+            self.assembler.movzx16(R8, self.map.stack());
+        } else {
+            self.assembler.lea32(R8, place);
             self.assembler.movzx16(R8, R8);
         }
-        self.access(SegmentRegister::Ss, size, write)
+        self.access(SegmentRegister::Ss, Offset::Word, size, write)
     }
 }

@@ -168,6 +168,9 @@ pub struct Translator {
     /// Slots that this block has taken from `slots`.
     slots_used: usize,
     first_site_of_instruction: usize,
+    /// Bytes that follow the current instruction's look-up where no island may stand, if
+    /// they are more than usual.
+    room_behind_access: usize,
     /// The current instruction stands behind one that holds interrupts off.
     shadowed: Shadow,
     /// The current instruction holds interrupts off until the next has completed.
@@ -222,6 +225,7 @@ impl Translator {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
+            room_behind_access: 0,
             shadowed: Shadow::None,
             casts_shadow: Shadow::None,
             has_successor: false,
@@ -427,6 +431,7 @@ impl Translator {
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
+        self.room_behind_access = 0;
         self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.mark(Restore::NONE);
     }

@@ -1,5 +1,6 @@
 //! PUSH, POP and LEAVE, with the stack pointer folded into displacements.
 
+use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
@@ -189,7 +190,7 @@ impl Translator {
         if frame != R8 {
             self.mov_pointer(R8, frame);
         }
-        self.access(SegmentRegister::Ss, width.bytes(), false)
+        self.access(SegmentRegister::Ss, Offset::Wide, width.bytes(), false)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Single string instructions; repeated ones are the monitor's.
 
+use super::memory::Offset;
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
@@ -93,13 +94,18 @@ impl Translator {
             _ => SegmentRegister::Ds,
         };
         if shape.source {
-            self.pointer_to_r8(Register::ESI, pointers);
-            self.access(source, shape.width.bytes(), false)?;
+            let offset = self.pointer_to_r8(Register::ESI, pointers);
+            self.access(source, offset, shape.width.bytes(), false)?;
             self.assembler.load(shape.width, R11, Mem::base(R9, 0));
         }
         if shape.destination {
-            self.pointer_to_r8(Register::EDI, pointers);
-            self.access(SegmentRegister::Es, shape.width.bytes(), !shape.compares)?;
+            let offset = self.pointer_to_r8(Register::EDI, pointers);
+            self.access(
+                SegmentRegister::Es,
+                offset,
+                shape.width.bytes(),
+                !shape.compares,
+            )?;
         }
         self.make_room();
         match (self.map.home(ESI), self.map.home(EDI)) {
@@ -129,6 +135,10 @@ impl Translator {
     /// Advances pointers in host registers before the last instruction, which commits;
     /// marks put them back until then.
     fn advance_before(&mut self, source: Host, destination: Host, shape: &Shape, pointers: Width) {
+        if shape.source && shape.destination && pointers == Width::Word {
+            self.advance_words(source, destination, shape);
+            return;
+        }
         if shape.source && shape.destination {
             self.assembler.mov(R8, source);
             self.assembler.mov(R10, destination);
@@ -145,6 +155,23 @@ impl Translator {
         self.assembler.mov(R10, pointer);
         self.mark(Restore::one(guest, R10));
         self.advance(pointer, R8, shape, pointers);
+    }
+
+    /// The same for both pointers of 16 bits. Their old values go to their slots, so that
+    /// scratch registers are free: R9 holds the address, R11 the value.
+    fn advance_words(&mut self, source: Host, destination: Host, shape: &Shape) {
+        let scale = shape.width.bytes() as u8;
+        for (guest, home) in [(ESI, source), (EDI, destination)] {
+            let slot = self.slot(guest);
+            self.assembler.store(Width::Qword, slot, home);
+        }
+        self.mark(Restore::NONE.and(ESI, Source::Slot).and(EDI, Source::Slot));
+        self.assembler
+            .load(Width::Qword, R8, self.field(at::DIRECTION));
+        for home in [source, destination] {
+            self.assembler.lea32(R10, Mem::indexed(home, R8, scale, 0));
+            self.assembler.mov16(home, R10);
+        }
     }
 
     /// Forms the pointers' new values in scratch registers and takes them to their slots
@@ -183,15 +210,17 @@ impl Translator {
         self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
-    fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) {
+    fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) -> Offset {
         let value = self.value(pointer, R8);
         if pointers == Width::Word {
             self.assembler.movzx16(R8, value);
+            return Offset::Word;
         } else if pointers == Width::Qword {
             self.assembler.mov(R8, value);
         } else if value != R8 {
             self.assembler.mov32(R8, value);
         }
+        Offset::Wide
     }
 
     /// Adds the element size times the direction, which `scratch` takes, to a pointer.
@@ -222,18 +251,5 @@ impl Translator {
         } else {
             self.assembler.lea32(pointer, moved);
         }
-        if pointers == Width::Word {
-            self.keep_upper_half(pointer, old);
-        }
-    }
-
-    /// Gives `pointer` the upper half of `old`, without a scratch register or flags.
-    fn keep_upper_half(&mut self, pointer: Host, old: Host) {
-        // pointer.low is the result; store it aside in the context, rebuild, and load.
-        self.assembler
-            .store(Width::Dword, self.field(at::EXIT_VALUE), pointer);
-        self.assembler.mov(pointer, old);
-        self.assembler
-            .load16_keep(pointer, self.field(at::EXIT_VALUE));
     }
 }

@@ -103,6 +103,7 @@ impl Translator {
     pub(super) fn make_room_for_note(&mut self) {
         if self.mode.has_real_mode_segments() {
             self.make_room_for(REAL_MODE_NOTE);
+            self.room_behind_access = REAL_MODE_NOTE;
         }
     }
 
