@@ -13,6 +13,7 @@ use tollgate_x86::Vector;
 #[derive(Clone)]
 pub struct Features {
     offered: Vec<bool>,
+    narrow_selectors: bool,
 }
 
 impl Features {
@@ -26,7 +27,22 @@ impl Features {
             }
             offered[index] = offers(feature);
         }
-        Self { offered }
+        Self {
+            offered,
+            narrow_selectors: false,
+        }
+    }
+
+    /// The same for a processor of which PUSH and POP of a segment register access the low
+    /// word of a wider slot alone: the manual leaves that open (SDM volume 2, PUSH).
+    pub fn with_narrow_selectors(mut self, are_narrow: bool) -> Self {
+        self.narrow_selectors = are_narrow;
+        self
+    }
+
+    /// What [`Features::with_narrow_selectors`] says.
+    pub fn has_narrow_selectors(&self) -> bool {
+        self.narrow_selectors
     }
 
     /// Every feature that an instruction needs is offered. That of 64-bit forms is not asked

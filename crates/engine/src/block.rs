@@ -5,7 +5,7 @@ use crate::assembler::Host;
 use crate::assembler::host::RSP;
 use crate::mode::ModeId;
 use iced_x86::Instruction;
-use tollgate_x86::Vector;
+use tollgate_x86::{SegmentRegister, Vector};
 
 /// What identifies a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -36,8 +36,20 @@ pub struct Mark {
     pub esp: i32,
     /// Guest registers that lie elsewhere for the moment.
     pub restore: Restore,
-    /// That instruction stands behind one that holds interrupts off until it has completed.
-    pub shadowed: bool,
+    /// What that instruction holds off until it has completed.
+    pub shadowed: Shadow,
+}
+
+/// What waits for an instruction because of the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shadow {
+    /// Nothing.
+    #[default]
+    None,
+    /// Interrupts: it stands behind STI.
+    Interrupts,
+    /// Interrupts, NMIs and debug traps: it stands behind MOV SS or POP SS.
+    All,
 }
 
 /// Where a guest register's value is for the moment.
@@ -54,7 +66,8 @@ pub enum Source {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
     /// Moves in the low three bits; in the high half the host register that holds EIP, if
-    /// any: never RAX. Bit 3: it holds CS too.
+    /// any: never RAX. If bit 3 is set, that with which the segment register is loaded
+    /// whose number is in place of the last move.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -83,7 +96,8 @@ impl Restore {
             Source::Slot => RSP.0,
         };
         let count = (self.count & 7) as usize;
-        if count < Self::MAX_MOVES {
+        let most = Self::MAX_MOVES - (self.count >> 3 & 1) as usize;
+        if count < most {
             self.moves[count] = guest << 4 | source & 15;
             self.count += 1;
         }
@@ -97,22 +111,31 @@ impl Restore {
         self
     }
 
-    /// The same, and a host register other than RAX holds a packed far pointer for CS and
-    /// EIP (see [`crate::far_pointer`]): a far transfer is done but for that.
-    pub const fn with_far_pointer(mut self, host: Host) -> Self {
-        self.count = self.count & 7 | 8 | host.0 << 4;
+    /// The same, and a host register holds what is to be loaded into a segment register as
+    /// real mode and V86 mode do. For CS it is a packed far pointer (see
+    /// [`crate::far_pointer`]), which EIP is in too: a far transfer is done but for that. For
+    /// others it is the selector, in the low 16 bits. There is room for one move less.
+    pub const fn with_segment(mut self, register: SegmentRegister, host: Host) -> Self {
+        let count = self.count & 7;
+        let most = Self::MAX_MOVES as u8 - 1;
+        self.count = if count < most { count } else { most } | 8 | host.0 << 4;
+        self.moves[Self::MAX_MOVES - 1] = register as u8;
         self
     }
 
-    /// What the register of [`Restore::eip`] holds is a far pointer.
-    pub const fn is_far(&self) -> bool {
-        self.count & 8 != 0
+    /// The segment register that is to be loaded, and the host register that says with
+    /// what: see [`Restore::with_segment`].
+    pub fn segment(&self) -> Option<(SegmentRegister, Host)> {
+        let register = self.moves[Self::MAX_MOVES - 1];
+        let register = *SegmentRegister::ALL.get(register as usize)?;
+        (self.count & 8 != 0).then_some((register, Host(self.count >> 4)))
     }
 
     /// The host register that holds EIP, if the mark's does not count.
     pub const fn eip(&self) -> Option<Host> {
         match self.count >> 4 {
             0 => None,
+            _ if self.count & 8 != 0 => None,
             host => Some(Host(host)),
         }
     }
@@ -194,7 +217,7 @@ pub struct Site {
     /// Added to R12 to get ESP at `after`.
     pub after_esp: i32,
     /// As [`Mark::shadowed`], if the instruction has not completed.
-    pub shadowed: bool,
+    pub shadowed: Shadow,
 }
 
 /// Sites of one block at most; the exit site packs a block and a site number.
@@ -355,10 +378,14 @@ mod tests {
         let with_eip = two.with_eip(R10);
         assert_eq!(with_eip.eip(), Some(R10));
         assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
-        assert!(!with_eip.is_far());
-        let far = many.with_far_pointer(R10);
-        assert!(far.is_far());
-        assert_eq!(far.eip(), Some(R10));
-        assert_eq!(far.moves().count(), Restore::MAX_MOVES);
+        assert_eq!(with_eip.segment(), None);
+        for register in SegmentRegister::ALL {
+            let loads = two.with_segment(register, R10);
+            assert_eq!(loads.segment(), Some((register, R10)));
+            assert_eq!(loads.eip(), None);
+            assert_eq!(loads.moves().collect::<Vec<_>>(), moves);
+        }
+        assert_eq!(many.segment(), None);
+        assert_eq!(many.eip(), None);
     }
 }

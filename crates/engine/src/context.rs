@@ -4,7 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::block::X87Note;
+use crate::block::{Shadow, X87Note};
 use crate::descriptors::Expected;
 use crate::engine::Engine;
 use std::mem::offset_of;
@@ -42,7 +42,7 @@ pub struct SignalExit {
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
     /// The instruction holds interrupts off until it has completed.
-    pub shadowed: bool,
+    pub shadowed: Shadow,
 }
 
 /// All that generated code may touch beside guest memory.

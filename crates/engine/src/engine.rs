@@ -8,8 +8,8 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, Completion, Incoming, LinkPlace, MAX_BLOCKS, Restore, Site, SiteKind,
-    X87Note, unpack_site,
+    Block, BlockId, BlockKey, Completion, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
+    SiteKind, X87Note, unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
 use crate::far_pointer::FarPointer;
@@ -61,7 +61,7 @@ pub struct GuestPosition {
     /// What is still to be done of the instruction before.
     pub completion: Option<Completion>,
     /// The instruction holds interrupts off until it has completed.
-    pub shadowed: bool,
+    pub shadowed: Shadow,
     /// The block.
     pub block: BlockId,
     /// Where the guest's registers live.

@@ -232,12 +232,17 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let mut rip = position.restore.eip().map_or(position.rip, |host| {
         registers[REGISTERS[host.0 as usize & 15] as usize] as u64
     });
-    if position.restore.is_far() {
-        let pointer = FarPointer::unpack(rip as u32);
-        rip = u64::from(pointer.ip);
+    if let Some((register, host)) = position.restore.segment() {
+        let value = registers[REGISTERS[host.0 as usize & 15] as usize] as u32;
+        let mut selector = value as u16;
+        if register == SegmentRegister::Cs {
+            let pointer = FarPointer::unpack(value);
+            rip = u64::from(pointer.ip);
+            selector = pointer.selector;
+        }
         // SAFETY: as above; plain memory of this thread's.
         let cpu = unsafe { &mut (*context).cpu };
-        cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
+        cpu.load_real_mode_segment(register, selector);
     }
     if let Some(note) = position.x87_note {
         let linear = registers[libc::REG_R8 as usize] as u64;

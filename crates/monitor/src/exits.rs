@@ -8,7 +8,7 @@ use crate::x87_errors::waits_for_x87;
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::system_mask;
-use tollgate_engine::block::{BlockId, Site, SiteKind};
+use tollgate_engine::block::{BlockId, Shadow, Site, SiteKind};
 use tollgate_engine::context::{NO_PASS, at};
 use tollgate_engine::far_pointer::FarPointer;
 use tollgate_engine::vector_registers;
@@ -127,9 +127,7 @@ impl<P: Platform> Vcpu<P> {
         if site.kind != SiteKind::Indirect {
             self.set_stack_pointer(block, site.esp);
         }
-        if site.shadowed {
-            self.continue_shadow();
-        }
+        self.continue_shadow(site.shadowed);
         match site.kind {
             SiteKind::Link(_) => self.link_exit(block, index),
             SiteKind::Indirect => self.indirect_exit(block, &site),
@@ -147,12 +145,18 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
-    /// The instruction that has not completed stands behind an inline STI: the shadow over
-    /// it holds, however it goes on.
-    fn continue_shadow(&mut self) {
+    /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
+    /// completed holds, however it goes on.
+    fn continue_shadow(&mut self, shadow: Shadow) {
         let cpu = &mut self.context.cpu;
-        if cpu.shadow_rip != cpu.rip {
-            cpu.begin_interrupt_shadow(cpu.rip);
+        match shadow {
+            Shadow::None => {}
+            Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
+            Shadow::Interrupts => cpu.begin_interrupt_shadow(cpu.rip),
+            Shadow::All => {
+                cpu.shadow_rip = cpu.rip;
+                cpu.shadow_holds_all = true;
+            }
         }
     }
 
@@ -430,9 +434,7 @@ impl<P: Platform> Vcpu<P> {
         self.follow_code_segment(block);
         self.context.cpu.rip = signal.rip;
         self.set_stack_pointer(block, signal.esp);
-        if signal.shadowed {
-            self.continue_shadow();
-        }
+        self.continue_shadow(signal.shadowed);
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);
             return Ok(());

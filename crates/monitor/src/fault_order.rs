@@ -41,9 +41,12 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn is_done_by_monitor(&mut self) -> bool {
         use Mnemonic::*;
         self.decode_current().is_ok_and(|it| {
-            matches!(it.mnemonic(), Int | Iret | Iretd | Iretq | Retf)
-                || it.is_jmp_far_indirect()
+            matches!(
+                it.mnemonic(),
+                Int | Iret | Iretd | Iretq | Retf | Lds | Les | Lfs | Lgs | Lss
+            ) || it.is_jmp_far_indirect()
                 || is_far_call(&it)
+                || (0..it.op_count()).any(|index| it.op_register(index).is_segment_register())
         })
     }
 

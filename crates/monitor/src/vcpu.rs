@@ -9,6 +9,7 @@ use crate::metered::Metered;
 use crate::surroundings::Surroundings;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::allow_list::Features;
 use tollgate_engine::block::BlockId;
 use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
@@ -135,7 +136,8 @@ impl<P: Platform> Vcpu<P> {
     ) -> io::Result<Self> {
         signals::install()?;
         let policy = tollgate_emulate::cpuid::policy(&state);
-        let features = Features::new(|feature| policy.offers(feature));
+        let features = Features::new(|feature| policy.offers(feature))
+            .with_narrow_selectors(policy.vendor() == Vendor::Intel);
         let engine = Box::new(Engine::new(
             code_cache_bytes,
             features.clone(),

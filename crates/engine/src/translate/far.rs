@@ -223,7 +223,7 @@ impl Translator {
     /// From here on the instruction is complete, but for ESP's folded adjustment, which is
     /// made here, and for CS and EIP, which [`FAR_POINTER`] holds. Uses R8.
     fn begin_far_jump(&mut self) {
-        let done = Restore::NONE.with_far_pointer(FAR_POINTER);
+        let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.mark_as(self.rip, self.esp, done);
         self.flush_esp();
         self.mark_as(self.rip, 0, done);
@@ -234,7 +234,7 @@ impl Translator {
     /// the packed far pointer in [`FAR_POINTER`]; but for CS, EIP and ESP's folded adjustment
     /// all that the instruction does must be done. Flags survive.
     pub(super) fn far_jump(&mut self) {
-        let done = Restore::NONE.with_far_pointer(FAR_POINTER);
+        let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.begin_far_jump();
         let context = self.map.context;
         self.assembler.shrx(R9, FAR_POINTER, context);
@@ -245,7 +245,7 @@ impl Translator {
         self.assembler.mov_imm64(R8, far_tag_base(self.family));
         self.make_room();
         self.free_rcx();
-        let freed = self.rcx_freed().with_far_pointer(FAR_POINTER);
+        let freed = (self.rcx_freed()).with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.mark_as(self.rip, 0, freed);
         let links = self.map.links;
         let tag = Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET);
@@ -267,21 +267,13 @@ impl Translator {
         self.make_room();
         self.assembler.rorx(R10, FAR_POINTER, 16);
         self.assembler.movzx16(R10, R10);
-        self.load_segment(SegmentRegister::Cs, R10);
+        self.store_segment_base(SegmentRegister::Cs, R10);
+        let attributes = self.code_attributes();
+        self.assembler.lea32(R10, Mem::base(R10, attributes));
+        let place = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.store(Width::Dword, place, R10);
         self.assembler
             .jmp_memory(Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET + 8));
-    }
-
-    /// Selector, attributes and base of CS from a selector in a register that is zero but
-    /// for that, and clobbered. Uses R8.
-    fn load_segment(&mut self, register: SegmentRegister, selector: Host) {
-        self.assembler.rorx(R8, selector, 60);
-        let base = self.field(at::segment_base(register));
-        self.assembler.store(Width::Qword, base, R8);
-        self.assembler
-            .lea32(selector, Mem::base(selector, self.code_attributes()));
-        let place = self.field(at::segment_selector(register));
-        self.assembler.store(Width::Dword, place, selector);
     }
 
     /// The attributes of a segment as this mode loads it, above a selector.

@@ -23,7 +23,7 @@ use super::stack::Pushed;
 use super::{Flow, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
-use crate::block::{Completion, CompletionKind, Restore, SiteKind, pack_site};
+use crate::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use crate::register_map::ACCUMULATOR;
@@ -84,7 +84,10 @@ impl Translator {
 
     /// The instruction needs its successor in its own block, for the marks.
     pub(super) fn may_cast_shadow(&self, instruction: &Instruction) -> bool {
-        instruction.mnemonic() == Mnemonic::Sti && self.runs_sensitive()
+        match instruction.mnemonic() {
+            Mnemonic::Sti => self.runs_sensitive(),
+            _ => self.loads_stack_segment(instruction),
+        }
     }
 
     /// An instruction can begin with `bytes`, the rest of the page, at `rip`.
@@ -178,7 +181,7 @@ impl Translator {
             self.assembler.load(Width::Qword, R8, flag);
             self.leave_if_zero(kind, Mem::base(R8, 0));
         }
-        self.casts_shadow = true;
+        self.casts_shadow = Shadow::Interrupts;
         Flow::Next
     }
 

@@ -128,7 +128,10 @@ impl Translator {
         self.assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
         self.stack_operand(-6, 6, true)?;
-        self.store_frame(Width::Word, Restore::NONE.with_far_pointer(FAR_POINTER));
+        self.store_frame(
+            Width::Word,
+            Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER),
+        );
         self.far_jump();
         Ok(())
     }
@@ -349,7 +352,7 @@ impl Translator {
         self.demand_no_request(kind);
         self.make_room();
         self.esp = self.esp.wrapping_add(6);
-        self.load_flags_and_target(Restore::NONE.with_far_pointer(R10));
+        self.load_flags_and_target(Restore::NONE.with_segment(SegmentRegister::Cs, R10));
         self.far_jump();
         Ok(())
     }

@@ -46,6 +46,7 @@ mod long_tests;
 mod memory;
 mod operands;
 mod placement;
+mod segments;
 mod slot;
 mod stack;
 mod string;
@@ -58,7 +59,8 @@ use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
-    BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Site, SiteKind, X87Note, pack_site,
+    BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Shadow, Site, SiteKind, X87Note,
+    pack_site,
 };
 use crate::context::at;
 use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
@@ -66,6 +68,7 @@ use crate::register_map::{ACCUMULATOR, DATA, RegisterMap};
 use crate::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
+use segments::is_segment_move;
 use stub::Stub;
 use tollgate_x86::Vector;
 
@@ -165,9 +168,9 @@ pub struct Translator {
     slots_used: usize,
     first_site_of_instruction: usize,
     /// The current instruction stands behind one that holds interrupts off.
-    shadowed: bool,
+    shadowed: Shadow,
     /// The current instruction holds interrupts off until the next has completed.
-    casts_shadow: bool,
+    casts_shadow: Shadow,
     /// The next instruction is going to be in this block.
     has_successor: bool,
     /// Bytes of the current instruction.
@@ -218,8 +221,8 @@ impl Translator {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
-            shadowed: false,
-            casts_shadow: false,
+            shadowed: Shadow::None,
+            casts_shadow: Shadow::None,
             has_successor: false,
             raw: [0; 16],
             position: 0,
@@ -405,8 +408,8 @@ impl Translator {
         self.immediates.clear();
         self.x87_notes.clear();
         self.completions.clear();
-        self.shadowed = false;
-        self.casts_shadow = false;
+        self.shadowed = Shadow::None;
+        self.casts_shadow = Shadow::None;
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;
@@ -449,11 +452,15 @@ impl Translator {
 
     /// Marks the current position with another instruction.
     fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
-        let shadowed = self.shadowed && rip == self.rip && restore.eip().is_none();
+        let is_done = restore.eip().is_some() || restore.segment().is_some();
+        let shadowed = match rip == self.rip && !is_done {
+            true => self.shadowed,
+            false => Shadow::None,
+        };
         self.push_mark(rip, esp, restore, shadowed);
     }
 
-    fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: bool) {
+    fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: Shadow) {
         let mark = Mark {
             host: self.assembler.position() as u32,
             rip,
@@ -480,7 +487,10 @@ impl Translator {
             retry: self.start as u32,
             after,
             after_esp: 0,
-            shadowed: self.shadowed && !is_done(kind),
+            shadowed: match is_done(kind) {
+                true => Shadow::None,
+                false => self.shadowed,
+            },
         });
         self.sites.len() - 1
     }
@@ -568,6 +578,8 @@ impl Translator {
         }
         self.make_room();
         match instruction.mnemonic() {
+            Mov if is_segment_move(instruction) => self.move_segment(instruction),
+            Lds | Les | Lfs | Lgs | Lss => self.load_far_pointer(instruction),
             Push => self.push_instruction(instruction),
             Pop => self.pop_instruction(instruction),
             Leave => self.leave_instruction(instruction),
@@ -616,6 +628,7 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.require_vectors();
+                self.make_room_for_note();
                 let flow = self.copy(instruction);
                 if flow == Flow::Next {
                     self.note_x87(instruction);

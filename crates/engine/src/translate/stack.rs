@@ -54,7 +54,7 @@ impl Translator {
         let width = width_of(instruction);
         let value = match instruction.op0_kind() {
             OpKind::Register if instruction.op0_register().is_segment_register() => {
-                return self.helper(instruction);
+                return self.push_segment(instruction, width);
             }
             OpKind::Register => {
                 let register = instruction.op0_register();
@@ -97,7 +97,7 @@ impl Translator {
         let bytes = width.bytes() as i32;
         match instruction.op0_kind() {
             OpKind::Register if instruction.op0_register().is_segment_register() => {
-                self.helper(instruction)
+                self.pop_segment(instruction, width)
             }
             OpKind::Register => {
                 let register = instruction.op0_register();

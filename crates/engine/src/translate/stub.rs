@@ -4,7 +4,7 @@
 use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Mem, Patch, Width};
-use crate::block::{LinkPlace, Restore, SiteKind, pack_site};
+use crate::block::{LinkPlace, Restore, Shadow, SiteKind, pack_site};
 use crate::context::at;
 use crate::links::SLOTS_OFFSET;
 use crate::mode::ModeFlags;
@@ -30,7 +30,7 @@ pub struct Stub {
     /// For a miss: where the look-up goes on if the store may go on after all.
     back: usize,
     /// The instruction is in an interrupt shadow.
-    shadowed: bool,
+    shadowed: Shadow,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Translator {
             rip: target,
             esp: 0,
             back: 0,
-            shadowed: false,
+            shadowed: Shadow::None,
         });
         self.stubs.len() - 1
     }

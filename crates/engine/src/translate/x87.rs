@@ -6,11 +6,16 @@
 //! Who interrupts the guest before that is complete makes the note instead ([`X87Note`]).
 
 use super::Translator;
-use crate::assembler::Width;
 use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
 use crate::block::X87Note;
 use crate::context::{X87_FRESH, at};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::SegmentRegister;
+
+/// Room for an x87 instruction and its note in real and V86 mode: no branch that waits for
+/// an island reaches over it, but for the instruction's own.
+const REAL_MODE_NOTE: usize = 200;
 
 /// Control instructions leave the pointers alone.
 fn is_control(mnemonic: Mnemonic) -> bool {
@@ -54,7 +59,8 @@ impl Translator {
                 (self.rip, self.operand_note(instruction, opcode))
             };
         let place = self.field(at::X87_INSTRUCTION);
-        if self.is_64_bit() {
+        let settles = self.mode.has_real_mode_segments() && opcode & X87_FRESH != 0;
+        if self.is_64_bit() || settles {
             // R8 holds the operand's address until all is noted.
             self.assembler.mov_value(R9, instruction);
             self.assembler.store(Width::Qword, place, R9);
@@ -62,8 +68,13 @@ impl Translator {
             self.assembler
                 .store_imm(Width::Dword, place, instruction as i32);
         }
+        let mut noted = opcode;
+        if settles {
+            self.note_segments(opcode);
+            noted &= !X87_FRESH;
+        }
         self.assembler
-            .store_imm(Width::Dword, self.field(at::X87_OPCODE), opcode as i32);
+            .store_imm(Width::Dword, self.field(at::X87_OPCODE), noted as i32);
         self.x87_notes.push(X87Note {
             start,
             end: self.assembler.position() as u32,
@@ -85,6 +96,38 @@ impl Translator {
                 .store(Width::Qword, self.field(at::X87_OPERAND), R8);
         }
         note
+    }
+
+    /// Makes room for an x87 instruction of real and V86 mode: no island may stand between it
+    /// and the end of its note, which is longer than others.
+    pub(super) fn make_room_for_note(&mut self) {
+        if self.mode.has_real_mode_segments() {
+            self.make_room_for(REAL_MODE_NOTE);
+        }
+    }
+
+    /// Notes at once what is left to the monitor in other modes, where an exit comes before
+    /// segment registers change: selectors, and the operand's offset.
+    fn note_segments(&mut self, opcode: u32) {
+        let code = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.load(Width::Word, R9, code);
+        self.assembler
+            .store(Width::Word, self.field(at::X87_SELECTORS), R9);
+        let Some(register) = (opcode >> 16 & 7).checked_sub(1) else {
+            return;
+        };
+        let register = SegmentRegister::ALL[register as usize % 6];
+        let data = self.field(at::segment_selector(register));
+        self.assembler.load(Width::Word, R9, data);
+        self.assembler
+            .store(Width::Word, self.field(at::X87_SELECTORS + 2), R9);
+        // offset = linear + not(base) + 1
+        let base = self.field(at::segment_base(register));
+        self.assembler.load(Width::Qword, R9, base);
+        self.assembler.not(R9);
+        self.assembler.lea32(R9, Mem::indexed(R8, R9, 1, 1));
+        let place = self.field(at::X87_OPERAND_OFFSET);
+        self.assembler.store(Width::Qword, place, R9);
     }
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.

@@ -5,7 +5,7 @@ use crate::mode::Guest;
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use tollgate_engine::block::{CompletionKind, LinkPlace, Mark, Site, SiteKind, Source};
+use tollgate_engine::block::{CompletionKind, LinkPlace, Mark, Shadow, Site, SiteKind, Source};
 use tollgate_engine::context::at;
 use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
@@ -50,6 +50,7 @@ fn field(displacement: i32) -> String {
         (at::X87_OPCODE, "x87_opcode"),
         (at::X87_OPERAND, "x87_operand"),
         (at::X87_SELECTORS, "x87_selectors"),
+        (at::X87_SELECTORS + 2, "x87_data_selector"),
         (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
         (at::CODE_LINES, "code_lines"),
         (at::STORE_RETURN, "store_return"),
@@ -225,9 +226,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
     if site.esp != 0 {
         write!(text, ", esp{:+}", site.esp).unwrap();
     }
-    if site.shadowed {
-        text.push_str(", in shadow");
-    }
+    text.push_str(shadow_text(site.shadowed));
     if site.after != 0 {
         text.push_str(", comes back");
         if site.after_esp != 0 {
@@ -237,14 +236,27 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
     text
 }
 
+fn shadow_text(shadow: Shadow) -> &'static str {
+    match shadow {
+        Shadow::None => "",
+        Shadow::Interrupts => ", in shadow",
+        Shadow::All => ", in shadow of ss",
+    }
+}
+
 fn mark_text(guest: &Guest, mark: &Mark) -> String {
     let mut text = match mark.restore.eip() {
-        Some(host) if mark.restore.is_far() => {
-            format!("at far {}", HOST_REGISTERS[usize::from(host.0 & 15)])
-        }
         Some(host) => format!("at {}", HOST_REGISTERS[usize::from(host.0 & 15)]),
         None => position(guest, mark.rip),
     };
+    if let Some((register, host)) = mark.restore.segment() {
+        let host = HOST_REGISTERS[usize::from(host.0 & 15)];
+        if register == SegmentRegister::Cs {
+            text = format!("at far {host}");
+        } else {
+            write!(text, ", {register:?} from {host}").unwrap();
+        }
+    }
     if mark.esp != 0 {
         write!(text, ", esp{:+}", mark.esp).unwrap();
     }
@@ -256,9 +268,7 @@ fn mark_text(guest: &Guest, mark: &Mark) -> String {
         };
         write!(text, ", {register} from {source}").unwrap();
     }
-    if mark.shadowed {
-        text.push_str(", in shadow");
-    }
+    text.push_str(shadow_text(mark.shadowed));
     text
 }
 

@@ -1,0 +1,263 @@
+//! Segment registers: MOV, PUSH and POP of them, LDS and its relatives.
+//!
+//! Reading one needs no monitor in any mode. Loading one does in protected mode. In real and
+//! V86 mode it sets a selector and a base (SDM volume 3, 21.1.1), and the mode word stays as
+//! it is, but for segments of 4 GiB: whether their base is zero is part of it, so they are
+//! left to the monitor. An example, in real mode:
+//!
+//! ```text
+//! mov   ds, ax
+//! movzx r11d, ax
+//! rorx  r8, r11, 60
+//! mov   [r15+ds.base], r8
+//! mov   [r15+ds.selector], r11w
+//! ```
+//!
+//! The load counts as done as soon as R11 holds the selector: marks say that it is to be
+//! loaded from there, and so are the other results of LDS.
+//!
+//! MOV SS and POP SS hold interrupts off for one more instruction, which marks and sites of
+//! that one tell (see `flags`).
+
+use super::operands::guest_number;
+use super::{Flow, OddSegment, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Host, Mem, Width};
+use crate::block::{Restore, Shadow, Source};
+use crate::context::at;
+use crate::mode::{ModeFlags, SegmentClass};
+use crate::register_map::Home;
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::SegmentRegister;
+
+/// Holds the selector that is loaded.
+const SELECTOR: Host = R11;
+
+/// MOV from or to a segment register.
+pub(super) fn is_segment_move(instruction: &Instruction) -> bool {
+    instruction.op0_register().is_segment_register()
+        || instruction.op1_register().is_segment_register()
+}
+
+fn segment_of(register: Register) -> SegmentRegister {
+    SegmentRegister::ALL[(register as usize - Register::ES as usize) % 6]
+}
+
+impl Translator {
+    /// Instructions that the monitor could do too are done here.
+    fn handles_segments(&self) -> bool {
+        !(self.mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE)
+    }
+
+    /// Whether a load of this register changes its selector and its base alone, and not the
+    /// mode.
+    fn may_load_segment(&self, register: SegmentRegister) -> bool {
+        self.handles_segments()
+            && self.mode.has_real_mode_segments()
+            && register != SegmentRegister::Cs
+            && self.mode.segments[register as usize] == SegmentClass::Limited
+            && (register != SegmentRegister::Ss || !self.mode.flags.contains(ModeFlags::STACK32))
+    }
+
+    /// MOV SS or POP SS, done here.
+    pub(super) fn loads_stack_segment(&self, instruction: &Instruction) -> bool {
+        matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
+            && instruction.op0_register() == Register::SS
+            && self.may_load_segment(SegmentRegister::Ss)
+    }
+
+    /// Whether a load of this register that holds interrupts off if it is SS's is done here.
+    fn may_load_shadowing(&self, register: SegmentRegister) -> bool {
+        self.may_load_segment(register) && (register != SegmentRegister::Ss || self.has_successor)
+    }
+
+    pub(super) fn move_segment(&mut self, instruction: &Instruction) -> Flow {
+        let result = if instruction.op0_register().is_segment_register() {
+            self.move_to_segment(instruction)
+        } else {
+            self.move_from_segment(instruction)
+        };
+        match result {
+            Ok(()) => Flow::Next,
+            Err(OddSegment) => self.helper(instruction),
+        }
+    }
+
+    fn load_selector(&mut self, register: SegmentRegister, to: Host) {
+        let place = self.field(at::segment_selector(register));
+        self.assembler.load(Width::Word, to, place);
+    }
+
+    fn move_from_segment(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        if !self.handles_segments() {
+            return Err(OddSegment);
+        }
+        let from = segment_of(instruction.op1_register());
+        if instruction.op0_kind() == OpKind::Memory {
+            self.memory_operand(instruction, 2, true)?;
+            self.load_selector(from, R11);
+            self.assembler.store(Width::Word, Mem::base(R9, 0), R11);
+            return Ok(());
+        }
+        let register = instruction.op0_register();
+        if register.full_register() == Register::RSP {
+            self.flush_esp_first();
+        }
+        let place = self.field(at::segment_selector(from));
+        let guest = guest_number(register).unwrap_or(0);
+        match (self.map.home(guest), register.size()) {
+            (Home::Host(home), 2) => self.assembler.load16_keep(home, place),
+            (Home::Host(home), _) => self.assembler.load(Width::Word, home, place),
+            (Home::Slot, size) => {
+                self.assembler.load(Width::Word, R11, place);
+                let width = if size == 2 { Width::Word } else { Width::Qword };
+                self.assembler.store(width, self.slot(guest), R11);
+            }
+        }
+        Ok(())
+    }
+
+    fn move_to_segment(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let to = segment_of(instruction.op0_register());
+        if !self.may_load_shadowing(to) {
+            return Err(OddSegment);
+        }
+        if instruction.op1_kind() == OpKind::Memory {
+            self.memory_operand(instruction, 2, false)?;
+            self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
+        } else {
+            let register = instruction.op1_register();
+            if register.full_register() == Register::RSP {
+                self.flush_esp_first();
+            }
+            let value = self.value(register, SELECTOR);
+            self.assembler.movzx16(SELECTOR, value);
+        }
+        self.cast_stack_shadow(to);
+        self.load_segment(to, SELECTOR, Restore::NONE);
+        Ok(())
+    }
+
+    /// The next instruction stands behind MOV SS or POP SS, if `loaded` is SS. One that is in
+    /// such a shadow itself casts none.
+    fn cast_stack_shadow(&mut self, loaded: SegmentRegister) {
+        if loaded == SegmentRegister::Ss && self.shadowed != Shadow::All {
+            self.casts_shadow = Shadow::All;
+        }
+    }
+
+    pub(super) fn push_segment(&mut self, instruction: &Instruction, width: Width) -> Flow {
+        if !self.handles_segments() {
+            return self.helper(instruction);
+        }
+        let register = segment_of(instruction.op0_register());
+        let bytes = width.bytes() as i32;
+        let narrow = width == Width::Dword && self.features.has_narrow_selectors();
+        let stored = if narrow { Width::Word } else { width };
+        if self.stack_operand(-bytes, stored.bytes(), true).is_err() {
+            return self.helper(instruction);
+        }
+        self.load_selector(register, R11);
+        self.assembler.store(stored, Mem::base(R9, 0), R11);
+        self.esp = self.esp.wrapping_sub(bytes);
+        Flow::Next
+    }
+
+    pub(super) fn pop_segment(&mut self, instruction: &Instruction, width: Width) -> Flow {
+        let register = segment_of(instruction.op0_register());
+        let bytes = width.bytes();
+        let read = if self.features.has_narrow_selectors() {
+            2
+        } else {
+            bytes
+        };
+        if !self.may_load_shadowing(register) || self.stack_operand(0, read, false).is_err() {
+            return self.helper(instruction);
+        }
+        self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
+        self.esp = self.esp.wrapping_add(bytes as i32);
+        self.cast_stack_shadow(register);
+        self.load_segment(register, SELECTOR, Restore::NONE);
+        Flow::Next
+    }
+
+    /// LDS, LES, LFS, LGS, LSS.
+    pub(super) fn load_far_pointer(&mut self, instruction: &Instruction) -> Flow {
+        match self.load_far_pointer_here(instruction) {
+            Ok(()) => Flow::Next,
+            Err(OddSegment) => self.helper(instruction),
+        }
+    }
+
+    fn load_far_pointer_here(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let (segment, width) = match instruction.code() {
+            Code::Les_r16_m1616 => (SegmentRegister::Es, Width::Word),
+            Code::Lds_r16_m1616 => (SegmentRegister::Ds, Width::Word),
+            Code::Lfs_r16_m1616 => (SegmentRegister::Fs, Width::Word),
+            Code::Lgs_r16_m1616 => (SegmentRegister::Gs, Width::Word),
+            Code::Lss_r16_m1616 => (SegmentRegister::Ss, Width::Word),
+            Code::Les_r32_m1632 => (SegmentRegister::Es, Width::Dword),
+            Code::Lds_r32_m1632 => (SegmentRegister::Ds, Width::Dword),
+            Code::Lfs_r32_m1632 => (SegmentRegister::Fs, Width::Dword),
+            Code::Lgs_r32_m1632 => (SegmentRegister::Gs, Width::Dword),
+            Code::Lss_r32_m1632 => (SegmentRegister::Ss, Width::Dword),
+            _ => return Err(OddSegment),
+        };
+        if !self.may_load_segment(segment) || instruction.op1_kind() != OpKind::Memory {
+            return Err(OddSegment);
+        }
+        let register = instruction.op0_register();
+        if register.full_register32() == Register::ESP {
+            self.flush_esp_first();
+        }
+        self.memory_operand(instruction, width.bytes() + 2, false)?;
+        let guest = guest_number(register).unwrap_or(0);
+        // The register's new value in R10, all of it.
+        self.assembler
+            .load(Width::Dword, SELECTOR, Mem::base(R9, 0));
+        if width == Width::Word {
+            let old = self.value(register, R10);
+            if old != R10 {
+                self.assembler.mov(R10, old);
+            }
+            self.assembler.mov16(R10, SELECTOR);
+            self.assembler.rorx(SELECTOR, SELECTOR, 16);
+            self.assembler.movzx16(SELECTOR, SELECTOR);
+        } else {
+            self.assembler.mov32(R10, SELECTOR);
+            self.assembler.lea64(R9, Mem::base(R9, 4));
+            self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
+        }
+        let changed = Restore::NONE.and(guest, Source::Host(R10));
+        self.load_segment(segment, SELECTOR, changed);
+        self.mark_done(changed);
+        match self.map.home(guest) {
+            Home::Host(home) => self.assembler.mov(home, R10),
+            Home::Slot => self.assembler.store(Width::Qword, self.slot(guest), R10),
+        }
+        Ok(())
+    }
+
+    /// Marks the current position with the next instruction, which the current one may hold
+    /// interrupts off from.
+    fn mark_done(&mut self, restore: Restore) {
+        self.push_mark(self.next_rip, self.esp, restore, self.casts_shadow);
+    }
+
+    /// Loads a segment register with a selector, in a register that is zero but for that;
+    /// with it the instruction is complete, but for `changed`. Uses R8.
+    fn load_segment(&mut self, register: SegmentRegister, selector: Host, changed: Restore) {
+        self.make_room();
+        self.mark_done(changed.with_segment(register, selector));
+        self.store_segment_base(register, selector);
+        let place = self.field(at::segment_selector(register));
+        self.assembler.store(Width::Word, place, selector);
+    }
+
+    /// The base that belongs to a selector in real and V86 mode. Uses R8.
+    pub(super) fn store_segment_base(&mut self, register: SegmentRegister, selector: Host) {
+        self.assembler.rorx(R8, selector, 60);
+        let base = self.field(at::segment_base(register));
+        self.assembler.store(Width::Qword, base, R8);
+    }
+}
