@@ -412,9 +412,9 @@ impl Translator {
         self.helpers.clear();
         self.immediates.clear();
         self.x87_notes.clear();
+        self.completions.clear();
         self.shadowed = Shadow::None;
         self.casts_shadow = Shadow::None;
-        self.completions.clear();
         self.stubs.clear();
         self.misses.clear();
         self.esp = 0;
