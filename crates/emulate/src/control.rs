@@ -6,7 +6,7 @@
 use crate::Outcome;
 use crate::cpuid::policy;
 use crate::memory_access::{SegmentedAddress, linear_mask};
-use crate::operand::{memory_address, read_memory, read_register, require_cpl0, write_register};
+use crate::operand::{memory_address, read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
 use tollgate_x86::address::is_canonical;
@@ -34,7 +34,7 @@ const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SM
 const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
 
 /// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
-const CR3_PCID: u64 = 0xfff;
+pub(crate) const CR3_PCID: u64 = 0xfff;
 
 /// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored.
 const CR3_KEEPS: u64 = 1 << 63;
@@ -354,50 +354,6 @@ pub fn invalidate_page(
     Ok(Outcome::Next)
 }
 
-/// INVPCID. Translations are only ever held for the identifier in CR3, so that there is
-/// nothing to forget of others; what is asked of that one alone is done to global pages, too.
-///
-/// # Errors
-/// #GP(0): above CPL 0; a type above 3; reserved bits of the descriptor; with type 0 an
-/// address that is not canonical; with types 0 and 1 an identifier other than 0 without
-/// CR4.PCIDE. The operand's segment and page faults.
-pub fn invalidate_identifier(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-    instruction: &Instruction,
-) -> Result<Outcome, Exception> {
-    require_cpl0(state)?;
-    let mut descriptor = [0; 16];
-    let operand = memory_address(state, instruction);
-    read_memory(state, environment, operand, &mut descriptor)?;
-    let descriptor = u128::from_le_bytes(descriptor);
-    let (identifier, linear) = (descriptor as u64, (descriptor >> 64) as u64);
-    if identifier & !CR3_PCID != 0 {
-        return refused();
-    }
-    let has_identifiers = state.cr4().contains(Cr4::PCIDE);
-    let current = if has_identifiers {
-        state.cr3 & CR3_PCID
-    } else {
-        0
-    };
-    let names_one = has_identifiers || identifier == 0;
-    let change = match read_register(state, instruction.op0_register()) {
-        0 if names_one && is_canonical(linear) => TranslationChange::Page(linear),
-        1 if names_one => TranslationChange::AddressSpace,
-        2 => TranslationChange::Everything,
-        3 => {
-            environment.translations_changed(TranslationChange::AddressSpace);
-            return Ok(Outcome::Next);
-        }
-        _ => return refused(),
-    };
-    if change == TranslationChange::Everything || identifier == current {
-        environment.translations_changed(change);
-    }
-    Ok(Outcome::Next)
-}
-
 /// INVD and WBINVD: guest caches are the host's, which are coherent.
 ///
 /// # Errors
@@ -416,8 +372,6 @@ pub fn halt(state: &CpuState) -> Result<Outcome, Exception> {
     Ok(Outcome::Halted)
 }
 
-#[cfg(test)]
-mod identifier_tests;
 #[cfg(test)]
 mod long_tests;
 #[cfg(test)]

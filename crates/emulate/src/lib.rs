@@ -20,6 +20,7 @@ pub mod far;
 pub mod fast_call;
 pub mod flag_instructions;
 pub mod gather;
+pub mod identifiers;
 pub mod interrupt;
 pub mod io;
 pub mod iret;

@@ -31,18 +31,18 @@ fn width(instruction: &Instruction) -> u32 {
     }
 }
 
+/// Where a branch goes, not yet checked.
 fn branch_target(
     state: &CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
 ) -> Result<u64, Exception> {
-    let target = match instruction.op0_kind() {
+    match instruction.op0_kind() {
         OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
-            instruction.near_branch_target()
+            Ok(instruction.near_branch_target())
         }
-        _ => read_operand(state, environment, instruction, 0)?,
-    };
-    check_target(state, target)
+        _ => read_operand(state, environment, instruction, 0),
+    }
 }
 
 fn check_target(state: &CpuState, target: u64) -> Result<u64, Exception> {
@@ -138,13 +138,23 @@ pub fn execute(
             }
             let target = branch_target(state, environment, instruction)?;
             let mut stack = Stack::current(state);
+            // Intel's processors look at the stack first; the manual's order is open
+            // (SDM volume 3, table 6-2).
+            let target = match check_target(state, target) {
+                Ok(target) => target,
+                Err(fault) => {
+                    stack.probe_push(state, environment, size)?;
+                    return Err(fault);
+                }
+            };
             stack.push(state, environment, size, next)?;
             stack.commit(state);
             state.rip = target;
             return Ok(Some(Outcome::Jumped));
         }
         Mnemonic::Jmp => {
-            state.rip = branch_target(state, environment, instruction)?;
+            let target = branch_target(state, environment, instruction)?;
+            state.rip = check_target(state, target)?;
             return Ok(Some(Outcome::Jumped));
         }
         Mnemonic::Ret => {

@@ -103,6 +103,17 @@ fn enter_forms_its_frame_pointer_with_32_bits_even_where_sp_wraps() {
 }
 
 #[test]
+fn a_call_beyond_the_limit_faults_at_its_stack_first() {
+    agree(&[
+        // call ecx; call with a distance; with a good stack; call rcx
+        "world=wide16 at=25a7 code=6766ffd1 gpr=0,b3ba9789,0,0,3ff3,0,0,0 fill=zero",
+        "world=wide16 at=25a7 code=66e800000100 gpr=0,0,0,0,3ff3,0,0,0 fill=zero",
+        "world=wide16 at=25a7 code=66e800000100 gpr=0,0,0,0,5ff3,0,0,0 fill=zero",
+        "world=long64 at=25a7 code=ffd1 gpr=0,8000000000000000,0,0,11503ff0,0,0,0",
+    ]);
+}
+
+#[test]
 fn string_comparisons_of_64_bit_lengths_need_no_alignment() {
     agree(&[
         // pcmpestri64 xmm13, [rsi+rbp], B3h; pcmpestrm64 xmm9, [ebx-57h], 56h

@@ -154,10 +154,9 @@ impl Translator {
         let width = branch_width(instruction);
         match instruction.op0_kind() {
             OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                // The stack may fault before the target does.
                 let Some(target) = self.direct_target(instruction) else {
-                    let site = self.fault_site();
-                    self.emit_exit(site);
-                    return Flow::End;
+                    return self.slow_end();
                 };
                 if self
                     .push(Pushed::Immediate(self.next_rip as i64), width)

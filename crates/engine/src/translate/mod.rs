@@ -54,6 +54,7 @@ mod stub;
 mod system_call;
 #[cfg(test)]
 mod tests;
+mod undefined;
 mod x87;
 
 use crate::allow_list::{Features, Treatment, as_offered, treatment};
@@ -328,8 +329,9 @@ impl Translator {
                 break;
             }
             let instruction = as_offered(decoder.decode(), |feature| self.features.offers(feature));
-            let truncated = decoder.last_error() == DecoderError::NoMoreBytes;
             let remaining = request.bytes.len() - position;
+            let truncated = instruction.is_invalid()
+                && self.is_truncated(decoder.last_error(), &request.bytes[position..]);
             looked_at = if truncated {
                 (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len())
             } else {
@@ -392,6 +394,16 @@ impl Translator {
             completions: self.completions.as_slice().into(),
             guest_length: guest_length.max(1),
         })
+    }
+
+    /// Whether bytes that do not decode are the beginning of an instruction that goes on.
+    fn is_truncated(&self, error: DecoderError, bytes: &[u8]) -> bool {
+        let bits = self.mode.bitness();
+        if error == DecoderError::NoMoreBytes {
+            !undefined::is_complete(bits, bytes)
+        } else {
+            undefined::is_cut_off(bits, bytes)
+        }
     }
 
     /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.

@@ -1,7 +1,7 @@
 //! Facts about process-context identifiers: CR4.PCIDE, CR3 and INVPCID.
 
-use super::set_cr0;
 use crate::Outcome;
+use crate::control::set_cr0;
 use crate::test_environment::{
     GDT, TestEnvironment, compatibility_mode, long_mode, protected_mode, real_mode, run,
     virtual_8086_mode,

@@ -1,0 +1,56 @@
+//! INVPCID (SDM volume 2; volume 3, 4.10.4.1).
+
+use crate::Outcome;
+use crate::control::CR3_PCID;
+use crate::operand::{memory_address, read_memory, read_register, require_cpl0};
+use iced_x86::Instruction;
+use tollgate_platform::{Environment, TranslationChange};
+use tollgate_x86::address::is_canonical;
+use tollgate_x86::{CpuState, Cr4, Exception};
+
+/// INVPCID. Translations are only ever held for the identifier in CR3, so that there is
+/// nothing to forget of others. Type 0 forgets a global page, too, as a processor may.
+///
+/// # Errors
+/// #GP(0): above CPL 0; a type above 3; reserved bits of the descriptor; with type 0 an
+/// address that is not canonical; with types 0 and 1 an identifier other than 0 without
+/// CR4.PCIDE. The operand's segment and page faults.
+pub fn invalidate_identifier(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    instruction: &Instruction,
+) -> Result<Outcome, Exception> {
+    require_cpl0(state)?;
+    let mut descriptor = [0; 16];
+    let operand = memory_address(state, instruction);
+    read_memory(state, environment, operand, &mut descriptor)?;
+    let descriptor = u128::from_le_bytes(descriptor);
+    let (identifier, linear) = (descriptor as u64, (descriptor >> 64) as u64);
+    if identifier & !CR3_PCID != 0 {
+        return Err(Exception::general_protection(0));
+    }
+    let has_identifiers = state.cr4().contains(Cr4::PCIDE);
+    let current = if has_identifiers {
+        state.cr3 & CR3_PCID
+    } else {
+        0
+    };
+    let names_one = has_identifiers || identifier == 0;
+    let change = match read_register(state, instruction.op0_register()) {
+        0 if names_one && is_canonical(linear) => TranslationChange::Page(linear),
+        1 if names_one => TranslationChange::AddressSpace,
+        2 => TranslationChange::Everything,
+        3 => {
+            environment.translations_changed(TranslationChange::AddressSpace);
+            return Ok(Outcome::Next);
+        }
+        _ => return Err(Exception::general_protection(0)),
+    };
+    if change == TranslationChange::Everything || identifier == current {
+        environment.translations_changed(change);
+    }
+    Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests;
