@@ -264,17 +264,35 @@ pub struct X87Note {
     pub opcode: u32,
 }
 
-/// Host code that loads the flags from the image in R11 (see [`crate::translate`]'s
-/// `flags`). The instruction counts as done from the first host instruction on: who takes
-/// the guest out here does what is left, see [`crate::Context::load_flags`].
+/// Host code that completes an instruction in several steps. The instruction counts as done
+/// from the first on: who takes the guest out here does what is left (see
+/// [`crate::signals`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FlagLoad {
+pub struct Completion {
     /// Offset in the block's code of the first host instruction.
     pub start: u32,
-    /// Offset behind the last that changes flags.
+    /// Offset behind the last.
     pub end: u32,
-    /// The interrupt flag is loaded too.
-    pub interrupt: bool,
+    /// What is done.
+    pub kind: CompletionKind,
+}
+
+/// What a [`Completion`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompletionKind {
+    /// Loads the flags from the image in R11.
+    Flags {
+        /// The interrupt flag too.
+        interrupt: bool,
+    },
+    /// Stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes
+    /// the interrupt flag.
+    Frame {
+        /// Bytes of each value: 2 or 4.
+        size: u8,
+        /// EIP in the frame.
+        rip: u32,
+    },
 }
 
 /// Who jumps to a block.
@@ -308,7 +326,7 @@ pub struct Block {
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
     /// Ordered by host offset.
-    pub flag_loads: Box<[FlagLoad]>,
+    pub completions: Box<[Completion]>,
     /// The guest's code, if the block has been retired before or was likely to be.
     pub bytes: Box<[u8]>,
     /// Kept for the case that its code comes back: nothing leads here.
@@ -330,12 +348,10 @@ impl Block {
         self.marks.get(next.checked_sub(1)?)
     }
 
-    /// The load of the flags that is under way at an offset of the block's code.
-    pub fn flag_load_at(&self, offset: u32) -> Option<&FlagLoad> {
-        let next = self.flag_loads.partition_point(|load| load.end <= offset);
-        self.flag_loads
-            .get(next)
-            .filter(|load| load.start <= offset)
+    /// What is being completed at an offset of the block's code.
+    pub fn completion_at(&self, offset: u32) -> Option<&Completion> {
+        let next = self.completions.partition_point(|it| it.end <= offset);
+        self.completions.get(next).filter(|it| it.start <= offset)
     }
 
     /// What is being noted at an offset of the block's code.

@@ -4,7 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::block::{FlagLoad, Shadow, X87Note};
+use crate::block::{Shadow, X87Note};
 use crate::descriptors::Expected;
 use crate::engine::Engine;
 use std::mem::offset_of;
@@ -122,8 +122,9 @@ pub struct Context {
     pub code_descriptor: Expected,
     /// The same of SS.
     pub stack_descriptor: Expected,
-    /// Values that an instruction needs later than registers are free for them.
-    pub work: [u64; 2],
+    /// Values that an instruction needs later than registers are free for them. Of an
+    /// interrupt's frame: the flags in it, IF behind it, and its host address.
+    pub work: [u64; 3],
     /// Set by the monitor: load the vector registers on the way in.
     pub load_vectors: u64,
     /// Set on the way out if the vector registers were live and have been saved.
@@ -267,9 +268,9 @@ pub mod at {
     pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
     const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
     /// Displacements of `work`.
-    pub const WORK: [i32; 2] = {
+    pub const WORK: [i32; 3] = {
         let first = displacement(offset_of!(Context, work));
-        [first, first + 8]
+        [first, first + 8, first + 16]
     };
 
     const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
@@ -351,7 +352,7 @@ impl Context {
             system_flags: 0,
             code_descriptor: Expected::NEVER,
             stack_descriptor: Expected::NEVER,
-            work: [0; 2],
+            work: [0; 3],
             store_pass: NO_PASS,
         });
         context.scatter_flags();
@@ -461,8 +462,8 @@ impl Context {
 
     /// Does what emitted code does when it loads flags from an `image`, but for the
     /// arithmetic flags.
-    pub fn load_flags(&mut self, load: &FlagLoad, image: u64) {
-        if load.interrupt {
+    pub fn load_flags(&mut self, image: u64, interrupt: bool) {
+        if interrupt {
             self.interrupt_flag = image & Flags::IF.bits();
         }
         self.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };

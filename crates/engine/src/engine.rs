@@ -8,7 +8,7 @@ pub mod written;
 
 use crate::allow_list::Features;
 use crate::block::{
-    Block, BlockId, BlockKey, FlagLoad, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
+    Block, BlockId, BlockKey, Completion, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
     SiteKind, X87Note, unpack_site,
 };
 use crate::code_cache::{Allocation, CodeCache};
@@ -58,8 +58,8 @@ pub struct GuestPosition {
     pub restore: Restore,
     /// What is still to be noted of the instruction before.
     pub x87_note: Option<X87Note>,
-    /// The load of the flags that is under way.
-    pub flag_load: Option<FlagLoad>,
+    /// What is still to be done of the instruction before.
+    pub completion: Option<Completion>,
     /// The instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
     /// The block.
@@ -287,7 +287,7 @@ impl Engine {
             esp: mark.esp,
             restore: mark.restore,
             x87_note: block.x87_note_at(offset - block.host).copied(),
-            flag_load: block.flag_load_at(offset - block.host).copied(),
+            completion: block.completion_at(offset - block.host).copied(),
             shadowed: mark.shadowed,
             block: id,
             map: self.map_of(id),
@@ -304,7 +304,7 @@ impl Engine {
             esp: site.esp,
             restore: self.translator.rcx_freed(),
             x87_note: None,
-            flag_load: None,
+            completion: None,
             shadowed: site.shadowed,
             block,
             map: self.map_of(block),
@@ -490,7 +490,7 @@ impl Engine {
             helpers: translation.helpers,
             immediates: translation.immediates,
             x87_notes: translation.x87_notes,
-            flag_loads: translation.flag_loads,
+            completions: translation.completions,
             bytes: bytes.into(),
             is_retired: false,
             retirements: 0,

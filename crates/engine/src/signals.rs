@@ -12,7 +12,7 @@
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
-use crate::block::{Restore, Source};
+use crate::block::{CompletionKind, Restore, Source};
 use crate::code_store;
 use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
@@ -153,6 +153,40 @@ const REGISTERS: [i32; 16] = [
     libc::REG_R15,
 ];
 
+/// Does what the code that was interrupted would have done to complete an instruction.
+/// Parts may be done already: they are done again.
+///
+/// # Safety
+/// The context and the registers are those of a thread that was interrupted in a
+/// [`crate::block::Completion`] of this kind.
+unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &CompletionKind) {
+    match *kind {
+        CompletionKind::Flags { interrupt } => {
+            let image = registers[libc::REG_R11 as usize];
+            let arithmetic = Flags::ARITHMETIC.bits() as i64;
+            let flags = &mut registers[libc::REG_EFL as usize];
+            *flags = *flags & !arithmetic | image & arithmetic;
+            context.load_flags(image as u64, interrupt);
+        }
+        CompletionKind::Frame { size, rip } => {
+            let [flags, interrupt_flag, address] = context.work;
+            let selector = context.cpu.cs().selector.0;
+            for (index, value) in [rip, selector.into(), flags as u32].into_iter().enumerate() {
+                let place = (address as *mut u8).wrapping_add(index * usize::from(size));
+                // SAFETY: the look-up before has found guest RAM for the whole frame there,
+                // and nothing has run since.
+                unsafe {
+                    match size {
+                        2 => place.cast::<u16>().write_unaligned(value as u16),
+                        _ => place.cast::<u32>().write_unaligned(value),
+                    }
+                }
+            }
+            context.interrupt_flag = interrupt_flag;
+        }
+    }
+}
+
 /// Makes the interrupted thread leave guest code with exact state.
 ///
 /// # Safety
@@ -182,6 +216,10 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         // instruction is done: a trap may be due behind it. `pending` is set.
         return false;
     }
+    if let Some(completion) = position.completion {
+        // SAFETY: as above; the guest was interrupted in that code.
+        unsafe { complete(&mut *context, registers, &completion.kind) };
+    }
     // All values first: a home may hold another register's value.
     let mut values = [0; Restore::MAX_MOVES];
     for (value, (guest, source)) in values.iter_mut().zip(position.restore.moves()) {
@@ -205,14 +243,6 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         // SAFETY: as above; plain memory of this thread's.
         let cpu = unsafe { &mut (*context).cpu };
         cpu.load_real_mode_segment(register, selector);
-    }
-    if let Some(load) = position.flag_load {
-        let image = registers[libc::REG_R11 as usize];
-        let arithmetic = Flags::ARITHMETIC.bits() as i64;
-        let flags = &mut registers[libc::REG_EFL as usize];
-        *flags = *flags & !arithmetic | image & arithmetic;
-        // SAFETY: as above.
-        unsafe { (*context).load_flags(&load, image as u64) };
     }
     if let Some(note) = position.x87_note {
         let linear = registers[libc::REG_R8 as usize] as u64;

@@ -188,7 +188,7 @@ impl Translator {
 
     /// `to`: CS, and the next instruction's IP below it, of `width` each. The selector is none
     /// that the mode knows.
-    pub(super) fn far_return_address(&mut self, to: Host, width: Width) {
+    fn far_return_address(&mut self, to: Host, width: Width) {
         let selector = self.field(at::segment_selector(SegmentRegister::Cs));
         self.assembler.load(Width::Word, to, selector);
         let bits = 8 * width.bytes() as u8;

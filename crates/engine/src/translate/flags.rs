@@ -23,7 +23,7 @@ use super::stack::Pushed;
 use super::{Flow, RESUME_AFTER, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
-use crate::block::{FlagLoad, Restore, Shadow, SiteKind, pack_site};
+use crate::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use crate::register_map::ACCUMULATOR;
@@ -317,10 +317,10 @@ impl Translator {
         // Overflows if OF is to be set; SAHF leaves OF as it is.
         self.assembler.add8(R8, 0x7f);
         self.assembler.sahf();
-        self.flag_loads.push(FlagLoad {
+        self.completions.push(Completion {
             start,
             end: self.assembler.position() as u32,
-            interrupt,
+            kind: CompletionKind::Flags { interrupt },
         });
     }
 }

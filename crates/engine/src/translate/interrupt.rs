@@ -22,7 +22,7 @@ use super::far::FAR_POINTER;
 use super::{Flow, OddSegment, Translator};
 use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, SiteKind, Source};
+use crate::block::{Completion, CompletionKind, Restore, SiteKind, Source};
 use crate::context::{SYSTEM_FLAGS, at};
 use crate::descriptors::Expected;
 use crate::mode::{ModeFlags, SegmentClass};
@@ -42,6 +42,9 @@ const GATE_FITS: i32 = 0x17 << 16;
 /// Set in trap gates, which leave IF alone.
 const GATE_IS_TRAP: u64 = 1 << 40;
 const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
+
+/// Room for what stores a frame, which no island may interrupt.
+const FRAME_STEP: usize = 90;
 
 impl Translator {
     /// INT n.
@@ -97,8 +100,8 @@ impl Translator {
         self.assembler.mov_imm64(R9, GATE_IS_TRAP);
         self.assembler.pext(R8, R11, R9);
         self.assembler.rorx(R8, R8, 64 - 9);
-        let flag = self.field(at::INTERRUPT_FLAG);
-        self.assembler.load(Width::Qword, R9, flag);
+        self.assembler
+            .load(Width::Qword, R9, self.field(at::INTERRUPT_FLAG));
         self.assembler.pext(R8, R9, R8);
         self.assembler.rorx(R8, R8, 64 - 9);
         self.keep(R8, 1);
@@ -106,19 +109,7 @@ impl Translator {
         self.assembler.pext(R11, R11, R9);
         self.make_room();
         self.stack_operand(-12, 12, true)?;
-        let (eip, frame) = (self.next_rip as i32, Mem::base(R9, 0));
-        self.assembler.store_imm(Width::Dword, frame, eip);
-        self.assembler.lea64(R9, Mem::base(R9, 4));
-        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.load(Width::Word, R8, selector);
-        self.assembler.store(Width::Dword, frame, R8);
-        self.assembler.lea64(R9, Mem::base(R9, 4));
-        self.fetch(R8, 0);
-        self.assembler.store(Width::Dword, frame, R8);
-        self.fetch(R8, 1);
-        // With this store it is done.
-        self.assembler.store(Width::Qword, flag, R8);
-        self.esp = self.esp.wrapping_sub(12);
+        self.store_frame(Width::Dword, Restore::NONE.with_eip(R11));
         self.indirect_branch(true);
         Ok(())
     }
@@ -130,23 +121,51 @@ impl Translator {
         let offset = i32::from(instruction.immediate8()) * 4;
         self.flags_image();
         self.keep(R11, 0);
+        self.assembler
+            .store_imm(Width::Qword, self.field(at::WORK[1]), 0);
         self.demand_table_entry(kind, offset, 4);
         self.look_up(4, false);
         self.assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
         self.stack_operand(-6, 6, true)?;
-        self.far_return_address(R8, Width::Word);
-        let frame = Mem::base(R9, 0);
-        self.assembler.store(Width::Dword, frame, R8);
-        self.assembler.lea64(R9, Mem::base(R9, 4));
-        self.fetch(R8, 0);
-        self.assembler.store(Width::Word, frame, R8);
-        // With this store it is done.
-        self.assembler
-            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
-        self.esp = self.esp.wrapping_sub(6);
+        self.store_frame(
+            Width::Word,
+            Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER),
+        );
         self.far_jump();
         Ok(())
+    }
+
+    /// Stores a frame of values of `width`, at R9: the next instruction's EIP, CS, and the
+    /// flags that were kept; and IF as it was kept. With the first store the instruction is
+    /// done, and the target is where `target` says. Uses R8.
+    fn store_frame(&mut self, width: Width, target: Restore) {
+        let bytes = width.bytes() as i32;
+        let frame = Mem::base(R9, 0);
+        self.make_room_for(FRAME_STEP);
+        self.keep(R9, 2);
+        self.esp = self.esp.wrapping_sub(3 * bytes);
+        self.mark_as(self.rip, self.esp, target);
+        let start = self.assembler.position() as u32;
+        self.assembler.store_imm(width, frame, self.next_rip as i32);
+        self.assembler.lea64(R9, Mem::base(R9, bytes));
+        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
+        self.assembler.load(Width::Word, R8, selector);
+        self.assembler.store(width, frame, R8);
+        self.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.fetch(R8, 0);
+        self.assembler.store(width, frame, R8);
+        self.fetch(R8, 1);
+        self.assembler
+            .store(Width::Qword, self.field(at::INTERRUPT_FLAG), R8);
+        self.completions.push(Completion {
+            start,
+            end: self.assembler.position() as u32,
+            kind: CompletionKind::Frame {
+                size: width.bytes() as u8,
+                rip: self.next_rip as u32,
+            },
+        });
     }
 
     /// The linear address of an entry of the table that IDTR names, in R8; leaves if it is

@@ -59,7 +59,7 @@ use crate::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::assembler::host::*;
 use crate::assembler::{Assembler, Host, Mem, Patch, Width};
 use crate::block::{
-    BlockId, FlagLoad, Immediate, MAX_SITES, Mark, Restore, Shadow, Site, SiteKind, X87Note,
+    BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Shadow, Site, SiteKind, X87Note,
     pack_site,
 };
 use crate::context::at;
@@ -117,7 +117,7 @@ pub struct Translation {
     /// Ordered by host offset.
     pub x87_notes: Box<[X87Note]>,
     /// Ordered by host offset.
-    pub flag_loads: Box<[FlagLoad]>,
+    pub completions: Box<[Completion]>,
     /// Bytes of guest code.
     pub guest_length: u32,
 }
@@ -146,7 +146,7 @@ pub struct Translator {
     helpers: Vec<Instruction>,
     immediates: Vec<Immediate>,
     x87_notes: Vec<X87Note>,
-    flag_loads: Vec<FlagLoad>,
+    completions: Vec<Completion>,
     stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     misses: Vec<(Patch, usize)>,
@@ -211,7 +211,7 @@ impl Translator {
             helpers: Vec::new(),
             immediates: Vec::new(),
             x87_notes: Vec::new(),
-            flag_loads: Vec::new(),
+            completions: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
             rip: 0,
@@ -388,7 +388,7 @@ impl Translator {
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),
             x87_notes: self.x87_notes.as_slice().into(),
-            flag_loads: self.flag_loads.as_slice().into(),
+            completions: self.completions.as_slice().into(),
             guest_length: guest_length.max(1),
         })
     }
@@ -411,7 +411,7 @@ impl Translator {
         self.helpers.clear();
         self.immediates.clear();
         self.x87_notes.clear();
-        self.flag_loads.clear();
+        self.completions.clear();
         self.shadowed = Shadow::None;
         self.casts_shadow = Shadow::None;
         self.stubs.clear();

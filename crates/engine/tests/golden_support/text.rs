@@ -5,7 +5,7 @@ use crate::mode::Guest;
 use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use tollgate_engine::block::{LinkPlace, Mark, Shadow, Site, SiteKind, Source};
+use tollgate_engine::block::{CompletionKind, LinkPlace, Mark, Shadow, Site, SiteKind, Source};
 use tollgate_engine::context::at;
 use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
@@ -37,6 +37,7 @@ fn field(displacement: i32) -> String {
         (at::IDT_LIMIT, "idt.limit"),
         (at::WORK[0], "work.0"),
         (at::WORK[1], "work.1"),
+        (at::WORK[2], "work.2"),
         (at::CODE_DESCRIPTOR, "cs.descriptor.place"),
         (at::CODE_DESCRIPTOR + 8, "cs.descriptor.mask"),
         (at::CODE_DESCRIPTOR + 16, "cs.descriptor.bits"),
@@ -321,11 +322,14 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
             .filter(|mark| (offset..end).contains(&mark.host))
             .map(|mark| mark_text(guest, mark))
             .collect();
-        for load in &translation.flag_loads {
-            if load.start == offset {
-                marks.push("flags from r11".into());
-            } else if load.end == offset {
-                marks.push("flags loaded".into());
+        for completion in &translation.completions {
+            if completion.start == offset {
+                marks.push(match completion.kind {
+                    CompletionKind::Flags { .. } => "flags from r11".into(),
+                    CompletionKind::Frame { .. } => "frame from work".into(),
+                });
+            } else if completion.end == offset {
+                marks.push("completed".into());
             }
         }
         match marks.as_slice() {
