@@ -192,6 +192,82 @@ SHORT_IDT = . - real
     LAST "behind a jump that is not taken", 0x31, 0xC0, 0x75, 0x10
 .endif
 
+# Far transfers and segment loads.
+    .macro FAR_CALL label
+    .byte 0x9A
+    .word \label-real, REAL
+    .endm
+    mov sp, 0
+    FAR_CALL at_sp
+    FACT ebx, 0xFFFC, "a far call at sp 0 pushes below 10000h"
+    FACT ecx, REAL, "cs on top"
+    movzx eax, sp
+    FACT eax, 0, "and its return leaves sp 0"
+.ifndef QEMU                    # whose far frames do not come through a wrap
+    mov sp, 2
+    FAR_CALL at_sp
+    FACT ebx, 0xFFFE, "a far call at sp 2 wraps between cs and ip"
+    FACT ecx, REAL, "cs at 0"
+    movzx eax, sp
+    FACT eax, 2, "and its return wraps back"
+    mov sp, 4
+    .byte 0x66, 0x9A             # 32-bit operands
+    .long at_sp32-real
+    .word REAL
+    FACT ebx, 0xFFFC, "a far call of 32 bits at sp 4 wraps too"
+    FACT ecx, REAL, "cs as a doubleword"
+    movzx eax, sp
+    FACT eax, 4, "and its return wraps back"
+.endif
+    mov sp, 0x1000
+    push REAL-1                  # the same place by another selector
+    .att_syntax
+    push $1f-real+16
+    .intel_syntax noprefix
+    retf
+1:  mov ax, cs
+    movzx eax, ax
+    FACT eax, REAL-1, "a far return loads any selector"
+    .byte 0xEA
+    .word 1f-real, REAL
+1:  mov ax, cs
+    movzx eax, ax
+    FACT eax, REAL, "and so does a far jump"
+    mov dword ptr ds:[0x120], 0x13572468
+    mov ax, SCRATCH-2
+    mov fs, ax
+    mov ebx, fs:[0x140]
+    FACT ebx, 0x13572468, "a selector is a sixteenth of its base"
+    push SCRATCH+0x10
+    pop fs
+    mov ebx, fs:[0x20]
+    FACT ebx, 0x13572468, "popped as well as moved"
+    mov dword ptr ds:[0xFFFC], SCRATCH*0x10000+0x120
+    les bx, ds:[0xFFFC]
+    mov ecx, es:[bx]
+    FACT ecx, 0x13572468, "and from a far pointer at FFFCh"
+    push es
+    pop ax
+    movzx eax, ax
+    FACT eax, SCRATCH, "selectors are pushed"
+    mov eax, -1
+    .byte 0x66, 0x8C, 0xC0       # mov eax, es
+    FACT eax, SCRATCH, "or moved to 32 bits, zero-extended"
+.ifndef QEMU
+    mov bx, 0x1234
+    AT_EDGE EXC_GP, "a far pointer at FFFDh", les bx, ds:[0xFFFD]
+    movzx eax, bx
+    FACT eax, 0x1234, "loads nothing"
+    AT_EDGE EXC_GP, "a jump through it", .byte 0xFF, 0x2E, 0xFD, 0xFF
+    AT_EDGE EXC_GP, "a selector at FFFFh", mov es, ds:[0xFFFF]
+    mov ax, es
+    movzx eax, ax
+    FACT eax, SCRATCH, "is not loaded either"
+    mov sp, 0xFFFF
+    AT_EDGE EXC_SS, "pop es at FFFFh", pop es
+    mov sp, 0x1000
+.endif
+
     lidt cs:[SHORT_IDT]
     AT_EDGE EXC_GP, "an int n beyond the vector table's limit", int 0x20
     lidt cs:[REAL_IDT]
@@ -202,6 +278,19 @@ SHORT_IDT = . - real
     .long real_over
     .word CODE
 
+at_sp:                           # ebx: sp; ecx: the selector that was pushed
+    movzx ebx, sp
+    mov si, sp
+    add si, 2
+    movzx ecx, word ptr ss:[si]
+    retf
+at_sp32:
+    movzx ebx, sp
+    mov si, sp
+    add si, 4
+    mov ecx, ss:[si]
+    .byte 0x66
+    retf
     .irp n, 5, 6, 8, 12, 13
 vector\n:
     push \n

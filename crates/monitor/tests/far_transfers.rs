@@ -203,3 +203,39 @@ fn unreal_code_segments_of_4_gib_are_the_monitors() {
     assert_eq!(vcpu.exit_counts().get(ExitKind::FarTransfer), 1);
     assert_eq!(vcpu.state().cs().limit, u32::MAX);
 }
+
+#[test]
+fn a_patched_operand_of_16_bit_code_is_not_translated_anew() {
+    for kind in Kind::ALL {
+        let mut program = Program::new(kind);
+        // again: inc byte cs:[41]; jmp patched; (at 40h) patched: mov dl, 0; add bx, dx; loop again
+        program.put(MAIN, &[0x2e, 0xfe, 0x06, 0x41, 0, 0xeb, 0x39]);
+        program.put(MAIN + 0x40, &[0xb2, 0, 0x01, 0xd3, 0xe2, 0xba]);
+        program.put(MAIN + 0x46, &END);
+        program.state.gpr[1] = 200;
+        program.state.gpr[2] = 0;
+        program.state.gpr[3] = 0;
+        let vcpu = program.run();
+        assert_eq!(vcpu.state().gpr[3], (1..=200).sum::<u64>(), "{kind:?}");
+        let counts = vcpu.engine_counts();
+        assert!(counts.revived > 150, "{kind:?}: {counts:?}");
+        assert!(counts.translations < 30, "{kind:?}: {counts:?}");
+    }
+}
+
+#[test]
+fn data_beside_16_bit_code_is_written_without_an_exit() {
+    for kind in Kind::ALL {
+        let mut program = Program::new(kind);
+        // again: inc word cs:[100]; mov cs:[102], cx; loop again
+        program.put(
+            MAIN,
+            &[0x2e, 0xff, 0x06, 0, 1, 0x2e, 0x89, 0x0e, 2, 1, 0xe2, 0xf4],
+        );
+        program.put(MAIN + 12, &END);
+        program.state.gpr[1] = 1000;
+        let vcpu = program.run();
+        let counts = vcpu.exit_counts();
+        assert!(counts.total() < 20, "{kind:?}: {counts:?}");
+    }
+}
