@@ -475,6 +475,11 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, 0x31]);
     }
 
+    /// An instruction's bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     /// LFENCE.
     pub fn lfence(&mut self) {
         self.bytes.extend_from_slice(&[0x0f, 0xae, 0xe8]);

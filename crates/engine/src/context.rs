@@ -130,6 +130,8 @@ pub struct Context {
     pub load_vectors: u64,
     /// Set on the way out if the vector registers were live and have been saved.
     pub vectors_were_live: u64,
+    /// Set by a task switch out of guest code: the way in is one too.
+    pub switch_in: u64,
     /// Where to enter guest code.
     pub target: u64,
     /// By [`LevelChangeKind`]: what such an instruction comes to, if that is known.
@@ -215,6 +217,7 @@ pub mod at {
         STORE_DELTA = store_delta,
         STORE_PASS = store_pass,
         LEVEL_CHANGED = level_changed,
+        SWITCH_IN = switch_in,
         INTERRUPT_FLAG = interrupt_flag,
         INTERRUPT_REQUEST = interrupt_request,
         SYSTEM_FLAGS = system_flags,
@@ -378,6 +381,7 @@ impl Context {
             code_lines: 0,
             store_return: 0,
             store_delta: 0,
+            switch_in: 0,
             interrupt_flag: 0,
             interrupt_request: 0,
             system_flags: 0,
@@ -469,15 +473,22 @@ impl Context {
         self.code_lines = (memory.code().table() as u64).wrapping_sub(first * 8);
     }
 
+    /// The arithmetic flags that guest code was left with.
+    pub fn arithmetic_flags(&self) -> u64 {
+        let flags = u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
+        if self.arithmetic & 1 != 0 {
+            flags | Flags::OF.bits()
+        } else {
+            flags
+        }
+    }
+
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
     pub fn gather_flags(&mut self) {
         // RF holds for one instruction only; guest code has run.
         let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF;
         let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
-        flags |= u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
-        if self.arithmetic & 1 != 0 {
-            flags |= Flags::OF.bits();
-        }
+        flags |= self.arithmetic_flags();
         if self.direction < 0 {
             flags |= Flags::DF.bits();
         }

@@ -14,8 +14,8 @@ use tollgate_x86::registers::Gpr;
 
 global_asm!(
     // Other codegen units refer to these; other libraries do not.
-    ".globl tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_exit_end",
-    ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_exit_end",
+    ".globl tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_switch, tollgate_exit_end",
+    ".hidden tollgate_enter, tollgate_exit, tollgate_abort, tollgate_enter_test, tollgate_enter_end, tollgate_switch, tollgate_exit_end",
     ".p2align 6",
     "tollgate_enter:",
     "push rbp",
@@ -41,6 +41,8 @@ global_asm!(
     "tollgate_enter_test:",
     "cmp dword ptr [r15 + {pending}], 0",
     "jne tollgate_abort",
+    "cmp qword ptr [r15 + {switch_in}], 0",
+    "jne tollgate_switch",
     "movzx eax, word ptr [r15 + {arithmetic}]",
     "add al, 0x7f",
     "sahf",
@@ -53,6 +55,9 @@ global_asm!(
     "mov rdi, [r15 + {rdi}]",
     "mov rax, [r15 + {rax}]",
     "jmp qword ptr [r15 + {target}]",
+    // The handler of SIGILL does the same in the frame that it returns through.
+    "tollgate_switch:",
+    "ud2",
     "tollgate_enter_end:",
     ".p2align 6",
     "tollgate_exit:",
@@ -96,6 +101,7 @@ global_asm!(
     tlb = const at::TLB,
     links = const at::LINKS,
     pending = const at::PENDING,
+    switch_in = const at::SWITCH_IN,
     arithmetic = const at::ARITHMETIC,
     load_vectors = const at::LOAD_VECTORS,
     vectors_off = const at::VECTORS_OFF,
@@ -117,6 +123,7 @@ unsafe extern "sysv64" {
     fn tollgate_abort();
     fn tollgate_enter_test();
     fn tollgate_enter_end();
+    fn tollgate_switch();
     fn tollgate_exit_end();
 }
 
@@ -128,6 +135,11 @@ pub fn addresses() -> std::ops::Range<u64> {
 /// Address of the exit path.
 pub fn exit_address() -> u64 {
     tollgate_exit as *const () as u64
+}
+
+/// Address of the undefined instruction by which a task switch enters guest code.
+pub fn switch_address() -> u64 {
+    tollgate_switch as *const () as u64
 }
 
 /// Where a thread must continue if a signal found it at `pc` on its way into guest

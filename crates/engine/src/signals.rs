@@ -22,7 +22,8 @@ use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
 use crate::entry;
 use crate::far_pointer::FarPointer;
-use crate::register_map::{CONTEXT, Home};
+use crate::register_map::{CONTEXT, Home, RegisterMap};
+use crate::virtual_interrupts::{TASK_SWITCH, TRAP};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -299,6 +300,49 @@ unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
     }
 }
 
+/// A fault that was asked for: the exit of a sensitive instruction as
+/// [`Transition`](crate::virtual_interrupts::Transition) says, or the way back.
+///
+/// # Safety
+/// The frame is of a thread that faulted at `pc`.
+unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) -> bool {
+    let registers = &mut frame.uc_mcontext.gregs;
+    let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
+        .wrapping_sub(BIAS as u64) as *mut Context;
+    if signal == libc::SIGILL && pc == entry::switch_address() {
+        // SAFETY: on the way in R15 is the context, which nobody else uses.
+        let context = unsafe { &mut *context };
+        context.switch_in = 0;
+        for guest in 0..8 {
+            if let Home::Host(host) = RegisterMap::LEGACY.home(guest) {
+                let place = REGISTERS[host.0 as usize & 15] as usize;
+                registers[place] = context.cpu.gpr[usize::from(guest)] as i64;
+            }
+        }
+        let arithmetic = Flags::ARITHMETIC.bits() as i64;
+        let flags = &mut registers[libc::REG_EFL as usize];
+        *flags = *flags & !arithmetic | context.arithmetic_flags() as i64;
+        registers[libc::REG_RIP as usize] = context.target as i64;
+        return true;
+    }
+    if !in_code_cache(pc) {
+        return false;
+    }
+    // SAFETY: the processor has just fetched these bytes; what is beyond the first is in the
+    // code cache, whose last bytes are never an instruction's first.
+    let bytes = unsafe { *(pc as *const [u8; 2]) };
+    let is_task = signal == libc::SIGILL && bytes == TASK_SWITCH;
+    let is_trap = signal == libc::SIGSEGV && bytes[..1] == TRAP;
+    if is_task {
+        // SAFETY: in guest code R15 is the context.
+        unsafe { (*context).switch_in = 1 };
+    }
+    if is_task || is_trap {
+        registers[libc::REG_RIP as usize] = entry::exit_address() as i64;
+    }
+    is_task || is_trap
+}
+
 extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
@@ -326,6 +370,10 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     if signal == libc::SIGTRAP && info.si_code == TRAP_TRACE && traces {
         // SAFETY: the frame is of the thread that was interrupted at `pc`.
         unsafe { follow_to_boundary(frame, pc) };
+        return;
+    }
+    // SAFETY: the kernel says that the thread was at `pc`.
+    if unsafe { make_transition(frame, signal, pc) } {
         return;
     }
     // SAFETY: fault signals carry an address.

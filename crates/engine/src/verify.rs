@@ -187,6 +187,7 @@ pub fn verify(code: &[u8], mode: &Mode, map: &RegisterMap) -> Vec<Finding> {
         let offset = decoder.position();
         let instruction = decoder.decode();
         let rule = broken_rule(&instruction, &mut info, code.len(), map)
+            .filter(|_| !makes_transition(&instruction, &before, map))
             .or_else(|| broken_memory_rule(&instruction, &before, map, long));
         if let Some(rule) = rule {
             findings.push(Finding {
@@ -215,6 +216,16 @@ impl Before {
             self.steps = [instruction, self.steps[0], self.steps[1]];
         }
     }
+}
+
+/// CLI or UD2 where an exit has just been named: a transition to the monitor.
+fn makes_transition(instruction: &Instruction, before: &Before, map: &RegisterMap) -> bool {
+    let names_exit = &before.previous;
+    matches!(instruction.mnemonic(), Mnemonic::Cli | Mnemonic::Ud2)
+        && names_exit.code() == Code::Mov_rm32_imm32
+        && names_exit.memory_base() == register_of(map.context)
+        && names_exit.memory_index() == Register::None
+        && names_exit.memory_displacement64() as i64 == i64::from(at::EXIT_SITE)
 }
 
 fn register_of(host: Host) -> Register {

@@ -18,10 +18,16 @@ pub enum Transition {
     /// A privileged instruction at user level: the host's general protection fault, taken
     /// as SIGSEGV. The 80386's own mechanism with a trap gate.
     Trap,
-    /// An undefined instruction, taken as SIGILL, with the whole context of the processor
-    /// saved and loaded: what stands for a task gate.
+    /// An undefined instruction, taken as SIGILL, both on the way out and on the way back:
+    /// the host's kernel saves and loads the whole context of the processor twice, as a
+    /// task switch to the monitor and one back do. What stands for a task gate.
     Task,
 }
+
+/// CLI: what leaves for the monitor with [`Transition::Trap`].
+pub const TRAP: [u8; 1] = [0xfa];
+/// UD2: what leaves with [`Transition::Task`].
+pub const TASK_SWITCH: [u8; 2] = [0x0f, 0x0b];
 
 /// Which parts of the mechanism are switched on. The guest computes the same either way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ mod machine;
 use machine::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::virtual_interrupts::{Transition, VirtualInterrupts};
 use tollgate_exits::ExitKind;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
@@ -81,6 +81,33 @@ fn each_instruction_leaves_if_the_mechanism_is_off() {
         run(&mut vcpu);
         let expected = [2, 1, 1, 1, 0, 0].map(|each| each * ROUNDS);
         assert_eq!(sensitive_exits(&vcpu), expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn every_transition_to_the_monitor_and_back_leads_to_the_same() {
+    const ADD_AL: [u8; 2] = [0x04, 0x35];
+    let round = [
+        &[CLI, STI, NOP, PUSHF, CLI][..],
+        &ADD_AL,
+        &[PUSHF, POPF, POPF],
+    ]
+    .concat();
+    for mode in MODES {
+        let ends = [Transition::Call, Transition::Trap, Transition::Task].map(|transition| {
+            let arm = VirtualInterrupts {
+                flag: false,
+                transition,
+                ..VirtualInterrupts::default()
+            };
+            let code = repeated(&round);
+            let mut vcpu = vcpu_with(mode, &code, arm, |state, _| counting(state));
+            run(&mut vcpu);
+            (sensitive_exits(&vcpu), vcpu.dump())
+        });
+        assert_eq!(ends[0].0, [2, 1, 2, 2, 0, 0].map(|each| each * ROUNDS));
+        assert_eq!(ends[0], ends[1], "{mode:?}");
+        assert_eq!(ends[0], ends[2], "{mode:?}");
     }
 }
 

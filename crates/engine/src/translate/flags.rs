@@ -27,6 +27,7 @@ use crate::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_s
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use crate::register_map::ACCUMULATOR;
+use crate::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister};
@@ -114,7 +115,11 @@ impl Translator {
         let packed = pack_site(self.block, site);
         self.assembler
             .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
-        self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
+        match self.virtual_interrupts.transition {
+            Transition::Call => self.assembler.jmp_memory(self.field(at::EXIT_ENTRY)),
+            Transition::Trap => self.assembler.raw(&TRAP),
+            Transition::Task => self.assembler.raw(&TASK_SWITCH),
+        }
     }
 
     /// Whether a site is the exit of a sensitive instruction.
