@@ -245,7 +245,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
     let sregs = [0_u8, 2, 3, 4, 5];
     let sreg = sregs[random.below(5) as usize];
     let register = random.below(8) as u8;
-    match random.below(16) {
+    match random.below(18) {
         0 => code.extend([0xb8, s0, s1, 0x8e, 0xc0 | sreg << 3]), // mov ax, imm; mov sreg, ax
         1 => {
             let pop: [&[u8]; 5] = [&[0x07], &[0x17], &[0x1f], &[0x0f, 0xa1], &[0x0f, 0xa9]];
@@ -327,6 +327,12 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             code.extend([o0, o1]);
         }
         14 => code.extend([0x50 | register, 0x58 | register & 3]), // push; pop
+        15 => code.extend([0xcd, 0x40]),                           // int 40h
+        16 => {
+            // The interrupt flag, alone and with the others.
+            let flags: [&[u8]; 4] = [&[0xfa], &[0xfb], &[0x9c, 0x9d], &[0x66, 0x9c, 0x58, 0x58]];
+            code.extend(random.one(&flags));
+        }
         _ => code.extend([0x05, o0, o1, 0x11, 0xc0 | register << 3]), // add ax; adc ax, r
     }
 }
@@ -336,7 +342,7 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
     let mut ends = 0;
     for seed in 1..=600_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let kind = Kind::ALL[(seed % 2) as usize];
+        let kind = Kind::ALL[(seed % 3 / 2) as usize];
         let mut program = Program::new(kind);
         let mut code = Vec::new();
         for _ in 0..30 {
@@ -350,6 +356,9 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
         assert!(code.len() < 0xf00);
         program.put(MAIN, &code);
         program.put(MAIN + 0xfff, &[3]);
+        // The handler of int 40h is IRET alone. In V86 mode there is none.
+        program.put(4 * 0x40, &[0x80, 0x00, 0x00, 0x20]);
+        program.put(0x2_0080, &[0xcf]);
         for routine in 0..4_u32 {
             let at = 0x2_0000 + 0x10 * routine;
             let [low, high] = random.selector();
@@ -379,5 +388,5 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
         ends += u32::from(sixteen_bit::seen(&vcpu).is_none());
     }
     // Not all end by an exception.
-    assert!(ends > 100, "{ends}");
+    assert!(ends > 80, "{ends}");
 }
