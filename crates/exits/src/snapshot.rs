@@ -8,7 +8,7 @@ use crate::ledger::Cost;
 use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 /// Lines of blame that a snapshot carries, of each sort.
@@ -121,6 +121,12 @@ pub struct Snapshot {
     pub spaces: Vec<SpaceRow>,
     /// Exits (estimated) at places that were too many to remember.
     pub elsewhere: u64,
+    /// How the machine's knobs stand: names and values.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// They stood otherwise earlier in the run.
+    #[serde(default)]
+    pub settings_changed: bool,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -150,6 +156,12 @@ impl Snapshot {
                 .map(|(kind, space, exits)| SpaceRow { kind, space, exits })
                 .collect(),
             elsewhere: books.elsewhere,
+            settings: books
+                .settings
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            settings_changed: books.settings_changed,
             estimate: None,
         }
     }
@@ -274,6 +286,8 @@ pub(crate) mod tests {
             ],
             elsewhere: 0,
             system_call_entry: 0,
+            settings: vec![("vif", "off")],
+            settings_changed: false,
         }
     }
 
