@@ -3,7 +3,10 @@
 //! An experiment drives the machine as a library and knows nothing of the command line.
 
 pub mod cost;
+pub mod experiment;
+pub mod hardware_monitor;
 pub mod host;
+pub mod plotting;
 pub mod statistics;
 
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints

@@ -162,6 +162,11 @@ impl VmHandle {
         }))
     }
 
+    /// Whether both are handles of the same machine.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The vCPU thread's side.
     pub fn commands(&self) -> VmCommands {
         VmCommands(Arc::clone(&self.0))
