@@ -4,6 +4,7 @@
 
 pub mod cost;
 pub mod experiment;
+pub mod experiments;
 pub mod hardware_monitor;
 pub mod host;
 pub mod plotting;

@@ -39,6 +39,8 @@ pub enum Subcommand {
     Set(control::set::SetArguments),
     /// Measure what each kind of exit costs on this host
     Cost(crate::cost::CostArguments),
+    /// Run an experiment: settings of one machine compared on the same work
+    Lab(crate::lab::LabArguments),
     /// Show the exits of a running virtual machine, and where its time goes
     Stats(StatsArguments),
 }
@@ -243,14 +245,22 @@ pub struct StatsArguments {
     pub price_table: Option<PathBuf>,
 }
 
-/// The names of the subcommands.
-pub fn subcommands() -> Vec<String> {
+/// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the
+/// names that could come next.
+pub fn subcommands(words: &[OsString]) -> (Vec<String>, Vec<String>) {
     use clap::CommandFactory;
-    let command = Cli::command();
+    let mut command = Cli::command();
+    let mut path = Vec::new();
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        if let Some(next) = command.find_subcommand(word).cloned() {
+            path.push(word.to_owned());
+            command = next;
+        }
+    }
     let names = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned());
-    names.collect()
+    (path, names.collect())
 }
 
 /// The command line was answered already (help, version, an error); exit with this.

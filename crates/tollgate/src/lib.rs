@@ -19,6 +19,7 @@ mod files;
 mod host;
 mod keyboard;
 mod knob_flags;
+mod lab;
 mod perf_map;
 mod run;
 mod signals;
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
         Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),
+        Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Err(cli::Answered(code)) => code,
     };

@@ -24,8 +24,6 @@ pub struct Options {
     pub arms: Vec<String>,
     /// Files of guests that are not ours to give.
     pub images: GuestImages,
-    /// Check all translated code with a second decoder pass (for tests: slow).
-    pub verify_code: bool,
 }
 
 impl Default for Options {
@@ -37,7 +35,6 @@ impl Default for Options {
             guests: Vec::new(),
             arms: Vec::new(),
             images: GuestImages::default(),
-            verify_code: false,
         }
     }
 }
