@@ -9,6 +9,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     assemble("cost", &["-T", "guests/cost.ld"], &out);
     assemble("hypercall-linux", &["-N", "-z", "noexecstack"], &out);
+    run(Command::new("guests/small-system/build").arg(out.join("small-system.bin")));
 }
 
 /// `guests/NAME.S` becomes `OUT/NAME.bin`.

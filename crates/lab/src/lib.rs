@@ -8,6 +8,7 @@ pub mod experiments;
 pub mod hardware_monitor;
 pub mod host;
 pub mod plotting;
+pub mod small_system;
 pub mod statistics;
 
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints

@@ -1,0 +1,324 @@
+//! The small system: a 16-bit guest of our own, in the way of a DOS machine.
+//!
+//! Its source and the contract (command line, output) are in `guests/small-system.md`.
+//! [`run`] starts a workload in a machine of this process, reads what the guest prints
+//! at its end, and holds it against what [`expected`] computes here: a run that did not
+//! do its work is an error, never a result.
+
+mod console;
+pub mod expected;
+mod report;
+mod verify;
+
+pub use report::{Counters, Done, Event, MonitorCounts, Report, parse};
+pub use verify::verify;
+
+use console::Recorder;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tollgate_exits::books::Books;
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::vm::{BuildError, Consoles, RunOutcome, Vm};
+use tollgate_machine::vm_handle::VmHandle;
+
+/// What the guest writes to isa-debug-exit when all went well.
+const EXIT_SUCCESS: u8 = 0x10;
+/// Longest that [`run`] waits for the end of a workload.
+pub const RUN_LIMIT: Duration = Duration::from_secs(1800);
+
+/// The multiboot image.
+pub fn image() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/small-system.bin"))
+}
+
+/// What the system is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workload {
+    /// Waits at the prompt, polling.
+    Idle {
+        /// For so many timer ticks, at least 1.
+        ticks: u16,
+    },
+    /// Copies files and types the copies.
+    CopyType {
+        /// How often, at least 1.
+        rounds: u16,
+    },
+    /// Files, screen and arithmetic.
+    Mix {
+        /// How often, at least 1.
+        rounds: u16,
+    },
+    /// Arithmetic, with ticks in the background.
+    Compute {
+        /// How often, at least 1.
+        rounds: u16,
+    },
+    /// Times the events that 16-bit systems have most of.
+    Flags {
+        /// Repetitions of each event, 1 to 1,000,000,000.
+        count: u32,
+    },
+    /// Prints each line that it receives from the serial port.
+    Echo {
+        /// Lines until it ends, at least 1.
+        lines: u16,
+    },
+}
+
+impl Workload {
+    /// Its name on the command line and in the output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle { .. } => "idle",
+            Self::CopyType { .. } => "copy-type",
+            Self::Mix { .. } => "mix",
+            Self::Compute { .. } => "compute",
+            Self::Flags { .. } => "flags",
+            Self::Echo { .. } => "echo",
+        }
+    }
+
+    fn amount(self) -> String {
+        match self {
+            Self::Idle { ticks } => format!("ticks={ticks}"),
+            Self::CopyType { rounds } | Self::Mix { rounds } | Self::Compute { rounds } => {
+                format!("rounds={rounds}")
+            }
+            Self::Flags { count } => format!("count={count}"),
+            Self::Echo { lines } => format!("lines={lines}"),
+        }
+    }
+}
+
+/// How the processor runs the system.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Real mode.
+    Real,
+    /// As a virtual-8086 task at IOPL 0; the guest's monitor emulates CLI, STI, PUSHF,
+    /// POPF, INT n and IRET.
+    V86,
+    /// As one at IOPL 3: only INT n goes to the guest's monitor.
+    V86Iopl3,
+    /// As one at IOPL 0 with CR4.VME.
+    V86Vme,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Real, Self::V86, Self::V86Iopl3, Self::V86Vme];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Real => "real",
+            Self::V86 => "v86",
+            Self::V86Iopl3 => "v86-iopl3",
+            Self::V86Vme => "v86-vme",
+        }
+    }
+}
+
+/// A workload and how it is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// What to do.
+    pub workload: Workload,
+    /// In which mode.
+    pub mode: Mode,
+    /// Timer ticks a second, 19 to 5000; `None`: the PC's 18.2.
+    pub rate: Option<u16>,
+}
+
+impl Setup {
+    /// The guest's command line.
+    pub fn arguments(&self) -> String {
+        let (name, amount) = (self.workload.name(), self.workload.amount());
+        let mut line = format!("workload={name} {amount} mode={}", self.mode.name());
+        if let Some(rate) = self.rate {
+            line.push_str(&format!(" rate={rate}"));
+        }
+        line
+    }
+}
+
+/// Why there is no result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SmallSystemError {
+    /// The machine could not be built.
+    Build(String),
+    /// The guest said what it cannot do.
+    Refused(String),
+    /// The machine ended otherwise than by the guest's success; how, and the last lines.
+    Ended(String, String),
+    /// The output is not what the contract promises.
+    Unreadable(String),
+    /// The guest's work differs from what it must be.
+    WrongWork {
+        /// Key of the `done` or `monitor` line, or another name for it.
+        what: String,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+}
+
+impl fmt::Display for SmallSystemError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Build(why) => formatter.write_str(why),
+            Self::Refused(why) => write!(formatter, "the small system refuses: {why}"),
+            Self::Ended(how, tail) => {
+                write!(
+                    formatter,
+                    "the small system did not end well: {how}; it printed last: {tail}"
+                )
+            }
+            Self::Unreadable(why) => write!(formatter, "the small system's output: {why}"),
+            Self::WrongWork {
+                what,
+                expected,
+                found,
+            } => write!(
+                formatter,
+                "the small system did not do its work: {what} is {found}, expected {expected}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SmallSystemError {}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the guest reported; it is verified.
+    pub report: Report,
+    /// Exits and where the time went.
+    pub books: Books,
+    /// Real time from the machine's first instruction to its last.
+    pub seconds: f64,
+}
+
+/// Builds a machine as `config` says (but for its kernel and command line) with the
+/// system in it. What the guest prints goes to `serial`.
+///
+/// # Errors
+/// [`SmallSystemError::Build`].
+pub fn build(
+    setup: &Setup,
+    config: &VmConfig,
+    serial: Box<dyn Write + Send>,
+    handle: &VmHandle,
+) -> Result<Vm, SmallSystemError> {
+    let failed = |error: &dyn fmt::Display| SmallSystemError::Build(error.to_string());
+    let file = ImageFile::create()
+        .map_err(|error| failed(&format!("cannot write the small system's image: {error}")))?;
+    let config = VmConfig {
+        kernel: file.path().to_owned(),
+        initrd: None,
+        append: setup.arguments(),
+        ..config.clone()
+    };
+    let consoles = Consoles {
+        serial,
+        debug: Box::new(io::sink()),
+    };
+    Vm::build(&config, consoles, handle).map_err(|error: BuildError| failed(&error))
+}
+
+/// Runs a workload to its end on the calling thread and verifies what it did.
+///
+/// # Errors
+/// [`SmallSystemError`]; also if the end does not come within [`RUN_LIMIT`].
+pub fn run(setup: &Setup, config: &VmConfig) -> Result<Run, SmallSystemError> {
+    let handle = VmHandle::new();
+    let recorder = match setup.workload {
+        Workload::Echo { lines } => Recorder::typing(handle.clone(), expected::echo_lines(lines)),
+        _ => Recorder::new(),
+    };
+    let mut vm = build(setup, config, Box::new(recorder.clone()), &handle)?;
+    let started = Instant::now();
+    let outcome = with_limit(&handle, RUN_LIMIT, || vm.run());
+    let seconds = started.elapsed().as_secs_f64();
+    let text = recorder.text();
+    if outcome != RunOutcome::DebugExit(EXIT_SUCCESS) {
+        let lines: Vec<&str> = text.lines().collect();
+        if let Some(why) = lines.iter().find_map(|line| line.strip_prefix("error: ")) {
+            return Err(SmallSystemError::Refused(why.to_owned()));
+        }
+        let tail = lines[lines.len().saturating_sub(5)..].join(" | ");
+        let how = match outcome {
+            RunOutcome::Quit => format!("no end within {} s", RUN_LIMIT.as_secs()),
+            other => format!("{other:?}"),
+        };
+        return Err(SmallSystemError::Ended(how, tail));
+    }
+    let report = parse(&text)?;
+    verify(setup, &report)?;
+    Ok(Run {
+        report,
+        books: vm.books(),
+        seconds,
+    })
+}
+
+/// Does `work`; tells the machine to end if that takes too long.
+fn with_limit<T>(handle: &VmHandle, limit: Duration, work: impl FnOnce() -> T) -> T {
+    let (done, waiting) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                handle.quit();
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+/// The image as a file, as long as this lives: a machine boots from files.
+struct ImageFile(PathBuf);
+
+impl ImageFile {
+    fn create() -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("tollgate-small-system-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let opened = OpenOptions::new().write(true).create_new(true).open(&path);
+            match opened {
+                Ok(mut file) => {
+                    let image_file = Self(path);
+                    file.write_all(image())?;
+                    return Ok(image_file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,129 @@
+//! Whether a run did its work: every counter against the computed one, every hook against
+//! the handler behind it.
+
+use super::expected::expected;
+use super::report::{MonitorCounts, Report};
+use super::{Mode, Setup, SmallSystemError, Workload};
+
+/// The events of `flags`, in order.
+const EVENTS: [&str; 4] = ["int-iret", "far-call", "cli-sti", "pushf-popf"];
+
+/// Checks that a run did what `setup` asked for.
+///
+/// # Errors
+/// [`SmallSystemError::WrongWork`] with the first difference.
+pub fn verify(setup: &Setup, report: &Report) -> Result<(), SmallSystemError> {
+    let done = &report.done.counters;
+    same("the workload", setup.workload.name(), &report.done.workload)?;
+    let events: Vec<&str> = report.events.iter().map(|event| &*event.name).collect();
+    let is_flags = matches!(setup.workload, Workload::Flags { .. });
+    same(
+        "events",
+        if is_flags { &EVENTS[..] } else { &[] },
+        &events[..],
+    )?;
+    let expected = expected(setup.workload, &report.events);
+    same("the text", &expected.transcript, &report.transcript)?;
+    for (what, expected, found) in [
+        ("int21", expected.int21, done.int21),
+        ("sectors", expected.sectors, done.sectors),
+        ("typed", expected.typed, done.typed),
+        ("printed", expected.printed, done.printed),
+        ("bytes", expected.bytes, done.bytes),
+        ("rounds", expected.rounds, done.rounds),
+        ("checksum", expected.checksum, done.checksum),
+        ("screen", expected.screen, done.screen),
+        // Whoever hooked first and whoever hooked last saw the same calls.
+        ("hook21", done.int21, done.hook21),
+        ("hook16", done.int16, done.hook16),
+        ("hook1c", done.int1c, done.hook1c),
+        ("int1c", done.ticks, done.int1c),
+        // A key is polled for until it is there, then taken.
+        ("int16", done.polls + done.typed, done.int16),
+        ("polls", done.idles + done.typed, done.polls),
+    ] {
+        same(what, &expected, &found)?;
+    }
+    if let Workload::Idle { ticks } = setup.workload {
+        holds(done.ticks >= u64::from(ticks), "ticks", ticks, done.ticks)?;
+    }
+    match (&report.monitor, setup.mode) {
+        (None, Mode::Real) => Ok(()),
+        (Some(monitor), mode) if mode != Mode::Real => verify_monitor(mode, monitor, done.ticks),
+        (monitor, _) => Err(wrong(
+            "the monitor's line",
+            format!(
+                "one only in virtual-8086 modes, not in {}",
+                setup.mode.name()
+            ),
+            if monitor.is_some() {
+                "there"
+            } else {
+                "missing"
+            }
+            .to_owned(),
+        )),
+    }
+}
+
+/// In each mode the instructions that the processor leaves to the monitor got there, and no
+/// others.
+fn verify_monitor(mode: Mode, monitor: &MonitorCounts, ticks: u64) -> Result<(), SmallSystemError> {
+    let flag_instructions = [
+        ("cli", monitor.cli),
+        ("sti", monitor.sti),
+        ("pushf", monitor.pushf),
+        ("popf", monitor.popf),
+        ("iret", monitor.iret),
+    ];
+    for (what, count) in flag_instructions {
+        match mode {
+            Mode::V86 => holds(count > 0, what, "more than 0", count)?,
+            Mode::V86Iopl3 => same(what, &0, &count)?,
+            // STI, POPF and IRET come while an interrupt waits.
+            Mode::V86Vme if what == "cli" || what == "pushf" => same(what, &0, &count)?,
+            Mode::V86Vme | Mode::Real => {}
+        }
+    }
+    if mode == Mode::V86Vme {
+        same("int", &0, &monitor.int)?;
+    } else {
+        holds(monitor.int > 0, "int", "more than 0", monitor.int)?;
+    }
+    holds(monitor.irq >= ticks, "irq", ticks, monitor.irq)?;
+    let deferred = monitor.deferred;
+    holds(deferred <= monitor.irq, "deferred", monitor.irq, deferred)
+}
+
+fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
+    what: &str,
+    expected: &T,
+    found: &T,
+) -> Result<(), SmallSystemError> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(wrong(what, format!("{expected:?}"), format!("{found:?}")))
+    }
+}
+
+fn holds(
+    condition: bool,
+    what: &str,
+    expected: impl ToString,
+    found: u64,
+) -> Result<(), SmallSystemError> {
+    if condition {
+        Ok(())
+    } else {
+        Err(wrong(what, expected.to_string(), found.to_string()))
+    }
+}
+
+fn wrong(what: &str, expected: String, found: String) -> SmallSystemError {
+    SmallSystemError::WrongWork {
+        what: what.to_owned(),
+        expected,
+        found,
+    }
+}

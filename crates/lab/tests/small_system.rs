@@ -1,0 +1,126 @@
+//! The small system in a machine of this process: each workload in each mode does its
+//! work, which [`tollgate_lab::small_system::run`] verifies, hooks and all.
+
+use tollgate_lab::small_system::{Mode, Run, Setup, SmallSystemError, Workload, run};
+use tollgate_machine::config::VmConfig;
+
+/// Runs it with all emitted code verified.
+fn run_small_system(
+    workload: Workload,
+    mode: Mode,
+    rate: Option<u16>,
+) -> Result<Run, SmallSystemError> {
+    let setup = Setup {
+        workload,
+        mode,
+        rate,
+    };
+    let config = VmConfig {
+        verify_code: true,
+        ..VmConfig::default()
+    };
+    run(&setup, &config)
+}
+
+#[track_caller]
+fn does_its_work(workload: Workload, mode: Mode, rate: Option<u16>) -> Run {
+    match run_small_system(workload, mode, rate) {
+        Ok(run) => run,
+        Err(error) => panic!("{} in mode {}: {error}", workload.name(), mode.name()),
+    }
+}
+
+const ALWAYS: [Mode; 3] = [Mode::Real, Mode::V86, Mode::V86Iopl3];
+const WORKLOADS: [Workload; 6] = [
+    Workload::Idle { ticks: 20 },
+    Workload::CopyType { rounds: 2 },
+    Workload::Mix { rounds: 3 },
+    Workload::Compute { rounds: 2 },
+    Workload::Flags { count: 1000 },
+    Workload::Echo { lines: 5 },
+];
+
+#[test]
+fn every_workload_does_its_work_in_real_mode_and_as_a_virtual_8086_task() {
+    for workload in WORKLOADS {
+        for mode in ALWAYS {
+            does_its_work(workload, mode, Some(100));
+        }
+    }
+}
+
+#[test]
+fn the_work_is_the_same_in_every_mode_but_for_the_ticks() {
+    let fixed = |run: &Run| -> Vec<(&str, u64)> {
+        let mut pairs = run.report.done.counters.pairs();
+        pairs.retain(|(key, _)| {
+            ![
+                "ticks", "int1c", "hook1c", "int16", "hook16", "polls", "idles",
+            ]
+            .contains(key)
+        });
+        pairs
+    };
+    let workload = Workload::Mix { rounds: 2 };
+    let [real, v86, iopl3] = ALWAYS.map(|mode| does_its_work(workload, mode, None));
+    assert_eq!(fixed(&real), fixed(&v86));
+    assert_eq!(fixed(&real), fixed(&iopl3));
+    assert_eq!(real.report.transcript, v86.report.transcript);
+}
+
+#[test]
+fn an_idle_prompt_waits_for_its_ticks_and_polls_all_the_while() {
+    let counters = does_its_work(Workload::Idle { ticks: 30 }, Mode::Real, Some(100))
+        .report
+        .done
+        .counters;
+    assert!(counters.ticks >= 30, "{counters:?}");
+    assert!(counters.idles > 10 * counters.ticks, "{counters:?}");
+    assert!(counters.hook1c >= 30, "{counters:?}");
+}
+
+#[test]
+fn ticks_arrive_through_the_hooks_while_it_computes() {
+    // At 5000 Hz a tick falls into the work however fast it is done.
+    let workload = Workload::Compute { rounds: 20 };
+    for mode in ALWAYS {
+        let counters = does_its_work(workload, mode, Some(5000))
+            .report
+            .done
+            .counters;
+        assert!(counters.hook1c > 0, "{}: {counters:?}", mode.name());
+    }
+}
+
+#[test]
+fn interrupts_wait_while_the_task_has_its_flag_down() {
+    // The typist runs with interrupts off and makes the keyboard's request itself.
+    let run = does_its_work(Workload::CopyType { rounds: 1 }, Mode::V86, None);
+    let monitor = run.report.monitor.unwrap();
+    assert!(
+        monitor.deferred >= run.report.done.counters.typed,
+        "{monitor:?}"
+    );
+}
+
+#[test]
+fn with_vme_the_task_runs_by_itself_or_the_guest_says_that_there_is_none() {
+    for workload in WORKLOADS {
+        match run_small_system(workload, Mode::V86Vme, Some(100)) {
+            Ok(run) => assert_eq!(run.report.monitor.unwrap().int, 0),
+            Err(error) => assert_eq!(
+                error,
+                SmallSystemError::Refused("this processor has no CR4.VME".to_owned())
+            ),
+        }
+    }
+}
+
+#[test]
+fn an_amount_of_nothing_is_refused() {
+    let error = run_small_system(Workload::Mix { rounds: 0 }, Mode::Real, None).unwrap_err();
+    assert_eq!(
+        error,
+        SmallSystemError::Refused("wrong value: rounds=0".to_owned())
+    );
+}
