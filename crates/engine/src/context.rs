@@ -116,6 +116,8 @@ pub struct Context {
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
     pub store_pass: u64,
+    /// Guest instructions begun, if blocks count them.
+    pub instructions: u64,
 }
 
 /// Sizes in bytes of the stores that are tested without an exit.
@@ -180,6 +182,7 @@ pub mod at {
         STORE_RETURN = store_return,
         STORE_DELTA = store_delta,
         STORE_PASS = store_pass,
+        INSTRUCTIONS = instructions,
     }
 
     /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -294,6 +297,7 @@ impl Context {
             store_return: 0,
             store_delta: 0,
             store_pass: NO_PASS,
+            instructions: 0,
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

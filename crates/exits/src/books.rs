@@ -37,6 +37,8 @@ pub struct Books {
     pub settings: Vec<(&'static str, &'static str)>,
     /// They stood otherwise earlier in the run.
     pub settings_changed: bool,
+    /// Guest instructions begun; `None` if they were not counted.
+    pub instructions: Option<u64>,
 }
 
 impl Books {
@@ -60,6 +62,7 @@ impl Books {
             system_call_entry,
             settings: Vec::new(),
             settings_changed: false,
+            instructions: None,
         }
     }
 }

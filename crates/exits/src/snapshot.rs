@@ -127,6 +127,9 @@ pub struct Snapshot {
     /// They stood otherwise earlier in the run.
     #[serde(default)]
     pub settings_changed: bool,
+    /// Guest instructions begun, if they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<u64>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -162,6 +165,7 @@ impl Snapshot {
                 .map(|&(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
             settings_changed: books.settings_changed,
+            instructions: books.instructions,
             estimate: None,
         }
     }
@@ -288,6 +292,7 @@ pub(crate) mod tests {
             system_call_entry: 0,
             settings: vec![("vif", "off")],
             settings_changed: false,
+            instructions: None,
         }
     }
 

@@ -199,6 +199,9 @@ impl Vm {
             .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
         knobs::turn(&mut vcpu, config);
+        if config.count_instructions {
+            vcpu.set_counts_instructions(true);
+        }
         let vm = Self {
             vcpu,
             config: config.clone(),
@@ -255,6 +258,7 @@ impl Vm {
         Books {
             settings: self.settings().names().collect(),
             settings_changed: self.knobs_turned,
+            instructions: self.vcpu.instructions(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
     }

@@ -135,6 +135,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         reboot: arguments.reboot,
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
+        count_instructions: arguments.statistics.count_instructions,
         register_map: match arguments.register_map {
             RegisterMapName::Legacy => RegisterMapChoice::Legacy,
             RegisterMapName::Spilled => RegisterMapChoice::Spilled,

@@ -175,6 +175,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         system_call_entry: 0,
         settings: Vec::new(),
         settings_changed: false,
+        instructions: None,
     };
     Sample {
         arm: arm.to_owned(),

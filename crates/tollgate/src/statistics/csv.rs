@@ -116,6 +116,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ..Row::default()
     };
     total.write(text, "total", "exits");
+    if let Some(instructions) = snapshot.instructions {
+        let row = Row {
+            count: instructions.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "total", "instructions");
+    }
 }
 
 fn origins(text: &mut String, snapshot: &Snapshot) {

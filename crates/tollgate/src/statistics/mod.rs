@@ -207,6 +207,7 @@ pub mod tests {
             system_call_entry: 0,
             settings: vec![("vif", "off"), ("vir", "on")],
             settings_changed: false,
+            instructions: Some(50_000),
         }
     }
 

@@ -109,6 +109,14 @@ fn exits(snapshot: &Snapshot) -> String {
         "total",
         grouped(snapshot.exit_count)
     ));
+    if let Some(instructions) = snapshot.instructions {
+        text.push_str(&format!(
+            "{:<20} {:>13} {:>7}\n",
+            "instructions",
+            grouped(instructions),
+            percent(snapshot.exit_count as f64, instructions)
+        ));
+    }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text
 }
