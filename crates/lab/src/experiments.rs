@@ -1,10 +1,11 @@
 //! The list of experiments.
 
 use crate::experiment::Experiment;
+use crate::vif::Vif;
 
 /// Every experiment of `tollgate lab`.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    Vec::new()
+    vec![Box::new(Vif)]
 }
 
 /// The experiment with this name.
@@ -29,8 +30,7 @@ mod tests {
             let is_arm = |name: &&str| about.arms.iter().any(|arm| arm.name == *name);
             let is_guest = |name: &&str| about.guests.iter().any(|guest| guest.name == *name);
             let names_fit = |workload: &Workload| {
-                workload.arms.iter().all(|name| is_arm(&name))
-                    && workload.guests.iter().all(|name| is_guest(&name))
+                workload.arms.iter().all(is_arm) && workload.guests.iter().all(is_guest)
             };
             assert!(about.workloads.iter().all(names_fit), "{}", about.name);
         }

@@ -10,6 +10,7 @@ pub mod host;
 pub mod plotting;
 pub mod small_system;
 pub mod statistics;
+mod vif;
 
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints
 /// what it cost; its source is `guests/hypercall-linux.S`.

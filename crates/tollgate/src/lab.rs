@@ -84,7 +84,7 @@ pub enum LabCommand {
     /// Show the experiments.
     List,
     /// Run the one with this name.
-    Run(String, ExperimentArguments),
+    Run(String, Box<ExperimentArguments>),
 }
 
 impl FromArgMatches for LabCommand {
@@ -93,7 +93,7 @@ impl FromArgMatches for LabCommand {
             Some(("list", _)) => Ok(Self::List),
             Some((name, matches)) => Ok(Self::Run(
                 name.to_owned(),
-                ExperimentArguments::from_arg_matches(matches)?,
+                Box::new(ExperimentArguments::from_arg_matches(matches)?),
             )),
             None => Err(Error::new(ErrorKind::MissingSubcommand)),
         }
