@@ -4,7 +4,13 @@
 # that flag is set, and wait until then. With IOPL 3 the task has the processor's flag, and
 # with CR4.VME the processor keeps the task's in EFLAGS.VIF.
 #
-# The loader enters at monitor_start. Ports are open but for isa-debug-exit.
+# The monitor acknowledges the real 8259 at once. The task's end of interrupt is for a
+# controller that the monitor keeps: what is pending, what is in service. (If it reached the
+# real one, it would end the interrupt with the highest priority, and that may be one which
+# the task has not seen yet.) A task with IOPL 3 has the real one: the monitor would not
+# learn when its flag goes up again. The other ports are the task's, but for isa-debug-exit.
+#
+# The loader enters at monitor_start.
 .include "layout.inc"
 
 .set CODE, 0x08
@@ -18,6 +24,9 @@
 .set FLAG_VIF, 0x80000
 .set FLAG_VIP, 0x100000
 .set FLAGS_OF_TASK, 0x4DD5       # what POPF and IRET may change, but for IF
+
+.set SPECIFIC_END, 0x60          # end of interrupt for the line in the low bits
+.set CASCADE, 2                  # the master's line of the slave
 
 .set CR0_PG, 0x80000000
 .set CR4_VME, 1
@@ -85,6 +94,7 @@ monitor_start:
     cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
     jne 6f
     mov ebx, FLAG_VM | FLAG_IOPL | 2
+    mov byte ptr [io_map + PIC_COMMAND / 8], 0
 6:  cmp dword ptr [parameters+MODE], MODE_V86_VME
     jne 7f
     push ebx
@@ -164,6 +174,15 @@ interrupt:                       # IRQ
     mov eax, [ebp+FRAME_VECTOR]
     sub eax, MONITOR_IRQ
     bts [pending], eax
+    cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
+    je resume                    # its flag is up, or the interrupt had not come
+    or al, SPECIFIC_END          # of that line; one of the slave ends in both
+    cmp al, SPECIFIC_END | 8
+    jb 1f
+    sub al, 8
+    out SLAVE_COMMAND, al
+    mov al, SPECIFIC_END | CASCADE
+1:  out PIC_COMMAND, al
     cmp dword ptr [task_flag], 0
     jne resume
     inc dword ptr [tally_deferred]
@@ -196,27 +215,43 @@ protection:                      # #GP: which instruction is it?
     je emulate_pushf
     cmp al, 0x9D
     je emulate_popf
+    cmp word ptr [ebx], PIC_COMMAND << 8 | 0xE6
+    je emulate_end_of_interrupt
     cmp word ptr [ebx], DEBUG_EXIT << 8 | 0xE6
     je leave
     jmp unexpected
 
 # Back to the task; if something waits and may come, its handler first.
 resume:
-    mov ecx, [pending]
-    jecxz 1f
     cmp dword ptr [task_flag], 0
     je 1f
-    bsf eax, ecx
+    call next_interrupt
+    jz 1f
     btr [pending], eax
-    add eax, 0x08                # as the PC numbers its lines
+    cmp dword ptr [parameters+MODE], MODE_V86_IOPL3
+    je 2f
+    bts [in_service], eax
+2:  add eax, 0x08                # as the PC numbers its lines
     cmp eax, 0x10
-    jb 2f
+    jb 3f
     add eax, 0x70 - 0x10
-2:  call reflect
+3:  call reflect
 1:  call store_flag
     popad
     add esp, 8
     iretd
+next_interrupt:                  # EAX the line whose turn it is; ZF if there is none
+    bsf ecx, [pending]
+    jz 1f
+    mov eax, ecx
+    bsf ecx, [in_service]
+    jz 2f
+    cmp eax, ecx                 # only above what is in service
+    jb 2f
+    cmp eax, eax
+1:  ret
+2:  test esp, esp
+    ret
 
 # --- the task's interrupt flag ------------------------------------------------------
 # `task_flag` is 0 or FLAG_I while the monitor runs; where it is kept otherwise depends.
@@ -240,8 +275,8 @@ store_flag:
     and dword ptr [ebp+FRAME_EFLAGS], ~(FLAG_VIF | FLAG_VIP)
     shl eax, 10
     or [ebp+FRAME_EFLAGS], eax
-    cmp dword ptr [pending], 0
-    je 3f
+    call next_interrupt
+    jz 3f
     or dword ptr [ebp+FRAME_EFLAGS], FLAG_VIP
     ret
 1:  and dword ptr [ebp+FRAME_EFLAGS], ~FLAG_I
@@ -287,6 +322,16 @@ emulate_iret:
     mov [ebp+FRAME_CS], eax
     call pop_word
     call set_flags
+    jmp resume
+
+emulate_end_of_interrupt:        # OUT 20h, AL
+    inc dword ptr [tally_eoi]
+    cmp byte ptr [ebp+FRAME_EAX], END_OF_INTERRUPT
+    jne unexpected               # the task programs no controller
+    bsf eax, [in_service]
+    jz 1f
+    btr [in_service], eax
+1:  add word ptr [ebp+FRAME_EIP], 2
     jmp resume
 
 reflect:                         # into the task's vector EAX
@@ -380,14 +425,15 @@ text_\name: .asciz " \name="
 .endm
     .balign 4
 tallies:
-    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred
+    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred, eoi
     TALLY_OF \name
     .endr
 tallies_end:
-    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred
+    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred, eoi
 tally_\name: .long 0
     .endr
 pending: .long 0                 # a bit for each line
+in_service: .long 0              # until the task's end of interrupt
 task_flag: .long 0
 virtual_flag: .long 0
 text_monitor: .asciz "monitor"
@@ -418,7 +464,9 @@ tss:
     .word io_map - tss
     .skip REDIRECTION_BYTES
 io_map:
-    .skip DEBUG_EXIT / 8
+    .skip PIC_COMMAND / 8
+    .byte 1 << (PIC_COMMAND % 8)
+    .skip DEBUG_EXIT / 8 - PIC_COMMAND / 8 - 1
     .byte 1 << (DEBUG_EXIT % 8)
     .skip (OPEN_PORTS - DEBUG_EXIT) / 8
     .byte 0xFF

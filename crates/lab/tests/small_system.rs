@@ -75,16 +75,16 @@ fn an_idle_prompt_waits_for_its_ticks_and_polls_all_the_while() {
         .done
         .counters;
     assert!(counters.ticks >= 30, "{counters:?}");
-    assert!(counters.idles > 10 * counters.ticks, "{counters:?}");
+    assert!(counters.idles >= 30, "{counters:?}");
     assert!(counters.hook1c >= 30, "{counters:?}");
 }
 
 #[test]
 fn ticks_arrive_through_the_hooks_while_it_computes() {
-    // At 5000 Hz a tick falls into the work however fast it is done.
+    // At 500 Hz a tick falls into the work however fast it is done.
     let workload = Workload::Compute { rounds: 20 };
     for mode in ALWAYS {
-        let counters = does_its_work(workload, mode, Some(5000))
+        let counters = does_its_work(workload, mode, Some(500))
             .report
             .done
             .counters;
@@ -101,6 +101,15 @@ fn interrupts_wait_while_the_task_has_its_flag_down() {
         monitor.deferred >= run.report.done.counters.typed,
         "{monitor:?}"
     );
+}
+
+#[test]
+fn no_key_is_lost_among_many_ticks() {
+    // Ticks come while keys are in service and the task's flag is down.
+    let workload = Workload::Mix { rounds: 40 };
+    for mode in ALWAYS {
+        does_its_work(workload, mode, Some(1000));
+    }
 }
 
 #[test]

@@ -336,7 +336,15 @@ impl<P: Platform> Vcpu<P> {
     /// Runs the guest on the calling thread until it or the machine stops.
     pub fn run(&mut self) -> VcpuStop {
         let context: *mut Context = &mut *self.context;
-        self.timer = HostTimer::new(context).ok();
+        match HostTimer::new(context) {
+            Ok(timer) => self.timer = Some(timer),
+            // Without it the guest's timers would not fire: better no run than that one.
+            Err(error) => {
+                return VcpuStop::NotImplemented(format!(
+                    "the host refused a timer: {error} (is its limit of queued signals reached?)"
+                ));
+            }
+        }
         self.kick.arm(&self.context.pending);
         self.pending().store(1, Ordering::SeqCst);
         self.ledger.start();

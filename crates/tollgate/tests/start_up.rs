@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::process::Command;
 use std::time::Instant;
 
 use support::folder::Folder;
@@ -48,6 +49,24 @@ fn the_statistics_count_what_little_happened() {
     assert_eq!(writes, Some("1"), "{errors}");
     assert!(errors.contains("start-up: "), "{errors}");
     println!("{errors}");
+}
+
+#[test]
+fn a_host_that_refuses_a_timer_gets_no_machine_without_ticks() {
+    let folder = Folder::new();
+    let boot_sector = folder.boot_sector(&leave_with(0x10));
+    // No more queued signals for this process: timer_create fails.
+    let mut command = Command::new("prlimit");
+    command
+        .arg("--sigpending=0")
+        .arg(tollgate().get_program())
+        .args(["run", "--kernel"])
+        .arg(boot_sector);
+    let output = finish(&mut command, PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{errors}");
+    assert!(errors.contains("the host refused a timer: "), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 #[test]

@@ -365,7 +365,12 @@ impl System {
     }
 
     fn compute(&mut self) {
-        let is_prime = |n: usize| n >= 2 && (2..n).take_while(|d| d * d <= n).all(|d| n % d != 0);
+        let is_prime = |n: usize| {
+            n >= 2
+                && (2..n)
+                    .take_while(|d| d * d <= n)
+                    .all(|d| !n.is_multiple_of(d))
+        };
         let sieve: Vec<u8> = (0..SIEVE).map(|n| u8::from(is_prime(n))).collect();
         let primes = sieve.iter().map(|&prime| u64::from(prime)).sum();
         let mut numbers: Vec<u16> = (0..NUMBERS).map(|_| self.random()).collect();

@@ -92,6 +92,8 @@ counters! {
         irq,
         /// Of them, those that waited for the task's interrupt flag.
         deferred,
+        /// Ends of interrupt (port 20h) emulated.
+        eoi,
     }
 }
 
@@ -196,7 +198,8 @@ mod tests {
     const DONE: &str = "done mix ticks=1 int1c=1 hook1c=1 int16=9 hook16=9 polls=5 idles=1 \
                         int21=4 hook21=4 sectors=5 typed=6 printed=7 bytes=8 rounds=9 \
                         checksum=10 screen=11\r\n";
-    const MONITOR: &str = "monitor cli=1 sti=2 pushf=3 popf=4 int=5 iret=6 irq=7 deferred=1\r\n";
+    const MONITOR: &str =
+        "monitor cli=1 sti=2 pushf=3 popf=4 int=5 iret=6 irq=7 deferred=1 eoi=7\r\n";
 
     #[test]
     fn text_events_counters_and_monitor_are_told_apart() {

@@ -91,6 +91,11 @@ fn verify_monitor(mode: Mode, monitor: &MonitorCounts, ticks: u64) -> Result<(),
         holds(monitor.int > 0, "int", "more than 0", monitor.int)?;
     }
     holds(monitor.irq >= ticks, "irq", ticks, monitor.irq)?;
+    if mode == Mode::V86Iopl3 {
+        same("eoi", &0, &monitor.eoi)?;
+    } else {
+        holds(monitor.eoi >= ticks, "eoi", ticks, monitor.eoi)?;
+    }
     let deferred = monitor.deferred;
     holds(deferred <= monitor.irq, "deferred", monitor.irq, deferred)
 }
