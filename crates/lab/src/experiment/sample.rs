@@ -1,6 +1,7 @@
 //! What one run of a workload tells.
 
 use crate::hardware_monitor::HardwareCounts;
+use crate::statistics::Quartiles;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tollgate_exits::books::Books;
@@ -77,6 +78,21 @@ pub struct Price {
     pub arm: String,
     /// The kind's name.
     pub kind: String,
-    /// Cycles of the time-stamp counter.
+    /// Cycles of the time-stamp counter: the median of what was measured.
     pub cycles: f64,
+    /// All that was measured.
+    pub measured: Vec<f64>,
+}
+
+impl Price {
+    /// The price that these measurements come to; `None` if there are none.
+    pub fn of(guest: &str, arm: &str, kind: &str, measured: Vec<f64>) -> Option<Self> {
+        Some(Self {
+            guest: guest.to_owned(),
+            arm: arm.to_owned(),
+            kind: kind.to_owned(),
+            cycles: Quartiles::of(&measured)?.median,
+            measured,
+        })
+    }
 }

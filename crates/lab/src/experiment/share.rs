@@ -70,12 +70,7 @@ mod tests {
     use super::*;
 
     fn price(cycles: f64) -> Price {
-        Price {
-            guest: "ours".into(),
-            arm: "a".into(),
-            kind: "cli".into(),
-            cycles,
-        }
+        Price::of("ours", "a", "cli", vec![cycles]).unwrap()
     }
 
     #[test]

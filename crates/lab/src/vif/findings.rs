@@ -123,7 +123,7 @@ fn prices(results: &Results) -> Section {
         rows,
         notes: vec![
             "From the guest's own loops of pairs (CLI and STI, PUSHF and POPF, INT n and IRET), \
-             the empty loop subtracted: a pair's cycles are shared out among the exits that it \
+             the empty loop subtracted; medians of 7 runs (quick: 3). A pair's cycles are shared out among the exits that it \
              takes. With vif=on what remains is priced as a call-out. -: the guest's own monitor \
              emulates the pair too, so that its time is that of many exits."
                 .into(),

@@ -7,9 +7,12 @@ use crate::experiment::{Arm, LabError, Price, Stop};
 use crate::small_system::{Mode, Setup, Workload};
 use tollgate_exits::ExitKind;
 
-/// Repetitions of each pair.
-const COUNT: u32 = 20_000;
+/// Repetitions of each pair in one run.
+const COUNT: u32 = 5_000;
 const QUICK_COUNT: u32 = 1_000;
+/// Runs; the median counts, since one may be struck by the host's other work.
+const RUNS: usize = 7;
+const QUICK_RUNS: usize = 3;
 
 /// The guest's events and the instructions that they consist of.
 const PAIRS: [(&str, [ExitKind; 2]); 3] = [
@@ -29,33 +32,44 @@ pub fn prices(
     quick: bool,
     stop: &Stop,
 ) -> Result<Vec<Price>, LabError> {
-    let count = if quick { QUICK_COUNT } else { COUNT };
+    let (count, runs) = if quick {
+        (QUICK_COUNT, QUICK_RUNS)
+    } else {
+        (COUNT, RUNS)
+    };
     let setup = Setup {
         workload: Workload::Flags { count },
         mode,
         rate: None,
     };
-    let measured = |arm: &Arm| run(&setup, &arm.config(&base_config())?, stop);
+    let measured = |arm: &Arm| -> Result<Vec<Ended>, LabError> {
+        let config = arm.config(&base_config())?;
+        (0..runs).map(|_| run(&setup, &config, stop)).collect()
+    };
     let own = measured(arm)?;
     // Where an arm leaves no exits to be priced, the few that remain are call-outs.
     let call_outs = match ABOUT.arms.iter().find(|other| other.name == OFF) {
-        Some(off) if arm.name.starts_with(ON) => Some(measured(off)?),
-        _ => None,
+        Some(off) if arm.name.starts_with(ON) => measured(off)?,
+        _ => Vec::new(),
     };
     let mut prices = Vec::new();
     for (event, kinds) in PAIRS {
-        let cycles = match (of_pair(&own, event, kinds, count)?, &call_outs) {
-            (None, Some(call_outs)) => of_pair(call_outs, event, kinds, count)?,
-            (own, _) => own,
+        let of_pairs = |ended: &[Ended]| -> Result<Vec<f64>, LabError> {
+            let cycles: Result<Vec<Option<f64>>, LabError> = ended
+                .iter()
+                .map(|ended| of_pair(ended, event, kinds, count))
+                .collect();
+            Ok(cycles?.into_iter().flatten().collect())
         };
-        prices.extend(kinds.into_iter().filter_map(|kind| {
-            Some(Price {
-                guest: guest.to_owned(),
-                arm: arm.name.to_owned(),
-                kind: kind.name().to_owned(),
-                cycles: cycles?,
-            })
-        }));
+        let mut cycles = of_pairs(&own)?;
+        if cycles.is_empty() {
+            cycles = of_pairs(&call_outs)?;
+        }
+        prices.extend(
+            kinds
+                .into_iter()
+                .filter_map(|kind| Price::of(guest, arm.name, kind.name(), cycles.clone())),
+        );
     }
     Ok(prices)
 }
