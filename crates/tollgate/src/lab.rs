@@ -116,11 +116,11 @@ impl Subcommand for LabCommand {
             .into_iter()
             .fold(command, |command, experiment| {
                 let about = experiment.about();
-                let one = Command::new(about.name)
+                let one = ExperimentArguments::augment_args(Command::new(about.name))
                     .about(about.one_line)
-                    .long_about(format!("{}: {}", about.one_line, about.question))
+                    .long_about(format!("{}\n\n{}", about.one_line, about.question))
                     .after_help(run_help(about));
-                command.subcommand(ExperimentArguments::augment_args(one))
+                command.subcommand(one)
             })
     }
 
@@ -172,8 +172,9 @@ fn description(about: &About) -> String {
     let mut text = String::new();
     let mut part = |title: &str, rows: Vec<(String, &str)>| {
         text.push_str(&format!("{title}:\n"));
+        let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
         for (name, what) in rows {
-            text.push_str(&format!("  {name:<24} {what}\n"));
+            text.push_str(&format!("  {name:<width$}  {what}\n"));
         }
     };
     let arms = about.arms.iter();
@@ -259,11 +260,11 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
         _ => Failure::host(error.to_string()),
     })?;
-    report(&*experiment, &results, outputs)?;
+    let written = report(&*experiment, &results, outputs);
     match (signal.load(Ordering::SeqCst), results.failures().first()) {
-        (0, None) => Ok(exit_code::SUCCESS),
+        (0, None) => written.map(|()| exit_code::SUCCESS),
         (0, Some(failure)) => Err(Failure::host(failure.clone())),
-        (signal, _) => Ok(exit_code::for_signal(signal)),
+        (signal, _) => written.map(|()| exit_code::for_signal(signal)),
     }
 }
 
@@ -331,7 +332,8 @@ impl Outputs {
                 })?;
             }
         }
-        if let Some((format, path)) = self.plot {
+        let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
+        if let Some((format, path)) = self.plot.filter(|_| !is_empty) {
             write_plot(results, &path, format)
                 .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
         }

@@ -28,7 +28,7 @@ fn the_list_tells_arms_workloads_guests_and_knobs() {
     let text = stdout(&output);
     for part in [
         "vif: ",
-        "vif=off+trap ",
+        "vif=off+trap  ",
         "copy-type ",
         "v86-iopl3 ",
         "transition=call|trap|task",
@@ -41,6 +41,7 @@ fn the_list_tells_arms_workloads_guests_and_knobs() {
 fn help_teaches_the_experiment() {
     let text = stdout(&lab(&["vif", "--help"]));
     for part in [
+        "How much time goes into that",
         "Arms:",
         "Workloads:",
         "--guest-image",

@@ -85,6 +85,7 @@ pub(super) struct Plan {
     pub cells: Vec<Cell>,
     arms: Vec<&'static Arm>,
     repetitions: u32,
+    images: GuestImages,
 }
 
 impl Plan {
@@ -129,6 +130,7 @@ impl Plan {
             cells,
             arms,
             repetitions: options.repetitions.max(LEAST_REPETITIONS),
+            images: options.images.clone(),
         })
     }
 
@@ -140,8 +142,17 @@ impl Plan {
             .collect()
     }
 
-    /// The turns of a cell in their order: every arm once, then every arm again.
+    /// The cell's guest is the user's to supply, and is not there.
+    pub fn lacks_image(&self, cell: &Cell) -> bool {
+        cell.guest.needs_image && self.images.path(cell.guest.name).is_none()
+    }
+
+    /// The turns of a cell in their order: every arm once, then every arm again. None if
+    /// its guest is not there.
     pub fn turns(&self, cell: &Cell) -> Vec<(u32, &'static Arm)> {
+        if self.lacks_image(cell) {
+            return Vec::new();
+        }
         let arms = self.arms(cell);
         (1..=self.repetitions)
             .flat_map(|repetition| arms.iter().map(move |&arm| (repetition, arm)))
@@ -243,6 +254,7 @@ mod tests {
             names,
             [("ours", "spin"), ("ours", "count"), ("theirs", "spin")]
         );
-        assert_eq!(plan.samples(), 3 * 2 * REPETITIONS as usize);
+        // Theirs is not there.
+        assert_eq!(plan.samples(), 2 * 2 * REPETITIONS as usize);
     }
 }

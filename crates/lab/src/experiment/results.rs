@@ -1,6 +1,6 @@
 //! Everything that an experiment came to.
 
-use super::{About, Arm, Comparison, Counted, Metric, Price, Sample};
+use super::{About, Arm, Comparison, Counted, LabError, Metric, Price, Sample};
 use crate::host::HostDescription;
 use crate::statistics::Quartiles;
 use serde::Serialize;
@@ -63,6 +63,14 @@ pub struct CellResult {
 
 fn metric_text<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{} in {}", metric.name(), metric.unit()))
+}
+
+impl CellOutcome {
+    /// It ended before anything was measured.
+    pub(super) const NONE: Self = Self::Measured {
+        counted: None,
+        samples: Vec::new(),
+    };
 }
 
 impl CellResult {
@@ -153,6 +161,8 @@ pub struct Results {
     pub finished: usize,
     /// Somebody ended it before all were.
     pub interrupted: bool,
+    /// The host refused something, which ended it before all were.
+    pub refused: Option<String>,
     /// The arms.
     pub arms: Vec<ArmDescription>,
     /// What one exit costs, measured apart.
@@ -162,17 +172,16 @@ pub struct Results {
 }
 
 impl Results {
-    /// What failed: `guest, workload: reason`.
+    /// What the host refused, and what failed: `guest, workload: reason`.
     pub fn failures(&self) -> Vec<String> {
+        let refused = self.refused.iter();
+        let refused = refused.map(|why| LabError::Host(why.clone()).to_string());
         let cells = self.cells.iter();
-        cells
-            .filter_map(|cell| match &cell.outcome {
-                CellOutcome::Failed(why) => {
-                    Some(format!("{}, {}: {why}", cell.guest, cell.workload))
-                }
-                _ => None,
-            })
-            .collect()
+        let failed = cells.filter_map(|cell| match &cell.outcome {
+            CellOutcome::Failed(why) => Some(format!("{}, {}: {why}", cell.guest, cell.workload)),
+            _ => None,
+        });
+        refused.chain(failed).collect()
     }
 
     /// What exits cost with this arm on this guest.

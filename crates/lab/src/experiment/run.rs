@@ -16,8 +16,8 @@ pub trait Observer {
 /// Runs an experiment on the calling thread, until it is done or `stop` is requested.
 ///
 /// # Errors
-/// A name in `options` is not known. A cell that fails does not end the others:
-/// [`Results::failures`] tells.
+/// A name in `options` is not known. A cell that fails does not end the others, a host that
+/// refuses something ends them all: [`Results::failures`] tells.
 pub fn run(
     experiment: &dyn Experiment,
     options: &Options,
@@ -37,10 +37,11 @@ pub fn run(
         taken: 0,
         passed: 0,
         prices: Vec::new(),
+        refused: None,
     };
     let mut cells = Vec::new();
     for cell in &plan.cells {
-        if stop.is_requested() {
+        if stop.is_requested() || run.refused.is_some() {
             break;
         }
         let before = run.passed;
@@ -52,7 +53,7 @@ pub fn run(
         });
         run.passed = before + plan.turns(cell).len();
     }
-    let (taken, prices) = (run.taken, run.prices);
+    let (taken, prices, refused) = (run.taken, run.prices, run.refused);
     let interrupted = stop.is_requested() && taken < plan.samples();
     let tsc_khz = cells
         .iter()
@@ -68,6 +69,7 @@ pub fn run(
         planned: plan.samples(),
         finished: taken,
         interrupted,
+        refused,
         arms: about.arms.iter().map(ArmDescription::from).collect(),
         prices,
         cells,
@@ -86,21 +88,23 @@ struct Run<'a> {
     /// The same with those that will not be taken because their cell is not run.
     passed: usize,
     prices: Vec<Price>,
+    /// What the host refused: there is no use in going on.
+    refused: Option<String>,
 }
 
 impl Run<'_> {
     fn cell(&mut self, cell: &Cell, plan: &Plan) -> CellOutcome {
-        let name = cell.guest.name;
-        if cell.guest.needs_image && self.options.images.path(name).is_none() {
+        if plan.lacks_image(cell) {
             return CellOutcome::NotRun("no image".into());
         }
         match self.measured(cell, plan) {
             Ok(outcome) => outcome,
             Err(LabError::NotRun(why)) => CellOutcome::NotRun(why),
-            Err(LabError::Interrupted) => CellOutcome::Measured {
-                counted: None,
-                samples: Vec::new(),
-            },
+            Err(LabError::Interrupted) => CellOutcome::NONE,
+            Err(LabError::Host(why)) => {
+                self.refused = Some(why);
+                CellOutcome::NONE
+            }
             Err(error) => CellOutcome::Failed(error.to_string()),
         }
     }
@@ -128,6 +132,10 @@ impl Run<'_> {
                     });
                 }
                 Err(LabError::Interrupted) => break,
+                Err(LabError::Host(why)) => {
+                    self.refused = Some(why);
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             check_work(&samples)?;
@@ -232,7 +240,7 @@ mod tests {
         let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
         assert_eq!(arms_in_order(&results, 0), ["a", "b", "a", "b", "a", "b"]);
         assert_eq!(arms_in_order(&results, 1), ["a", "b", "a", "b", "a", "b"]);
-        assert_eq!((results.planned, results.finished), (18, 12));
+        assert_eq!((results.planned, results.finished), (12, 12));
         assert!(!results.interrupted && results.failures().is_empty());
         let cell = results.cell("ours", "spin").unwrap();
         assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
@@ -267,7 +275,7 @@ mod tests {
         assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
         assert_eq!(results.cells.len(), 1);
         assert!(results.interrupted);
-        assert_eq!((results.planned, results.finished), (18, 3));
+        assert_eq!((results.planned, results.finished), (12, 3));
     }
 
     #[test]
@@ -285,6 +293,19 @@ mod tests {
             ]
         );
         assert_eq!(results.cells[1].samples().len(), 6);
+    }
+
+    #[test]
+    fn a_host_that_refuses_ends_the_experiment_and_what_is_finished_is_kept() {
+        let experiment = Scripted {
+            refused_in_run: Some(4),
+            ..Scripted::default()
+        };
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
+        assert_eq!(results.cells.len(), 1);
+        assert!(!results.interrupted);
+        assert_eq!(results.failures(), ["the host refused: no timer"]);
     }
 
     #[test]

@@ -17,17 +17,31 @@ pub fn table(results: &Results, sections: &[Section]) -> String {
         let _ = write!(text, "\n{}", section.text());
     }
     let _ = write!(text, "\n{}", notes(results));
-    if results.interrupted {
-        let _ = writeln!(text, "{}", interruption(results));
+    if let Some(early) = early_end(results) {
+        let _ = writeln!(text, "{early}");
     }
     text
 }
 
-fn interruption(results: &Results) -> String {
-    format!(
-        "interrupted: {} of {} samples",
+/// Told by the samples: without any there is none.
+fn clock(khz: u64) -> String {
+    match khz {
+        0 => String::new(),
+        khz => format!(", time-stamp counter {:.3} GHz", khz as f64 / 1e6),
+    }
+}
+
+/// Why not all samples were taken, and how many were; `None` if all were.
+fn early_end(results: &Results) -> Option<String> {
+    let why = match &results.refused {
+        Some(why) => format!("the host refused: {why}"),
+        None if results.interrupted => "interrupted".into(),
+        None => return None,
+    };
+    Some(format!(
+        "{why}: {} of {} samples",
         results.finished, results.planned
-    )
+    ))
 }
 
 fn heading(results: &Results) -> String {
@@ -36,11 +50,11 @@ fn heading(results: &Results) -> String {
         about.question.to_owned(),
         format!("After {}.", about.source),
         format!(
-            "{}, {} processors, {}, time-stamp counter {:.3} GHz; hardware counters: {}.",
+            "{}, {} processors, {}{}; hardware counters: {}.",
             host.processor,
             host.processors,
             host.kernel,
-            host.tsc_khz as f64 / 1e6,
+            clock(host.tsc_khz),
             results.no_hardware_monitor.as_deref().unwrap_or("counted"),
         ),
     ];
@@ -55,9 +69,7 @@ fn heading(results: &Results) -> String {
             results.repetitions
         ));
     }
-    if results.interrupted {
-        notes.push(interruption(results).to_uppercase());
-    }
+    notes.extend(early_end(results).map(|early| format!("NOT COMPLETE: {early}.")));
     let arms = results.arms.iter().map(|arm| {
         let settings: Vec<_> = arm
             .settings
@@ -93,7 +105,7 @@ fn of_cell(results: &Results, cell: &CellResult) -> String {
         CellOutcome::NotRun(why) => return format!("{title}\n  not run: {why}\n"),
         CellOutcome::Failed(why) => return format!("{title}\n  FAILED: {why}\n"),
         CellOutcome::Measured { samples, .. } if samples.is_empty() => {
-            return format!("{title}\n  not run: interrupted\n");
+            return format!("{title}\n  not run: the end came before\n");
         }
         CellOutcome::Measured { .. } => {}
     }
@@ -366,7 +378,7 @@ mod tests {
         }
         // 10 exits at 40 cycles of 1000; timed 200. With b 400 and 100 of 500.
         assert!(text.contains("40.0 / 20.0!  80.0 / 20.0!"), "{text}");
-        assert!(!text.contains("interrupted") && !text.contains("fewer than"));
+        assert!(!text.contains("NOT COMPLETE") && !text.contains("fewer than"));
     }
 
     #[test]
@@ -382,7 +394,7 @@ mod tests {
             ..Scripted::default()
         };
         let text = text_of(&experiment, &Options::quick());
-        assert!(text.ends_with("interrupted: 7 of 18 samples\n"), "{text}");
+        assert!(text.ends_with("interrupted: 7 of 12 samples\n"), "{text}");
         assert!(text.contains("ours, count: counts\nlatency (us)"), "{text}");
     }
 

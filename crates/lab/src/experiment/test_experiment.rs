@@ -76,6 +76,7 @@ pub(crate) struct Scripted {
     pub interrupted_in_run: Option<u32>,
     pub lazy_in_run: Option<u32>,
     pub fails_in_run: Option<u32>,
+    pub refused_in_run: Option<u32>,
     pub runs: Rc<Counter<u32>>,
 }
 
@@ -129,6 +130,9 @@ impl Bench for Scripted {
         }
         if self.fails_in_run == Some(run) {
             return Err(LabError::WorkNotDone("the guest fell asleep".into()));
+        }
+        if self.refused_in_run == Some(run) {
+            return Err(LabError::Host("no timer".into()));
         }
         let wall = if arm.name == "a" { 1000 } else { 500 };
         let mut timed = sample(arm.name, run, 10, wall / 5, wall).timed;

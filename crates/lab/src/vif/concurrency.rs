@@ -5,7 +5,7 @@
 //! at once, other output only when more has gathered.
 
 use super::about::ECHO_P99;
-use super::machine::{base_config, checked};
+use super::machine::{base_config, checked, refused};
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
 use crate::host::{Affinity, current_processor};
 use crate::small_system::{self, Mode, Setup, Workload};
@@ -156,9 +156,9 @@ fn run_busy(
     let mut vm = vm.map_err(|error| LabError::Host(error.to_string()))?;
     match stop.while_running(handle, || vm.run()) {
         RunOutcome::Quit => Ok(()),
-        other => Err(LabError::WorkNotDone(format!(
-            "a busy machine ended with {other:?}"
-        ))),
+        other => Err(refused(&other).unwrap_or_else(|| {
+            LabError::WorkNotDone(format!("a busy machine ended with {other:?}"))
+        })),
     }
 }
 

@@ -87,6 +87,9 @@ pub fn checked(setup: &Setup, outcome: RunOutcome, printed: &str) -> Result<Repo
     if outcome == RunOutcome::Quit {
         return Err(LabError::Interrupted);
     }
+    if let Some(refused) = refused(&outcome) {
+        return Err(refused);
+    }
     let parsed = small_system::parse(printed);
     if let Err(refused @ SmallSystemError::Refused(_)) = parsed {
         return Err(lab_error(refused));
@@ -101,6 +104,16 @@ pub fn checked(setup: &Setup, outcome: RunOutcome, printed: &str) -> Result<Repo
     let report = parsed.map_err(lab_error)?;
     small_system::verify(setup, &report).map_err(lab_error)?;
     Ok(report)
+}
+
+/// The error, if the machine ended because the host refused something.
+pub fn refused(outcome: &RunOutcome) -> Option<LabError> {
+    match outcome {
+        RunOutcome::Stopped(why) => why
+            .strip_prefix("the host refused ")
+            .map(|what| LabError::Host(what.to_owned())),
+        _ => None,
+    }
 }
 
 fn lab_error(error: SmallSystemError) -> LabError {

@@ -13,17 +13,7 @@ use crate::failure::{Failure, one_line};
 
 /// `tollgate set`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "\
-Exit codes: 0 done, 1 the machine did not do it, 2 no such knob or value, or nothing answers.
-Examples:
-  What knobs there are, and how they stand:
-    tollgate set vm.sock
-  Every sensitive instruction an exit from now on, and back:
-    tollgate set vm.sock vif=off
-    tollgate set vm.sock vif=on",
-    after_long_help = help()
-)]
+#[command(after_help = help())]
 pub struct SetArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
@@ -38,12 +28,23 @@ pub struct SetArguments {
     pub json: bool,
 }
 
+/// The last sections of the help.
 fn help() -> String {
     let mut text = String::from("Knobs:\n");
     for knob in KNOBS {
         let name = format!("{}={}", knob.name, knob.values.join("|"));
         text.push_str(&format!("  {name:<28} {}\n", knob.what));
     }
+    text.push_str(
+        "
+Exit codes: 0 done, 1 the machine did not do it, 2 no such knob or value, or nothing answers.
+Examples:
+  What knobs there are, and how they stand:
+    tollgate set vm.sock
+  Every sensitive instruction an exit from now on, and back:
+    tollgate set vm.sock vif=off
+    tollgate set vm.sock vif=on",
+    );
     text
 }
 
