@@ -27,6 +27,7 @@ mod about;
 mod compare;
 mod error;
 mod export;
+mod kind_tables;
 mod plan;
 mod plot;
 mod results;
@@ -96,6 +97,12 @@ pub trait Bench {
     /// The guest did not do its work.
     fn count(&mut self, _stop: &Stop) -> Result<Option<Counted>, LabError> {
         Ok(None)
+    }
+
+    /// Whether [`Bench::measure`] runs the guest on the thread that calls it: hardware
+    /// counters are that thread's.
+    fn is_on_calling_thread(&self) -> bool {
+        true
     }
 
     /// Runs the workload once with this arm's settings.

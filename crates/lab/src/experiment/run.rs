@@ -151,9 +151,10 @@ impl Run<'_> {
         if self.stop.is_requested() {
             return Err(LabError::Interrupted);
         }
-        let before = self.monitor.map(HardwareMonitor::read);
+        let monitor = self.monitor.filter(|_| bench.is_on_calling_thread());
+        let before = monitor.map(HardwareMonitor::read);
         let timed = bench.measure(arm, self.stop);
-        let after = self.monitor.map(HardwareMonitor::read);
+        let after = monitor.map(HardwareMonitor::read);
         if self.stop.is_requested() {
             // Whatever came out, the run was cut short.
             return Err(LabError::Interrupted);

@@ -120,6 +120,10 @@ fn panicked() -> LabError {
 }
 
 impl Bench for FourMachines {
+    fn is_on_calling_thread(&self) -> bool {
+        false
+    }
+
     fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
         let config = arm.config(&base_config())?;
         let (alone, _) = self.echoes(&config, 0, self.keys, stop)?;

@@ -111,10 +111,10 @@ fn exits(snapshot: &Snapshot) -> String {
     ));
     if let Some(instructions) = snapshot.instructions {
         text.push_str(&format!(
-            "{:<20} {:>13} {:>7}\n",
+            "{:<20} {:>13} ({} for each exit)\n",
             "instructions",
             grouped(instructions),
-            percent(snapshot.exit_count as f64, instructions)
+            grouped(instructions / snapshot.exit_count.max(1))
         ));
     }
     text.push_str("p50 to max: cycles of one exit, from samples\n");

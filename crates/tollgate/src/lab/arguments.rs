@@ -1,29 +1,13 @@
-//! `tollgate lab`: runs the experiments and writes their outputs.
+//! What can be typed behind `tollgate lab`, and its help: made from what experiments say of
+//! themselves.
 
-use std::fs::File;
-use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use clap::error::{Error, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use tollgate_lab::experiment::{
-    self, About, Experiment, GuestImages, LEAST_REPETITIONS, LabError, Observer, Options, Results,
-    Section, Stop, samples_csv, to_json, write_plot,
-};
+use tollgate_lab::experiment::{About, GuestImages, LEAST_REPETITIONS, Options};
 use tollgate_lab::experiments;
-use tollgate_lab::plotting::PlotFormat;
 use tollgate_machine::knobs;
-
-use crate::failure::{Failure, say};
-use crate::signals::{Asked, Signals};
-use crate::{doctor, exit_code, files, host};
-
-/// Progress is not shown more often on a terminal, and in a file.
-const ON_TERMINAL: Duration = Duration::from_millis(100);
-const IN_FILE: Duration = Duration::from_secs(2);
 
 /// Flags that all experiments have.
 #[derive(Args, Clone, Debug)]
@@ -168,7 +152,7 @@ Examples:
 }
 
 /// Arms, workloads, guests and knobs.
-fn description(about: &About) -> String {
+pub fn description(about: &About) -> String {
     let mut text = String::new();
     let mut part = |title: &str, rows: Vec<(String, &str)>| {
         text.push_str(&format!("{title}:\n"));
@@ -213,68 +197,8 @@ fn description(about: &About) -> String {
     text
 }
 
-/// Runs `tollgate lab` and returns its exit code.
-pub fn run(arguments: &LabArguments) -> u8 {
-    match &arguments.command {
-        LabCommand::List => list(),
-        LabCommand::Run(name, arguments) => {
-            experiment(name, arguments).unwrap_or_else(|failure| failure.report())
-        }
-    }
-}
-
-fn list() -> u8 {
-    let mut text = String::new();
-    for experiment in experiments::all() {
-        let about = experiment.about();
-        text.push_str(&format!("{}: {}\n", about.name, about.one_line));
-        for line in description(about).lines() {
-            text.push_str(&format!("  {line}\n"));
-        }
-        text.push('\n');
-    }
-    print(text.trim_end());
-    exit_code::SUCCESS
-}
-
-fn print(text: &str) {
-    // A reader that has seen enough closes the pipe: `tollgate lab vif | head`.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-}
-
-fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure> {
-    let experiment = experiments::find(name)
-        .ok_or_else(|| Failure::usage(format!("no experiment is called '{name}'")))?;
-    // Whatever is wrong with the files is known before an hour has passed.
-    let outputs = Outputs::open(arguments)?;
-    doctor::required_floor().map_err(Failure::host)?;
-    let signals = Signals::block()
-        .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;
-    let stop = Stop::new();
-    let signal = watch(signals, stop.clone())
-        .map_err(|error| Failure::host(format!("cannot start a thread: {error}")))?;
-    let mut progress = Progress::new();
-    let results = experiment::run(&*experiment, &options(arguments), &stop, &mut progress);
-    progress.clear();
-    let results = results.map_err(|error| match error {
-        LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
-        _ => Failure::host(error.to_string()),
-    })?;
-    let written = report(&*experiment, &results, outputs);
-    match (signal.load(Ordering::SeqCst), results.failures().first()) {
-        (0, None) => written.map(|()| exit_code::SUCCESS),
-        (0, Some(failure)) => Err(Failure::host(failure.clone())),
-        (signal, _) => written.map(|()| exit_code::for_signal(signal)),
-    }
-}
-
-fn report(experiment: &dyn Experiment, results: &Results, outputs: Outputs) -> Result<(), Failure> {
-    let sections = experiment.sections(results);
-    print(&experiment::table(results, &sections));
-    outputs.write(results, &sections)
-}
-
-fn options(arguments: &ExperimentArguments) -> Options {
+/// How the experiment is to run.
+pub fn options(arguments: &ExperimentArguments) -> Options {
     let defaults = if arguments.quick {
         Options::quick()
     } else {
@@ -287,126 +211,6 @@ fn options(arguments: &ExperimentArguments) -> Options {
         arms: arguments.arm.clone(),
         images: GuestImages::of(arguments.guest_image.iter().cloned()),
         ..defaults
-    }
-}
-
-/// The files to be written.
-struct Outputs {
-    csv: Option<(File, PathBuf)>,
-    json: Option<(File, PathBuf)>,
-    plot: Option<(PlotFormat, PathBuf)>,
-}
-
-impl Outputs {
-    fn open(arguments: &ExperimentArguments) -> Result<Self, Failure> {
-        let open = |path: &Option<PathBuf>, flag| -> Result<Option<(File, PathBuf)>, Failure> {
-            let path = path.as_ref();
-            path.map(|path| Ok((files::create(path, flag)?, path.clone())))
-                .transpose()
-        };
-        let plot = |path: &Path| -> Result<(PlotFormat, PathBuf), Failure> {
-            let name = path.display();
-            let format = PlotFormat::of(path).ok_or_else(|| {
-                Failure::usage(format!("--plot: '{name}' must end in .svg or .png"))
-            })?;
-            files::create(path, "--plot")?;
-            Ok((format, path.to_owned()))
-        };
-        Ok(Self {
-            plot: arguments.plot.as_deref().map(plot).transpose()?,
-            csv: open(&arguments.csv, "--csv")?,
-            json: open(&arguments.json, "--json")?,
-        })
-    }
-
-    fn write(self, results: &Results, sections: &[Section]) -> Result<(), Failure> {
-        let texts = [
-            ("--csv", self.csv, samples_csv(results)),
-            ("--json", self.json, to_json(results, sections)),
-        ];
-        for (flag, file, text) in texts {
-            if let Some((mut file, path)) = file {
-                file.write_all(text.as_bytes()).map_err(|error| {
-                    let path = path.display();
-                    Failure::usage(format!("{flag}: cannot write '{path}': {error}"))
-                })?;
-            }
-        }
-        let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
-        if let Some((format, path)) = self.plot.filter(|_| !is_empty) {
-            write_plot(results, &path, format)
-                .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
-        }
-        Ok(())
-    }
-}
-
-/// Has a signal end the experiment; a second one ends the process. Returns where the
-/// signal's number will stand.
-fn watch(signals: Signals, stop: Stop) -> std::io::Result<Arc<AtomicI32>> {
-    let number = Arc::new(AtomicI32::new(0));
-    let seen = Arc::clone(&number);
-    let wait = move || {
-        loop {
-            use std::os::fd::AsRawFd;
-            let mut fds = [host::interest(signals.as_raw_fd(), libc::POLLIN)];
-            if host::poll(&mut fds, None).is_err() {
-                return;
-            }
-            while let Some(asked) = signals.next() {
-                let Asked::End(signal) = asked else { continue };
-                if seen.swap(signal, Ordering::SeqCst) != 0 {
-                    std::process::exit(exit_code::for_signal(signal).into());
-                }
-                stop.request();
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)?;
-    Ok(number)
-}
-
-/// Shows what is done on standard error.
-struct Progress {
-    is_terminal: bool,
-    shown: Option<Instant>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            is_terminal: std::io::stderr().is_terminal(),
-            shown: None,
-        }
-    }
-
-    /// Takes the line away.
-    fn clear(&mut self) {
-        if self.is_terminal && self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
-impl Observer for Progress {
-    fn progress(&mut self, done: usize, total: usize, next: &str) {
-        let pause = if self.is_terminal {
-            ON_TERMINAL
-        } else {
-            IN_FILE
-        };
-        if self.shown.is_some_and(|shown| shown.elapsed() < pause) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        let line = format!("[{}/{total}] {next}", (done + 1).min(total));
-        if self.is_terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[Ktollgate: {line}");
-        } else {
-            say(&line);
-        }
     }
 }
 
