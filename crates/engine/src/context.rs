@@ -142,6 +142,8 @@ pub struct Context {
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
     pub store_pass: u64,
+    /// Guest instructions begun, if blocks count them.
+    pub instructions: u64,
 }
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
@@ -223,6 +225,7 @@ pub mod at {
         SYSTEM_FLAGS = system_flags,
         CODE_DESCRIPTOR = code_descriptor,
         STACK_DESCRIPTOR = stack_descriptor,
+        INSTRUCTIONS = instructions,
     }
 
     /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -391,6 +394,7 @@ impl Context {
             stack_descriptor: Expected::NEVER,
             work: [0; 3],
             store_pass: NO_PASS,
+            instructions: 0,
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

@@ -194,6 +194,18 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
+    /// Has each guest instruction count itself in [`crate::Context::instructions`], or not.
+    /// Drops all blocks.
+    pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
+        self.flush(memory);
+        self.translator.counts_instructions = counts;
+    }
+
+    /// Whether guest instructions count themselves.
+    pub fn counts_instructions(&self) -> bool {
+        self.translator.counts_instructions
+    }
+
     /// What has been done.
     pub fn counts(&self) -> EngineCounts {
         self.counts

@@ -76,10 +76,14 @@ impl Drop for CodeRange {
     }
 }
 
+/// Whether guest code runs at `pc`. Other threads' machines may come and go meanwhile: both
+/// ends must be of one registration, and an unused place, whose start is 0, holds nothing.
 fn in_code_cache(pc: u64) -> bool {
-    RANGES
-        .iter()
-        .any(|(start, end)| pc >= start.load(Ordering::Relaxed) && pc < end.load(Ordering::Relaxed))
+    RANGES.iter().any(|(start, end)| {
+        let first = start.load(Ordering::SeqCst);
+        let last = end.load(Ordering::SeqCst);
+        first != 0 && pc >= first && pc < last && start.load(Ordering::SeqCst) == first
+    })
 }
 
 /// The signal that asks a vCPU thread to leave guest code.
@@ -398,4 +402,27 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     // SAFETY: restoring an action is async-signal-safe, and so was reading it: it was set
     // before this handler was installed.
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn other_machines_that_come_and_go_make_no_other_code_guest_code() {
+        const OTHER: u64 = 0x1000;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200_000 {
+                    drop(CodeRange::register(0x7000_0000_0000..0x7000_0001_0000));
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+            while !done.load(Ordering::Relaxed) {
+                assert!(!in_code_cache(OTHER));
+            }
+        });
+    }
 }

@@ -33,6 +33,12 @@ pub struct Books {
     pub elsewhere: u64,
     /// The guest's SYSENTER_EIP, which tells where its kernel lies; 0 if not set.
     pub system_call_entry: u64,
+    /// How the machine's knobs stand: names and values.
+    pub settings: Vec<(&'static str, &'static str)>,
+    /// They stood otherwise earlier in the run.
+    pub settings_changed: bool,
+    /// Guest instructions begun; `None` if they were not counted.
+    pub instructions: Option<u64>,
 }
 
 impl Books {
@@ -54,6 +60,9 @@ impl Books {
             blame: ledger.blame().rows().collect(),
             elsewhere: ledger.blame().elsewhere(),
             system_call_entry,
+            settings: Vec::new(),
+            settings_changed: false,
+            instructions: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::ledger::Cost;
 use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 /// Lines of blame that a snapshot carries, of each sort.
@@ -121,6 +121,15 @@ pub struct Snapshot {
     pub spaces: Vec<SpaceRow>,
     /// Exits (estimated) at places that were too many to remember.
     pub elsewhere: u64,
+    /// How the machine's knobs stand: names and values.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// They stood otherwise earlier in the run.
+    #[serde(default)]
+    pub settings_changed: bool,
+    /// Guest instructions begun, if they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<u64>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -150,6 +159,13 @@ impl Snapshot {
                 .map(|(kind, space, exits)| SpaceRow { kind, space, exits })
                 .collect(),
             elsewhere: books.elsewhere,
+            settings: books
+                .settings
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            settings_changed: books.settings_changed,
+            instructions: books.instructions,
             estimate: None,
         }
     }
@@ -274,6 +290,9 @@ pub(crate) mod tests {
             ],
             elsewhere: 0,
             system_call_entry: 0,
+            settings: vec![("vif", "off")],
+            settings_changed: false,
+            instructions: None,
         }
     }
 

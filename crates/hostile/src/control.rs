@@ -85,8 +85,12 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let all = b"{\"command\":\"status\"}\n{\"command\":\"stats\",\"id\":1}\n\
         {\"command\":\"pause\"}\n{\"command\":\"resume\",\"id\":[1,{}]}\n\
         {\"command\":\"power-button\"}\n{\"command\":\"quit\",\"id\":\"x\"}\n";
-    let seeds: [(&str, &[u8]); 6] = [
+    let seeds: [(&str, &[u8]); 7] = [
         ("all", all),
+        (
+            "knobs",
+            b"{\"command\":\"set\"}\n{\"command\":\"set\",\"knobs\":{\"vif\":\"off\",\"vir\":\"\"}}\n",
+        ),
         ("blank", b"\n\r\n  \n{\"command\":\"status\"}\r\n"),
         ("list", b"[\"quit\"]\n\"quit\"\nnull\n{}\n"),
         (

@@ -3,9 +3,14 @@
 //! An experiment drives the machine as a library and knows nothing of the command line.
 
 pub mod cost;
+pub mod experiment;
+pub mod experiments;
+pub mod hardware_monitor;
 pub mod host;
+pub mod plotting;
 pub mod small_system;
 pub mod statistics;
+mod vif;
 
 /// A static i386 Linux program that repeats the null hypercall from ring 3 and prints
 /// what it cost; its source is `guests/hypercall-linux.S`.

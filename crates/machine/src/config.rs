@@ -79,6 +79,8 @@ pub struct VmConfig {
     pub register_map: RegisterMapChoice,
     /// How the instructions that read or change the interrupt flag are run.
     pub virtual_interrupts: VirtualInterrupts,
+    /// Count guest instructions, which slows the guest.
+    pub count_instructions: bool,
     /// Offer ACPI tables to the guest.
     pub acpi: bool,
     /// What the real-time clock shows.
@@ -98,6 +100,7 @@ impl Default for VmConfig {
             verify_code: false,
             register_map: RegisterMapChoice::default(),
             virtual_interrupts: VirtualInterrupts::default(),
+            count_instructions: false,
             acpi: true,
             rtc_base: RtcBase::Universal,
         }

@@ -9,6 +9,7 @@ pub mod boot;
 pub mod config;
 pub mod cpu;
 pub mod devices;
+pub mod knobs;
 pub mod pc;
 pub mod vm;
 pub mod vm_handle;

@@ -2,6 +2,7 @@
 
 use crate::boot::{self, BootError, BootSource};
 use crate::config::{ConfigError, VmConfig};
+use crate::knobs::{self, Settings};
 use crate::pc::Pc;
 use crate::vm_handle::{Command, State, Status, VmCommands, VmHandle};
 use std::fmt;
@@ -155,9 +156,19 @@ impl Platform for Machine {
     }
 }
 
+/// What a machine that starts anew keeps of its earlier life.
+pub struct Past {
+    ledger: Ledger,
+    knobs_turned: bool,
+}
+
 /// A machine, ready to run on the thread that calls [`Vm::run`].
 pub struct Vm {
     vcpu: Vcpu<Machine>,
+    /// As it was built, with the knobs as they stand now.
+    config: VmConfig,
+    /// A knob was turned since the machine was built.
+    knobs_turned: bool,
 }
 
 impl Vm {
@@ -187,8 +198,17 @@ impl Vm {
         let mut vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
             .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
-        vcpu.set_virtual_interrupts(config.virtual_interrupts);
-        Ok(Self { vcpu })
+        knobs::turn(&mut vcpu, config);
+        if config.count_instructions {
+            vcpu.set_counts_instructions(true);
+        }
+        let vm = Self {
+            vcpu,
+            config: config.clone(),
+            knobs_turned: false,
+        };
+        vm.publish(State::Starting);
+        Ok(vm)
     }
 
     /// Runs the machine on the calling thread until it ends.
@@ -235,7 +255,17 @@ impl Vm {
     /// The books as they are; exact whenever `run` does not run.
     pub fn books(&self) -> Books {
         let entry = self.vcpu.state().sysenter_eip;
-        Books::of(self.ledger(), self.tsc_khz(), entry)
+        Books {
+            settings: self.settings().names().collect(),
+            settings_changed: self.knobs_turned,
+            instructions: self.vcpu.instructions(),
+            ..Books::of(self.ledger(), self.tsc_khz(), entry)
+        }
+    }
+
+    /// How the knobs stand.
+    pub fn settings(&self) -> Settings {
+        Settings::of(&self.config)
     }
 
     /// Kilohertz of the time-stamp counter in which the books count.
@@ -263,13 +293,17 @@ impl Vm {
     }
 
     /// Ends the machine but keeps its books.
-    pub fn into_ledger(mut self) -> Ledger {
-        self.vcpu.take_ledger()
+    pub fn into_past(mut self) -> Past {
+        Past {
+            ledger: self.vcpu.take_ledger(),
+            knobs_turned: self.knobs_turned,
+        }
     }
 
     /// Goes on with the books of an earlier machine.
-    pub fn continue_ledger(&mut self, ledger: Ledger) {
-        self.vcpu.continue_ledger(ledger);
+    pub fn continue_past(&mut self, past: Past) {
+        self.vcpu.continue_ledger(past.ledger);
+        self.knobs_turned |= past.knobs_turned;
     }
 
     fn commands(&self) -> &VmCommands {
@@ -281,6 +315,7 @@ impl Vm {
         let mut paused = false;
         loop {
             let mut books_wanted = false;
+            let before = self.settings();
             for command in self.commands().take() {
                 match command {
                     Command::Quit => return true,
@@ -300,7 +335,12 @@ impl Vm {
                     Command::PowerButton => self.vcpu.platform_mut().pc.press_power_button(),
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
+                    Command::Set(assignment) => assignment.apply(&mut self.config),
                 }
+            }
+            if self.settings() != before {
+                self.knobs_turned = true;
+                knobs::turn(&mut self.vcpu, &self.config);
             }
             if books_wanted {
                 self.commands().publish_books(self.books());
@@ -325,6 +365,7 @@ impl Vm {
             uptime_ns: 0,
             guest_time_ns: self.vcpu.platform().now().0,
             exits: self.exit_counts().total(),
+            settings: self.settings(),
         };
         self.commands().publish(status);
     }

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::knobs::{Assignment, Settings};
 use serde::Serialize;
 use tollgate_exits::books::Books;
 
@@ -52,6 +53,8 @@ pub enum Command {
     ReportStatus,
     /// Publish the books as they are now.
     ReportBooks,
+    /// Turn a knob.
+    Set(Assignment),
 }
 
 /// What the virtual machine is doing.
@@ -83,6 +86,9 @@ pub struct Status {
     pub guest_time_ns: u64,
     /// Exits of all kinds so far.
     pub exits: u64,
+    /// How the knobs stand.
+    #[serde(rename = "knobs")]
+    pub settings: Settings,
 }
 
 /// What the two sides share under the lock.
@@ -156,6 +162,11 @@ impl VmHandle {
         }))
     }
 
+    /// Whether both are handles of the same machine.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The vCPU thread's side.
     pub fn commands(&self) -> VmCommands {
         VmCommands(Arc::clone(&self.0))
@@ -191,6 +202,11 @@ impl VmHandle {
     /// Presses the ACPI power button.
     pub fn power_button(&self) {
         self.submit(Command::PowerButton);
+    }
+
+    /// Asks for knobs to be turned, all at the same instruction boundary.
+    pub fn turn_knobs(&self, assignments: &[Assignment]) {
+        self.submit_all(assignments.iter().copied().map(Command::Set));
     }
 
     /// Queues input for the serial port and returns how many bytes were taken: fewer
@@ -285,21 +301,35 @@ impl VmHandle {
     }
 
     fn submit(&self, command: Command) {
+        self.submit_all([command]);
+    }
+
+    /// Queues commands that are taken together.
+    fn submit_all(&self, commands: impl IntoIterator<Item = Command>) {
         {
             let mut mailbox = self.0.mailbox();
-            match command {
-                Command::Pause | Command::Resume => {
+            for command in commands {
+                if matches!(command, Command::Pause | Command::Resume) {
                     mailbox.pause_wanted = command == Command::Pause;
-                    mailbox
-                        .commands
-                        .retain(|queued| !matches!(queued, Command::Pause | Command::Resume));
                 }
-                _ => mailbox.commands.retain(|queued| *queued != command),
+                mailbox
+                    .commands
+                    .retain(|queued| !is_replaced(*queued, command));
+                mailbox.commands.push(command);
             }
-            mailbox.commands.push(command);
-            self.0.has_commands.store(true, Ordering::Release);
+            let waits = !mailbox.commands.is_empty();
+            self.0.has_commands.store(waits, Ordering::Release);
         }
         self.0.wake();
+    }
+}
+
+/// Whether `queued` has no effect once `command` is queued behind it.
+fn is_replaced(queued: Command, command: Command) -> bool {
+    match (queued, command) {
+        (Command::Pause | Command::Resume, Command::Pause | Command::Resume) => true,
+        (Command::Set(before), Command::Set(now)) => before.knob().name == now.knob().name,
+        _ => queued == command,
     }
 }
 
@@ -443,6 +473,20 @@ mod tests {
         assert_eq!(
             handle.commands().take(),
             [Command::PowerButton, Command::Pause]
+        );
+    }
+
+    #[test]
+    fn of_each_knob_only_the_latest_value_is_kept() {
+        let handle = VmHandle::new();
+        let set = |text: &str| Assignment::parse(text).unwrap();
+        for _ in 0..1000 {
+            handle.turn_knobs(&[set("vif=off"), set("vir=off")]);
+            handle.turn_knobs(&[set("vif=on")]);
+        }
+        assert_eq!(
+            handle.commands().take(),
+            [Command::Set(set("vir=off")), Command::Set(set("vif=on"))]
         );
     }
 

@@ -212,6 +212,23 @@ impl<P: Platform> Vcpu<P> {
         self.link = PendingLink::None;
     }
 
+    /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all
+    /// translations; not to be called while `run` runs.
+    pub fn set_counts_instructions(&mut self, counts: bool) {
+        self.engine
+            .set_counts_instructions(counts, &mut self.view.memory);
+        self.resume = None;
+        self.link = PendingLink::None;
+    }
+
+    /// Guest instructions begun so far; `None` if they are not counted. One that is begun
+    /// again, because it faulted or a signal struck in it, counts again; a repeated string
+    /// instruction counts once each time that it begins.
+    pub fn instructions(&self) -> Option<u64> {
+        let counts = self.engine.counts_instructions();
+        counts.then_some(self.context.instructions)
+    }
+
     /// The processor's registers, exact whenever `run` does not run.
     pub fn state(&self) -> &CpuState {
         &self.context.cpu

@@ -8,6 +8,7 @@ use clap::{Args, Parser, ValueEnum};
 
 use tollgate_machine::cpu::CpuModel;
 
+use crate::knob_flags::KnobArguments;
 use crate::statistics::{Format, StatisticsArguments};
 use crate::{control, cpu_models, exit_code, size, terminal_keys, usage};
 
@@ -34,8 +35,12 @@ pub enum Subcommand {
     Doctor(DoctorArguments),
     /// Send a command to a running virtual machine
     Control(ControlArguments),
+    /// Show or turn the knobs of a running virtual machine
+    Set(control::set::SetArguments),
     /// Measure what each kind of exit costs on this host
     Cost(crate::cost::CostArguments),
+    /// Run an experiment: settings of one machine compared on the same work
+    Lab(crate::lab::LabArguments),
     /// Show the exits of a running virtual machine, and where its time goes
     Stats(StatsArguments),
 }
@@ -155,6 +160,10 @@ pub struct RunArguments {
     #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Checked)]
     pub memory_access: MemoryAccess,
 
+    /// Knobs.
+    #[command(flatten)]
+    pub knobs: KnobArguments,
+
     /// Statistics.
     #[command(flatten)]
     pub statistics: StatisticsArguments,
@@ -236,14 +245,22 @@ pub struct StatsArguments {
     pub price_table: Option<PathBuf>,
 }
 
-/// The names of the subcommands.
-pub fn subcommands() -> Vec<String> {
+/// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the
+/// names that could come next.
+pub fn subcommands(words: &[OsString]) -> (Vec<String>, Vec<String>) {
     use clap::CommandFactory;
-    let command = Cli::command();
+    let mut command = Cli::command();
+    let mut path = Vec::new();
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        if let Some(next) = command.find_subcommand(word).cloned() {
+            path.push(word.to_owned());
+            command = next;
+        }
+    }
     let names = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned());
-    names.collect()
+    (path, names.collect())
 }
 
 /// The command line was answered already (help, version, an error); exit with this.
@@ -349,6 +366,30 @@ mod tests {
         assert!(!arguments.reboot && !arguments.verify_code);
         assert!(!arguments.statistics.wants_report());
         assert_eq!(arguments.statistics.trace_limit, 64 << 20);
+        assert_eq!(arguments.knobs, KnobArguments::default());
+    }
+
+    #[test]
+    fn each_knob_is_a_flag() {
+        use tollgate_machine::config::VmConfig;
+        use tollgate_machine::knobs::{KNOBS, Settings};
+        for knob in KNOBS {
+            for value in knob.values {
+                let flag = format!("--{}", knob.name);
+                let mut config = VmConfig::default();
+                run_arguments(&[&flag, value]).knobs.apply(&mut config);
+                let settings = Settings::of(&config);
+                assert!(settings.names().any(|name| name == (knob.name, *value)));
+            }
+            let bad = [
+                "tollgate",
+                "run",
+                "--kernel",
+                "k",
+                &format!("--{}=x", knob.name),
+            ];
+            assert!(Cli::try_parse_from(bad).is_err());
+        }
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tollgate_lab::cost::{
-    self, CostError, Observer, Options, PlotFormat, Report, overhead, samples_csv, summary_csv,
-    to_json,
+    self, CostError, Observer, Options, Report, overhead, samples_csv, summary_csv, to_json,
 };
+use tollgate_lab::plotting::PlotFormat;
 
 use crate::failure::{Failure, say};
 use crate::signals::{Asked, Signals};

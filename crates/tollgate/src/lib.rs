@@ -18,6 +18,8 @@ mod failure;
 mod files;
 mod host;
 mod keyboard;
+mod knob_flags;
+mod lab;
 mod perf_map;
 mod run;
 mod signals;
@@ -40,7 +42,9 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
+        Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
         Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),
+        Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Err(cli::Answered(code)) => code,
     };

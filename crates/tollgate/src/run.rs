@@ -31,7 +31,7 @@ pub fn run(arguments: &RunArguments) -> u8 {
 
 fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let started = Instant::now();
-    let config = configuration(arguments)?;
+    let mut config = configuration(arguments)?;
     doctor::required_floor().map_err(Failure::host)?;
 
     // Before any thread exists: threads inherit the blocked signals.
@@ -77,10 +77,14 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         if event_loop.end_wanted() {
             break Ok(RunOutcome::Quit);
         }
-        // The old machine's memory goes before the new one's comes; the books go on.
-        let ledger = vm.into_ledger();
+        // The old machine's memory goes before the new one's comes; the books go on, and
+        // knobs stay as they stand.
+        for assignment in vm.settings().assignments() {
+            assignment.apply(&mut config);
+        }
+        let past = vm.into_past();
         vm = build(&config, &outputs, &handle)?;
-        vm.continue_ledger(ledger);
+        vm.continue_past(past);
     };
 
     handle.commands().publish(Status {
@@ -119,7 +123,7 @@ fn begin_trace(arguments: &RunArguments, vm: &mut Vm) -> Result<Option<TraceFile
 fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     // The only way today; another one becomes a field of the configuration.
     let MemoryAccess::Checked = arguments.memory_access;
-    let config = VmConfig {
+    let mut config = VmConfig {
         memory_bytes: arguments.memory,
         kernel: arguments.kernel.clone(),
         initrd: match arguments.initrd.as_slice() {
@@ -131,12 +135,14 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         reboot: arguments.reboot,
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
+        count_instructions: arguments.statistics.count_instructions,
         register_map: match arguments.register_map {
             RegisterMapName::Legacy => RegisterMapChoice::Legacy,
             RegisterMapName::Spilled => RegisterMapChoice::Spilled,
         },
         ..VmConfig::default()
     };
+    arguments.knobs.apply(&mut config);
     check_readable(&config.kernel, "--kernel")?;
     config
         .validate()

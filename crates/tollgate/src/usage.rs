@@ -31,10 +31,13 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         ErrorKind::ArgumentConflict => format!("{argument} was given twice; {help}"),
         ErrorKind::InvalidSubcommand => {
             let name = context(error, ContextKind::InvalidSubcommand);
-            format!("unknown command '{name}': expected {}; {help}", commands())
+            format!(
+                "unknown command '{name}': expected {}; {help}",
+                commands(words)
+            )
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("no command given: expected {}; {help}", commands())
+            format!("no command given: expected {}; {help}", commands(words))
         }
         ErrorKind::InvalidUtf8 => format!("an argument is not valid UTF-8; {help}"),
         _ => {
@@ -47,9 +50,9 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
     Failure::usage(one_line(&message))
 }
 
-/// The subcommands: `run, doctor or control`.
-fn commands() -> String {
-    let names = subcommands();
+/// The subcommands that could come next: `run, doctor or control`.
+fn commands(words: &[OsString]) -> String {
+    let (_, names) = subcommands(words);
     match names.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
@@ -83,15 +86,12 @@ fn single_dash_word<'a>(argument: &str, words: &'a [OsString]) -> Option<&'a str
 
 /// Where help is to be found, for the subcommand in `words`.
 fn help_hint(words: &[OsString]) -> String {
-    let subcommand = words
-        .iter()
-        .skip(1)
-        .filter_map(|word| word.to_str())
-        .find(|word| subcommands().iter().any(|name| name == word));
-    match subcommand {
-        Some(name) => format!("try 'tollgate {name} --help'"),
-        None => "try 'tollgate --help'".into(),
-    }
+    let (path, _) = subcommands(words);
+    let words = ["tollgate"]
+        .into_iter()
+        .chain(path.iter().map(String::as_str));
+    let words: Vec<&str> = words.collect();
+    format!("try '{} --help'", words.join(" "))
 }
 
 /// What the parser knows about the error, as text; empty if nothing.

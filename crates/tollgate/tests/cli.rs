@@ -72,7 +72,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
     ] {
         assert!(help.contains(part), "{part} is missing in:\n{help}");
     }
-    for command in ["run", "doctor", "control", "cost", "stats"] {
+    for command in ["run", "doctor", "control", "set", "cost", "lab", "stats"] {
         assert!(stdout(&tollgate(&["--help"])).contains(command));
         assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
     }
@@ -82,11 +82,15 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected run, doctor, control, cost or stats; try 'tollgate --help'",
+        "no command given: expected run, doctor, control, set, cost, lab or stats; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected run, doctor, control, cost or stats; try 'tollgate --help'",
+        "unknown command 'dance': expected run, doctor, control, set, cost, lab or stats; try 'tollgate --help'",
+    );
+    refused(
+        &["lab", "dance"],
+        "unknown command 'dance': expected list or vif; try 'tollgate lab --help'",
     );
 }
 

@@ -345,3 +345,19 @@ fn a_machine_that_is_not_there_has_no_stats() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no such socket"));
 }
+
+#[test]
+fn instructions_are_counted_if_that_is_asked_for() {
+    let folder = Folder::new();
+    let file = folder.path("stats.json");
+    let write = ["--stats-format", "json", "--stats-file", text(&file)];
+    run_to_end(&folder, &write);
+    assert!(read_json(&file).get("instructions").is_none());
+
+    let mut arguments = write.to_vec();
+    arguments.extend(["--count-instructions", "--verify-code"]);
+    run_to_end(&folder, &arguments);
+    // Two before the loop of two, two behind it. Each IN leaves for the monitor and counts
+    // once; nothing in this guest faults, and no timer is set that could strike.
+    assert_eq!(read_json(&file)["instructions"], 2 + 2 * READS + 2);
+}

@@ -137,6 +137,8 @@ pub struct Translator {
     features: Features,
     /// How the sensitive instructions are run.
     pub(crate) virtual_interrupts: VirtualInterrupts,
+    /// Each instruction counts itself when it begins.
+    pub(crate) counts_instructions: bool,
     info: iced_x86::InstructionInfoFactory,
     mode: Mode,
     mode_id: u32,
@@ -202,6 +204,7 @@ impl Translator {
             legacy_map: &RegisterMap::LEGACY,
             features,
             virtual_interrupts: VirtualInterrupts::default(),
+            counts_instructions: false,
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             mode_id: 0,
@@ -372,6 +375,7 @@ impl Translator {
                 break;
             }
             self.begin(self.next_rip, next_rip);
+            self.count_instruction();
             count += 1;
             self.position = position;
             let length = instruction.len().min(15);
@@ -446,6 +450,20 @@ impl Translator {
         self.room_behind_access = 0;
         self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.mark(Restore::NONE);
+    }
+
+    /// Counts the current instruction, if that is wanted: before its own code, so that what
+    /// starts that again does not count twice. An instruction run on a bounced operand was
+    /// counted when it began.
+    fn count_instruction(&mut self) {
+        if !self.counts_instructions || self.mode.flags.contains(ModeFlags::BOUNCE) {
+            return;
+        }
+        let counter = self.field(at::INSTRUCTIONS);
+        self.assembler.load(Width::Qword, R8, counter);
+        self.assembler.lea64(R8, Mem::base(R8, 1));
+        self.assembler.store(Width::Qword, counter, R8);
+        self.start = self.assembler.position();
     }
 
     /// Tells the instruction's sites where the next instruction begins. Behind one that

@@ -20,7 +20,7 @@ mod table;
 pub use export::{samples_csv, summary_csv, to_json};
 pub use guest::{GuestMode, table as guest_table};
 pub use measure::run;
-pub use plot::{PlotError, PlotFormat, write_plot};
+pub use plot::write_plot;
 pub use table::table;
 
 use crate::host::HostDescription;

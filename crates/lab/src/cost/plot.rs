@@ -2,12 +2,10 @@
 //! cycles. Kinds of one subject share a panel.
 
 use super::{GuestMode, Report, Row};
+use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, provide_font};
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::{FontStyle, register_font};
-use std::fmt;
 use std::path::Path;
-use std::sync::Once;
 
 /// Panels: a title and its kinds.
 const PANELS: &[(&str, &[&str])] = &[
@@ -108,61 +106,8 @@ const PREFERRED: [GuestMode; 6] = [
     GuestMode::Real,
 ];
 const COLUMNS: usize = 2;
-/// Colours that colour-blind readers can tell apart (Okabe and Ito's).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(60, 60, 60),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-];
 const PANEL: (u32, u32) = (920, 380);
 const TITLE_HEIGHT: u32 = 120;
-
-/// In which format a plot is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PlotFormat {
-    /// Scalable.
-    Svg,
-    /// A bitmap.
-    Png,
-}
-
-impl PlotFormat {
-    /// What the file's name ends in; `None` if it is neither.
-    pub fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "svg" => Some(Self::Svg),
-            "png" => Some(Self::Png),
-            _ => None,
-        }
-    }
-}
-
-/// The plot could not be drawn or written.
-#[derive(Debug)]
-pub struct PlotError(String);
-
-impl fmt::Display for PlotError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PlotError {}
-
-/// Text is drawn with a font of our own, so that plots look the same everywhere.
-fn provide_font() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for style in [FontStyle::Normal, FontStyle::Bold] {
-            // Fails only for bytes that are no font.
-            let _ = register_font("sans-serif", style, epaint_default_fonts::HACK_REGULAR);
-        }
-    });
-}
 
 /// Writes the plot of `report` to `path`.
 ///
@@ -181,7 +126,6 @@ pub fn write_plot(report: &Report, path: &Path, format: PlotFormat) -> Result<()
         PANEL.0 * columns.max(COLUMNS) as u32,
         PANEL.1 * lines as u32 + TITLE_HEIGHT,
     );
-    let failed = |error: String| PlotError(format!("{}: {error}", path.display()));
     match format {
         PlotFormat::Svg => draw(
             &SVGBackend::new(path, size).into_drawing_area(),
@@ -196,7 +140,7 @@ pub fn write_plot(report: &Report, path: &Path, format: PlotFormat) -> Result<()
             (lines, columns),
         ),
     }
-    .map_err(failed)
+    .map_err(|error| PlotError(format!("{}: {error}", path.display())))
 }
 
 /// One kind, pinned and not.
@@ -234,7 +178,6 @@ fn draw<B: DrawingBackend>(
     panels: &Panels,
     grid: (usize, usize),
 ) -> Result<(), String> {
-    let failed = |error: DrawingAreaErrorKind<B::ErrorType>| error.to_string();
     area.fill(&WHITE).map_err(failed)?;
     let (title, body) = area.split_vertically(TITLE_HEIGHT);
     let host = &report.host;
@@ -265,17 +208,7 @@ fn draw<B: DrawingBackend>(
             ),
         ),
     ];
-    let mut top = 14;
-    for (height, line) in lines {
-        title
-            .draw(&Text::new(
-                line,
-                (24, top),
-                ("sans-serif", height).into_font().color(&BLACK),
-            ))
-            .map_err(failed)?;
-        top += height + 10;
-    }
+    draw_lines(&title, &lines)?;
     for (cell, (title, curves)) in body.split_evenly(grid).iter().zip(panels) {
         panel(cell, report, title, curves)?;
     }
@@ -311,12 +244,11 @@ fn panel<B: DrawingBackend>(
     title: &str,
     curves: &[Curves],
 ) -> Result<(), String> {
-    let failed = |error: DrawingAreaErrorKind<B::ErrorType>| error.to_string();
     let (left, right) = range(curves);
     // The curves' names stand beside them, not over them.
     let (plot, names) = area.split_horizontally(PANEL.0 - 320);
     let mut chart = ChartBuilder::on(&plot)
-        .caption(title, ("sans-serif", 22))
+        .caption(title, (FONT, 22))
         .margin(12)
         .x_label_area_size(46)
         .y_label_area_size(58)
@@ -329,8 +261,8 @@ fn panel<B: DrawingBackend>(
         .x_label_formatter(&|value| cycles_label(*value))
         .y_label_formatter(&|value| format!("{value:.0}"))
         .y_labels(6)
-        .label_style(("sans-serif", 16))
-        .axis_desc_style(("sans-serif", 16))
+        .label_style((FONT, 16))
+        .axis_desc_style((FONT, 16))
         .light_line_style(RGBColor(238, 238, 238))
         .bold_line_style(RGBColor(205, 205, 205))
         .draw()
@@ -355,7 +287,7 @@ fn panel<B: DrawingBackend>(
             .draw(&PathElement::new(line.to_vec(), colour.stroke_width(3)))
             .map_err(failed)?;
         let label = |text: String, y: i32, height: i32, colour: RGBColor| {
-            let style = ("sans-serif", height).into_font().color(&colour);
+            let style = (FONT, height).into_font().color(&colour);
             names.draw(&Text::new(text, (34, y), style)).map_err(failed)
         };
         label(curve.kind.to_owned(), top, 17, BLACK)?;
@@ -414,12 +346,5 @@ mod tests {
                 assert!(KINDS.iter().any(|kind| kind.name == *name), "{name}");
             }
         }
-    }
-
-    #[test]
-    fn the_format_follows_from_the_name() {
-        assert_eq!(PlotFormat::of(Path::new("a.SVG")), Some(PlotFormat::Svg));
-        assert_eq!(PlotFormat::of(Path::new("b.png")), Some(PlotFormat::Png));
-        assert_eq!(PlotFormat::of(Path::new("c")), None);
     }
 }

@@ -36,7 +36,20 @@ pub fn run(arguments: &ControlArguments) -> u8 {
     exit_code_of(&answer)
 }
 
+/// Sends a command without arguments and returns the answer.
+///
+/// # Errors
+/// As [`talk`].
 pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
+    talk(path, &json!({"command": command}))
+}
+
+/// Sends a request and returns the answer.
+///
+/// # Errors
+/// One line: nobody listens at `path`, or whoever does gives no answer.
+pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
+    let quits = request["command"] == json!(Name::Quit);
     let stream = UnixStream::connect(path).map_err(|error| {
         let why = match error.kind() {
             ErrorKind::NotFound => "no such socket; is the virtual machine running?".into(),
@@ -51,11 +64,11 @@ pub fn ask(path: &Path, command: Name) -> Result<Value, Failure> {
     let talk = || -> std::io::Result<String> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        writeln!(&stream, "{}", json!({"command": command}))?;
+        writeln!(&stream, "{request}")?;
         let mut reader = BufReader::new(&stream);
         let mut line = String::new();
         reader.by_ref().take(1 << 20).read_line(&mut line)?;
-        if command == Name::Quit {
+        if quits {
             // The connection closes when the machine is gone. If that takes too long,
             // the answer is still an answer.
             let _ = reader.read_to_end(&mut Vec::new());

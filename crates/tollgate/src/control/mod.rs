@@ -1,9 +1,10 @@
 //! The control socket: one line of JSON asks, one line of JSON answers.
 //!
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
-//! is `tollgate control`, `stats` is `tollgate stats`. The protocol is described in docs/control-socket.md.
+//! is `tollgate control`, `stats` is `tollgate stats`, `set` is `tollgate set`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
 pub mod protocol;
 pub mod server;
+pub mod set;
 pub mod stats;

@@ -1,11 +1,13 @@
 //! Requests and answers of the control socket.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate_machine::vm_handle::{State, VmHandle};
+use tollgate_machine::knobs::Assignment;
+use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
 use crate::statistics::Reporter;
 
@@ -25,6 +27,9 @@ pub enum Name {
     Quit,
     /// Press the power button: the guest may shut down
     PowerButton,
+    /// Show or turn knobs: `tollgate set`.
+    #[value(skip)]
+    Set,
 }
 
 /// A request: a command, and whatever the client wants to see again in the answer.
@@ -33,6 +38,9 @@ struct Request {
     command: Name,
     #[serde(default)]
     id: Value,
+    /// Of `set`: names and new values.
+    #[serde(default)]
+    knobs: BTreeMap<String, String>,
 }
 
 /// An answer, and whether the machine was asked to end.
@@ -106,6 +114,13 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Answer {
             let status = handle.wait_for_status(patience, |status| status.state != State::Paused);
             answer["state"] = serde_json::to_value(status.state).unwrap_or_default();
         }
+        Name::Set => match set(&request.knobs, reach) {
+            Ok(knobs) => answer["knobs"] = knobs,
+            Err(error) => {
+                answer["ok"] = false.into();
+                answer["error"] = error.into();
+            }
+        },
         Name::Quit => handle.quit(),
         Name::PowerButton => handle.power_button(),
     }
@@ -118,10 +133,32 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Answer {
     }
 }
 
+/// Turns knobs and tells how all of them stand then, or why that is not so.
+fn set(knobs: &BTreeMap<String, String>, reach: Reach<'_>) -> Result<Value, String> {
+    let assignments: Result<Vec<_>, _> = knobs
+        .iter()
+        .map(|(name, value)| Assignment::of(name, value))
+        .collect();
+    let assignments = assignments.map_err(|error| error.to_string())?;
+    if !assignments.is_empty() {
+        reach.handle.turn_knobs(&assignments);
+    }
+    let holds = |status: &Status| assignments.iter().all(|&a| status.settings.holds(a));
+    let is_over = |status: &Status| status.state == State::Stopped;
+    let status = reach
+        .handle
+        .wait_for_status(reach.patience, |status| holds(status) || is_over(status));
+    match (holds(&status), is_over(&status)) {
+        (true, _) => Ok(serde_json::to_value(status.settings).unwrap_or_default()),
+        (false, true) => Err("the machine has ended".into()),
+        (false, false) => Err("the processor does not answer now; it will turn them later".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tollgate_exits::snapshot::Snapshot;
-    use tollgate_machine::vm_handle::{Command, Status};
+    use tollgate_machine::vm_handle::Command;
 
     use super::*;
 
@@ -185,6 +222,69 @@ mod tests {
     }
 
     #[test]
+    fn knobs_are_turned_together_and_the_answer_tells_them_all() {
+        let handle = VmHandle::new();
+        let commands = handle.commands();
+        let vcpu = std::thread::spawn(move || {
+            commands.wait_for_command(None);
+            let taken = commands.take();
+            let mut config = tollgate_machine::config::VmConfig::default();
+            for command in &taken {
+                if let Command::Set(assignment) = command {
+                    assignment.apply(&mut config);
+                }
+            }
+            commands.publish(Status {
+                settings: tollgate_machine::knobs::Settings::of(&config),
+                ..Status::default()
+            });
+            taken
+        });
+        let request = br#"{"command":"set","knobs":{"vif":"off","transition":"trap"}}"#;
+        let turned = value(&answer(request, reach(&handle)));
+        assert_eq!(
+            turned,
+            json!({"ok": true, "knobs": {"vif": "off", "vir": "on", "transition": "trap"}})
+        );
+        assert_eq!(vcpu.join().unwrap().len(), 2);
+        let listed = value(&answer(br#"{"command":"set"}"#, reach(&handle)));
+        assert_eq!(listed, turned);
+        assert!(!handle.commands().has_commands());
+    }
+
+    #[test]
+    fn an_unknown_knob_or_value_turns_nothing() {
+        let handle = VmHandle::new();
+        for (request, known) in [
+            (
+                r#"{"command":"set","knobs":{"vif":"off","vid":"on"}}"#,
+                "transition",
+            ),
+            (
+                r#"{"command":"set","knobs":{"vif":"off","vir":"maybe"}}"#,
+                "off, on",
+            ),
+        ] {
+            let answer = value(&answer(request.as_bytes(), reach(&handle)));
+            assert_eq!(answer["ok"], false, "{request}");
+            assert!(answer["error"].as_str().unwrap().contains(known));
+        }
+        assert!(!handle.commands().has_commands());
+    }
+
+    #[test]
+    fn a_machine_that_has_ended_turns_no_knobs() {
+        let handle = VmHandle::new();
+        handle.commands().publish(Status {
+            state: State::Stopped,
+            ..Status::default()
+        });
+        let request = br#"{"command":"set","knobs":{"vif":"off"}}"#;
+        let answer = value(&answer(request, reach(&handle)));
+        assert_eq!(answer["error"], "the machine has ended");
+    }
+
+    #[test]
     fn stats_are_the_books_with_names() {
         let handle = VmHandle::new();
         handle
@@ -222,6 +322,8 @@ mod tests {
             "\"quit\"",
             r#"{"command":"dance"}"#,
             r#"{"command":7}"#,
+            r#"{"command":"set","knobs":7}"#,
+            r#"{"command":"set","knobs":{"vif":true}}"#,
             r#"{"command":"quit"} x"#,
             "\u{ff}\0",
             &deep,

@@ -48,6 +48,10 @@ pub struct StatisticsArguments {
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
 
+    /// Count guest instructions too (slows the guest)
+    #[arg(long)]
+    pub count_instructions: bool,
+
     /// Record every exit with its time, for Perfetto's viewer
     ///
     /// The file is JSON; open it at https://ui.perfetto.dev. Recording slows the guest.

@@ -103,12 +103,26 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ..Row::default()
     };
     khz.write(text, "clock", "tsc-khz");
+    for (name, value) in &snapshot.settings {
+        let row = Row {
+            note: value.clone(),
+            ..Row::default()
+        };
+        row.write(text, "setting", name);
+    }
     let total = Row {
         count: snapshot.exit_count.to_string(),
         cycles: snapshot.exit_cycles.to_string(),
         ..Row::default()
     };
     total.write(text, "total", "exits");
+    if let Some(instructions) = snapshot.instructions {
+        let row = Row {
+            count: instructions.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "total", "instructions");
+    }
 }
 
 fn origins(text: &mut String, snapshot: &Snapshot) {
@@ -191,6 +205,7 @@ mod tests {
         assert!(text.contains("\nexit,cli,1234,20,19000,15,20,30,40,,,,none\n"));
         assert!(text.contains("\nexit,cpuid,7,0,,,,,,,,,none\n"));
         assert!(text.contains("\ntime,remainder,,,1000,,,,,,,,\n"));
+        assert!(text.contains("\nsetting,vif,,,,,,,,,,,off\n"));
         assert!(text.contains("\norigin,cli,600,,,,,,,0xc1000004,0x00001000,start+0x4,\n"));
     }
 

@@ -205,6 +205,9 @@ pub mod tests {
             blame: vec![blamed(0xc100_0004, 600), blamed(0xc100_0008, 600)],
             elsewhere: 0,
             system_call_entry: 0,
+            settings: vec![("vif", "off"), ("vir", "on")],
+            settings_changed: false,
+            instructions: Some(50_000),
         }
     }
 

@@ -13,7 +13,8 @@ const SPACE_LINES: usize = 6;
 /// Where the time went, then the exits by kind, then where they came from, then what
 /// the run would take elsewhere.
 pub fn table(snapshot: &Snapshot) -> String {
-    let mut text = shares(snapshot);
+    let mut text = settings(snapshot);
+    text.push_str(&shares(snapshot));
     text.push('\n');
     text.push_str(&exits(snapshot));
     if !snapshot.blame.is_empty() {
@@ -25,6 +26,23 @@ pub fn table(snapshot: &Snapshot) -> String {
         text.push_str(&estimate(prices));
     }
     text
+}
+
+/// How the knobs stand.
+fn settings(snapshot: &Snapshot) -> String {
+    if snapshot.settings.is_empty() {
+        return String::new();
+    }
+    let settings = snapshot.settings.iter();
+    let texts: Vec<String> = settings
+        .map(|(name, value)| one_line(&format!("{name}={value}")))
+        .collect();
+    let note = if snapshot.settings_changed {
+        " (turned while it ran)"
+    } else {
+        ""
+    };
+    format!("knobs          {}{note}\n", texts.join(" "))
 }
 
 fn percent(part: f64, whole: u64) -> String {
@@ -91,6 +109,14 @@ fn exits(snapshot: &Snapshot) -> String {
         "total",
         grouped(snapshot.exit_count)
     ));
+    if let Some(instructions) = snapshot.instructions {
+        text.push_str(&format!(
+            "{:<20} {:>13} ({} for each exit)\n",
+            "instructions",
+            grouped(instructions),
+            grouped(instructions / snapshot.exit_count.max(1))
+        ));
+    }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text
 }
@@ -236,6 +262,18 @@ mod tests {
             text.contains("remainder               1.0     1.0%"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_table_says_how_the_knobs_stand_and_whether_they_did_so_all_the_time() {
+        let mut snapshot = snapshot();
+        let text = table(&snapshot);
+        assert!(
+            text.starts_with("knobs          vif=off vir=on\n"),
+            "{text}"
+        );
+        snapshot.settings_changed = true;
+        assert!(table(&snapshot).contains("vir=on (turned while it ran)\n"));
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! Whether two arms differ, and by how much.
+
+use crate::statistics::Quartiles;
+use serde::Serialize;
+use std::fmt;
+
+/// What a comparison comes to.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The middle halves of the two arms have something in common.
+    NoDifferenceMeasured,
+    /// The arm needs less than the one it is compared with.
+    Less,
+    /// The arm needs more.
+    More,
+}
+
+/// One arm beside the first.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Comparison {
+    /// The median over the first arm's median.
+    pub ratio: f64,
+    /// The ratio of each pair of neighbours in time, its quartiles.
+    pub pairs: Quartiles,
+    /// What it comes to.
+    pub verdict: Verdict,
+}
+
+impl Comparison {
+    /// Compares `values` with those of the first arm, both in the order of repetitions;
+    /// `None` if either is empty.
+    pub fn of(values: &[f64], first: &[f64]) -> Option<Self> {
+        let (ours, theirs) = (Quartiles::of(values)?, Quartiles::of(first)?);
+        let ratios: Vec<f64> = values.iter().zip(first).map(|(a, b)| a / b).collect();
+        let verdict = if ours.overlaps(&theirs) {
+            Verdict::NoDifferenceMeasured
+        } else if ours.median < theirs.median {
+            Verdict::Less
+        } else {
+            Verdict::More
+        };
+        Some(Self {
+            ratio: ours.median / theirs.median,
+            pairs: Quartiles::of(&ratios)?,
+            verdict,
+        })
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ratio = self.ratio;
+        match self.verdict {
+            Verdict::NoDifferenceMeasured => formatter.write_str("no difference measured"),
+            Verdict::Less => write!(formatter, "{:.1} % less", (1.0 - ratio) * 100.0),
+            Verdict::More if ratio < 2.0 => {
+                write!(formatter, "{:.1} % more", (ratio - 1.0) * 100.0)
+            }
+            Verdict::More => write!(formatter, "{ratio:.1} times as much"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(values: &[f64], first: &[f64]) -> String {
+        Comparison::of(values, first).unwrap().to_string()
+    }
+
+    #[test]
+    fn overlapping_middle_halves_are_no_difference() {
+        let first = [1.0, 1.1, 1.2, 1.3, 1.4];
+        assert_eq!(text(&[1.4, 1.4, 1.5, 1.6, 1.7], &first), "25.0 % more");
+        assert_eq!(
+            text(&[1.2, 1.3, 1.4, 1.5, 1.6], &first),
+            "no difference measured"
+        );
+        // One outlier changes nothing.
+        assert_eq!(
+            text(&[1.0, 1.1, 1.2, 1.3, 99.0], &first),
+            "no difference measured"
+        );
+    }
+
+    #[test]
+    fn a_difference_is_told_by_the_medians() {
+        assert_eq!(text(&[1.0; 5], &[2.0; 5]), "50.0 % less");
+        assert_eq!(text(&[1.1; 5], &[1.0; 5]), "10.0 % more");
+        assert_eq!(text(&[5.0; 5], &[2.0; 5]), "2.5 times as much");
+    }
+
+    #[test]
+    fn nothing_is_compared_with_nothing() {
+        assert_eq!(Comparison::of(&[], &[1.0]), None);
+        assert_eq!(Comparison::of(&[1.0], &[]), None);
+    }
+}

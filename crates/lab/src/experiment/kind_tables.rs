@@ -1,0 +1,136 @@
+//! The tables of a cell that have a row for each kind of exit: how many, and how much time.
+
+use super::section::{grouped, percent};
+use super::{CellResult, KindGroup, Results, Section, Share, shares};
+
+/// Marks shares whose two figures differ.
+pub const DIFFERS: &str = "!";
+
+/// Kinds with the sums of their groups.
+fn kind_rows(groups: &[KindGroup]) -> Vec<(String, Vec<&'static str>)> {
+    let mut rows = Vec::new();
+    for group in groups {
+        let names: Vec<&str> = group.kinds.iter().map(|kind| kind.name()).collect();
+        rows.extend(names.iter().map(|&name| (format!("  {name}"), vec![name])));
+        rows.push((group.title.to_owned(), names));
+    }
+    rows
+}
+
+/// How many were executed, and how many left for the monitor with each arm.
+pub fn exits(groups: &[KindGroup], cell: &CellResult) -> Section {
+    let counted = cell.counted();
+    let instructions = counted.and_then(|counted| counted.instructions);
+    let executed = |kinds: &[&str]| {
+        let counted = counted?;
+        let counts = kinds.iter().map(|kind| counted.executed.get(*kind));
+        // A sum of which a part is not known is not known.
+        counts.sum::<Option<u64>>()
+    };
+    let arms = cell.arms();
+    let rows = kind_rows(groups).into_iter().map(|(title, kinds)| {
+        let executed = executed(&kinds);
+        let share = executed
+            .zip(instructions)
+            .map(|(executed, instructions)| percent(executed as f64 / instructions.max(1) as f64));
+        let mut row = vec![
+            title,
+            executed.map_or("?".into(), |count| grouped(count as f64)),
+            share.unwrap_or_else(|| "?".into()),
+        ];
+        row.extend(arms.iter().map(|arm| {
+            let count = cell.median(arm, |sample| {
+                let rows = kinds.iter().filter_map(|kind| sample.timed.exits(kind));
+                rows.map(|row| row.count).sum::<u64>() as f64
+            });
+            count.map_or(String::new(), grouped)
+        }));
+        row
+    });
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    let mut all = vec!["exits of all kinds".into(), String::new(), String::new()];
+    all.extend(arms.iter().map(|arm| {
+        let count = cell.median(arm, |sample| sample.timed.ledger.exit_count as f64);
+        count.map_or(String::new(), grouped)
+    }));
+    rows.push(all);
+    let mut columns: Vec<String> = ["exits", "executed", "% of instr"]
+        .map(str::to_owned)
+        .into();
+    columns.extend(arms.iter().map(|arm| (*arm).to_owned()));
+    let mut notes = Vec::new();
+    if let Some(instructions) = instructions {
+        let how = counted.map_or("", |counted| counted.how.as_str());
+        notes.push(format!(
+            "executed: of {} instructions, {how}",
+            grouped(instructions as f64)
+        ));
+    } else if let Some(counted) = counted {
+        notes.push(format!(
+            "executed: {}; all instructions: not counted",
+            counted.how
+        ));
+    }
+    Section {
+        columns,
+        rows,
+        notes,
+        ..Section::default()
+    }
+}
+
+/// Where the time went with each arm, in two ways.
+pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
+    let arms = cell.arms();
+    let of_arm = |arm: &str, kinds: &[&str]| {
+        let prices = results.prices(&cell.guest, arm);
+        shares(kinds, &cell.of_arm(arm), &prices)
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for (title, kinds) in kind_rows(results.about.kinds) {
+        let mut row = vec![title];
+        row.extend(arms.iter().map(|arm| share_text(&of_arm(arm, &kinds))));
+        rows.push(row);
+    }
+    type Part = fn(&super::Sample) -> f64;
+    let parts: [(&str, Part); 6] = [
+        ("all exits", |s| s.timed.ledger.exit_cycles as f64),
+        ("devices", |s| s.timed.ledger.device_cycles as f64),
+        ("translating", |s| s.timed.ledger.translating_cycles as f64),
+        ("halted", |s| s.timed.ledger.halted_cycles as f64),
+        ("host busy", |s| s.timed.ledger.waiting_cycles as f64),
+        ("guest code", |s| s.timed.ledger.guest_cycles as f64),
+    ];
+    for (title, part) in parts {
+        let mut row = vec![title.to_owned()];
+        row.extend(arms.iter().map(|arm| {
+            let share = cell.median(arm, |sample| {
+                part(sample) / sample.timed.ledger.wall_cycles.max(1) as f64
+            });
+            share.map_or(String::new(), |share| format!("- / {}", percent(share)))
+        }));
+        rows.push(row);
+    }
+    let mut columns = vec!["% of time".to_owned()];
+    columns.extend(arms.iter().map(|arm| (*arm).to_owned()));
+    Section {
+        columns,
+        rows,
+        ..Section::default()
+    }
+}
+
+/// Count times cost, and timed directly: `41.2 / 39.9`, of several kinds their sums.
+fn share_text(shares: &[Share]) -> String {
+    let by_price: Option<f64> = shares.iter().map(|share| share.by_price).sum();
+    let timed: f64 = shares.iter().map(|share| share.timed).sum();
+    let sum = Share {
+        kind: String::new(),
+        count: 0.0,
+        by_price,
+        timed,
+    };
+    let mark = if sum.disagrees() { DIFFERS } else { "" };
+    let by_price = by_price.map_or("-".into(), percent);
+    format!("{by_price} / {}{mark}", percent(timed))
+}

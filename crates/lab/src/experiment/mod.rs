@@ -1,0 +1,113 @@
+//! What all experiments share.
+//!
+//! An experiment compares *arms*: settings of the same machine that differ in the knob
+//! under test and in nothing else. It has *workloads* and *guests*; one of each is a
+//! *cell*. For each cell the frame
+//!
+//! 1. opens a [`Bench`]: whatever the experiment needs to run that workload on that guest;
+//! 2. has it count once what the guest executes, with counting that may slow it;
+//! 3. times it, all arms in turns (A B C, A B C, ...) until each has its repetitions, and
+//!    fails if any run did other work than the first;
+//! 4. compares each arm with the first: ratio of the medians, and "no difference measured"
+//!    if the middle halves overlap.
+//!
+//! Every sample is kept with its ledger. Tables, CSV, JSON and plots are made from
+//! [`Results`] and know no particular experiment; what only one of them has to say it adds
+//! as [`Section`]s.
+//!
+//! ```text
+//! Experiment --about--> arms, workloads, guests, kinds of exit that matter
+//!     |
+//!     +--open(cell)--> Bench --count()----> Counted   \
+//!     |                      --measure(arm)-> Sample   > Results --> table, CSV, JSON, plot
+//!     +--prices(arm)------------------------> Price   /
+//! ```
+
+mod about;
+mod compare;
+mod error;
+mod export;
+mod kind_tables;
+mod plan;
+mod plot;
+mod results;
+mod run;
+mod sample;
+mod section;
+mod share;
+mod stop;
+mod table;
+#[cfg(test)]
+pub(crate) mod test_experiment;
+
+pub use about::{About, Arm, Guest, KindGroup, Metric, Workload};
+pub use compare::{Comparison, Verdict};
+pub use error::LabError;
+pub use export::{samples_csv, to_json};
+pub use plan::{Cell, GuestImages, LEAST_REPETITIONS, Options, REPETITIONS};
+pub use plot::write_plot;
+pub use results::{CellOutcome, CellResult, Results};
+pub use run::{Observer, run};
+pub use sample::{Counted, Price, Sample, Timed};
+pub use section::Section;
+pub use share::{Share, shares};
+pub use stop::Stop;
+pub use table::table;
+
+/// An experiment that `tollgate lab` can run.
+pub trait Experiment {
+    /// What it is.
+    fn about(&self) -> &'static About;
+
+    /// Gets ready to run a workload on a guest.
+    ///
+    /// # Errors
+    /// [`LabError::NotRun`] if this cell cannot be had here; the others go on.
+    fn open(&self, cell: &Cell, options: &Options, stop: &Stop)
+    -> Result<Box<dyn Bench>, LabError>;
+
+    /// What one exit of each kind costs with this arm on this guest, measured apart from
+    /// the workloads. None by default.
+    ///
+    /// # Errors
+    /// The guest did not do its work.
+    fn prices(
+        &self,
+        _guest: &Guest,
+        _arm: &Arm,
+        _options: &Options,
+        _stop: &Stop,
+    ) -> Result<Vec<Price>, LabError> {
+        Ok(Vec::new())
+    }
+
+    /// What this experiment has to say beside the tables that all have: the original
+    /// study's figures beside ours, for one.
+    fn sections(&self, _results: &Results) -> Vec<Section> {
+        Vec::new()
+    }
+}
+
+/// One cell's machine, ready to be run again and again.
+pub trait Bench {
+    /// Counts what the guest executes, in a run that is not timed; `None` if the experiment
+    /// counts nothing.
+    ///
+    /// # Errors
+    /// The guest did not do its work.
+    fn count(&mut self, _stop: &Stop) -> Result<Option<Counted>, LabError> {
+        Ok(None)
+    }
+
+    /// Whether [`Bench::measure`] runs the guest on the thread that calls it: hardware
+    /// counters are that thread's.
+    fn is_on_calling_thread(&self) -> bool {
+        true
+    }
+
+    /// Runs the workload once with this arm's settings.
+    ///
+    /// # Errors
+    /// The guest did not do its work, or the run was interrupted.
+    fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError>;
+}

@@ -1,0 +1,322 @@
+//! Takes the samples.
+
+use super::plan::Plan;
+use super::results::{ArmDescription, CellOutcome, CellResult, Results};
+use super::{Bench, Cell, Experiment, LabError, Options, Price, Sample, Stop, Timed};
+use crate::hardware_monitor::HardwareMonitor;
+use crate::host::HostDescription;
+use std::collections::BTreeMap;
+
+/// What an experiment tells while it runs.
+pub trait Observer {
+    /// `done` of `total` samples are taken; `next` comes now.
+    fn progress(&mut self, done: usize, total: usize, next: &str);
+}
+
+/// Runs an experiment on the calling thread, until it is done or `stop` is requested.
+///
+/// # Errors
+/// A name in `options` is not known. A cell that fails does not end the others, a host that
+/// refuses something ends them all: [`Results::failures`] tells.
+pub fn run(
+    experiment: &dyn Experiment,
+    options: &Options,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Results, LabError> {
+    let about = experiment.about();
+    let plan = Plan::of(about, options)?;
+    let monitor = HardwareMonitor::open();
+    let mut run = Run {
+        experiment,
+        options,
+        stop,
+        observer,
+        monitor: monitor.as_ref().ok(),
+        planned: plan.samples(),
+        taken: 0,
+        passed: 0,
+        prices: Vec::new(),
+        refused: None,
+    };
+    let mut cells = Vec::new();
+    for cell in &plan.cells {
+        if stop.is_requested() || run.refused.is_some() {
+            break;
+        }
+        let before = run.passed;
+        cells.push(CellResult {
+            guest: cell.guest.name.to_owned(),
+            workload: cell.workload.name.to_owned(),
+            metric: cell.workload.metric,
+            outcome: run.cell(cell, &plan),
+        });
+        run.passed = before + plan.turns(cell).len();
+    }
+    let (taken, prices, refused) = (run.taken, run.prices, run.refused);
+    let interrupted = stop.is_requested() && taken < plan.samples();
+    let tsc_khz = cells
+        .iter()
+        .find_map(|cell| cell.samples().first())
+        .map_or(0, |sample| sample.timed.ledger.tsc_khz);
+    Ok(Results {
+        experiment: about.name.to_owned(),
+        about,
+        host: HostDescription::here(tsc_khz),
+        no_hardware_monitor: monitor.err(),
+        quick: options.quick,
+        repetitions: options.repetitions.max(super::LEAST_REPETITIONS),
+        planned: plan.samples(),
+        finished: taken,
+        interrupted,
+        refused,
+        arms: about.arms.iter().map(ArmDescription::from).collect(),
+        prices,
+        cells,
+    })
+}
+
+struct Run<'a> {
+    experiment: &'a dyn Experiment,
+    options: &'a Options,
+    stop: &'a Stop,
+    observer: &'a mut dyn Observer,
+    monitor: Option<&'a HardwareMonitor>,
+    planned: usize,
+    /// Samples taken.
+    taken: usize,
+    /// The same with those that will not be taken because their cell is not run.
+    passed: usize,
+    prices: Vec<Price>,
+    /// What the host refused: there is no use in going on.
+    refused: Option<String>,
+}
+
+impl Run<'_> {
+    fn cell(&mut self, cell: &Cell, plan: &Plan) -> CellOutcome {
+        if plan.lacks_image(cell) {
+            return CellOutcome::NotRun("no image".into());
+        }
+        match self.measured(cell, plan) {
+            Ok(outcome) => outcome,
+            Err(LabError::NotRun(why)) => CellOutcome::NotRun(why),
+            Err(LabError::Interrupted) => CellOutcome::NONE,
+            Err(LabError::Host(why)) => {
+                self.refused = Some(why);
+                CellOutcome::NONE
+            }
+            Err(error) => CellOutcome::Failed(error.to_string()),
+        }
+    }
+
+    fn measured(&mut self, cell: &Cell, plan: &Plan) -> Result<CellOutcome, LabError> {
+        let name = format!("{}, {}", cell.guest.name, cell.workload.name);
+        self.tell(&format!("{name}: getting ready"));
+        let mut bench = self.experiment.open(cell, self.options, self.stop)?;
+        self.price(cell, plan)?;
+        self.tell(&format!("{name}: counting"));
+        let counted = bench.count(self.stop)?;
+        let mut samples: Vec<Sample> = Vec::new();
+        for (repetition, arm) in plan.turns(cell) {
+            self.tell(&format!("{} {name}, repetition {repetition}", arm.name));
+            match self.timed(&mut *bench, arm) {
+                Ok((timed, hardware)) => {
+                    self.taken += 1;
+                    self.passed += 1;
+                    samples.push(Sample {
+                        arm: arm.name.to_owned(),
+                        repetition,
+                        order: self.taken,
+                        timed,
+                        hardware,
+                    });
+                }
+                Err(LabError::Interrupted) => break,
+                Err(LabError::Host(why)) => {
+                    self.refused = Some(why);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+            check_work(&samples)?;
+        }
+        Ok(CellOutcome::Measured { counted, samples })
+    }
+
+    fn timed(
+        &mut self,
+        bench: &mut dyn Bench,
+        arm: &super::Arm,
+    ) -> Result<(Timed, Option<crate::hardware_monitor::HardwareCounts>), LabError> {
+        if self.stop.is_requested() {
+            return Err(LabError::Interrupted);
+        }
+        let monitor = self.monitor.filter(|_| bench.is_on_calling_thread());
+        let before = monitor.map(HardwareMonitor::read);
+        let timed = bench.measure(arm, self.stop);
+        let after = monitor.map(HardwareMonitor::read);
+        if self.stop.is_requested() {
+            // Whatever came out, the run was cut short.
+            return Err(LabError::Interrupted);
+        }
+        let hardware = match (before, after) {
+            (Some(before), Some(after)) => Some(after.since(&before)),
+            _ => None,
+        };
+        Ok((timed?, hardware))
+    }
+
+    /// Prices are those of a guest: they are measured before its first cell.
+    fn price(&mut self, cell: &Cell, plan: &Plan) -> Result<(), LabError> {
+        let guest = cell.guest;
+        if self.prices.iter().any(|price| price.guest == guest.name) {
+            return Ok(());
+        }
+        let mut all = Vec::new();
+        for arm in plan.arms(cell) {
+            self.tell(&format!("{} {}: what exits cost", arm.name, guest.name));
+            let prices = self
+                .experiment
+                .prices(guest, arm, self.options, self.stop)?;
+            all.extend(prices);
+        }
+        self.prices.extend(all);
+        Ok(())
+    }
+
+    fn tell(&mut self, next: &str) {
+        self.observer.progress(self.passed, self.planned, next);
+    }
+}
+
+/// Whether the latest sample did the same work as the first of its cell.
+fn check_work(samples: &[Sample]) -> Result<(), LabError> {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+        return Ok(());
+    };
+    let (expected, found) = (&first.timed.work, &last.timed.work);
+    if expected == found {
+        return Ok(());
+    }
+    Err(LabError::WorkNotDone(format!(
+        "repetition {} with {} did other work than repetition {} with {}: {}",
+        last.repetition,
+        last.arm,
+        first.repetition,
+        first.arm,
+        differences(found, expected)
+    )))
+}
+
+fn differences(found: &BTreeMap<String, u64>, expected: &BTreeMap<String, u64>) -> String {
+    let names = found.keys().chain(expected.keys());
+    let mut texts: Vec<String> = names
+        .filter(|name| found.get(*name) != expected.get(*name))
+        .map(|name| {
+            let text = |work: &BTreeMap<String, u64>| {
+                work.get(name).map_or("nothing".into(), u64::to_string)
+            };
+            format!("{name} {} instead of {}", text(found), text(expected))
+        })
+        .collect();
+    texts.sort();
+    texts.dedup();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_experiment::{Scripted, Silent};
+    use super::*;
+    use crate::experiment::{GuestImages, Verdict};
+
+    fn arms_in_order(results: &Results, cell: usize) -> Vec<&str> {
+        let samples = results.cells[cell].samples().iter();
+        samples.map(|sample| sample.arm.as_str()).collect()
+    }
+
+    #[test]
+    fn every_cell_is_measured_with_all_arms_in_turns() {
+        let experiment = Scripted::default();
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a", "b", "a", "b"]);
+        assert_eq!(arms_in_order(&results, 1), ["a", "b", "a", "b", "a", "b"]);
+        assert_eq!((results.planned, results.finished), (12, 12));
+        assert!(!results.interrupted && results.failures().is_empty());
+        let cell = results.cell("ours", "spin").unwrap();
+        assert_eq!(cell.comparison("b").unwrap().verdict, Verdict::Less);
+        assert_eq!(cell.comparison("a"), None);
+        assert_eq!(cell.counted().unwrap().executed["cli"], 7);
+        // Prices are taken once for a guest, not for each of its cells.
+        assert_eq!(results.prices("ours", "a").len(), 1);
+    }
+
+    #[test]
+    fn a_guest_without_its_image_is_not_run_and_with_it_is() {
+        let experiment = Scripted::default();
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        let theirs = results.cell("theirs", "spin").unwrap();
+        assert_eq!(theirs.outcome, CellOutcome::NotRun("no image".into()));
+        let options = Options {
+            images: GuestImages::of([("theirs".into(), "os.img".into())]),
+            ..Options::quick()
+        };
+        let results = run(&experiment, &options, &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(results.cell("theirs", "spin").unwrap().samples().len(), 6);
+    }
+
+    #[test]
+    fn an_interruption_keeps_what_is_finished_and_says_how_much_that_is() {
+        let experiment = Scripted {
+            interrupted_in_run: Some(4),
+            ..Scripted::default()
+        };
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        // The fourth run was cut short: it counts for nothing.
+        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
+        assert_eq!(results.cells.len(), 1);
+        assert!(results.interrupted);
+        assert_eq!((results.planned, results.finished), (12, 3));
+    }
+
+    #[test]
+    fn work_that_differs_between_runs_fails_the_cell_and_no_other() {
+        let experiment = Scripted {
+            lazy_in_run: Some(4),
+            ..Scripted::default()
+        };
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(
+            results.failures(),
+            [
+                "ours, spin: no result: the guest did not do its work: repetition 2 with b did \
+                 other work than repetition 1 with a: rounds 99 instead of 100"
+            ]
+        );
+        assert_eq!(results.cells[1].samples().len(), 6);
+    }
+
+    #[test]
+    fn a_host_that_refuses_ends_the_experiment_and_what_is_finished_is_kept() {
+        let experiment = Scripted {
+            refused_in_run: Some(4),
+            ..Scripted::default()
+        };
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert_eq!(arms_in_order(&results, 0), ["a", "b", "a"]);
+        assert_eq!(results.cells.len(), 1);
+        assert!(!results.interrupted);
+        assert_eq!(results.failures(), ["the host refused: no timer"]);
+    }
+
+    #[test]
+    fn a_guest_that_fails_is_no_result_but_a_reason() {
+        let experiment = Scripted {
+            fails_in_run: Some(1),
+            ..Scripted::default()
+        };
+        let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
+        assert!(results.failures()[0].contains("the guest fell asleep"));
+        assert!(results.cells[0].samples().is_empty());
+    }
+}

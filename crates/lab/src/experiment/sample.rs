@@ -1,0 +1,98 @@
+//! What one run of a workload tells.
+
+use crate::hardware_monitor::HardwareCounts;
+use crate::statistics::Quartiles;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tollgate_exits::books::Books;
+use tollgate_exits::snapshot::{ExitRow, Snapshot};
+
+/// One timed run, as the bench hands it over.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Timed {
+    /// Seconds that the work took.
+    pub seconds: f64,
+    /// What the guest says it did: must be the same in every run of the cell.
+    pub work: BTreeMap<String, u64>,
+    /// The machine's ledger, without origins.
+    pub ledger: Snapshot,
+    /// Whatever else was measured.
+    pub values: BTreeMap<String, f64>,
+}
+
+impl Timed {
+    /// A run that took so long and left these books.
+    pub fn new(seconds: f64, books: &Books) -> Self {
+        let mut ledger = Snapshot::of(books, |_| None);
+        // Where exits came from is for `tollgate run --stats`; here it would be most of
+        // the output.
+        ledger.blame.clear();
+        ledger.spaces.clear();
+        Self {
+            seconds,
+            work: BTreeMap::new(),
+            ledger,
+            values: BTreeMap::new(),
+        }
+    }
+
+    /// The ledger's row about a kind of exit; `None` if there was no such exit.
+    pub fn exits(&self, kind: &str) -> Option<&ExitRow> {
+        self.ledger.exits.iter().find(|row| row.kind == kind)
+    }
+}
+
+/// One timed run in its place in the experiment.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Sample {
+    /// The arm's name.
+    pub arm: String,
+    /// Which repetition of this arm, from 1.
+    pub repetition: u32,
+    /// Which sample of the whole experiment, from 1.
+    pub order: usize,
+    /// What was measured.
+    #[serde(flatten)]
+    pub timed: Timed,
+    /// What the host's processor counted; `None` if it counts nothing.
+    pub hardware: Option<HardwareCounts>,
+}
+
+/// What the guest executes, counted in a run that was not timed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counted {
+    /// How often each kind of instruction is executed, by the name of its kind of exit.
+    pub executed: BTreeMap<String, u64>,
+    /// All instructions, if that can be told.
+    pub instructions: Option<u64>,
+    /// How it was counted.
+    pub how: String,
+}
+
+/// What one exit costs, measured apart.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Price {
+    /// The guest's name.
+    pub guest: String,
+    /// The arm's name.
+    pub arm: String,
+    /// The kind's name.
+    pub kind: String,
+    /// Cycles of the time-stamp counter: the median of what was measured.
+    pub cycles: f64,
+    /// All that was measured.
+    pub measured: Vec<f64>,
+}
+
+impl Price {
+    /// The price that these measurements come to; `None` if there are none.
+    pub fn of(guest: &str, arm: &str, kind: &str, measured: Vec<f64>) -> Option<Self> {
+        Some(Self {
+            guest: guest.to_owned(),
+            arm: arm.to_owned(),
+            kind: kind.to_owned(),
+            cycles: Quartiles::of(&measured)?.median,
+            measured,
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! The results as text for people.
+
+use super::kind_tables::{DIFFERS, exits, time_shares};
+use super::section::{grouped, rounded};
+use super::{CellOutcome, CellResult, REPETITIONS, Results, Section};
+use std::fmt::Write;
+
+/// All tables of an experiment.
+pub fn table(results: &Results, sections: &[Section]) -> String {
+    let mut text = heading(results);
+    for cell in &results.cells {
+        let _ = write!(text, "\n{}", of_cell(results, cell));
+    }
+    for section in sections {
+        let _ = write!(text, "\n{}", section.text());
+    }
+    let _ = write!(text, "\n{}", notes(results));
+    if let Some(early) = early_end(results) {
+        let _ = writeln!(text, "{early}");
+    }
+    text
+}
+
+/// Told by the samples: without any there is none.
+fn clock(khz: u64) -> String {
+    match khz {
+        0 => String::new(),
+        khz => format!(", time-stamp counter {:.3} GHz", khz as f64 / 1e6),
+    }
+}
+
+/// Why not all samples were taken, and how many were; `None` if all were.
+fn early_end(results: &Results) -> Option<String> {
+    let why = match &results.refused {
+        Some(why) => format!("the host refused: {why}"),
+        None if results.interrupted => "interrupted".into(),
+        None => return None,
+    };
+    Some(format!(
+        "{why}: {} of {} samples",
+        results.finished, results.planned
+    ))
+}
+
+fn heading(results: &Results) -> String {
+    let (about, host) = (results.about, &results.host);
+    let mut notes = vec![
+        about.question.to_owned(),
+        format!("After {}.", about.source),
+        format!(
+            "{}, {} processors, {}{}; hardware counters: {}.",
+            host.processor,
+            host.processors,
+            host.kernel,
+            clock(host.tsc_khz),
+            results.no_hardware_monitor.as_deref().unwrap_or("counted"),
+        ),
+    ];
+    if results.quick || results.repetitions < REPETITIONS {
+        notes.push(format!(
+            "{}{} repetitions, fewer than the {REPETITIONS} that a verdict should stand on.",
+            if results.quick {
+                "Quick: little work, "
+            } else {
+                ""
+            },
+            results.repetitions
+        ));
+    }
+    notes.extend(early_end(results).map(|early| format!("NOT COMPLETE: {early}.")));
+    let arms = results.arms.iter().map(|arm| {
+        let settings: Vec<_> = arm
+            .settings
+            .iter()
+            .map(|(k, v)| format!("{k}={v}"))
+            .collect();
+        vec![arm.name.clone(), settings.join(" "), arm.what.clone()]
+    });
+    let heading = Section {
+        title: format!("lab {}: {}", about.name, about.one_line),
+        notes,
+        ..Section::default()
+    };
+    let arms = Section {
+        columns: ["arm", "knobs", "what it stands for"]
+            .map(str::to_owned)
+            .into(),
+        rows: arms.collect(),
+        ..Section::default()
+    };
+    format!("{}\n{}", heading.text(), arms.text())
+}
+
+fn of_cell(results: &Results, cell: &CellResult) -> String {
+    let workload = results.about.workloads.iter();
+    let what = workload
+        .filter(|workload| workload.name == cell.workload)
+        .map(|workload| workload.what)
+        .next()
+        .unwrap_or_default();
+    let title = format!("{}, {}: {what}", cell.guest, cell.workload);
+    match &cell.outcome {
+        CellOutcome::NotRun(why) => return format!("{title}\n  not run: {why}\n"),
+        CellOutcome::Failed(why) => return format!("{title}\n  FAILED: {why}\n"),
+        CellOutcome::Measured { samples, .. } if samples.is_empty() => {
+            return format!("{title}\n  not run: the end came before\n");
+        }
+        CellOutcome::Measured { .. } => {}
+    }
+    let mut text = Section {
+        title,
+        ..times(cell)
+    }
+    .text();
+    let exits = exits(results.about.kinds, cell);
+    let _ = write!(text, "\n{}", exits.text());
+    let time = time_shares(results, cell);
+    let _ = write!(text, "\n{}", time.text());
+    if results.no_hardware_monitor.is_none() {
+        let _ = write!(text, "\n{}", hardware(cell).text());
+    }
+    text
+}
+
+/// What is compared, with every repetition.
+fn times(cell: &CellResult) -> Section {
+    let metric = format!("{} ({})", cell.metric.name(), cell.metric.unit());
+    let rows = cell.arms().into_iter().filter_map(|arm| {
+        let quartiles = cell.quartiles(arm)?;
+        let comparison = cell.comparison(arm);
+        let values: Vec<String> = cell.values(arm).into_iter().map(rounded).collect();
+        Some(vec![
+            arm.to_owned(),
+            rounded(quartiles.median),
+            rounded(quartiles.lower),
+            rounded(quartiles.upper),
+            comparison.as_ref().map_or(String::new(), |comparison| {
+                format!("{:.3}", comparison.ratio)
+            }),
+            comparison.map_or_else(
+                || "compared with".into(),
+                |comparison| comparison.to_string(),
+            ),
+            values.join(" "),
+        ])
+    });
+    Section {
+        columns: [
+            metric.as_str(),
+            "median",
+            "lower",
+            "upper",
+            "ratio",
+            "verdict",
+            "every repetition",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows: rows.collect(),
+        ..Section::default()
+    }
+}
+
+/// What the host's processor counted.
+fn hardware(cell: &CellResult) -> Section {
+    let rows = cell.arms().into_iter().map(|arm| {
+        let median = |value: fn(&crate::hardware_monitor::HardwareCounts) -> Option<u64>| {
+            let samples = cell.of_arm(arm).into_iter();
+            let values: Option<Vec<f64>> = samples
+                .map(|sample| Some(value(sample.hardware.as_ref()?)? as f64))
+                .collect();
+            let quartiles = crate::statistics::Quartiles::of(&values?)?;
+            Some(grouped(quartiles.median))
+        };
+        let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        vec![
+            arm.to_owned(),
+            text(median(|counts| counts.cycles)),
+            text(median(|counts| counts.instructions)),
+            text(median(|counts| counts.dtlb_misses)),
+            text(median(|counts| counts.kernel_cycles)),
+        ]
+    });
+    Section {
+        columns: [
+            "hardware monitor",
+            "cycles",
+            "instructions",
+            "dTLB misses",
+            "kernel cycles",
+        ]
+        .map(str::to_owned)
+        .into(),
+        rows: rows.collect(),
+        ..Section::default()
+    }
+}
+
+fn notes(results: &Results) -> String {
+    let mut notes = vec![
+        "Arms ran in turns. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
+         difference measured\" if the middle halves overlap."
+            .to_owned(),
+        "exits: medians of the repetitions; the sums of a group stand below it. executed: in a \
+         run of its own with the first arm, where each is an exit."
+            .to_owned(),
+        format!(
+            "% of time: count x cost of one, the cost measured in loops apart / timed directly \
+             in the run by the ledger; medians; {DIFFERS} where they differ by more than a \
+             tenth. The ledger's clock starts when the monitor has the exit: how it got there \
+             is in the cost, not in what was timed."
+        ),
+    ];
+    if let Some(why) = &results.no_hardware_monitor {
+        notes.push(format!("hardware monitor: {why}"));
+    }
+    Section {
+        notes,
+        ..Section::default()
+    }
+    .text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_experiment::{Scripted, Silent};
+    use super::*;
+    use crate::experiment::{Experiment, Options, Stop, run};
+
+    fn text_of(experiment: &Scripted, options: &Options) -> String {
+        let results = run(experiment, options, &Stop::new(), &mut Silent).unwrap();
+        table(&results, &experiment.sections(&results))
+    }
+
+    #[test]
+    fn the_table_has_times_exits_shares_and_what_the_experiment_adds() {
+        let text = text_of(&Scripted::default(), &Options::default());
+        for part in [
+            "lab made-up: two settings of nothing",
+            "50.0 % less",
+            "what stands for what",
+            "0.0010 0.0010 0.0010 0.0010 0.0010",
+            "theirs, spin: goes round\n  not run: no image\n",
+            "executed: of 1,000 instructions, by hand",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        // 10 exits at 40 cycles of 1000; timed 200. With b 400 and 100 of 500.
+        assert!(text.contains("40.0 / 20.0!  80.0 / 20.0!"), "{text}");
+        assert!(!text.contains("NOT COMPLETE") && !text.contains("fewer than"));
+    }
+
+    #[test]
+    fn few_repetitions_are_called_few() {
+        let text = text_of(&Scripted::default(), &Options::quick());
+        assert!(text.contains("3 repetitions, fewer than the 5"), "{text}");
+    }
+
+    #[test]
+    fn an_interrupted_experiment_says_so_and_shows_what_it_has() {
+        let experiment = Scripted {
+            interrupted_in_run: Some(8),
+            ..Scripted::default()
+        };
+        let text = text_of(&experiment, &Options::quick());
+        assert!(text.ends_with("interrupted: 7 of 12 samples\n"), "{text}");
+        assert!(text.contains("ours, count: counts\nlatency (us)"), "{text}");
+    }
+
+    #[test]
+    fn a_failure_stands_where_its_figures_would() {
+        let experiment = Scripted {
+            fails_in_run: Some(1),
+            ..Scripted::default()
+        };
+        let text = text_of(&experiment, &Options::quick());
+        assert!(
+            text.contains(
+                "  FAILED: no result: the guest did not do its work: the guest fell asleep"
+            )
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! The list of experiments.
+
+use crate::experiment::Experiment;
+use crate::vif::Vif;
+
+/// Every experiment of `tollgate lab`.
+pub fn all() -> Vec<Box<dyn Experiment>> {
+    vec![Box::new(Vif)]
+}
+
+/// The experiment with this name.
+pub fn find(name: &str) -> Option<Box<dyn Experiment>> {
+    let mut experiments = all().into_iter();
+    experiments.find(|experiment| experiment.about().name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Workload;
+    use tollgate_machine::config::VmConfig;
+    use tollgate_machine::knobs::{Settings, find};
+
+    #[test]
+    fn each_experiment_describes_itself_consistently() {
+        for experiment in all() {
+            let about = experiment.about();
+            assert!(about.arms.len() > 1 && !about.workloads.is_empty());
+            assert!(!about.guests.is_empty() && !about.kinds.is_empty());
+            let is_arm = |name: &&str| about.arms.iter().any(|arm| arm.name == *name);
+            let is_guest = |name: &&str| about.guests.iter().any(|guest| guest.name == *name);
+            let names_fit = |workload: &Workload| {
+                workload.arms.iter().all(is_arm) && workload.guests.iter().all(is_guest)
+            };
+            assert!(about.workloads.iter().all(names_fit), "{}", about.name);
+        }
+    }
+
+    #[test]
+    fn arms_differ_in_known_knobs_of_their_experiment() {
+        for experiment in all() {
+            let about = experiment.about();
+            let settings: Vec<Settings> = about
+                .arms
+                .iter()
+                .map(|arm| Settings::of(&arm.config(&VmConfig::default()).unwrap()))
+                .collect();
+            for (index, (arm, set)) in about.arms.iter().zip(&settings).enumerate() {
+                assert!(!settings[..index].contains(set), "{}", arm.name);
+                // What another arm sets, this one must not leave to a default.
+                for other in about.arms {
+                    for (knob, _) in other.settings {
+                        assert!(arm.settings.iter().any(|(name, _)| name == knob));
+                    }
+                }
+                for (knob, _) in arm.settings {
+                    assert_eq!(find(knob).unwrap().experiment, about.name);
+                }
+            }
+        }
+    }
+}

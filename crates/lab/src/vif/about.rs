@@ -1,0 +1,157 @@
+//! What is compared, on what.
+
+use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
+use tollgate_exits::ExitKind;
+
+/// Every sensitive instruction an exit, by a call-out.
+pub const OFF: &str = "vif=off";
+/// The same by the host's general protection fault.
+pub const OFF_TRAP: &str = "vif=off+trap";
+/// The same by the host's undefined-instruction fault with the whole context.
+pub const OFF_TASK: &str = "vif=off+task";
+/// The flag alone.
+pub const ON_WITHOUT_REQUEST: &str = "vif=on+vir=off";
+/// The flag and the request.
+pub const ON: &str = "vif=on";
+
+/// The workload with four machines.
+pub const FOUR_MACHINES: &str = "four-machines";
+/// The value that is compared there.
+pub const ECHO_P99: &str = "echo-p99";
+/// The workload at the prompt.
+pub const IDLE: &str = "idle";
+/// The value that is compared there.
+pub const POLL: &str = "poll";
+
+/// The six sensitive instructions, as kinds of exit.
+pub const SIX: &[ExitKind] = &[
+    ExitKind::Cli,
+    ExitKind::Sti,
+    ExitKind::Pushf,
+    ExitKind::Popf,
+    ExitKind::SoftwareInterrupt,
+    ExitKind::Iret,
+];
+
+const fn timed(name: &'static str, what: &'static str) -> Workload {
+    Workload {
+        name,
+        what,
+        metric: Metric::Seconds,
+        arms: &[],
+        guests: &["real", "v86", "v86-iopl3", "v86-vme", "dos"],
+    }
+}
+
+/// The experiment's description.
+pub static ABOUT: About = About {
+    name: "vif",
+    one_line: "the interrupt flag of 16-bit systems: an exit for each instruction, or none",
+    question: "8086 programs execute CLI, STI, PUSHF, POPF, INT n and IRET all the time. Each \
+               reads or changes the interrupt flag, which the monitor must virtualise. How much \
+               time goes into that, if each is an exit, and what is left of it with a virtual \
+               interrupt flag (VIF) and a virtual interrupt request (VIR)?",
+    source: "D. Butterfield, \"A Proposal for 80386 VM86 Performance Enhancements\"",
+    arms: &[
+        Arm {
+            name: OFF,
+            settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
+            what: "each of the six is an exit, by a call-out",
+        },
+        Arm {
+            name: OFF_TRAP,
+            settings: &[("vif", "off"), ("vir", "on"), ("transition", "trap")],
+            what: "by a host #GP, taken as a signal: stands for the 80386's trap gate",
+        },
+        Arm {
+            name: OFF_TASK,
+            settings: &[("vif", "off"), ("vir", "on"), ("transition", "task")],
+            what: "by a host #UD with the whole context: stands for its task gate",
+        },
+        Arm {
+            name: ON_WITHOUT_REQUEST,
+            settings: &[("vif", "on"), ("vir", "off"), ("transition", "call")],
+            what: "VIF without VIR: an exit at each change of the flag from 0 to 1",
+        },
+        Arm {
+            name: ON,
+            settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
+            what: "VIF and VIR: an exit only when an interrupt can be delivered",
+        },
+    ],
+    workloads: &[
+        Workload {
+            name: IDLE,
+            what: "waits at the prompt, polling the keyboard; the time of one poll",
+            metric: Metric::Value {
+                name: POLL,
+                unit: "us",
+            },
+            arms: &[],
+            guests: &["real", "v86", "v86-iopl3", "v86-vme", "dos"],
+        },
+        timed("copy-type", "copies files and types them on the screen"),
+        timed("mix", "files, screen and computation"),
+        timed("compute", "computation alone, with the timer ticking"),
+        Workload {
+            name: FOUR_MACHINES,
+            what: "four machines on one processor, three of them busy; from a key to its echo",
+            metric: Metric::Value {
+                name: ECHO_P99,
+                unit: "us",
+            },
+            arms: &[OFF, ON],
+            guests: &["real", "v86-iopl3"],
+        },
+    ],
+    guests: &[
+        Guest {
+            name: "real",
+            what: "our small 16-bit system in real mode",
+            needs_image: false,
+        },
+        Guest {
+            name: "v86",
+            what: "the same as a virtual-8086 task at IOPL 0 under its own 32-bit monitor",
+            needs_image: false,
+        },
+        Guest {
+            name: "v86-iopl3",
+            what: "at IOPL 3: only INT n goes to that monitor",
+            needs_image: false,
+        },
+        Guest {
+            name: "v86-vme",
+            what: "at IOPL 0 with CR4.VME",
+            needs_image: false,
+        },
+        Guest {
+            name: "dos",
+            what: "a DOS of yours",
+            needs_image: true,
+        },
+    ],
+    kinds: &[
+        KindGroup {
+            title: "the six",
+            kinds: SIX,
+        },
+        KindGroup {
+            title: "I/O",
+            kinds: &[
+                ExitKind::PortIn,
+                ExitKind::PortOut,
+                ExitKind::MmioRead,
+                ExitKind::MmioWrite,
+            ],
+        },
+        KindGroup {
+            title: "interrupts",
+            kinds: &[ExitKind::Interrupted, ExitKind::InterruptDelivered],
+        },
+        KindGroup {
+            title: "exceptions to the guest",
+            kinds: &[ExitKind::GuestException],
+        },
+    ],
+};

@@ -1,0 +1,287 @@
+//! What the samples say about the question: the cost of a trap, what remains when the six
+//! are free, and how much of idling is the monitor's.
+
+use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
+use super::paper::implied_cost;
+use crate::experiment::{CellResult, Results, Section, shares};
+use crate::statistics::Quartiles;
+use tollgate_exits::ExitKind;
+
+/// What the six come to in one cell with one arm.
+#[derive(Clone, Copy)]
+pub struct Cost {
+    /// Share of executed instructions that are one of the six and left for the monitor.
+    pub trapped: Option<f64>,
+    /// Their share of the time: count times cost, or as timed if they have no price.
+    pub share: f64,
+}
+
+impl Cost {
+    /// Per cent of instructions.
+    pub fn trapped_text(&self) -> String {
+        self.trapped
+            .map_or("?".into(), |share| significant(share * 100.0))
+    }
+
+    /// Per cent of time.
+    pub fn share_text(&self) -> String {
+        significant(self.share * 100.0)
+    }
+
+    /// Average instructions for one trap.
+    pub fn implied_text(&self) -> String {
+        let implied = self
+            .trapped
+            .and_then(|trapped| implied_cost(trapped, self.share));
+        implied.map_or("?".into(), |cost| format!("{cost:.0}"))
+    }
+}
+
+fn significant(value: f64) -> String {
+    if value >= 10.0 {
+        format!("{value:.0}")
+    } else if value >= 0.01 || value == 0.0 {
+        format!("{value:.2}")
+    } else {
+        "<0.01".into()
+    }
+}
+
+/// What the six cost; `None` without samples of that arm.
+pub fn of_cell(results: &Results, cell: &CellResult, arm: &str) -> Option<Cost> {
+    let names: Vec<&str> = SIX.iter().map(|kind| kind.name()).collect();
+    let shares = shares(&names, &cell.of_arm(arm), &results.prices(&cell.guest, arm));
+    let share: f64 = shares
+        .iter()
+        .map(|share| share.by_price.unwrap_or(share.timed))
+        .sum();
+    if shares.is_empty() {
+        return None;
+    }
+    // With the same work the same instructions are executed; the idle loop goes round less
+    // often with a slower arm, with the same share of sensitive instructions in it.
+    let trapped = cell.counted().and_then(|counted| {
+        let instructions = counted.instructions? as f64;
+        let executed: u64 = names
+            .iter()
+            .filter_map(|name| counted.executed.get(*name))
+            .sum();
+        Some(executed as f64 / instructions)
+    });
+    Some(Cost { trapped, share })
+}
+
+/// All of them that have something to say.
+pub fn sections(results: &Results) -> Vec<Section> {
+    let sections = [
+        prices(results),
+        remains(results),
+        idle(results),
+        four_machines(results),
+    ];
+    let sections = sections.into_iter();
+    sections
+        .filter(|section| !section.rows.is_empty())
+        .collect()
+}
+
+fn columns(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".into(), |share| significant(share * 100.0))
+}
+
+/// Cycles of one exit, as they were measured apart.
+fn prices(results: &Results) -> Section {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for guest in results.about.guests {
+        for arm in results.about.arms {
+            let prices = results.prices(guest.name, arm.name);
+            if prices.is_empty() {
+                continue;
+            }
+            let mut row = vec![guest.name.to_owned(), arm.name.to_owned()];
+            row.extend(SIX.iter().map(|kind| {
+                let mut prices = prices.iter();
+                let price = prices.find(|price| price.kind == kind.name());
+                price.map_or("-".into(), |price| format!("{:.0}", price.cycles))
+            }));
+            rows.push(row);
+        }
+    }
+    let names = SIX.iter().map(|kind| kind.name());
+    Section {
+        title: "what one exit costs (cycles of the time-stamp counter)".into(),
+        columns: columns(
+            &["guest", "arm"]
+                .into_iter()
+                .chain(names)
+                .collect::<Vec<_>>(),
+        ),
+        rows,
+        notes: vec![
+            "From the guest's own loops of pairs (CLI and STI, PUSHF and POPF, INT n and IRET), \
+             the empty loop subtracted; medians of 7 runs (quick: 3). A pair's cycles are shared out among the exits that it \
+             takes. With vif=on what remains is priced as a call-out. -: the guest's own monitor \
+             emulates the pair too, so that its time is that of many exits."
+                .into(),
+        ],
+    }
+}
+
+/// The monitor's share of an arm's time: exits, devices, translation.
+fn monitor_share(cell: &CellResult, arm: &str) -> Option<f64> {
+    cell.median(arm, |sample| {
+        let ledger = &sample.timed.ledger;
+        let cycles = ledger.exit_cycles + ledger.device_cycles + ledger.translating_cycles;
+        cycles as f64 / ledger.wall_cycles.max(1) as f64
+    })
+}
+
+fn remains(results: &Results) -> Section {
+    let count = |cell: &CellResult, arm: &str, kinds: &[ExitKind]| {
+        let count = cell.median(arm, |sample| {
+            let rows = kinds
+                .iter()
+                .filter_map(|kind| sample.timed.exits(kind.name()));
+            rows.map(|row| row.count).sum::<u64>() as f64
+        });
+        count.map_or("-".into(), |count| format!("{count:.0}"))
+    };
+    let rows = results.cells.iter().filter(|cell| {
+        cell.workload != FOUR_MACHINES
+            && !cell.of_arm(OFF).is_empty()
+            && !cell.of_arm(ON).is_empty()
+    });
+    let rows = rows.map(|cell| {
+        vec![
+            cell.workload.clone(),
+            cell.guest.clone(),
+            count(cell, OFF, SIX),
+            count(cell, ON, SIX),
+            count(cell, ON, &[ExitKind::InterruptDelivered]),
+            percent(monitor_share(cell, OFF)),
+            percent(monitor_share(cell, ON)),
+            cell.comparison(ON)
+                .map_or("-".into(), |comparison| format!("{:.3}", comparison.ratio)),
+            dearest(cell, ON),
+        ]
+    });
+    Section {
+        title: "what remains when the six are free".into(),
+        columns: columns(&[
+            "workload",
+            "guest",
+            "six, off",
+            "six, on",
+            "delivered, on",
+            "% monitor, off",
+            "% monitor, on",
+            "on / off",
+            "dearest kinds, on (% of time)",
+        ]),
+        rows: rows.collect(),
+        notes: vec![
+            "six: exits of the six instructions. delivered: interrupts; with VIF and VIR the six \
+             should come to no more than these. % monitor: exits, devices and translation, \
+             timed directly, of all time. on / off: the ratio of the medians, as in the tables \
+             above, which say whether it is a difference."
+                .into(),
+        ],
+    }
+}
+
+/// The kinds of exit that take most of an arm's time.
+fn dearest(cell: &CellResult, arm: &str) -> String {
+    let mut kinds: Vec<(f64, &str)> = ExitKind::ALL
+        .iter()
+        .filter_map(|kind| {
+            let share = cell.median(arm, |sample| {
+                let cycles = sample.timed.exits(kind.name()).map_or(0, |row| row.cycles);
+                cycles as f64 / sample.timed.ledger.wall_cycles.max(1) as f64
+            })?;
+            (share > 0.001).then_some((share, kind.name()))
+        })
+        .collect();
+    kinds.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let texts: Vec<String> = kinds
+        .iter()
+        .take(3)
+        .map(|(share, name)| format!("{name} {}", significant(share * 100.0)))
+        .collect();
+    texts.join(", ")
+}
+
+fn idle(results: &Results) -> Section {
+    let rows = results.cells.iter().filter(|cell| cell.workload == IDLE);
+    let rows = rows.flat_map(|cell| {
+        cell.arms().into_iter().map(|arm| {
+            let cost = of_cell(results, cell, arm);
+            vec![
+                cell.guest.clone(),
+                arm.to_owned(),
+                cost.map_or("-".into(), |cost| cost.share_text()),
+                percent(monitor_share(cell, arm)),
+                cell.quartiles(arm)
+                    .map_or("-".into(), |quartiles| format!("{:.3}", quartiles.median)),
+            ]
+        })
+    });
+    Section {
+        title: "idle at the prompt: time that is the monitor's".into(),
+        columns: columns(&["guest", "arm", "% six", "% monitor, timed", "us a poll"]),
+        rows: rows.collect(),
+        notes: vec![
+            "% six: count x cost. The guest polls and never halts, so all that is not the \
+             monitor's is its own loop."
+                .into(),
+        ],
+    }
+}
+
+fn four_machines(results: &Results) -> Section {
+    let rows = results.cells.iter();
+    let rows = rows
+        .filter(|cell| cell.workload == FOUR_MACHINES)
+        .flat_map(|cell| {
+            cell.arms().into_iter().map(|arm| {
+                let value = |name: &str| {
+                    let samples = cell.of_arm(arm).into_iter();
+                    let values: Vec<f64> = samples
+                        .filter_map(|sample| sample.timed.values.get(name).copied())
+                        .collect();
+                    Quartiles::of(&values).map_or("-".into(), |q| format!("{:.0}", q.median))
+                };
+                vec![
+                    cell.guest.clone(),
+                    arm.to_owned(),
+                    value("echo-p50"),
+                    value(ECHO_P99),
+                    value("echo-max"),
+                    value("echo-alone-p50"),
+                    value("echo-alone-p99"),
+                ]
+            })
+        });
+    Section {
+        title: "concurrency: four machines on one processor, from a key to its echo (us)".into(),
+        columns: columns(&[
+            "guest",
+            "arm",
+            "p50",
+            "p99",
+            "max",
+            "alone p50",
+            "alone p99",
+        ]),
+        rows: rows.collect(),
+        notes: vec![
+            "Medians over the repetitions. The three others run the workload mix without a \
+             pause; none of the four ever halts, so each key waits for the host's scheduler. \
+             alone: the same machine on the same processor without the others."
+                .into(),
+        ],
+    }
+}

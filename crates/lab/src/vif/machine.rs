@@ -1,0 +1,125 @@
+//! One run of the small system, which can be ended from outside.
+
+use crate::experiment::{LabError, Stop};
+use crate::small_system::{self, Report, Setup, SmallSystemError};
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_exits::books::Books;
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::vm::RunOutcome;
+use tollgate_machine::vm_handle::VmHandle;
+
+/// What the guest writes to isa-debug-exit when it has done its work.
+pub const DONE: RunOutcome = RunOutcome::DebugExit(0x10);
+
+/// Guest RAM: the small system needs little.
+const MEMORY: u64 = 16 << 20;
+
+/// The machine that all arms are variants of.
+pub fn base_config() -> VmConfig {
+    VmConfig {
+        memory_bytes: MEMORY,
+        code_cache_bytes: 16 << 20,
+        ..VmConfig::default()
+    }
+}
+
+/// What the guest prints.
+#[derive(Clone, Default)]
+pub struct Printed(Arc<Mutex<Vec<u8>>>);
+
+impl Printed {
+    /// So far.
+    pub fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        printed.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A run that came to its end, verified.
+pub struct Ended {
+    /// What the guest reports.
+    pub report: Report,
+    /// The ledger's books.
+    pub books: Books,
+}
+
+impl Ended {
+    /// Seconds from the machine's first instruction to its last.
+    pub fn seconds(&self) -> f64 {
+        self.books.shares.wall as f64 / (self.books.tsc_khz.max(1) as f64 * 1000.0)
+    }
+}
+
+/// Runs the small system to its end and checks what it did.
+///
+/// # Errors
+/// It ended otherwise, or did other work; interrupted.
+pub fn run(setup: &Setup, config: &VmConfig, stop: &Stop) -> Result<Ended, LabError> {
+    let (handle, printed) = (VmHandle::new(), Printed::default());
+    let mut vm = small_system::build(setup, config, Box::new(printed.clone()), &handle)
+        .map_err(lab_error)?;
+    let outcome = stop.while_running(&handle, || vm.run());
+    let report = checked(setup, outcome, &printed.text())?;
+    Ok(Ended {
+        report,
+        books: vm.books(),
+    })
+}
+
+/// What the guest printed, if it ended well and did its work.
+///
+/// # Errors
+/// It did not; or somebody ended it.
+pub fn checked(setup: &Setup, outcome: RunOutcome, printed: &str) -> Result<Report, LabError> {
+    if outcome == RunOutcome::Quit {
+        return Err(LabError::Interrupted);
+    }
+    if let Some(refused) = refused(&outcome) {
+        return Err(refused);
+    }
+    let parsed = small_system::parse(printed);
+    if let Err(refused @ SmallSystemError::Refused(_)) = parsed {
+        return Err(lab_error(refused));
+    }
+    if outcome != DONE {
+        let lines: Vec<&str> = printed.lines().collect();
+        let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+        return Err(LabError::WorkNotDone(format!(
+            "it ended with {outcome:?}; it printed last: {last}"
+        )));
+    }
+    let report = parsed.map_err(lab_error)?;
+    small_system::verify(setup, &report).map_err(lab_error)?;
+    Ok(report)
+}
+
+/// The error, if the machine ended because the host refused something.
+pub fn refused(outcome: &RunOutcome) -> Option<LabError> {
+    match outcome {
+        RunOutcome::Stopped(why) => why
+            .strip_prefix("the host refused ")
+            .map(|what| LabError::Host(what.to_owned())),
+        _ => None,
+    }
+}
+
+fn lab_error(error: SmallSystemError) -> LabError {
+    match error {
+        SmallSystemError::Build(why) => LabError::Host(why),
+        SmallSystemError::Refused(why) => LabError::NotRun(why),
+        other => LabError::WorkNotDone(other.to_string()),
+    }
+}

@@ -1,0 +1,322 @@
+//! Knobs: the settings of a machine that experiments compare, in one list.
+//!
+//! A knob has a name and a few values. `tollgate run` has a flag for each, `tollgate set`
+//! turns them on a running machine, `tollgate lab` compares machines that differ in them,
+//! and statistics say how they stood. A knob turned changes how fast a guest runs and which
+//! exits it takes, never what it computes.
+//!
+//! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
+//! the machine runs, a line in [`turn`].
+
+use crate::config::VmConfig;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use tollgate_engine::virtual_interrupts::Transition;
+use tollgate_monitor::Vcpu;
+use tollgate_platform::Platform;
+
+/// One knob.
+pub struct Knob {
+    /// Its name: the flag of `tollgate run`, the word before the `=` of `tollgate set`.
+    pub name: &'static str,
+    /// The values it can have.
+    pub values: &'static [&'static str],
+    /// What it does, in one line.
+    pub what: &'static str,
+    /// The experiment of `tollgate lab` that compares its values.
+    pub experiment: &'static str,
+    /// Which of `values` a configuration has.
+    get: fn(&VmConfig) -> usize,
+    /// Gives a configuration one of `values`.
+    set: fn(&mut VmConfig, usize),
+}
+
+const SWITCH: &[&str] = &["off", "on"];
+const ON: usize = 1;
+
+/// Every knob.
+pub const KNOBS: &[Knob] = &[
+    Knob {
+        name: "vif",
+        values: SWITCH,
+        what: "CLI, STI, PUSHF, POPF, IRET, INT n without an exit, on a virtual interrupt flag",
+        experiment: "vif",
+        get: |config| usize::from(config.virtual_interrupts.flag),
+        set: |config, value| config.virtual_interrupts.flag = value == ON,
+    },
+    Knob {
+        name: "vir",
+        values: SWITCH,
+        what: "setting that flag exits only while an interrupt waits; needs vif=on",
+        experiment: "vif",
+        get: |config| usize::from(config.virtual_interrupts.request),
+        set: |config, value| config.virtual_interrupts.request = value == ON,
+    },
+    Knob {
+        name: "transition",
+        values: &["call", "trap", "task"],
+        what: "how exits of those instructions reach the monitor: call-out, host #GP, host #UD",
+        experiment: "vif",
+        get: |config| config.virtual_interrupts.transition as usize,
+        set: |config, value| {
+            config.virtual_interrupts.transition = match value {
+                0 => Transition::Call,
+                1 => Transition::Trap,
+                _ => Transition::Task,
+            }
+        },
+    },
+];
+
+/// Has a processor run as `config` says, from now on. Not to be called while it runs.
+pub fn turn<P: Platform>(vcpu: &mut Vcpu<P>, config: &VmConfig) {
+    // Each of these drops translations, so only what differs is turned.
+    if vcpu.virtual_interrupts() != config.virtual_interrupts {
+        vcpu.set_virtual_interrupts(config.virtual_interrupts);
+    }
+}
+
+/// What is wrong with a knob's name or value, as one line that says what there is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KnobError {
+    /// The text is not `knob=value`.
+    NotAnAssignment(String),
+    /// No knob has this name.
+    UnknownKnob(String),
+    /// The knob does not have this value.
+    UnknownValue {
+        /// The knob's name.
+        knob: &'static str,
+        /// What was given.
+        value: String,
+        /// What there is.
+        values: &'static [&'static str],
+    },
+    /// The knob was given twice.
+    Twice(&'static str),
+}
+
+impl fmt::Display for KnobError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = || KNOBS.iter().map(|knob| knob.name).collect::<Vec<_>>();
+        match self {
+            Self::NotAnAssignment(text) => write!(
+                formatter,
+                "'{text}' is not knob=value; knobs are: {}",
+                known().join(", ")
+            ),
+            Self::UnknownKnob(name) => write!(
+                formatter,
+                "no knob is called '{name}'; knobs are: {}",
+                known().join(", ")
+            ),
+            Self::UnknownValue {
+                knob,
+                value,
+                values,
+            } => write!(
+                formatter,
+                "the knob {knob} has no value '{value}'; values are: {}",
+                values.join(", ")
+            ),
+            Self::Twice(name) => write!(formatter, "the knob {name} was given twice"),
+        }
+    }
+}
+
+impl std::error::Error for KnobError {}
+
+/// The knob with this name.
+pub fn find(name: &str) -> Option<&'static Knob> {
+    KNOBS.iter().find(|knob| knob.name == name)
+}
+
+/// A knob and one of its values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    knob: usize,
+    value: usize,
+}
+
+impl Assignment {
+    /// The knob called `name` with the value called `value`.
+    ///
+    /// # Errors
+    /// There is no such knob or value.
+    pub fn of(name: &str, value: &str) -> Result<Self, KnobError> {
+        let index = KNOBS.iter().position(|knob| knob.name == name);
+        let index = index.ok_or_else(|| KnobError::UnknownKnob(name.to_owned()))?;
+        let knob = &KNOBS[index];
+        let found = knob.values.iter().position(|known| *known == value);
+        let value = found.ok_or_else(|| KnobError::UnknownValue {
+            knob: knob.name,
+            value: value.to_owned(),
+            values: knob.values,
+        })?;
+        Ok(Self { knob: index, value })
+    }
+
+    /// Understands `knob=value`.
+    ///
+    /// # Errors
+    /// It is no assignment, or there is no such knob or value.
+    pub fn parse(text: &str) -> Result<Self, KnobError> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| KnobError::NotAnAssignment(text.to_owned()))?;
+        Self::of(name, value)
+    }
+
+    /// The knob.
+    pub fn knob(self) -> &'static Knob {
+        &KNOBS[self.knob]
+    }
+
+    /// The value's name.
+    pub fn value(self) -> &'static str {
+        KNOBS[self.knob].values[self.value]
+    }
+
+    /// Gives `config` this value.
+    pub fn apply(self, config: &mut VmConfig) {
+        (self.knob().set)(config, self.value);
+    }
+}
+
+/// Looks for a knob that occurs twice.
+///
+/// # Errors
+/// [`KnobError::Twice`] with the first such knob.
+pub fn check_distinct(assignments: &[Assignment]) -> Result<(), KnobError> {
+    for (index, assignment) in assignments.iter().enumerate() {
+        let knob = assignment.knob();
+        if assignments[..index]
+            .iter()
+            .any(|earlier| earlier.knob().name == knob.name)
+        {
+            return Err(KnobError::Twice(knob.name));
+        }
+    }
+    Ok(())
+}
+
+/// How all knobs stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings([usize; KNOBS.len()]);
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of(&VmConfig::default())
+    }
+}
+
+impl Settings {
+    /// Those of a configuration.
+    pub fn of(config: &VmConfig) -> Self {
+        let mut values = [0; KNOBS.len()];
+        for (knob, value) in KNOBS.iter().zip(&mut values) {
+            // A value without a name could only be a mistake in the list above.
+            *value = (knob.get)(config).min(knob.values.len() - 1);
+        }
+        Self(values)
+    }
+
+    /// Each knob with its value, in the order of [`KNOBS`].
+    pub fn assignments(self) -> impl Iterator<Item = Assignment> {
+        let values = self.0.into_iter().enumerate();
+        values.map(|(knob, value)| Assignment { knob, value })
+    }
+
+    /// Each knob's name with that of its value.
+    pub fn names(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.assignments()
+            .map(|assignment| (assignment.knob().name, assignment.value()))
+    }
+
+    /// Whether the assignment holds.
+    pub fn holds(self, assignment: Assignment) -> bool {
+        self.0[assignment.knob] == assignment.value
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self
+            .names()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        formatter.write_str(&texts.join(" "))
+    }
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.names())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_of_every_knob_comes_back_as_it_was_set() {
+        for knob in KNOBS {
+            assert!(knob.values.len() > 1, "{}", knob.name);
+            for value in knob.values {
+                let mut config = VmConfig::default();
+                let assignment = Assignment::of(knob.name, value).unwrap();
+                assignment.apply(&mut config);
+                assert!(Settings::of(&config).holds(assignment));
+                let others = |config: &VmConfig| {
+                    let names = Settings::of(config).names();
+                    names
+                        .filter(|(name, _)| *name != knob.name)
+                        .collect::<Vec<_>>()
+                };
+                assert_eq!(others(&config), others(&VmConfig::default()));
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_can_be_flags() {
+        for (index, knob) in KNOBS.iter().enumerate() {
+            assert!(KNOBS[..index].iter().all(|other| other.name != knob.name));
+            let is_plain = |text: &str| {
+                text.bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            };
+            assert!(is_plain(knob.name) && knob.values.iter().all(|value| is_plain(value)));
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_answered_with_what_is() {
+        let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
+        assert_eq!(
+            error("vid=on"),
+            "no knob is called 'vid'; knobs are: vif, vir, transition"
+        );
+        assert_eq!(
+            error("transition=jump"),
+            "the knob transition has no value 'jump'; values are: call, trap, task"
+        );
+        assert_eq!(
+            error("vif"),
+            "'vif' is not knob=value; knobs are: vif, vir, transition"
+        );
+        let on = Assignment::parse("vif=on").unwrap();
+        let off = Assignment::parse("vif=off").unwrap();
+        assert_eq!(check_distinct(&[on, off]), Err(KnobError::Twice("vif")));
+        assert_eq!(check_distinct(&[on]), Ok(()));
+    }
+
+    #[test]
+    fn settings_are_shown_in_the_order_of_the_list() {
+        assert_eq!(
+            Settings::default().to_string(),
+            "vif=on vir=on transition=call"
+        );
+    }
+}

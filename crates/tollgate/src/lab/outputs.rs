@@ -1,0 +1,71 @@
+//! The files that an experiment's results are written to.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tollgate_lab::experiment::{Results, Section, samples_csv, to_json, write_plot};
+use tollgate_lab::plotting::PlotFormat;
+
+use super::arguments::ExperimentArguments;
+use crate::failure::Failure;
+use crate::files;
+
+/// The files to be written.
+pub struct Outputs {
+    csv: Option<(File, PathBuf)>,
+    json: Option<(File, PathBuf)>,
+    plot: Option<(PlotFormat, PathBuf)>,
+}
+
+impl Outputs {
+    /// Creates them, so that what is wrong with a path is known before the guest runs.
+    ///
+    /// # Errors
+    /// One line: which file cannot be written.
+    pub fn open(arguments: &ExperimentArguments) -> Result<Self, Failure> {
+        let open = |path: &Option<PathBuf>, flag| -> Result<Option<(File, PathBuf)>, Failure> {
+            let path = path.as_ref();
+            path.map(|path| Ok((files::create(path, flag)?, path.clone())))
+                .transpose()
+        };
+        let plot = |path: &Path| -> Result<(PlotFormat, PathBuf), Failure> {
+            let name = path.display();
+            let format = PlotFormat::of(path).ok_or_else(|| {
+                Failure::usage(format!("--plot: '{name}' must end in .svg or .png"))
+            })?;
+            files::create(path, "--plot")?;
+            Ok((format, path.to_owned()))
+        };
+        Ok(Self {
+            plot: arguments.plot.as_deref().map(plot).transpose()?,
+            csv: open(&arguments.csv, "--csv")?,
+            json: open(&arguments.json, "--json")?,
+        })
+    }
+
+    /// Writes them.
+    ///
+    /// # Errors
+    /// One line: which file cannot be written.
+    pub fn write(self, results: &Results, sections: &[Section]) -> Result<(), Failure> {
+        let texts = [
+            ("--csv", self.csv, samples_csv(results)),
+            ("--json", self.json, to_json(results, sections)),
+        ];
+        for (flag, file, text) in texts {
+            if let Some((mut file, path)) = file {
+                file.write_all(text.as_bytes()).map_err(|error| {
+                    let path = path.display();
+                    Failure::usage(format!("{flag}: cannot write '{path}': {error}"))
+                })?;
+            }
+        }
+        let is_empty = results.cells.iter().all(|cell| cell.samples().is_empty());
+        if let Some((format, path)) = self.plot.filter(|_| !is_empty) {
+            write_plot(results, &path, format)
+                .map_err(|error| Failure::usage(format!("--plot: {error}")))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! `tollgate lab`: its list, its outputs, its errors, and an end before the end.
+
+mod support;
+
+use std::fs;
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use support::folder::Folder;
+use support::{GUEST_PATIENCE, PATIENCE, ended, finish, tollgate};
+
+fn lab(words: &[&str]) -> Output {
+    finish(tollgate().arg("lab").args(words), GUEST_PATIENCE)
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn the_list_tells_arms_workloads_guests_and_knobs() {
+    let output = lab(&["list"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for part in [
+        "vif: ",
+        "vif=off+trap  ",
+        "copy-type ",
+        "v86-iopl3 ",
+        "transition=call|trap|task",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn help_teaches_the_experiment() {
+    let text = stdout(&lab(&["vif", "--help"]));
+    for part in [
+        "How much time goes into that",
+        "Arms:",
+        "Workloads:",
+        "--guest-image",
+        "Examples:",
+        "Exit codes:",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn a_quick_run_writes_table_samples_and_plot() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (csv, json, svg, png) = (path("a.csv"), path("a.json"), path("a.svg"), path("a.png"));
+    let words = [
+        "vif",
+        "--quick",
+        "--workload",
+        "compute",
+        "--guest",
+        "real",
+        "--guest",
+        "dos",
+    ];
+    let outputs = ["--csv", &csv, "--json", &json, "--plot", &svg];
+    let output = lab(&[&words[..], &outputs].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert!(text.contains("3 repetitions, fewer than the 5"), "{text}");
+    assert!(
+        text.contains(
+            "dos, compute: computation alone, with the timer ticking\n  not run: no image"
+        )
+    );
+    assert!(stderr(&output).starts_with("tollgate: [1/"));
+
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let samples = value["cells"][0]["outcome"]["measured"]["samples"]
+        .as_array()
+        .unwrap();
+    let arms: Vec<&str> = samples
+        .iter()
+        .map(|sample| sample["arm"].as_str().unwrap())
+        .collect();
+    let turn = [
+        "vif=off",
+        "vif=off+trap",
+        "vif=off+task",
+        "vif=on+vir=off",
+        "vif=on",
+    ];
+    assert_eq!(arms, [turn; 3].concat());
+    for sample in samples {
+        assert_eq!(sample["work"]["checksum"], samples[0]["work"]["checksum"]);
+        assert_eq!(
+            sample["ledger"]["settings"]["vif"] == "on",
+            sample["arm"].as_str().unwrap().starts_with("vif=on")
+        );
+    }
+    // Nothing executes fewer instructions than leave for the monitor.
+    let counted = &value["cells"][0]["outcome"]["measured"]["counted"];
+    let executed = counted["executed"]["sti"].as_u64().unwrap();
+    assert!(executed > 0 && counted["instructions"].as_u64().unwrap() > executed);
+
+    let samples = fs::read_to_string(&csv).unwrap();
+    assert_eq!(
+        samples
+            .lines()
+            .filter(|line| line.contains(",time,seconds,"))
+            .count(),
+        15
+    );
+    assert!(fs::read_to_string(&svg).unwrap().contains("real, compute"));
+    let again = [
+        "vif",
+        "--quick",
+        "--workload",
+        "compute",
+        "--guest",
+        "real",
+        "--arm",
+        "vif=on",
+        "--plot",
+        &png,
+    ];
+    assert_eq!(lab(&again).status.code(), Some(0));
+    assert!(fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn names_that_are_not_known_are_refused_with_those_that_are() {
+    for (words, message) in [
+        (
+            &["vif", "--workload", "dance"][..],
+            "no workload is called 'dance'; there are: idle, copy-type, mix, compute, four-machines",
+        ),
+        (
+            &["vif", "--arm", "vif"],
+            "no arm is called 'vif'; there are: vif=off, vif=off+trap, vif=off+task, vif=on+vir=off, vif=on",
+        ),
+        (
+            &["vif", "--guest-image", "os2=x"],
+            "no guest is called 'os2'; there are: real, v86, v86-iopl3, v86-vme, dos",
+        ),
+        (
+            &["vif", "--plot", "x.pdf"],
+            "--plot: 'x.pdf' must end in .svg or .png",
+        ),
+        (
+            &["dance"],
+            "unknown command 'dance': expected list or vif; try 'tollgate lab --help'",
+        ),
+    ] {
+        let output = lab(words);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(stderr(&output), format!("tollgate: {message}\n"));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn an_interrupted_experiment_shows_and_writes_what_is_finished() {
+    let folder = Folder::new();
+    let csv = folder.path("a.csv");
+    let mut child = tollgate()
+        .args([
+            "lab",
+            "vif",
+            "--workload",
+            "idle",
+            "--guest",
+            "real",
+            "--repetitions",
+            "1000",
+        ])
+        .arg("--csv")
+        .arg(&csv)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The third line of progress comes when samples are being taken.
+    let mut progress = std::io::BufReader::new(child.stderr.take().unwrap());
+    loop {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut progress, &mut line).unwrap();
+        assert!(!line.is_empty(), "it ended by itself");
+        if line.starts_with("tollgate: [3/5000] ") || line.starts_with("tollgate: [4/5000] ") {
+            break;
+        }
+    }
+    let process = child.id().to_string();
+    let killed = finish(
+        std::process::Command::new("kill").args(["-INT", &process]),
+        PATIENCE,
+    );
+    assert!(killed.status.success());
+    let output = ended(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(130));
+    let text = stdout(&output);
+    let last = text.lines().last().unwrap();
+    let finished: usize = last
+        .strip_prefix("interrupted: ")
+        .and_then(|rest| rest.strip_suffix(" of 5000 samples"))
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("{last}"));
+    assert!(finished >= 2);
+    let samples = fs::read_to_string(&csv).unwrap();
+    let written = samples
+        .lines()
+        .filter(|line| line.contains(",time,seconds,"));
+    assert_eq!(written.count(), finished);
+}
