@@ -55,9 +55,9 @@ global_asm!(
     "mov rdi, [r15 + {rdi}]",
     "mov rax, [r15 + {rax}]",
     "jmp qword ptr [r15 + {target}]",
-    // The handler of SIGILL does the same in the frame that it returns through.
+    // The handler of SIGSEGV does the same in the frame that it returns through.
     "tollgate_switch:",
-    "ud2",
+    "cli",
     "tollgate_enter_end:",
     ".p2align 6",
     "tollgate_exit:",
@@ -137,7 +137,7 @@ pub fn exit_address() -> u64 {
     tollgate_exit as *const () as u64
 }
 
-/// Address of the undefined instruction by which a task switch enters guest code.
+/// Address of the privileged instruction by which a task switch enters guest code.
 pub fn switch_address() -> u64 {
     tollgate_switch as *const () as u64
 }

@@ -313,7 +313,7 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
     let registers = &mut frame.uc_mcontext.gregs;
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
         .wrapping_sub(BIAS as u64) as *mut Context;
-    if signal == libc::SIGILL && pc == entry::switch_address() {
+    if signal == libc::SIGSEGV && pc == entry::switch_address() {
         // SAFETY: on the way in R15 is the context, which nobody else uses.
         let context = unsafe { &mut *context };
         context.switch_in = 0;

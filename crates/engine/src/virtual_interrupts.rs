@@ -18,9 +18,10 @@ pub enum Transition {
     /// A privileged instruction at user level: the host's general protection fault, taken
     /// as SIGSEGV. The 80386's own mechanism with a trap gate.
     Trap,
-    /// An undefined instruction, taken as SIGILL, both on the way out and on the way back:
-    /// the host's kernel saves and loads the whole context of the processor twice, as a
-    /// task switch to the monitor and one back do. What stands for a task gate.
+    /// An undefined instruction, taken as SIGILL, on the way out, and a signal's return on
+    /// the way back too: the host's kernel saves and loads the whole context of the
+    /// processor twice, as a task switch to the monitor and one back do. What stands for a
+    /// task gate. A hypervisor under the host may take undefined instructions itself.
     Task,
 }
 
