@@ -86,6 +86,40 @@ fn a_far_pointer_at_the_end_of_a_segment_faults_and_changes_nothing() {
 }
 
 #[test]
+fn an_operand_that_would_wrap_faults_and_one_that_ends_at_ffffh_does_not() {
+    // With the offset in BX, SI and DI: code, and how many bytes it accesses.
+    let operations: [(&[u8], u64); 8] = [
+        (&[0x8a, 0x07], 1),       // mov al, [bx]
+        (&[0x8b, 0x07], 2),       // mov ax, [bx]
+        (&[0x89, 0x04], 2),       // mov [si], ax
+        (&[0x66, 0x01, 0x05], 4), // add [di], eax
+        (&[0xad], 2),             // lodsw
+        (&[0x66, 0xab], 4),       // stosd
+        (&[0xdd, 0x07], 8),       // fld qword [bx]
+        (&[0x8e, 0x07], 2),       // mov es, [bx]
+    ];
+    for kind in Kind::ALL {
+        for (code, size) in operations {
+            for beyond in 0..size {
+                let offset = 0x1_0000 - size + beyond;
+                let mut program = Program::new(kind);
+                program.put(MAIN, code);
+                program.put(MAIN + code.len() as u32, &END);
+                let registers = &mut program.state.gpr;
+                (registers[3], registers[6], registers[7]) = (offset, offset, offset);
+                let mut vcpu = program.run();
+                let expected = (beyond != 0).then_some(13);
+                let seen = sixteen_bit::seen(&vcpu);
+                assert_eq!(seen, expected, "{kind:?} {code:x?} at {offset:x}");
+                if beyond != 0 {
+                    assert_eq!(program.faulted_at(&mut vcpu), (0x1000, 0, 0x800));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_segment_of_4_gib_in_real_mode_is_loaded_by_the_monitor() {
     let mut program = Program::new(Kind::Real);
     // mov ax, 2000; mov es, ax; mov eax, es:[ecx]; xor bx, bx; mov es, bx; mov ebx, es:[ecx]
@@ -245,6 +279,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
     let sregs = [0_u8, 2, 3, 4, 5];
     let sreg = sregs[random.below(5) as usize];
     let register = random.below(8) as u8;
+    let start = code.len();
     match random.below(18) {
         0 => code.extend([0xb8, s0, s1, 0x8e, 0xc0 | sreg << 3]), // mov ax, imm; mov sreg, ax
         1 => {
@@ -289,7 +324,15 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
             code.extend(random.one(&prefix));
             let operation: [&[u8]; 5] = [&[0x89], &[0x8b], &[0x01], &[0x03], &[0x88]];
             code.extend(random.one(&operation));
-            code.extend([register << 3 | 6, o0, o1]);
+            if random.below(2) == 0 {
+                code.extend([register << 3 | 6, o0, o1]);
+            } else {
+                // Through BX.
+                let operation = code.split_off(start);
+                code.extend([0xbb, o0, o1]);
+                code.extend(operation);
+                code.push(register << 3 | 7);
+            }
         }
         8 => code.extend([0xbc, o0, o1]), // mov sp, o
         9 | 10 => {

@@ -25,7 +25,7 @@ use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
 use crate::block::{Restore, Shadow, Source};
 use crate::context::at;
-use crate::mode::ModeFlags;
+use crate::mode::{ModeFlags, SegmentClass};
 use crate::register_map::Home;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -55,7 +55,12 @@ impl Translator {
         self.handles_segments()
             && self.mode.has_real_mode_segments()
             && register != SegmentRegister::Cs
-            && self.mode.segments[register as usize].is_limited()
+            && match self.mode.segments[register as usize] {
+                SegmentClass::Limited64K => true,
+                // V86 mode loads the limit too.
+                SegmentClass::Limited => !self.mode.flags.contains(ModeFlags::VIRTUAL_8086),
+                _ => false,
+            }
             && (register != SegmentRegister::Ss || !self.mode.flags.contains(ModeFlags::STACK32))
     }
 
