@@ -429,13 +429,6 @@ tallies:
     TALLY_OF \name
     .endr
 tallies_end:
-    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred, eoi
-tally_\name: .long 0
-    .endr
-pending: .long 0                 # a bit for each line
-in_service: .long 0              # until the task's end of interrupt
-task_flag: .long 0
-virtual_flag: .long 0
 text_monitor: .asciz "monitor"
 text_line_end: .asciz "\r\n"
 text_unexpected: .asciz "error: the monitor cannot handle exception "
@@ -479,3 +472,10 @@ page_table: .skip 4096
 idt: .skip 256*8
     .skip 4096
 monitor_stack_top:
+    .irp name, cli, sti, pushf, popf, int, iret, irq, deferred, eoi
+tally_\name: .skip 4
+    .endr
+pending: .skip 4                 # a bit for each line
+in_service: .skip 4              # until the task's end of interrupt
+task_flag: .skip 4
+virtual_flag: .skip 4

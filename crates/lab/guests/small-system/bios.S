@@ -119,6 +119,7 @@ clock_service:
     iret
 
 # --- what was done, for the report at the end ---------------------------------------
+.section .bios_data, "aw"
 .global tally_ticks, tally_1c, tally_16, tally_polls, tally_sectors, tally_typed
 .global tally_printed
     .balign 4

@@ -133,6 +133,8 @@ random:                          # AX; BX, CX and DX stay
     call LIBRARY:next_random
     mov [seed], ax
     ret
+
+.section .program_data, "aw"
     .balign 2
 seed: .word 1
 

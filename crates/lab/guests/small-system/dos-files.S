@@ -379,7 +379,7 @@ write_console:                   # CX characters from DS:DX
 2:  ret
 
 # --- data ------------------------------------------------------------------------------
-.global buffered
+.section .dos_data, "aw"
     .balign 2
 buffered: .word NONE             # which sector `buffer` holds
 buffer_changed: .byte 0

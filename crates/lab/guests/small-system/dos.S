@@ -182,6 +182,7 @@ get_vector:                      # AL vector: ES:BX handler
     mov CALLER_ES[bp], dx
     ret
 
+.section .dos_data, "aw"
 .global tally_21, tally_bytes
     .balign 4
 tally_21: .long 0

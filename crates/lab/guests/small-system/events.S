@@ -82,6 +82,7 @@ cost_of_one:                     # EDX:EAX cycles of a whole loop: EAX, rounded
 1:  xor eax, eax                 # less than the empty loop
     ret
 
+.section .program_data, "aw"
     .balign 4
 started: .quad 0
 empty_loop: .quad 0

@@ -272,6 +272,7 @@ count_rounds:                    # AX more
     ret
 
 # --- data -------------------------------------------------------------------------
+.section .program_data, "aw"
 .global checksum, options
     .balign 4
 options: .skip PARAMETER_BYTES   # a copy of the parameters

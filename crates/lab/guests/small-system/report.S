@@ -123,7 +123,7 @@ keys:
     KEY "checksum"
     KEY "screen"
 keys_end:
-values: .skip (keys_end - keys) / KEY_BYTES * 4
+.set VALUE_BYTES, (keys_end - keys) / KEY_BYTES * 4
 workloads: .word name_idle, name_copy_type, name_mix, name_compute, name_flags, name_echo
 name_idle: .ascii "idle$"
 name_copy_type: .ascii "copy-type$"
@@ -131,3 +131,7 @@ name_mix: .ascii "mix$"
 name_compute: .ascii "compute$"
 name_flags: .ascii "flags$"
 name_echo: .ascii "echo$"
+
+.section .program_data, "aw"
+    .balign 4
+values: .skip VALUE_BYTES

@@ -165,7 +165,8 @@ script_mix:
     .asciz "type draft.txt\r"
 script_compute: .asciz "compute\r"
 
-    .balign 2
+.section .resident_data, "aw"
+    .balign 4
 previous_16: .long 0
 previous_1c: .long 0
 previous_21: .long 0

@@ -132,3 +132,85 @@ fn wrong(what: &str, expected: String, found: String) -> SmallSystemError {
         found,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{Counters, Done};
+    use super::*;
+
+    const SETUP: Setup = Setup {
+        workload: Workload::Mix { rounds: 2 },
+        mode: Mode::Real,
+        rate: None,
+    };
+
+    fn right() -> Report {
+        let expected = expected(SETUP.workload, &[]);
+        let (ticks, idles) = (7, 100);
+        let polls = idles + expected.typed;
+        Report {
+            transcript: expected.transcript,
+            done: Done {
+                workload: "mix".to_owned(),
+                counters: Counters {
+                    ticks,
+                    int1c: ticks,
+                    hook1c: ticks,
+                    int16: polls + expected.typed,
+                    hook16: polls + expected.typed,
+                    polls,
+                    idles,
+                    int21: expected.int21,
+                    hook21: expected.int21,
+                    sectors: expected.sectors,
+                    typed: expected.typed,
+                    printed: expected.printed,
+                    bytes: expected.bytes,
+                    rounds: expected.rounds,
+                    checksum: expected.checksum,
+                    screen: expected.screen,
+                },
+            },
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn right_work_is_accepted() {
+        assert_eq!(verify(&SETUP, &right()), Ok(()));
+    }
+
+    #[test]
+    fn a_hook_that_missed_one_call_is_found() {
+        let changes: [fn(&mut Counters); 3] = [
+            |counters| counters.hook16 -= 1,
+            |counters| counters.hook1c -= 1,
+            |counters| counters.hook21 -= 1,
+        ];
+        for (change, name) in changes.into_iter().zip(["hook16", "hook1c", "hook21"]) {
+            let mut report = right();
+            change(&mut report.done.counters);
+            let error = verify(&SETUP, &report).unwrap_err();
+            assert!(
+                matches!(&error, SmallSystemError::WrongWork { what, .. } if what == name),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_results_and_less_work_are_found() {
+        let changes: [fn(&mut Report); 5] = [
+            |report| report.done.counters.checksum ^= 1,
+            |report| report.done.counters.screen ^= 1,
+            |report| report.done.counters.rounds -= 1,
+            |report| report.transcript.truncate(100),
+            |report| report.monitor = Some(MonitorCounts::default()),
+        ];
+        for change in changes {
+            let mut report = right();
+            change(&mut report);
+            assert!(verify(&SETUP, &report).is_err(), "{:?}", report.done);
+        }
+    }
+}
