@@ -71,7 +71,7 @@ fn a_quick_run_writes_table_samples_and_plot() {
     let output = lab(&[&words[..], &outputs].concat());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = stdout(&output);
-    assert!(text.contains("3 repetitions, fewer than the 5"), "{text}");
+    assert!(text.contains("3 repetitions, fewer than the 9"), "{text}");
     assert!(
         text.contains(
             "dos, compute: computation alone, with the timer ticking\n  not run: no image"

@@ -4,8 +4,9 @@ use super::{About, Arm, Guest, LabError, Workload};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Repetitions of each arm in each cell.
-pub const REPETITIONS: u32 = 5;
+/// Repetitions of each arm in each cell. With five, one in five comparisons of an arm with
+/// itself would find a difference: `chance_of_difference` tells.
+pub const REPETITIONS: u32 = 9;
 /// The fewest: with fewer there are no quartiles to speak of.
 pub const LEAST_REPETITIONS: u32 = 3;
 

@@ -1,5 +1,6 @@
 //! The results as text for people.
 
+use super::compare::chance_of_difference;
 use super::kind_tables::{DIFFERS, exits, time_shares};
 use super::section::{grouped, rounded};
 use super::{CellOutcome, CellResult, REPETITIONS, Results, Section};
@@ -198,9 +199,13 @@ fn hardware(cell: &CellResult) -> Section {
 
 fn notes(results: &Results) -> String {
     let mut notes = vec![
-        "Arms ran in turns. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
-         difference measured\" if the middle halves overlap."
-            .to_owned(),
+        format!(
+            "Arms ran in turns. lower, upper: quartiles. ratio: of the medians. verdict: \"no \
+             difference measured\" if the middle halves overlap. With {} repetitions two arms \
+             that are the same come out as different in about {:.1} % of comparisons.",
+            results.repetitions,
+            chance_of_difference(results.repetitions) * 100.0
+        ),
         "exits: medians of the repetitions; the sums of a group stand below it. executed: in a \
          run of its own with the first arm, where each is an exit."
             .to_owned(),
@@ -239,7 +244,7 @@ mod tests {
             "lab made-up: two settings of nothing",
             "50.0 % less",
             "what stands for what",
-            "0.0010 0.0010 0.0010 0.0010 0.0010",
+            " 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010\n",
             "theirs, spin: goes round\n  not run: no image\n",
             "executed: of 1,000 instructions, by hand",
         ] {
@@ -253,7 +258,7 @@ mod tests {
     #[test]
     fn few_repetitions_are_called_few() {
         let text = text_of(&Scripted::default(), &Options::quick());
-        assert!(text.contains("3 repetitions, fewer than the 5"), "{text}");
+        assert!(text.contains("3 repetitions, fewer than the 9"), "{text}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub struct ExperimentArguments {
     #[arg(long)]
     pub quick: bool,
 
-    /// Repetitions of each arm for each workload on each guest [default: 5, with --quick 3]
+    /// Repetitions of each arm for each workload on each guest [default: 9, with --quick 3]
     #[arg(
         long,
         value_name = "N",
