@@ -191,8 +191,12 @@ impl Guest {
         state.gpr[Gpr::Rsp as usize] = COMMAND;
         state.cr0 = Cr0::ET.bits();
         state.idtr.limit = 0x3ff;
-        let pc = Pc::new(&VmConfig::default(), Box::new(io::sink()));
-        let vcpu = Vcpu::new(state, memory, pc, CODE_CACHE, false).map_err(refused)?;
+        let mut config = VmConfig::default();
+        config.virtual_interrupts.flag = false;
+        let pc = Pc::new(&config, Box::new(io::sink()));
+        let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE, false).map_err(refused)?;
+        // What a sensitive instruction costs that is an exit.
+        vcpu.set_virtual_interrupts(config.virtual_interrupts);
         let mut guest = Self { vcpu, mode };
         guest.run_until_ready("the guest's start")?;
         Ok(guest)

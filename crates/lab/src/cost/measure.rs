@@ -127,11 +127,12 @@ fn find<'a>(table: &'a [Loops], name: &str, mode: GuestMode) -> Option<&'a Loops
 /// Exits that were expected and counted so far.
 struct Books {
     expected: &'static [Expected],
+    mode: GuestMode,
     counts: Vec<CheckedCount>,
 }
 
 impl Books {
-    fn new(kind: &Kind) -> Self {
+    fn new(kind: &Kind, mode: GuestMode) -> Self {
         let counts = kind.expected.iter().map(|expected| CheckedCount {
             kind: expected.kind.name().to_owned(),
             expected: 0,
@@ -140,6 +141,7 @@ impl Books {
         });
         Self {
             expected: kind.expected,
+            mode,
             counts: counts.collect(),
         }
     }
@@ -151,8 +153,17 @@ impl Books {
                 .iter()
                 .find(|(kind, _)| *kind == rule.kind)
                 .map_or(0, |(_, count)| *count);
-            let expected = rule.each * repetitions + rule.once;
+            let each = match self.mode {
+                GuestMode::Real if rule.not_in_real_mode => 0,
+                _ => rule.each,
+            };
+            let expected = each * repetitions + rule.once;
             let counted = outcome.exits(rule.kind).saturating_sub(around);
+            let early = counted.saturating_sub(expected);
+            let counted = match early <= rule.first {
+                true => counted - early,
+                false => counted,
+            };
             let agrees = counted == expected || (rule.at_least && counted > expected);
             if !agrees {
                 return Err(CostError::WorkNotDone(format!(
@@ -202,7 +213,7 @@ impl<'a> Bench<'a> {
         pinned: bool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Row>, CostError> {
-        let mut books = Books::new(kind);
+        let mut books = Books::new(kind, self.mode);
         let Some((raw, baseline)) = self.singles(kind, loops, &mut books, observer)? else {
             return Ok(None);
         };
