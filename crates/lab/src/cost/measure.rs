@@ -155,6 +155,7 @@ impl Books {
                 .map_or(0, |(_, count)| *count);
             let each = match self.mode {
                 GuestMode::Real if rule.not_in_real_mode => 0,
+                GuestMode::Ring3 | GuestMode::LongRing3 => rule.each + rule.in_ring_3,
                 _ => rule.each,
             };
             let expected = each * repetitions + rule.once;
