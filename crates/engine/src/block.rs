@@ -3,7 +3,7 @@
 
 use crate::assembler::Host;
 use crate::assembler::host::RSP;
-use crate::mode::ModeId;
+use crate::mode::{InterruptFlag, ModeId};
 use iced_x86::Instruction;
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -295,8 +295,8 @@ pub struct Completion {
 pub enum CompletionKind {
     /// Loads the flags from the image in R11.
     Flags {
-        /// The interrupt flag too.
-        interrupt: bool,
+        /// The flag that bit 9 of the image goes to, if any.
+        interrupt: Option<InterruptFlag>,
     },
     /// Stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes
     /// the interrupt flag.

@@ -12,7 +12,7 @@ use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
-    Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+    Attributes, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 use vectors::vectors;
 pub use vectors::visible;
@@ -256,6 +256,9 @@ impl Guest {
                 "noavx" => state.cr4 &= !0x4_0000,
                 "spilled" => map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
+                "vme" => state.cr4 |= Cr4::VME.bits(),
+                "pvi" => state.cr4 |= Cr4::PVI.bits(),
+                "vip" => state.flags |= Flags::VIP.bits(),
                 "vif-off" => virtual_interrupts.flag = false,
                 "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
