@@ -202,6 +202,15 @@ pub enum SiteKind {
         /// The access needs write permission.
         write: bool,
     },
+    /// As [`SiteKind::Memory`], of a load that the processor makes with the rights of the
+    /// supervisor whatever the privilege level is.
+    SystemRead {
+        /// Bytes read.
+        size: u8,
+        /// The instruction, as [`SiteKind::Helper`] names it, for when the load cannot be
+        /// made inline.
+        helper: u16,
+    },
     /// The instruction must be done out of line with all checks.
     Slow,
     /// An instruction that is never copied: number in the block's list.
@@ -305,6 +314,8 @@ pub enum CompletionKind {
         size: u8,
         /// EIP in the frame.
         rip: u32,
+        /// The interrupt flag.
+        flag: InterruptFlag,
     },
 }
 

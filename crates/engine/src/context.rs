@@ -124,6 +124,9 @@ pub struct Context {
     pub code_descriptor: Expected,
     /// The same of SS.
     pub stack_descriptor: Expected,
+    /// The limit of the current TSS, if that has 32 bits and may hold a bitmap for I/O and one
+    /// for INT n, else 0.
+    pub task_limit: u64,
     /// Values that an instruction needs later than registers are free for them. Of an
     /// interrupt's frame: the flags in it, IF behind it, and its host address.
     pub work: [u64; 3],
@@ -227,6 +230,7 @@ pub mod at {
         SYSTEM_FLAGS = system_flags,
         CODE_DESCRIPTOR = code_descriptor,
         STACK_DESCRIPTOR = stack_descriptor,
+        TASK_LIMIT = task_limit,
         INSTRUCTIONS = instructions,
     }
 
@@ -303,6 +307,10 @@ pub mod at {
     pub const FLAGS: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, flags));
     /// Displacement of the IDT's linear address.
     pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
+    /// Displacement of the TSS's linear address.
+    pub const TASK_BASE: i32 = displacement(
+        offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, base),
+    );
     /// Displacement of the IDT's limit.
     pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
     const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
@@ -394,6 +402,7 @@ impl Context {
             level_changed: 0,
             code_descriptor: Expected::NEVER,
             stack_descriptor: Expected::NEVER,
+            task_limit: 0,
             work: [0; 3],
             store_pass: NO_PASS,
             instructions: 0,

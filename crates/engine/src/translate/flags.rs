@@ -240,7 +240,7 @@ impl Translator {
     }
 
     /// The system flags in R8, VIF clear. Clobbers R9.
-    fn system_flags_but_virtual(&mut self) {
+    pub(super) fn system_flags_but_virtual(&mut self) {
         let system_flags = self.field(at::SYSTEM_FLAGS);
         self.assembler.load(Width::Qword, R8, system_flags);
         self.assembler.mov_imm32(R9, !Flags::VIF.bits() as u32);

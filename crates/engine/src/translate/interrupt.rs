@@ -45,6 +45,8 @@ const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
 
 /// Room for what stores a frame, which no island may interrupt.
 const FRAME_STEP: usize = 90;
+/// The same where VIF changes.
+const VIRTUAL_FRAME_STEP: usize = 110;
 
 impl Translator {
     /// INT n.
@@ -63,6 +65,13 @@ impl Translator {
             && self.may_hold_frame(true);
         let result = if is_simple && self.is_flat_kernel() {
             self.flat_interrupt(instruction)
+        } else if is_simple
+            && is_virtual
+            && flags.contains(ModeFlags::VIRTUAL_INTERRUPTS)
+            && self.may_load_code_segment()
+            && self.next_rip <= HIGHEST_OFFSET
+        {
+            self.redirected_interrupt(instruction)
         } else if is_simple
             && !flags.contains(ModeFlags::PROTECTED)
             && self.may_load_code_segment()
@@ -116,7 +125,8 @@ impl Translator {
         self.assembler.pext(R11, R11, R9);
         self.make_room();
         self.stack_operand(-12, 12, true)?;
-        self.store_frame(Width::Dword, Restore::NONE.with_eip(R11));
+        let target = Restore::NONE.with_eip(R11);
+        self.store_frame(Width::Dword, InterruptFlag::Real, target);
         self.indirect_branch(true);
         Ok(())
     }
@@ -135,21 +145,22 @@ impl Translator {
         self.assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
         self.stack_operand(-6, 6, true)?;
-        self.store_frame(
-            Width::Word,
-            Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER),
-        );
+        let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
+        self.store_frame(Width::Word, InterruptFlag::Real, target);
         self.far_jump();
         Ok(())
     }
 
     /// Stores a frame of values of `width`, at R9: the next instruction's EIP, CS, and the
-    /// flags that were kept; and IF as it was kept. With the first store the instruction is
+    /// flags that were kept; and IF as it was kept, or VIF cleared. With the first store the instruction is
     /// done, and the target is where `target` says. Uses R8.
-    fn store_frame(&mut self, width: Width, target: Restore) {
+    pub(super) fn store_frame(&mut self, width: Width, flag: InterruptFlag, target: Restore) {
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
-        self.make_room_for(FRAME_STEP);
+        self.make_room_for(match flag {
+            InterruptFlag::Real => FRAME_STEP,
+            InterruptFlag::Virtual => VIRTUAL_FRAME_STEP,
+        });
         self.keep(R9, 2);
         self.esp = self.esp.wrapping_sub(3 * bytes);
         self.mark_as(self.rip, self.esp, target);
@@ -162,15 +173,24 @@ impl Translator {
         self.assembler.lea64(R9, Mem::base(R9, bytes));
         self.fetch(R8, 0);
         self.assembler.store(width, frame, R8);
-        self.fetch(R8, 1);
-        self.assembler
-            .store(Width::Qword, self.field(at::INTERRUPT_FLAG), R8);
+        let place = match flag {
+            InterruptFlag::Real => {
+                self.fetch(R8, 1);
+                at::INTERRUPT_FLAG
+            }
+            InterruptFlag::Virtual => {
+                self.system_flags_but_virtual();
+                at::SYSTEM_FLAGS
+            }
+        };
+        self.assembler.store(Width::Qword, self.field(place), R8);
         self.completions.push(Completion {
             start,
             end: self.assembler.position() as u32,
             kind: CompletionKind::Frame {
                 size: width.bytes() as u8,
                 rip: self.next_rip as u32,
+                flag,
             },
         });
     }
@@ -252,7 +272,7 @@ impl Translator {
 
     /// Keeps a value in the context until the instruction is done, in one of the places that
     /// are there for it.
-    fn keep(&mut self, value: Host, place: usize) {
+    pub(super) fn keep(&mut self, value: Host, place: usize) {
         self.assembler
             .store(Width::Qword, self.field(at::WORK[place]), value);
     }
