@@ -377,12 +377,21 @@ impl Assembler {
 
     /// `pext to, from, mask` (64 bits): BMI2, touches no flags.
     pub fn pext(&mut self, to: Host, from: Host, mask: Host) {
+        self.gather_or_scatter(2, to, from, mask);
+    }
+
+    /// `pdep to, from, mask` (64 bits): BMI2, touches no flags.
+    pub fn pdep(&mut self, to: Host, from: Host, mask: Host) {
+        self.gather_or_scatter(3, to, from, mask);
+    }
+
+    fn gather_or_scatter(&mut self, prefix: u8, to: Host, from: Host, mask: Host) {
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(mask.0 < 8) << 5;
         self.bytes.extend_from_slice(&[
             0xc4,
             r | 0x40 | b | 2,
-            0x82 | (!from.0 & 15) << 3,
+            0x80 | (!from.0 & 15) << 3 | prefix,
             0xf5,
             0xc0 | (to.0 & 7) << 3 | mask.0 & 7,
         ]);
@@ -573,6 +582,8 @@ mod tests {
         assert_eq!(listing(|a| a.not(R9)), "not r9");
         assert_eq!(listing(|a| a.pext(R8, R11, R9)), "pext r8,r11,r9");
         assert_eq!(listing(|a| a.pext(RCX, R10, RDX)), "pext rcx,r10,rdx");
+        assert_eq!(listing(|a| a.pdep(R8, R8, R9)), "pdep r8,r8,r9");
+        assert_eq!(listing(|a| a.pdep(RCX, R10, RDX)), "pdep rcx,r10,rdx");
         assert_eq!(listing(|a| a.add8(R8, 0x7f)), "add r8b,7Fh");
         assert_eq!(listing(|a| a.lahf()), "lahf");
         assert_eq!(listing(|a| a.seto_al()), "seto al");

@@ -3,7 +3,7 @@
 
 use crate::assembler::Host;
 use crate::assembler::host::RSP;
-use crate::mode::ModeId;
+use crate::mode::{InterruptFlag, ModeId};
 use iced_x86::Instruction;
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -202,6 +202,15 @@ pub enum SiteKind {
         /// The access needs write permission.
         write: bool,
     },
+    /// As [`SiteKind::Memory`], of a load that the processor makes with the rights of the
+    /// supervisor whatever the privilege level is.
+    SystemRead {
+        /// Bytes read.
+        size: u8,
+        /// The instruction, as [`SiteKind::Helper`] names it, for when the load cannot be
+        /// made inline.
+        helper: u16,
+    },
     /// The instruction must be done out of line with all checks.
     Slow,
     /// An instruction that is never copied: number in the block's list.
@@ -295,8 +304,8 @@ pub struct Completion {
 pub enum CompletionKind {
     /// Loads the flags from the image in R11.
     Flags {
-        /// The interrupt flag too.
-        interrupt: bool,
+        /// The flag that bit 9 of the image goes to, if any.
+        interrupt: Option<InterruptFlag>,
     },
     /// Stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes
     /// the interrupt flag.
@@ -305,6 +314,8 @@ pub enum CompletionKind {
         size: u8,
         /// EIP in the frame.
         rip: u32,
+        /// The interrupt flag.
+        flag: InterruptFlag,
     },
 }
 

@@ -8,6 +8,7 @@ use crate::block::{Shadow, X87Note};
 use crate::descriptors::Expected;
 use crate::engine::Engine;
 use crate::level_change::{LevelChange, LevelChangeKind};
+use crate::mode::InterruptFlag;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
@@ -76,7 +77,7 @@ pub struct Context {
     pub tlb: u64,
     /// The current link tables (R13 in guest code).
     pub links: u64,
-    /// The flags in [`SYSTEM_FLAGS`], which guest code reads but does not change.
+    /// The flags in [`SYSTEM_FLAGS`], which guest code reads; of them it changes VIF alone.
     pub system_flags: u64,
     /// Where a bounced memory operand lies, inside `bounce`.
     pub bounce_pointer: u64,
@@ -123,6 +124,9 @@ pub struct Context {
     pub code_descriptor: Expected,
     /// The same of SS.
     pub stack_descriptor: Expected,
+    /// The limit of the current TSS, if that has 32 bits and may hold a bitmap for I/O and one
+    /// for INT n, else 0.
+    pub task_limit: u64,
     /// Values that an instruction needs later than registers are free for them. Of an
     /// interrupt's frame: the flags in it, IF behind it, and its host address.
     pub work: [u64; 3],
@@ -152,7 +156,8 @@ pub const STORE_SIZES: [u8; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 /// In `store_pass`: no site.
 pub const NO_PASS: u64 = 1;
 
-/// The flags that guest code does not change: whoever would, leaves for the monitor.
+/// The flags that guest code does not change: whoever would, leaves for the monitor. But VIF
+/// changes where programs may change it ([`crate::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
 pub const SYSTEM_FLAGS: Flags = Flags::TF
     .union(Flags::IOPL)
     .union(Flags::NT)
@@ -225,6 +230,7 @@ pub mod at {
         SYSTEM_FLAGS = system_flags,
         CODE_DESCRIPTOR = code_descriptor,
         STACK_DESCRIPTOR = stack_descriptor,
+        TASK_LIMIT = task_limit,
         INSTRUCTIONS = instructions,
     }
 
@@ -301,6 +307,10 @@ pub mod at {
     pub const FLAGS: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, flags));
     /// Displacement of the IDT's linear address.
     pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
+    /// Displacement of the TSS's linear address.
+    pub const TASK_BASE: i32 = displacement(
+        offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, base),
+    );
     /// Displacement of the IDT's limit.
     pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
     const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
@@ -392,6 +402,7 @@ impl Context {
             level_changed: 0,
             code_descriptor: Expected::NEVER,
             stack_descriptor: Expected::NEVER,
+            task_limit: 0,
             work: [0; 3],
             store_pass: NO_PASS,
             instructions: 0,
@@ -490,8 +501,9 @@ impl Context {
     /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
     pub fn gather_flags(&mut self) {
         // RF holds for one instruction only; guest code has run.
-        let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF;
+        let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF | Flags::VIF;
         let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
+        flags |= self.system_flags & Flags::VIF.bits();
         flags |= self.arithmetic_flags();
         if self.direction < 0 {
             flags |= Flags::DF.bits();
@@ -508,11 +520,22 @@ impl Context {
         self.system_flags = flags & SYSTEM_FLAGS.bits();
     }
 
+    /// Sets or clears EFLAGS.VIF.
+    pub fn set_virtual_interrupt_flag(&mut self, enabled: bool) {
+        self.system_flags &= !Flags::VIF.bits();
+        if enabled {
+            self.system_flags |= Flags::VIF.bits();
+        }
+    }
+
     /// Does what emitted code does when it loads flags from an `image`, but for the
     /// arithmetic flags.
-    pub fn load_flags(&mut self, image: u64, interrupt: bool) {
-        if interrupt {
-            self.interrupt_flag = image & Flags::IF.bits();
+    pub fn load_flags(&mut self, image: u64, interrupt: Option<InterruptFlag>) {
+        let enables = image & Flags::IF.bits();
+        match interrupt {
+            Some(InterruptFlag::Real) => self.interrupt_flag = enables,
+            Some(InterruptFlag::Virtual) => self.set_virtual_interrupt_flag(enables != 0),
+            None => {}
         }
         self.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };
     }

@@ -3,10 +3,14 @@
 //! [`crate::translate`]'s `interrupt`).
 
 use crate::context::Context;
+use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Segment};
 
 /// The attributes in a descriptor: all that counts of 64-bit code's.
 const RIGHTS: u64 = 0xf0ff << 40;
+
+/// Where a 32-bit TSS keeps the offset of its I/O permission bitmap, a word.
+pub(crate) const BITMAP_OFFSET: i32 = 0x66;
 
 /// What emitted code expects of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,12 +104,26 @@ fn of_stack(state: &CpuState) -> Option<Expected> {
     })
 }
 
+/// The limit of the TSS, if that is one of 32 bits that reaches behind the offset of its
+/// bitmaps, else 0.
+fn limit_of_task(state: &CpuState) -> u64 {
+    let task = &state.tr;
+    let kind = task.attributes.kind();
+    let is_wide = matches!(kind, system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY);
+    if task.is_usable() && is_wide && task.limit > BITMAP_OFFSET as u32 {
+        u64::from(task.limit)
+    } else {
+        0
+    }
+}
+
 impl Context {
-    /// Notes what the descriptors of the current CS and SS must be like; to be called
-    /// whenever one of them, the privilege level or GDTR has changed.
+    /// Notes what the descriptors of the current CS and SS must be like, and what is known of
+    /// the TSS; to be called whenever one of them, the privilege level or GDTR has changed.
     pub fn note_descriptors(&mut self) {
         self.code_descriptor = of_code(&self.cpu).unwrap_or(Expected::NEVER);
         self.stack_descriptor = of_stack(&self.cpu).unwrap_or(Expected::NEVER);
+        self.task_limit = limit_of_task(&self.cpu);
     }
 }
 

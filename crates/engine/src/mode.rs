@@ -8,6 +8,15 @@ use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
 use tollgate_x86::{CpuState, Segment, SegmentRegister};
 
+/// The flag that a program enables and disables interrupts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterruptFlag {
+    /// EFLAGS.IF.
+    Real,
+    /// EFLAGS.VIF.
+    Virtual,
+}
+
 /// What emitted code must do to use a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum SegmentClass {
@@ -95,6 +104,9 @@ bitflags::bitflags! {
         const RARE_FLAGS = 1 << 19;
         /// NMIs are held off until IRET.
         const NMI_BLOCKED = 1 << 20;
+        /// The extension that lets programs work on EFLAGS.VIF: CR4.VME in V86 mode, CR4.PVI
+        /// at CPL 3 of protected mode. They do at IOPL below 3.
+        const VIRTUAL_INTERRUPTS = 1 << 21;
     }
 }
 
@@ -160,6 +172,15 @@ impl Mode {
         };
         flags.set(ModeFlags::RARE_FLAGS, state.flags().contains(rare));
         flags.set(ModeFlags::NMI_BLOCKED, state.nmi_blocked);
+        let extension = if state.is_virtual_8086() {
+            Cr4::VME
+        } else {
+            Cr4::PVI
+        };
+        flags.set(
+            ModeFlags::VIRTUAL_INTERRUPTS,
+            state.is_protected() && user && cr4.contains(extension),
+        );
         if state.is_64_bit() {
             return Self::of_64_bit(flags);
         }
@@ -198,6 +219,18 @@ impl Mode {
     /// Segment registers are loaded as real mode does: real mode and V86 mode.
     pub fn has_real_mode_segments(&self) -> bool {
         !self.flags.contains(ModeFlags::PROTECTED) || self.flags.contains(ModeFlags::VIRTUAL_8086)
+    }
+
+    /// The flag that CLI and STI change, if they may: as
+    /// `tollgate_emulate::virtual_8086::interrupt_flag`.
+    pub fn interrupt_flag(&self) -> Option<InterruptFlag> {
+        if self.flags.contains(ModeFlags::IO_PRIVILEGED) {
+            Some(InterruptFlag::Real)
+        } else if self.flags.contains(ModeFlags::VIRTUAL_INTERRUPTS) {
+            Some(InterruptFlag::Virtual)
+        } else {
+            None
+        }
     }
 
     /// Code size in bits: 16, 32 or 64.

@@ -22,6 +22,7 @@ use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::engine::GuestPosition;
 use crate::entry;
 use crate::far_pointer::FarPointer;
+use crate::mode::InterruptFlag;
 use crate::register_map::{CONTEXT, Home, RegisterMap};
 use crate::virtual_interrupts::{TASK_SWITCH, TRAP};
 use std::io;
@@ -177,7 +178,7 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
             *flags = *flags & !arithmetic | image & arithmetic;
             context.load_flags(image as u64, interrupt);
         }
-        CompletionKind::Frame { size, rip } => {
+        CompletionKind::Frame { size, rip, flag } => {
             let [flags, interrupt_flag, address] = context.work;
             let selector = context.cpu.cs().selector.0;
             for (index, value) in [rip, selector.into(), flags as u32].into_iter().enumerate() {
@@ -191,7 +192,11 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
                     }
                 }
             }
-            context.interrupt_flag = interrupt_flag;
+            match flag {
+                InterruptFlag::Real => context.interrupt_flag = interrupt_flag,
+                // Only what clears it stores a frame.
+                InterruptFlag::Virtual => context.set_virtual_interrupt_flag(false),
+            }
         }
     }
 }

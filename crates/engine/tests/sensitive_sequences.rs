@@ -8,7 +8,7 @@ mod emitted;
 #[path = "golden_support/mode.rs"]
 mod mode;
 
-const MODES: [&str; 16] = [
+const MODES: [&str; 20] = [
     "flat32",
     "flat32+spilled",
     "flat32+ss-based",
@@ -23,6 +23,10 @@ const MODES: [&str; 16] = [
     "real+ss-limited",
     "real+spilled",
     "vm86+iopl3",
+    "vm86+iopl3+vme",
+    "vm86+vme",
+    "vm86+vme+spilled",
+    "user32+pvi",
     "long",
     "compat",
 ];

@@ -134,6 +134,9 @@ impl<P: Platform> Vcpu<P> {
             SiteKind::Far => self.far_exit(),
             SiteKind::LevelChanged => self.level_changed_exit(),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
+            SiteKind::SystemRead { size, helper } => {
+                self.system_read_exit(block, &site, size, helper)
+            }
             SiteKind::Slow => self.slow_exit(block, &site),
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
@@ -272,6 +275,30 @@ impl<P: Platform> Vcpu<P> {
                 let exception = self.first_fault(linear, exception);
                 self.raise(exception)
             }
+        }
+    }
+
+    /// A load with the rights of the supervisor was not in the software TLB. If it never
+    /// will be, the monitor does the instruction.
+    fn system_read_exit(
+        &mut self,
+        block: BlockId,
+        site: &Site,
+        size: u8,
+        helper: u16,
+    ) -> Result<(), VcpuStop> {
+        let cpu = &self.context.cpu;
+        let linear = LinearAddress(self.context.exit_value & system_mask(cpu));
+        let (kind, privilege) = (AccessKind::Read, Privilege::Supervisor);
+        let vectors = self.context.vectors_were_live != 0;
+        let size = u32::from(size);
+        match (self.view).make_inline(cpu, linear, size, kind, false, privilege) {
+            Ok(Inline::Yes) => {
+                self.count(ExitKind::TlbMissRead);
+                self.resume_at(block, site.retry, site.esp, vectors);
+                Ok(())
+            }
+            _ => self.helper_exit(block, site, helper),
         }
     }
 

@@ -42,6 +42,9 @@ pub const WRITE_TABLE_OFFSET: i32 = (SLOTS * 8) as i32;
 /// that hold code.
 pub const CODE_WRITE_TABLE_OFFSET: i32 = 2 * WRITE_TABLE_OFFSET;
 const VIEW_SLOTS: usize = SLOTS * 3;
+/// Bytes from a slot of the user's view to the same slot of the supervisor's.
+pub const SUPERVISOR_VIEW_OFFSET: i32 =
+    (View::Supervisor as i32 - View::User as i32) * (VIEW_SLOTS * 8) as i32;
 
 /// One view's tables, in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
-//! CLI, STI, PUSHF and POPF on the guest's own interrupt flag.
+//! CLI, STI, PUSHF and POPF on the guest's own interrupt flag, or on EFLAGS.VIF where CR4.VME
+//! or CR4.PVI give programs that.
 //!
 //! EFLAGS.IF lives in the context, beside the request of the monitor (VIR) that says that an
 //! interrupt waits. What follows from that is decided before an instruction changes
@@ -15,6 +16,9 @@
 //! mov   qword ptr [r15+flag], 200h
 //! ```
 //!
+//! EFLAGS.VIF has its place among the system flags. No interrupt asks for it, but where VIP
+//! is set, who would set it leaves: that is a fault.
+//!
 //! The shadow of STI costs nothing: marks and sites of the next instruction, which must be
 //! in the same block, tell the monitor of it.
 
@@ -25,16 +29,18 @@ use crate::assembler::host::*;
 use crate::assembler::{Host, Mem, Width};
 use crate::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
 use crate::context::at;
-use crate::mode::{ModeFlags, SegmentClass};
+use crate::mode::{InterruptFlag, ModeFlags, SegmentClass};
 use crate::register_map::ACCUMULATOR;
 use crate::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
-use tollgate_x86::{Gpr, SegmentRegister};
+use tollgate_x86::{Gpr, SegmentRegister, Vector};
 
 const INTERRUPT_FLAG: i32 = Flags::IF.bits() as i32;
 /// Room for what loads the flags, which no island may interrupt.
 const FLAG_LOAD_STEP: usize = 110;
+/// The same for what loads VIF too.
+const VIRTUAL_FLAG_LOAD_STEP: usize = 150;
 
 /// The instructions that read or change the interrupt flag.
 fn is_sensitive(mnemonic: Mnemonic) -> bool {
@@ -61,20 +67,42 @@ impl Translator {
         if !self.runs_sensitive() {
             return self.helper(instruction);
         }
-        let is_virtual = self.mode.flags.contains(ModeFlags::VIRTUAL_8086);
-        let is_privileged = self.mode.flags.contains(ModeFlags::IO_PRIVILEGED);
-        let stack = |write| self.mode.segment(SegmentRegister::Ss, write) != SegmentClass::Odd;
-        match instruction.mnemonic() {
-            Cli if is_privileged => self.clear_interrupt_flag(),
-            Sti if is_privileged => self.set_interrupt_flag(instruction),
-            Pushf | Pushfd | Pushfq if (is_privileged || !is_virtual) && stack(true) => {
-                self.push_flags(instruction)
+        let may_use_stack =
+            |write| self.mode.segment(SegmentRegister::Ss, write) != SegmentClass::Odd;
+        let flag = match instruction.mnemonic() {
+            Cli | Sti => self.mode.interrupt_flag(),
+            _ => self.interrupt_flag_of(width_of(instruction)),
+        };
+        let Some(flag) = flag else {
+            return self.refuse();
+        };
+        match (instruction.mnemonic(), flag) {
+            (Cli, InterruptFlag::Real) => self.clear_interrupt_flag(),
+            (Cli, InterruptFlag::Virtual) => self.clear_virtual_interrupt_flag(),
+            (Sti, InterruptFlag::Real) => self.set_interrupt_flag(instruction),
+            (Sti, InterruptFlag::Virtual) => self.set_virtual_interrupt_flag(instruction),
+            (Pushf | Pushfd | Pushfq, _) if may_use_stack(true) => {
+                self.push_flags(instruction, flag)
             }
-            Popf | Popfd | Popfq if (is_privileged || !is_virtual) && stack(false) => {
-                self.pop_flags(instruction)
-            }
+            (Popf | Popfd | Popfq, _) if may_use_stack(false) => self.pop_flags(instruction, flag),
             _ => self.helper(instruction),
         }
+    }
+
+    /// The flag that PUSHF, POPF and IRET show or load as bit 9 of an image of `width`, if
+    /// they may run: as `tollgate_emulate::virtual_8086::interrupt_flag_of_image`.
+    pub(super) fn interrupt_flag_of(&self, width: Width) -> Option<InterruptFlag> {
+        if !self.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
+            return Some(InterruptFlag::Real);
+        }
+        let flag = self.mode.interrupt_flag()?;
+        (flag == InterruptFlag::Real || width == Width::Word).then_some(flag)
+    }
+
+    /// The instruction is #GP(0), whatever else holds: that is what the monitor is told.
+    pub(super) fn refuse(&mut self) -> Flow {
+        self.exit(SiteKind::Fault(Vector::GeneralProtection));
+        Flow::End
     }
 
     /// Sensitive instructions run in translated code, as far as the mode goes.
@@ -190,8 +218,82 @@ impl Translator {
         Flow::Next
     }
 
-    /// The image of the flags in R11, as PUSHFQ stores it. Clobbers R8 and R10.
-    pub(super) fn flags_image(&mut self) {
+    fn clear_virtual_interrupt_flag(&mut self) -> Flow {
+        self.system_flags_but_virtual();
+        let system_flags = self.field(at::SYSTEM_FLAGS);
+        self.assembler.store(Width::Qword, system_flags, R8);
+        Flow::Next
+    }
+
+    /// No interrupt asks for VIF: there is neither a request nor a shadow.
+    fn set_virtual_interrupt_flag(&mut self, instruction: &Instruction) -> Flow {
+        let kind = self.helper_kind(instruction);
+        self.virtual_interrupt_pending();
+        self.leave_if_zero(kind, Mem::base(R9, -INTERRUPT_FLAG));
+        self.make_room();
+        self.system_flags_but_virtual();
+        self.assembler
+            .lea64(R8, Mem::base(R8, Flags::VIF.bits() as i32));
+        let system_flags = self.field(at::SYSTEM_FLAGS);
+        self.assembler.store(Width::Qword, system_flags, R8);
+        Flow::Next
+    }
+
+    /// The system flags in R8, VIF clear. Clobbers R9.
+    pub(super) fn system_flags_but_virtual(&mut self) {
+        let system_flags = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R8, system_flags);
+        self.assembler.mov_imm32(R9, !Flags::VIF.bits() as u32);
+        self.assembler.pext(R8, R8, R9);
+        self.assembler.pdep(R8, R8, R9);
+    }
+
+    /// VIP in R9, as bit 9. Clobbers R10.
+    fn virtual_interrupt_pending(&mut self) {
+        let system_flags = self.field(at::SYSTEM_FLAGS);
+        self.assembler.load(Width::Qword, R10, system_flags);
+        self.assembler.mov_imm32(R9, Flags::VIP.bits() as u32);
+        self.assembler.pext(R9, R10, R9);
+        self.assembler.rorx(R9, R9, 64 - 9);
+    }
+
+    /// The image of the flags in R11: as PUSHFQ stores it, or of 16 bits as a V86 program
+    /// with a virtual interrupt flag sees it. Clobbers R8, R9 and R10.
+    pub(super) fn flags_image(&mut self, interrupt: InterruptFlag) {
+        self.arithmetic_image();
+        self.make_room();
+        match interrupt {
+            InterruptFlag::Real => {
+                for field in [at::INTERRUPT_FLAG, at::SYSTEM_FLAGS] {
+                    self.assembler.load(Width::Qword, R8, self.field(field));
+                    self.add_to_image(R8);
+                }
+            }
+            InterruptFlag::Virtual => {
+                let system_flags = self.field(at::SYSTEM_FLAGS);
+                self.assembler.load(Width::Qword, R10, system_flags);
+                let shown = [(Flags::VIF, 9), (Flags::NT, 14)];
+                for (flag, place) in shown {
+                    self.assembler.mov_imm32(R9, flag.bits() as u32);
+                    self.assembler.pext(R8, R10, R9);
+                    self.assembler.rorx(R8, R8, 64 - place);
+                    self.add_to_image(R8);
+                }
+                let privilege = Flags::IOPL.bits() as i32;
+                self.assembler.lea64(R11, Mem::base(R11, privilege));
+            }
+        }
+        // +1 becomes 0, -1 becomes DF.
+        let direction = self.field(at::DIRECTION);
+        self.assembler.load(Width::Qword, R8, direction);
+        self.assembler.not(R8);
+        self.assembler.lea64(R8, Mem::base(R8, 2));
+        self.assembler.rorx(R8, R8, 64 - 9);
+        self.add_to_image(R8);
+    }
+
+    /// The arithmetic flags and what is always set, in R11. Clobbers R8 and R10.
+    fn arithmetic_image(&mut self) {
         self.assembler.mov(R10, ACCUMULATOR);
         self.mark(Restore::one(Gpr::Rax as u8, R10));
         self.assembler.lahf();
@@ -205,47 +307,34 @@ impl Translator {
         self.assembler.rorx(R8, R8, 64 - 11);
         self.assembler.movzx16(R8, R8);
         self.add_to_image(R8);
-        self.make_room();
-        for field in [at::INTERRUPT_FLAG, at::SYSTEM_FLAGS] {
-            self.assembler.load(Width::Qword, R8, self.field(field));
-            self.add_to_image(R8);
-        }
-        // +1 becomes 0, -1 becomes DF.
-        let direction = self.field(at::DIRECTION);
-        self.assembler.load(Width::Qword, R8, direction);
-        self.assembler.not(R8);
-        self.assembler.lea64(R8, Mem::base(R8, 2));
-        self.assembler.rorx(R8, R8, 64 - 9);
-        self.add_to_image(R8);
     }
 
     fn add_to_image(&mut self, flags: Host) {
         self.assembler.lea64(R11, Mem::indexed(R11, flags, 1, 0));
     }
 
-    fn push_flags(&mut self, instruction: &Instruction) -> Flow {
-        self.flags_image();
+    fn push_flags(&mut self, instruction: &Instruction, flag: InterruptFlag) -> Flow {
+        self.flags_image(flag);
         match self.push(Pushed::Register(R11), width_of(instruction)) {
             Ok(()) => Flow::Next,
             Err(_) => self.helper(instruction),
         }
     }
 
-    fn pop_flags(&mut self, instruction: &Instruction) -> Flow {
+    fn pop_flags(&mut self, instruction: &Instruction, flag: InterruptFlag) -> Flow {
         let width = width_of(instruction);
         if self.stack_operand(0, width.bytes(), false).is_err() {
             return self.helper(instruction);
         }
         self.assembler.load(width, R11, Mem::base(R9, 0));
         let kind = self.helper_kind(instruction);
-        let mut kept = Flags::TF | Flags::IOPL | Flags::NT;
-        if width != Width::Word {
-            kept |= Flags::AC | Flags::ID;
-        }
-        self.demand_system_flags(kind, kept);
-        let interrupt = self.mode.flags.contains(ModeFlags::IO_PRIVILEGED);
-        if interrupt {
-            self.demand_no_request(kind);
+        // In protected mode without the right to it IF stays.
+        let interrupt = (flag == InterruptFlag::Virtual
+            || self.mode.flags.contains(ModeFlags::IO_PRIVILEGED))
+        .then_some(flag);
+        self.demand_loadable(kind, flag, width != Width::Word);
+        if let Some(flag) = interrupt {
+            self.demand_no_request(kind, flag);
         }
         self.esp = self.esp.wrapping_add(width.bytes() as i32);
         self.assembler.mov(R10, ACCUMULATOR);
@@ -253,6 +342,19 @@ impl Translator {
         self.load_flags(interrupt, done);
         self.assembler.mov(ACCUMULATOR, R10);
         Flow::Next
+    }
+
+    /// Leaves if the image in R11, which a POPF or a 16-bit IRET loads, changes flags that
+    /// guest code does not. IOPL stays where VIF is loaded.
+    pub(super) fn demand_loadable(&mut self, kind: SiteKind, flag: InterruptFlag, wide: bool) {
+        let mut kept = Flags::TF | Flags::NT;
+        if flag == InterruptFlag::Real {
+            kept |= Flags::IOPL;
+        }
+        if wide {
+            kept |= Flags::AC | Flags::ID;
+        }
+        self.demand_system_flags(kind, kept);
     }
 
     /// Leaves unless the flags in `kept` of the image in R11 are the current ones; of those
@@ -268,11 +370,15 @@ impl Translator {
         self.leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1));
     }
 
-    /// Leaves if the image in R11 sets IF and the monitor must know of that.
-    pub(super) fn demand_no_request(&mut self, kind: SiteKind) {
+    /// Leaves if the image in R11 sets the flag and the monitor must know of that. Clobbers
+    /// R8, R9 and R10.
+    pub(super) fn demand_no_request(&mut self, kind: SiteKind, flag: InterruptFlag) {
         self.make_room();
         self.interrupt_flag_of_image();
-        if self.virtual_interrupts.request {
+        if flag == InterruptFlag::Virtual {
+            self.virtual_interrupt_pending();
+            self.leave_if_zero(kind, Mem::indexed(R8, R9, 1, -2 * INTERRUPT_FLAG));
+        } else if self.virtual_interrupts.request {
             let request = self.field(at::INTERRUPT_REQUEST);
             self.assembler.load(Width::Qword, R9, request);
             self.leave_if_zero(kind, Mem::indexed(R8, R9, 1, -2 * INTERRUPT_FLAG));
@@ -284,25 +390,44 @@ impl Translator {
         }
     }
 
-    /// IF of the image in R11, in R8. Clobbers R9.
+    /// Bit 9 of the image in R11, in R8. Clobbers R9.
     fn interrupt_flag_of_image(&mut self) {
         self.assembler.mov_imm32(R9, INTERRUPT_FLAG as u32);
         self.assembler.pext(R8, R11, R9);
         self.assembler.rorx(R8, R8, 64 - 9);
     }
 
-    /// Loads the arithmetic flags, DF and, with `interrupt`, IF from the image in R11. With
+    /// Loads the arithmetic flags, DF and, from bit 9, `interrupt` from the image in R11. With
     /// the first host instruction the guest's is `done`: EIP, the adjustment of ESP and
     /// where registers are from then on. Clobbers RAX, R8 and R9.
-    pub(super) fn load_flags(&mut self, interrupt: bool, done: (u64, i32, Restore)) {
-        self.make_room_for(FLAG_LOAD_STEP);
+    pub(super) fn load_flags(
+        &mut self,
+        interrupt: Option<InterruptFlag>,
+        done: (u64, i32, Restore),
+    ) {
+        self.make_room_for(match interrupt {
+            Some(InterruptFlag::Virtual) => VIRTUAL_FLAG_LOAD_STEP,
+            _ => FLAG_LOAD_STEP,
+        });
         let (rip, esp, restore) = done;
         self.mark_as(rip, esp, restore);
         let start = self.assembler.position() as u32;
-        if interrupt {
-            self.interrupt_flag_of_image();
-            let flag = self.field(at::INTERRUPT_FLAG);
-            self.assembler.store(Width::Qword, flag, R8);
+        match interrupt {
+            Some(InterruptFlag::Real) => {
+                self.interrupt_flag_of_image();
+                let flag = self.field(at::INTERRUPT_FLAG);
+                self.assembler.store(Width::Qword, flag, R8);
+            }
+            Some(InterruptFlag::Virtual) => {
+                self.system_flags_but_virtual();
+                self.assembler.mov_imm32(R9, INTERRUPT_FLAG as u32);
+                self.assembler.pext(R9, R11, R9);
+                self.assembler.rorx(R9, R9, 64 - 19);
+                self.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
+                let system_flags = self.field(at::SYSTEM_FLAGS);
+                self.assembler.store(Width::Qword, system_flags, R8);
+            }
+            None => {}
         }
         self.assembler.mov_imm32(R9, Flags::DF.bits() as u32);
         self.assembler.pext(R8, R11, R9);

@@ -25,7 +25,7 @@ use crate::assembler::{Host, Mem, Width};
 use crate::block::{Completion, CompletionKind, Restore, SiteKind, Source};
 use crate::context::{SYSTEM_FLAGS, at};
 use crate::descriptors::Expected;
-use crate::mode::{ModeFlags, SegmentClass};
+use crate::mode::{InterruptFlag, ModeFlags, SegmentClass};
 use crate::register_map::ACCUMULATOR;
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
@@ -45,17 +45,33 @@ const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
 
 /// Room for what stores a frame, which no island may interrupt.
 const FRAME_STEP: usize = 90;
+/// The same where VIF changes.
+const VIRTUAL_FRAME_STEP: usize = 110;
 
 impl Translator {
     /// INT n.
     pub(super) fn software_interrupt(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.mode.flags;
+        let is_virtual = flags.contains(ModeFlags::VIRTUAL_8086);
+        if is_virtual
+            && self.runs_sensitive()
+            && !flags.intersects(ModeFlags::IO_PRIVILEGED | ModeFlags::VIRTUAL_INTERRUPTS)
+        {
+            return self.refuse();
+        }
         let is_simple = self.runs_sensitive()
             && instruction.code() == Code::Int_imm8
             && !flags.contains(ModeFlags::RARE_FLAGS)
             && self.may_hold_frame(true);
         let result = if is_simple && self.is_flat_kernel() {
             self.flat_interrupt(instruction)
+        } else if is_simple
+            && is_virtual
+            && flags.contains(ModeFlags::VIRTUAL_INTERRUPTS)
+            && self.may_load_code_segment()
+            && self.next_rip <= HIGHEST_OFFSET
+        {
+            self.redirected_interrupt(instruction)
         } else if is_simple
             && !flags.contains(ModeFlags::PROTECTED)
             && self.may_load_code_segment()
@@ -93,7 +109,7 @@ impl Translator {
         if self.position == 0 {
             self.demand_no_resume_flag(kind);
         }
-        self.flags_image();
+        self.flags_image(InterruptFlag::Real);
         self.keep(R11, 0);
         self.read_gate(kind, i32::from(instruction.immediate8()));
         // IF behind it: as now if this is a trap gate.
@@ -109,7 +125,8 @@ impl Translator {
         self.assembler.pext(R11, R11, R9);
         self.make_room();
         self.stack_operand(-12, 12, true)?;
-        self.store_frame(Width::Dword, Restore::NONE.with_eip(R11));
+        let target = Restore::NONE.with_eip(R11);
+        self.store_frame(Width::Dword, InterruptFlag::Real, target);
         self.indirect_branch(true);
         Ok(())
     }
@@ -119,7 +136,7 @@ impl Translator {
     fn real_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let kind = self.helper_kind(instruction);
         let offset = i32::from(instruction.immediate8()) * 4;
-        self.flags_image();
+        self.flags_image(InterruptFlag::Real);
         self.keep(R11, 0);
         self.assembler
             .store_imm(Width::Qword, self.field(at::WORK[1]), 0);
@@ -128,21 +145,22 @@ impl Translator {
         self.assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
         self.stack_operand(-6, 6, true)?;
-        self.store_frame(
-            Width::Word,
-            Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER),
-        );
+        let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
+        self.store_frame(Width::Word, InterruptFlag::Real, target);
         self.far_jump();
         Ok(())
     }
 
     /// Stores a frame of values of `width`, at R9: the next instruction's EIP, CS, and the
-    /// flags that were kept; and IF as it was kept. With the first store the instruction is
+    /// flags that were kept; and IF as it was kept, or VIF cleared. With the first store the instruction is
     /// done, and the target is where `target` says. Uses R8.
-    fn store_frame(&mut self, width: Width, target: Restore) {
+    pub(super) fn store_frame(&mut self, width: Width, flag: InterruptFlag, target: Restore) {
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
-        self.make_room_for(FRAME_STEP);
+        self.make_room_for(match flag {
+            InterruptFlag::Real => FRAME_STEP,
+            InterruptFlag::Virtual => VIRTUAL_FRAME_STEP,
+        });
         self.keep(R9, 2);
         self.esp = self.esp.wrapping_sub(3 * bytes);
         self.mark_as(self.rip, self.esp, target);
@@ -155,15 +173,24 @@ impl Translator {
         self.assembler.lea64(R9, Mem::base(R9, bytes));
         self.fetch(R8, 0);
         self.assembler.store(width, frame, R8);
-        self.fetch(R8, 1);
-        self.assembler
-            .store(Width::Qword, self.field(at::INTERRUPT_FLAG), R8);
+        let place = match flag {
+            InterruptFlag::Real => {
+                self.fetch(R8, 1);
+                at::INTERRUPT_FLAG
+            }
+            InterruptFlag::Virtual => {
+                self.system_flags_but_virtual();
+                at::SYSTEM_FLAGS
+            }
+        };
+        self.assembler.store(Width::Qword, self.field(place), R8);
         self.completions.push(Completion {
             start,
             end: self.assembler.position() as u32,
             kind: CompletionKind::Frame {
                 size: width.bytes() as u8,
                 rip: self.next_rip as u32,
+                flag,
             },
         });
     }
@@ -245,7 +272,7 @@ impl Translator {
 
     /// Keeps a value in the context until the instruction is done, in one of the places that
     /// are there for it.
-    fn keep(&mut self, value: Host, place: usize) {
+    pub(super) fn keep(&mut self, value: Host, place: usize) {
         self.assembler
             .store(Width::Qword, self.field(at::WORK[place]), value);
     }
@@ -258,6 +285,14 @@ impl Translator {
     /// IRET.
     pub(super) fn interrupt_return(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.mode.flags;
+        let width = match instruction.code() {
+            Code::Iretw => Width::Word,
+            _ => Width::Dword,
+        };
+        let flag = self.interrupt_flag_of(width);
+        if flag.is_none() && self.runs_sensitive() && !flags.contains(ModeFlags::NMI_BLOCKED) {
+            return self.refuse();
+        }
         let rare = ModeFlags::RARE_FLAGS | ModeFlags::NMI_BLOCKED;
         let is_simple =
             self.runs_sensitive() && !flags.intersects(rare) && self.may_hold_frame(false);
@@ -266,11 +301,10 @@ impl Translator {
             _ if !is_simple => Err(OddSegment),
             Code::Iretd if self.is_flat_kernel() => self.same_segment_return(instruction, false),
             Code::Iretq if is_long_kernel => self.same_segment_return(instruction, true),
-            Code::Iretw
-                if flags.contains(ModeFlags::IO_PRIVILEGED) && self.may_load_code_segment() =>
-            {
-                self.real_return(instruction)
-            }
+            Code::Iretw if self.may_load_code_segment() => match flag {
+                Some(flag) => self.real_return(instruction, flag),
+                None => Err(OddSegment),
+            },
             _ => Err(OddSegment),
         };
         match returns {
@@ -313,7 +347,7 @@ impl Translator {
         }
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
         self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::RF | Flags::VM);
-        self.demand_no_request(kind);
+        self.demand_no_request(kind, InterruptFlag::Real);
         self.make_room();
         if long {
             self.fetch(R9, 0);
@@ -329,7 +363,7 @@ impl Translator {
         if long {
             target = target.and(Gpr::Rsp as u8, Source::Slot);
         }
-        self.load_flags_and_target(target);
+        self.load_flags_and_target(InterruptFlag::Real, target);
         if long {
             let slot = self.slot(Gpr::Rsp as u8);
             let home = self.map.stack();
@@ -339,8 +373,12 @@ impl Translator {
         Ok(())
     }
 
-    /// IRET of real mode, or of V86 mode with IOPL 3.
-    fn real_return(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+    /// IRET of real mode, or of V86 mode, of 16 bits.
+    fn real_return(
+        &mut self,
+        instruction: &Instruction,
+        flag: InterruptFlag,
+    ) -> Result<(), OddSegment> {
         let kind = self.helper_kind(instruction);
         let frame = Mem::base(R9, 0);
         self.stack_operand(0, 6, false)?;
@@ -348,23 +386,24 @@ impl Translator {
         self.keep(R11, 0);
         self.assembler.lea64(R9, Mem::base(R9, 4));
         self.assembler.load(Width::Word, R11, frame);
-        self.demand_system_flags(kind, Flags::TF | Flags::IOPL | Flags::NT);
-        self.demand_no_request(kind);
+        self.demand_loadable(kind, flag, false);
+        self.demand_no_request(kind, flag);
         self.make_room();
         self.esp = self.esp.wrapping_add(6);
-        self.load_flags_and_target(Restore::NONE.with_segment(SegmentRegister::Cs, R10));
+        let target = Restore::NONE.with_segment(SegmentRegister::Cs, R10);
+        self.load_flags_and_target(flag, target);
         self.far_jump();
         Ok(())
     }
 
     /// Loads the flags from R11; the target that was kept goes through R10, as `target`
     /// says, to R11.
-    fn load_flags_and_target(&mut self, target: Restore) {
+    fn load_flags_and_target(&mut self, flag: InterruptFlag, target: Restore) {
         let accumulator = self.slot(Gpr::Rax as u8);
         self.fetch(R10, 0);
         self.assembler.store(Width::Qword, accumulator, ACCUMULATOR);
         let done = target.and(Gpr::Rax as u8, Source::Slot);
-        self.load_flags(true, (self.rip, self.esp, done));
+        self.load_flags(Some(flag), (self.rip, self.esp, done));
         self.assembler.load(Width::Qword, ACCUMULATOR, accumulator);
         self.mark_as(self.rip, self.esp, target);
         self.assembler.mov(R11, R10);

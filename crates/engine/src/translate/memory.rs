@@ -10,7 +10,7 @@ use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
+use tollgate_shadow::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
 fn segment_of(register: Register) -> SegmentRegister {
@@ -240,6 +240,25 @@ impl Translator {
             self.long_look_up(size, write);
             return;
         }
+        self.form_slot(size);
+        self.free_rcx();
+        self.probe(size, write);
+    }
+
+    /// As [`Translator::look_up`], for a load with the rights of the supervisor by code at
+    /// CPL 3, not in IA-32e mode. `helper` is the instruction's number among the helpers.
+    pub(super) fn look_up_system(&mut self, size: u8, helper: u16) {
+        self.make_room();
+        self.form_slot(u32::from(size));
+        self.free_rcx();
+        self.probe_table(
+            SUPERVISOR_VIEW_OFFSET,
+            SiteKind::SystemRead { size, helper },
+        );
+    }
+
+    /// The number of the slot for an access at R8, in R9. Clobbers R10.
+    fn form_slot(&mut self, size: u32) {
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
         if size > 1 {
@@ -249,8 +268,6 @@ impl Translator {
         } else {
             self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
-        self.free_rcx();
-        self.probe(size, write);
     }
 
     /// As [`Translator::access`], for an offset of 16 bits in a segment of 64 KiB: only an
@@ -284,12 +301,14 @@ impl Translator {
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.
     fn probe(&mut self, size: u32, write: bool) {
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
+        let size = size.min(255) as u8;
+        self.probe_table(table, SiteKind::Memory { size, write });
+    }
+
+    fn probe_table(&mut self, table: i32, miss: SiteKind) {
         self.assembler
             .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
-        self.miss_if_zero(SiteKind::Memory {
-            size: size.min(255) as u8,
-            write,
-        });
+        self.miss_if_zero(miss);
         self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
         self.return_rcx();
     }

@@ -46,6 +46,7 @@ mod long_tests;
 mod memory;
 mod operands;
 mod placement;
+mod redirected;
 mod segments;
 mod slot;
 mod stack;

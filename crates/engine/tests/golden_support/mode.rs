@@ -21,6 +21,8 @@
 //! - `single`: one instruction alone; `bounce`: on the bounce buffer
 //! - `spilled`: the register map of that name
 //! - `iopl3`: EFLAGS.IOPL is 3
+//! - `vme`, `pvi`: CR4.VME or CR4.PVI is set; `vip`: EFLAGS.VIP is;
+//!   `redirect`: INT n goes to the task's own table, where it is run
 //! - `vif-off`, `vir-off`: sensitive instructions run without that part of the mechanism
 //! - `at-HEX`: EIP is this, not 1000h
 //! - `page`: the code goes on, with NOPs, to the end of the page
@@ -29,7 +31,7 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
 use tollgate_engine::mode::{Mode, ModeFlags};
 use tollgate_engine::register_map::RegisterMap;
 use tollgate_engine::virtual_interrupts::VirtualInterrupts;
-use tollgate_x86::{Attributes, CpuState, Efer, Flags, Segment, SegmentRegister, Selector};
+use tollgate_x86::{Attributes, CpuState, Cr4, Efer, Flags, Segment, SegmentRegister, Selector};
 
 /// Guest code and where it runs.
 pub struct Guest {
@@ -141,6 +143,11 @@ impl Guest {
                 "bounce" => bounce = true,
                 "spilled" => guest.map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
+                "vme" => state.cr4 |= Cr4::VME.bits(),
+                "pvi" => state.cr4 |= Cr4::PVI.bits(),
+                // The same code whatever lies in memory.
+                "redirect" => {}
+                "vip" => state.flags |= Flags::VIP.bits(),
                 "vif-off" => guest.virtual_interrupts.flag = false,
                 "vir-off" => guest.virtual_interrupts.request = false,
                 "page" => guest.fills_page = true,

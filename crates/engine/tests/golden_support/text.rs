@@ -11,7 +11,7 @@ use tollgate_engine::context::at;
 use tollgate_engine::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_shadow::software_tlb::WRITE_TABLE_OFFSET;
+use tollgate_shadow::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
 const GUEST_REGISTERS: [&str; 16] = [
@@ -47,6 +47,8 @@ fn field(displacement: i32) -> String {
         (at::STACK_DESCRIPTOR, "ss.descriptor.place"),
         (at::STACK_DESCRIPTOR + 8, "ss.descriptor.mask"),
         (at::STACK_DESCRIPTOR + 16, "ss.descriptor.bits"),
+        (at::TASK_BASE, "tr.base"),
+        (at::TASK_LIMIT, "task_limit"),
         (at::BOUNCE_POINTER, "bounce_pointer"),
         (at::TIME_STAMP_OFFSET, "time_stamp_offset"),
         (at::register::TSC_AUX, "tsc_aux"),
@@ -130,6 +132,7 @@ fn operand(instruction: &Instruction) -> Option<String> {
             let table = match displacement {
                 0 => "tlb.read",
                 WRITE_TABLE_OFFSET => "tlb.write",
+                SUPERVISOR_VIEW_OFFSET => "tlb.supervisor.read",
                 _ => panic!("a table at {displacement:#x}"),
             };
             Some(format!("{table}+{index}"))
@@ -241,6 +244,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
         SiteKind::Memory { size, write } => {
             format!("memory {} {size}", if write { "write" } else { "read" })
         }
+        SiteKind::SystemRead { size, .. } => format!("system read {size}"),
         SiteKind::Slow => "slow".into(),
         SiteKind::Helper(index) => {
             let helper = helpers[usize::from(index)];

@@ -12,7 +12,7 @@ use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
-    Attributes, CpuState, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+    Attributes, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 use vectors::vectors;
 pub use vectors::visible;
@@ -187,6 +187,15 @@ fn tables(memory: &mut [u8], real: bool) {
     put(memory, TASK_STATE + 0x66, &[0x68, 0]);
 }
 
+/// Has V86 code handle its own INT n, whose handler's OUT leads to the same end.
+fn redirect_interrupts(memory: &mut [u8]) {
+    put(memory, TASK_STATE + 0x66, &[0x88, 0]);
+    put(memory, TASK_STATE + 0x68, &[0; 0x20]);
+    for vector in 0..256 {
+        put(memory, 4 * vector, &HANDLER.to_le_bytes());
+    }
+}
+
 /// EAX, ECX, EDX, EBX, ESP, EBP, ESI, EDI.
 fn registers(bits: u32, scene: Scene) -> [u32; 8] {
     let esp = STACK;
@@ -256,6 +265,10 @@ impl Guest {
                 "noavx" => state.cr4 &= !0x4_0000,
                 "spilled" => map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
+                "vme" => state.cr4 |= Cr4::VME.bits(),
+                "pvi" => state.cr4 |= Cr4::PVI.bits(),
+                "redirect" => state.tr.limit = 0x88,
+                "vip" => state.flags |= Flags::VIP.bits(),
                 "vif-off" => virtual_interrupts.flag = false,
                 "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
@@ -305,6 +318,9 @@ impl Guest {
             long::put_tables(&mut memory, rip);
         } else {
             tables(&mut memory, base == "real");
+            if state.tr.limit > 0x67 {
+                redirect_interrupts(&mut memory);
+            }
         }
         if bits == 64 {
             long::put_frame(&mut memory, STACK);

@@ -263,7 +263,8 @@ pub fn sensitive_exits(vcpu: &Vcpu<Bench>) -> [u64; 6] {
 
 /// Registers that a guest can see, and its memory.
 pub fn end_state(vcpu: &mut Vcpu<Bench>) -> (String, Vec<u8>) {
-    let mut memory = vec![0; 4 << 20];
-    vcpu.memory_mut().read(PhysicalAddress(0), &mut memory);
+    // Below the hole for devices.
+    let mut memory = vec![0; 0xa_0000];
+    assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
     (vcpu.dump(), memory)
 }

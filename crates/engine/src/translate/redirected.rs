@@ -1,0 +1,97 @@
+//! INT n of V86 code that CR4.VME lets through to the program's own vector table.
+//!
+//! The bit of the vector in the TSS's redirection bitmap, and then the vector, are read with
+//! the rights of the supervisor, in the supervisor's view of the software TLB. The bitmap is
+//! read each time: nobody says when it is written. The monitor has told what does not change
+//! without it, the TSS's base and limit.
+//!
+//! ```text
+//! ...                       ; image of the flags, kept in the context
+//! mov  r8, [r15+limit]      ; is there a bitmap?
+//! mov  r8, [r15+base]
+//! ...                       ; look-up of the TSS's word 66h
+//! mov  r11w, [r9]           ; offset of the I/O bitmap; the vector's byte: inside the TSS?
+//! ...                       ; look-up of the vector's byte: the bit clear?
+//! ...                       ; look-up of the vector
+//! mov  r11d, [r9]           ; CS and IP
+//! ...                       ; frame and branch as in real mode
+//! ```
+
+use super::far::FAR_POINTER;
+use super::{OddSegment, Translator};
+use crate::assembler::host::*;
+use crate::assembler::{Mem, Width};
+use crate::block::{Restore, SiteKind};
+use crate::context::at;
+use crate::descriptors::BITMAP_OFFSET;
+use crate::mode::InterruptFlag;
+use iced_x86::Instruction;
+use tollgate_x86::SegmentRegister;
+
+/// Bytes of the redirection bitmap, which lies below the I/O permission bitmap.
+const REDIRECTION_BITMAP_SIZE: i32 = 32;
+
+impl Translator {
+    /// INT n of V86 mode with CR4.VME: methods 5 and 6 of table 20-2 (SDM volume 3), if the
+    /// vector's bit is clear; else the monitor's.
+    pub(super) fn redirected_interrupt(
+        &mut self,
+        instruction: &Instruction,
+    ) -> Result<(), OddSegment> {
+        let flag = self.mode.interrupt_flag().ok_or(OddSegment)?;
+        let vector = i32::from(instruction.immediate8());
+        let kind = self.helper_kind(instruction);
+        let SiteKind::Helper(helper) = kind else {
+            return Err(OddSegment);
+        };
+        self.flags_image(flag);
+        self.keep(R11, 0);
+        if flag == InterruptFlag::Real {
+            let disabled = self.field(at::WORK[1]);
+            self.assembler.store_imm(Width::Qword, disabled, 0);
+        }
+        self.demand_redirection(kind, helper, vector);
+        self.assembler.mov_imm32(R8, 4 * vector as u32);
+        self.look_up_system(4, helper);
+        self.assembler
+            .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
+        self.stack_operand(-6, 6, true)?;
+        let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
+        self.store_frame(Width::Word, flag, target);
+        self.far_jump();
+        Ok(())
+    }
+
+    /// Leaves unless the bit of a vector in the redirection bitmap is there and clear.
+    fn demand_redirection(&mut self, kind: SiteKind, helper: u16, vector: i32) {
+        let (base, limit) = (self.field(at::TASK_BASE), self.field(at::TASK_LIMIT));
+        self.assembler.load(Width::Qword, R8, limit);
+        self.leave_if_zero(kind, Mem::base(R8, 0));
+        self.assembler.load(Width::Qword, R8, base);
+        self.assembler.lea32(R8, Mem::base(R8, BITMAP_OFFSET));
+        self.look_up_system(2, helper);
+        self.assembler.load(Width::Word, R11, Mem::base(R9, 0));
+        self.make_room();
+        // Neither the byte's offset nor the limit minus that is negative: their upper halves
+        // are zero.
+        let offset = vector / 8 - REDIRECTION_BITMAP_SIZE;
+        self.assembler.lea64(R8, Mem::base(R11, offset));
+        self.assembler.mov(R9, R8);
+        self.assembler.not(R9);
+        self.assembler.load(Width::Qword, R10, limit);
+        self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 1));
+        self.assembler.rorx(R9, R9, 32);
+        self.assembler.mov32(R9, R9);
+        self.assembler.rorx(R10, R8, 32);
+        self.assembler.mov32(R10, R10);
+        self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+        self.leave_unless_zero(kind, Mem::base(R9, 0));
+        self.assembler.load(Width::Qword, R9, base);
+        self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
+        self.look_up_system(1, helper);
+        self.assembler.load(Width::Byte, R11, Mem::base(R9, 0));
+        self.assembler.mov_imm32(R9, 1 << (vector % 8));
+        self.assembler.pext(R8, R11, R9);
+        self.leave_unless_zero(kind, Mem::base(R8, 0));
+    }
+}
