@@ -89,7 +89,7 @@ impl HardwareMonitor {
         let kernel = EXCLUDE_USER | EXCLUDE_HYPERVISOR;
         Ok(Self {
             cycles,
-            instructions: open(TYPE_HARDWARE, INSTRUCTIONS, user).ok(),
+            instructions: instruction_counter().ok(),
             dtlb_misses: open(TYPE_CACHE, DTLB_READ_MISSES, user).ok(),
             kernel_cycles: open(TYPE_HARDWARE, CPU_CYCLES, kernel).ok(),
         })
@@ -104,6 +104,15 @@ impl HardwareMonitor {
             kernel_cycles: self.kernel_cycles.as_ref().and_then(read),
         }
     }
+}
+
+/// A counter of the calling thread's instructions in user mode.
+///
+/// # Errors
+/// The host refuses.
+pub fn instruction_counter() -> io::Result<OwnedFd> {
+    let user = EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR;
+    open(TYPE_HARDWARE, INSTRUCTIONS, user)
 }
 
 fn open(kind: u32, config: u64, flags: u64) -> io::Result<OwnedFd> {

@@ -72,51 +72,8 @@ fn fsgsbase() -> (bool, &'static str) {
     }
 }
 
-/// `perf_event_attr` in its first published form (PERF_ATTR_SIZE_VER0, 64 bytes), which
-/// every kernel takes.
-#[repr(C)]
-#[derive(Default)]
-struct PerfEventAttributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    breakpoint_address: u64,
-}
-
-/// PERF_TYPE_HARDWARE.
-const HARDWARE: u32 = 0;
-/// PERF_COUNT_HW_INSTRUCTIONS.
-const INSTRUCTIONS: u64 = 1;
-/// The bits disabled, exclude_kernel and exclude_hv of `flags`.
-const USER_MODE_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
-
 fn pmu() -> Check {
-    let attributes = PerfEventAttributes {
-        kind: HARDWARE,
-        size: size_of::<PerfEventAttributes>() as u32,
-        config: INSTRUCTIONS,
-        flags: USER_MODE_ONLY,
-        ..PerfEventAttributes::default()
-    };
-    // SAFETY: `attributes` is valid for reading its own `size`; the other arguments are
-    // integers: this process, any processor, no group, no flags.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            0,
-            -1,
-            -1,
-            0,
-        )
-    };
-    let counter = crate::host::owned(result as libc::c_int);
+    let counter = tollgate_lab::hardware_monitor::instruction_counter();
     let found = match &counter {
         Ok(_) => "counts instructions".into(),
         Err(error) => match error.raw_os_error() {
