@@ -8,9 +8,6 @@
 mod machine;
 
 use machine::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
@@ -422,24 +419,7 @@ fn interrupts_from_outside_change_nothing_of_a_task() {
         let expected = result(&mut quiet);
         for arm in arms() {
             let mut vcpu = random_task(&code, rounds, flags, arm);
-            let outside = Arc::clone(&vcpu.platform().outside);
-            let kick = vcpu.kick();
-            let over = Arc::new(AtomicBool::new(false));
-            let has_ended = Arc::clone(&over);
-            let other = std::thread::spawn(move || {
-                while !has_ended.load(Ordering::SeqCst) {
-                    // Signals that nobody takes would queue up.
-                    if !outside.swap(true, Ordering::SeqCst) {
-                        kick.kick();
-                    }
-                    // Rarely enough that the guest gets on.
-                    std::thread::sleep(Duration::from_micros(20));
-                }
-            });
-            run(&mut vcpu);
-            over.store(true, Ordering::SeqCst);
-            other.join().unwrap();
-            came += vcpu.platform().delivered;
+            came += run_interrupted(&mut vcpu);
             let found = result(&mut vcpu);
             assert_eq!(found.0, expected.0, "{arm:?} {code:02x?}");
             assert!(found == expected, "{arm:?} {code:02x?}");

@@ -6,9 +6,6 @@
 mod machine;
 
 use machine::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tollgate_engine::virtual_interrupts::{Transition, VirtualInterrupts};
 use tollgate_exits::ExitKind;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
@@ -523,24 +520,7 @@ fn interrupts_come_where_they_are_let_in_and_change_nothing() {
         let (registers, memory, _) = result(&mut quiet);
         for arm in arms() {
             let mut vcpu = random_guest(&code, rounds, arm);
-            let outside = Arc::clone(&vcpu.platform().outside);
-            let kick = vcpu.kick();
-            let over = Arc::new(AtomicBool::new(false));
-            let has_ended = Arc::clone(&over);
-            let other = std::thread::spawn(move || {
-                while !has_ended.load(Ordering::SeqCst) {
-                    // Signals that nobody takes would queue up.
-                    if !outside.swap(true, Ordering::SeqCst) {
-                        kick.kick();
-                    }
-                    // Rarely enough that the guest gets on.
-                    std::thread::sleep(Duration::from_micros(20));
-                }
-            });
-            run(&mut vcpu);
-            over.store(true, Ordering::SeqCst);
-            other.join().unwrap();
-            came += vcpu.platform().delivered;
+            came += run_interrupted(&mut vcpu);
             let found = result(&mut vcpu);
             assert_eq!(
                 (found.0, found.1),

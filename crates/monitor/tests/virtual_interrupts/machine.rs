@@ -8,6 +8,7 @@ mod flat;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
@@ -213,9 +214,37 @@ pub fn vcpu_with(
     vcpu
 }
 
+/// Runs to the end while another thread raises interrupts, rarely enough that the guest gets
+/// on. How many came.
+pub fn run_interrupted(vcpu: &mut Vcpu<Bench>) -> u64 {
+    let outside = Arc::clone(&vcpu.platform().outside);
+    let kick = vcpu.kick();
+    let over = AtomicBool::new(false);
+    let stop = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                // Signals that nobody takes would queue up.
+                if !outside.swap(true, Ordering::SeqCst) {
+                    kick.kick();
+                }
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        });
+        let stop = vcpu.run();
+        over.store(true, Ordering::SeqCst);
+        stop
+    });
+    assert_ended(vcpu, &stop);
+    vcpu.platform().delivered
+}
+
 /// Runs to the end.
 pub fn run(vcpu: &mut Vcpu<Bench>) {
     let stop = vcpu.run();
+    assert_ended(vcpu, &stop);
+}
+
+fn assert_ended(vcpu: &Vcpu<Bench>, stop: &VcpuStop) {
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
         "{stop:?}\n{}",
