@@ -287,6 +287,7 @@ pub mod at {
         const fn cpu(offset: usize) -> i32 {
             displacement(offset_of!(Context, cpu) + offset)
         }
+        /// As they were when guest code was entered, or the privilege level last changed.
         pub const FLAGS: i32 = cpu(offset_of!(CpuState, flags));
         pub const LSTAR: i32 = cpu(offset_of!(CpuState, lstar));
         pub const SYSENTER_EIP: i32 = cpu(offset_of!(CpuState, sysenter_eip));
@@ -303,8 +304,6 @@ pub mod at {
         segment(register) + SELECTOR as i32
     }
 
-    /// Displacement of EFLAGS as they were when guest code was entered.
-    pub const FLAGS: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, flags));
     /// Displacement of the IDT's linear address.
     pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
     /// Displacement of the TSS's linear address.

@@ -233,6 +233,12 @@ impl Mode {
         }
     }
 
+    /// Instructions run alone, or each access is the monitor's: what translated code could do
+    /// of the monitor's work is left to it.
+    pub fn is_watched(&self) -> bool {
+        (self.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED)
+    }
+
     /// Code size in bits: 16, 32 or 64.
     pub fn bitness(&self) -> u32 {
         if self.flags.contains(ModeFlags::CODE64) {

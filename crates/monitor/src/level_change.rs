@@ -40,13 +40,13 @@ impl<P: Platform> Vcpu<P> {
         };
         let to = Mode::of(cpu);
         let from = *self.engine.mode(self.mode);
-        let unusual = ModeFlags::SINGLE | ModeFlags::ACCESSES_CHECKED;
         let changes_size = from.flags.symmetric_difference(to.flags);
         // Alignment checks begin with AC, which is no part of the mode.
         let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;
         if !holds
             || may_check
-            || from.flags.union(to.flags).intersects(unusual)
+            || from.is_watched()
+            || to.is_watched()
             || changes_size.contains(ModeFlags::CODE64)
         {
             return;

@@ -107,8 +107,7 @@ impl Translator {
 
     /// Sensitive instructions run in translated code, as far as the mode goes.
     pub(super) fn runs_sensitive(&self) -> bool {
-        let never = ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED;
-        self.virtual_interrupts.flag && !self.mode.flags.intersects(never)
+        self.virtual_interrupts.flag && !self.mode.is_watched()
     }
 
     /// The instruction needs its successor in its own block, for the marks.

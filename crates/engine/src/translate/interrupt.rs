@@ -214,7 +214,8 @@ impl Translator {
     /// EFLAGS.RF of the instruction before shows in the frame. Only the first of a block may
     /// find it set.
     fn demand_no_resume_flag(&mut self, kind: SiteKind) {
-        self.assembler.load(Width::Dword, R8, self.field(at::FLAGS));
+        self.assembler
+            .load(Width::Dword, R8, self.field(at::register::FLAGS));
         self.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
         self.assembler.pext(R8, R8, R9);
         self.leave_unless_zero(kind, Mem::base(R8, 0));

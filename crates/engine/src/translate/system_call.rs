@@ -40,11 +40,10 @@ impl Translator {
     /// SYSCALL, SYSRET, SYSENTER or SYSEXIT.
     pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
         let flags = self.mode.flags;
-        let never = ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED;
         let is_level_0 = flags.contains(ModeFlags::KERNEL);
         let is_long = flags.contains(ModeFlags::LONG);
         let is_protected = flags.contains(ModeFlags::PROTECTED);
-        if flags.intersects(never) || !is_protected || is_long != self.is_64_bit() {
+        if self.mode.is_watched() || !is_protected || is_long != self.is_64_bit() {
             return self.moves_on(instruction);
         }
         match instruction.mnemonic() {
@@ -198,20 +197,25 @@ impl Translator {
 
     /// Leaves if VIF or VIP is set, of which the modes of programs do not tell.
     fn demand_no_virtual_flags(&mut self, leave: SiteKind) {
-        let current = self.field(at::SYSTEM_FLAGS);
-        self.assembler.load(Width::Qword, R8, current);
         let virtual_flags = Flags::VIF | Flags::VIP;
-        self.assembler.mov_imm32(R9, virtual_flags.bits() as u32);
-        self.assembler.pext(R8, R8, R9);
-        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        self.demand_clear(
+            leave,
+            (at::SYSTEM_FLAGS, Width::Qword),
+            virtual_flags.bits() as u32,
+        );
     }
 
     /// Leaves if the segments of the last x87 instruction are still to be noted, which are
     /// about to change.
     fn demand_no_x87_note(&mut self, leave: SiteKind) {
-        let opcode = self.field(at::X87_OPCODE);
-        self.assembler.load(Width::Dword, R8, opcode);
-        self.assembler.mov_imm32(R9, X87_FRESH);
+        self.demand_clear(leave, (at::X87_OPCODE, Width::Dword), X87_FRESH);
+    }
+
+    /// Leaves if one of these bits of a field is set.
+    fn demand_clear(&mut self, leave: SiteKind, (field, width): (i32, Width), bits: u32) {
+        let field = self.field(field);
+        self.assembler.load(width, R8, field);
+        self.assembler.mov_imm32(R9, bits);
         self.assembler.pext(R8, R8, R9);
         self.leave_unless_zero(leave, Mem::base(R8, 0));
     }

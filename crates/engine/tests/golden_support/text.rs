@@ -35,7 +35,6 @@ fn field(displacement: i32) -> String {
         (at::INTERRUPT_FLAG, "interrupt_flag"),
         (at::INTERRUPT_REQUEST, "interrupt_request"),
         (at::SYSTEM_FLAGS, "system_flags"),
-        (at::FLAGS, "flags"),
         (at::IDT_BASE, "idt.base"),
         (at::IDT_LIMIT, "idt.limit"),
         (at::WORK[0], "work.0"),
