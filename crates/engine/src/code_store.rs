@@ -17,8 +17,8 @@
 
 use crate::context::{NO_PASS, STORE_SIZES, at};
 use std::arch::global_asm;
-use tollgate_shadow::long_tlb::LONG_CODE_WRITE_STEP;
-use tollgate_shadow::software_tlb::CODE_WRITE_TABLE_OFFSET;
+use tollgate_tlb::long_tlb::LONG_CODE_WRITE_STEP;
+use tollgate_tlb::software_tlb::CODE_WRITE_TABLE_OFFSET;
 
 global_asm!(
     // RCX: not zero if the line of the byte at R9, a host address, holds code.

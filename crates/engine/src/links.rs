@@ -18,7 +18,7 @@ use crate::far_pointer::FarPointer;
 use crate::mode::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use std::io;
-use tollgate_shadow::reservation::Reservation;
+use tollgate_tlb::reservation::Reservation;
 use tollgate_x86::address::PAGE_SIZE;
 
 /// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.

@@ -15,7 +15,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
 use std::mem::offset_of;
-use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 
 /// What is wrong with one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]

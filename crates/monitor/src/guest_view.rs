@@ -2,7 +2,7 @@
 
 use tollgate_emulate::operand::linear_mask;
 use tollgate_memory::GuestMemory;
-use tollgate_shadow::{Entry, LongTlb, SoftwareTlb, Stores, View};
+use tollgate_tlb::{Entry, LongTlb, SoftwareTlb, Stores, View};
 use tollgate_x86::address::{PAGE_SIZE, is_canonical};
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, SegmentRegister};

@@ -25,7 +25,7 @@ use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::{ExitCounts, ExitKind};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
-use tollgate_shadow::{LongTlb, SoftwareTlb};
+use tollgate_tlb::{LongTlb, SoftwareTlb};
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, LinearAddress, Vector};

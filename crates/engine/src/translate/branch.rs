@@ -10,7 +10,7 @@ use crate::links::table_offset;
 use crate::mode::{BranchTable, ModeFlags};
 use crate::register_map::COUNT;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
-use tollgate_shadow::long_tlb::LONG_ROOT_DISPLACEMENT;
+use tollgate_tlb::long_tlb::LONG_ROOT_DISPLACEMENT;
 use tollgate_x86::{Gpr, Vector};
 
 /// Operand width of a near branch: how EIP is truncated.

@@ -9,8 +9,8 @@ use crate::block::{Restore, SiteKind};
 use crate::context::at;
 use crate::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
-use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_shadow::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
 fn segment_of(register: Register) -> SegmentRegister {

@@ -10,8 +10,8 @@ use tollgate_engine::block::{CompletionKind, LinkPlace, Mark, Shadow, Site, Site
 use tollgate_engine::context::at;
 use tollgate_engine::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
-use tollgate_shadow::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_shadow::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
 const GUEST_REGISTERS: [&str; 16] = [
