@@ -21,7 +21,7 @@ impl<P: Platform> Vcpu<P> {
         let shadowed = cpu.shadow_rip == cpu.rip;
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all;
         if self.nmi_waits() && !held {
-            self.nmi_pending = false;
+            self.latches.nmi_pending = false;
             // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
             self.context.cpu.nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
@@ -54,8 +54,8 @@ impl<P: Platform> Vcpu<P> {
 
     /// Whether an NMI waits. One is remembered while they are held off, no more.
     pub(crate) fn nmi_waits(&mut self) -> bool {
-        self.nmi_pending |= self.platform.take_nmi();
-        self.nmi_pending
+        self.latches.nmi_pending |= self.platform.take_nmi();
+        self.latches.nmi_pending
     }
 
     /// EFLAGS.RF is cleared by the first instruction that completes (SDM volume 3,
@@ -63,7 +63,7 @@ impl<P: Platform> Vcpu<P> {
     /// which is in the frame of an event.
     pub(crate) fn settle_resume_flag(&mut self) {
         let cpu = &mut self.context.cpu;
-        if cpu.rip != self.resume_flag_rip {
+        if cpu.rip != self.latches.resume_flag_rip {
             cpu.flags &= !Flags::RF.bits();
         }
     }
@@ -87,7 +87,7 @@ impl<P: Platform> Vcpu<P> {
         if let Err(exception) = result {
             self.raise(exception)?;
         }
-        self.breakpoint_hits = 0;
+        self.latches.breakpoint_hits = 0;
         self.context.scatter_flags();
         Ok(())
     }
@@ -111,7 +111,7 @@ impl<P: Platform> Vcpu<P> {
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
         self.note_task_switch(task);
-        self.breakpoint_hits = 0;
+        self.latches.breakpoint_hits = 0;
         match result {
             Ok(()) => {
                 self.context.scatter_flags();
@@ -132,7 +132,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &self.context.cpu;
         let switched = cpu.tr.selector != before;
         if switched {
-            self.resume_flag_rip = cpu.rip;
+            self.latches.resume_flag_rip = cpu.rip;
             self.trap_armed = false;
         }
         switched
@@ -170,7 +170,7 @@ impl<P: Platform> Vcpu<P> {
         let held = self.shadowed && self.context.cpu.shadow_holds_all;
         if !held {
             // Those of the instruction before are reported; MOV SS's are still to be.
-            self.breakpoint_hits = 0;
+            self.latches.breakpoint_hits = 0;
         }
         let cpu = &mut self.context.cpu;
         if held || cpu.flags().contains(Flags::RF) {
@@ -190,7 +190,7 @@ impl<P: Platform> Vcpu<P> {
         if !loads_resume_flag && self.context.cpu.has_breakpoints() {
             self.context.cpu.flags &= !Flags::RF.bits();
         }
-        if !self.trap_armed && self.breakpoint_hits == 0 {
+        if !self.trap_armed && self.latches.breakpoint_hits == 0 {
             return Ok(());
         }
         if self.shadowed {
@@ -205,7 +205,7 @@ impl<P: Platform> Vcpu<P> {
             // DR6.BS (SDM volume 3, 17.2.3).
             self.context.cpu.dr[6] |= 1 << 14;
         }
-        self.context.cpu.dr[6] |= std::mem::take(&mut self.breakpoint_hits);
+        self.context.cpu.dr[6] |= std::mem::take(&mut self.latches.breakpoint_hits);
         self.raise(Exception::new(tollgate_x86::Vector::Debug))
     }
 }

@@ -420,12 +420,12 @@ impl<P: Platform> Vcpu<P> {
                         self.trap_armed = false;
                         if instruction.mnemonic() == Mnemonic::Int1 {
                             // A breakpoint that MOV SS put off is part of this very #DB.
-                            let hits = std::mem::take(&mut self.breakpoint_hits);
+                            let hits = std::mem::take(&mut self.latches.breakpoint_hits);
                             self.context.cpu.dr[6] |= hits;
                         }
                     }
                     ExitKind::Iret => {
-                        self.resume_flag_rip = self.context.cpu.rip;
+                        self.latches.resume_flag_rip = self.context.cpu.rip;
                         self.loads_resume_flag = true;
                     }
                     // SYSCALL and SYSRET look at TF behind themselves: no step into an
@@ -472,8 +472,8 @@ impl<P: Platform> Vcpu<P> {
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
         let cpu = &mut self.context.cpu;
         cpu.flags |= Flags::RF.bits();
-        self.resume_flag_rip = cpu.rip;
-        if self.trap_armed || self.breakpoint_hits != 0 {
+        self.latches.resume_flag_rip = cpu.rip;
+        if self.trap_armed || self.latches.breakpoint_hits != 0 {
             return self.debug_trap();
         }
         Ok(())

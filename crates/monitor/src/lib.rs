@@ -15,6 +15,7 @@ mod host;
 mod host_timer;
 pub mod hypercall;
 pub mod kick;
+pub mod latches;
 mod level_change;
 mod metered;
 mod near;
@@ -27,4 +28,5 @@ pub mod vcpu;
 mod x87_errors;
 
 pub use kick::Kick;
+pub use latches::Latches;
 pub use vcpu::{Vcpu, VcpuStop};

@@ -5,6 +5,7 @@ use crate::guest_view::{GuestView, code_address, view_of};
 use crate::host;
 use crate::host_timer::HostTimer;
 use crate::kick::Kick;
+use crate::latches::Latches;
 use crate::metered::Metered;
 use crate::surroundings::Surroundings;
 use std::io;
@@ -106,16 +107,9 @@ pub struct Vcpu<P: Platform> {
     pub(crate) trap_armed: bool,
     /// The instruction in work lies in an interrupt shadow.
     pub(crate) shadowed: bool,
-    /// Breakpoints that the instruction in work has met, as in DR6.
-    pub(crate) breakpoint_hits: u64,
     /// The instruction in work was IRET, which loads EFLAGS.RF.
     pub(crate) loads_resume_flag: bool,
-    /// The machine asserts IGNNE#.
-    pub(crate) ignores_x87_error: bool,
-    /// An NMI came while it could not be delivered.
-    pub(crate) nmi_pending: bool,
-    /// EFLAGS.RF holds for the instruction at this EIP alone.
-    pub(crate) resume_flag_rip: u64,
+    pub(crate) latches: Latches,
     /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
     pub(crate) boundaries: u64,
     armed: Option<GuestTime>,
@@ -176,11 +170,8 @@ impl<P: Platform> Vcpu<P> {
             instruction_completed: false,
             trap_armed: false,
             shadowed: false,
-            breakpoint_hits: 0,
             loads_resume_flag: false,
-            ignores_x87_error: false,
-            nmi_pending: false,
-            resume_flag_rip: 0,
+            latches: Latches::default(),
             boundaries: 0,
             armed: None,
             timer: None,
@@ -338,7 +329,7 @@ impl<P: Platform> Vcpu<P> {
                 changes: &mut self.changes,
                 pending: &context.pending,
                 touched_device: false,
-                breakpoint_hits: &mut self.breakpoint_hits,
+                breakpoint_hits: &mut self.latches.breakpoint_hits,
             },
         )
     }
@@ -475,7 +466,7 @@ impl<P: Platform> Vcpu<P> {
         if self.shadowed && self.something_waits_for_shadow(flags) {
             return self.step_single();
         }
-        if self.ignores_x87_error {
+        if self.latches.ignores_x87_error {
             return self.step_ignoring_x87_error();
         }
         let generation = self.engine.generation();

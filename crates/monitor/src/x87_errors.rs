@@ -89,7 +89,7 @@ impl<P: Platform> Vcpu<P> {
         if self.platform.ignores_fpu_error() && !self.x87_error_pending() {
             self.platform.fpu_error_cleared();
         }
-        self.ignores_x87_error = self.platform.ignores_fpu_error();
+        self.latches.ignores_x87_error = self.platform.ignores_fpu_error();
     }
 
     /// Hides the error from the host if the next instruction would wait for it.
