@@ -14,6 +14,7 @@ pub mod session;
 pub mod terminal;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,9 +27,20 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const GUEST_PATIENCE: Duration =
     Duration::from_secs(if cfg!(debug_assertions) { 400 } else { 150 });
 
-/// The command under test.
+/// The command under test. Signals that whoever started the tests had ignored, as a shell
+/// does with SIGINT of background jobs, have their default action in it.
 pub fn tollgate() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_tollgate"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    // SAFETY: between fork and exec only signal(2) is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM] {
+                libc::signal(number, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
+    command
 }
 
 /// Tries until there is a result, at most for [`PATIENCE`].
