@@ -2,6 +2,7 @@
 
 use crate::guest_view::{GuestView, Target};
 use crate::metered::Metered;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
 use tollgate_platform::{Environment, Platform, TranslationChange};
@@ -58,18 +59,27 @@ impl Surroundings<'_> {
         Ok(pieces)
     }
 
-    fn one_piece(
+    /// Has `access` done with each page of a range, once all of them are known to allow it.
+    fn in_pieces(
         &mut self,
         state: &CpuState,
         address: LinearAddress,
         size: usize,
         kind: AccessKind,
         privilege: Privilege,
-    ) -> Result<Option<Target>, Exception> {
-        if address.page_offset() as usize + size > PAGE_SIZE as usize {
-            return Ok(None);
+        mut access: impl FnMut(&mut Self, Target, Range<usize>),
+    ) -> Result<(), Exception> {
+        if address.page_offset() as usize + size <= PAGE_SIZE as usize {
+            let target = self.view.resolve(state, address, kind, privilege)?;
+            access(self, target, 0..size);
+            return Ok(());
         }
-        self.view.resolve(state, address, kind, privilege).map(Some)
+        let mut done = 0;
+        for (target, length) in self.pieces(state, address, size, kind, privilege)? {
+            access(self, target, done..done + length);
+            done += length;
+        }
+        Ok(())
     }
 
     fn read_piece(&mut self, target: Target, data: &mut [u8]) {
@@ -119,21 +129,17 @@ impl Environment for Surroundings<'_> {
         privilege: Privilege,
     ) -> Result<(), Exception> {
         self.watch(state, address, data.len(), false);
-        if let Some(target) =
-            self.one_piece(state, address, data.len(), AccessKind::Read, privilege)?
-        {
-            self.read_piece(target, data);
-            return Ok(());
-        }
-        let mut rest = data;
-        for (target, length) in
-            self.pieces(state, address, rest.len(), AccessKind::Read, privilege)?
-        {
-            let (piece, tail) = rest.split_at_mut(length);
-            self.read_piece(target, piece);
-            rest = tail;
-        }
-        Ok(())
+        let (size, kind) = (data.len(), AccessKind::Read);
+        self.in_pieces(
+            state,
+            address,
+            size,
+            kind,
+            privilege,
+            |this, target, range| {
+                this.read_piece(target, &mut data[range]);
+            },
+        )
     }
 
     fn write(
@@ -144,21 +150,17 @@ impl Environment for Surroundings<'_> {
         privilege: Privilege,
     ) -> Result<(), Exception> {
         self.watch(state, address, data.len(), true);
-        if let Some(target) =
-            self.one_piece(state, address, data.len(), AccessKind::Write, privilege)?
-        {
-            self.write_piece(target, data);
-            return Ok(());
-        }
-        let mut rest = data;
-        for (target, length) in
-            self.pieces(state, address, rest.len(), AccessKind::Write, privilege)?
-        {
-            let (piece, tail) = rest.split_at(length);
-            self.write_piece(target, piece);
-            rest = tail;
-        }
-        Ok(())
+        let (size, kind) = (data.len(), AccessKind::Write);
+        self.in_pieces(
+            state,
+            address,
+            size,
+            kind,
+            privilege,
+            |this, target, range| {
+                this.write_piece(target, &data[range]);
+            },
+        )
     }
 
     fn probe_write(
