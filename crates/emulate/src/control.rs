@@ -5,11 +5,9 @@
 
 use crate::Outcome;
 use crate::cpuid::policy;
-use crate::memory_access::{SegmentedAddress, linear_mask};
-use crate::operand::{memory_address, read_register, require_cpl0, write_register};
+use crate::operand::{read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::{Environment, TranslationChange};
-use tollgate_x86::address::is_canonical;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
 use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Vector};
@@ -332,25 +330,6 @@ pub fn read_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Out
 pub fn clear_task_switched(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_cpl0(state)?;
     state.cr0 &= !Cr0::TS.bits();
-    Ok(Outcome::Next)
-}
-
-/// INVLPG. The operand is only an address: no limit or rights are checked. One that is not
-/// canonical has no translation to forget.
-///
-/// # Errors
-/// #GP(0) above CPL 0.
-pub fn invalidate_page(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-    instruction: &Instruction,
-) -> Result<Outcome, Exception> {
-    require_cpl0(state)?;
-    let SegmentedAddress { segment, offset } = memory_address(state, instruction);
-    let linear = state.segment_base(segment).wrapping_add(offset) & linear_mask(state);
-    if is_canonical(linear) {
-        environment.translations_changed(TranslationChange::Page(linear));
-    }
     Ok(Outcome::Next)
 }
 

@@ -2,8 +2,8 @@
 
 use crate::cpuid::policy;
 use crate::{
-    Outcome, base_registers, bits, control, cpuid, decimal, gather, identifiers, io, msr, stack,
-    string, vector_image, vector_state, x87_environment,
+    Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
+    stack, string, vector_image, vector_state, x87_environment,
 };
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 use tollgate_platform::Environment;
@@ -32,9 +32,9 @@ pub(crate) fn dispatch(
     }
     match instruction.mnemonic() {
         Mnemonic::Clts => control::clear_task_switched(state),
-        Mnemonic::Invlpg => control::invalidate_page(state, environment, instruction),
+        Mnemonic::Invlpg => invlpg::invalidate_page(state, environment, instruction),
         Mnemonic::Invpcid if policy(state).offers(CpuidFeature::INVPCID) => {
-            identifiers::invalidate_identifier(state, environment, instruction)
+            invpcid::invalidate_identifier(state, environment, instruction)
         }
         Mnemonic::Invd | Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => control::invalidate_caches(state),
         Mnemonic::Hlt => control::halt(state),

@@ -111,19 +111,6 @@ fn cr8_is_the_task_priority_of_the_local_apic() {
 }
 
 #[test]
-fn invlpg_takes_64_bits_and_ignores_what_is_not_canonical() {
-    let (mut state, mut environment) = long_mode(0);
-    state.gpr[0] = 0xffff_8123_4567_89ab;
-    // invlpg [rax]; the base of DS does not count.
-    state.segment_mut(SegmentRegister::Ds).base = 0x1000;
-    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
-    state.gpr[0] = 0x8000_0000_0000;
-    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
-    let change = TranslationChange::Page(0xffff_8123_4567_89ab);
-    assert_eq!(environment.changes, [change]);
-}
-
-#[test]
 fn cr4_offers_fsgsbase_as_the_model_does() {
     let (mut state, mut environment) = long_mode(0);
     state.gpr[0] = state.cr4 | Cr4::FSGSBASE.bits();

@@ -187,16 +187,6 @@ fn general_detect_refuses_one_access_to_the_debug_registers() {
 }
 
 #[test]
-fn invlpg_names_the_linear_page_without_checking_the_limit() {
-    let (mut state, mut environment) = protected_mode(0);
-    state.segments[3].base = 0x1000;
-    state.segments[3].limit = 0;
-    state.gpr[0] = 0xffff_f123;
-    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
-    assert_eq!(environment.changes, [TranslationChange::Page(0x123)]);
-}
-
-#[test]
 fn hlt_waits_behind_itself_and_clts_clears_only_ts() {
     let (mut state, mut environment) = real_mode();
     assert_eq!(

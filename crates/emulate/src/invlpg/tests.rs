@@ -1,0 +1,28 @@
+//! Facts about INVLPG.
+
+use crate::test_environment::{long_mode, protected_mode, run};
+use tollgate_platform::TranslationChange;
+use tollgate_x86::SegmentRegister;
+
+#[test]
+fn invlpg_names_the_linear_page_without_checking_the_limit() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.segments[3].base = 0x1000;
+    state.segments[3].limit = 0;
+    state.gpr[0] = 0xffff_f123;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
+    assert_eq!(environment.changes, [TranslationChange::Page(0x123)]);
+}
+
+#[test]
+fn invlpg_takes_64_bits_and_ignores_what_is_not_canonical() {
+    let (mut state, mut environment) = long_mode(0);
+    state.gpr[0] = 0xffff_8123_4567_89ab;
+    // invlpg [rax]; the base of DS does not count.
+    state.segment_mut(SegmentRegister::Ds).base = 0x1000;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
+    state.gpr[0] = 0x8000_0000_0000;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
+    let change = TranslationChange::Page(0xffff_8123_4567_89ab);
+    assert_eq!(environment.changes, [change]);
+}
