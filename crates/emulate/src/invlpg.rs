@@ -5,7 +5,7 @@ use crate::memory_access::{SegmentedAddress, linear_mask};
 use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::{Environment, TranslationChange};
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{CpuState, Exception};
 
 /// INVLPG. The operand is only an address: no limit or rights are checked. One that is not

@@ -5,7 +5,7 @@ use crate::control::CR3_PCID;
 use crate::operand::{memory_address, read_memory, read_register, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::{Environment, TranslationChange};
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{CpuState, Cr4, Exception};
 
 /// INVPCID. Translations are only ever held for the identifier in CR3, so that there is

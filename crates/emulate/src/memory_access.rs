@@ -2,7 +2,7 @@
 //! to 5.5), alignment, linear address; then paging, which is the [`Environment`]'s business.
 
 use tollgate_platform::Environment;
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{
     CpuState, Cr0, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
@@ -53,12 +53,6 @@ pub fn system_mask(state: &CpuState) -> u64 {
     }
 }
 
-/// Whether the first and the last of `size` bytes have canonical addresses.
-pub fn is_canonical_range(linear: u64, size: u32) -> bool {
-    let last = linear.wrapping_add(u64::from(size.saturating_sub(1)));
-    is_canonical(linear) && is_canonical(last)
-}
-
 /// The fault of a violated segment: #SS for the stack, else #GP.
 fn segment_fault(segment: SegmentRegister, error_code: u32) -> Exception {
     if segment == SegmentRegister::Ss {
@@ -91,7 +85,7 @@ pub fn linear_address(
         let linear = state
             .segment_base(address.segment)
             .wrapping_add(address.offset);
-        return if is_canonical_range(linear, size) {
+        return if is_canonical_range(linear, u64::from(size)) {
             Ok(LinearAddress(linear))
         } else {
             Err(segment_fault(address.segment, 0))
@@ -256,7 +250,7 @@ fn system_address(
     size: usize,
 ) -> Result<LinearAddress, Exception> {
     let linear = base.wrapping_add(offset) & system_mask(state);
-    if state.is_long_mode() && !is_canonical_range(linear, size as u32) {
+    if state.is_long_mode() && !is_canonical_range(linear, size as u64) {
         return Err(Exception::general_protection(0));
     }
     Ok(LinearAddress(linear))

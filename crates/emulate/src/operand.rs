@@ -5,7 +5,7 @@
 
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{Attributes, CpuState, Exception, SegmentRegister};
 
 pub use crate::memory_access::{

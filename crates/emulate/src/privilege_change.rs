@@ -8,7 +8,7 @@ use crate::descriptor_table::{
 use crate::operand::{is_inside, read_system};
 use crate::stack_access::Stack;
 use tollgate_platform::Environment;
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, Segment, SegmentRegister, Selector};

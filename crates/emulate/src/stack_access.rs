@@ -4,9 +4,10 @@
 //! [`Stack::commit`] writes it back. Stack switches build one for the new stack.
 
 use crate::memory_access::{
-    check_alignment, is_canonical_range, is_inside, probe_wrapping, read_wrapping, write_wrapping,
+    check_alignment, is_inside, probe_wrapping, read_wrapping, write_wrapping,
 };
 use tollgate_platform::Environment;
+use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, Segment};
 
@@ -73,7 +74,7 @@ impl Stack {
     /// Segment-checks `size` bytes at `offset`.
     fn linear(&self, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
         if self.is_64_bit {
-            return if is_canonical_range(offset, size) {
+            return if is_canonical_range(offset, u64::from(size)) {
                 Ok(LinearAddress(offset))
             } else {
                 Err(Exception::stack_fault(self.error_code))

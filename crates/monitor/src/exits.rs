@@ -1,6 +1,6 @@
 //! What happens at each kind of exit: one function each.
 
-use crate::guest_view::{Inline, is_canonical_range};
+use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
@@ -14,7 +14,7 @@ use tollgate_engine::far_pointer::FarPointer;
 use tollgate_engine::vector_registers;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::{is_canonical, is_canonical_range};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister, Vector};

@@ -3,7 +3,8 @@
 use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::engine::Place;
 use tollgate_engine::links::Dependence;
-use tollgate_x86::address::{PAGE_SIZE, is_canonical};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 

@@ -3,7 +3,8 @@
 use tollgate_emulate::operand::linear_mask;
 use tollgate_memory::GuestMemory;
 use tollgate_tlb::{Entry, LongTlb, SoftwareTlb, Stores, View};
-use tollgate_x86::address::{PAGE_SIZE, is_canonical};
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, SegmentRegister};
 
@@ -38,12 +39,6 @@ pub struct GuestView {
     pub tlb: SoftwareTlb,
     /// The same in IA-32e mode.
     pub long_tlb: LongTlb,
-}
-
-/// Whether all of `size` bytes at a linear address are canonical, and they do not wrap.
-pub const fn is_canonical_range(linear: u64, size: u64) -> bool {
-    let last = linear.wrapping_add(size.saturating_sub(1));
-    is_canonical(linear) && is_canonical(last) && last >> 63 == linear >> 63
 }
 
 /// The linear address of the instruction at CS:RIP.
@@ -197,11 +192,14 @@ impl GuestView {
             Target::Code(_) | Target::Device(_) => return Ok(Inline::No),
         }
         if linear.page_offset() + last >= PAGE_SIZE {
-            let fits = if state.is_long_mode() {
-                is_canonical_range(linear.0, last + 1)
-            } else {
-                linear.0 + last <= u64::from(u32::MAX)
-            };
+            // Nothing that wraps is in the tables.
+            let fits = linear.0.checked_add(last).is_some_and(|end| {
+                if state.is_long_mode() {
+                    is_canonical(end)
+                } else {
+                    end <= u64::from(u32::MAX)
+                }
+            });
             if !fits {
                 return Ok(Inline::No);
             }

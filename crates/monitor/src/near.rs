@@ -12,7 +12,7 @@ use tollgate_emulate::operand::{
 };
 use tollgate_emulate::stack_access::Stack;
 use tollgate_platform::Environment;
-use tollgate_x86::address::is_canonical;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr, SegmentRegister};
 

@@ -39,6 +39,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
 
 /// From R14 in generated code to the root's entry number zero.
 pub const LONG_ROOT_DISPLACEMENT: i32 = -39;
@@ -98,10 +99,6 @@ fn page_number(linear: LinearAddress) -> i64 {
 
 fn part_of(page: i64) -> i64 {
     page >> (PART_SHIFT - 12)
-}
-
-fn is_canonical(linear: LinearAddress) -> bool {
-    (-HALF..HALF).contains(&part_of(page_number(linear)))
 }
 
 /// The tables of 512 GiB.
@@ -383,7 +380,7 @@ impl LongTlb {
     /// Fills a page's entry in one view. Does nothing for an address that is not canonical,
     /// or if the host has no address space left. May forget any other entry.
     pub fn fill(&mut self, view: View, entry: Entry) {
-        if !is_canonical(entry.linear) {
+        if !is_canonical(entry.linear.0) {
             return;
         }
         let page = page_number(entry.linear);

@@ -12,12 +12,6 @@ pub const PAGE_SIZE: u64 = 4096;
 /// Linear address bits that 4-level paging translates (CPUID 8000_0008h).
 pub const LINEAR_ADDRESS_BITS: u32 = 48;
 
-/// Whether bits 47 to 63 of a 64-bit linear address are all equal (SDM volume 1, 3.3.7.1).
-pub const fn is_canonical(address: u64) -> bool {
-    let unused = 64 - LINEAR_ADDRESS_BITS;
-    ((address << unused) as i64 >> unused) as u64 == address
-}
-
 macro_rules! address_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -68,24 +62,4 @@ address_type! {
 address_type! {
     /// A guest physical address: what paging yields.
     PhysicalAddress
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn canonical_addresses_repeat_bit_47() {
-        for (address, canonical) in [
-            (0, true),
-            (0x7fff_ffff_ffff, true),
-            (0x8000_0000_0000, false),
-            (0xffff_7fff_ffff_ffff, false),
-            (0xffff_8000_0000_0000, true),
-            (u64::MAX, true),
-            (0x8000_0000_0000_0000, false),
-        ] {
-            assert_eq!(is_canonical(address), canonical, "{address:#x}");
-        }
-    }
 }

@@ -5,6 +5,7 @@
 
 pub mod address;
 mod breakpoints;
+pub mod canonical;
 pub mod descriptor;
 pub mod exception;
 pub mod flags;

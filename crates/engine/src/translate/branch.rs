@@ -11,6 +11,7 @@ use crate::mode::{BranchTable, ModeFlags};
 use crate::register_map::COUNT;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use tollgate_tlb::long_tlb::LONG_ROOT_DISPLACEMENT;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{Gpr, Vector};
 
 /// Operand width of a near branch: how EIP is truncated.
@@ -417,10 +418,4 @@ fn count_width(instruction: &Instruction) -> Width {
         | Loope_rel8_64_RCX | Loopne_rel8_16_RCX | Loopne_rel8_64_RCX => Width::Qword,
         _ => Width::Dword,
     }
-}
-
-/// Bits 63 to 47 of an address are equal, as IA-32e mode demands with four levels of page
-/// tables (SDM volume 1, 3.3.7.1).
-fn is_canonical(address: u64) -> bool {
-    matches!(address as i64 >> 47, 0 | -1)
 }
