@@ -10,11 +10,13 @@ mod console;
 mod devices;
 mod interrupts;
 mod lost_ticks;
+mod outside;
 mod ports;
 
 pub use clock::GuestClock;
 pub use devices::Devices;
 pub use interrupts::Interrupts;
+pub use outside::Outside;
 
 use console::Console;
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,9 @@ pub struct Pc {
     serial_output: Console,
     debug_output: Console,
     stop: Option<StopRequest>,
+    outside: Box<dyn Outside>,
+    /// Somebody outside wants the processor to stop.
+    attention: bool,
     /// Deadline of all devices but the local APIC, which reprograms often and answers
     /// fast. The inner `None` is "never", the outer one "not known".
     slow_deadline: Cell<Option<Option<GuestTime>>>,
@@ -94,6 +99,8 @@ impl Pc {
             serial_output: Console::new(serial_output),
             debug_output: Console::new(Box::new(std::io::stderr())),
             stop: None,
+            outside: Box::new(outside::Nobody),
+            attention: false,
             slow_deadline: Cell::new(None),
         }
     }
@@ -338,6 +345,7 @@ impl Platform for Pc {
         self.serial_output.advance(clock.now);
         self.debug_output.advance(clock.now);
         self.slow_deadline.set(None);
+        self.look_outside();
     }
 
     fn time_stamp(&self) -> u64 {
@@ -349,6 +357,9 @@ impl Platform for Pc {
     }
 
     fn take_stop_request(&mut self) -> Option<StopRequest> {
+        if std::mem::take(&mut self.attention) {
+            return Some(StopRequest::Attention);
+        }
         let request = self.stop.take();
         if request.is_some() {
             self.flush_output();

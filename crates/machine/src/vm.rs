@@ -15,8 +15,7 @@ use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::PhysicalAddress;
+use tollgate_platform::{Platform, StopRequest};
 
 /// Where the machine's text goes.
 pub struct Consoles {
@@ -71,91 +70,6 @@ pub enum RunOutcome {
     Stopped(String),
 }
 
-/// The PC as the vCPU sees it, with the commands from outside behind it.
-struct Machine {
-    pc: Pc,
-    commands: VmCommands,
-    attention: bool,
-}
-
-impl Machine {
-    fn feed_serial_port(&mut self) {
-        if self.commands.has_serial_input() {
-            let input = self
-                .commands
-                .take_serial_input(self.pc.serial_input_space());
-            self.pc.serial_input(&input);
-        }
-    }
-}
-
-impl Platform for Machine {
-    fn port_read(&mut self, port: u16, size: u8) -> u32 {
-        let value = self.pc.port_read(port, size);
-        self.feed_serial_port();
-        value
-    }
-    fn port_write(&mut self, port: u16, size: u8, value: u32) {
-        self.pc.port_write(port, size, value);
-    }
-    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
-        self.pc.memory_read(address, data);
-    }
-    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
-        self.pc.memory_write(address, data);
-    }
-    fn msr_read(&mut self, index: u32) -> Option<u64> {
-        self.pc.msr_read(index)
-    }
-    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
-        self.pc.msr_write(index, value)
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        self.pc.interrupt_pending()
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        self.pc.acknowledge_interrupt()
-    }
-    fn take_nmi(&mut self) -> bool {
-        self.pc.take_nmi()
-    }
-    fn now(&self) -> GuestTime {
-        self.pc.now()
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        self.pc.next_deadline()
-    }
-    fn advance(&mut self) {
-        self.pc.advance();
-        self.feed_serial_port();
-        self.attention |= self.commands.has_commands();
-    }
-    fn time_stamp(&self) -> u64 {
-        self.pc.time_stamp()
-    }
-    fn a20_enabled(&self) -> bool {
-        self.pc.a20_enabled()
-    }
-    fn take_stop_request(&mut self) -> Option<StopRequest> {
-        if self.attention {
-            self.attention = false;
-            return Some(StopRequest::Attention);
-        }
-        self.pc.take_stop_request()
-    }
-    fn signal_fpu_error(&mut self) {
-        self.pc.signal_fpu_error();
-    }
-
-    fn ignores_fpu_error(&self) -> bool {
-        self.pc.ignores_fpu_error()
-    }
-
-    fn fpu_error_cleared(&mut self) {
-        self.pc.fpu_error_cleared();
-    }
-}
-
 /// What a machine that starts anew keeps of its earlier life.
 pub struct Past {
     ledger: Ledger,
@@ -164,7 +78,8 @@ pub struct Past {
 
 /// A machine, ready to run on the thread that calls [`Vm::run`].
 pub struct Vm {
-    vcpu: Vcpu<Machine>,
+    vcpu: Vcpu<Pc>,
+    commands: VmCommands,
     /// As it was built, with the knobs as they stand now.
     config: VmConfig,
     /// A knob was turned since the machine was built.
@@ -188,15 +103,10 @@ impl Vm {
         state.model = config.cpu;
         let mut pc = Pc::new(config, consoles.serial);
         pc.set_debug_output(consoles.debug);
-        let commands = handle.commands();
-        let machine = Machine {
-            pc,
-            commands,
-            attention: true,
-        };
+        pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-        let mut vcpu = Vcpu::new(state, memory, machine, cache, config.verify_code)
-            .map_err(BuildError::Host)?;
+        let mut vcpu =
+            Vcpu::new(state, memory, pc, cache, config.verify_code).map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
         knobs::turn(&mut vcpu, config);
         if config.count_instructions {
@@ -204,6 +114,7 @@ impl Vm {
         }
         let vm = Self {
             vcpu,
+            commands: handle.commands(),
             config: config.clone(),
             knobs_turned: false,
         };
@@ -214,10 +125,10 @@ impl Vm {
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();
-        self.commands().install_kick(Arc::new(move || kick.kick()));
+        self.commands.install_kick(Arc::new(move || kick.kick()));
         let outcome = self.run_until_end();
-        self.commands().remove_kick();
-        self.vcpu.platform_mut().pc.flush_output();
+        self.commands.remove_kick();
+        self.vcpu.platform_mut().flush_output();
         outcome
     }
 
@@ -270,7 +181,7 @@ impl Vm {
 
     /// Kilohertz of the time-stamp counter in which the books count.
     pub fn tsc_khz(&self) -> u64 {
-        self.vcpu.platform().pc.tsc_khz()
+        self.vcpu.platform().tsc_khz()
     }
 
     /// From now on every exit is timed and handed to `tracer`.
@@ -306,33 +217,29 @@ impl Vm {
         self.knobs_turned |= past.knobs_turned;
     }
 
-    fn commands(&self) -> &VmCommands {
-        &self.vcpu.platform().commands
-    }
-
     /// Obeys waiting commands; stays here while paused. True: end the machine.
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
             let mut books_wanted = false;
             let before = self.settings();
-            for command in self.commands().take() {
+            for command in self.commands.take() {
                 match command {
                     Command::Quit => return true,
                     Command::Pause => {
                         if !paused {
-                            self.vcpu.platform_mut().pc.pause();
+                            self.vcpu.platform_mut().pause();
                         }
                         paused = true;
-                        self.vcpu.platform_mut().pc.flush_output();
+                        self.vcpu.platform_mut().flush_output();
                     }
                     Command::Resume => {
                         if paused {
-                            self.vcpu.platform_mut().pc.resume();
+                            self.vcpu.platform_mut().resume();
                         }
                         paused = false;
                     }
-                    Command::PowerButton => self.vcpu.platform_mut().pc.press_power_button(),
+                    Command::PowerButton => self.vcpu.platform_mut().press_power_button(),
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
                     Command::Set(assignment) => assignment.apply(&mut self.config),
@@ -343,7 +250,7 @@ impl Vm {
                 knobs::turn(&mut self.vcpu, &self.config);
             }
             if books_wanted {
-                self.commands().publish_books(self.books());
+                self.commands.publish_books(self.books());
             }
             self.publish(if paused {
                 State::Paused
@@ -354,7 +261,7 @@ impl Vm {
                 self.vcpu.clock_changed();
                 return false;
             }
-            self.commands()
+            self.commands
                 .wait_for_command(Some(Duration::from_secs(60)));
         }
     }
@@ -367,6 +274,6 @@ impl Vm {
             exits: self.exit_counts().total(),
             settings: self.settings(),
         };
-        self.commands().publish(status);
+        self.commands.publish(status);
     }
 }

@@ -25,6 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::knobs::{Assignment, Settings};
+use crate::pc::Outside;
 use serde::Serialize;
 use tollgate_exits::books::Books;
 
@@ -335,6 +336,17 @@ fn is_replaced(queued: Command, command: Command) -> bool {
 
 /// The vCPU thread's side: takes what was queued, publishes the status.
 pub struct VmCommands(Arc<Shared>);
+
+impl Outside for VmCommands {
+    #[inline]
+    fn serial_input(&mut self, room: usize) -> Vec<u8> {
+        self.take_serial_input(room)
+    }
+
+    fn wants_attention(&mut self) -> bool {
+        self.has_commands()
+    }
+}
 
 impl VmCommands {
     /// Installs the closure that makes this thread leave guest code. Commands queued

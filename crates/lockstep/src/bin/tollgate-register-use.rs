@@ -20,11 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate_machine::boot::{self, BootSource};
 use tollgate_machine::config::VmConfig;
-use tollgate_machine::pc::Pc;
+use tollgate_machine::pc::{Outside, Pc};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::PhysicalAddress;
+use tollgate_platform::StopRequest;
 use tollgate_x86::state::Activity;
 
 /// How often the guest is stopped.
@@ -90,70 +89,18 @@ impl Output {
     }
 }
 
-/// The PC, which stops when another thread says so.
-struct Sampled {
-    pc: Pc,
+/// A thread that asks the machine to stop now and then.
+struct Sampler {
     is_due: Arc<AtomicBool>,
 }
 
-impl Platform for Sampled {
-    fn port_read(&mut self, port: u16, size: u8) -> u32 {
-        self.pc.port_read(port, size)
+impl Outside for Sampler {
+    fn serial_input(&mut self, _room: usize) -> Vec<u8> {
+        Vec::new()
     }
-    fn port_write(&mut self, port: u16, size: u8, value: u32) {
-        self.pc.port_write(port, size, value);
-    }
-    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
-        self.pc.memory_read(address, data);
-    }
-    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
-        self.pc.memory_write(address, data);
-    }
-    fn msr_read(&mut self, index: u32) -> Option<u64> {
-        self.pc.msr_read(index)
-    }
-    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
-        self.pc.msr_write(index, value)
-    }
-    fn interrupt_pending(&mut self) -> bool {
-        self.pc.interrupt_pending()
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        self.pc.acknowledge_interrupt()
-    }
-    fn take_nmi(&mut self) -> bool {
-        self.pc.take_nmi()
-    }
-    fn now(&self) -> GuestTime {
-        self.pc.now()
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        self.pc.next_deadline()
-    }
-    fn advance(&mut self) {
-        self.pc.advance();
-    }
-    fn time_stamp(&self) -> u64 {
-        self.pc.time_stamp()
-    }
-    fn a20_enabled(&self) -> bool {
-        self.pc.a20_enabled()
-    }
-    fn take_stop_request(&mut self) -> Option<StopRequest> {
-        let request = self.pc.take_stop_request();
-        if request.is_none() && self.is_due.swap(false, Ordering::Relaxed) {
-            return Some(StopRequest::Attention);
-        }
-        request
-    }
-    fn signal_fpu_error(&mut self) {
-        self.pc.signal_fpu_error();
-    }
-    fn ignores_fpu_error(&self) -> bool {
-        self.pc.ignores_fpu_error()
-    }
-    fn fpu_error_cleared(&mut self) {
-        self.pc.fpu_error_cleared();
+
+    fn wants_attention(&mut self) -> bool {
+        self.is_due.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -280,10 +227,10 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let state = boot::load(&BootSource::of(&config), &mut memory).map_err(io::Error::other)?;
     let output = Output::default();
     let is_due = Arc::new(AtomicBool::new(false));
-    let machine = Sampled {
-        pc: Pc::new(&config, Box::new(output.clone())),
+    let mut machine = Pc::new(&config, Box::new(output.clone()));
+    machine.connect(Box::new(Sampler {
         is_due: Arc::clone(&is_due),
-    };
+    }));
     let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
     let mut vcpu = Vcpu::new(state, memory, machine, cache, false)?;
     let kick = vcpu.kick();
@@ -311,8 +258,8 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             typed.extend(line.bytes().chain([b'\n']));
         }
         let machine = vcpu.platform_mut();
-        let space = machine.pc.serial_input_space().min(typed.len());
-        machine.pc.serial_input(&typed[..space]);
+        let space = machine.serial_input_space().min(typed.len());
+        machine.serial_input(&typed[..space]);
         typed.drain(..space);
         if let Err(stop) = sample(&mut vcpu, arguments.window, &mut rings, &mut info) {
             break stop;
@@ -330,7 +277,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
 
 /// Runs some instructions one by one and counts those of 64-bit code.
 fn sample(
-    vcpu: &mut Vcpu<Sampled>,
+    vcpu: &mut Vcpu<Pc>,
     window: u32,
     rings: &mut [Count; 2],
     info: &mut InstructionInfoFactory,

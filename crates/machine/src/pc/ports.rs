@@ -83,6 +83,7 @@ impl Pc {
             0x3f8..=0x3ff => {
                 let value = devices.serial.read(port, self.clock.now());
                 devices.forward_serial();
+                self.feed_serial_port();
                 value
             }
             PostCode::PORT => devices.post_code.read(),
@@ -168,5 +169,6 @@ impl Pc {
             self.serial_output.push(&output, now);
         }
         self.devices.forward_serial();
+        self.feed_serial_port();
     }
 }

@@ -321,3 +321,43 @@ fn no_access_to_any_port_harms() {
         pc.interrupt_pending();
     }
 }
+
+/// Bytes that wait for the serial port, and whether somebody wants attention.
+struct Typist(Vec<u8>, bool);
+
+impl Outside for Typist {
+    fn serial_input(&mut self, room: usize) -> Vec<u8> {
+        let taken = self.0.len().min(room);
+        self.0.drain(..taken).collect()
+    }
+
+    fn wants_attention(&mut self) -> bool {
+        std::mem::take(&mut self.1)
+    }
+}
+
+#[test]
+fn serial_input_from_outside_follows_as_the_guest_makes_room() {
+    let mut pc = pc();
+    let text: Vec<u8> = (0..u32::from(u16::MAX)).map(|at| at as u8).collect();
+    pc.connect(Box::new(Typist(text.clone(), false)));
+    let room = pc.serial_input_space();
+    assert!(room < text.len());
+    pc.advance();
+    let read: Vec<u8> = text.iter().map(|_| pc.port_read(0x3f8, 1) as u8).collect();
+    assert!(read == text);
+    assert_eq!(pc.port_read(0x3fd, 1) & 1, 0);
+}
+
+#[test]
+fn attention_is_asked_for_once_by_connecting_and_once_by_each_request() {
+    let mut pc = pc();
+    assert_eq!(pc.take_stop_request(), None);
+    pc.connect(Box::new(Typist(Vec::new(), true)));
+    assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
+    assert_eq!(pc.take_stop_request(), None);
+    pc.request_stop(StopRequest::PowerOff);
+    pc.advance();
+    assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
+    assert_eq!(pc.take_stop_request(), Some(StopRequest::PowerOff));
+}
