@@ -6,19 +6,19 @@
 
 pub mod written;
 
-use crate::allow_list::Features;
-use crate::block::{
+use crate::abi::block::{
     Block, BlockId, BlockKey, Completion, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
     SiteKind, X87Note, unpack_site,
 };
-use crate::code_cache::{Allocation, CodeCache};
-use crate::far_pointer::FarPointer;
-use crate::links::{Dependence, LinkTables};
-use crate::mode::{BranchTable, Mode, ModeFlags, ModeId, Modes};
-use crate::register_map::RegisterMap;
+use crate::abi::far_pointer::FarPointer;
+use crate::abi::register_map::RegisterMap;
+use crate::blocks::code_cache::{Allocation, CodeCache};
+use crate::blocks::links::{Dependence, LinkTables};
+use crate::policy::allow_list::Features;
+use crate::policy::mode::{BranchTable, Mode, ModeFlags, ModeId, Modes};
+use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::translate::{Request, TranslateError, Translation, Translator};
 use crate::verify;
-use crate::virtual_interrupts::VirtualInterrupts;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::io;
@@ -313,7 +313,7 @@ impl Engine {
     }
 
     /// Exact guest state while the store of a site is tested for code (see
-    /// [`crate::code_store`]). Safe to call as [`Engine::guest_position`] is.
+    /// [`crate::gate::code_store`]). Safe to call as [`Engine::guest_position`] is.
     pub fn position_of_store(&self, packed: u32) -> Option<GuestPosition> {
         let (block, _, site) = self.site(packed)?;
         Some(GuestPosition {

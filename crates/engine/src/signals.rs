@@ -3,7 +3,7 @@
 //! Guest code is told from everything else by the program counter. A handler that
 //! finds it in a code cache looks up the exact guest position, puts the registers
 //! right in the signal frame and lets the thread continue at the exit path, so that
-//! [`crate::entry::enter`] returns as if the guest had left by itself. A handler that
+//! [`crate::gate::entry::enter`] returns as if the guest had left by itself. A handler that
 //! finds the thread on its way into guest code rewinds it. Anywhere else a request
 //! only sets `pending`, and a fault is a bug: the action that stood before ours is
 //! restored and the instruction runs again, so that the process dies with a core of the
@@ -16,15 +16,15 @@
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
-use crate::block::{CompletionKind, Restore, Source};
-use crate::code_store;
-use crate::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
+use crate::abi::block::{CompletionKind, Restore, Source};
+use crate::abi::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
+use crate::abi::far_pointer::FarPointer;
+use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::engine::GuestPosition;
-use crate::entry;
-use crate::far_pointer::FarPointer;
-use crate::mode::InterruptFlag;
-use crate::register_map::{CONTEXT, Home, RegisterMap};
-use crate::virtual_interrupts::{TASK_SWITCH, TRAP};
+use crate::gate::code_store;
+use crate::gate::entry;
+use crate::policy::mode::InterruptFlag;
+use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -168,7 +168,7 @@ const REGISTERS: [i32; 16] = [
 ///
 /// # Safety
 /// The context and the registers are those of a thread that was interrupted in a
-/// [`crate::block::Completion`] of this kind.
+/// [`crate::abi::block::Completion`] of this kind.
 unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &CompletionKind) {
     match *kind {
         CompletionKind::Flags { interrupt } => {
@@ -310,7 +310,7 @@ unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
 }
 
 /// A fault that was asked for: the exit of a sensitive instruction as
-/// [`Transition`](crate::virtual_interrupts::Transition) says, or the way back.
+/// [`Transition`](crate::policy::virtual_interrupts::Transition) says, or the way back.
 ///
 /// # Safety
 /// The frame is of a thread that faulted at `pc`.

@@ -6,11 +6,11 @@
 //! tables. FS and GS are never used, nor is the host's stack. Which registers those are
 //! it takes from the register map.
 
-use crate::assembler::Host;
-use crate::context::{BIAS, Context, at};
-use crate::level_change::{LevelChange, LevelChangeKind};
-use crate::mode::{Mode, ModeFlags};
-use crate::register_map::RegisterMap;
+use crate::abi::context::{BIAS, Context, at};
+use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::register_map::RegisterMap;
+use crate::emit::assembler::Host;
+use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };

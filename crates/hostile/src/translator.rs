@@ -13,7 +13,7 @@ use crate::host_state::HostState;
 use crate::input::Input;
 use guest::Guest;
 use platform::Noise;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::{CpuState, Flags};

@@ -5,8 +5,8 @@ use crate::cpu::{self, CpuModel, ModelError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
-use tollgate_engine::register_map::RegisterMap;
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;

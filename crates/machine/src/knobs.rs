@@ -11,7 +11,7 @@
 use crate::config::VmConfig;
 use serde::{Serialize, Serializer};
 use std::fmt;
-use tollgate_engine::virtual_interrupts::Transition;
+use tollgate_engine::policy::virtual_interrupts::Transition;
 use tollgate_monitor::Vcpu;
 use tollgate_platform::Platform;
 

@@ -1,8 +1,8 @@
 //! Instruction fetch: from CS:EIP to the physical place of the bytes.
 
 use crate::guest_view::{GuestView, code_address};
+use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::Place;
-use tollgate_engine::links::Dependence;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};

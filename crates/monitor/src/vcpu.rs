@@ -11,15 +11,15 @@ use crate::surroundings::Surroundings;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::cpuid::Vendor;
-use tollgate_engine::allow_list::Features;
-use tollgate_engine::block::BlockId;
-use tollgate_engine::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::abi::block::BlockId;
+use tollgate_engine::abi::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
-use tollgate_engine::mode::{Mode, ModeFlags, ModeId};
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::policy::mode::{Mode, ModeFlags, ModeId};
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_engine::signals::{self, CodeRange};
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
 use tollgate_engine::{Context, Engine};
 use tollgate_exits::blame::Place;
 use tollgate_exits::ledger::{Detail, Ledger};
@@ -635,7 +635,7 @@ impl<P: Platform> Vcpu<P> {
         // SAFETY: the target is an address inside a live block of this context's
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
-        unsafe { tollgate_engine::entry::enter(context, target) };
+        unsafe { tollgate_engine::gate::entry::enter(context, target) };
         self.context.store_pass = NO_PASS;
         self.context.gather_registers(slots);
         if self.context.vectors_were_live != 0 {

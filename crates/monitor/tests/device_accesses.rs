@@ -7,7 +7,7 @@ mod flat;
 #[path = "common/idle.rs"]
 mod idle;
 
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{Platform, StopRequest};

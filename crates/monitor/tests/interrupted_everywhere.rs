@@ -13,7 +13,7 @@ mod tracer;
 use every_shape::machine::{Machine, vcpu};
 use every_shape::{Guest, MEMORY, guests, visible};
 use std::fmt::Write;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_monitor::Vcpu;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, PhysicalAddress};

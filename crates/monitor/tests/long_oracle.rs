@@ -11,8 +11,8 @@ use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
 use long_mode_support::{CODE, DATA, run_prepared};
-use tollgate_engine::allow_list::{Features, Treatment, treatment};
-use tollgate_engine::mode::Mode;
+use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
+use tollgate_engine::policy::mode::Mode;
 use tollgate_x86::{Flags, PhysicalAddress};
 
 /// Bytes of data that a program uses, in both worlds at [`DATA`].

@@ -4,7 +4,7 @@
 mod long_mode_support;
 
 use long_mode_support::{Caught, STACK, caught, run_with, vcpu};
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;

@@ -8,7 +8,7 @@
 mod machine;
 
 use machine::*;
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::Vcpu;

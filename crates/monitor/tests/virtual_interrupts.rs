@@ -6,7 +6,7 @@
 mod machine;
 
 use machine::*;
-use tollgate_engine::virtual_interrupts::{Transition, VirtualInterrupts};
+use tollgate_engine::policy::virtual_interrupts::{Transition, VirtualInterrupts};
 use tollgate_exits::ExitKind;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 

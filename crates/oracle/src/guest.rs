@@ -11,7 +11,7 @@ use crate::layout::{
     WINDOW_BYTES, World, descriptor_bytes, local_segment, segment_of,
 };
 use std::io;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::StopRequest;

@@ -1,7 +1,7 @@
 //! `tollgate-oracle`: runs random instructions on the host's processor and in a guest.
 
 use std::process::ExitCode;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::families::Family;
 use tollgate_oracle::layout::World;
 use tollgate_oracle::oracle::Oracle;

@@ -10,7 +10,7 @@ use crate::native::Native;
 use crate::random::Random;
 use crate::tolerance::either_is_right;
 use std::io;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 
 /// What is expected of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

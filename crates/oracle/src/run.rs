@@ -10,7 +10,7 @@ use crate::{report, shrink};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 
 /// What to run.
 #[derive(Clone, Copy)]

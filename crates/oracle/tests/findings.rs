@@ -1,6 +1,6 @@
 //! States in which the guest once differed from the host's processor.
 
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::generate::expectation;
 use tollgate_oracle::oracle::Oracle;
 use tollgate_oracle::{replay, report};

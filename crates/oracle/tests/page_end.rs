@@ -5,7 +5,7 @@
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 use std::arch::x86_64::__cpuid;
 use std::collections::BTreeSet;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::case::{Case, Input};
 use tollgate_oracle::exclusions::enters_kernel;
 use tollgate_oracle::layout::{CODE_END, World};

@@ -1,6 +1,6 @@
 //! The guest does what the host's processor does.
 
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_oracle::case::Input;
 use tollgate_oracle::families::Family;
 use tollgate_oracle::generate::{Catalog, expectation};

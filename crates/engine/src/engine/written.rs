@@ -10,9 +10,9 @@
 //! contents, is translated only a few times.
 
 use super::Engine;
-use crate::block::{BlockId, BlockKey, Immediate};
+use crate::abi::block::{BlockId, BlockKey, Immediate};
 use crate::engine::Place;
-use crate::mode::ModeId;
+use crate::policy::mode::ModeId;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;

@@ -2,13 +2,13 @@
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, SiteKind};
-use crate::context::at;
-use crate::links::table_offset;
-use crate::mode::{BranchTable, ModeFlags};
-use crate::register_map::COUNT;
+use crate::abi::block::{Restore, SiteKind};
+use crate::abi::context::at;
+use crate::abi::register_map::COUNT;
+use crate::blocks::links::table_offset;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{BranchTable, ModeFlags};
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use tollgate_tlb::long_tlb::LONG_ROOT_DISPLACEMENT;
 use tollgate_x86::canonical::is_canonical;
@@ -299,7 +299,7 @@ impl Translator {
     }
 
     /// Where a 32-bit branch leads if it is taken.
-    fn taken(&mut self, branch: crate::assembler::Patch, instruction: &Instruction) {
+    fn taken(&mut self, branch: crate::emit::assembler::Patch, instruction: &Instruction) {
         match self.direct_target(instruction) {
             Some(target) => self.link_branch(branch, target),
             None => {

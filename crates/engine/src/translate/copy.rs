@@ -3,10 +3,10 @@
 use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
-use crate::block::{Immediate, SiteKind};
-use crate::register_map::{ACCUMULATOR, Home};
+use crate::abi::block::{Immediate, SiteKind};
+use crate::abi::register_map::{ACCUMULATOR, Home};
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -196,7 +196,7 @@ impl Translator {
 
     /// One instruction whose memory operand is the bounce buffer.
     pub(super) fn copy_bounced(&mut self, instruction: &Instruction) -> Flow {
-        use crate::allow_list::{Treatment, treatment};
+        use crate::policy::allow_list::{Treatment, treatment};
         match treatment(instruction, &self.mode, &self.features) {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {

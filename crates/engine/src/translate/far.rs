@@ -34,13 +34,13 @@
 //! segment that is not as real mode leaves it, a stack that wraps.
 
 use super::{Flow, OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, SiteKind};
-use crate::context::at;
-use crate::far_pointer::FarPointer;
-use crate::links::{FAR_TABLE_OFFSET, far_tag_base};
-use crate::mode::{ModeFlags, SegmentClass};
+use crate::abi::block::{Restore, SiteKind};
+use crate::abi::context::at;
+use crate::abi::far_pointer::FarPointer;
+use crate::blocks::links::{FAR_TABLE_OFFSET, far_tag_base};
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
 

@@ -25,13 +25,13 @@
 use super::length::is_too_long;
 use super::stack::Pushed;
 use super::{Flow, RESUME_AFTER, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
-use crate::context::at;
-use crate::mode::{InterruptFlag, ModeFlags, SegmentClass};
-use crate::register_map::ACCUMULATOR;
-use crate::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
+use crate::abi::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
+use crate::abi::context::at;
+use crate::abi::register_map::ACCUMULATOR;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{InterruptFlag, ModeFlags, SegmentClass};
+use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister, Vector};
@@ -137,7 +137,7 @@ impl Translator {
     }
 
     /// The exit of a sensitive instruction goes to the monitor as the choice of
-    /// [`crate::virtual_interrupts::Transition`] says: the only place that knows.
+    /// [`crate::policy::virtual_interrupts::Transition`] says: the only place that knows.
     pub(super) fn emit_sensitive_exit(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
         self.assembler
@@ -357,7 +357,7 @@ impl Translator {
     }
 
     /// Leaves unless the flags in `kept` of the image in R11 are the current ones; of those
-    /// that are not among [`crate::context::SYSTEM_FLAGS`], unless they are clear.
+    /// that are not among [`crate::abi::context::SYSTEM_FLAGS`], unless they are clear.
     pub(super) fn demand_system_flags(&mut self, kind: SiteKind, kept: Flags) {
         self.make_room();
         self.assembler.mov_imm32(R9, kept.bits() as u32);

@@ -20,13 +20,13 @@
 
 use super::far::FAR_POINTER;
 use super::{Flow, OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Completion, CompletionKind, Restore, SiteKind, Source};
-use crate::context::{SYSTEM_FLAGS, at};
-use crate::descriptors::Expected;
-use crate::mode::{InterruptFlag, ModeFlags, SegmentClass};
-use crate::register_map::ACCUMULATOR;
+use crate::abi::block::{Completion, CompletionKind, Restore, SiteKind, Source};
+use crate::abi::context::{SYSTEM_FLAGS, at};
+use crate::abi::descriptors::Expected;
+use crate::abi::register_map::ACCUMULATOR;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{InterruptFlag, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;

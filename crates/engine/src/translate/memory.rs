@@ -3,11 +3,11 @@
 //! This is the one emitter for the checked view.
 
 use super::{OddSegment, RESUME_AFTER, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, SiteKind};
-use crate::context::at;
-use crate::mode::{ModeFlags, SegmentClass};
+use crate::abi::block::{Restore, SiteKind};
+use crate::abi::context::at;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! becomes (with the registers of 32-bit guests in their namesakes, but ESP in R12:
-//! see [`crate::register_map`])
+//! see [`crate::abi::register_map`])
 //!
 //! ```text
 //! lea   r8d, [rbx+8]             ; linear address
@@ -58,17 +58,17 @@ mod tests;
 mod undefined;
 mod x87;
 
-use crate::allow_list::{Features, Treatment, as_offered, treatment};
-use crate::assembler::host::*;
-use crate::assembler::{Assembler, Host, Mem, Patch, Width};
-use crate::block::{
+use crate::abi::block::{
     BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Shadow, Site, SiteKind, X87Note,
     pack_site,
 };
-use crate::context::at;
-use crate::mode::{BranchTable, FamilyId, Mode, ModeFlags};
-use crate::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
-use crate::virtual_interrupts::VirtualInterrupts;
+use crate::abi::context::at;
+use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Assembler, Host, Mem, Patch, Width};
+use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
+use crate::policy::mode::{BranchTable, FamilyId, Mode, ModeFlags};
+use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};
 use segments::is_segment_move;

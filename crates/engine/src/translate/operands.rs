@@ -9,11 +9,11 @@
 
 use super::Translator;
 use super::placement::Placement;
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, Source};
-use crate::context::at;
-use crate::register_map::Home;
+use crate::abi::block::{Restore, Source};
+use crate::abi::context::at;
+use crate::abi::register_map::Home;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
 use iced_x86::{Instruction, OpKind, Register};
 
 /// The number of a guest general register, of which `register` may be a part.

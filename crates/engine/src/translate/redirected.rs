@@ -19,12 +19,12 @@
 
 use super::far::FAR_POINTER;
 use super::{OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
-use crate::block::{Restore, SiteKind};
-use crate::context::at;
-use crate::descriptors::BITMAP_OFFSET;
-use crate::mode::InterruptFlag;
+use crate::abi::block::{Restore, SiteKind};
+use crate::abi::context::at;
+use crate::abi::descriptors::BITMAP_OFFSET;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::InterruptFlag;
 use iced_x86::Instruction;
 use tollgate_x86::SegmentRegister;
 

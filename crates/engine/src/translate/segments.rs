@@ -21,12 +21,12 @@
 
 use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, Shadow, Source};
-use crate::context::at;
-use crate::mode::{ModeFlags, SegmentClass};
-use crate::register_map::Home;
+use crate::abi::block::{Restore, Shadow, Source};
+use crate::abi::context::at;
+use crate::abi::register_map::Home;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
 

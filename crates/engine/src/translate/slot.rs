@@ -14,9 +14,9 @@
 
 use super::Translator;
 use super::operands::guest_number;
-use crate::assembler::Width;
-use crate::context::at;
-use crate::register_map::Home;
+use crate::abi::context::at;
+use crate::abi::register_map::Home;
+use crate::emit::assembler::Width;
 use iced_x86::{
     Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
 };

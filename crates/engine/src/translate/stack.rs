@@ -3,10 +3,10 @@
 use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::mode::ModeFlags;
-use crate::register_map::Home;
+use crate::abi::register_map::Home;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
+use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_x86::Gpr;
 
@@ -173,7 +173,7 @@ impl Translator {
         self.assembler.load(width, R11, Mem::base(R9, 0));
         let stack = self.map.stack();
         self.assembler.mov(R8, stack);
-        self.mark(crate::block::Restore::one(Gpr::Rsp as u8, R8));
+        self.mark(crate::abi::block::Restore::one(Gpr::Rsp as u8, R8));
         let frame = self.value(Register::EBP, R10);
         self.lea_stack(stack, Mem::base(frame, width.bytes() as i32));
         self.set_register(Register::EBP, R11, width);
@@ -183,7 +183,7 @@ impl Translator {
 
     fn leave_operand(&mut self, width: Width) -> Result<(), OddSegment> {
         use tollgate_x86::SegmentRegister;
-        if self.mode.segment(SegmentRegister::Ss, false) == crate::mode::SegmentClass::Odd {
+        if self.mode.segment(SegmentRegister::Ss, false) == crate::policy::mode::SegmentClass::Odd {
             return Err(OddSegment);
         }
         let frame = self.value(Register::EBP, R8);

@@ -2,11 +2,11 @@
 
 use super::memory::Offset;
 use super::{Flow, OddSegment, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Host, Mem, Width};
-use crate::block::{Restore, Source};
-use crate::context::at;
-use crate::register_map::{ACCUMULATOR, Home};
+use crate::abi::block::{Restore, Source};
+use crate::abi::context::at;
+use crate::abi::register_map::{ACCUMULATOR, Home};
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Host, Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 

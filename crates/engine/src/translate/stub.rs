@@ -2,12 +2,12 @@
 //! islands that bring short branches to them.
 
 use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Mem, Patch, Width};
-use crate::block::{LinkPlace, Restore, Shadow, SiteKind, pack_site};
-use crate::context::at;
-use crate::links::SLOTS_OFFSET;
-use crate::mode::ModeFlags;
+use crate::abi::block::{LinkPlace, Restore, Shadow, SiteKind, pack_site};
+use crate::abi::context::at;
+use crate::blocks::links::SLOTS_OFFSET;
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Mem, Patch, Width};
+use crate::policy::mode::ModeFlags;
 
 /// An island must be placed before the oldest short branch is this many bytes back.
 const ISLAND_REACH: usize = 105;
@@ -293,7 +293,7 @@ impl Translator {
         }
     }
 
-    /// Has the store tested for code (see [`crate::code_store`]), at the address in the
+    /// Has the store tested for code (see [`crate::gate::code_store`]), at the address in the
     /// field at `test`: leaves if it must, or goes back to the look-up.
     fn emit_store_test(&mut self, stub: &Stub, test: i32) {
         let back = self.assembler.lea_rip(RCX);

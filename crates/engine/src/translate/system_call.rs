@@ -1,5 +1,5 @@
 //! SYSCALL, SYSRET, SYSENTER and SYSEXIT where all is as it was when the monitor last did
-//! one (see [`crate::level_change`]), and SWAPGS.
+//! one (see [`crate::abi::level_change`]), and SWAPGS.
 //!
 //! They read no memory and cannot fault but for reasons that are looked into first; what is
 //! unusual leaves for the monitor, which then does the whole instruction. The stores that
@@ -20,14 +20,14 @@
 //! ```
 
 use super::{Flow, Translator};
-use crate::assembler::host::*;
-use crate::assembler::{Mem, Width};
-use crate::block::{Restore, SiteKind};
-use crate::context::{SYSTEM_FLAGS, X87_FRESH, at};
-use crate::descriptors::Expected;
-use crate::level_change::{LevelChange, LevelChangeKind, from_mode};
-use crate::mode::{InterruptFlag, ModeFlags};
-use crate::register_map::{ACCUMULATOR, COUNT, DATA};
+use crate::abi::block::{Restore, SiteKind};
+use crate::abi::context::{SYSTEM_FLAGS, X87_FRESH, at};
+use crate::abi::descriptors::Expected;
+use crate::abi::level_change::{LevelChange, LevelChangeKind, from_mode};
+use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
+use crate::emit::assembler::host::*;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::{InterruptFlag, ModeFlags};
 use iced_x86::{Instruction, Mnemonic};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;

@@ -1,11 +1,11 @@
 //! What the translator emits, under register maps of all kinds.
 
 use super::{Request, Translation, Translator};
-use crate::allow_list::Features;
-use crate::assembler::host::*;
-use crate::block::{BlockId, Restore, SiteKind, Source};
-use crate::mode::{BranchTable, FamilyId, Mode};
-use crate::register_map::{Home, RegisterMap};
+use crate::abi::block::{BlockId, Restore, SiteKind, Source};
+use crate::abi::register_map::{Home, RegisterMap};
+use crate::emit::assembler::host::*;
+use crate::policy::allow_list::Features;
+use crate::policy::mode::{BranchTable, FamilyId, Mode};
 use crate::verify::verify;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector, Vector};

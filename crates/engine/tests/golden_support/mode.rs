@@ -28,9 +28,9 @@
 //! - `page`: the code goes on, with NOPs, to the end of the page
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
-use tollgate_engine::mode::{Mode, ModeFlags};
-use tollgate_engine::register_map::RegisterMap;
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_x86::{Attributes, CpuState, Cr4, Efer, Flags, Segment, SegmentRegister, Selector};
 
 /// Guest code and where it runs.

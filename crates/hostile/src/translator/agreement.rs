@@ -9,7 +9,7 @@ use super::platform::{Noise, TIME_LIMIT};
 use super::{CODE_CACHE_BYTES, RAM_BYTES};
 use crate::input::Input;
 use std::ops::Range;
-use tollgate_engine::register_map::RegisterMap;
+use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_x86::PhysicalAddress;

@@ -1,7 +1,7 @@
 //! `tollgate-register-use`: how often a guest's code uses each general register.
 //!
 //! A developer's tool, no part of the product: the figures behind the choice of which guest
-//! registers live in host registers (`crates/engine/src/register_map.rs`). It boots a guest
+//! registers live in host registers (`crates/engine/src/abi/register_map.rs`). It boots a guest
 //! as `tollgate run` does, stops it every millisecond, and runs some hundred instructions
 //! one by one, whose registers it counts: those of 64-bit code, by ring.
 //!

@@ -7,8 +7,8 @@ mod vectors;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::path::Path;
-use tollgate_engine::register_map::RegisterMap;
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use tollgate_engine::context::BIAS;
+use tollgate_engine::abi::context::BIAS;
+use tollgate_engine::gate::{code_store, entry};
 use tollgate_engine::signals::kick_signal;
-use tollgate_engine::{code_store, entry};
 
 /// Longest text of the child.
 const TEXT: usize = 1 << 16;

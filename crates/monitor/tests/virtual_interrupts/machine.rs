@@ -9,7 +9,7 @@ mod flat;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tollgate_engine::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};

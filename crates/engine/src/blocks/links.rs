@@ -14,8 +14,8 @@
 //! part of it. They have one more table, whose entries name the selector, the IP and the
 //! family of modes.
 
-use crate::far_pointer::FarPointer;
-use crate::mode::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
+use crate::abi::far_pointer::FarPointer;
+use crate::policy::mode::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_tlb::reservation::Reservation;

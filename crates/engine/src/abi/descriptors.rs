@@ -2,7 +2,7 @@
 //! nothing: emitted code compares with that before INT n and IRET (see
 //! [`crate::translate`]'s `interrupt`).
 
-use crate::context::Context;
+use crate::abi::context::Context;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Segment};
 

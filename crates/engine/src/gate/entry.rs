@@ -8,7 +8,7 @@
 //! the jump makes its handler continue at the abort path ([`rewind`]), so that no
 //! request to leave is ever lost.
 
-use crate::context::{Context, at, gpr_displacement};
+use crate::abi::context::{Context, at, gpr_displacement};
 use std::arch::global_asm;
 use tollgate_x86::registers::Gpr;
 
@@ -156,13 +156,13 @@ pub fn rewind(pc: u64) -> Option<u64> {
 /// # Safety
 /// `target` is a block entry or resume point in the code cache that `context.engine`
 /// owns, the context's tables are valid, and `cpu.vector` is an area that XRSTOR
-/// accepts (see [`crate::vector_registers::sanitize`]).
+/// accepts (see [`crate::abi::vector_registers::sanitize`]).
 pub unsafe fn enter(context: *mut Context, target: *const u8) {
     // SAFETY: the caller vouches for the target; the assembly follows the sysv64
     // convention: vector registers may change, control words are restored.
     unsafe {
         tollgate_enter(
-            context.cast::<u8>().add(crate::context::BIAS as usize),
+            context.cast::<u8>().add(crate::abi::context::BIAS as usize),
             target,
         )
     }

@@ -1,9 +1,9 @@
 //! A translated block: host code for a run of guest instructions, and the tables
 //! that lead from any host address in it back to exact guest state.
 
-use crate::assembler::Host;
-use crate::assembler::host::RSP;
-use crate::mode::{InterruptFlag, ModeId};
+use crate::emit::assembler::Host;
+use crate::emit::assembler::host::RSP;
+use crate::policy::mode::{InterruptFlag, ModeId};
 use iced_x86::Instruction;
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -123,7 +123,7 @@ impl Restore {
 
     /// The same, and a host register holds what is to be loaded into a segment register as
     /// real mode and V86 mode do. For CS it is a packed far pointer (see
-    /// [`crate::far_pointer`]), which EIP is in too: a far transfer is done but for that. For
+    /// [`crate::abi::far_pointer`]), which EIP is in too: a far transfer is done but for that. For
     /// others it is the selector, in the low 16 bits. There is room for one move less.
     pub const fn with_segment(mut self, register: SegmentRegister, host: Host) -> Self {
         let count = self.count & 7;
@@ -388,7 +388,7 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assembler::host::{R10, RAX};
+    use crate::emit::assembler::host::{R10, RAX};
 
     #[test]
     fn a_restore_holds_up_to_seven_moves() {

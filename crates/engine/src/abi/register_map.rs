@@ -34,17 +34,17 @@
 //! own ([`crate::Context::cpu`]), so nothing need be done about them at exits, and other
 //! code, which does not name these registers, leaves them alone.
 //!
-//! What all maps have in common, because the processor or [`crate::entry`] demands it:
+//! What all maps have in common, because the processor or [`crate::gate::entry`] demands it:
 //! - EAX, ECX and EDX, which instructions use without naming them, live in their
 //!   namesakes ([`ACCUMULATOR`], [`COUNT`], [`DATA`]).
 //! - ESP lives in a host register: blocks fold its changes into displacements.
 //! - A guest register that lives in a host register lives where [`RegisterMap::LEGACY`]
 //!   has it, for there the way into guest code loads it.
-//! - The context is in R15, whose low six bits are 12 (see [`crate::context`]); the
+//! - The context is in R15, whose low six bits are 12 (see [`crate::abi::context`]); the
 //!   software TLB is in R14 and the link tables are in R13.
 
-use crate::assembler::Host;
-use crate::assembler::host::*;
+use crate::emit::assembler::Host;
+use crate::emit::assembler::host::*;
 use tollgate_x86::Gpr;
 
 /// Where EAX lives in every map.

@@ -4,11 +4,11 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::block::{Shadow, X87Note};
-use crate::descriptors::Expected;
+use crate::abi::block::{Shadow, X87Note};
+use crate::abi::descriptors::Expected;
+use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::engine::Engine;
-use crate::level_change::{LevelChange, LevelChangeKind};
-use crate::mode::InterruptFlag;
+use crate::policy::mode::InterruptFlag;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
@@ -95,7 +95,7 @@ pub struct Context {
     pub x87_data_selector: u16,
     /// Linear address of its memory operand, if it had one.
     pub x87_operand: u64,
-    /// The guest registers that live here, by number (see [`crate::register_map`]):
+    /// The guest registers that live here, by number (see [`crate::abi::register_map`]):
     /// filled before guest code is entered, valid until it is left. Slots of registers
     /// that live in host registers are room for code that needs the host register. R8 to
     /// R15 have theirs in `cpu`.
@@ -110,7 +110,7 @@ pub struct Context {
     pub signal: SignalExit,
     /// For signal handlers: finds the guest instruction of a host address.
     pub engine: *const Engine,
-    /// Addresses of [`crate::code_store`], by the size of the store.
+    /// Addresses of [`crate::gate::code_store`], by the size of the store.
     pub code_store: [u64; STORE_SIZES.len()],
     /// The same for modes whose memory is reached through the long software TLB.
     pub long_code_store: [u64; STORE_SIZES.len()],
@@ -157,7 +157,7 @@ pub const STORE_SIZES: [u8; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 pub const NO_PASS: u64 = 1;
 
 /// The flags that guest code does not change: whoever would, leaves for the monitor. But VIF
-/// changes where programs may change it ([`crate::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
+/// changes where programs may change it ([`crate::policy::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
 pub const SYSTEM_FLAGS: Flags = Flags::TF
     .union(Flags::IOPL)
     .union(Flags::NT)
@@ -371,7 +371,7 @@ impl Context {
             load_vectors: 0,
             vectors_were_live: 0,
             direction: 1,
-            exit_entry: crate::entry::exit_address(),
+            exit_entry: crate::gate::entry::exit_address(),
             tlb: 0,
             links: 0,
             target: 0,
@@ -388,8 +388,8 @@ impl Context {
             cpu,
             signal: SignalExit::default(),
             engine: std::ptr::null(),
-            code_store: crate::code_store::addresses(),
-            long_code_store: crate::code_store::long_addresses(),
+            code_store: crate::gate::code_store::addresses(),
+            long_code_store: crate::gate::code_store::long_addresses(),
             code_lines: 0,
             store_return: 0,
             store_delta: 0,

@@ -5,7 +5,7 @@
 //! the monitor, or is #UD. The lists name mnemonics; a mnemonic that also has a
 //! form which must not be copied is excluded by `Code`.
 
-use crate::mode::{Mode, ModeFlags};
+use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{Code, CodeSize, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
 

@@ -1,0 +1,5 @@
+//! What holds translated blocks: the memory of their code, and the tables through which
+//! they find one another.
+
+pub mod code_cache;
+pub mod links;

@@ -1,0 +1,3 @@
+//! How host code is made.
+
+pub mod assembler;

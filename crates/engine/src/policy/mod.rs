@@ -1,0 +1,6 @@
+//! What decides how guest code is translated: the mode it runs in, which instructions may
+//! run on the host, and how those of the interrupt flag are run.
+
+pub mod allow_list;
+pub mod mode;
+pub mod virtual_interrupts;
