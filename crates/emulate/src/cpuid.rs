@@ -544,7 +544,7 @@ pub fn execute(
         if !apic_enabled {
             answer[3] &= !basic_edx::APIC;
         }
-        if !apic_enabled || platform.msr_read(crate::msr::TSC_DEADLINE).is_none() {
+        if !apic_enabled || platform.msr_read(crate::tsc_deadline::INDEX).is_none() {
             answer[2] &= !basic_ecx::TSC_DEADLINE;
         }
     }

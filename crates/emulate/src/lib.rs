@@ -35,6 +35,7 @@ pub mod stack_access;
 pub mod string;
 pub mod system_call;
 pub mod task_switch;
+pub mod tsc_deadline;
 pub mod vector_image;
 pub mod vector_state;
 pub mod virtual_8086;

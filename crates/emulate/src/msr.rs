@@ -8,6 +8,7 @@
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::{require_canonical, require_cpl0};
+use crate::tsc_deadline;
 use iced_x86::CpuidFeature;
 use tollgate_platform::{Environment, TranslationChange};
 use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr, SegmentRegister};
@@ -16,8 +17,6 @@ use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr, SegmentRegister};
 pub const APIC_BASE: u32 = 0x1b;
 /// Bit of IA32_APIC_BASE: the local APIC is enabled.
 pub const APIC_BASE_ENABLE: u64 = 1 << 11;
-/// IA32_TSC_DEADLINE, the machine's.
-pub const TSC_DEADLINE: u32 = 0x6e0;
 
 const TIME_STAMP_COUNTER: u32 = 0x10;
 const PLATFORM_ID: u32 = 0x17;
@@ -116,6 +115,9 @@ pub fn read(
     let value = match index {
         TIME_STAMP_COUNTER => time_stamp(state, environment),
         TIME_STAMP_ADJUST => state.tsc_offset,
+        tsc_deadline::INDEX => {
+            return tsc_deadline::read(state, environment).ok_or(Exception::general_protection(0));
+        }
         PLATFORM_ID | PLATFORM_INFO if policy(state).vendor() == Vendor::Intel => 0,
         // Intel keeps the revision in the upper half.
         MICROCODE_REVISION if policy(state).vendor() == Vendor::Intel => 1 << 32,
@@ -191,9 +193,16 @@ pub fn write(
 ) -> Result<(), Exception> {
     match index {
         TIME_STAMP_COUNTER => {
-            state.tsc_offset = value.wrapping_sub(environment.platform().time_stamp());
+            let offset = value.wrapping_sub(environment.platform().time_stamp());
+            tsc_deadline::set_offset(state, environment, offset);
         }
-        TIME_STAMP_ADJUST => state.tsc_offset = value,
+        TIME_STAMP_ADJUST => tsc_deadline::set_offset(state, environment, value),
+        tsc_deadline::INDEX => {
+            return match tsc_deadline::write(state, environment, value) {
+                Some(true) => Ok(()),
+                _ => refused(),
+            };
+        }
         // Updates are not taken; writing the revision is how software asks for it anew.
         MICROCODE_UPDATE | MICROCODE_REVISION => {}
         SYSENTER_CS => state.sysenter_cs = value & 0xffff_ffff,

@@ -287,9 +287,8 @@ impl Platform for Pc {
         }
     }
 
-    /// IA32_APIC_BASE and IA32_TSC_DEADLINE. The deadline is in ticks of
-    /// [`Platform::time_stamp`]: a monitor that offsets the guest's counter must take
-    /// the offset off before it writes and add it to what it reads (but not to zero).
+    /// IA32_APIC_BASE and IA32_TSC_DEADLINE, which is in ticks of [`Platform::time_stamp`]:
+    /// the guest's own offset is not known here.
     fn msr_read(&mut self, index: u32) -> Option<u64> {
         let apic = &self.devices.interrupts.local_apic;
         match index {

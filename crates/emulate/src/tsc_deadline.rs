@@ -1,0 +1,138 @@
+//! IA32_TSC_DEADLINE as the guest sees it.
+//!
+//! The deadline is compared with the guest's time-stamp counter (SDM volume 3, 11.5.4.1),
+//! which is the machine's plus what the guest has added by IA32_TIME_STAMP_COUNTER or
+//! IA32_TSC_ADJUST. The machine counts in ticks of its own counter. Example: the machine's
+//! counter stands at 5000, the guest has set its own to 100 (the offset is -4900). A
+//! deadline of 300 is 200 ticks away and so the machine's 5200.
+
+use tollgate_platform::Environment;
+use tollgate_x86::CpuState;
+
+/// IA32_TSC_DEADLINE.
+pub const INDEX: u32 = 0x6e0;
+
+/// The deadline in ticks of the guest's counter; zero if none is armed. `None`: the
+/// machine has no such register.
+pub fn read(state: &CpuState, environment: &mut dyn Environment) -> Option<u64> {
+    let deadline = environment.platform().msr_read(INDEX)?;
+    Some(match deadline {
+        0 => 0,
+        armed => armed.wrapping_add(state.tsc_offset),
+    })
+}
+
+/// Arms the timer for a value of the guest's counter; zero disarms. A deadline that the
+/// machine's counter would reach only after an overflow becomes the latest that it can
+/// reach. Returns what [`tollgate_platform::Platform::msr_write`] does.
+pub fn write(state: &CpuState, environment: &mut dyn Environment, value: u64) -> Option<bool> {
+    let deadline = if value == 0 {
+        0
+    } else {
+        let machine = environment.platform().time_stamp();
+        let remaining = value.saturating_sub(machine.wrapping_add(state.tsc_offset));
+        // Zero would disarm.
+        machine.saturating_add(remaining).max(1)
+    };
+    environment.platform().msr_write(INDEX, deadline)
+}
+
+/// Changes what the guest has added to the time-stamp counter. A deadline that is armed
+/// stays the same value of the guest's counter, which may have reached it now.
+pub fn set_offset(state: &mut CpuState, environment: &mut dyn Environment, offset: u64) {
+    let deadline = read(state, environment).unwrap_or(0);
+    state.tsc_offset = offset;
+    if deadline != 0 {
+        write(state, environment, deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::msr;
+    use crate::test_environment::protected_mode;
+
+    const COUNTER: u32 = 0x10;
+    const ADJUST: u32 = 0x3b;
+
+    /// A guest whose counter is at `guest` while the machine's is at `machine`.
+    fn guest(machine: u64, guest: u64) -> (CpuState, crate::test_environment::TestEnvironment) {
+        let (mut state, mut environment) = protected_mode(0);
+        environment.platform.msrs = vec![(INDEX, 0)];
+        environment.platform.time_stamp = machine;
+        msr::write(&mut state, &mut environment, COUNTER, guest).unwrap();
+        (state, environment)
+    }
+
+    #[test]
+    fn a_deadline_is_a_value_of_the_guests_counter() {
+        for (counter, deadline, expected) in [
+            (100, 300, 5200),
+            // The guest's counter is ahead.
+            (1_000_000, 1_000_300, 5300),
+            // Reached already: the machine's past or present.
+            (1_000_000, 300, 5000),
+            (100, 100, 5000),
+            // The guest's counter overflows before the machine's.
+            (u64::MAX - 10, u64::MAX, 5010),
+            // The machine's would overflow first: never.
+            (100, u64::MAX, u64::MAX),
+        ] {
+            let (mut state, mut environment) = guest(5000, counter);
+            msr::write(&mut state, &mut environment, INDEX, deadline).unwrap();
+            assert_eq!(
+                environment.platform.msrs[0].1, expected,
+                "{counter} {deadline}"
+            );
+            if expected > 5000 && expected < u64::MAX {
+                assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(deadline));
+            }
+        }
+    }
+
+    #[test]
+    fn zero_disarms_and_reads_as_zero() {
+        let (mut state, mut environment) = guest(5000, 100);
+        msr::write(&mut state, &mut environment, INDEX, 300).unwrap();
+        msr::write(&mut state, &mut environment, INDEX, 0).unwrap();
+        assert_eq!(environment.platform.msrs[0].1, 0);
+        assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(0));
+    }
+
+    #[test]
+    fn a_deadline_at_the_machines_zero_is_not_taken_for_none() {
+        let (mut state, mut environment) = guest(0, 100);
+        msr::write(&mut state, &mut environment, INDEX, 100).unwrap();
+        assert_eq!(environment.platform.msrs[0].1, 1);
+    }
+
+    #[test]
+    fn an_armed_deadline_follows_changes_of_the_counter() {
+        let (mut state, mut environment) = guest(5000, 100);
+        msr::write(&mut state, &mut environment, INDEX, 300).unwrap();
+        // 150 ticks nearer.
+        msr::write(&mut state, &mut environment, COUNTER, 250).unwrap();
+        assert_eq!(environment.platform.msrs[0].1, 5050);
+        assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(300));
+        // No offset: 300 was long ago.
+        msr::write(&mut state, &mut environment, ADJUST, 0).unwrap();
+        assert_eq!(environment.platform.msrs[0].1, 5000);
+    }
+
+    #[test]
+    fn changes_of_the_counter_arm_nothing() {
+        let (mut state, mut environment) = guest(5000, 100);
+        msr::write(&mut state, &mut environment, ADJUST, 77).unwrap();
+        assert_eq!(environment.platform.msrs[0].1, 0);
+    }
+
+    #[test]
+    fn a_machine_without_the_register_refuses_it() {
+        let (mut state, mut environment) = protected_mode(0);
+        assert!(msr::read(&state, &mut environment, INDEX).is_err());
+        assert!(msr::write(&mut state, &mut environment, INDEX, 5).is_err());
+        msr::write(&mut state, &mut environment, ADJUST, 77).unwrap();
+        assert_eq!(state.tsc_offset, 77);
+    }
+}
