@@ -90,6 +90,10 @@ impl Platform for TestPlatform {
         self.time_stamp
     }
 
+    fn host_time_stamp_offset(&self) -> u64 {
+        0
+    }
+
     fn a20_enabled(&self) -> bool {
         true
     }

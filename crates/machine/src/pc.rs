@@ -351,6 +351,10 @@ impl Platform for Pc {
         self.clock.time_stamp()
     }
 
+    fn host_time_stamp_offset(&self) -> u64 {
+        self.clock.host_tsc_offset()
+    }
+
     fn a20_enabled(&self) -> bool {
         self.devices.a20
     }

@@ -21,12 +21,6 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The host's time-stamp counter.
-pub fn time_stamp() -> u64 {
-    // SAFETY: RDTSC has no preconditions in user mode on Linux.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
 /// Sleeps until a signal arrives, until `nanoseconds` have passed, or not at all if
 /// `word` is not zero: a signal handler that sets it just before loses nothing.
 pub fn sleep_while_zero(word: &AtomicU32, nanoseconds: u64) {

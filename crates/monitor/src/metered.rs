@@ -66,6 +66,9 @@ impl Platform for Metered<'_> {
     fn time_stamp(&self) -> u64 {
         self.inner.time_stamp()
     }
+    fn host_time_stamp_offset(&self) -> u64 {
+        self.inner.host_time_stamp_offset()
+    }
     fn a20_enabled(&self) -> bool {
         self.inner.a20_enabled()
     }

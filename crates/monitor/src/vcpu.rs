@@ -559,8 +559,7 @@ impl<P: Platform> Vcpu<P> {
             self.clock_changed = false;
             self.context.time_stamp_offset = self
                 .platform
-                .time_stamp()
-                .wrapping_sub(host::time_stamp())
+                .host_time_stamp_offset()
                 .wrapping_add(self.context.cpu.tsc_offset);
         }
     }

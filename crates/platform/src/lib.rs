@@ -111,6 +111,12 @@ pub trait Platform {
     /// The guest's time-stamp counter, with no processor offset applied.
     fn time_stamp(&self) -> u64;
 
+    /// What must be added to the host's time-stamp counter to get [`Platform::time_stamp`],
+    /// modulo 2^64, for translated code that reads the host's. One value, not the difference
+    /// of two readings: between those the host may run something else. It changes when
+    /// guest time is stopped and started.
+    fn host_time_stamp_offset(&self) -> u64;
+
     /// A20 is enabled.
     fn a20_enabled(&self) -> bool;
 

@@ -99,6 +99,9 @@ impl Platform for Noise {
     fn time_stamp(&self) -> u64 {
         0
     }
+    fn host_time_stamp_offset(&self) -> u64 {
+        0
+    }
     fn a20_enabled(&self) -> bool {
         true
     }

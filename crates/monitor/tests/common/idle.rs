@@ -16,6 +16,9 @@ macro_rules! idle {
         fn time_stamp(&self) -> u64 {
             0
         }
+        fn host_time_stamp_offset(&self) -> u64 {
+            0
+        }
         fn a20_enabled(&self) -> bool {
             true
         }
