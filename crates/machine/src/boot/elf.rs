@@ -6,10 +6,11 @@
 //! Hypervisor prefer); else, for Linux's vmlinux, the boot protocol of its class at
 //! `e_entry`.
 
-use super::BootError;
-use super::image::{Image, put, require_memory, u16_at, u32_at, u64_at, write};
+use super::image::{Image, put, u16_at, u32_at, u64_at};
 use super::linux::{self, Entry, Kernel, Parameters, ZERO_PAGE_BYTES, offset};
 use super::pvh;
+use super::{BootError, layout};
+use std::ops::Range;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
 
@@ -48,7 +49,7 @@ pub enum Class {
 }
 
 /// Where an ELF file was put.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded {
     /// Width of its addresses.
     pub class: Class,
@@ -56,8 +57,8 @@ pub struct Loaded {
     pub entry: u32,
     /// Physical entry point for PVH, if the file has one.
     pub pvh_entry: Option<u32>,
-    /// First address after the highest segment.
-    pub end: u64,
+    /// Physical addresses of its segments; there is one at least.
+    pub ranges: Vec<Range<u64>>,
 }
 
 /// What the file header says about the program headers.
@@ -156,13 +157,17 @@ struct Program {
     alignment: u64,
 }
 
-/// Loads the segments of an ELF file for x86 at their physical addresses.
+/// Loads the segments of an ELF file for x86 at their physical addresses, of which those
+/// in conventional memory are not below `lowest`.
 ///
 /// # Errors
 /// [`BootError`] if the file is for another machine, incomplete, or does not fit.
-pub fn load_segments(image: &Image, memory: &mut GuestMemory) -> Result<Loaded, BootError> {
+pub fn load_segments(
+    image: &Image,
+    lowest: u64,
+    memory: &mut GuestMemory,
+) -> Result<Loaded, BootError> {
     let header = Header::read(image)?;
-    let mut end = 0;
     let mut pvh_entry = None;
     // Addresses that segments were loaded to, and e_entry as one of them if it is virtual.
     let mut ranges = Vec::new();
@@ -182,11 +187,7 @@ pub fn load_segments(image: &Image, memory: &mut GuestMemory) -> Result<Loaded, 
         let bytes = image.slice(program.file_offset, program.file_size, "an ELF segment")?;
         let start = program.physical;
         let segment_end = start.saturating_add(program.memory_size);
-        image.check_load_range(start, segment_end)?;
-        require_memory(memory, segment_end)?;
-        // The rest of the segment is zero already: memory starts empty.
-        write(memory, start, bytes)?;
-        end = segment_end.max(end);
+        image.load(bytes, start, segment_end, lowest, memory)?;
         ranges.push(start..segment_end);
         if let Some(inside) = header.entry.checked_sub(program.virtual_address)
             && inside < program.memory_size
@@ -194,7 +195,7 @@ pub fn load_segments(image: &Image, memory: &mut GuestMemory) -> Result<Loaded, 
             entry_is_virtual = Some(start + inside);
         }
     }
-    if end == 0 {
+    if ranges.is_empty() {
         return Err(image.unsupported("it has no loadable ELF segment"));
     }
     let loaded_address = |address: u64, what: &str| {
@@ -219,7 +220,7 @@ pub fn load_segments(image: &Image, memory: &mut GuestMemory) -> Result<Loaded, 
         class: header.class,
         entry,
         pvh_entry,
-        end,
+        ranges,
     })
 }
 
@@ -232,14 +233,15 @@ pub fn load_kernel(
     parameters: &Parameters,
     memory: &mut GuestMemory,
 ) -> Result<CpuState, BootError> {
-    let loaded = load_segments(image, memory)?;
+    let loaded = load_segments(image, layout::COMMAND_LINE_END, memory)?;
+    let end = loaded.ranges.iter().map(|range| range.end).max();
     let initrd_address_max = match loaded.class {
         Class::Bits32 => linux::INITRD_MAX_32_BIT,
         Class::Bits64 => u64::from(u32::MAX),
     };
     let kernel = |entry| Kernel {
         entry,
-        end: loaded.end,
+        end: end.unwrap_or(0),
         command_line_limit: linux::COMMAND_LINE_LIMIT,
         initrd_address_max,
     };

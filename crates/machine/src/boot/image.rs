@@ -44,20 +44,33 @@ impl<'a> Image<'a> {
             })
     }
 
-    /// Checks that a kernel may be loaded at `start..end`: from 1 MiB, or in
-    /// conventional memory above what the loader itself puts there.
-    pub fn check_load_range(&self, start: u64, end: u64) -> Result<(), BootError> {
-        let conventional = start >= layout::COMMAND_LINE_END && end <= layout::EXTENDED_BIOS_DATA;
-        if conventional || start >= layout::KERNEL {
-            Ok(())
-        } else {
-            Err(self.unsupported(format!(
-                "it wants to be loaded at {start:#x}; kernels may lie from {:#x} to {:#x} or from {:#x}",
-                layout::COMMAND_LINE_END,
+    /// Loads a part of the kernel: `bytes` at `start`, and zeros from there to `end`. It
+    /// may lie from 1 MiB, or from `lowest` in conventional memory.
+    ///
+    /// # Errors
+    /// [`BootError::Unsupported`] elsewhere, [`BootError::TooLittleMemory`].
+    pub fn load(
+        &self,
+        bytes: &[u8],
+        start: u64,
+        end: u64,
+        lowest: u64,
+        memory: &mut GuestMemory,
+    ) -> Result<(), BootError> {
+        let conventional = start >= lowest && end <= layout::EXTENDED_BIOS_DATA;
+        if !conventional && start < layout::KERNEL {
+            return Err(self.unsupported(format!(
+                "it wants to be loaded at {start:#x}; it may lie from {lowest:#x} to {:#x} or from {:#x}",
                 layout::EXTENDED_BIOS_DATA,
                 layout::KERNEL
-            )))
+            )));
         }
+        require_memory(memory, end)?;
+        // Elsewhere memory is all zeros.
+        for address in start.max(layout::BIOS_DATA)..end.min(layout::BIOS_DATA_END) {
+            write(memory, address, &[0])?;
+        }
+        write(memory, start, bytes)
     }
 
     pub fn unsupported(&self, what: impl Into<String>) -> BootError {

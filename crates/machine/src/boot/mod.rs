@@ -18,6 +18,7 @@ mod image;
 pub mod linux;
 pub mod multiboot;
 mod pvh;
+mod room;
 mod state;
 
 pub use error::BootError;
@@ -31,10 +32,13 @@ use tollgate_x86::{CpuState, PhysicalAddress};
 
 use crate::acpi;
 
-/// Physical addresses of what the loaders leave in low memory.
+/// Physical addresses of what the loaders leave in low memory. For a multiboot kernel that
+/// is linked there, all but the BIOS data area lies elsewhere.
 pub mod layout {
     /// BIOS data area.
     pub const BIOS_DATA: u64 = 0x400;
+    /// First byte after it.
+    pub const BIOS_DATA_END: u64 = 0x500;
     /// Global descriptor table that a guest starts with.
     pub const DESCRIPTOR_TABLE: u64 = 0x6000;
     /// Linux's zero page, PVH's start information, or the multiboot information.

@@ -1,8 +1,10 @@
 //! Multiboot 1 (Multiboot Specification 0.6.96): ELF files and flat images whose
 //! header gives the addresses.
 
-use super::image::{Image, low_memory_end, require_memory, u32_at, write};
+use super::image::{Image, low_memory_end, u32_at, write};
+use super::room::Room;
 use super::{BootError, e820, elf, layout, read_initrd, state};
+use std::ops::Range;
 use std::path::Path;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, Gpr};
@@ -13,6 +15,11 @@ const HEADER_MAGIC: u32 = 0x1bad_b002;
 const LOADER_MAGIC: u64 = 0x2bad_b002;
 /// The header lies completely within this many bytes.
 const SEARCH_BYTES: usize = 8192;
+
+/// Kernels may lie anywhere in conventional memory, the BIOS data area included.
+const LOWEST_ADDRESS: u64 = 0;
+/// Bytes of an entry of the module list.
+const MODULE_ENTRY_BYTES: u64 = 16;
 
 /// Header flags.
 mod flag {
@@ -94,7 +101,8 @@ pub fn read_modules(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, Boo
         .collect()
 }
 
-/// Loads the kernel, the modules after it, and the information about both.
+/// Loads the kernel, the modules behind it, and the information about both where the
+/// kernel does not lie.
 ///
 /// # Errors
 /// [`BootError`] if the header asks for what is not there, the file is incomplete,
@@ -116,44 +124,52 @@ pub fn load(
             "its multiboot header requires unknown features ({unknown:#x})"
         )));
     }
-    let (entry, end) = if flags & flag::ADDRESSES != 0 {
-        load_by_addresses(image, header, memory)?
+    let (entry, ranges) = if flags & flag::ADDRESSES != 0 {
+        let (entry, range) = load_by_addresses(image, header, memory)?;
+        (entry, Vec::from_iter([range]))
     } else {
         // An ELF64 file, too, is entered in 32-bit mode, as GRUB does it.
-        let loaded = elf::load_segments(image, memory)?;
-        (loaded.entry, loaded.end)
+        let loaded = elf::load_segments(image, LOWEST_ADDRESS, memory)?;
+        (loaded.entry, loaded.ranges)
     };
+    let mut room = Room::new(ranges, memory);
 
     let mut text = TextArea::new();
-    let mut module_list = Vec::new();
-    let mut next = end.next_multiple_of(0x1000);
+    let mut loaded_modules = Vec::new();
     for module in modules {
-        let (size, top) = (module.contents.len() as u64, low_memory_end(memory));
-        if next.saturating_add(size) > top {
+        let (start, top) = (room.behind(), low_memory_end(memory));
+        let size = module.contents.len() as u64;
+        let end = start.saturating_add(size);
+        if end > top {
             return Err(BootError::InitrdTooLarge {
                 size,
-                room: top.saturating_sub(next),
+                room: top.saturating_sub(start),
             });
         }
-        write(memory, next, &module.contents)?;
-        let string = text.add(&module.text)?;
-        for word in [next as u32, (next + size) as u32, string, 0] {
-            module_list.extend(word.to_le_bytes());
-        }
-        next = (next + size).next_multiple_of(0x1000);
+        write(memory, start, &module.contents)?;
+        room.take(start..end);
+        loaded_modules.push((start, end, text.add(&module.text)?));
     }
     // Like other loaders: the kernel's name comes first.
     let command_line = text.add(format!("{} {append}", image.name()).trim_end())?;
     let loader_name = text.add(LOADER_NAME)?;
-    write(memory, layout::COMMAND_LINE, &text.bytes)?;
 
     let map = memory_map(memory);
-    let map_address = layout::BOOT_INFORMATION + information::BYTES;
-    let modules_address = map_address + map.len() as u64;
-    let room = layout::COMMAND_LINE - modules_address;
-    if module_list.len() as u64 > room {
-        return Err(image.unsupported("too many modules"));
+    let descriptor_table = room.place(layout::DESCRIPTOR_TABLE, state::DESCRIPTOR_TABLE_BYTES)?;
+    let modules_offset = information::BYTES + map.len() as u64;
+    let information_bytes = modules_offset + MODULE_ENTRY_BYTES * modules.len() as u64;
+    let information_address = room.place(layout::BOOT_INFORMATION, information_bytes)?;
+    let text_address = room.place(layout::COMMAND_LINE, text.bytes.len() as u64)?;
+    let map_address = information_address + information::BYTES;
+    let modules_address = information_address + modules_offset;
+
+    let mut module_list = Vec::new();
+    for (start, end, string) in loaded_modules {
+        for word in [start, end, text_address + string, 0] {
+            module_list.extend((word as u32).to_le_bytes());
+        }
     }
+    write(memory, text_address, &text.bytes)?;
     write(memory, map_address, &map)?;
     write(memory, modules_address, &module_list)?;
 
@@ -165,28 +181,28 @@ pub fn load(
         | information::LOADER_NAME;
     words[1] = (layout::EXTENDED_BIOS_DATA / 1024) as u32;
     words[2] = (low_memory_end(memory).saturating_sub(layout::KERNEL) / 1024) as u32;
-    words[4] = command_line;
+    words[4] = (text_address + command_line) as u32;
     words[5] = modules.len() as u32;
     words[6] = modules_address as u32;
     words[11] = map.len() as u32;
     words[12] = map_address as u32;
-    words[16] = loader_name;
+    words[16] = (text_address + loader_name) as u32;
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    write(memory, layout::BOOT_INFORMATION, &bytes)?;
+    write(memory, information_address, &bytes)?;
 
-    let mut state = state::protected_mode(memory, entry)?;
+    let mut state = state::protected_mode_with_table_at(descriptor_table, memory, entry)?;
     state.gpr[Gpr::Rax as usize] = LOADER_MAGIC;
-    state.gpr[Gpr::Rbx as usize] = layout::BOOT_INFORMATION;
+    state.gpr[Gpr::Rbx as usize] = information_address;
     Ok(state)
 }
 
 /// Loads by the header's address fields (Multiboot Specification, 3.1.3); returns the
-/// entry point and the first address after what was loaded.
+/// entry point and the addresses that were loaded.
 fn load_by_addresses(
     image: &Image,
     header: usize,
     memory: &mut GuestMemory,
-) -> Result<(u32, u64), BootError> {
+) -> Result<(u32, Range<u64>), BootError> {
     image.slice(header as u64, 32, "the multiboot header")?;
     let [header_address, load_start, load_end, bss_end, entry] =
         [12, 16, 20, 24, 28].map(|field| u64::from(u32_at(image.bytes(), header + field)));
@@ -206,10 +222,8 @@ fn load_by_addresses(
     };
     let end = (load_start + size).max(bss_end);
     let bytes = image.slice(file_start, size, "the multiboot load range")?;
-    image.check_load_range(load_start, end)?;
-    require_memory(memory, end)?;
-    write(memory, load_start, bytes)?;
-    Ok((entry as u32, end))
+    image.load(bytes, load_start, end, LOWEST_ADDRESS, memory)?;
+    Ok((entry as u32, load_start..end))
 }
 
 /// The memory map in multiboot's form: each entry is preceded by its size.
@@ -223,30 +237,31 @@ fn memory_map(memory: &GuestMemory) -> Vec<u8> {
     bytes
 }
 
-/// Strings, one after the other, at [`layout::COMMAND_LINE`].
+/// Strings, one after the other.
 struct TextArea {
     bytes: Vec<u8>,
 }
 
 impl TextArea {
-    const ROOM: u64 = layout::COMMAND_LINE_END - layout::COMMAND_LINE;
+    /// Bytes that all strings may have.
+    const LIMIT: u64 = layout::COMMAND_LINE_END - layout::COMMAND_LINE;
 
     fn new() -> Self {
         Self { bytes: Vec::new() }
     }
 
-    /// Appends a string and returns its physical address.
-    fn add(&mut self, text: &str) -> Result<u32, BootError> {
-        let address = layout::COMMAND_LINE + self.bytes.len() as u64;
+    /// Appends a string and returns its offset.
+    fn add(&mut self, text: &str) -> Result<u64, BootError> {
+        let offset = self.bytes.len() as u64;
         self.bytes.extend(text.as_bytes());
         self.bytes.push(0);
-        if self.bytes.len() as u64 > Self::ROOM {
+        if self.bytes.len() as u64 > Self::LIMIT {
             return Err(BootError::CommandLineTooLong {
                 length: self.bytes.len() as u64,
-                limit: Self::ROOM,
+                limit: Self::LIMIT,
             });
         }
-        Ok(address as u32)
+        Ok(offset)
     }
 }
 

@@ -18,6 +18,9 @@ const CODE_64: Descriptor = Descriptor(0x00af_9b00_0000_ffff);
 /// 4 GiB, read and write, accessed.
 const DATA: Descriptor = Descriptor(0x00cf_9300_0000_ffff);
 
+/// Bytes of the descriptor table: four descriptors.
+pub const DESCRIPTOR_TABLE_BYTES: u64 = 32;
+
 /// Page-table entry: present, writable, accessed and dirty (SDM volume 3, 4.5).
 const TABLE: u64 = 0x23;
 const PAGE: u64 = 0x63 | LARGE_PAGE;
@@ -29,14 +32,23 @@ const DIRECTORIES: u64 = 4;
 /// Flat 32-bit protected mode without paging, interrupts off, entered at `entry`.
 /// Writes the descriptor table that the segment registers came from.
 pub fn protected_mode(memory: &mut GuestMemory, entry: u32) -> Result<CpuState, BootError> {
-    flat(memory, entry, CODE_32)
+    flat(memory, entry, CODE_32, DESCRIPTOR_TABLE)
+}
+
+/// [`protected_mode`] with the descriptor table at another physical address.
+pub fn protected_mode_with_table_at(
+    table: u64,
+    memory: &mut GuestMemory,
+    entry: u32,
+) -> Result<CpuState, BootError> {
+    flat(memory, entry, CODE_32, table)
 }
 
 /// 64-bit mode, interrupts off, entered at `entry`; the first 4 GiB are mapped to
 /// themselves with 2 MiB pages. Writes the descriptor table and the page tables.
 pub fn long_mode(memory: &mut GuestMemory, entry: u32) -> Result<CpuState, BootError> {
     write(memory, PAGE_TABLES, &identity_tables())?;
-    let mut state = flat(memory, entry, CODE_64)?;
+    let mut state = flat(memory, entry, CODE_64, DESCRIPTOR_TABLE)?;
     state.cr0 |= Cr0::PG.bits();
     state.cr3 = PAGE_TABLES;
     state.cr4 = Cr4::PAE.bits();
@@ -44,15 +56,20 @@ pub fn long_mode(memory: &mut GuestMemory, entry: u32) -> Result<CpuState, BootE
     Ok(state)
 }
 
-fn flat(memory: &mut GuestMemory, entry: u32, code: Descriptor) -> Result<CpuState, BootError> {
-    let table = [0, 0, code.0, DATA.0];
-    let bytes: Vec<u8> = table.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-    write(memory, DESCRIPTOR_TABLE, &bytes)?;
+fn flat(
+    memory: &mut GuestMemory,
+    entry: u32,
+    code: Descriptor,
+    table: u64,
+) -> Result<CpuState, BootError> {
+    let descriptors = [0, 0, code.0, DATA.0].map(u64::to_le_bytes);
+    let bytes = descriptors.as_flattened();
+    write(memory, table, bytes)?;
 
     let mut state = CpuState::at_reset();
     state.cr0 = (Cr0::PE | Cr0::ET).bits();
     state.gdtr = TableRegister {
-        base: DESCRIPTOR_TABLE,
+        base: table,
         limit: (bytes.len() - 1) as u16,
     };
     for register in SegmentRegister::ALL {
