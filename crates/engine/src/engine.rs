@@ -6,16 +6,17 @@
 
 pub mod written;
 
-use crate::abi::block::{
-    Block, BlockId, BlockKey, Completion, Incoming, LinkPlace, MAX_BLOCKS, Restore, Shadow, Site,
-    SiteKind, X87Note, unpack_site,
-};
+use crate::abi::completion::{Completion, X87Note};
 use crate::abi::far_pointer::FarPointer;
+use crate::abi::link_layout::{BranchTable, ModeId};
+use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::{BlockId, LinkPlace, MAX_BLOCKS, Site, SiteKind, unpack_site};
+use crate::blocks::block::{Block, BlockKey, Incoming};
 use crate::blocks::code_cache::{Allocation, CodeCache};
 use crate::blocks::links::{Dependence, LinkTables};
 use crate::policy::allow_list::Features;
-use crate::policy::mode::{BranchTable, Mode, ModeFlags, ModeId, Modes};
+use crate::policy::mode::{Mode, ModeFlags, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::translate::{Request, TranslateError, Translation, Translator};
 use crate::verify;

@@ -16,14 +16,15 @@
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it, and requests carry it in the signal's value.
 
-use crate::abi::block::{CompletionKind, Restore, Source};
+use crate::abi::completion::CompletionKind;
 use crate::abi::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
 use crate::abi::far_pointer::FarPointer;
+use crate::abi::flags::InterruptFlag;
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::engine::GuestPosition;
 use crate::gate::code_store;
 use crate::gate::entry;
-use crate::policy::mode::InterruptFlag;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use std::io;
 use std::sync::OnceLock;
@@ -168,7 +169,7 @@ const REGISTERS: [i32; 16] = [
 ///
 /// # Safety
 /// The context and the registers are those of a thread that was interrupted in a
-/// [`crate::abi::block::Completion`] of this kind.
+/// [`crate::abi::completion::Completion`] of this kind.
 unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &CompletionKind) {
     match *kind {
         CompletionKind::Flags { interrupt } => {

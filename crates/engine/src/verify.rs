@@ -6,10 +6,11 @@
 //! tables. FS and GS are never used, nor is the host's stack. Which registers those are
 //! it takes from the register map.
 
-use crate::abi::context::{BIAS, Context, at};
+use crate::abi::at;
+use crate::abi::context::{BIAS, Context};
+use crate::abi::host::Host;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::register_map::RegisterMap;
-use crate::emit::assembler::Host;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,

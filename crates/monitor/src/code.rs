@@ -1,9 +1,9 @@
 //! From CS:EIP to a block: fetch, find or translate, and link.
 
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
-use tollgate_engine::abi::block::BlockId;
+use tollgate_engine::abi::link_layout::ModeId;
+use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::engine::{LookUp, Place};
-use tollgate_engine::policy::mode::ModeId;
 use tollgate_platform::Platform;
 use tollgate_x86::Exception;
 

@@ -7,8 +7,8 @@
 //! bytes is run on the bounce buffer.
 
 use crate::vcpu::{Resume, Vcpu, VcpuStop};
-use tollgate_engine::abi::block::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::abi::context::NO_PASS;
+use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_exits::ExitKind;

@@ -9,7 +9,7 @@ use crate::vcpu::Vcpu;
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
-use tollgate_engine::abi::block::{BlockId, Site};
+use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr};

@@ -4,7 +4,7 @@
 use crate::guest_view::view_of;
 use crate::vcpu::Vcpu;
 use iced_x86::Mnemonic;
-use tollgate_engine::abi::context::SYSTEM_FLAGS;
+use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
 };
-use tollgate_engine::abi::block::SiteKind;
 use tollgate_engine::abi::context::{SITE_NONE, SITE_SIGNAL};
+use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::allow_list::{Treatment, as_offered, treatment};
 use tollgate_engine::translate::copy::{MemoryUse, memory_use};
 use tollgate_exits::ExitKind;

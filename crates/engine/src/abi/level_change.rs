@@ -6,8 +6,8 @@
 //! and leaves here what it came to. Whoever changes a control register or a model-specific
 //! register has all of it forgotten.
 
-use crate::blocks::links::{indirect_tag, table_offset};
-use crate::policy::mode::{BranchTable, ModeId};
+use crate::abi::link_layout::{BranchTable, ModeId};
+use crate::abi::link_layout::{indirect_tag, table_offset};
 use tollgate_x86::Segment;
 
 /// The instructions, in the order of [`crate::Context::level_changes`].

@@ -1,10 +1,18 @@
 //! What emitted code and the monitor agree on: the context that emitted code reaches, where
 //! the guest's registers live, and the tables that lead from host code to guest state.
 
-pub mod block;
+pub mod at;
+pub mod completion;
 pub mod context;
 pub mod descriptors;
 pub mod far_pointer;
+pub mod flags;
+pub mod host;
+pub mod immediate;
 pub mod level_change;
+pub mod link_layout;
+pub mod marks;
 pub mod register_map;
+pub mod sites;
 pub mod vector_registers;
+pub mod x87_pointers;

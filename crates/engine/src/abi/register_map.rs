@@ -43,8 +43,8 @@
 //! - The context is in R15, whose low six bits are 12 (see [`crate::abi::context`]); the
 //!   software TLB is in R14 and the link tables are in R13.
 
-use crate::emit::assembler::Host;
-use crate::emit::assembler::host::*;
+use crate::abi::host::Host;
+use crate::abi::host::*;
 use tollgate_x86::Gpr;
 
 /// Where EAX lives in every map.

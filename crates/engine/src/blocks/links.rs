@@ -15,41 +15,14 @@
 //! family of modes.
 
 use crate::abi::far_pointer::FarPointer;
-use crate::policy::mode::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
+use crate::abi::link_layout::{
+    BranchTable, FAR_TABLE_OFFSET, FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId,
+    SLOTS_OFFSET, far_tag_base, indirect_tag, table_offset,
+};
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_tlb::reservation::Reservation;
 use tollgate_x86::address::PAGE_SIZE;
-
-/// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
-const HASH_ENTRIES: usize = 1 << 16;
-/// Bytes of the hash table: the slots begin behind it.
-pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
-/// Slots that can be given out.
-pub const MAX_SLOTS: usize = 1 << 20;
-/// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
-const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
-
-/// Bytes from the start of the tables to that of far transfers in real and V86 mode.
-pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * SLOTS_OFFSET;
-
-/// Where a mode's table of indirect branches lies, in bytes from the start of the tables
-/// (R13 in guest code).
-pub const fn table_offset(table: BranchTable) -> i32 {
-    match table {
-        BranchTable::Shared => 0,
-        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * SLOTS_OFFSET,
-    }
-}
-
-/// What the tag of an indirect branch's target in a mode, whose table this is, is the
-/// negative of, but for the target's RIP.
-pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
-    match table {
-        BranchTable::Shared => ((mode.0 as u64) << 32) + 1,
-        BranchTable::Own(_) => 1,
-    }
-}
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -308,12 +281,6 @@ fn far_entry_offset(pointer: FarPointer) -> u32 {
     let packed = pointer.packed();
     let index = (packed >> 12).wrapping_add(packed) & 0xffff;
     FAR_TABLE_OFFSET as u32 + index * 16
-}
-
-/// What a far pointer is added to; the negated sum is its tag. Never zero, as a vacant
-/// entry's tag may be.
-pub const fn far_tag_base(family: FamilyId) -> u64 {
-    ((family.0 as u64) << 32) + 1
 }
 
 /// The tag of an empty entry, which no target has that is looked for there. Zero is the tag

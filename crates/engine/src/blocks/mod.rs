@@ -1,5 +1,6 @@
 //! What holds translated blocks: the memory of their code, and the tables through which
 //! they find one another.
 
+pub mod block;
 pub mod code_cache;
 pub mod links;

@@ -4,33 +4,8 @@
 //! guest instructions; the guest's own instructions are encoded by iced-x86.
 //! All code is position-independent until [`Assembler::patch_rel32`].
 
+use crate::abi::host::Host;
 use iced_x86::{Encoder, Instruction};
-
-/// A host register, by encoding number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Host(pub u8);
-
-/// Names of the host registers.
-#[allow(missing_docs, reason = "each name is the manual's")]
-pub mod host {
-    use super::Host;
-    pub const RAX: Host = Host(0);
-    pub const RCX: Host = Host(1);
-    pub const RDX: Host = Host(2);
-    pub const RBX: Host = Host(3);
-    pub const RSP: Host = Host(4);
-    pub const RBP: Host = Host(5);
-    pub const RSI: Host = Host(6);
-    pub const RDI: Host = Host(7);
-    pub const R8: Host = Host(8);
-    pub const R9: Host = Host(9);
-    pub const R10: Host = Host(10);
-    pub const R11: Host = Host(11);
-    pub const R12: Host = Host(12);
-    pub const R13: Host = Host(13);
-    pub const R14: Host = Host(14);
-    pub const R15: Host = Host(15);
-}
 
 /// A host memory operand: `[base + index * scale + displacement]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -517,8 +492,8 @@ impl Assembler {
 
 #[cfg(test)]
 mod tests {
-    use super::host::*;
     use super::*;
+    use crate::abi::host::*;
     use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
     fn listing(emit: impl FnOnce(&mut Assembler)) -> String {

@@ -10,9 +10,11 @@
 //! contents, is translated only a few times.
 
 use super::Engine;
-use crate::abi::block::{BlockId, BlockKey, Immediate};
+use crate::abi::immediate::Immediate;
+use crate::abi::link_layout::ModeId;
+use crate::abi::sites::BlockId;
+use crate::blocks::block::BlockKey;
 use crate::engine::Place;
-use crate::policy::mode::ModeId;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;

@@ -15,7 +15,8 @@
 //! what is changed of the context means nothing before the store: so a signal handler can
 //! leave from anywhere here to the start of the site's instruction, as [`is_here`] tells it.
 
-use crate::abi::context::{NO_PASS, STORE_SIZES, at};
+use crate::abi::at;
+use crate::abi::context::{NO_PASS, STORE_SIZES};
 use std::arch::global_asm;
 use tollgate_tlb::long_tlb::LONG_CODE_WRITE_STEP;
 use tollgate_tlb::software_tlb::CODE_WRITE_TABLE_OFFSET;

@@ -8,7 +8,8 @@
 //! the jump makes its handler continue at the abort path ([`rewind`]), so that no
 //! request to leave is ever lost.
 
-use crate::abi::context::{Context, at, gpr_displacement};
+use crate::abi::at;
+use crate::abi::context::{Context, gpr_displacement};
 use std::arch::global_asm;
 use tollgate_x86::registers::Gpr;
 

@@ -3,19 +3,12 @@
 //! Blocks are shared by whoever runs the same bytes in the same mode, so a check
 //! that the mode word settles is never made in emitted code.
 
+use crate::abi::flags::InterruptFlag;
+use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use rustc_hash::FxHashMap;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
 use tollgate_x86::{CpuState, Segment, SegmentRegister};
-
-/// The flag that a program enables and disables interrupts with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InterruptFlag {
-    /// EFLAGS.IF.
-    Real,
-    /// EFLAGS.VIF.
-    Virtual,
-}
 
 /// What emitted code must do to use a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -297,15 +290,6 @@ impl Mode {
     }
 }
 
-/// A small number that stands for a [`Mode`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct ModeId(pub u32);
-
-/// A small number that stands for all [`Mode`]s that differ in the base of CS alone: far
-/// transfers of real and V86 mode lead from one to another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct FamilyId(pub u32);
-
 /// All modes met so far.
 #[derive(Default)]
 pub struct Modes {
@@ -320,18 +304,6 @@ pub struct Modes {
     /// Tables given out to modes of 64-bit code.
     long_tables: u8,
 }
-
-/// Where indirect branches of a mode find their targets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BranchTable {
-    /// In the table that all modes of other code share.
-    Shared,
-    /// In the table of this number, which no other mode has: 64-bit code.
-    Own(u8),
-}
-
-/// Tables for modes of 64-bit code at most.
-pub const MAX_LONG_TABLES: u8 = 64;
 
 impl Modes {
     /// The number of a mode, given out on first sight.

@@ -2,13 +2,16 @@
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
-use crate::abi::block::{Restore, SiteKind};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::link_layout::BranchTable;
+use crate::abi::link_layout::table_offset;
+use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
-use crate::blocks::links::table_offset;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
-use crate::policy::mode::{BranchTable, ModeFlags};
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 use tollgate_tlb::long_tlb::LONG_ROOT_DISPLACEMENT;
 use tollgate_x86::canonical::is_canonical;

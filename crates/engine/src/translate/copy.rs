@@ -3,9 +3,10 @@
 use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, Translator};
-use crate::abi::block::{Immediate, SiteKind};
+use crate::abi::host::*;
+use crate::abi::immediate::Immediate;
 use crate::abi::register_map::{ACCUMULATOR, Home};
-use crate::emit::assembler::host::*;
+use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};

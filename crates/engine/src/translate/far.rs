@@ -34,12 +34,14 @@
 //! segment that is not as real mode leaves it, a stack that wraps.
 
 use super::{Flow, OddSegment, Translator};
-use crate::abi::block::{Restore, SiteKind};
-use crate::abi::context::at;
+use crate::abi::at;
 use crate::abi::far_pointer::FarPointer;
-use crate::blocks::links::{FAR_TABLE_OFFSET, far_tag_base};
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base};
+use crate::abi::marks::Restore;
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};

@@ -25,12 +25,16 @@
 use super::length::is_too_long;
 use super::stack::Pushed;
 use super::{Flow, RESUME_AFTER, Translator};
-use crate::abi::block::{Completion, CompletionKind, Restore, Shadow, SiteKind, pack_site};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::completion::{Completion, CompletionKind};
+use crate::abi::flags::InterruptFlag;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::ACCUMULATOR;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
-use crate::policy::mode::{InterruptFlag, ModeFlags, SegmentClass};
+use crate::abi::sites::{SiteKind, pack_site};
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::{ModeFlags, SegmentClass};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
@@ -357,7 +361,7 @@ impl Translator {
     }
 
     /// Leaves unless the flags in `kept` of the image in R11 are the current ones; of those
-    /// that are not among [`crate::abi::context::SYSTEM_FLAGS`], unless they are clear.
+    /// that are not among [`crate::abi::flags::SYSTEM_FLAGS`], unless they are clear.
     pub(super) fn demand_system_flags(&mut self, kind: SiteKind, kept: Flags) {
         self.make_room();
         self.assembler.mov_imm32(R9, kept.bits() as u32);

@@ -20,13 +20,18 @@
 
 use super::far::FAR_POINTER;
 use super::{Flow, OddSegment, Translator};
-use crate::abi::block::{Completion, CompletionKind, Restore, SiteKind, Source};
-use crate::abi::context::{SYSTEM_FLAGS, at};
+use crate::abi::at;
+use crate::abi::completion::{Completion, CompletionKind};
 use crate::abi::descriptors::Expected;
+use crate::abi::flags::InterruptFlag;
+use crate::abi::flags::SYSTEM_FLAGS;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::ACCUMULATOR;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
-use crate::policy::mode::{InterruptFlag, ModeFlags, SegmentClass};
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;

@@ -1,10 +1,12 @@
 //! What the translator emits for 64-bit code.
 
 use super::{Request, Translation, Translator};
-use crate::abi::block::{BlockId, SiteKind, Source};
-use crate::emit::assembler::host::*;
+use crate::abi::host::*;
+use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::marks::Source;
+use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::allow_list::{Features, Treatment, treatment};
-use crate::policy::mode::{BranchTable, FamilyId, Mode, ModeFlags};
+use crate::policy::mode::{Mode, ModeFlags};
 use crate::verify::verify;
 use iced_x86::{Code, Decoder, DecoderOptions, Formatter, IntelFormatter, Mnemonic};
 use std::collections::BTreeSet;
@@ -144,12 +146,13 @@ fn addresses_have_64_bits_or_with_a_prefix_32() {
 
 /// Displacement of a guest register's slot, as the formatter writes it.
 fn slot(guest: u8) -> String {
-    format!("{:X}", crate::abi::context::at::slot(guest))
+    format!("{:X}", crate::abi::at::slot(guest))
 }
 
 #[test]
 fn slots_of_the_new_registers_are_the_processors_own() {
-    use crate::abi::context::{at, gpr_displacement};
+    use crate::abi::at;
+    use crate::abi::context::gpr_displacement;
     use tollgate_x86::Gpr;
     assert_eq!(at::slot(8), gpr_displacement(Gpr::R8));
     assert_eq!(at::slot(15), gpr_displacement(Gpr::R15));

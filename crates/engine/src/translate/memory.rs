@@ -3,10 +3,12 @@
 //! This is the one emitter for the checked view.
 
 use super::{OddSegment, RESUME_AFTER, Translator};
-use crate::abi::block::{Restore, SiteKind};
-use crate::abi::context::at;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::abi::at;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::Restore;
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};

@@ -58,16 +58,18 @@ mod tests;
 mod undefined;
 mod x87;
 
-use crate::abi::block::{
-    BlockId, Completion, Immediate, MAX_SITES, Mark, Restore, Shadow, Site, SiteKind, X87Note,
-    pack_site,
-};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::completion::{Completion, X87Note};
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::immediate::Immediate;
+use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::marks::{Mark, Restore, Shadow};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Assembler, Host, Mem, Patch, Width};
+use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind, pack_site};
+use crate::emit::assembler::{Assembler, Mem, Patch, Width};
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
-use crate::policy::mode::{BranchTable, FamilyId, Mode, ModeFlags};
+use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use length::{MAX_INSTRUCTION_LENGTH, is_too_long};

@@ -9,11 +9,12 @@
 
 use super::Translator;
 use super::placement::Placement;
-use crate::abi::block::{Restore, Source};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, OpKind, Register};
 
 /// The number of a guest general register, of which `register` may be a part.

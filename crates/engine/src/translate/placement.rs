@@ -17,10 +17,10 @@
 
 use super::Translator;
 use super::operands::{guest_number, is_high_byte, name_of, register_operands};
-use crate::abi::block::{Restore, Source};
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
-use crate::emit::assembler::Host;
-use crate::emit::assembler::host::*;
 use iced_x86::{Instruction, Mnemonic, OpAccess, Register};
 
 /// A set of host registers, one bit each.

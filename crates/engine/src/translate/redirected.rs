@@ -19,12 +19,13 @@
 
 use super::far::FAR_POINTER;
 use super::{OddSegment, Translator};
-use crate::abi::block::{Restore, SiteKind};
-use crate::abi::context::at;
+use crate::abi::at;
 use crate::abi::descriptors::BITMAP_OFFSET;
-use crate::emit::assembler::host::*;
+use crate::abi::flags::InterruptFlag;
+use crate::abi::host::*;
+use crate::abi::marks::Restore;
+use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
-use crate::policy::mode::InterruptFlag;
 use iced_x86::Instruction;
 use tollgate_x86::SegmentRegister;
 

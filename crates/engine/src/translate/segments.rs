@@ -21,11 +21,12 @@
 
 use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
-use crate::abi::block::{Restore, Shadow, Source};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Shadow, Source};
 use crate::abi::register_map::Home;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;

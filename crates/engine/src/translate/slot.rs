@@ -14,7 +14,7 @@
 
 use super::Translator;
 use super::operands::guest_number;
-use crate::abi::context::at;
+use crate::abi::at;
 use crate::abi::register_map::Home;
 use crate::emit::assembler::Width;
 use iced_x86::{

@@ -3,9 +3,10 @@
 use super::memory::Offset;
 use super::operands::guest_number;
 use super::{Flow, OddSegment, Translator};
+use crate::abi::host::Host;
+use crate::abi::host::*;
 use crate::abi::register_map::Home;
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_x86::Gpr;
@@ -173,7 +174,7 @@ impl Translator {
         self.assembler.load(width, R11, Mem::base(R9, 0));
         let stack = self.map.stack();
         self.assembler.mov(R8, stack);
-        self.mark(crate::abi::block::Restore::one(Gpr::Rsp as u8, R8));
+        self.mark(crate::abi::marks::Restore::one(Gpr::Rsp as u8, R8));
         let frame = self.value(Register::EBP, R10);
         self.lea_stack(stack, Mem::base(frame, width.bytes() as i32));
         self.set_register(Register::EBP, R11, width);

@@ -2,11 +2,12 @@
 
 use super::memory::Offset;
 use super::{Flow, OddSegment, Translator};
-use crate::abi::block::{Restore, Source};
-use crate::abi::context::at;
+use crate::abi::at;
+use crate::abi::host::Host;
+use crate::abi::host::*;
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
-use crate::emit::assembler::host::*;
-use crate::emit::assembler::{Host, Mem, Width};
+use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -19,7 +20,7 @@ struct Shape {
     width: Width,
     /// Uses [ESI].
     source: bool,
-    /// Uses [ES:EDI].
+    /// Uses `[ES:EDI]`.
     destination: bool,
     /// Compares instead of moving.
     compares: bool,

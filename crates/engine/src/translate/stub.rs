@@ -2,10 +2,11 @@
 //! islands that bring short branches to them.
 
 use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
-use crate::abi::block::{LinkPlace, Restore, Shadow, SiteKind, pack_site};
-use crate::abi::context::at;
-use crate::blocks::links::SLOTS_OFFSET;
-use crate::emit::assembler::host::*;
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::abi::link_layout::SLOTS_OFFSET;
+use crate::abi::marks::{Restore, Shadow};
+use crate::abi::sites::{LinkPlace, SiteKind, pack_site};
 use crate::emit::assembler::{Mem, Patch, Width};
 use crate::policy::mode::ModeFlags;
 

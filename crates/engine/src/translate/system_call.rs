@@ -20,14 +20,18 @@
 //! ```
 
 use super::{Flow, Translator};
-use crate::abi::block::{Restore, SiteKind};
-use crate::abi::context::{SYSTEM_FLAGS, X87_FRESH, at};
+use crate::abi::at;
 use crate::abi::descriptors::Expected;
+use crate::abi::flags::InterruptFlag;
+use crate::abi::flags::SYSTEM_FLAGS;
+use crate::abi::host::*;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, from_mode};
+use crate::abi::marks::Restore;
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
-use crate::emit::assembler::host::*;
+use crate::abi::sites::SiteKind;
+use crate::abi::x87_pointers::X87_FRESH;
 use crate::emit::assembler::{Mem, Width};
-use crate::policy::mode::{InterruptFlag, ModeFlags};
+use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;

@@ -1,11 +1,13 @@
 //! What the translator emits, under register maps of all kinds.
 
 use super::{Request, Translation, Translator};
-use crate::abi::block::{BlockId, Restore, SiteKind, Source};
+use crate::abi::host::*;
+use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{Home, RegisterMap};
-use crate::emit::assembler::host::*;
+use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::allow_list::Features;
-use crate::policy::mode::{BranchTable, FamilyId, Mode};
+use crate::policy::mode::Mode;
 use crate::verify::verify;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector, Vector};

@@ -6,9 +6,10 @@
 //! Who interrupts the guest before that is complete makes the note instead ([`X87Note`]).
 
 use super::Translator;
-use crate::abi::block::X87Note;
-use crate::abi::context::{X87_FRESH, at};
-use crate::emit::assembler::host::*;
+use crate::abi::at;
+use crate::abi::completion::X87Note;
+use crate::abi::host::*;
+use crate::abi::x87_pointers::X87_FRESH;
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -46,7 +47,7 @@ impl Translator {
         if is_control(instruction.mnemonic()) {
             return;
         }
-        self.mark_as(self.next_rip, self.esp, crate::abi::block::Restore::NONE);
+        self.mark_as(self.next_rip, self.esp, crate::abi::marks::Restore::NONE);
         let start = self.assembler.position() as u32;
         let (instruction, opcode) =
             if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {

@@ -2,9 +2,9 @@
 
 use crate::mode::Guest;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
-use tollgate_engine::abi::block::{BlockId, LinkPlace, SiteKind};
+use tollgate_engine::abi::link_layout::{BranchTable, FamilyId};
+use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
 use tollgate_engine::policy::allow_list::Features;
-use tollgate_engine::policy::mode::{BranchTable, FamilyId};
 use tollgate_engine::translate::{Request, Translation, Translator};
 use tollgate_engine::verify::verify;
 

@@ -6,12 +6,12 @@ use iced_x86::{Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Registe
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::mem::offset_of;
-use tollgate_engine::abi::block::{
-    CompletionKind, LinkPlace, Mark, Shadow, Site, SiteKind, Source,
-};
-use tollgate_engine::abi::context::at;
+use tollgate_engine::abi::at;
+use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
-use tollgate_engine::blocks::links::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
+use tollgate_engine::abi::link_layout::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
+use tollgate_engine::abi::marks::{Mark, Shadow, Source};
+use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;

@@ -1,0 +1,143 @@
+//! Displacements from R15 of the fields of the context that emitted code names.
+#![allow(
+    missing_docs,
+    reason = "each is the displacement of the field of that name"
+)]
+
+use crate::abi::context::{Context, STORE_SIZES, displacement};
+use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use std::mem::offset_of;
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{CpuState, Segment};
+
+macro_rules! displacements {
+    ($($name:ident = $field:ident,)+) => {
+        $(pub const $name: i32 = displacement(offset_of!(Context, $field));)+
+    };
+}
+
+displacements! {
+    HOST_RSP = host_rsp,
+    EXIT_SITE = exit_site,
+    ARITHMETIC = arithmetic,
+    EXIT_VALUE = exit_value,
+    PENDING = pending,
+    VECTORS_OFF = vectors_off,
+    LOAD_VECTORS = load_vectors,
+    VECTORS_WERE_LIVE = vectors_were_live,
+    DIRECTION = direction,
+    EXIT_ENTRY = exit_entry,
+    TLB = tlb,
+    LINKS = links,
+    TARGET = target,
+    BOUNCE_POINTER = bounce_pointer,
+    TIME_STAMP_OFFSET = time_stamp_offset,
+    X87_INSTRUCTION = x87_instruction,
+    X87_OPCODE = x87_opcode,
+    X87_OPERAND = x87_operand,
+    X87_OPERAND_OFFSET = x87_operand_offset,
+    X87_SELECTORS = x87_code_selector,
+    CODE_LINES = code_lines,
+    STORE_RETURN = store_return,
+    STORE_DELTA = store_delta,
+    STORE_PASS = store_pass,
+    LEVEL_CHANGED = level_changed,
+    SWITCH_IN = switch_in,
+    INTERRUPT_FLAG = interrupt_flag,
+    INTERRUPT_REQUEST = interrupt_request,
+    SYSTEM_FLAGS = system_flags,
+    CODE_DESCRIPTOR = code_descriptor,
+    STACK_DESCRIPTOR = stack_descriptor,
+    TASK_LIMIT = task_limit,
+    INSTRUCTIONS = instructions,
+}
+
+/// Displacement of the address of the test for stores of `size` bytes, if there is one.
+pub fn code_store(size: u8) -> Option<i32> {
+    let index = STORE_SIZES.iter().position(|&known| known == size)?;
+    Some(displacement(offset_of!(Context, code_store) + index * 8))
+}
+
+/// The same for modes whose memory is reached through the long software TLB.
+pub fn long_code_store(size: u8) -> Option<i32> {
+    let from_other = offset_of!(Context, long_code_store) - offset_of!(Context, code_store);
+    code_store(size).map(|at| at + from_other as i32)
+}
+
+/// Displacement of a guest register's slot.
+pub const fn slot(guest: u8) -> i32 {
+    let guest = guest as usize & 15;
+    let slots = if guest < 8 {
+        offset_of!(Context, spilled)
+    } else {
+        offset_of!(Context, cpu) + offset_of!(CpuState, gpr)
+    };
+    displacement(slots + guest * 8)
+}
+
+/// Displacement of the vector registers' save area.
+pub const VECTOR_AREA: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, vector));
+
+/// Displacement of a segment register's base.
+pub const fn segment_base(register: tollgate_x86::SegmentRegister) -> i32 {
+    segment(register) + offset_of!(tollgate_x86::Segment, base) as i32
+}
+
+/// Displacement of a segment register's limit.
+pub const fn segment_limit(register: tollgate_x86::SegmentRegister) -> i32 {
+    segment(register) + offset_of!(tollgate_x86::Segment, limit) as i32
+}
+
+/// Displacement of what is known of a change of the privilege level.
+pub const fn level_change(kind: LevelChangeKind) -> i32 {
+    displacement(offset_of!(Context, level_changes) + kind as usize * size_of::<LevelChange>())
+}
+
+/// Displacement of a segment register: its base, then limit, selector and attributes.
+pub const fn segment_register(register: tollgate_x86::SegmentRegister) -> i32 {
+    segment(register)
+}
+
+/// Displacements of registers of the processor that guest code reads or swaps.
+pub mod register {
+    use super::{Context, CpuState, displacement, offset_of};
+    const fn cpu(offset: usize) -> i32 {
+        displacement(offset_of!(Context, cpu) + offset)
+    }
+    /// As they were when guest code was entered, or the privilege level last changed.
+    pub const FLAGS: i32 = cpu(offset_of!(CpuState, flags));
+    pub const LSTAR: i32 = cpu(offset_of!(CpuState, lstar));
+    pub const SYSENTER_EIP: i32 = cpu(offset_of!(CpuState, sysenter_eip));
+    pub const SYSENTER_ESP: i32 = cpu(offset_of!(CpuState, sysenter_esp));
+    pub const KERNEL_GS_BASE: i32 = cpu(offset_of!(CpuState, kernel_gs_base));
+    pub const TSC_AUX: i32 = cpu(offset_of!(CpuState, tsc_aux));
+}
+
+/// Displacement of a segment register's selector; its attributes are the upper half of
+/// that doubleword.
+pub const fn segment_selector(register: tollgate_x86::SegmentRegister) -> i32 {
+    const SELECTOR: usize = offset_of!(tollgate_x86::Segment, selector);
+    const _: () = assert!(offset_of!(tollgate_x86::Segment, attributes) == SELECTOR + 2);
+    segment(register) + SELECTOR as i32
+}
+
+/// Displacement of the IDT's linear address.
+pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
+/// Displacement of the TSS's linear address.
+pub const TASK_BASE: i32 =
+    displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, base));
+/// Displacement of the IDT's limit.
+pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
+const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
+/// Displacements of `work`.
+pub const WORK: [i32; 3] = {
+    let first = displacement(offset_of!(Context, work));
+    [first, first + 8, first + 16]
+};
+
+const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
+    let size = std::mem::size_of::<tollgate_x86::Segment>();
+    displacement(
+        offset_of!(Context, cpu) + offset_of!(CpuState, segments) + register as usize * size,
+    )
+}

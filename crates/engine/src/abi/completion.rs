@@ -1,0 +1,50 @@
+//! What is left to do of an instruction that counts as done.
+
+use crate::abi::flags::InterruptFlag;
+
+/// What must be noted of an x87 instruction that has completed (see
+/// [`crate::translate`]'s `x87`), while the code that does so is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct X87Note {
+    /// Offset in the block's code of the first host instruction that notes it.
+    pub start: u32,
+    /// Offset behind the last.
+    pub end: u32,
+    /// [`crate::Context::x87_instruction`].
+    pub instruction: u64,
+    /// [`crate::Context::x87_opcode`]; with a memory operand, its linear address is in R8.
+    pub opcode: u32,
+}
+
+/// Host code that completes an instruction in several steps. The instruction counts as done
+/// from the first on: who takes the guest out here does what is left (see
+/// [`crate::signals`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// Offset in the block's code of the first host instruction.
+    pub start: u32,
+    /// Offset behind the last.
+    pub end: u32,
+    /// What is done.
+    pub kind: CompletionKind,
+}
+
+/// What a [`Completion`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompletionKind {
+    /// Loads the flags from the image in R11.
+    Flags {
+        /// The flag that bit 9 of the image goes to, if any.
+        interrupt: Option<InterruptFlag>,
+    },
+    /// Stores an interrupt's frame, whose parts are in [`crate::Context::work`], and changes
+    /// the interrupt flag.
+    Frame {
+        /// Bytes of each value: 2 or 4.
+        size: u8,
+        /// EIP in the frame.
+        rip: u32,
+        /// The interrupt flag.
+        flag: InterruptFlag,
+    },
+}

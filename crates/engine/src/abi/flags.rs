@@ -1,0 +1,78 @@
+//! Where EFLAGS is while guest code runs: the arithmetic flags in the host's, the others in
+//! fields of the context.
+
+use crate::abi::context::Context;
+use tollgate_x86::flags::Flags;
+
+/// The flag that a program enables and disables interrupts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterruptFlag {
+    /// EFLAGS.IF.
+    Real,
+    /// EFLAGS.VIF.
+    Virtual,
+}
+
+/// The flags that guest code does not change: whoever would, leaves for the monitor. But VIF
+/// changes where programs may change it ([`crate::policy::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
+pub const SYSTEM_FLAGS: Flags = Flags::TF
+    .union(Flags::IOPL)
+    .union(Flags::NT)
+    .union(Flags::AC)
+    .union(Flags::VIF)
+    .union(Flags::VIP)
+    .union(Flags::ID);
+
+impl Context {
+    /// The arithmetic flags that guest code was left with.
+    pub fn arithmetic_flags(&self) -> u64 {
+        let flags = u64::from(self.arithmetic >> 8) & (Flags::ARITHMETIC - Flags::OF).bits();
+        if self.arithmetic & 1 != 0 {
+            flags | Flags::OF.bits()
+        } else {
+            flags
+        }
+    }
+
+    /// Moves the flags that guest code keeps elsewhere into `cpu.flags`.
+    pub fn gather_flags(&mut self) {
+        // RF holds for one instruction only; guest code has run.
+        let elsewhere = Flags::ARITHMETIC | Flags::DF | Flags::IF | Flags::RF | Flags::VIF;
+        let mut flags = self.cpu.flags & !elsewhere.bits() | self.interrupt_flag;
+        flags |= self.system_flags & Flags::VIF.bits();
+        flags |= self.arithmetic_flags();
+        if self.direction < 0 {
+            flags |= Flags::DF.bits();
+        }
+        self.cpu.flags = flags;
+    }
+
+    /// The reverse of [`Context::gather_flags`].
+    pub fn scatter_flags(&mut self) {
+        let flags = self.cpu.flags;
+        self.arithmetic = ((flags & 0xd5) as u16) << 8 | u16::from(flags & Flags::OF.bits() != 0);
+        self.direction = if flags & Flags::DF.bits() != 0 { -1 } else { 1 };
+        self.interrupt_flag = flags & Flags::IF.bits();
+        self.system_flags = flags & SYSTEM_FLAGS.bits();
+    }
+
+    /// Sets or clears EFLAGS.VIF.
+    pub fn set_virtual_interrupt_flag(&mut self, enabled: bool) {
+        self.system_flags &= !Flags::VIF.bits();
+        if enabled {
+            self.system_flags |= Flags::VIF.bits();
+        }
+    }
+
+    /// Does what emitted code does when it loads flags from an `image`, but for the
+    /// arithmetic flags.
+    pub fn load_flags(&mut self, image: u64, interrupt: Option<InterruptFlag>) {
+        let enables = image & Flags::IF.bits();
+        match interrupt {
+            Some(InterruptFlag::Real) => self.interrupt_flag = enables,
+            Some(InterruptFlag::Virtual) => self.set_virtual_interrupt_flag(enables != 0),
+            None => {}
+        }
+        self.direction = if image & Flags::DF.bits() != 0 { -1 } else { 1 };
+    }
+}

@@ -1,0 +1,59 @@
+//! How the link tables lie in memory, and how emitted code finds a target in them. What fills
+//! them is `blocks/links.rs`.
+
+/// A small number that stands for a mode ([`crate::policy::mode::Mode`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct ModeId(pub u32);
+
+/// A small number that stands for all modes that differ in the base of CS alone: far
+/// transfers of real and V86 mode lead from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct FamilyId(pub u32);
+
+/// Where indirect branches of a mode find their targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BranchTable {
+    /// In the table that all modes of other code share.
+    Shared,
+    /// In the table of this number, which no other mode has: 64-bit code.
+    Own(u8),
+}
+
+/// Tables for modes of 64-bit code at most.
+pub const MAX_LONG_TABLES: u8 = 64;
+
+/// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
+pub const HASH_ENTRIES: usize = 1 << 16;
+/// Bytes of the hash table: the slots begin behind it.
+pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
+/// Slots that can be given out.
+pub const MAX_SLOTS: usize = 1 << 20;
+/// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
+pub const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
+
+/// Bytes from the start of the tables to that of far transfers in real and V86 mode.
+pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * SLOTS_OFFSET;
+
+/// Where a mode's table of indirect branches lies, in bytes from the start of the tables
+/// (R13 in guest code).
+pub const fn table_offset(table: BranchTable) -> i32 {
+    match table {
+        BranchTable::Shared => 0,
+        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * SLOTS_OFFSET,
+    }
+}
+
+/// What the tag of an indirect branch's target in a mode, whose table this is, is the
+/// negative of, but for the target's RIP.
+pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
+    match table {
+        BranchTable::Shared => ((mode.0 as u64) << 32) + 1,
+        BranchTable::Own(_) => 1,
+    }
+}
+
+/// What a far pointer is added to; the negated sum is its tag. Never zero, as a vacant
+/// entry's tag may be.
+pub const fn far_tag_base(family: FamilyId) -> u64 {
+    ((family.0 as u64) << 32) + 1
+}

@@ -1,0 +1,171 @@
+//! Marks: from a host offset on, where the guest's state is.
+
+use crate::abi::host::{Host, RSP};
+use tollgate_x86::SegmentRegister;
+
+/// From this host offset on, guest state is as follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Offset in the block's code.
+    pub host: u32,
+    /// EIP of the guest instruction that has not completed.
+    pub rip: u64,
+    /// Added to ESP's home to get ESP.
+    pub esp: i32,
+    /// Guest registers that lie elsewhere for the moment.
+    pub restore: Restore,
+    /// What that instruction holds off until it has completed.
+    pub shadowed: Shadow,
+}
+
+/// What waits for an instruction because of the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shadow {
+    /// Nothing.
+    #[default]
+    None,
+    /// Interrupts: it stands behind STI.
+    Interrupts,
+    /// Interrupts, NMIs and debug traps: it stands behind MOV SS or POP SS.
+    All,
+}
+
+/// Where a guest register's value is for the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// In this host register.
+    Host(Host),
+    /// In the context's slot of its number, although its home is a host register.
+    Slot,
+}
+
+/// Up to [`Restore::MAX_MOVES`] moves of values to their guest registers' homes that put
+/// guest state right. All values are read before the first home is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Restore {
+    /// Moves in the low three bits; in the high half the host register that holds EIP, if
+    /// any: never RAX. If bit 3 is set, that with which the segment register is loaded
+    /// whose number is in place of the last move.
+    count: u8,
+    /// The guest register in the high half; in the low half a host register, or RSP,
+    /// which never holds guest state, for the slot.
+    moves: [u8; Self::MAX_MOVES],
+}
+
+impl Restore {
+    /// Moves at most.
+    pub const MAX_MOVES: usize = 7;
+
+    /// Nothing to put right.
+    pub const NONE: Restore = Restore {
+        count: 0,
+        moves: [0; Self::MAX_MOVES],
+    };
+
+    /// Amid stores that belong together: the guest stands at no boundary. The code is
+    /// straight, cannot fault, and is soon through; a request to leave has it run so far.
+    /// Named as an EIP in RSP, where none ever is.
+    pub const UNDIVIDED: Restore = Restore::NONE.with_eip(RSP);
+
+    /// This is [`Restore::UNDIVIDED`].
+    pub const fn is_undivided(&self) -> bool {
+        self.count >> 4 == RSP.0
+    }
+
+    /// The guest register's value is in a host register.
+    pub const fn one(guest: u8, host: Host) -> Self {
+        Self::NONE.and(guest, Source::Host(host))
+    }
+
+    /// With one more move, if there is room for it: see [`Restore::MAX_MOVES`].
+    pub const fn and(mut self, guest: u8, source: Source) -> Self {
+        let source = match source {
+            Source::Host(host) => host.0,
+            Source::Slot => RSP.0,
+        };
+        let count = (self.count & 7) as usize;
+        let most = Self::MAX_MOVES - (self.count >> 3 & 1) as usize;
+        if count < most {
+            self.moves[count] = guest << 4 | source & 15;
+            self.count += 1;
+        }
+        self
+    }
+
+    /// The same, and EIP is in a host register other than RAX: the target of an indirect
+    /// call that is done but for the jump.
+    pub const fn with_eip(mut self, host: Host) -> Self {
+        self.count = self.count & 7 | host.0 << 4;
+        self
+    }
+
+    /// The same, and a host register holds what is to be loaded into a segment register as
+    /// real mode and V86 mode do. For CS it is a packed far pointer (see
+    /// [`crate::abi::far_pointer`]), which EIP is in too: a far transfer is done but for that. For
+    /// others it is the selector, in the low 16 bits. There is room for one move less.
+    pub const fn with_segment(mut self, register: SegmentRegister, host: Host) -> Self {
+        let count = self.count & 7;
+        let most = Self::MAX_MOVES as u8 - 1;
+        self.count = if count < most { count } else { most } | 8 | host.0 << 4;
+        self.moves[Self::MAX_MOVES - 1] = register as u8;
+        self
+    }
+
+    /// The segment register that is to be loaded, and the host register that says with
+    /// what: see [`Restore::with_segment`].
+    pub fn segment(&self) -> Option<(SegmentRegister, Host)> {
+        let register = self.moves[Self::MAX_MOVES - 1];
+        let register = *SegmentRegister::ALL.get(register as usize)?;
+        (self.count & 8 != 0).then_some((register, Host(self.count >> 4)))
+    }
+
+    /// The host register that holds EIP, if the mark's does not count.
+    pub const fn eip(&self) -> Option<Host> {
+        match self.count >> 4 {
+            0 => None,
+            _ if self.count & 8 != 0 => None,
+            host => Some(Host(host)),
+        }
+    }
+
+    /// The moves as guest register numbers and where their values are.
+    pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
+        let count = usize::from(self.count & 7);
+        self.moves.iter().take(count).map(|&packed| {
+            let source = match Host(packed & 15) {
+                RSP => Source::Slot,
+                host => Source::Host(host),
+            };
+            (packed >> 4, source)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::host::{R10, RAX};
+
+    #[test]
+    fn a_restore_holds_up_to_seven_moves() {
+        assert_eq!(Restore::NONE.moves().count(), 0);
+        let two = Restore::one(0, RAX).and(9, Source::Slot);
+        let moves: Vec<_> = two.moves().collect();
+        assert_eq!(moves, [(0, Source::Host(RAX)), (9, Source::Slot)]);
+        let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R10)));
+        assert_eq!(many.moves().count(), Restore::MAX_MOVES);
+        assert_eq!(many.eip(), None);
+        let with_eip = two.with_eip(R10);
+        assert_eq!(with_eip.eip(), Some(R10));
+        assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
+        assert_eq!(with_eip.segment(), None);
+        for register in SegmentRegister::ALL {
+            let loads = two.with_segment(register, R10);
+            assert_eq!(loads.segment(), Some((register, R10)));
+            assert_eq!(loads.eip(), None);
+            assert_eq!(loads.moves().collect::<Vec<_>>(), moves);
+        }
+        assert_eq!(many.segment(), None);
+        assert_eq!(many.eip(), None);
+    }
+}

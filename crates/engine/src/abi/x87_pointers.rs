@@ -1,0 +1,86 @@
+//! The x87 instruction and operand pointers, which emitted code notes in the context: the
+//! host's own hold host addresses.
+
+use crate::abi::completion::X87Note;
+use crate::abi::context::Context;
+use std::mem::offset_of;
+use tollgate_x86::{Segment, SegmentRegister};
+
+/// In `x87_opcode`: the note was made since the vector registers were last saved.
+pub const X87_FRESH: u32 = 1 << 31;
+
+// One store of FNINIT's clears both selectors.
+const _: () =
+    assert!(offset_of!(Context, x87_data_selector) == offset_of!(Context, x87_code_selector) + 2);
+
+impl Context {
+    /// Puts the x87 pointers into the save area, whose own are the host's: of 64 bits each
+    /// if the processor is in 64-bit mode, else of 32 bits with their selectors. To be
+    /// called after each exit that saved the vector registers.
+    pub fn gather_x87_pointers(&mut self) {
+        if self.x87_opcode & X87_FRESH != 0 {
+            self.x87_opcode &= !X87_FRESH;
+            // What 64-bit code notes has no selectors.
+            let wide = self.cpu.is_64_bit();
+            let mask = if wide { u64::MAX } else { 0xffff_ffff };
+            let selector = |segment: &Segment| if wide { 0 } else { segment.selector.0 };
+            self.x87_instruction &= mask;
+            self.x87_code_selector = selector(self.cpu.cs());
+            if let Some(register) = (self.x87_opcode >> 16 & 7).checked_sub(1) {
+                let register = SegmentRegister::ALL[register as usize % 6];
+                let base = self.cpu.segment_base(register);
+                self.x87_operand_offset = self.x87_operand.wrapping_sub(base) & mask;
+                self.x87_data_selector = selector(self.cpu.segment(register));
+            }
+        }
+        let pointer =
+            |offset: u64, selector: u16| (offset | u64::from(selector) << 32).to_le_bytes();
+        let area = &mut self.cpu.vector.0;
+        area[6..8].copy_from_slice(&(self.x87_opcode as u16 & 0x7ff).to_le_bytes());
+        area[8..16].copy_from_slice(&pointer(self.x87_instruction, self.x87_code_selector));
+        area[16..24].copy_from_slice(&pointer(self.x87_operand_offset, self.x87_data_selector));
+    }
+
+    /// Does what emitted code does behind an x87 instruction. `linear` is its operand's
+    /// address, if it has one.
+    pub fn note_x87(&mut self, note: &X87Note, linear: u64) {
+        if note.opcode & X87_FRESH == 0 {
+            self.x87_operand_offset = 0;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+        } else if note.opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+        }
+        self.x87_instruction = note.instruction;
+        self.x87_opcode = note.opcode;
+    }
+
+    /// Replaces the operand's linear address in the note of an x87 instruction that ran
+    /// on the bounce buffer.
+    pub fn note_x87_operand(&mut self, linear: u64) {
+        if self.x87_opcode >> 16 & 7 != 0 {
+            self.x87_operand = linear;
+            self.x87_opcode |= X87_FRESH;
+            self.gather_x87_pointers();
+        }
+    }
+
+    /// Takes the x87 pointers from the save area, which an emulated instruction wrote.
+    pub fn scatter_x87_pointers(&mut self) {
+        let area = &self.cpu.vector.0;
+        let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
+        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 2)) << 16;
+        self.x87_opcode = u32::from(word(6) & 0x7ff);
+        self.x87_instruction = double(8);
+        self.x87_operand_offset = double(16);
+        if self.cpu.is_64_bit() {
+            self.x87_instruction |= double(12) << 32;
+            self.x87_operand_offset |= double(20) << 32;
+            self.x87_code_selector = 0;
+            self.x87_data_selector = 0;
+            return;
+        }
+        self.x87_code_selector = word(12);
+        self.x87_data_selector = word(20);
+    }
+}

@@ -1,0 +1,89 @@
+//! A translated block: host code for a run of guest instructions, and the tables
+//! that lead from any host address in it back to exact guest state.
+
+use crate::abi::completion::{Completion, X87Note};
+use crate::abi::immediate::Immediate;
+use crate::abi::link_layout::ModeId;
+use crate::abi::marks::Mark;
+use crate::abi::sites::{BlockId, Site};
+use iced_x86::Instruction;
+
+/// What identifies a translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct BlockKey {
+    /// Physical address of the first byte.
+    pub physical: u64,
+    /// Physical page number of the second page, if the first instruction straddles;
+    /// otherwise `u64::MAX`.
+    pub second_page: u64,
+    /// EIP of the first instruction.
+    pub rip: u64,
+    /// Mode word.
+    pub mode: ModeId,
+}
+
+/// Who jumps to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    /// The jumping block.
+    pub from: BlockId,
+    /// Its site.
+    pub site: u16,
+}
+
+/// A translation and its tables.
+#[derive(Debug)]
+pub struct Block {
+    /// What it translates.
+    pub key: BlockKey,
+    /// Offset of its code in the cache.
+    pub host: u32,
+    /// Bytes of code.
+    pub host_length: u32,
+    /// Bytes of guest code.
+    pub guest_length: u32,
+    /// Ordered by host offset.
+    pub marks: Box<[Mark]>,
+    /// Ways out.
+    pub sites: Box<[Site]>,
+    /// Instructions that the monitor executes.
+    pub helpers: Box<[Instruction]>,
+    /// Operands that can be replaced, in the order of the guest's code.
+    pub immediates: Box<[Immediate]>,
+    /// Ordered by host offset.
+    pub x87_notes: Box<[X87Note]>,
+    /// Ordered by host offset.
+    pub completions: Box<[Completion]>,
+    /// The guest's code, if the block has been retired before or was likely to be.
+    pub bytes: Box<[u8]>,
+    /// Kept for the case that its code comes back: nothing leads here.
+    pub is_retired: bool,
+    /// How often it was retired, as far as a byte counts.
+    pub retirements: u8,
+    /// A link to it was asked for since it was last revived.
+    pub is_link_wanted: bool,
+    /// Direct links that lead here.
+    pub incoming: Vec<Incoming>,
+    /// Direct links of this block that are linked: (site, target).
+    pub outgoing: Vec<(u16, BlockId)>,
+}
+
+impl Block {
+    /// The mark in force at an offset of the block's code.
+    pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
+        let next = self.marks.partition_point(|mark| mark.host <= offset);
+        self.marks.get(next.checked_sub(1)?)
+    }
+
+    /// What is being completed at an offset of the block's code.
+    pub fn completion_at(&self, offset: u32) -> Option<&Completion> {
+        let next = self.completions.partition_point(|it| it.end <= offset);
+        self.completions.get(next).filter(|it| it.start <= offset)
+    }
+
+    /// What is being noted at an offset of the block's code.
+    pub fn x87_note_at(&self, offset: u32) -> Option<&X87Note> {
+        let next = self.x87_notes.partition_point(|note| note.end <= offset);
+        self.x87_notes.get(next).filter(|note| note.start <= offset)
+    }
+}
