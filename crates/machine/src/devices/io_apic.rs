@@ -168,9 +168,10 @@ impl IoApic {
 
     fn register(&self) -> u32 {
         match self.select {
-            index::ID => u32::from(self.id) << 24,
+            // A write of the ID loads the arbitration ID (82093AA 3.2.3), and nothing else
+            // changes it: there is no serial bus to arbitrate for.
+            index::ID | index::ARBITRATION => u32::from(self.id) << 24,
             index::VERSION => VERSION,
-            index::ARBITRATION => 0,
             _ => match self.selected_entry() {
                 Some((pin, true)) => (self.entries[pin] >> 32) as u32,
                 Some((pin, false)) => self.entries[pin] as u32,
@@ -308,6 +309,17 @@ mod tests {
         assert_eq!(get(&mut apic, 0x3f), 0);
         assert_eq!(get(&mut apic, 0x40), 0);
         assert_eq!(get(&mut apic, 0xff), 0);
+    }
+
+    #[test]
+    fn the_arbitration_id_follows_the_id_and_cannot_be_written() {
+        let (mut apic, mut bus) = (IoApic::new(), Bus::default());
+        assert_eq!(get(&mut apic, 2), 1 << 24);
+        set(&mut apic, 0, u32::MAX, &mut bus);
+        assert_eq!(get(&mut apic, 0), 0x0f00_0000);
+        assert_eq!(get(&mut apic, 2), 0x0f00_0000);
+        set(&mut apic, 2, 0x0300_0000, &mut bus);
+        assert_eq!(get(&mut apic, 2), 0x0f00_0000);
     }
 
     #[test]
