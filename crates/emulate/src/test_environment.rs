@@ -25,6 +25,8 @@ pub struct TestPlatform {
     pub refused_msr_value: Option<u64>,
     /// The time-stamp counter.
     pub time_stamp: u64,
+    /// The task priority class.
+    pub task_priority: u8,
     /// How often FERR# was signalled.
     pub fpu_errors: u32,
 }
@@ -62,6 +64,14 @@ impl Platform for TestPlatform {
             msr.1 = value;
         }
         Some(!refused)
+    }
+
+    fn task_priority(&mut self) -> u8 {
+        self.task_priority
+    }
+
+    fn set_task_priority(&mut self, class: u8) {
+        self.task_priority = class;
     }
 
     fn interrupt_pending(&mut self) -> bool {

@@ -241,9 +241,9 @@ impl Pc {
 
     /// Offset inside the local APIC's page, if the address lies there.
     fn local_apic_offset(&self, address: PhysicalAddress) -> Option<u16> {
-        let offset = address.0.wrapping_sub(local_apic::BASE_ADDRESS);
-        (offset < local_apic::REGISTER_BYTES && self.devices.interrupts.local_apic.is_enabled())
-            .then_some(offset as u16)
+        let apic = &self.devices.interrupts.local_apic;
+        let offset = address.0.wrapping_sub(apic.base_address());
+        (offset < local_apic::REGISTER_BYTES && apic.is_enabled()).then_some(offset as u16)
     }
 }
 
@@ -308,6 +308,15 @@ impl Platform for Pc {
             }
             _ => None,
         }
+    }
+
+    fn task_priority(&mut self) -> u8 {
+        self.devices.interrupts.local_apic.task_priority() >> 4
+    }
+
+    fn set_task_priority(&mut self, class: u8) {
+        let apic = &mut self.devices.interrupts.local_apic;
+        apic.set_task_priority(class << 4);
     }
 
     fn interrupt_pending(&mut self) -> bool {

@@ -45,6 +45,12 @@ impl Platform for Metered<'_> {
     fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
         self.timed(|machine| machine.msr_write(index, value))
     }
+    fn task_priority(&mut self) -> u8 {
+        self.timed(|machine| machine.task_priority())
+    }
+    fn set_task_priority(&mut self, class: u8) {
+        self.timed(|machine| machine.set_task_priority(class));
+    }
     fn interrupt_pending(&mut self) -> bool {
         self.inner.interrupt_pending()
     }

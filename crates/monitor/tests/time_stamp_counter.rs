@@ -57,6 +57,10 @@ impl Platform for Machine {
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
+    fn task_priority(&mut self) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _class: u8) {}
     fn signal_fpu_error(&mut self) {}
 }
 

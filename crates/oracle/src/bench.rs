@@ -52,6 +52,10 @@ impl Platform for Bench {
     fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
         None
     }
+    fn task_priority(&mut self) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _class: u8) {}
     fn interrupt_pending(&mut self) -> bool {
         false
     }

@@ -65,30 +65,14 @@ pub trait Platform {
     /// `Some(false)`: the value is refused with #GP(0).
     fn msr_write(&mut self, index: u32, value: u64) -> Option<bool>;
 
-    /// The local APIC's task priority class, 0 to 15: what CR8 shows (SDM volume 3, 11.8.6).
-    fn task_priority(&mut self) -> u8 {
-        let mut register = [0; 4];
-        if let Some(address) = self.task_priority_register() {
-            self.memory_read(address, &mut register);
-        }
-        register[0] >> 4
-    }
+    /// The task priority class, 0 to 15: what CR8 shows. CR8 and the local APIC's task
+    /// priority register are one register (SDM volume 3, 11.8.6.1; AMD's manual volume 2,
+    /// 16.6.4); while the APIC is disabled it can be reached through CR8 alone.
+    fn task_priority(&mut self) -> u8;
 
-    /// Sets the task priority class, 0 to 15.
-    fn set_task_priority(&mut self, class: u8) {
-        if let Some(address) = self.task_priority_register() {
-            self.memory_write(address, &u32::from(class << 4).to_le_bytes());
-        }
-    }
-
-    /// Where the local APIC's task priority register is; `None` while it is disabled.
-    fn task_priority_register(&mut self) -> Option<PhysicalAddress> {
-        const APIC_BASE: u32 = 0x1b;
-        const ENABLE: u64 = 1 << 11;
-        const TASK_PRIORITY: u64 = 0x80;
-        let base = self.msr_read(APIC_BASE)?;
-        (base & ENABLE != 0).then_some(PhysicalAddress((base & !0xfff) + TASK_PRIORITY))
-    }
+    /// Sets the task priority class, 0 to 15; the lower half of the task priority register
+    /// becomes zero.
+    fn set_task_priority(&mut self, class: u8);
 
     /// Whether a maskable interrupt waits for the processor (INTR is asserted).
     fn interrupt_pending(&mut self) -> bool;

@@ -77,6 +77,10 @@ impl Platform for Noise {
     fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
         None
     }
+    fn task_priority(&mut self) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _class: u8) {}
     fn interrupt_pending(&mut self) -> bool {
         let rate = u64::from(self.settings.interrupts);
         rate != 0 && self.access().is_multiple_of(rate)

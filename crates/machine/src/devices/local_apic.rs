@@ -5,8 +5,8 @@
 //! go nowhere: the machine has one. Time comes in as a [`Clock`] and leaves as a
 //! deadline, so the device needs no thread.
 //!
-//! Not offered: x2APIC mode, moving the register page, suppression of EOI
-//! broadcasts, corrected-machine-check interrupts.
+//! Not offered: x2APIC mode, suppression of EOI broadcasts, corrected-machine-check
+//! interrupts.
 
 mod timer;
 
@@ -15,11 +15,15 @@ pub use timer::{Clock, ClockSource};
 use serde::{Deserialize, Serialize};
 use timer::{Timer, TimerMode};
 use tollgate_platform::GuestTime;
+use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 
 use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
 
-/// Physical address of the register page.
+/// Physical address of the register page after reset.
 pub const BASE_ADDRESS: u64 = 0xfee0_0000;
+/// Bits of IA32_APIC_BASE that hold the page's address: all that CPUID offers
+/// (SDM volume 3, 11.4.4).
+const BASE_ADDRESS_BITS: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
 /// Bytes of the register page.
 pub const REGISTER_BYTES: u64 = 0x1000;
 /// Frequency of the timer's input before its divider: one tick a nanosecond.
@@ -204,22 +208,36 @@ impl LocalApic {
         self.base
     }
 
-    /// Writes IA32_APIC_BASE. False: refused (reserved bits, x2APIC mode, another
-    /// address). Disabling resets every register.
+    /// Physical address of the register page.
+    pub fn base_address(&self) -> u64 {
+        self.base & BASE_ADDRESS_BITS
+    }
+
+    /// Writes IA32_APIC_BASE. False: refused (reserved bits, x2APIC mode). Disabling
+    /// resets every register; the task priority holds what is written to it after that.
     pub fn set_base_msr(&mut self, value: u64) -> bool {
-        if value & !(BASE_BOOTSTRAP | BASE_ENABLE) != BASE_ADDRESS {
+        if value & !(BASE_ADDRESS_BITS | BASE_BOOTSTRAP | BASE_ENABLE) != 0 {
             return false;
         }
-        let enable = value & BASE_ENABLE;
-        if enable == 0 && self.is_enabled() {
+        if value & BASE_ENABLE == 0 && self.is_enabled() {
             let lint_level = self.lint_level;
             *self = Self {
                 lint_level,
                 ..Self::new()
             };
         }
-        self.base = BASE_ADDRESS | BASE_BOOTSTRAP | enable;
+        self.base = value | BASE_BOOTSTRAP;
         true
+    }
+
+    /// Task priority register: class in the upper half, subclass in the lower.
+    pub fn task_priority(&self) -> u8 {
+        self.task_priority
+    }
+
+    /// Writes the task priority register, also while the APIC is disabled, as CR8 does.
+    pub fn set_task_priority(&mut self, value: u8) {
+        self.task_priority = value;
     }
 
     /// IA32_TSC_DEADLINE: zero unless armed in TSC-deadline mode.

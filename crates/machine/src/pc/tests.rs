@@ -133,6 +133,47 @@ fn the_8259_reaches_the_processor_directly_while_the_apic_is_disabled() {
 }
 
 #[test]
+fn the_task_priority_is_held_while_the_apic_is_disabled() {
+    let mut pc = pc();
+    pc.set_task_priority(5);
+    assert_eq!(load(&mut pc, LOCAL_APIC + 0x80), 0x50);
+    store(&mut pc, LOCAL_APIC + 0x80, 0x7a);
+    assert_eq!(pc.task_priority(), 7);
+    pc.set_task_priority(7);
+    assert_eq!(
+        load(&mut pc, LOCAL_APIC + 0x80),
+        0x70,
+        "the subclass is cleared"
+    );
+    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x100);
+    pc.set_task_priority(9);
+    assert_eq!(pc.task_priority(), 9);
+    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x900);
+    assert_eq!(pc.task_priority(), 9);
+    assert_eq!(load(&mut pc, LOCAL_APIC + 0x80), 0x90);
+}
+
+#[test]
+fn the_local_apics_page_answers_where_its_base_says_and_nowhere_else() {
+    let mut pc = pc();
+    let version = load(&mut pc, LOCAL_APIC + 0x30);
+    // Beside everything, above 4 GiB, and over the I/O APIC.
+    for address in [0xfed4_0000, 0x80_0000_0000, IO_APIC] {
+        let base = address | 0x900;
+        assert_eq!(pc.msr_write(local_apic::MSR_APIC_BASE, base), Some(true));
+        assert_eq!(pc.msr_read(local_apic::MSR_APIC_BASE), Some(base));
+        assert_eq!(load(&mut pc, address + 0x30), version);
+        assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), u32::MAX);
+        store(&mut pc, address + 0x80, 0x40);
+        assert_eq!(pc.task_priority(), 4);
+    }
+    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x900);
+    assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), version);
+    store(&mut pc, IO_APIC, 1);
+    assert_eq!(load(&mut pc, IO_APIC + 0x10), 0x0017_0020);
+}
+
+#[test]
 fn the_timer_is_pin_2_of_the_io_apic() {
     let mut pc = pc();
     redirect(&mut pc, 2, 0x41);

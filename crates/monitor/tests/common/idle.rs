@@ -22,6 +22,10 @@ macro_rules! idle {
         fn a20_enabled(&self) -> bool {
             true
         }
+        fn task_priority(&mut self) -> u8 {
+            0
+        }
+        fn set_task_priority(&mut self, _class: u8) {}
         fn signal_fpu_error(&mut self) {}
     };
     (@interrupts) => {

@@ -302,16 +302,41 @@ fn a_level_lint_requests_again_after_eoi() {
 }
 
 #[test]
-fn the_base_register_refuses_x2apic_and_other_addresses() {
+fn the_base_register_refuses_x2apic_and_reserved_bits() {
     let mut apic = enabled();
-    for value in [0xfee0_0d00, 0xfee0_1900, 0x1_fee0_0900, 0xfee0_0901, 0] {
+    for value in [
+        0xfee0_0d00,
+        0xfee0_0901,
+        0xfee0_0b00,
+        0x100_fee0_0900,
+        u64::MAX,
+    ] {
         assert!(!apic.set_base_msr(value));
+        assert_eq!(apic.base_msr(), 0xfee0_0900);
     }
     assert!(apic.set_base_msr(0xfee0_0100));
     assert!(!apic.is_enabled());
     assert!(!apic.deliver(&fixed(0x40, false)));
     assert!(apic.set_base_msr(0xfee0_0900));
     assert_eq!(read(&mut apic, register::SPURIOUS_VECTOR, 0), 0xff);
+}
+
+#[test]
+fn the_register_page_may_lie_on_any_page_that_cpuid_offers() {
+    let mut apic = enabled();
+    for address in [0xfed4_0000, 0xff_ffff_f000, 0, 0xfee0_0000] {
+        assert!(apic.set_base_msr(address | 0x900));
+        assert_eq!(apic.base_address(), address);
+        assert_eq!(apic.base_msr(), address | 0x900);
+        assert!(apic.is_enabled());
+    }
+    // The bootstrap processor's bit stays.
+    assert!(apic.set_base_msr(0xfed4_0800));
+    assert_eq!(apic.base_msr(), 0xfed4_0900);
+    // Moving is not disabling.
+    write(&mut apic, register::TASK_PRIORITY, 0x30, 0);
+    assert!(apic.set_base_msr(0xfee0_0900));
+    assert_eq!(read(&mut apic, register::TASK_PRIORITY, 0), 0x30);
 }
 
 #[test]
