@@ -10,6 +10,7 @@ pub mod emit;
 pub mod engine;
 pub mod gate;
 pub mod policy;
+pub mod position;
 pub mod signals;
 pub mod translate;
 pub mod verify;

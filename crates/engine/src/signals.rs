@@ -22,10 +22,10 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::engine::GuestPosition;
 use crate::gate::code_store;
 use crate::gate::entry;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
+use crate::position::GuestPosition;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -211,18 +211,9 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     let pc = registers[libc::REG_RIP as usize] as u64;
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
         .wrapping_sub(BIAS as u64) as *mut Context;
-    // SAFETY: the caller vouches that R15 is the context; the thread is stopped here,
-    // so nobody else uses it or the engine.
-    let position: Option<GuestPosition> = unsafe {
-        let site = (*context).exit_site;
-        (*context).engine.as_ref().and_then(|engine| {
-            if code_store::is_here(pc) {
-                engine.position_of_store(site)
-            } else {
-                engine.guest_position(pc)
-            }
-        })
-    };
+    // SAFETY: the caller vouches that R15 is the context; the thread is stopped here, and its
+    // engine lives as long as guest code runs.
+    let position = unsafe { GuestPosition::of_interrupted(context, pc) };
     let Some(position) = position else {
         return false;
     };

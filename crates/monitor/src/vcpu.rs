@@ -17,6 +17,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
+use tollgate_engine::gate;
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
@@ -142,9 +143,8 @@ impl<P: Platform> Vcpu<P> {
             verify_code,
         )?);
         let range = CodeRange::register(engine.code_range())?;
-        let mut context = Context::new(state);
-        context.engine = &*engine;
-        context.links = engine.links_base();
+        let mut context = Context::new(state, gate::addresses());
+        engine.attach(&mut context);
         Ok(Self {
             context,
             view: GuestView {

@@ -4,10 +4,9 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
-use crate::abi::descriptors::Expected;
+use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::marks::Shadow;
-use crate::engine::Engine;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
@@ -39,6 +38,17 @@ pub struct SignalExit {
     pub address: u64,
     /// The instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
+}
+
+/// Host addresses to which emitted code jumps by way of the context.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// The exit path.
+    pub exit: u64,
+    /// The tests of stores for code, by [`STORE_SIZES`].
+    pub code_store: [u64; STORE_SIZES.len()],
+    /// The same for modes whose memory is reached through the long software TLB.
+    pub long_code_store: [u64; STORE_SIZES.len()],
 }
 
 /// All that generated code may touch beside guest memory.
@@ -102,8 +112,9 @@ pub struct Context {
     pub cpu: CpuState,
     /// Filled in by signal handlers.
     pub signal: SignalExit,
-    /// For signal handlers: finds the guest instruction of a host address.
-    pub engine: *const Engine,
+    /// For signal handlers: the table by which [`crate::position`] finds the guest
+    /// instruction of a host address, or null.
+    pub blocks: *const (),
     /// Addresses of [`crate::gate::code_store`], by the size of the store.
     pub code_store: [u64; STORE_SIZES.len()],
     /// The same for modes whose memory is reached through the long software TLB.
@@ -195,8 +206,9 @@ impl Context {
         }
     }
 
-    /// A context for a processor in `cpu`'s state; it must not move once entered.
-    pub fn new(cpu: CpuState) -> Box<Self> {
+    /// A context for a processor in `cpu`'s state, which emitted code leaves through `gate`;
+    /// it must not move once entered.
+    pub fn new(cpu: CpuState, gate: Gate) -> Box<Self> {
         let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
@@ -209,7 +221,7 @@ impl Context {
             load_vectors: 0,
             vectors_were_live: 0,
             direction: 1,
-            exit_entry: crate::gate::entry::exit_address(),
+            exit_entry: gate.exit,
             tlb: 0,
             links: 0,
             target: 0,
@@ -225,9 +237,9 @@ impl Context {
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),
-            engine: std::ptr::null(),
-            code_store: crate::gate::code_store::addresses(),
-            long_code_store: crate::gate::code_store::long_addresses(),
+            blocks: std::ptr::null(),
+            code_store: gate.code_store,
+            long_code_store: gate.long_code_store,
             code_lines: 0,
             store_return: 0,
             store_delta: 0,
@@ -247,6 +259,15 @@ impl Context {
         context.scatter_flags();
         context.scatter_x87_pointers();
         context
+    }
+
+    /// Notes what the descriptors of the current CS and SS must be like, and what is known of
+    /// the TSS; to be called whenever one of them, the privilege level or GDTR has changed.
+    pub fn note_descriptors(&mut self) {
+        let known = KnownDescriptors::of(&self.cpu);
+        self.code_descriptor = known.code;
+        self.stack_descriptor = known.stack;
+        self.task_limit = known.task_limit;
     }
 
     /// Tells generated code where `memory` is and which lines of it hold code.

@@ -2,7 +2,6 @@
 //! nothing: emitted code compares with that before INT n and IRET (see
 //! [`crate::translate`]'s `interrupt`).
 
-use crate::abi::context::Context;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Segment};
 
@@ -117,13 +116,26 @@ fn limit_of_task(state: &CpuState) -> u64 {
     }
 }
 
-impl Context {
-    /// Notes what the descriptors of the current CS and SS must be like, and what is known of
-    /// the TSS; to be called whenever one of them, the privilege level or GDTR has changed.
-    pub fn note_descriptors(&mut self) {
-        self.code_descriptor = of_code(&self.cpu).unwrap_or(Expected::NEVER);
-        self.stack_descriptor = of_stack(&self.cpu).unwrap_or(Expected::NEVER);
-        self.task_limit = limit_of_task(&self.cpu);
+/// What is known of the descriptors that a processor's segments were loaded from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownDescriptors {
+    /// What a descriptor must be like for a load of CS to change nothing.
+    pub code: Expected,
+    /// The same of SS.
+    pub stack: Expected,
+    /// The limit of the current TSS, if that has 32 bits and may hold a bitmap for I/O and one
+    /// for INT n, else 0.
+    pub task_limit: u64,
+}
+
+impl KnownDescriptors {
+    /// Those of a processor in this state.
+    pub fn of(state: &CpuState) -> Self {
+        Self {
+            code: of_code(state).unwrap_or(Expected::NEVER),
+            stack: of_stack(state).unwrap_or(Expected::NEVER),
+            task_limit: limit_of_task(state),
+        }
     }
 }
 

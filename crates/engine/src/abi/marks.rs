@@ -1,6 +1,7 @@
 //! Marks: from a host offset on, where the guest's state is.
 
-use crate::abi::host::{Host, RSP};
+use crate::abi::host::{Host, R10, RSP};
+use crate::abi::register_map::{COUNT, RegisterMap};
 use tollgate_x86::SegmentRegister;
 
 /// From this host offset on, guest state is as follows.
@@ -77,6 +78,12 @@ impl Restore {
         Self::NONE.and(guest, Source::Host(host))
     }
 
+    /// While JRCXZ tests RCX: the guest register that lives there is in R10.
+    pub fn count_lent(map: &RegisterMap) -> Self {
+        let resident = map.resident(COUNT);
+        resident.map_or(Self::NONE, |guest| Self::one(guest, R10))
+    }
+
     /// With one more move, if there is room for it: see [`Restore::MAX_MOVES`].
     pub const fn and(mut self, guest: u8, source: Source) -> Self {
         let source = match source {
@@ -144,7 +151,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::host::{R10, RAX};
+    use crate::abi::host::RAX;
 
     #[test]
     fn a_restore_holds_up_to_seven_moves() {

@@ -5,6 +5,7 @@ use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::marks::Mark;
+use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
 use iced_x86::Instruction;
 
@@ -36,6 +37,12 @@ pub struct Incoming {
 pub struct Block {
     /// What it translates.
     pub key: BlockKey,
+    /// Where the guest's registers live in its code.
+    pub map: &'static RegisterMap,
+    /// It holds one instruction and returns to the monitor behind it.
+    pub is_single: bool,
+    /// The bits of RSP that its stack adjustments change: 64, 32 or 16.
+    pub stack_mask: u64,
     /// Offset of its code in the cache.
     pub host: u32,
     /// Bytes of code.

@@ -1,6 +1,9 @@
 //! What holds translated blocks: the memory of their code, and the tables through which
-//! they find one another.
+//! they are found and find one another.
 
 pub mod block;
 pub mod code_cache;
 pub mod links;
+pub mod pages;
+pub mod published;
+pub mod table;

@@ -45,27 +45,11 @@ impl Engine {
         moment: Moment,
         memory: &mut GuestMemory,
     ) -> usize {
-        let Some(parts) = self.by_page.get_mut(&page) else {
-            return 0;
-        };
         let mut doomed = std::mem::take(&mut self.doomed);
-        let mut kept = 0;
-        parts.retain(|part| {
-            let is_written = part.first <= last && part.last >= first;
-            if is_written {
-                doomed.push(part.id);
-            } else {
-                kept |= part.lines();
-            }
-            !is_written
-        });
+        self.pages
+            .take_written(page, (first, last), &mut doomed, memory);
         let count = doomed.len();
-        if count != 0 {
-            let gone = memory.code().lines(page) & !kept;
-            memory.code_mut().clear_lines(page, gone);
-            memory.code_mut().warm(page);
-            self.counts.invalidated += count as u64;
-        }
+        self.counts.invalidated += count as u64;
         for id in doomed.drain(..) {
             self.retire(id, page, moment, memory);
         }
@@ -80,7 +64,7 @@ impl Engine {
 
     /// Puts away a block that `listed` does not name any more.
     fn retire(&mut self, id: BlockId, listed: u64, moment: Moment, memory: &mut GuestMemory) {
-        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+        let Some(block) = self.blocks.get_mut(id) else {
             return;
         };
         let key = block.key;
@@ -94,14 +78,14 @@ impl Engine {
         if key.second_page != u64::MAX || block.bytes.len() != length {
             for page in [key.physical >> 12, key.second_page] {
                 if page != listed {
-                    self.forget_page(page, id, memory);
+                    self.pages.forget(page, id, memory);
                 }
             }
             self.drop_unlisted(id);
             return;
         }
         self.make_unreachable(id);
-        if let Some(block) = self.blocks[id.0 as usize].as_deref_mut() {
+        if let Some(block) = self.blocks.get_mut(id) {
             block.is_retired = true;
             block.retirements = block.retirements.saturating_add(1);
             block.is_link_wanted = false;
@@ -117,7 +101,7 @@ impl Engine {
     /// Whether a link to a block, now asked for, is likely to be used again. One that was
     /// retired repeatedly must be asked for twice.
     pub fn is_worth_linking(&mut self, id: BlockId) -> bool {
-        let Some(block) = self.blocks[id.0 as usize].as_deref_mut() else {
+        let Some(block) = self.blocks.get_mut(id) else {
             return false;
         };
         block.retirements < MANY_RETIREMENTS || std::mem::replace(&mut block.is_link_wanted, true)
@@ -170,7 +154,7 @@ impl Engine {
         let id = versions[index];
         // An empty list stays: the block will likely come back to it.
         self.retired.get_mut(&key)?.remove(index);
-        let block = self.blocks[id.0 as usize].as_deref_mut()?;
+        let block = self.blocks.get_mut(id)?;
         block.is_retired = false;
         let length = block.guest_length;
         for immediate in &block.immediates {
@@ -182,8 +166,8 @@ impl Engine {
                 block.bytes[range.clone()].copy_from_slice(&bytes[range]);
             }
         }
-        self.by_key.insert(key, id);
-        self.list(id, key, length, memory);
+        self.blocks.restore_key(key, id);
+        self.list(id, &key, length, memory);
         self.counts.revived += 1;
         Some(id)
     }

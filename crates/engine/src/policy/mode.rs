@@ -252,6 +252,17 @@ impl Mode {
         }
     }
 
+    /// The bits of RSP that stack instructions change: 64, 32 or 16.
+    pub fn stack_mask(&self) -> u64 {
+        if self.flags.contains(ModeFlags::CODE64) {
+            u64::MAX
+        } else if self.flags.contains(ModeFlags::STACK32) {
+            0xffff_ffff
+        } else {
+            0xffff
+        }
+    }
+
     /// The linear address of code at `rip`.
     pub fn linear(&self, rip: u64) -> u64 {
         self.wrap(rip.wrapping_add(u64::from(self.code_base)))

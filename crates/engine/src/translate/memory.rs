@@ -216,9 +216,8 @@ impl Translator {
     }
 
     /// What is where behind [`Translator::free_rcx`].
-    pub(crate) fn rcx_freed(&self) -> Restore {
-        let resident = self.map.resident(RCX);
-        resident.map_or(Restore::NONE, |guest| Restore::one(guest, R10))
+    pub(super) fn rcx_freed(&self) -> Restore {
+        Restore::count_lent(self.map)
     }
 
     /// Undoes [`Translator::free_rcx`].

@@ -1,0 +1,108 @@
+//! Which physical pages, and which bytes of them, blocks were made from.
+
+use crate::abi::sites::BlockId;
+use rustc_hash::FxHashMap;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// The part of one page that a block was made from.
+#[derive(Clone, Copy, Debug)]
+struct PagePart {
+    id: BlockId,
+    /// Offsets of its first and last byte in the page.
+    first: u16,
+    last: u16,
+}
+
+impl PagePart {
+    /// The 64-byte lines that it touches, one bit each.
+    fn lines(self) -> u64 {
+        let (first, last) = (self.first / 64, self.last / 64);
+        (u64::MAX >> (63 - (last - first))) << first
+    }
+}
+
+/// The parts of each physical page that blocks in force were made from.
+#[derive(Default)]
+pub struct PageParts {
+    by_page: FxHashMap<u64, Vec<PagePart>>,
+}
+
+impl PageParts {
+    /// Lists what a block was made from, `length` bytes at `physical`, of which those behind
+    /// the end of the page lie in `second_page`; marks it as code in `memory`.
+    pub fn list(
+        &mut self,
+        id: BlockId,
+        physical: u64,
+        second_page: Option<u64>,
+        length: u32,
+        memory: &mut GuestMemory,
+    ) {
+        let first = physical % PAGE_SIZE;
+        let in_first = u64::from(length).min(PAGE_SIZE - first);
+        memory.code_mut().mark(PhysicalAddress(physical), in_first);
+        self.add(physical / PAGE_SIZE, id, first, in_first);
+        if let Some(page) = second_page {
+            let rest = (u64::from(length) - in_first).max(1);
+            let start = PhysicalAddress(page * PAGE_SIZE);
+            memory.code_mut().mark(start, rest);
+            self.add(page, id, 0, rest);
+        }
+    }
+
+    fn add(&mut self, page: u64, id: BlockId, first: u64, length: u64) {
+        self.by_page.entry(page).or_default().push(PagePart {
+            id,
+            first: first as u16,
+            last: (first + length - 1) as u16,
+        });
+    }
+
+    /// Forgets a block's part of a page.
+    pub fn forget(&mut self, page: u64, id: BlockId, memory: &mut GuestMemory) {
+        let Some(list) = self.by_page.get_mut(&page) else {
+            return;
+        };
+        list.retain(|part| part.id != id);
+        if list.is_empty() {
+            self.by_page.remove(&page);
+            memory.code_mut().clear_page(page);
+            return;
+        }
+        // Lines that no remaining block was made from are plain data again.
+        let kept = list.iter().fold(0, |lines, part| lines | part.lines());
+        let gone = memory.code().lines(page) & !kept;
+        memory.code_mut().clear_lines(page, gone);
+    }
+
+    /// Forgets the parts of a page that have one of the bytes `first..=last`, and appends
+    /// whose they are to `written`.
+    pub fn take_written(
+        &mut self,
+        page: u64,
+        (first, last): (u16, u16),
+        written: &mut Vec<BlockId>,
+        memory: &mut GuestMemory,
+    ) {
+        let Some(parts) = self.by_page.get_mut(&page) else {
+            return;
+        };
+        let (before, mut kept) = (parts.len(), 0);
+        parts.retain(|part| {
+            let is_written = part.first <= last && part.last >= first;
+            if is_written {
+                written.push(part.id);
+            } else {
+                kept |= part.lines();
+            }
+            !is_written
+        });
+        if parts.len() != before {
+            let gone = memory.code().lines(page) & !kept;
+            memory.code_mut().clear_lines(page, gone);
+            memory.code_mut().warm(page);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! A value that others find by its address, beside its owner: the table of blocks, which
+//! signal handlers read.
+
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// A value in an allocation of its own. Its address stays what it is while the owner moves,
+/// and references that the owner makes do not outlaw a pointer got from
+/// [`Published::address`]: all are made from that same pointer.
+pub struct Published<T>(NonNull<T>);
+
+// SAFETY: owns its value, as a `Box` does.
+unsafe impl<T: Send> Send for Published<T> {}
+
+impl<T> Published<T> {
+    /// Moves a value to an allocation of its own.
+    pub fn new(value: T) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    /// Where it lies, until the owner is dropped. Whoever reads there sees to it that the
+    /// owner holds no exclusive reference meanwhile.
+    pub fn address(&self) -> *const T {
+        self.0.as_ptr()
+    }
+}
+
+impl<T> Deref for Published<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the value lives as long as `self`, and only `self` hands out references.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> DerefMut for Published<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from a box, and nobody uses it any more.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}

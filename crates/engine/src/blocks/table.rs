@@ -1,0 +1,128 @@
+//! All blocks, and the ways to find one: by number, by what it translates, by the host
+//! address of its code.
+
+use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
+use crate::blocks::block::{Block, BlockKey};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The blocks of one engine.
+pub struct BlockTable {
+    blocks: Vec<Option<Box<Block>>>,
+    free_ids: Vec<BlockId>,
+    /// Blocks in force.
+    by_key: FxHashMap<BlockKey, BlockId>,
+    /// Every block, retired or not, by the offset of its code in the cache.
+    by_host: BTreeMap<u32, BlockId>,
+    /// Host addresses of the cache.
+    code: Range<u64>,
+}
+
+impl BlockTable {
+    /// No blocks; their code is going to lie at these host addresses.
+    pub fn new(code: Range<u64>) -> Self {
+        Self {
+            blocks: Vec::new(),
+            free_ids: Vec::new(),
+            by_key: FxHashMap::default(),
+            by_host: BTreeMap::new(),
+            code,
+        }
+    }
+
+    /// Blocks alive, retired ones included.
+    pub fn len(&self) -> usize {
+        self.by_host.len()
+    }
+
+    /// No block is alive.
+    pub fn is_empty(&self) -> bool {
+        self.by_host.is_empty()
+    }
+
+    /// A live block.
+    pub fn get(&self, id: BlockId) -> Option<&Block> {
+        self.blocks.get(id.0 as usize)?.as_deref()
+    }
+
+    /// A live block.
+    pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
+        self.blocks.get_mut(id.0 as usize)?.as_deref_mut()
+    }
+
+    /// The site that an exit names, if its block still lives.
+    pub fn site(&self, packed: u32) -> Option<(BlockId, usize, Site)> {
+        let (id, index) = unpack_site(packed);
+        let site = *self.get(id)?.sites.get(index)?;
+        Some((id, index, site))
+    }
+
+    /// The block in force that translates `key`.
+    pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The last block whose code begins at a host address or before it, and the offset of that
+    /// address in its code, which may lie behind its end.
+    pub fn at_host_address(&self, address: u64) -> Option<(BlockId, &Block, u32)> {
+        if !self.code.contains(&address) {
+            return None;
+        }
+        let offset = (address - self.code.start) as u32;
+        let (&start, &id) = self.by_host.range(..=offset).next_back()?;
+        Some((id, self.get(id)?, offset - start))
+    }
+
+    /// All live blocks, by the offsets of their code.
+    pub fn ids(&self) -> impl Iterator<Item = BlockId> {
+        self.by_host.values().copied()
+    }
+
+    /// Live blocks whose code begins at these offsets.
+    pub fn ids_within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
+        self.by_host.range(offsets).map(|(_, &id)| id)
+    }
+
+    /// A number for a block to be; `None` if all are taken.
+    pub fn take_id(&mut self) -> Option<BlockId> {
+        if let Some(id) = self.free_ids.pop() {
+            return Some(id);
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return None;
+        }
+        self.blocks.push(None);
+        Some(BlockId(self.blocks.len() as u32 - 1))
+    }
+
+    /// Takes back a number that no block has got.
+    pub fn return_id(&mut self, id: BlockId) {
+        self.free_ids.push(id);
+    }
+
+    /// Has a block of a number taken, in force.
+    pub fn insert(&mut self, id: BlockId, block: Block) {
+        self.by_key.insert(block.key, id);
+        self.by_host.insert(block.host, id);
+        self.blocks[id.0 as usize] = Some(Box::new(block));
+    }
+
+    /// A block comes into force again.
+    pub fn restore_key(&mut self, key: BlockKey, id: BlockId) {
+        self.by_key.insert(key, id);
+    }
+
+    /// No block translates `key` any more.
+    pub fn forget_key(&mut self, key: &BlockKey) {
+        self.by_key.remove(key);
+    }
+
+    /// Takes a block out, whose number is given out again from then on.
+    pub fn remove(&mut self, id: BlockId) -> Option<Box<Block>> {
+        let block = self.blocks.get_mut(id.0 as usize)?.take()?;
+        self.by_host.remove(&block.host);
+        self.free_ids.push(id);
+        Some(block)
+    }
+}

@@ -1,0 +1,162 @@
+//! What leads from block to block: made when a branch is first taken, cut when its target
+//! dies.
+
+use super::Engine;
+use crate::abi::far_pointer::FarPointer;
+use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use crate::blocks::block::Incoming;
+use crate::blocks::links::Dependence;
+
+impl Engine {
+    /// Links a block's site to a target block in the same page; the distance is
+    /// patched in place.
+    pub fn link_direct(&mut self, from: BlockId, site_index: usize, to: BlockId) {
+        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else {
+            return;
+        };
+        let Some(Site {
+            kind: SiteKind::Link(LinkPlace::Direct { distance, .. }),
+            ..
+        }) = source.sites.get(site_index).copied()
+        else {
+            return;
+        };
+        if target.key.second_page != u64::MAX
+            || source.outgoing.iter().any(|o| o.0 as usize == site_index)
+        {
+            return;
+        }
+        let place = source.host + distance;
+        let value = target.host.wrapping_sub(place + 4);
+        self.cache.write(place, &value.to_le_bytes());
+        self.counts.links += 1;
+        if let Some(target) = self.blocks.get_mut(to) {
+            target.incoming.push(Incoming {
+                from,
+                site: site_index as u16,
+            });
+        }
+        if let Some(source) = self.blocks.get_mut(from) {
+            source.outgoing.push((site_index as u16, to));
+        }
+    }
+
+    /// Fills the slot of a block's site with a target.
+    pub fn link_slot(
+        &mut self,
+        from: BlockId,
+        site_index: usize,
+        to: BlockId,
+        dependence: Dependence,
+    ) {
+        let (Some(source), Some(target)) = (self.block(from), self.block(to)) else {
+            return;
+        };
+        let Some(Site {
+            kind: SiteKind::Link(LinkPlace::Slot { slot, stub }),
+            ..
+        }) = source.sites.get(site_index).copied()
+        else {
+            return;
+        };
+        let distance = u64::from(target.host).wrapping_sub(u64::from(source.host + stub));
+        self.links.fill_slot(slot, distance, dependence);
+        self.counts.links += 1;
+        if let Some(target) = self.blocks.get_mut(to) {
+            let incoming = Incoming {
+                from,
+                site: site_index as u16,
+            };
+            if !target.incoming.contains(&incoming) {
+                target.incoming.push(incoming);
+            }
+        }
+    }
+
+    /// Lets indirect branches find a block.
+    pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
+        let Some(target) = self.block(to) else { return };
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let mode = (mode, self.modes.table(mode));
+        let address = self.cache.address(target.host) as u64;
+        self.links.fill_hash(rip, mode, address, dependence);
+        self.counts.links += 1;
+    }
+
+    /// Lets far transfers of real and V86 mode find a block.
+    pub fn link_far(&mut self, to: BlockId, dependence: Dependence) {
+        let Some(target) = self.block(to) else { return };
+        let (rip, mode) = (target.key.rip, target.key.mode);
+        let Some(pointer) = FarPointer::of(self.mode(mode).code_base, rip) else {
+            return;
+        };
+        let address = self.cache.address(target.host) as u64;
+        let family = self.modes.family(mode);
+        self.links.fill_far(pointer, family, address, dependence);
+        self.counts.links += 1;
+    }
+
+    /// CR3 was loaded: linear addresses of non-global pages mean something else.
+    pub fn clear_local_links(&mut self) {
+        self.links.clear_local();
+    }
+
+    /// All linear addresses may mean something else.
+    pub fn clear_all_links(&mut self) {
+        self.links.clear_all();
+    }
+
+    /// A linear page means something else.
+    pub fn clear_page_links(&mut self, page: u64) {
+        self.links.clear_page(page);
+    }
+
+    /// Cuts whatever leads to a block.
+    pub(super) fn make_unreachable(&mut self, id: BlockId) {
+        let Some(block) = self.blocks.get_mut(id) else {
+            return;
+        };
+        self.generation += 1;
+        if block.is_retired {
+            return;
+        }
+        let incoming = std::mem::take(&mut block.incoming);
+        let (key, host) = (block.key, block.host);
+        self.blocks.forget_key(&key);
+        for &incoming in &incoming {
+            self.cut(incoming, id);
+        }
+        let table = self.modes.table(key.mode);
+        let target = self.cache.address(host) as u64;
+        self.links.forget_hash(key.rip, table, target);
+        let mode = self.modes.get(key.mode);
+        if mode.has_real_mode_segments()
+            && let Some(pointer) = FarPointer::of(mode.code_base, key.rip)
+        {
+            self.links.forget_far(pointer, target);
+        }
+    }
+
+    /// Makes a site that led to a dying block lead to its stub again.
+    fn cut(&mut self, incoming: Incoming, dying: BlockId) {
+        let Some(source) = self.blocks.get_mut(incoming.from) else {
+            return;
+        };
+        let Some(site) = source.sites.get(incoming.site as usize).copied() else {
+            return;
+        };
+        match site.kind {
+            SiteKind::Link(LinkPlace::Direct { distance, stub }) => {
+                if !source.outgoing.contains(&(incoming.site, dying)) {
+                    return;
+                }
+                source.outgoing.retain(|o| o.0 != incoming.site);
+                let place = source.host + distance;
+                let value = (source.host + stub).wrapping_sub(place + 4);
+                self.cache.write(place, &value.to_le_bytes());
+            }
+            SiteKind::Link(LinkPlace::Slot { slot, .. }) => self.links.forget_slot(slot),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How a block comes to be: read, translated, verified, placed and listed.
+
+use super::{Engine, LookUp, Place};
+use crate::abi::link_layout::ModeId;
+use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
+use crate::blocks::block::{Block, BlockKey};
+use crate::blocks::code_cache::Allocation;
+use crate::policy::mode::ModeFlags;
+use crate::translate::{Request, TranslateError, Translation, Translator};
+use crate::verify;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+
+impl Engine {
+    /// Translates the block for a place and mode.
+    ///
+    /// The caller must see to it that stores to the code's pages are tested before guest
+    /// code runs again; the lines are marked in `memory` here.
+    pub fn translate(&mut self, place: &Place, mode: ModeId, memory: &mut GuestMemory) -> LookUp {
+        let mut bytes = [0xff_u8; Translator::MOST_BYTES + 16];
+        let in_page = (4096 - place.physical % 4096).min(Translator::MOST_BYTES as u64) as usize;
+        // Where there is no memory the bus reads as FFh.
+        memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
+        let mode_word = *self.modes.get(mode);
+        let branch_table = self.modes.table(mode);
+        let family = self.modes.family(mode);
+        let id = self.take_id(memory);
+        while self.slots.len() < Translator::SLOTS_PER_BLOCK {
+            let Some(slot) = self.links.take_slot() else {
+                break;
+            };
+            self.slots.push(slot);
+        }
+        let request = Request {
+            bytes: &bytes[..in_page],
+            straddles: false,
+            rip: place.rip,
+            linear: place.linear,
+            mode: &mode_word,
+            mode_id: mode.0,
+            branch_table,
+            family,
+            block: id,
+        };
+        let mut second_page = u64::MAX;
+        let translation = match self.translator.translate(&request, &self.slots) {
+            Ok(translation) => translation,
+            Err(TranslateError::NeedsNextPage) => {
+                let Some(next) = place.next_page else {
+                    self.blocks.return_id(id);
+                    return LookUp::NeedsNextPage;
+                };
+                second_page = next;
+                memory.read(
+                    PhysicalAddress(next << 12),
+                    &mut bytes[in_page..in_page + 16],
+                );
+                let request = Request {
+                    bytes: &bytes[..in_page + 16],
+                    straddles: true,
+                    rip: place.rip,
+                    linear: place.linear,
+                    mode: &mode_word,
+                    mode_id: mode.0,
+                    branch_table,
+                    family,
+                    block: id,
+                };
+                self.translator
+                    .translate(&request, &self.slots)
+                    .expect("fifteen bytes hold every instruction")
+            }
+        };
+        let key = BlockKey {
+            physical: place.physical,
+            second_page,
+            rip: place.rip,
+            mode,
+        };
+        self.install(id, key, translation, &bytes, memory);
+        LookUp::Block(id)
+    }
+
+    fn take_id(&mut self, memory: &mut GuestMemory) -> BlockId {
+        self.blocks.take_id().unwrap_or_else(|| {
+            self.flush(memory);
+            let id = self.blocks.take_id();
+            id.expect("no block is alive: all numbers are free")
+        })
+    }
+
+    fn install(
+        &mut self,
+        id: BlockId,
+        key: BlockKey,
+        translation: Translation,
+        bytes: &[u8],
+        memory: &mut GuestMemory,
+    ) {
+        let length = self.translator.code().len();
+        let host = self.allocate(length, memory);
+        self.cache.write(host, self.translator.code());
+        let mode = self.mode(key.mode);
+        let map = self.translator.map_of(mode);
+        let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
+        if self.verify_code {
+            let findings = verify::verify(self.translator.code(), mode, map);
+            assert!(
+                findings.is_empty(),
+                "emitted code failed verification: {findings:?}"
+            );
+        }
+        // Slots that the translation did not use stay for the next one.
+        let used: Vec<u32> = translation
+            .sites
+            .iter()
+            .filter_map(|site| match site.kind {
+                SiteKind::Link(LinkPlace::Slot { slot, .. }) => Some(slot),
+                _ => None,
+            })
+            .collect();
+        self.slots.retain(|slot| !used.contains(slot));
+        // Where code is written often, it may come back.
+        let bytes = if memory.code().is_hot(key.physical >> 12) {
+            &bytes[..translation.guest_length as usize]
+        } else {
+            &[]
+        };
+        self.list(id, &key, translation.guest_length, memory);
+        self.counts.translations += 1;
+        self.counts.guest_bytes += u64::from(translation.guest_length);
+        self.counts.host_bytes += length as u64;
+        let block = Block {
+            key,
+            map,
+            is_single,
+            stack_mask,
+            host,
+            host_length: length as u32,
+            guest_length: translation.guest_length,
+            marks: translation.marks,
+            sites: translation.sites,
+            helpers: translation.helpers,
+            immediates: translation.immediates,
+            x87_notes: translation.x87_notes,
+            completions: translation.completions,
+            bytes: bytes.into(),
+            is_retired: false,
+            retirements: 0,
+            is_link_wanted: false,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+        };
+        self.blocks.insert(id, block);
+    }
+
+    /// Marks what a block was made from as code.
+    pub(super) fn list(
+        &mut self,
+        id: BlockId,
+        key: &BlockKey,
+        length: u32,
+        memory: &mut GuestMemory,
+    ) {
+        let second_page = (key.second_page != u64::MAX).then_some(key.second_page);
+        self.pages
+            .list(id, key.physical, second_page, length, memory);
+    }
+
+    fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> u32 {
+        loop {
+            match self.cache.allocate(bytes) {
+                Allocation::At(offset) => return offset,
+                Allocation::Evict { start, end } => {
+                    let doomed: Vec<BlockId> = self.blocks.ids_within(start..end).collect();
+                    self.counts.evicted += doomed.len() as u64;
+                    for id in doomed {
+                        self.drop_block(id, memory);
+                    }
+                }
+            }
+        }
+    }
+}

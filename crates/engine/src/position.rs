@@ -1,0 +1,90 @@
+//! From a host address to exact guest state: all that a signal handler uses of the engine.
+//!
+//! A handler may look here only when it interrupted guest code, or the test of a store that
+//! guest code makes, on the engine's own thread: nobody is changing anything then.
+
+use crate::abi::completion::{Completion, X87Note};
+use crate::abi::context::Context;
+use crate::abi::marks::{Restore, Shadow};
+use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::BlockId;
+use crate::blocks::table::BlockTable;
+use crate::gate::code_store;
+
+/// Exact guest state at a host address.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestPosition {
+    /// EIP of the instruction that has not completed.
+    pub rip: u64,
+    /// Added to R12 to get ESP (16-bit wrap on 16-bit stacks).
+    pub esp: i32,
+    /// Registers to put back first.
+    pub restore: Restore,
+    /// What is still to be noted of the instruction before.
+    pub x87_note: Option<X87Note>,
+    /// What is still to be done of the instruction before.
+    pub completion: Option<Completion>,
+    /// The instruction holds interrupts off until it has completed.
+    pub shadowed: Shadow,
+    /// The block.
+    pub block: BlockId,
+    /// Where the guest's registers live.
+    pub map: &'static RegisterMap,
+    /// The block holds one instruction and returns to the monitor behind it.
+    pub single: bool,
+}
+
+impl GuestPosition {
+    /// At a host address in the code cache.
+    pub fn at(blocks: &BlockTable, pc: u64) -> Option<Self> {
+        let (id, block, offset) = blocks.at_host_address(pc)?;
+        let mark = block.mark_at(offset)?;
+        Some(Self {
+            rip: mark.rip,
+            esp: mark.esp,
+            restore: mark.restore,
+            x87_note: block.x87_note_at(offset).copied(),
+            completion: block.completion_at(offset).copied(),
+            shadowed: mark.shadowed,
+            block: id,
+            map: block.map,
+            single: block.is_single,
+        })
+    }
+
+    /// While the store of a site is tested for code (see [`crate::gate::code_store`]).
+    pub fn of_store(blocks: &BlockTable, packed: u32) -> Option<Self> {
+        let (id, _, site) = blocks.site(packed)?;
+        let block = blocks.get(id)?;
+        Some(Self {
+            rip: site.rip,
+            esp: site.esp,
+            restore: Restore::count_lent(block.map),
+            x87_note: None,
+            completion: None,
+            shadowed: site.shadowed,
+            block: id,
+            map: block.map,
+            single: block.is_single,
+        })
+    }
+
+    /// Of a thread that a signal interrupted at `pc`, in guest code or in the test of a store.
+    ///
+    /// # Safety
+    /// The context is the interrupted thread's, and its `blocks` is null or what
+    /// [`crate::Engine::attach`] stored there, of an engine that still lives.
+    pub unsafe fn of_interrupted(context: *const Context, pc: u64) -> Option<Self> {
+        // SAFETY: the caller vouches for the context. The thread stands in guest code, where
+        // it holds no reference to the table: nobody changes it meanwhile.
+        let (blocks, site) = unsafe {
+            let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
+            (blocks, (*context).exit_site)
+        };
+        if code_store::is_here(pc) {
+            Self::of_store(blocks, site)
+        } else {
+            Self::at(blocks, pc)
+        }
+    }
+}
