@@ -54,6 +54,18 @@ impl RegisterMapChoice {
     }
 }
 
+/// What a triple fault does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TripleFaultAction {
+    /// The machine stops and shows the processor's registers.
+    #[default]
+    Stop,
+    /// The machine is reset, as a PC's chipset does at the shutdown cycle: some systems
+    /// reset themselves that way.
+    Reset,
+}
+
 /// Everything that defines a virtual machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,6 +83,8 @@ pub struct VmConfig {
     pub cpu: CpuModel,
     /// A guest reset starts the machine anew instead of ending it.
     pub reboot: bool,
+    /// What a triple fault does.
+    pub triple_fault: TripleFaultAction,
     /// Bytes of the code cache.
     pub code_cache_bytes: u64,
     /// Verify every piece of emitted code with the second decoder pass.
@@ -96,6 +110,7 @@ impl Default for VmConfig {
             append: String::new(),
             cpu: CpuModel::Host,
             reboot: false,
+            triple_fault: TripleFaultAction::Stop,
             code_cache_bytes: 64 * MIB,
             verify_code: false,
             register_map: RegisterMapChoice::default(),

@@ -1,7 +1,7 @@
 //! A virtual machine: the PC, its processor, and the commands that reach it.
 
 use crate::boot::{self, BootError, BootSource};
-use crate::config::{ConfigError, VmConfig};
+use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
 use crate::vm_handle::{Command, State, Status, VmCommands, VmHandle};
@@ -60,7 +60,8 @@ pub enum RunOutcome {
     PowerOff,
     /// The guest reset itself.
     Reset,
-    /// The processor shut down; its registers.
+    /// The processor shut down, and the configuration does not make that a reset; its
+    /// registers.
     TripleFault(String),
     /// isa-debug-exit, with the byte written.
     DebugExit(u8),
@@ -147,7 +148,12 @@ impl Vm {
                     return RunOutcome::DebugExit(value);
                 }
                 VcpuStop::Requested(StopRequest::Quit) => return RunOutcome::Quit,
-                VcpuStop::TripleFault(registers) => return RunOutcome::TripleFault(registers),
+                VcpuStop::TripleFault(registers) => {
+                    return match self.config.triple_fault {
+                        TripleFaultAction::Stop => RunOutcome::TripleFault(registers),
+                        TripleFaultAction::Reset => RunOutcome::Reset,
+                    };
+                }
                 VcpuStop::NotImplemented(why) => return RunOutcome::Stopped(why),
             }
         }

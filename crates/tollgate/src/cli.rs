@@ -138,6 +138,19 @@ pub struct RunArguments {
     #[arg(long)]
     pub reboot: bool,
 
+    /// What a triple fault does: stop, with exit code 3 and the registers, or reset
+    ///
+    /// reset: as if the guest had reset the machine, for systems that reset themselves that
+    /// way (Linux with reboot=t): the end, with exit code 0, or with --reboot a new start.
+    #[arg(
+        long,
+        value_name = "ACTION",
+        value_enum,
+        default_value_t = TripleFault::Stop,
+        verbatim_doc_comment
+    )]
+    pub triple_fault: TripleFault,
+
     /// Most memory that translated code may take
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
     pub code_cache: u64,
@@ -176,6 +189,15 @@ pub enum RegisterMapName {
     Legacy,
     /// As many as can be in memory
     Spilled,
+}
+
+/// What a triple fault does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TripleFault {
+    /// The guest's reset
+    Reset,
+    /// The end of the run, with the processor's registers
+    Stop,
 }
 
 /// How guest code reaches guest memory.

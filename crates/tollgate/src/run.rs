@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::config::{RegisterMapChoice, VmConfig};
+use tollgate_machine::config::{RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget};
+use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget, TripleFault};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
@@ -133,6 +133,10 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         append: arguments.append.clone(),
         cpu: arguments.cpu,
         reboot: arguments.reboot,
+        triple_fault: match arguments.triple_fault {
+            TripleFault::Reset => TripleFaultAction::Reset,
+            TripleFault::Stop => TripleFaultAction::Stop,
+        },
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
         count_instructions: arguments.statistics.count_instructions,

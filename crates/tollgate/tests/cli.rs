@@ -62,6 +62,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--perf-map",
         "--control <PATH>",
         "--reboot",
+        "--triple-fault <ACTION>",
         "--code-cache <SIZE>",
         "--verify-code",
         "--memory-access <WAY>",

@@ -3,11 +3,12 @@
 
 mod support;
 
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use support::folder::Folder;
-use support::{PATIENCE, finish, tollgate};
+use support::{PATIENCE, ended, finish, signal, tollgate};
 
 /// mov al, value; out F4h, al
 const fn leave_with(value: u8) -> [u8; 4] {
@@ -69,17 +70,57 @@ fn a_host_that_refuses_a_timer_gets_no_machine_without_ticks() {
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
-#[test]
-fn a_triple_fault_has_its_exit_code_and_shows_the_registers() {
+/// A boot sector's code that writes R to the serial port and triple-faults.
+fn triple_fault() -> [u8; 32] {
+    let mut code = [0; 32];
+    // mov dx, 3F8h; mov al, 'R'; out dx, al
+    code[..6].copy_from_slice(&[0xba, 0xf8, 0x03, 0xb0, b'R', 0xee]);
     // In real mode: lidt [7C10h], where the limit is zero; int3. The vectors are out of
     // reach, and so is the double fault's.
-    let mut code = [0; 32];
-    code[..6].copy_from_slice(&[0x0f, 0x01, 0x1e, 0x10, 0x7c, 0xcc]);
+    code[6..12].copy_from_slice(&[0x0f, 0x01, 0x1e, 0x10, 0x7c, 0xcc]);
+    code
+}
+
+#[test]
+fn a_triple_fault_is_a_reset_if_that_is_asked_for() {
+    let folder = Folder::new();
+    let kernel = folder.boot_sector(&triple_fault());
+    let run = |flags: &[&str]| {
+        let mut command = tollgate();
+        command.args(["run", "--kernel"]).arg(&kernel).args(flags);
+        command
+    };
+    let output = finish(&mut run(&["--triple-fault", "reset"]), PATIENCE);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(
+        (&output.stdout[..], &output.stderr[..]),
+        (&b"R"[..], &b""[..])
+    );
+    let output = finish(&mut run(&["--triple-fault", "stop", "--reboot"]), PATIENCE);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"R");
+
+    let mut again = run(&["--triple-fault", "reset", "--reboot"]);
+    again.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = again.spawn().unwrap();
+    let mut starts = [0; 3];
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut starts).unwrap();
+    assert_eq!(&starts, b"RRR");
+    signal(child.id(), libc::SIGTERM);
+    // Nobody may wait for a reader of what is written meanwhile.
+    drop(output);
+    let output = ended(child, PATIENCE);
+    assert_eq!(output.status.code(), Some(128 + libc::SIGTERM));
+}
+
+#[test]
+fn a_triple_fault_has_its_exit_code_and_shows_the_registers() {
     let folder = Folder::new();
     let mut command = tollgate();
     command
         .args(["run", "--kernel"])
-        .arg(folder.boot_sector(&code));
+        .arg(folder.boot_sector(&triple_fault()));
     let output = finish(&mut command, PATIENCE);
     let errors = String::from_utf8_lossy(&output.stderr).to_lowercase();
     assert_eq!(output.status.code(), Some(3), "{errors}");
