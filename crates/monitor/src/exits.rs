@@ -1,4 +1,6 @@
-//! What happens at each kind of exit: one function each.
+//! What happens at an exit: one function for each way out of translated code
+//! ([`SiteKind`]). Its *kind* is found on the way and says what it counts as: the
+//! instructions that the monitor executes share one function and have many kinds.
 
 use crate::guest_view::Inline;
 use crate::hypercall;
