@@ -39,6 +39,9 @@ pub const BOOKS_AGE: Duration = Duration::from_millis(20);
 /// Makes the vCPU thread leave guest code. It must not call the handle.
 pub type Kick = Arc<dyn Fn() + Send + Sync>;
 
+/// Hears on the vCPU thread that something was published. It must not call the handle.
+pub type Listener = Arc<dyn Fn() + Send + Sync>;
+
 /// What someone outside wants of the virtual machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -117,6 +120,8 @@ struct Shared {
     published: Condvar,
     /// Held while the kick runs, so that no kick is under way once it was removed.
     kick: Mutex<Option<Kick>>,
+    /// Called after each publication.
+    listener: Mutex<Option<Listener>>,
     created: Instant,
 }
 
@@ -131,11 +136,44 @@ impl Shared {
         self.kick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn tell_listener(&self) {
+        self.published.notify_all();
+        let listener = self.listener.lock();
+        if let Some(listener) = listener.unwrap_or_else(PoisonError::into_inner).as_ref() {
+            listener();
+        }
+    }
+
     fn wake(&self) {
         self.queued.notify_all();
         if let Some(kick) = self.kick_slot().as_ref() {
             kick();
         }
+    }
+}
+
+/// A status was asked for when this many had been published.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusRequest(u64);
+
+impl StatusRequest {
+    fn is_answered(self, mailbox: &Mailbox) -> bool {
+        mailbox.publications != self.0 || mailbox.status.state == State::Stopped
+    }
+}
+
+/// Books were asked for at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct BooksRequest(Instant);
+
+impl BooksRequest {
+    fn answer(self, mailbox: &Mailbox) -> Option<Arc<Books>> {
+        let (at, books) = mailbox.books.as_ref()?;
+        (self.0.saturating_duration_since(*at) < BOOKS_AGE).then(|| Arc::clone(books))
+    }
+
+    fn is_answered(self, mailbox: &Mailbox) -> bool {
+        self.answer(mailbox).is_some()
     }
 }
 
@@ -159,6 +197,7 @@ impl VmHandle {
             queued: Condvar::new(),
             published: Condvar::new(),
             kick: Mutex::new(None),
+            listener: Mutex::new(None),
             created: Instant::now(),
         }))
     }
@@ -234,46 +273,73 @@ impl VmHandle {
         self.with_uptime(self.0.mailbox().status)
     }
 
+    /// From now on `listener` hears of each publication: of statuses and of books. For
+    /// threads that wait for other events too.
+    pub fn set_listener(&self, listener: Listener) {
+        let mut slot = self
+            .0
+            .listener
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(listener);
+    }
+
+    /// Asks the vCPU thread for a fresh status; the answer is for
+    /// [`VmHandle::status_after`].
+    pub fn request_status(&self) -> StatusRequest {
+        let request = StatusRequest(self.0.mailbox().publications);
+        if self.status_after(request).is_none() {
+            self.submit(Command::ReportStatus);
+        }
+        request
+    }
+
+    /// The status, if one was published after the request or the machine has stopped.
+    pub fn status_after(&self, request: StatusRequest) -> Option<Status> {
+        let mailbox = self.0.mailbox();
+        request
+            .is_answered(&mailbox)
+            .then(|| self.with_uptime(mailbox.status))
+    }
+
     /// Asks the vCPU thread for a fresh status and waits for it. After `timeout` the
     /// status published last is returned.
     pub fn fresh_status(&self, timeout: Duration) -> Status {
-        let before = {
+        let request = self.request_status();
+        self.wait(timeout, |mailbox| request.is_answered(mailbox))
+    }
+
+    /// Asks the vCPU thread for its books; the answer is for [`VmHandle::books_after`].
+    pub fn request_books(&self) -> BooksRequest {
+        let request = BooksRequest(Instant::now());
+        let is_needed = {
             let mailbox = self.0.mailbox();
-            if mailbox.status.state == State::Stopped {
-                return self.with_uptime(mailbox.status);
-            }
-            mailbox.publications
+            !request.is_answered(&mailbox) && mailbox.status.state != State::Stopped
         };
-        self.submit(Command::ReportStatus);
-        self.wait(timeout, |mailbox| mailbox.publications != before)
+        if is_needed {
+            self.submit(Command::ReportBooks);
+        }
+        request
+    }
+
+    /// The books, if there are some that are at most [`BOOKS_AGE`] older than the request.
+    pub fn books_after(&self, request: BooksRequest) -> Option<Arc<Books>> {
+        request.answer(&self.0.mailbox())
     }
 
     /// Asks the vCPU thread for its books and waits for them; `None` if it does not
     /// answer within `timeout` or has stopped. They are at most [`BOOKS_AGE`] old.
     pub fn fresh_books(&self, timeout: Duration) -> Option<Arc<Books>> {
-        let asked = Instant::now();
-        let is_fresh = |mailbox: &Mailbox| match &mailbox.books {
-            Some((at, _)) => asked.saturating_duration_since(*at) < BOOKS_AGE,
-            None => false,
+        let request = self.request_books();
+        let waits = |mailbox: &mut Mailbox| {
+            !request.is_answered(mailbox) && mailbox.status.state != State::Stopped
         };
-        {
-            let mailbox = self.0.mailbox();
-            if is_fresh(&mailbox) {
-                return mailbox.books.as_ref().map(|books| Arc::clone(&books.1));
-            }
-            if mailbox.status.state == State::Stopped {
-                return None;
-            }
-        }
-        self.submit(Command::ReportBooks);
         let (mailbox, _) = self
             .0
             .published
-            .wait_timeout_while(self.0.mailbox(), timeout, |mailbox| !is_fresh(mailbox))
+            .wait_timeout_while(self.0.mailbox(), timeout, waits)
             .unwrap_or_else(PoisonError::into_inner);
-        is_fresh(&mailbox)
-            .then(|| mailbox.books.as_ref().map(|books| Arc::clone(&books.1)))
-            .flatten()
+        request.answer(&mailbox)
     }
 
     /// Waits until the published status satisfies `reached` and returns it. After
@@ -438,14 +504,14 @@ impl VmCommands {
         mailbox.status = status;
         mailbox.publications = mailbox.publications.wrapping_add(1);
         drop(mailbox);
-        self.0.published.notify_all();
+        self.0.tell_listener();
     }
 
     /// Makes `books` the ones that others see; the previous ones are dropped.
     pub fn publish_books(&self, books: Books) {
         let books = Arc::new(books);
         let previous = self.0.mailbox().books.replace((Instant::now(), books));
-        self.0.published.notify_all();
+        self.0.tell_listener();
         // Freed outside the lock.
         drop(previous);
     }

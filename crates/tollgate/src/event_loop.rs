@@ -49,6 +49,8 @@ pub struct EventLoop {
 struct SharedWithOwner {
     /// Raised to stop the loop.
     stop: OwnedFd,
+    /// Raised when the vCPU thread has published something.
+    published: OwnedFd,
     /// The signal that asked for the end; 0 if none did.
     signal: AtomicI32,
     /// Somebody asked for the end.
@@ -63,9 +65,12 @@ impl EventLoop {
     pub fn start(sources: Sources, handle: VmHandle) -> io::Result<Self> {
         let shared = Arc::new(SharedWithOwner {
             stop: host::event()?,
+            published: host::event()?,
             signal: AtomicI32::new(0),
             end_wanted: AtomicBool::new(false),
         });
+        let listener = Arc::clone(&shared);
+        handle.set_listener(Arc::new(move || host::raise(listener.published.as_fd())));
         let state = Loop {
             sources,
             handle,
@@ -138,7 +143,8 @@ const STOP: usize = 0;
 const SIGNALS: usize = 1;
 const KEYBOARD: usize = 2;
 const PTY: usize = 3;
-const CONTROL: usize = 4;
+const PUBLISHED: usize = 4;
+const CONTROL: usize = 5;
 
 impl Loop {
     fn run(mut self) {
@@ -158,6 +164,10 @@ impl Loop {
             }
             self.take_keyboard(fds[KEYBOARD].revents != 0);
             self.take_pty(fds[PTY].revents != 0);
+            if fds[PUBLISHED].revents != 0 {
+                // What waits for it is looked at in every turn. The counter is eight bytes.
+                let _ = host::read(self.shared.published.as_fd(), &mut [0; 8]);
+            }
             if let Some(control) = &mut self.sources.control
                 && control.serve(&fds[CONTROL..], &self.handle)
             {
@@ -186,6 +196,10 @@ impl Loop {
         ));
         fds.push(host::interest(keyboard, libc::POLLIN));
         fds.push(host::interest(pty, libc::POLLIN));
+        fds.push(host::interest(
+            self.shared.published.as_raw_fd(),
+            libc::POLLIN,
+        ));
         if let Some(control) = &self.sources.control {
             control.add_interests(fds);
         }

@@ -1,13 +1,13 @@
 //! Requests and answers of the control socket.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_machine::knobs::Assignment;
-use tollgate_machine::vm_handle::{State, Status, VmHandle};
+use tollgate_machine::vm_handle::{BooksRequest, State, Status, StatusRequest, VmHandle};
 
 use crate::statistics::Reporter;
 
@@ -62,15 +62,38 @@ pub struct Reach<'a> {
     pub patience: Duration,
 }
 
-/// Carries out one request line and answers it. The answer tells what the vCPU thread
-/// made of it within the time it has.
-pub fn answer(line: &[u8], reach: Reach<'_>) -> Answer {
+/// How far a request has come.
+pub enum Progress {
+    /// Here is the answer.
+    Answered(Answer),
+    /// The vCPU thread must do something first.
+    Waits(Pending),
+}
+
+/// A request that waits for the vCPU thread.
+pub struct Pending {
+    awaited: Awaited,
+    id: Value,
+    deadline: Instant,
+}
+
+/// What a request waits for.
+enum Awaited {
+    Status(StatusRequest),
+    Books(BooksRequest),
+    Paused,
+    Resumed,
+    Knobs(Vec<Assignment>),
+}
+
+/// Carries out one request line. Waits for nothing.
+pub fn begin(line: &[u8], reach: Reach<'_>) -> Progress {
     // JSON that is not an object would be accepted as a request in list form otherwise.
     let request = serde_json::from_slice::<serde_json::Map<String, Value>>(line)
         .and_then(|fields| serde_json::from_value::<Request>(Value::Object(fields)));
     match request {
         Ok(request) => carry_out(request, reach),
-        Err(error) => refusal(&format!("not a request: {error}")),
+        Err(error) => Progress::Answered(refusal(&format!("not a request: {error}"))),
     }
 }
 
@@ -82,81 +105,164 @@ pub fn refusal(error: &str) -> Answer {
     }
 }
 
-fn carry_out(request: Request, reach: Reach<'_>) -> Answer {
-    let Reach {
-        handle, patience, ..
-    } = reach;
-    let mut answer = json!({"ok": true});
-    match request.command {
-        Name::Status => {
-            let status = handle.fresh_status(patience);
-            answer["status"] = serde_json::to_value(status).unwrap_or_default();
-        }
-        Name::Stats => match handle.fresh_books(patience) {
-            Some(books) => {
-                let snapshot = reach.reporter.snapshot(&books);
-                answer["stats"] = serde_json::to_value(snapshot).unwrap_or_default();
-            }
-            None => {
-                answer["ok"] = false.into();
-                answer["error"] = "the processor does not answer now".into();
-            }
-        },
+fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
+    let handle = reach.handle;
+    let done = |quits| {
+        Progress::Answered(Answer {
+            line: with_id(json!({"ok": true}), &request.id),
+            quits,
+        })
+    };
+    let awaited = match request.command {
+        Name::Status => Awaited::Status(handle.request_status()),
+        Name::Stats => Awaited::Books(handle.request_books()),
         Name::Pause => {
             handle.pause();
-            let status = handle.wait_for_status(patience, |status| {
-                matches!(status.state, State::Paused | State::Stopped)
-            });
-            answer["state"] = serde_json::to_value(status.state).unwrap_or_default();
+            Awaited::Paused
         }
         Name::Resume => {
             handle.resume();
-            let status = handle.wait_for_status(patience, |status| status.state != State::Paused);
-            answer["state"] = serde_json::to_value(status.state).unwrap_or_default();
+            Awaited::Resumed
         }
-        Name::Set => match set(&request.knobs, reach) {
-            Ok(knobs) => answer["knobs"] = knobs,
+        Name::Set => match turn_knobs(&request.knobs, handle) {
+            Ok(assignments) => Awaited::Knobs(assignments),
             Err(error) => {
-                answer["ok"] = false.into();
-                answer["error"] = error.into();
+                let refused = json!({"ok": false, "error": error});
+                return Progress::Answered(Answer {
+                    line: with_id(refused, &request.id),
+                    quits: false,
+                });
             }
         },
-        Name::Quit => handle.quit(),
-        Name::PowerButton => handle.power_button(),
-    }
-    if !request.id.is_null() {
-        answer["id"] = request.id;
-    }
-    Answer {
-        line: answer.to_string(),
-        quits: request.command == Name::Quit,
+        Name::Quit => {
+            handle.quit();
+            return done(true);
+        }
+        Name::PowerButton => {
+            handle.power_button();
+            return done(false);
+        }
+    };
+    let pending = Pending {
+        awaited,
+        id: request.id,
+        deadline: Instant::now() + reach.patience,
+    };
+    match pending.answer(reach) {
+        Some(answer) => Progress::Answered(answer),
+        None => Progress::Waits(pending),
     }
 }
 
-/// Turns knobs and tells how all of them stand then, or why that is not so.
-fn set(knobs: &BTreeMap<String, String>, reach: Reach<'_>) -> Result<Value, String> {
+/// The answer as a line, with what the client wants to see again.
+fn with_id(mut answer: Value, id: &Value) -> String {
+    if !id.is_null() {
+        answer["id"] = id.clone();
+    }
+    answer.to_string()
+}
+
+impl Pending {
+    /// When the request is answered with what is known by then.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// The answer, if the vCPU thread has done what was asked or has no time left.
+    pub fn answer(&self, reach: Reach<'_>) -> Option<Answer> {
+        let answer = match self.try_answer(reach) {
+            Some(answer) => answer,
+            None if Instant::now() >= self.deadline => self.late_answer(reach.handle),
+            None => return None,
+        };
+        Some(Answer {
+            line: with_id(answer, &self.id),
+            quits: false,
+        })
+    }
+
+    fn try_answer(&self, reach: Reach<'_>) -> Option<Value> {
+        let handle = reach.handle;
+        let status = handle.status();
+        let is_over = status.state == State::Stopped;
+        match &self.awaited {
+            Awaited::Status(request) => handle.status_after(*request).map(status_answer),
+            Awaited::Books(request) => match handle.books_after(*request) {
+                Some(books) => {
+                    let snapshot = reach.reporter.snapshot(&books);
+                    let stats = serde_json::to_value(snapshot).unwrap_or_default();
+                    Some(json!({"ok": true, "stats": stats}))
+                }
+                None => is_over.then(no_answer),
+            },
+            Awaited::Paused => {
+                (is_over || status.state == State::Paused).then(|| state_answer(status.state))
+            }
+            Awaited::Resumed => match status.state {
+                State::Paused => None,
+                // It goes on, if only to wait for an interrupt.
+                State::Halted => Some(state_answer(State::Running)),
+                state => Some(state_answer(state)),
+            },
+            Awaited::Knobs(assignments) => {
+                if assignments.iter().all(|&a| status.settings.holds(a)) {
+                    let knobs = serde_json::to_value(status.settings).unwrap_or_default();
+                    Some(json!({"ok": true, "knobs": knobs}))
+                } else {
+                    is_over.then(|| json!({"ok": false, "error": "the machine has ended"}))
+                }
+            }
+        }
+    }
+
+    /// What is known although the vCPU thread has not answered.
+    fn late_answer(&self, handle: &VmHandle) -> Value {
+        match self.awaited {
+            Awaited::Status(_) => status_answer(handle.status()),
+            Awaited::Books(_) => no_answer(),
+            Awaited::Paused | Awaited::Resumed => state_answer(handle.status().state),
+            Awaited::Knobs(_) => {
+                let error = "the processor does not answer now; it will turn them later";
+                json!({"ok": false, "error": error})
+            }
+        }
+    }
+}
+
+fn status_answer(status: Status) -> Value {
+    let status = serde_json::to_value(status).unwrap_or_default();
+    json!({"ok": true, "status": status})
+}
+
+fn state_answer(state: State) -> Value {
+    let state = serde_json::to_value(state).unwrap_or_default();
+    json!({"ok": true, "state": state})
+}
+
+fn no_answer() -> Value {
+    json!({"ok": false, "error": "the processor does not answer now"})
+}
+
+/// Turns knobs, all or none; returns how they shall stand, or why that cannot be.
+fn turn_knobs(
+    knobs: &BTreeMap<String, String>,
+    handle: &VmHandle,
+) -> Result<Vec<Assignment>, String> {
     let assignments: Result<Vec<_>, _> = knobs
         .iter()
         .map(|(name, value)| Assignment::of(name, value))
         .collect();
     let assignments = assignments.map_err(|error| error.to_string())?;
     if !assignments.is_empty() {
-        reach.handle.turn_knobs(&assignments);
+        handle.turn_knobs(&assignments);
     }
-    let holds = |status: &Status| assignments.iter().all(|&a| status.settings.holds(a));
-    let is_over = |status: &Status| status.state == State::Stopped;
-    let status = reach
-        .handle
-        .wait_for_status(reach.patience, |status| holds(status) || is_over(status));
-    match (holds(&status), is_over(&status)) {
-        (true, _) => Ok(serde_json::to_value(status.settings).unwrap_or_default()),
-        (false, true) => Err("the machine has ended".into()),
-        (false, false) => Err("the processor does not answer now; it will turn them later".into()),
-    }
+    Ok(assignments)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Condvar, Mutex};
+
     use tollgate_exits::snapshot::Snapshot;
     use tollgate_machine::vm_handle::Command;
 
@@ -170,6 +276,33 @@ mod tests {
             handle,
             reporter: &REPORTER,
             patience: LONG,
+        }
+    }
+
+    /// Waits for the answer as an event loop does.
+    fn answer(line: &[u8], reach: Reach<'_>) -> Answer {
+        let published = std::sync::Arc::new((Mutex::new(0), Condvar::new()));
+        let listener = std::sync::Arc::clone(&published);
+        reach.handle.set_listener(std::sync::Arc::new(move || {
+            *listener.0.lock().unwrap() += 1;
+            listener.1.notify_all();
+        }));
+        let pending = match begin(line, reach) {
+            Progress::Answered(answer) => return answer,
+            Progress::Waits(pending) => pending,
+        };
+        let mut count = published.0.lock().unwrap();
+        loop {
+            if let Some(answer) = pending.answer(reach) {
+                return answer;
+            }
+            let before = *count;
+            let left = pending.deadline().saturating_duration_since(Instant::now());
+            count = published
+                .1
+                .wait_timeout_while(count, left, |count| *count == before)
+                .unwrap()
+                .0;
         }
     }
 
@@ -210,6 +343,38 @@ mod tests {
         let answer = value(&answer(br#"{"command":"pause"}"#, reach(&handle)));
         assert_eq!(answer, json!({"ok": true, "state": "paused"}));
         assert_eq!(vcpu.join().unwrap(), [Command::Pause]);
+    }
+
+    #[test]
+    fn a_processor_that_waits_for_an_interrupt_goes_on_after_a_pause() {
+        let handle = VmHandle::new();
+        handle.commands().publish(Status {
+            state: State::Halted,
+            ..Status::default()
+        });
+        let resumed = value(&answer(br#"{"command":"resume"}"#, reach(&handle)));
+        assert_eq!(resumed, json!({"ok": true, "state": "running"}));
+        handle.commands().take();
+    }
+
+    #[test]
+    fn a_processor_without_time_left_is_answered_for() {
+        let handle = VmHandle::new();
+        let impatient = Reach {
+            patience: Duration::ZERO,
+            ..reach(&handle)
+        };
+        for (command, ok) in [
+            (r#"{"command":"status"}"#, true),
+            (r#"{"command":"pause"}"#, true),
+            (r#"{"command":"stats"}"#, false),
+            (r#"{"command":"set","knobs":{"vif":"off"}}"#, false),
+        ] {
+            let Progress::Answered(answer) = begin(command.as_bytes(), impatient) else {
+                panic!("{command} waits");
+            };
+            assert_eq!(value(&answer)["ok"], ok, "{command}");
+        }
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The control socket's listener and its clients, driven by the event loop.
 //!
 //! Nothing a client does may harm the machine: lines and unread answers are bounded, the
-//! number of clients is, and no call here waits for a client.
+//! number of clients is, and no call here waits for a client, nor for the vCPU thread: a
+//! request for it is answered in a later turn, when the vCPU thread has published something
+//! ([`VmHandle::set_listener`]) or its time is over. Until then the client's further
+//! requests stay unread.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_machine::vm_handle::VmHandle;
 
-use super::protocol::{self, Reach};
+use super::protocol::{self, Answer, Pending, Progress, Reach};
 use crate::failure::Failure;
 use crate::host;
 use crate::statistics::Reporter;
@@ -26,8 +29,8 @@ const MAX_CLIENTS: usize = 32;
 const MAX_LINE: usize = 4096;
 /// Bytes of answers that a client may leave unread.
 const MAX_UNREAD: usize = 512 * 1024;
-/// How long one turn waits for the vCPU thread in all. It answers within microseconds,
-/// unless it waits for a reader of the guest's output.
+/// How long the vCPU thread may take for a request. It answers within microseconds, unless
+/// it waits for a reader of the guest's output.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long no connection is accepted after accepting failed (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -42,6 +45,8 @@ pub struct Server {
     clients: Vec<Client>,
     accepts_again: Option<Instant>,
     reporter: Arc<Reporter>,
+    /// [`PATIENCE`], but in tests.
+    patience: Duration,
 }
 
 impl Server {
@@ -71,6 +76,7 @@ impl Server {
             clients: Vec::new(),
             accepts_again: None,
             reporter,
+            patience: PATIENCE,
         })
     }
 
@@ -86,7 +92,8 @@ impl Server {
 
     /// When [`Server::serve`] must be called even if nothing is ready.
     pub fn deadline(&self) -> Option<Instant> {
-        self.accepts_again
+        let pending = self.clients.iter().filter_map(Client::deadline);
+        pending.chain(self.accepts_again).min()
     }
 
     /// Serves what is ready: `ready` are the descriptors that the latest
@@ -95,15 +102,16 @@ impl Server {
         let Some((listener, clients)) = ready.split_first() else {
             return false;
         };
-        let turn = Turn {
+        let reach = Reach {
             handle,
             reporter: &self.reporter,
-            started: Instant::now(),
+            patience: self.patience,
         };
         let mut quits = false;
         for (client, ready) in self.clients.iter_mut().zip(clients) {
+            quits |= client.go_on(reach);
             if ready.revents != 0 {
-                quits |= client.serve(&turn);
+                quits |= client.serve(reach);
             }
         }
         self.clients.retain(|client| !client.is_gone);
@@ -203,30 +211,14 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// One call of [`Server::serve`].
-struct Turn<'a> {
-    handle: &'a VmHandle,
-    reporter: &'a Reporter,
-    started: Instant,
-}
-
-impl Turn<'_> {
-    /// What the next request is carried out with. It may wait for as long as is left, so
-    /// that many requests to a machine that does not answer do not hold up the event loop.
-    fn reach(&self) -> Reach<'_> {
-        Reach {
-            handle: self.handle,
-            reporter: self.reporter,
-            patience: PATIENCE.saturating_sub(self.started.elapsed()),
-        }
-    }
-}
-
 /// One connection.
 struct Client {
     stream: UnixStream,
     /// The beginning of a request line.
     line: Vec<u8>,
+    /// The request that waits for the vCPU thread, and what was read behind it.
+    pending: Option<Pending>,
+    backlog: Vec<u8>,
     /// Answers not yet taken.
     unread: Vec<u8>,
     /// The client sends no more; it goes when its answers are read.
@@ -240,6 +232,8 @@ impl Client {
         Ok(Self {
             stream,
             line: Vec::new(),
+            pending: None,
+            backlog: Vec::new(),
             unread: Vec::new(),
             is_finished: false,
             is_gone: false,
@@ -252,35 +246,68 @@ impl Client {
 
     fn interest(&self) -> libc::pollfd {
         let mut events = 0;
-        if !self.is_finished {
+        if self.reads() {
             events |= libc::POLLIN;
         }
         if !self.unread.is_empty() {
             events |= libc::POLLOUT;
         }
-        host::interest(self.stream.as_raw_fd(), events)
+        // A client that has gone would be ready all the time that its request takes.
+        let fd = match events {
+            0 if self.pending.is_some() => -1,
+            _ => self.stream.as_raw_fd(),
+        };
+        host::interest(fd, events)
+    }
+
+    fn reads(&self) -> bool {
+        !self.is_finished && self.pending.is_none()
+    }
+
+    /// When the request that waits is answered at the latest.
+    fn deadline(&self) -> Option<Instant> {
+        self.pending.as_ref().map(Pending::deadline)
+    }
+
+    /// Answers the request that waits, if that can be, and what was read behind it.
+    /// Returns whether the machine shall end.
+    fn go_on(&mut self, reach: Reach<'_>) -> bool {
+        let Some(answer) = self.pending.as_ref().and_then(|p| p.answer(reach)) else {
+            return false;
+        };
+        self.pending = None;
+        self.reply(&answer.line);
+        let backlog = std::mem::take(&mut self.backlog);
+        let quits = self.take(&backlog, reach);
+        self.settle();
+        quits
     }
 
     /// Reads once, answers what is complete. Returns whether the machine shall end.
-    fn serve(&mut self, turn: &Turn<'_>) -> bool {
+    fn serve(&mut self, reach: Reach<'_>) -> bool {
         let mut quits = false;
         let mut bytes = [0; 4096];
-        if !self.is_finished {
+        if self.reads() {
             match self.stream.read(&mut bytes) {
                 Ok(0) => self.is_finished = true,
-                Ok(count) => quits = self.take(&bytes[..count], turn),
+                Ok(count) => quits = self.take(&bytes[..count], reach),
                 Err(error) if is_passing(&error) => {}
                 Err(_) => self.is_gone = true,
             }
         }
-        self.send();
-        self.is_gone |= self.is_finished && self.unread.is_empty();
+        self.settle();
         quits
     }
 
-    fn take(&mut self, bytes: &[u8], turn: &Turn<'_>) -> bool {
+    /// Sends what can be sent; a client that wants nothing more is gone.
+    fn settle(&mut self) {
+        self.send();
+        self.is_gone |= self.is_finished && self.unread.is_empty() && self.pending.is_none();
+    }
+
+    fn take(&mut self, bytes: &[u8], reach: Reach<'_>) -> bool {
         let mut quits = false;
-        for &byte in bytes {
+        for (position, &byte) in bytes.iter().enumerate() {
             if byte != b'\n' {
                 if self.line.len() == MAX_LINE {
                     let error = format!("a request has at most {MAX_LINE} bytes");
@@ -295,9 +322,17 @@ impl Client {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let answer = protocol::answer(&line, turn.reach());
-            quits |= answer.quits;
-            self.reply(&answer.line);
+            match protocol::begin(&line, reach) {
+                Progress::Answered(Answer { line, quits: ends }) => {
+                    quits |= ends;
+                    self.reply(&line);
+                }
+                Progress::Waits(pending) => {
+                    self.pending = Some(pending);
+                    self.backlog = bytes[position + 1..].to_vec();
+                    break;
+                }
+            }
             if self.is_gone {
                 break;
             }
@@ -328,14 +363,14 @@ impl Client {
     }
 }
 
-/// Serves one connection until the client has gone or has nothing more to send. Returns
-/// whether a request asked for the end of the machine.
+/// Serves one connection until the client has gone or has nothing more to send; the vCPU
+/// thread has no time to answer. Returns whether a request asked for the end of the machine.
 pub fn serve_connection(stream: UnixStream, handle: &VmHandle) -> io::Result<bool> {
     let mut client = Client::new(stream)?;
-    let turn = Turn {
+    let reach = Reach {
         handle,
         reporter: &Reporter::PLAIN,
-        started: Instant::now(),
+        patience: Duration::ZERO,
     };
     let mut quits = false;
     let mut is_idle = false;
@@ -344,7 +379,7 @@ pub fn serve_connection(stream: UnixStream, handle: &VmHandle) -> io::Result<boo
         host::poll(&mut fds, Some(Duration::ZERO))?;
         is_idle = fds[0].revents == 0;
         if !is_idle {
-            quits |= client.serve(&turn);
+            quits |= client.serve(reach);
         }
     }
     Ok(quits)

@@ -197,3 +197,77 @@ fn a_client_that_asks_for_statistics_and_leaves_harms_nobody() {
     turn(&mut server, &handle);
     assert_eq!(read_answer(&client)["ok"], true);
 }
+
+/// A server whose vCPU thread has all the time in the world.
+fn patient() -> Server {
+    let mut server = bind(&path()).unwrap();
+    server.patience = Duration::from_secs(600);
+    server
+}
+
+#[test]
+fn a_request_that_waits_for_the_processor_holds_up_nobody_else() {
+    let handle = VmHandle::new();
+    let mut server = patient();
+    let mut asking = connect(&mut server, &handle);
+    asking.set_nonblocking(true).unwrap();
+    asking
+        .write_all(b"{\"command\":\"status\",\"id\":1}\n{\"command\":\"quit\",\"id\":2}\n")
+        .unwrap();
+    assert!(!turn(&mut server, &handle));
+    let nothing = asking.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+    assert!(server.deadline().is_some());
+
+    let mut other = connect(&mut server, &handle);
+    other
+        .write_all(b"{\"command\":\"power-button\"}\n")
+        .unwrap();
+    turn(&mut server, &handle);
+    assert_eq!(read_answer(&other)["ok"], true);
+
+    // The answer comes in the turn after the processor's, and the next request is carried
+    // out behind it.
+    handle.commands().publish(Status {
+        state: State::Running,
+        exits: 7,
+        ..Status::default()
+    });
+    assert!(turn(&mut server, &handle));
+    let mut lines = BufReader::new(&asking).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let first = next();
+    assert_eq!(
+        (&first["id"], &first["status"]["exits"]),
+        (&1.into(), &7.into())
+    );
+    assert_eq!(next()["id"], 2);
+    assert_eq!(server.deadline(), None);
+}
+
+#[test]
+fn a_client_that_leaves_while_its_request_waits_is_forgotten_after_it() {
+    let handle = VmHandle::new();
+    let mut server = patient();
+    let mut client = connect(&mut server, &handle);
+    client
+        .write_all(b"{\"command\":\"pause\"}\n{\"command\":\"quit\"}\n")
+        .unwrap();
+    assert!(!turn(&mut server, &handle));
+    drop(client);
+    let mut fds = Vec::new();
+    server.add_interests(&mut fds);
+    host::poll(&mut fds, Some(Duration::ZERO)).unwrap();
+    assert!(fds.iter().all(|fd| fd.revents == 0), "the loop would spin");
+    assert!(!server.serve(&fds, &handle));
+    handle.commands().publish(Status {
+        state: State::Paused,
+        ..Status::default()
+    });
+    assert!(
+        turn(&mut server, &handle),
+        "what was sent before is carried out"
+    );
+    turn(&mut server, &handle);
+    assert!(server.clients.is_empty());
+}
