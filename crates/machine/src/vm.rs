@@ -16,6 +16,7 @@ use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{Platform, StopRequest};
+use tollgate_x86::state::Activity;
 
 /// Where the machine's text goes.
 pub struct Consoles {
@@ -258,10 +259,10 @@ impl Vm {
             if books_wanted {
                 self.commands.publish_books(self.books());
             }
-            self.publish(if paused {
-                State::Paused
-            } else {
-                State::Running
+            self.publish(match self.vcpu.state().activity {
+                _ if paused => State::Paused,
+                Activity::Halted => State::Halted,
+                _ => State::Running,
             });
             if !paused {
                 self.vcpu.clock_changed();

@@ -148,6 +148,30 @@ fn the_control_socket_pauses_resumes_and_quits() {
 }
 
 #[test]
+fn a_processor_that_waits_for_an_interrupt_is_halted() {
+    let folder = Folder::new();
+    // hlt, with interrupts off; jmp to it
+    let mut command = run_code(&folder, &[0xf4, 0xeb, 0xfd], &["--serial", "null"]);
+    let path = folder.path("vm.sock");
+    let child = command.arg("--control").arg(&path).spawn().unwrap();
+    let socket = connect_to_running(&path);
+    let state = || ask(&socket, &json!({"command": "status"}))["status"]["state"].clone();
+    eventually("HLT", || (state() == "halted").then_some(()));
+    assert_eq!(
+        ask(&socket, &json!({"command": "pause"}))["state"],
+        "paused"
+    );
+    assert_eq!(state(), "paused");
+    assert_eq!(
+        ask(&socket, &json!({"command": "resume"}))["state"],
+        "running"
+    );
+    assert_eq!(state(), "halted");
+    ask(&socket, &json!({"command": "quit"}));
+    assert_eq!(ended(child).status.code(), Some(0));
+}
+
+#[test]
 fn the_control_command_is_a_client() {
     let folder = Folder::new();
     let (child, _socket) = run_with_control(&folder, &["--serial", "null"]);
