@@ -7,7 +7,6 @@ use crate::hypercall;
 use crate::near;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use crate::x87_errors::waits_for_x87;
-use iced_x86::{Instruction, Mnemonic};
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
@@ -16,6 +15,7 @@ use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::marks::Shadow;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind};
 use tollgate_engine::abi::vector_registers;
+use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::{is_canonical, is_canonical_range};
@@ -25,91 +25,6 @@ use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister, Vector
 
 /// si_code of a SIGFPE for an integer division.
 const FPE_INTDIV: i32 = 1;
-
-/// The kind of exit that an emulated instruction counts as, and whether the mode word
-/// can be another one behind it.
-fn classify(instruction: &Instruction) -> (ExitKind, bool) {
-    use Mnemonic::*;
-    match instruction.mnemonic() {
-        In | Insb | Insw | Insd => (ExitKind::PortIn, false),
-        Out | Outsb | Outsw | Outsd => (ExitKind::PortOut, false),
-        Cli => (ExitKind::Cli, false),
-        Sti => (ExitKind::Sti, false),
-        Pushf | Pushfd | Pushfq => (ExitKind::Pushf, false),
-        Popf | Popfd | Popfq => (ExitKind::Popf, true),
-        Iret | Iretd | Iretq => (ExitKind::Iret, true),
-        Int | Int1 | Int3 | Into => (ExitKind::SoftwareInterrupt, true),
-        Sysenter | Sysexit | Sysexitq | Syscall | Sysret | Sysretq => {
-            (ExitKind::FastSystemCall, true)
-        }
-        Jmp | Call | Retf => (ExitKind::FarTransfer, true),
-        Lds | Les | Lss | Lfs | Lgs => (ExitKind::SegmentLoad, true),
-        Push => (ExitKind::SegmentLoad, false),
-        Pop => (ExitKind::SegmentLoad, true),
-        Mov if instruction.op0_register() == iced_x86::Register::CR3 => (ExitKind::Cr3Load, false),
-        Mov if instruction.op0_register().is_cr() => (ExitKind::ControlRegister, true),
-        Mov if instruction.op0_register().is_segment_register() => (ExitKind::SegmentLoad, true),
-        Mov if instruction.op1_register().is_segment_register() => {
-            (ExitKind::OtherInstruction, false)
-        }
-        Mov if instruction.op0_register().is_dr() => (ExitKind::ControlRegister, true),
-        Mov => (ExitKind::ControlRegister, false),
-        Clts | Lmsw => (ExitKind::ControlRegister, true),
-        Smsw => (ExitKind::ControlRegister, false),
-        Invlpg | Invpcid => (ExitKind::Invlpg, false),
-        Rdmsr => (ExitKind::Msr, false),
-        Wrmsr => (ExitKind::Msr, true),
-        Cpuid => (ExitKind::Cpuid, false),
-        Vmcall | Vmmcall => (ExitKind::Hypercall, false),
-        Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
-        Hlt => (ExitKind::Halt, false),
-        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd
-        | Lodsq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq => {
-            (ExitKind::StringInstruction, false)
-        }
-        Fxsave | Fxrstor | Fxsave64 | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv
-        | Fldenv | Xsave | Xsaveopt | Xrstor | Xsave64 | Xsaveopt64 | Xrstor64 => {
-            (ExitKind::VectorImage, false)
-        }
-        // FS and GS have a base in every mode word of 64-bit code.
-        Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
-        _ => (ExitKind::OtherInstruction, true),
-    }
-}
-
-/// The instruction may have written the save area of the vector registers.
-fn writes_vector_area(mnemonic: Mnemonic) -> bool {
-    use Mnemonic::*;
-    matches!(
-        mnemonic,
-        Fxrstor
-            | Fxrstor64
-            | Fnsave
-            | Fsave
-            | Frstor
-            | Fnstenv
-            | Fstenv
-            | Fldenv
-            | Xrstor
-            | Xrstor64
-            | Vgatherdps
-            | Vgatherdpd
-            | Vgatherqps
-            | Vgatherqpd
-            | Vpgatherdd
-            | Vpgatherdq
-            | Vpgatherqd
-            | Vpgatherqq
-            | Vmaskmovps
-            | Vmaskmovpd
-            | Vpmaskmovd
-            | Vpmaskmovq
-            | Maskmovq
-            | Maskmovdqu
-            | Vmaskmovdqu
-            | Xsetbv
-    )
-}
 
 impl<P: Platform> Vcpu<P> {
     fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
@@ -324,18 +239,19 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
-        let Some(instruction) = self
+        let Some(helper) = self
             .engine
             .block(block)
             .and_then(|block| block.helpers.get(helper as usize).copied())
         else {
             unreachable!("helper sites name instructions of their block");
         };
-        if hypercall::is_null(&self.context.cpu, &instruction) && !self.trap_armed {
-            self.null_hypercall(block, site, &instruction);
+        let is_null = hypercall::is_null(&self.context.cpu, helper.kind.executor);
+        if is_null && !self.trap_armed {
+            self.null_hypercall(block, site, &helper.instruction);
             return Ok(());
         }
-        let falls_through = self.emulate(&instruction)?;
+        let falls_through = self.emulate(&helper)?;
         if falls_through && !self.mode_changed && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
         }
@@ -344,47 +260,46 @@ impl<P: Platform> Vcpu<P> {
 
     /// Executes an instruction in the monitor, or raises its exception. True: control
     /// goes on behind it.
-    pub(crate) fn emulate(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
-        let (mut kind, changes_mode) = classify(instruction);
-        if hypercall::is_null(&self.context.cpu, instruction) {
-            kind = ExitKind::NullHypercall;
-        }
-        self.count(kind);
+    pub(crate) fn emulate(&mut self, helper: &Helper) -> Result<bool, VcpuStop> {
+        let Helper { instruction, kind } = helper;
+        let effects = kind.effects;
+        let is_null = hypercall::is_null(&self.context.cpu, kind.executor);
+        self.count(if is_null {
+            ExitKind::NullHypercall
+        } else {
+            kind.exit
+        });
         let before = self.context.cpu.rip;
         let task = self.context.cpu.tr.selector;
-        if kind == ExitKind::SoftwareInterrupt {
+        if effects.contains(Effects::ENTERS_HANDLER) {
             self.settle_resume_flag();
         }
         let (state, mut surroundings) = self.parts();
-        let result = match near::execute(state, &mut surroundings, instruction) {
-            Ok(None) if kind == ExitKind::NullHypercall || kind == ExitKind::Hypercall => {
-                hypercall::execute(state, instruction)
-            }
-            Ok(None) => tollgate_emulate::execute(state, &mut surroundings, instruction),
-            Ok(Some(outcome)) => Ok(outcome),
-            Err(exception) => Err(exception),
+        let result = match kind.executor {
+            Executor::Near => near::execute(state, &mut surroundings, instruction),
+            Executor::Hypercall => hypercall::execute(state, instruction),
+            Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
         };
         let touched_device = surroundings.touched_device;
-        if writes_vector_area(instruction.mnemonic()) {
+        if effects.contains(Effects::WRITES_VECTOR_AREA) {
             vector_registers::sanitize(&mut self.context.cpu.vector);
             self.context.scatter_x87_pointers();
         }
         self.context.scatter_flags();
-        match kind {
-            ExitKind::FastSystemCall if matches!(result, Ok(Outcome::Jumped)) => {
-                self.remember_level_change(instruction.mnemonic());
-            }
-            ExitKind::ControlRegister | ExitKind::Msr => self.forget_level_changes(),
-            _ => {}
+        if kind.exit == ExitKind::FastSystemCall && matches!(result, Ok(Outcome::Jumped)) {
+            self.remember_level_change(instruction.mnemonic());
+        } else if effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
+            self.forget_level_changes();
         }
-        self.mode_changed |= changes_mode;
+        self.mode_changed |= effects.contains(Effects::CHANGES_MODE);
         if touched_device {
             self.arm_timer();
             self.follow_a20();
             self.follow_ignored_x87_error();
         }
-        self.events_due |= touched_device || changes_mode || kind == ExitKind::Sti;
-        self.clock_changed |= kind == ExitKind::Msr;
+        self.events_due |= touched_device
+            || effects.intersects(Effects::CHANGES_MODE | Effects::LETS_INTERRUPTS_IN);
+        self.clock_changed |= effects.contains(Effects::CHANGES_CLOCK);
         let cpu = &mut self.context.cpu;
         let ended = matches!(
             result,
@@ -393,15 +308,12 @@ impl<P: Platform> Vcpu<P> {
         if ended && cpu.shadow_rip == before {
             cpu.end_shadow();
         }
-        if kind == ExitKind::Iret {
+        if effects.contains(Effects::RETURNS_FROM_HANDLER) {
             // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
             cpu.nmi_blocked = false;
         }
         // LTR, another kind, changes TR without leaving the task.
-        let switched = matches!(
-            kind,
-            ExitKind::FarTransfer | ExitKind::Iret | ExitKind::SoftwareInterrupt
-        ) && self.note_task_switch(task);
+        let switched = effects.contains(Effects::SWITCHES_TASKS) && self.note_task_switch(task);
         match result {
             Ok(Outcome::Next) => {
                 // MOV SS and POP SS put the trap off to the next instruction's.
@@ -417,32 +329,24 @@ impl<P: Platform> Vcpu<P> {
             }
             Ok(Outcome::Jumped) => {
                 self.loads_resume_flag |= switched;
-                match kind {
+                if effects.contains(Effects::ENTERS_HANDLER) {
                     // The delivery has cleared TF: nothing strikes behind INT n
                     // (SDM volume 3, 17.3.1.4).
-                    ExitKind::SoftwareInterrupt => {
-                        self.trap_armed = false;
-                        if instruction.mnemonic() == Mnemonic::Int1 {
-                            // A breakpoint that MOV SS put off is part of this very #DB.
-                            let hits = std::mem::take(&mut self.latches.breakpoint_hits);
-                            self.context.cpu.dr[6] |= hits;
-                        }
-                    }
-                    ExitKind::Iret => {
-                        self.latches.resume_flag_rip = self.context.cpu.rip;
-                        self.loads_resume_flag = true;
-                    }
-                    // SYSCALL and SYSRET look at TF behind themselves: no step into an
-                    // entry that FMASK keeps them out of, but one behind SYSRET.
-                    ExitKind::FastSystemCall
-                        if matches!(
-                            instruction.mnemonic(),
-                            Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq
-                        ) =>
-                    {
-                        self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
-                    }
-                    _ => {}
+                    self.trap_armed = false;
+                }
+                if effects.contains(Effects::RAISES_DEBUG) {
+                    // A breakpoint that MOV SS put off is part of this very #DB.
+                    let hits = std::mem::take(&mut self.latches.breakpoint_hits);
+                    self.context.cpu.dr[6] |= hits;
+                }
+                if effects.contains(Effects::RETURNS_FROM_HANDLER) {
+                    self.latches.resume_flag_rip = self.context.cpu.rip;
+                    self.loads_resume_flag = true;
+                }
+                if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
+                    // No step into an entry that FMASK keeps them out of, but one behind
+                    // SYSRET.
+                    self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
                 }
                 self.completed()?;
                 Ok(false)
@@ -453,16 +357,16 @@ impl<P: Platform> Vcpu<P> {
                 Ok(false)
             }
             Ok(Outcome::Repeat) => {
-                if instruction.is_string_instruction() {
+                if effects.contains(Effects::REPEATS) {
                     self.between_iterations()?;
                 }
                 Ok(false)
             }
             Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
-                let is_debug_register =
-                    instruction.op0_register().is_dr() || instruction.op1_register().is_dr();
-                if exception.vector == Vector::Debug && is_debug_register {
+                if exception.vector == Vector::Debug
+                    && effects.contains(Effects::NAMES_DEBUG_REGISTER)
+                {
                     tollgate_emulate::control::note_detected_access(&mut self.context.cpu);
                 }
                 self.raise(exception)?;

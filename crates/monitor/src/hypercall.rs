@@ -6,10 +6,11 @@
 //! away and change nothing outside the caller's registers.
 
 use crate::vcpu::Vcpu;
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
 use tollgate_engine::abi::sites::{BlockId, Site};
+use tollgate_engine::policy::instruction_kind::Executor;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr};
@@ -25,10 +26,9 @@ fn selector(state: &CpuState) -> u32 {
     state.register(Gpr::Rax) as u32
 }
 
-/// Whether this is the null hypercall.
-pub(crate) fn is_null(state: &CpuState, instruction: &Instruction) -> bool {
-    matches!(instruction.mnemonic(), Mnemonic::Vmcall | Mnemonic::Vmmcall)
-        && selector(state) == NULL
+/// Whether an instruction that `executor` executes is the null hypercall now.
+pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
+    executor == Executor::Hypercall && selector(state) == NULL
 }
 
 /// Executes VMCALL or VMMCALL.
@@ -86,7 +86,7 @@ mod tests {
         let mut state = calling(NULL);
         let mut expected = state.clone();
         expected.rip = 0x1003;
-        assert!(is_null(&state, &vmcall()));
+        assert!(is_null(&state, Executor::Hypercall));
         assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
         assert_eq!(state, expected);
     }

@@ -79,7 +79,7 @@ fn probe_before_device(
     Ok(())
 }
 
-/// Executes the instruction if it is one of this file's; `None` if not.
+/// Executes an instruction whose kind names [`Executor::Near`](tollgate_engine::policy::instruction_kind::Executor::Near); any other is #UD.
 ///
 /// # Errors
 /// The exception, with `state` unchanged.
@@ -87,15 +87,7 @@ pub fn execute(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
-) -> Result<Option<Outcome>, Exception> {
-    let far = instruction.is_jmp_far()
-        || instruction.is_jmp_far_indirect()
-        || instruction.is_call_far()
-        || instruction.is_call_far_indirect();
-    let segment = instruction.op_count() > 0 && instruction.op0_register().is_segment_register();
-    if far || segment {
-        return Ok(None);
-    }
+) -> Result<Outcome, Exception> {
     let next = next_rip(state, instruction);
     let size = width(instruction);
     match instruction.mnemonic() {
@@ -150,12 +142,12 @@ pub fn execute(
             stack.push(state, environment, size, next)?;
             stack.commit(state);
             state.rip = target;
-            return Ok(Some(Outcome::Jumped));
+            return Ok(Outcome::Jumped);
         }
         Mnemonic::Jmp => {
             let target = branch_target(state, environment, instruction)?;
             state.rip = check_target(state, target)?;
-            return Ok(Some(Outcome::Jumped));
+            return Ok(Outcome::Jumped);
         }
         Mnemonic::Ret => {
             let mut stack = Stack::current(state);
@@ -166,11 +158,11 @@ pub fn execute(
             }
             stack.commit(state);
             state.rip = target;
-            return Ok(Some(Outcome::Jumped));
+            return Ok(Outcome::Jumped);
         }
         Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne => {
             // Comes here only with a target beyond the limit: fault if taken.
-            return loop_out_of_line(state, instruction, next).map(Some);
+            return loop_out_of_line(state, instruction, next);
         }
         Mnemonic::Xlatb => {
             let base = state.register(Gpr::Rbx);
@@ -189,28 +181,14 @@ pub fn execute(
             };
             tollgate_emulate::operand::write_register(state, Register::AL, value);
         }
-        Mnemonic::Mov if is_moffs(instruction.code()) => {
+        Mnemonic::Mov => {
             let value = read_operand(state, environment, instruction, 1)?;
             write_operand(state, environment, instruction, 0, value)?;
         }
-        _ => return Ok(None),
+        _ => return Err(Exception::invalid_opcode()),
     }
     state.rip = next;
-    Ok(Some(Outcome::Next))
-}
-
-fn is_moffs(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Mov_AL_moffs8
-            | Code::Mov_AX_moffs16
-            | Code::Mov_EAX_moffs32
-            | Code::Mov_RAX_moffs64
-            | Code::Mov_moffs8_AL
-            | Code::Mov_moffs16_AX
-            | Code::Mov_moffs32_EAX
-            | Code::Mov_moffs64_RAX
-    )
+    Ok(Outcome::Next)
 }
 
 fn pop(

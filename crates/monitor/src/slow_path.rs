@@ -17,6 +17,7 @@ use tollgate_emulate::operand::{
 use tollgate_engine::abi::context::{SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::allow_list::{Treatment, as_offered, treatment};
+use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::translate::copy::{MemoryUse, memory_use};
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -56,26 +57,9 @@ impl<P: Platform> Vcpu<P> {
             Ok(instruction) => instruction,
             Err(exception) => return self.raise(exception).map(|()| false),
         };
-        let place = self.place();
-        let (state, mut surroundings) = self.parts();
-        let near = near::execute(state, &mut surroundings, &instruction);
-        let touched_device = surroundings.touched_device;
-        if touched_device {
-            self.events_due = true;
-            self.arm_timer();
-        }
-        match near {
-            Ok(Some(_)) => {
-                let kind = match (touched_device, instruction.op0_kind() == OpKind::Memory) {
-                    (false, _) => ExitKind::SlowAccess,
-                    (true, false) => ExitKind::MmioRead,
-                    (true, true) => ExitKind::MmioWrite,
-                };
-                self.ledger.count(kind, place);
-                return Ok(true);
-            }
-            Ok(None) => {}
-            Err(exception) => return self.raise(exception).map(|()| false),
+        let helper = Helper::new(instruction);
+        if helper.kind.executor == Executor::Near {
+            return self.near_step(&instruction);
         }
         let mode = *self.engine.mode(self.mode);
         let copied = matches!(
@@ -96,10 +80,33 @@ impl<P: Platform> Vcpu<P> {
                 // Emulated instructions come here as string instructions that the
                 // translator could not inline, or as others that it could but for this time.
                 let rip = self.context.cpu.rip;
-                self.emulate(&instruction)?;
-                Ok(instruction.is_string_instruction() && self.context.cpu.rip != rip)
+                self.emulate(&helper)?;
+                let repeats = helper.kind.effects.contains(Effects::REPEATS);
+                Ok(repeats && self.context.cpu.rip != rip)
             }
         }
+    }
+
+    /// Executes an instruction of [`near`]. False: it raised an exception.
+    fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
+        let place = self.place();
+        let (state, mut surroundings) = self.parts();
+        let result = near::execute(state, &mut surroundings, instruction);
+        let touched_device = surroundings.touched_device;
+        if touched_device {
+            self.events_due = true;
+            self.arm_timer();
+        }
+        if let Err(exception) = result {
+            return self.raise(exception).map(|()| false);
+        }
+        let kind = match (touched_device, instruction.op0_kind() == OpKind::Memory) {
+            (false, _) => ExitKind::SlowAccess,
+            (true, false) => ExitKind::MmioRead,
+            (true, true) => ExitKind::MmioWrite,
+        };
+        self.ledger.count(kind, place);
+        Ok(true)
     }
 
     /// Fetches and decodes the instruction at CS:EIP.

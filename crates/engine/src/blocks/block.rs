@@ -7,7 +7,7 @@ use crate::abi::link_layout::ModeId;
 use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
-use iced_x86::Instruction;
+use crate::policy::instruction_kind::Helper;
 
 /// What identifies a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -54,7 +54,7 @@ pub struct Block {
     /// Ways out.
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
-    pub helpers: Box<[Instruction]>,
+    pub helpers: Box<[Helper]>,
     /// Operands that can be replaced, in the order of the guest's code.
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.

@@ -2,5 +2,6 @@
 //! run on the host, and how those of the interrupt flag are run.
 
 pub mod allow_list;
+pub mod instruction_kind;
 pub mod mode;
 pub mod virtual_interrupts;

@@ -34,6 +34,7 @@ use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::{SiteKind, pack_site};
 use crate::emit::assembler::{Mem, Width};
+use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
@@ -156,7 +157,9 @@ impl Translator {
     /// Whether a site is the exit of a sensitive instruction.
     pub(super) fn is_sensitive_exit(&self, site: usize) -> bool {
         match self.sites[site].kind {
-            SiteKind::Helper(helper) => is_sensitive(self.helpers[usize::from(helper)].mnemonic()),
+            SiteKind::Helper(helper) => {
+                is_sensitive(self.helpers[usize::from(helper)].instruction.mnemonic())
+            }
             _ => false,
         }
     }
@@ -164,8 +167,8 @@ impl Translator {
     /// What the monitor is told if the current instruction turns out to be its own.
     pub(super) fn helper_kind(&mut self, instruction: &Instruction) -> SiteKind {
         let known = self.helpers.last();
-        if known.is_none_or(|known| known.ip() != instruction.ip()) {
-            self.helpers.push(*instruction);
+        if known.is_none_or(|known| known.instruction.ip() != instruction.ip()) {
+            self.helpers.push(Helper::new(*instruction));
         }
         // It comes back without them.
         self.vectors_loaded = false;

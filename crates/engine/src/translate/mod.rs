@@ -69,6 +69,7 @@ use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind, pack_site};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
+use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
@@ -116,7 +117,7 @@ pub struct Translation {
     /// Ways out.
     pub sites: Box<[Site]>,
     /// Instructions for the monitor.
-    pub helpers: Box<[Instruction]>,
+    pub helpers: Box<[Helper]>,
     /// Operands that can be replaced.
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.
@@ -150,7 +151,7 @@ pub struct Translator {
     block: BlockId,
     marks: Vec<Mark>,
     sites: Vec<Site>,
-    helpers: Vec<Instruction>,
+    helpers: Vec<Helper>,
     immediates: Vec<Immediate>,
     x87_notes: Vec<X87Note>,
     completions: Vec<Completion>,
@@ -553,7 +554,7 @@ impl Translator {
     /// Lets the monitor execute the current instruction and come back behind it.
     fn helper(&mut self, instruction: &Instruction) -> Flow {
         let index = self.helpers.len() as u16;
-        self.helpers.push(*instruction);
+        self.helpers.push(Helper::new(*instruction));
         self.leave_and_return(SiteKind::Helper(index));
         Flow::Next
     }
@@ -659,7 +660,7 @@ impl Translator {
     /// follows in this block.
     fn moves_on(&mut self, instruction: &Instruction) -> Flow {
         let index = self.helpers.len() as u16;
-        self.helpers.push(*instruction);
+        self.helpers.push(Helper::new(*instruction));
         self.exit(SiteKind::Helper(index));
         Flow::End
     }

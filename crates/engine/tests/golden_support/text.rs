@@ -12,6 +12,7 @@ use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
+use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
@@ -235,7 +236,7 @@ fn position(guest: &Guest, rip: u64) -> String {
     }
 }
 
-fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
+fn site_text(guest: &Guest, site: &Site, helpers: &[Helper]) -> String {
     let mut text = match site.kind {
         SiteKind::Link(LinkPlace::Direct { .. }) => "link".to_owned(),
         SiteKind::Link(LinkPlace::Slot { slot, .. }) => format!("link slot{slot}"),
@@ -248,7 +249,7 @@ fn site_text(guest: &Guest, site: &Site, helpers: &[Instruction]) -> String {
         SiteKind::SystemRead { size, .. } => format!("system read {size}"),
         SiteKind::Slow => "slow".into(),
         SiteKind::Helper(index) => {
-            let helper = helpers[usize::from(index)];
+            let helper = helpers[usize::from(index)].instruction;
             format!("helper {:?}", helper.mnemonic()).to_lowercase()
         }
         SiteKind::VectorLoad => "vector load".into(),

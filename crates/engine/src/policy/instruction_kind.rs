@@ -1,0 +1,291 @@
+//! What an instruction that the monitor executes counts as, who executes it and what it may
+//! change beside its operands: decided once, when its block is translated.
+
+use iced_x86::{Code, Instruction, Mnemonic};
+use tollgate_exits::ExitKind;
+
+/// Who executes an instruction of the monitor's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Executor {
+    /// The monitor's out-of-line forms of near branches, stack and move instructions, which
+    /// translated code does itself where it can.
+    Near,
+    /// The monitor: VMCALL and VMMCALL.
+    Hypercall,
+    /// The crate `emulate`.
+    Emulate,
+}
+
+bitflags::bitflags! {
+    /// What may be different behind an instruction, or is due then.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Effects: u16 {
+        /// The mode word can be another one.
+        const CHANGES_MODE = 1 << 0;
+        /// The save area of the vector registers may have been written.
+        const WRITES_VECTOR_AREA = 1 << 1;
+        /// What is known of SYSCALL and its like may not hold any more.
+        const CHANGES_LEVEL_CHANGES = 1 << 2;
+        /// The offset of the time-stamp counter may be another one.
+        const CHANGES_CLOCK = 1 << 3;
+        /// An interrupt may be let in.
+        const LETS_INTERRUPTS_IN = 1 << 4;
+        /// Another task may be the current one.
+        const SWITCHES_TASKS = 1 << 5;
+        /// Enters a handler through the IDT, as an interrupt does (INT n, INT1, INT3, INTO).
+        const ENTERS_HANDLER = 1 << 6;
+        /// IRET: loads EFLAGS.RF, and lets NMIs in even if it faults.
+        const RETURNS_FROM_HANDLER = 1 << 7;
+        /// SYSCALL and SYSRET: TF as they leave it decides on a trap behind them.
+        const LOOKS_AT_TRAP_FLAG = 1 << 8;
+        /// INT1: a #DB without its being a fault.
+        const RAISES_DEBUG = 1 << 9;
+        /// Names a debug register, an access that DR7.GD detects.
+        const NAMES_DEBUG_REGISTER = 1 << 10;
+        /// A string instruction, which may end between two iterations.
+        const REPEATS = 1 << 11;
+    }
+}
+
+/// All that an exit asks about its instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InstructionKind {
+    /// What its exit counts as.
+    pub exit: ExitKind,
+    /// Who executes it.
+    pub executor: Executor,
+    /// What it may change.
+    pub effects: Effects,
+}
+
+impl InstructionKind {
+    /// The kind of an instruction.
+    pub fn of(instruction: &Instruction) -> Self {
+        let (exit, changes_mode) = exit_of(instruction);
+        let mut effects = Effects::empty();
+        effects.set(Effects::CHANGES_MODE, changes_mode);
+        effects.set(
+            Effects::WRITES_VECTOR_AREA,
+            writes_vector_area(instruction.mnemonic()),
+        );
+        effects |= match exit {
+            ExitKind::ControlRegister => Effects::CHANGES_LEVEL_CHANGES,
+            ExitKind::Msr => Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK,
+            ExitKind::Sti => Effects::LETS_INTERRUPTS_IN,
+            ExitKind::FarTransfer => Effects::SWITCHES_TASKS,
+            ExitKind::Iret => Effects::SWITCHES_TASKS | Effects::RETURNS_FROM_HANDLER,
+            ExitKind::SoftwareInterrupt => Effects::SWITCHES_TASKS | Effects::ENTERS_HANDLER,
+            _ => Effects::empty(),
+        };
+        effects |= match instruction.mnemonic() {
+            Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq => Effects::LOOKS_AT_TRAP_FLAG,
+            Mnemonic::Int1 => Effects::RAISES_DEBUG,
+            _ => Effects::empty(),
+        };
+        let is_debug = instruction.op0_register().is_dr() || instruction.op1_register().is_dr();
+        effects.set(Effects::NAMES_DEBUG_REGISTER, is_debug);
+        effects.set(Effects::REPEATS, instruction.is_string_instruction());
+        Self {
+            exit,
+            executor: Executor::of(instruction),
+            effects,
+        }
+    }
+}
+
+/// An instruction that the monitor executes, and its kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Helper {
+    /// As decoded in the guest's mode.
+    pub instruction: Instruction,
+    /// Its kind.
+    pub kind: InstructionKind,
+}
+
+impl Helper {
+    /// Classifies an instruction.
+    pub fn new(instruction: Instruction) -> Self {
+        Self {
+            instruction,
+            kind: InstructionKind::of(&instruction),
+        }
+    }
+}
+
+impl Executor {
+    /// Who executes an instruction, if translated code does not.
+    fn of(instruction: &Instruction) -> Self {
+        use Mnemonic::*;
+        let is_far = instruction.is_jmp_far()
+            || instruction.is_jmp_far_indirect()
+            || instruction.is_call_far()
+            || instruction.is_call_far_indirect();
+        let names_segment =
+            instruction.op_count() > 0 && instruction.op0_register().is_segment_register();
+        if is_far || names_segment {
+            return Self::Emulate;
+        }
+        match instruction.mnemonic() {
+            Vmcall | Vmmcall => Self::Hypercall,
+            Push | Pop | Leave | Call | Jmp | Ret | Loop | Loope | Loopne | Xlatb | Salc => {
+                Self::Near
+            }
+            Mov if is_moffs(instruction.code()) => Self::Near,
+            _ => Self::Emulate,
+        }
+    }
+}
+
+/// MOV between the accumulator and an offset in the instruction.
+fn is_moffs(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Mov_AL_moffs8
+            | Code::Mov_AX_moffs16
+            | Code::Mov_EAX_moffs32
+            | Code::Mov_RAX_moffs64
+            | Code::Mov_moffs8_AL
+            | Code::Mov_moffs16_AX
+            | Code::Mov_moffs32_EAX
+            | Code::Mov_moffs64_RAX
+    )
+}
+
+/// The kind of exit that an emulated instruction counts as, and whether the mode word
+/// can be another one behind it.
+fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        In | Insb | Insw | Insd => (ExitKind::PortIn, false),
+        Out | Outsb | Outsw | Outsd => (ExitKind::PortOut, false),
+        Cli => (ExitKind::Cli, false),
+        Sti => (ExitKind::Sti, false),
+        Pushf | Pushfd | Pushfq => (ExitKind::Pushf, false),
+        Popf | Popfd | Popfq => (ExitKind::Popf, true),
+        Iret | Iretd | Iretq => (ExitKind::Iret, true),
+        Int | Int1 | Int3 | Into => (ExitKind::SoftwareInterrupt, true),
+        Sysenter | Sysexit | Sysexitq | Syscall | Sysret | Sysretq => {
+            (ExitKind::FastSystemCall, true)
+        }
+        Jmp | Call | Retf => (ExitKind::FarTransfer, true),
+        Lds | Les | Lss | Lfs | Lgs => (ExitKind::SegmentLoad, true),
+        Push => (ExitKind::SegmentLoad, false),
+        Pop => (ExitKind::SegmentLoad, true),
+        Mov if instruction.op0_register() == iced_x86::Register::CR3 => (ExitKind::Cr3Load, false),
+        Mov if instruction.op0_register().is_cr() => (ExitKind::ControlRegister, true),
+        Mov if instruction.op0_register().is_segment_register() => (ExitKind::SegmentLoad, true),
+        Mov if instruction.op1_register().is_segment_register() => {
+            (ExitKind::OtherInstruction, false)
+        }
+        Mov if instruction.op0_register().is_dr() => (ExitKind::ControlRegister, true),
+        Mov => (ExitKind::ControlRegister, false),
+        Clts | Lmsw => (ExitKind::ControlRegister, true),
+        Smsw => (ExitKind::ControlRegister, false),
+        Invlpg | Invpcid => (ExitKind::Invlpg, false),
+        Rdmsr => (ExitKind::Msr, false),
+        Wrmsr => (ExitKind::Msr, true),
+        Cpuid => (ExitKind::Cpuid, false),
+        Vmcall | Vmmcall => (ExitKind::Hypercall, false),
+        Rdtsc | Rdtscp => (ExitKind::TimeStamp, false),
+        Hlt => (ExitKind::Halt, false),
+        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Lodsb | Lodsw | Lodsd
+        | Lodsq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq => {
+            (ExitKind::StringInstruction, false)
+        }
+        Fxsave | Fxrstor | Fxsave64 | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv
+        | Fldenv | Xsave | Xsaveopt | Xrstor | Xsave64 | Xsaveopt64 | Xrstor64 => {
+            (ExitKind::VectorImage, false)
+        }
+        // FS and GS have a base in every mode word of 64-bit code.
+        Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
+        _ => (ExitKind::OtherInstruction, true),
+    }
+}
+
+/// The instruction may have written the save area of the vector registers.
+fn writes_vector_area(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Fxrstor
+            | Fxrstor64
+            | Fnsave
+            | Fsave
+            | Frstor
+            | Fnstenv
+            | Fstenv
+            | Fldenv
+            | Xrstor
+            | Xrstor64
+            | Vgatherdps
+            | Vgatherdpd
+            | Vgatherqps
+            | Vgatherqpd
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Maskmovq
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Xsetbv
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn kind(bits: u32, code: &[u8]) -> InstructionKind {
+        let instruction = Decoder::new(bits, code, DecoderOptions::NONE).decode();
+        assert!(!instruction.is_invalid());
+        InstructionKind::of(&instruction)
+    }
+
+    #[test]
+    fn near_forms_are_told_from_far_ones_and_from_those_of_segments() {
+        assert_eq!(kind(32, &[0xff, 0xd0]).executor, Executor::Near); // call eax
+        assert_eq!(kind(32, &[0xff, 0x18]).executor, Executor::Emulate); // call far [eax]
+        assert_eq!(kind(32, &[0x50]).executor, Executor::Near); // push eax
+        assert_eq!(kind(32, &[0x1e]).executor, Executor::Emulate); // push ds
+        assert_eq!(kind(32, &[0xa1, 0, 0, 0, 0]).executor, Executor::Near); // mov eax,[0]
+        assert_eq!(kind(32, &[0x0f, 1, 0xc1]).executor, Executor::Hypercall); // vmcall
+    }
+
+    #[test]
+    fn an_instruction_has_the_effects_that_its_exit_must_heed() {
+        let sti = kind(32, &[0xfb]);
+        assert_eq!(sti.exit, ExitKind::Sti);
+        assert_eq!(sti.effects, Effects::LETS_INTERRUPTS_IN);
+        let iret = kind(32, &[0xcf]);
+        assert_eq!(
+            iret.effects,
+            Effects::CHANGES_MODE | Effects::SWITCHES_TASKS | Effects::RETURNS_FROM_HANDLER
+        );
+        let write = kind(32, &[0x0f, 0x30]); // wrmsr
+        assert_eq!(
+            write.effects,
+            Effects::CHANGES_MODE | Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK
+        );
+        let debug = kind(32, &[0x0f, 0x23, 0xc0]); // mov dr0,eax
+        assert!(debug.effects.contains(Effects::NAMES_DEBUG_REGISTER));
+        assert_eq!(kind(32, &[0x6c]).effects, Effects::REPEATS); // insb
+        let int1 = kind(32, &[0xf1]);
+        assert!(
+            int1.effects
+                .contains(Effects::RAISES_DEBUG | Effects::ENTERS_HANDLER)
+        );
+        let area = kind(64, &[0x0f, 0xae, 0x08]); // fxrstor [rax]
+        assert!(area.effects.contains(Effects::WRITES_VECTOR_AREA));
+        let out = kind(32, &[0xee]);
+        assert_eq!(
+            (out.exit, out.effects),
+            (ExitKind::PortOut, Effects::empty())
+        );
+    }
+}
