@@ -4,6 +4,8 @@
 //! not cost a retranslation. There are no counts; a line stays marked until its
 //! translations are dropped and the owner clears it.
 
+use crate::cells::cells;
+use std::cell::Cell;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -27,12 +29,12 @@ pub const fn line_mask(offset: u64, length: u64) -> u64 {
 }
 
 /// A bit for each 64-byte line of RAM that holds translated code.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CodeMap {
     /// One word a page. Untouched parts cost no host memory.
-    lines: Vec<u64>,
+    lines: Box<[Cell<u64>]>,
     /// One byte a page: [`WATCHED`] and the heat.
-    pages: Vec<u8>,
+    pages: Box<[Cell<u8>]>,
 }
 
 /// Every store to the page is tested for code first.
@@ -44,8 +46,8 @@ impl CodeMap {
     /// An empty map for physical addresses below `span`.
     pub fn new(span: u64) -> Self {
         Self {
-            lines: vec![0; span.div_ceil(PAGE_SIZE) as usize],
-            pages: vec![0; span.div_ceil(PAGE_SIZE) as usize],
+            lines: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
+            pages: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
         }
     }
 
@@ -55,22 +57,22 @@ impl CodeMap {
     pub fn is_watched(&self, page: u64) -> bool {
         self.pages
             .get(page as usize)
-            .is_some_and(|state| state & WATCHED != 0)
+            .is_some_and(|state| state.get() & WATCHED != 0)
     }
 
     /// Notes that stores to the page are tested from now on.
-    pub fn watch(&mut self, page: u64) {
-        if let Some(state) = self.pages.get_mut(page as usize) {
-            *state |= WATCHED;
+    pub fn watch(&self, page: u64) {
+        if let Some(state) = self.pages.get(page as usize) {
+            state.set(state.get() | WATCHED);
         }
     }
 
     /// Notes that code on the page was written.
-    pub fn warm(&mut self, page: u64) {
-        if let Some(state) = self.pages.get_mut(page as usize)
-            && *state & !WATCHED < MAX_HEAT
+    pub fn warm(&self, page: u64) {
+        if let Some(state) = self.pages.get(page as usize)
+            && state.get() & !WATCHED < MAX_HEAT
         {
-            *state += 1;
+            state.set(state.get() + 1);
         }
     }
 
@@ -78,22 +80,22 @@ impl CodeMap {
     pub fn is_hot(&self, page: u64) -> bool {
         self.pages
             .get(page as usize)
-            .is_some_and(|state| state & !WATCHED != 0)
+            .is_some_and(|state| state.get() & !WATCHED != 0)
     }
 
     /// Stores to the page need not be tested, as far as the caller is concerned. True: from
     /// now on they are not. A page whose code was often written stays watched the longer.
-    pub fn may_unwatch(&mut self, page: u64) -> bool {
+    pub fn may_unwatch(&self, page: u64) -> bool {
         if self.page_has_code(page) {
             return false;
         }
-        match self.pages.get_mut(page as usize) {
-            Some(state) if *state & !WATCHED != 0 => {
-                *state -= 1;
-                *state & WATCHED == 0
+        match self.pages.get(page as usize) {
+            Some(state) if state.get() & !WATCHED != 0 => {
+                state.set(state.get() - 1);
+                state.get() & WATCHED == 0
             }
             Some(state) => {
-                *state = 0;
+                state.set(0);
                 true
             }
             None => true,
@@ -101,29 +103,29 @@ impl CodeMap {
     }
 
     /// Marks the lines of `length` bytes as code. What lies beyond RAM is ignored.
-    pub fn mark(&mut self, physical: PhysicalAddress, length: u64) {
+    pub fn mark(&self, physical: PhysicalAddress, length: u64) {
         for (page, mask) in pages_of(physical, length) {
-            if let Some(lines) = self.lines.get_mut(page as usize) {
-                *lines |= mask;
+            if let Some(lines) = self.lines.get(page as usize) {
+                lines.set(lines.get() | mask);
             }
         }
     }
 
     /// Forgets all code on a page.
-    pub fn clear_page(&mut self, page: u64) {
+    pub fn clear_page(&self, page: u64) {
         self.clear_lines(page, u64::MAX);
     }
 
     /// Forgets the code in some lines of a page.
-    pub fn clear_lines(&mut self, page: u64, mask: u64) {
-        if let Some(lines) = self.lines.get_mut(page as usize) {
-            *lines &= !mask;
+    pub fn clear_lines(&self, page: u64, mask: u64) {
+        if let Some(lines) = self.lines.get(page as usize) {
+            lines.set(lines.get() & !mask);
         }
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.lines.fill(0);
+    pub fn clear(&self) {
+        self.lines.iter().for_each(|lines| lines.set(0));
     }
 
     /// Whether any line of the page holds code.
@@ -135,7 +137,7 @@ impl CodeMap {
     /// The lines of a page that hold code: bit n is bytes 64n to 64n + 63.
     #[inline]
     pub fn lines(&self, page: u64) -> u64 {
-        self.lines.get(page as usize).copied().unwrap_or(0)
+        self.lines.get(page as usize).map_or(0, Cell::get)
     }
 
     /// Whether any of `length` bytes lies in a line that holds code.
@@ -147,7 +149,7 @@ impl CodeMap {
     /// First word of the table, one `u64` of lines for each physical page, for
     /// generated code that tests a store itself. Valid as long as the map.
     pub fn table(&self) -> *const u64 {
-        self.lines.as_ptr()
+        self.lines.as_ptr().cast()
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn code_that_straddles_a_page_marks_both() {
-        let mut map = CodeMap::new(0x10_0000);
+        let map = CodeMap::new(0x10_0000);
         map.mark(PhysicalAddress(0x1ffe), 4);
         assert_eq!(map.lines(1), 1 << 63);
         assert_eq!(map.lines(2), 1);
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn data_beside_code_is_not_code() {
-        let mut map = CodeMap::new(0x10_0000);
+        let map = CodeMap::new(0x10_0000);
         map.mark(PhysicalAddress(0x1000), 64);
         assert!(map.contains(PhysicalAddress(0x103f), 1));
         assert!(!map.contains(PhysicalAddress(0x1040), 4000));
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn addresses_outside_memory_are_ignored() {
-        let mut map = CodeMap::new(0x1000);
+        let map = CodeMap::new(0x1000);
         map.mark(PhysicalAddress(u64::MAX - 2), u64::MAX);
         map.mark(PhysicalAddress(0x1000), 1);
         map.clear_page(u64::MAX);
@@ -216,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_page_is_watched_while_it_holds_code_and_longer_if_that_was_written() {
-        let mut map = CodeMap::new(0x10_0000);
+        let map = CodeMap::new(0x10_0000);
         map.mark(PhysicalAddress(0x1000), 1);
         map.watch(1);
         map.warm(1);

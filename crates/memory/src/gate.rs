@@ -6,7 +6,9 @@
 
 use crate::code_map::{CodeMap, pages_of};
 use crate::ram::{GuestRam, MemoryError};
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::rc::Rc;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::PageTableMemory;
@@ -25,12 +27,19 @@ pub struct CodeWrite {
 /// Writes to one page that are kept apart at most.
 const MAX_PIECES: usize = 16;
 
-/// Guest RAM together with what is known about the code in it.
+/// Guest RAM together with what is known about the code in it. A clone is another handle
+/// to the same memory.
+#[derive(Clone, Debug)]
+pub struct GuestMemory(Rc<Shared>);
+
+/// What all handles reach. Nothing outside this module borrows from a cell of it.
 #[derive(Debug)]
-pub struct GuestMemory {
+struct Shared {
     ram: GuestRam,
     code: CodeMap,
-    pending_code_writes: Vec<CodeWrite>,
+    code_writes: RefCell<Vec<CodeWrite>>,
+    /// `code_writes` is not empty; looked at before each entry of guest code.
+    has_code_writes: Cell<bool>,
 }
 
 impl GuestMemory {
@@ -45,40 +54,41 @@ impl GuestMemory {
     /// Takes RAM that holds no translated code yet.
     pub fn with_ram(ram: GuestRam) -> Self {
         let code = CodeMap::new(ram.span());
-        Self {
+        Self(Rc::new(Shared {
             ram,
             code,
-            pending_code_writes: Vec::new(),
-        }
+            code_writes: RefCell::default(),
+            has_code_writes: Cell::new(false),
+        }))
     }
 
     /// The RAM, for reading and for host addresses. Who writes through a host
     /// address must call [`GuestMemory::note_write`].
     pub fn ram(&self) -> &GuestRam {
-        &self.ram
+        &self.0.ram
     }
 
     /// Which lines hold code.
     pub fn code(&self) -> &CodeMap {
-        &self.code
+        &self.0.code
     }
 
     /// Which lines hold code, for the translator to mark and clear.
-    pub fn code_mut(&mut self) -> &mut CodeMap {
-        &mut self.code
+    pub fn code_mut(&mut self) -> &CodeMap {
+        &self.0.code
     }
 
     /// Copies memory out. False, and nothing copied, unless every byte is RAM.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
-        self.ram.read(address, data)
+        self.0.ram.read(address, data)
     }
 
     /// Copies into memory and remembers hits on code. False, and nothing copied,
     /// unless every byte is RAM.
     #[inline]
     pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
-        let written = self.ram.write(address, data);
+        let written = self.0.ram.write(address, data);
         if written {
             self.note_write(address, data.len() as u64);
         }
@@ -90,16 +100,18 @@ impl GuestMemory {
     /// # Errors
     /// The host's error; contents are then undefined.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.ram.clear()?;
-        for page in 0..self.ram.span() / PAGE_SIZE {
-            if self.code.page_has_code(page) {
-                self.pending_code_writes.push(CodeWrite {
+        self.0.ram.clear()?;
+        let mut writes = self.0.code_writes.borrow_mut();
+        for page in 0..self.0.ram.span() / PAGE_SIZE {
+            if self.0.code.page_has_code(page) {
+                writes.push(CodeWrite {
                     page,
                     first: 0,
                     last: PAGE_SIZE as u16 - 1,
                 });
             }
         }
+        self.0.has_code_writes.set(!writes.is_empty());
         Ok(())
     }
 
@@ -109,7 +121,7 @@ impl GuestMemory {
         let last = address.0.wrapping_add(length.wrapping_sub(1));
         if length != 0
             && address.page() == last / PAGE_SIZE
-            && !self.code.page_has_code(address.page())
+            && !self.0.code.page_has_code(address.page())
         {
             return;
         }
@@ -118,16 +130,17 @@ impl GuestMemory {
 
     #[cold]
     fn note_write_slow(&mut self, address: PhysicalAddress, length: u64) {
-        let end = address.0.saturating_add(length.min(self.ram.span()));
-        for (page, mask) in pages_of(address, length.min(self.ram.span())) {
-            if self.code.lines(page) & mask == 0 {
+        let end = address.0.saturating_add(length.min(self.0.ram.span()));
+        let mut writes = self.0.code_writes.borrow_mut();
+        for (page, mask) in pages_of(address, length.min(self.0.ram.span())) {
+            if self.0.code.lines(page) & mask == 0 {
                 continue;
             }
             let start = page * PAGE_SIZE;
             let first = address.0.saturating_sub(start) as u16;
             let last = (end - start).min(PAGE_SIZE) as u16 - 1;
-            let crowded = self.pending_code_writes.len() >= MAX_PIECES;
-            match self.pending_code_writes.last_mut() {
+            let crowded = writes.len() >= MAX_PIECES;
+            match writes.last_mut() {
                 Some(known)
                     if known.page == page
                         && (crowded || (first <= known.last + 1 && known.first <= last + 1)) =>
@@ -135,30 +148,30 @@ impl GuestMemory {
                     known.first = known.first.min(first);
                     known.last = known.last.max(last);
                 }
-                _ => self
-                    .pending_code_writes
-                    .push(CodeWrite { page, first, last }),
+                _ => writes.push(CodeWrite { page, first, last }),
             }
         }
+        self.0.has_code_writes.set(!writes.is_empty());
     }
 
     /// Whether writes have hit code since the last [`GuestMemory::take_code_writes`].
     #[inline]
     pub fn has_code_writes(&self) -> bool {
-        !self.pending_code_writes.is_empty()
+        self.0.has_code_writes.get()
     }
 
     /// Takes the writes that hit code. The lines stay marked; whoever drops the
     /// translations clears them.
     pub fn take_code_writes(&mut self) -> Vec<CodeWrite> {
-        std::mem::take(&mut self.pending_code_writes)
+        self.0.has_code_writes.set(false);
+        self.0.code_writes.take()
     }
 
     /// Reads 4 bytes, little-endian; all ones unless all are RAM.
     #[inline]
     pub fn read_u32(&self, address: PhysicalAddress) -> u32 {
         let mut bytes = [0xff; 4];
-        self.ram.read(address, &mut bytes);
+        self.0.ram.read(address, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -166,7 +179,7 @@ impl GuestMemory {
     #[inline]
     pub fn read_u64(&self, address: PhysicalAddress) -> u64 {
         let mut bytes = [0xff; 8];
-        self.ram.read(address, &mut bytes);
+        self.0.ram.read(address, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
@@ -206,6 +219,16 @@ mod tests {
 
     fn memory() -> GuestMemory {
         GuestMemory::new(2 << 20).unwrap()
+    }
+
+    #[test]
+    fn a_clone_reaches_the_same_memory_and_its_writes_pass_the_same_gate() {
+        let memory = memory();
+        let mut device = memory.clone();
+        memory.code().mark(PhysicalAddress(0x1000), 1);
+        device.write_u32(PhysicalAddress(0x1000), 7);
+        assert_eq!(memory.read_u32(PhysicalAddress(0x1000)), 7);
+        assert!(memory.has_code_writes());
     }
 
     #[test]

@@ -4,7 +4,11 @@
 //! [`GuestRam`] owns the bytes, [`CodeMap`] knows which of them the translator has
 //! read as code, and [`GuestMemory`] joins the two: a write through it that hits
 //! code is remembered until the monitor has dropped the stale translations.
+//!
+//! A [`GuestMemory`] is a handle: its clones reach the same memory. The machine owns
+//! one, its processor and its devices hold others, all on the vCPU's thread.
 
+mod cells;
 pub mod code_map;
 pub mod gate;
 pub mod layout;

@@ -234,9 +234,9 @@ impl GuestRam {
     ///
     /// # Errors
     /// The host's error; contents are then undefined.
-    pub(crate) fn clear(&mut self) -> io::Result<()> {
-        // SAFETY: plain system call on our descriptor. The mapping stays valid; the
-        // guest does not run while its RAM is borrowed here.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        // SAFETY: plain system call on our descriptor. The mapping stays valid; no Rust
+        // reference to guest RAM exists.
         let result = unsafe {
             libc::fallocate(
                 self.file.as_raw_fd(),
@@ -271,7 +271,7 @@ impl GuestRam {
     ///
     /// Only [`crate::GuestMemory`] calls this: it also accounts for code.
     #[inline]
-    pub(crate) fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
+    pub(crate) fn write(&self, address: PhysicalAddress, data: &[u8]) -> bool {
         if data.is_empty() {
             return true;
         }
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn ram_is_flat_and_zeroed_and_keeps_what_is_written() {
-        let mut ram = GuestRam::new(2 << 20).unwrap();
+        let ram = GuestRam::new(2 << 20).unwrap();
         let mut bytes = [1; 8];
         assert!(ram.read(PhysicalAddress(0xf_fffc), &mut bytes));
         assert_eq!(bytes, [0; 8]);
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn accesses_outside_ram_do_nothing() {
-        let mut ram = GuestRam::new(2 << 20).unwrap();
+        let ram = GuestRam::new(2 << 20).unwrap();
         let mut bytes = [7; 4];
         for address in [0xa_0000, 0x9_fffe, 0x1f_fffd, 0xfee0_0000, u64::MAX - 1] {
             assert!(!ram.read(PhysicalAddress(address), &mut bytes));
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn memory_above_4_gib_follows_low_memory_in_the_file() {
-        let mut ram = GuestRam::new((3 << 30) + (1 << 20)).unwrap();
+        let ram = GuestRam::new((3 << 30) + (1 << 20)).unwrap();
         assert!(ram.write(PhysicalAddress(HIGH_RAM_START), b"high"));
         let mut bytes = [0u8; 4];
         // SAFETY: reads 4 bytes of the file into 4 bytes.
