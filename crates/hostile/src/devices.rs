@@ -6,6 +6,7 @@ use std::io;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::i8042::Key;
 use tollgate_machine::pc::{Pc, PcState};
+use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
@@ -32,7 +33,8 @@ pub fn run(data: &[u8]) {
         memory_bytes: 16 << 20,
         ..VmConfig::default()
     };
-    let mut pc = Pc::new(&config, Box::new(io::sink()));
+    let memory = GuestMemory::new(config.memory_bytes).expect("memory");
+    let mut pc = Pc::new(&config, memory, Box::new(io::sink()));
     pc.set_debug_output(Box::new(io::sink()));
     // Time stands still but for the steps that the input says.
     pc.pause();

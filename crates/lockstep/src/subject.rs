@@ -52,7 +52,7 @@ impl Subject {
         qemu.copy_memory(&mut memory)?;
         let mut state = CpuState::at_reset();
         dump.put_into(&mut state, &memory);
-        let pc = Pc::new(config, Box::new(io::sink()));
+        let pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
         let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE_BYTES, config.verify_code)?;
         vcpu.platform_mut().set_debug_output(Box::new(io::sink()));
         // Flags are spread over the engine's own places.

@@ -6,6 +6,7 @@
 
 pub mod acpi;
 pub mod boot;
+pub mod bus;
 pub mod config;
 pub mod cpu;
 pub mod devices;

@@ -103,7 +103,7 @@ impl Vm {
         let mut state =
             boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
         state.model = config.cpu;
-        let mut pc = Pc::new(config, consoles.serial);
+        let mut pc = Pc::new(config, memory.clone(), consoles.serial);
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);

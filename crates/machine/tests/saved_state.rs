@@ -2,12 +2,14 @@
 
 use std::io;
 use tollgate_machine::config::VmConfig;
-use tollgate_machine::pc::{Pc, PcState};
+use tollgate_machine::pc::{Pc, PcState, StateError};
+use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
 fn paused_pc() -> Pc {
-    let mut pc = Pc::new(&VmConfig::default(), Box::new(io::sink()));
+    let memory = GuestMemory::new(2 << 20).unwrap();
+    let mut pc = Pc::new(&VmConfig::default(), memory, Box::new(io::sink()));
     pc.pause();
     pc
 }
@@ -43,5 +45,44 @@ fn a_state_of_another_version_is_refused() {
     saved["version"] = 0.into();
     let state: PcState = serde_json::from_value(saved).unwrap();
     let error = pc.restore(state).unwrap_err();
-    assert_eq!(error.found, 0);
+    assert!(matches!(error, StateError::Version { found: 0, .. }));
+}
+
+#[test]
+fn a_state_of_the_layout_before_versions_of_devices_is_refused_by_its_version() {
+    let old = r#"{"version": 3, "time": 0, "tsc": 0, "devices": {"a20": true}}"#;
+    let state: PcState = serde_json::from_str(old).unwrap();
+    let error = paused_pc().restore(state).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "saved state of 'machine' has version 3, this program reads version 4"
+    );
+}
+
+/// Each part with another version, and one that is cut.
+#[test]
+fn a_part_of_another_version_is_refused_by_name_and_nothing_changes() {
+    let mut pc = paused_pc();
+    let saved = serde_json::to_value(pc.save()).unwrap();
+    pc.port_write(0x3ff, 1, 0x77);
+    let before = serde_json::to_value(pc.save()).unwrap();
+    let refuse = |pc: &mut Pc, saved: serde_json::Value| {
+        let error = pc.restore(serde_json::from_value(saved).unwrap());
+        assert_eq!(serde_json::to_value(pc.save()).unwrap(), before);
+        error.unwrap_err().to_string()
+    };
+    let mut board = saved.clone();
+    board["board"]["version"] = 99.into();
+    assert!(refuse(&mut pc, board).starts_with("saved state of 'board' has version 99"));
+    let serial = saved["parts"].as_array().unwrap().iter();
+    let serial = serial.take_while(|part| part[0] != "com1").count();
+    let mut newer = saved.clone();
+    newer["parts"][serial][1]["version"] = 99.into();
+    assert!(refuse(&mut pc, newer).starts_with("saved state of 'com1' has version 99"));
+    let mut broken = saved.clone();
+    broken["parts"][serial][1]["data"] = serde_json::Value::Null;
+    assert!(refuse(&mut pc, broken).starts_with("saved state of 'com1' cannot be read"));
+    let mut fewer = saved;
+    fewer["parts"].as_array_mut().unwrap().pop();
+    assert!(refuse(&mut pc, fewer).contains("other devices"));
 }

@@ -193,7 +193,7 @@ impl Guest {
         state.idtr.limit = 0x3ff;
         let mut config = VmConfig::default();
         config.virtual_interrupts.flag = false;
-        let pc = Pc::new(&config, Box::new(io::sink()));
+        let pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
         let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE, false).map_err(refused)?;
         // What a sensitive instruction costs that is an exit.
         vcpu.set_virtual_interrupts(config.virtual_interrupts);

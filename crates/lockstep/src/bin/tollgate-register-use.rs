@@ -227,7 +227,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let state = boot::load(&BootSource::of(&config), &mut memory).map_err(io::Error::other)?;
     let output = Output::default();
     let is_due = Arc::new(AtomicBool::new(false));
-    let mut machine = Pc::new(&config, Box::new(output.clone()));
+    let mut machine = Pc::new(&config, memory.clone(), Box::new(output.clone()));
     machine.connect(Box::new(Sampler {
         is_due: Arc::clone(&is_due),
     }));

@@ -5,8 +5,9 @@
 //! reads as one. The only sleep state is S5, soft off. The power button is the
 //! fixed-hardware one. The system control interrupt is [`AcpiPm::sci`].
 
+use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
-use tollgate_platform::GuestTime;
+use tollgate_platform::{GuestTime, StopRequest};
 
 /// First port.
 pub const BASE_PORT: u16 = 0x600;
@@ -72,6 +73,9 @@ fn ticks(now: GuestTime) -> u64 {
 }
 
 impl AcpiPm {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
     /// After reset.
     pub fn new() -> Self {
         Self::default()
@@ -83,11 +87,6 @@ impl AcpiPm {
             timer_toggles: self.timer_toggles,
             ..Self::default()
         };
-    }
-
-    /// Whether a port belongs to this device.
-    pub const fn owns_port(port: u16) -> bool {
-        port.wrapping_sub(BASE_PORT) < PORT_COUNT
     }
 
     /// Reads 1 to 4 bytes from `port` on.
@@ -151,6 +150,11 @@ impl AcpiPm {
         self.status |= pm1::POWER_BUTTON;
     }
 
+    /// Hands the system control interrupt on.
+    pub fn forward(&self, context: &mut DeviceContext<'_>) {
+        context.set_line(SCI_IRQ, self.sci());
+    }
+
     /// Whether the system control interrupt is asserted (level-triggered).
     pub fn sci(&self) -> bool {
         self.status & self.enable & pm1::ENABLE_MASK != 0 || self.gpe_status & self.gpe_enable != 0
@@ -179,6 +183,53 @@ impl AcpiPm {
         let target = u128::from(self.timer_toggles.saturating_add(1)) << 31;
         let nanoseconds = (target * 1_000_000_000).div_ceil(u128::from(TIMER_HZ));
         Some(GuestTime(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Device for AcpiPm {
+    fn name(&self) -> &str {
+        "acpi-pm"
+    }
+
+    fn claims(&self) -> Claims {
+        let ports = BASE_PORT..=BASE_PORT + (PORT_COUNT - 1);
+        Claims::none().with_ports(ports, PortWidth::Any)
+    }
+
+    fn port_read(&mut self, port: u16, size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        let value = self.read(port, size, context.now());
+        self.forward(context);
+        value
+    }
+
+    fn port_write(&mut self, port: u16, size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        self.write(port, size, value, context.now());
+        self.forward(context);
+        if self.take_power_off() {
+            context.request_stop(StopRequest::PowerOff);
+        }
+    }
+
+    fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {
+        self.next_deadline()
+    }
+
+    fn advance(&mut self, context: &mut DeviceContext<'_>) {
+        self.advance(context.now());
+        self.forward(context);
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        self.reset();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, self)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        *self = saved.read(Self::STATE_VERSION)?;
+        Ok(())
     }
 }
 

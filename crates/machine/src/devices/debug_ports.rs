@@ -1,8 +1,10 @@
 //! Ports for a guest that is being debugged: byte consoles at E9h and 402h, the POST
 //! code at 80h and the exit port at F4h.
 
+use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
+use tollgate_platform::StopRequest;
 
 /// A console of one port: each byte written is a character.
 ///
@@ -108,6 +110,76 @@ impl DebugExit {
     /// The value that was written since the last call, if any.
     pub fn take_request(&mut self) -> Option<u8> {
         self.request.take()
+    }
+}
+
+/// All these ports as one device on the bus.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DebugPorts {
+    bochs_console: DebugConsole,
+    firmware_console: DebugConsole,
+    post_code: PostCode,
+    exit: DebugExit,
+}
+
+impl DebugPorts {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+}
+
+impl Device for DebugPorts {
+    fn name(&self) -> &str {
+        "debug-ports"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none()
+            .with_byte_ports(PostCode::PORT..=PostCode::PORT)
+            .with_byte_ports(DebugConsole::BOCHS_PORT..=DebugConsole::BOCHS_PORT)
+            .with_byte_ports(DebugConsole::FIRMWARE_PORT..=DebugConsole::FIRMWARE_PORT)
+            .with_byte_ports(DebugExit::PORTS)
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
+        let value = match port {
+            PostCode::PORT => self.post_code.read(),
+            DebugConsole::BOCHS_PORT => self.bochs_console.read(),
+            DebugConsole::FIRMWARE_PORT => self.firmware_console.read(),
+            _ => self.exit.read(),
+        };
+        value.into()
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        let value = value as u8;
+        let console = match port {
+            // Kernels write here to pass time: nothing else may happen.
+            PostCode::PORT => return self.post_code.write(value),
+            DebugConsole::BOCHS_PORT => &mut self.bochs_console,
+            DebugConsole::FIRMWARE_PORT => &mut self.firmware_console,
+            _ => {
+                self.exit.write(value);
+                if let Some(code) = self.exit.take_request() {
+                    context.request_stop(StopRequest::DebugExit(code));
+                }
+                return;
+            }
+        };
+        console.write(value);
+        context.debug_output(&console.take_output());
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        *self = Self::default();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, self)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        *self = saved.read(Self::STATE_VERSION)?;
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //! Two outputs of the controller reach beyond it: the reset line of the processor and
 //! the gate of address line 20. The owner collects both after each write.
 
+mod bus;
 mod keyboard;
 mod registers;
 mod scancodes;

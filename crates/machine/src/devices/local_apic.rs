@@ -446,6 +446,11 @@ impl LocalApic {
         true
     }
 
+    /// Whether a message is for this APIC, and it takes messages.
+    pub fn is_addressed_by(&self, message: &InterruptMessage) -> bool {
+        self.is_enabled() && self.is_destination(message)
+    }
+
     fn is_destination(&self, message: &InterruptMessage) -> bool {
         let destination = message.destination;
         if !message.logical {
@@ -581,7 +586,7 @@ impl LocalApic {
 
 impl InterruptBus for LocalApic {
     fn deliver(&mut self, message: &InterruptMessage) -> bool {
-        if !self.is_enabled() || !self.is_destination(message) {
+        if !self.is_addressed_by(message) {
             return false;
         }
         match message.mode {

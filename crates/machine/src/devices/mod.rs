@@ -2,9 +2,10 @@
 //!
 //! A device is a pure state machine: registers in, registers out, with guest time
 //! passed to every call. It has no thread, no file descriptor and no clock of its own.
-//! Its owner, the PC, routes port and memory accesses to it, calls `advance` when its
-//! `next_deadline` has come, and forwards its interrupt line ([`IrqLine::forward`])
-//! after each of these calls.
+//! What joins it to the machine is its `impl Device` ([`crate::bus::Device`]): which ports
+//! and addresses it answers at, which lines it drives, when it needs attention.
+//!
+//! A new device is a file here and a line in [`list`].
 //!
 //! The state of a device is a plain serializable structure with a `STATE_VERSION`.
 
@@ -12,15 +13,19 @@ pub mod acpi_pm;
 pub mod debug_ports;
 pub mod fpu_error;
 pub mod i8042;
+pub mod interrupt_windows;
 pub mod io_apic;
 pub mod irq_line;
+pub mod list;
 pub mod local_apic;
+mod lost_ticks;
 pub mod pic;
 pub mod pit;
 pub mod reset_ports;
 pub mod rtc;
 pub mod serial;
 pub mod speaker_port;
+pub mod system_timer;
 
 #[cfg(test)]
 mod hostile_guest;

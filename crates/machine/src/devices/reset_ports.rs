@@ -1,7 +1,9 @@
 //! The reset control register at CF9h and system control port A at 92h, which resets
 //! the processor and gates address line 20 faster than the keyboard controller does.
 
+use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
+use tollgate_platform::StopRequest;
 
 /// The reset control register of the chip set.
 ///
@@ -106,6 +108,81 @@ impl SystemControlPort {
     /// Tells what the A20 gate is now: the keyboard controller drives it as well.
     pub const fn set_a20(&mut self, enabled: bool) {
         self.value = self.value & Self::FAST_RESET | if enabled { Self::A20 } else { 0 };
+    }
+}
+
+/// Both ports as one device on the bus.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ResetPorts {
+    reset_control: ResetControl,
+    system_control: SystemControlPort,
+}
+
+impl ResetPorts {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The PCI address register: four bytes at once. There is no PCI bus, but its bytes
+    /// must not be taken for the reset control register inside it.
+    const PCI_ADDRESS_PORT: u16 = 0xcf8;
+}
+
+impl Device for ResetPorts {
+    fn name(&self) -> &str {
+        "reset-ports"
+    }
+
+    fn claims(&self) -> Claims {
+        let pci = Self::PCI_ADDRESS_PORT;
+        Claims::none()
+            .with_byte_ports(ResetControl::PORT..=ResetControl::PORT)
+            .with_byte_ports(SystemControlPort::PORT..=SystemControlPort::PORT)
+            .with_ports(pci..=pci, PortWidth::Exactly(4))
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        match port {
+            SystemControlPort::PORT => {
+                self.system_control.set_a20(context.a20());
+                self.system_control.read().into()
+            }
+            ResetControl::PORT => self.reset_control.read().into(),
+            _ => u32::MAX,
+        }
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        match port {
+            SystemControlPort::PORT => {
+                self.system_control.set_a20(context.a20());
+                self.system_control.write(value as u8);
+                if let Some(enabled) = self.system_control.take_a20_request() {
+                    context.set_a20(enabled);
+                }
+            }
+            ResetControl::PORT => self.reset_control.write(value as u8),
+            _ => {}
+        }
+        let resets = [
+            self.system_control.take_reset_request(),
+            self.reset_control.take_reset_request(),
+        ];
+        if resets.contains(&true) {
+            context.request_stop(StopRequest::Reset);
+        }
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        *self = Self::default();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, self)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        *self = saved.read(Self::STATE_VERSION)?;
+        Ok(())
     }
 }
 

@@ -13,8 +13,10 @@
 //! (SQWE) are stored without effect.
 
 mod alarm;
+mod bus;
 mod calendar;
 mod registers;
+mod start;
 
 use alarm::Alarm;
 use calendar::{DateTime, Format};

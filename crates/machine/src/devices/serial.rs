@@ -15,6 +15,7 @@
 //! As on a PC, OUT2 connects the interrupt to the bus. Baud rate, parity and stop bits
 //! are stored without effect.
 
+mod bus;
 mod registers;
 
 use registers::{

@@ -1,6 +1,7 @@
 //! Facts about the board, driven through [`Platform`] alone.
 
 use super::*;
+use crate::devices::io_apic;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,8 +23,13 @@ impl Write for Sink {
     }
 }
 
+fn pc_with(serial: Box<dyn Write + Send>) -> Pc {
+    let memory = GuestMemory::new(2 << 20).unwrap();
+    Pc::new(&VmConfig::default(), memory, serial)
+}
+
 fn pc() -> Pc {
-    Pc::new(&VmConfig::default(), Box::new(io::sink()))
+    pc_with(Box::new(io::sink()))
 }
 
 fn out(pc: &mut Pc, port: u16, value: u8) {
@@ -229,7 +235,7 @@ fn a_level_interrupt_comes_again_until_its_cause_is_gone() {
 #[test]
 fn serial_input_interrupts_and_output_reaches_the_sink() {
     let sink = Sink::default();
-    let mut pc = Pc::new(&VmConfig::default(), Box::new(sink.clone()));
+    let mut pc = pc_with(Box::new(sink.clone()));
     redirect(&mut pc, 4, 0x34);
     out(&mut pc, 0x3fc, 0x0b);
     out(&mut pc, 0x3f9, 1);

@@ -218,7 +218,7 @@ fn interrupts_come_only_if_enabled() {
 fn a_disabled_keyboard_keeps_its_bytes() {
     let mut bench = Bench::new();
     bench.command(0xAD);
-    assert_eq!(bench.press(Key::A), []);
+    assert!(bench.press(Key::A).is_empty());
     assert_eq!(
         bench.controller.keyboard.next_repeat(),
         bench.controller.next_deadline(bench.now)
@@ -260,7 +260,7 @@ fn commands_with_parameters_acknowledge_both() {
 fn a_keyboard_that_does_not_scan_sends_no_keys() {
     let mut bench = Bench::new();
     assert_eq!(bench.ask_keyboard(0xF5), [0xFA]);
-    assert_eq!(bench.press(Key::A), []);
+    assert!(bench.press(Key::A).is_empty());
     assert_eq!(bench.ask_keyboard(0xF4), [0xFA]);
     assert_eq!(bench.press(Key::A), [0x1E]);
 }

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! ISA line n is I/O APIC pin n, except that the timer's line 0 is pin 2: pin 0
-//! belongs to the 8259's INTR. While the local APIC is globally disabled, INTR goes
-//! straight to the processor.
+//! belongs to the 8259's INTR. Lines 16 to 23 lead to the I/O APIC alone. While the local
+//! APIC is globally disabled, INTR goes straight to the processor.
+//!
+//! Messages of devices come in beside the lines and go to the local APIC.
 
 use serde::{Deserialize, Serialize};
 
-use crate::devices::io_apic::IoApic;
+use crate::devices::io_apic::{DeliveryMode, InterruptBus, InterruptMessage, IoApic, PIN_COUNT};
 use crate::devices::local_apic::LocalApic;
 use crate::devices::pic::Pic;
 
@@ -40,6 +42,10 @@ pub struct Interrupts {
     intr: bool,
     /// An NMI that arrived while the local APIC was disabled.
     direct_nmi: bool,
+    /// A message asked for an interrupt whose vector the 8259 pair gives.
+    external_message: bool,
+    /// For each line, a bit for each slot of the bus whose device asserts it.
+    drivers: [u64; PIN_COUNT],
 }
 
 impl Default for Interrupts {
@@ -59,10 +65,39 @@ impl Interrupts {
             local_apic,
             intr: false,
             direct_nmi: false,
+            external_message: false,
+            drivers: [0; PIN_COUNT],
         }
     }
 
-    /// Drives an ISA interrupt line, 0 to 15.
+    /// The device in `slot` (0 to 63) of the bus asserts a line, or no longer does. The
+    /// line is asserted while any device asserts it.
+    pub fn drive(&mut self, slot: u8, line: u8, asserted: bool) {
+        let Some(drivers) = self.drivers.get_mut(usize::from(line)) else {
+            return;
+        };
+        let bit = 1 << (slot % 64);
+        if asserted {
+            *drivers |= bit;
+        } else {
+            *drivers &= !bit;
+        }
+        let level = *drivers != 0;
+        self.set_line(line, level);
+    }
+
+    /// Delivers a message of a device. False: nobody took it.
+    pub fn deliver(&mut self, message: &InterruptMessage) -> bool {
+        if message.mode != DeliveryMode::ExternalInterrupt {
+            return self.local_apic.deliver(message);
+        }
+        let taken = self.local_apic.is_addressed_by(message);
+        self.external_message |= taken;
+        taken
+    }
+
+    /// Sets the level of an interrupt line: 0 to 15 are the ISA bus's, 16 to 23 lead to the
+    /// I/O APIC alone.
     pub fn set_line(&mut self, line: u8, level: bool) {
         self.pic.set_line(line, level);
         let pin = if line == TIMER_LINE {
@@ -87,10 +122,11 @@ impl Interrupts {
 
     /// Whether the 8259 has an interrupt that would reach the processor.
     fn external_pending(&self) -> bool {
-        self.intr
-            && (!self.local_apic.is_enabled()
-                || self.local_apic.passes_external_interrupts()
-                || self.io_apic.passes_external_interrupts())
+        self.external_message
+            || self.intr
+                && (!self.local_apic.is_enabled()
+                    || self.local_apic.passes_external_interrupts()
+                    || self.io_apic.passes_external_interrupts())
     }
 
     /// Whether the processor is asked to take an interrupt.
@@ -102,6 +138,7 @@ impl Interrupts {
     /// The processor takes an interrupt: its vector. External ones come first.
     pub fn acknowledge(&mut self) -> Option<u8> {
         if self.external_pending() {
+            self.external_message = false;
             let vector = self.pic.acknowledge();
             // INTR falls during the acknowledge cycle, even if more is waiting.
             if std::mem::take(&mut self.intr) {

@@ -1,0 +1,112 @@
+//! What all devices share: memory, interrupt controllers and the wires between chips.
+
+use super::console::Console;
+use super::interrupts::Interrupts;
+use super::outside::{Nobody, Outside};
+use super::state::{SavedState, StateError};
+use crate::devices::fpu_error::FpuError;
+use serde::{Deserialize, Serialize};
+use tollgate_memory::GuestMemory;
+use tollgate_platform::StopRequest;
+
+/// The board. Devices reach it through a [`DeviceContext`](super::DeviceContext).
+pub struct Board {
+    /// Guest memory, through the gate.
+    pub memory: GuestMemory,
+    /// The interrupt controllers.
+    pub interrupts: Interrupts,
+    /// FERR#, line 13 and IGNNE#, which the processor drives and samples directly.
+    pub fpu_error: FpuError,
+    /// Address line 20 is passed through.
+    pub a20: bool,
+    /// Port 70h bit 7 holds NMIs back.
+    pub nmi_masked: bool,
+    /// What the guest has asked for.
+    pub stop: Option<StopRequest>,
+    /// Output of the first serial port.
+    pub serial_output: Console,
+    /// Output of the debug consoles.
+    pub debug_output: Console,
+    /// The other threads.
+    pub outside: Box<dyn Outside>,
+}
+
+/// The part of a board that is saved.
+#[derive(Serialize, Deserialize)]
+struct State {
+    interrupts: Interrupts,
+    fpu_error: FpuError,
+    a20: bool,
+    nmi_masked: bool,
+}
+
+impl Board {
+    /// Version of the saved state.
+    pub const STATE_VERSION: u32 = 1;
+    /// Name of the board in saved states.
+    pub const NAME: &str = "board";
+
+    /// A board after power-up.
+    pub fn new(memory: GuestMemory, serial_output: Console, debug_output: Console) -> Self {
+        Self {
+            memory,
+            interrupts: Interrupts::new(),
+            fpu_error: FpuError::default(),
+            a20: true,
+            nmi_masked: false,
+            stop: None,
+            serial_output,
+            debug_output,
+            outside: Box::new(Nobody),
+        }
+    }
+
+    /// The reset line was pulsed. Memory stays.
+    pub fn reset(&mut self) {
+        self.interrupts = Interrupts::new();
+        self.fpu_error = FpuError::default();
+        self.a20 = true;
+        self.nmi_masked = false;
+        self.stop = None;
+    }
+
+    /// Asks for the processor to stop. An earlier request stands.
+    pub fn request_stop(&mut self, request: StopRequest) {
+        self.stop.get_or_insert(request);
+    }
+
+    /// Drives the x87's error line.
+    pub fn forward_fpu_error(&mut self) {
+        self.interrupts
+            .set_line(FpuError::IRQ, self.fpu_error.line());
+    }
+
+    /// The wires and controllers; memory and output are saved by others.
+    pub fn save(&self) -> SavedState {
+        SavedState::of(
+            Self::STATE_VERSION,
+            &State {
+                interrupts: self.interrupts.clone(),
+                fpu_error: self.fpu_error.clone(),
+                a20: self.a20,
+                nmi_masked: self.nmi_masked,
+            },
+        )
+    }
+
+    /// Puts saved wires and controllers in place.
+    ///
+    /// # Errors
+    /// Another layout; nothing was changed.
+    pub fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        let state: State = saved
+            .read(Self::STATE_VERSION)
+            .map_err(|error| error.of_part(Self::NAME))?;
+        self.interrupts = state.interrupts;
+        self.fpu_error = state.fpu_error;
+        self.a20 = state.a20;
+        self.nmi_masked = state.nmi_masked;
+        self.stop = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! What every device on the bus is.
+
+use super::context::DeviceContext;
+use super::state::{SavedState, StateError};
+use std::any::Any;
+use std::ops::RangeInclusive;
+use tollgate_platform::GuestTime;
+use tollgate_x86::PhysicalAddress;
+
+/// How a device takes accesses to its ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortWidth {
+    /// One access for each byte, the lowest port first, as the ISA bus makes them of a
+    /// wider one.
+    Byte,
+    /// As the guest makes them: 1, 2 or 4 bytes from a port on. The bytes may reach
+    /// behind the claim.
+    Any,
+    /// Only accesses of this many bytes at exactly this port, which then go to nobody
+    /// else. Others go to whoever claims the port otherwise.
+    Exactly(u8),
+}
+
+/// Ports that a device answers at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortClaim {
+    /// The ports.
+    pub ports: RangeInclusive<u16>,
+    /// How accesses to them arrive.
+    pub width: PortWidth,
+}
+
+/// Physical addresses that a device answers at, where no RAM or ROM lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryClaim {
+    /// The first byte.
+    pub start: PhysicalAddress,
+    /// Bytes; none if zero. The range ends with the address space at the latest.
+    pub bytes: u64,
+}
+
+/// All that a device answers at. Where several devices claim the same, the one that was
+/// put on the bus first gets it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claims {
+    /// Ports.
+    pub ports: Vec<PortClaim>,
+    /// Memory.
+    pub memory: Vec<MemoryClaim>,
+}
+
+impl Claims {
+    /// Nothing.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// With ports that are accessed byte by byte.
+    #[must_use]
+    pub fn with_byte_ports(self, ports: RangeInclusive<u16>) -> Self {
+        self.with_ports(ports, PortWidth::Byte)
+    }
+
+    /// With ports.
+    #[must_use]
+    pub fn with_ports(mut self, ports: RangeInclusive<u16>, width: PortWidth) -> Self {
+        self.ports.push(PortClaim { ports, width });
+        self
+    }
+
+    /// With `bytes` bytes of memory from `start` on.
+    #[must_use]
+    pub fn with_memory(mut self, start: u64, bytes: u64) -> Self {
+        let start = PhysicalAddress(start);
+        self.memory.push(MemoryClaim { start, bytes });
+        self
+    }
+}
+
+/// A device: a state machine that is driven by accesses, by guest time and by what the
+/// [`DeviceContext`] of each call offers. It has no thread, no file and no clock.
+///
+/// The guest is hostile: any method may be called with any value at any time, and must
+/// return soon, without a panic.
+///
+/// The interrupt controllers are not devices in this sense. The processor reaches them
+/// directly, so they belong to the [`Board`](super::Board); on the bus they have only
+/// windows without state of their own. The local APIC's page is not on the bus at all: it
+/// belongs to the processor.
+pub trait Device: Any {
+    /// What the device is called in saved states and messages; unlike that of any other
+    /// device on the bus.
+    fn name(&self) -> &str;
+
+    /// Where the device answers now. Asked when it is put on the bus, and again after a
+    /// call that said [`DeviceContext::claims_changed`], a reset and a restore.
+    fn claims(&self) -> Claims;
+
+    /// Reads `size` (1, 2 or 4) bytes from a claimed port; only the lowest `size` bytes of
+    /// the result count.
+    fn port_read(&mut self, _port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
+        u32::MAX
+    }
+
+    /// Writes `size` (1, 2 or 4) bytes to a claimed port; the bits of `value` above them
+    /// are zero.
+    fn port_write(&mut self, _port: u16, _size: u8, _value: u32, _context: &mut DeviceContext<'_>) {
+    }
+
+    /// Reads 1 to 64 bytes of claimed memory, as one access of the guest. The first byte
+    /// is claimed; the last may lie behind the claim.
+    fn memory_read(
+        &mut self,
+        _address: PhysicalAddress,
+        data: &mut [u8],
+        _context: &mut DeviceContext<'_>,
+    ) {
+        data.fill(0xff);
+    }
+
+    /// Writes 1 to 64 bytes of claimed memory, as one access of the guest.
+    fn memory_write(
+        &mut self,
+        _address: PhysicalAddress,
+        _data: &[u8],
+        _context: &mut DeviceContext<'_>,
+    ) {
+    }
+
+    /// When the device next needs [`Device::advance`], if ever, as far as is known now.
+    /// Asked after each call of the other methods.
+    fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {
+        None
+    }
+
+    /// Brings the device to the present; afterwards its deadline lies ahead. Called when
+    /// a deadline has come, of this device or of another.
+    fn advance(&mut self, _context: &mut DeviceContext<'_>) {}
+
+    /// The reset line was pulsed: the device is as after power-up, but for what a battery
+    /// keeps. The interrupt controllers have been reset before; lines are low.
+    fn reset(&mut self, context: &mut DeviceContext<'_>);
+
+    /// The state, with the version of its layout.
+    fn save(&self) -> SavedState;
+
+    /// Puts a saved state in place. Older versions may be converted.
+    ///
+    /// # Errors
+    /// The state has a layout that cannot be read; the device may be changed partly.
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError>;
+}

@@ -1,0 +1,452 @@
+//! The bus: which device answers at a port or an address, and what it finds around it.
+//!
+//! A [`Device`] claims ports and memory. The [`Bus`] keeps a table with an entry for each
+//! port and a sorted list of memory ranges, hands every access to its device together with
+//! a [`DeviceContext`], and remembers when each device next needs attention. What all
+//! devices share is the [`Board`].
+//!
+//! What nobody claims reads as ones and ignores writes.
+
+mod board;
+mod clock;
+mod console;
+mod context;
+mod device;
+mod interrupts;
+mod message;
+mod outside;
+mod state;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use board::Board;
+pub use clock::GuestClock;
+pub use console::Console;
+pub use context::DeviceContext;
+pub use device::{Claims, Device, MemoryClaim, PortClaim, PortWidth};
+pub use interrupts::Interrupts;
+pub use outside::Outside;
+pub use state::{SavedState, StateError};
+
+use std::any::Any;
+use tollgate_platform::GuestTime;
+use tollgate_x86::PhysicalAddress;
+
+/// Devices that a bus holds at most: each drives its own bit of a shared line.
+pub const MAX_DEVICES: usize = 64;
+
+/// Number of ports.
+const PORTS: usize = 1 << 16;
+
+/// An entry of the port table: the slot plus one, zero for nobody.
+type PortEntry = u8;
+/// In an entry: accesses arrive as the guest makes them.
+const WHOLE: PortEntry = 1 << 7;
+
+/// A claim of memory: first and last byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MemoryRange {
+    first: u64,
+    last: u64,
+    slot: u8,
+}
+
+struct Slot {
+    device: Box<dyn Device>,
+    deadline: Option<GuestTime>,
+}
+
+/// A device that finds no room on the bus, or whose name is taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BusError {
+    /// The name of the device.
+    pub device: String,
+}
+
+impl std::fmt::Display for BusError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "device '{}' cannot be added: its name is taken, or there are {MAX_DEVICES} devices",
+            self.device
+        )
+    }
+}
+
+impl std::error::Error for BusError {}
+
+/// All devices, and who answers where.
+pub struct Bus {
+    slots: Vec<Slot>,
+    /// An entry for each port.
+    ports: Box<[PortEntry]>,
+    /// Claims of accesses of one width: port, bytes, slot.
+    exact_ports: Vec<(u16, u8, u8)>,
+    /// In ascending order, without overlaps.
+    memory: Vec<MemoryRange>,
+    /// The earliest deadline of all devices.
+    deadline: Option<GuestTime>,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bus {
+    /// A bus without devices.
+    pub fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            ports: vec![0; PORTS].into_boxed_slice(),
+            exact_ports: Vec::new(),
+            memory: Vec::new(),
+            deadline: None,
+        }
+    }
+
+    /// Puts a device on the bus, behind all others.
+    ///
+    /// # Errors
+    /// There are [`MAX_DEVICES`] already, or one of this name.
+    pub fn add(
+        &mut self,
+        device: Box<dyn Device>,
+        board: &mut Board,
+        clock: &GuestClock,
+    ) -> Result<(), BusError> {
+        let name = device.name();
+        if self.slots.len() == MAX_DEVICES || self.names().any(|taken| taken == name) {
+            return Err(BusError {
+                device: name.to_owned(),
+            });
+        }
+        let slot = self.slots.len();
+        let claims = device.claims();
+        self.slots.push(Slot {
+            device,
+            deadline: None,
+        });
+        self.enter(slot as u8, &claims);
+        self.sort_memory();
+        self.call(slot, board, clock, |_, _| ());
+        Ok(())
+    }
+
+    /// The names of all devices, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().map(|slot| slot.device.name())
+    }
+
+    /// The first device of a type.
+    pub fn get<T: Device>(&self) -> Option<&T> {
+        self.slots
+            .iter()
+            .find_map(|slot| (&*slot.device as &dyn Any).downcast_ref())
+    }
+
+    /// Calls the first device of a type, as something outside does: a key is pressed.
+    /// `None`: there is no such device.
+    pub fn with<T: Device, R>(
+        &mut self,
+        board: &mut Board,
+        clock: &GuestClock,
+        call: impl FnOnce(&mut T, &mut DeviceContext<'_>) -> R,
+    ) -> Option<R> {
+        let slot = self
+            .slots
+            .iter()
+            .position(|slot| (&*slot.device as &dyn Any).is::<T>())?;
+        self.call(slot, board, clock, |device, context| {
+            let device = (device as &mut dyn Any).downcast_mut()?;
+            Some(call(device, context))
+        })?
+    }
+
+    /// Reads `size` (1, 2 or 4) bytes from a port; bits above are zero.
+    pub fn port_read(&mut self, port: u16, size: u8, board: &mut Board, clock: &GuestClock) -> u32 {
+        let mask = u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)));
+        if let Some(slot) = self.whole_access(port, size) {
+            let value = self.call(slot, board, clock, |device, context| {
+                device.port_read(port, size, context)
+            });
+            return value.unwrap_or(u32::MAX) & mask;
+        }
+        let mut value = 0;
+        for position in 0..size.min(4) {
+            let port = port.wrapping_add(u16::from(position));
+            let byte = self.port_slot(port).and_then(|slot| {
+                self.call(slot, board, clock, |device, context| {
+                    device.port_read(port, 1, context) as u8
+                })
+            });
+            value |= u32::from(byte.unwrap_or(0xff)) << (8 * position);
+        }
+        value
+    }
+
+    /// Writes `size` (1, 2 or 4) bytes to a port.
+    pub fn port_write(
+        &mut self,
+        port: u16,
+        size: u8,
+        value: u32,
+        board: &mut Board,
+        clock: &GuestClock,
+    ) {
+        if let Some(slot) = self.whole_access(port, size) {
+            let mask = u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)));
+            self.call(slot, board, clock, |device, context| {
+                device.port_write(port, size, value & mask, context);
+            });
+            return;
+        }
+        for position in 0..size.min(4) {
+            let byte = value >> (8 * position) & 0xff;
+            let port = port.wrapping_add(u16::from(position));
+            if let Some(slot) = self.port_slot(port) {
+                self.call(slot, board, clock, |device, context| {
+                    device.port_write(port, 1, byte, context);
+                });
+            }
+        }
+    }
+
+    /// Reads memory that is not RAM.
+    pub fn memory_read(
+        &mut self,
+        address: PhysicalAddress,
+        data: &mut [u8],
+        board: &mut Board,
+        clock: &GuestClock,
+    ) {
+        match self.memory_slot(address) {
+            Some(slot) => {
+                self.call(slot, board, clock, |device, context| {
+                    device.memory_read(address, data, context);
+                });
+            }
+            None => data.fill(0xff),
+        }
+    }
+
+    /// Writes memory that is not RAM.
+    pub fn memory_write(
+        &mut self,
+        address: PhysicalAddress,
+        data: &[u8],
+        board: &mut Board,
+        clock: &GuestClock,
+    ) {
+        if let Some(slot) = self.memory_slot(address) {
+            self.call(slot, board, clock, |device, context| {
+                device.memory_write(address, data, context);
+            });
+        }
+    }
+
+    /// When [`Bus::advance`] is next needed, if ever.
+    pub const fn deadline(&self) -> Option<GuestTime> {
+        self.deadline
+    }
+
+    /// Brings every device to the present.
+    pub fn advance(&mut self, board: &mut Board, clock: &GuestClock) {
+        self.call_all(board, clock, |device, context| device.advance(context));
+    }
+
+    /// Resets every device; the board has been reset before.
+    pub fn reset(&mut self, board: &mut Board, clock: &GuestClock) {
+        self.call_all(board, clock, |device, context| device.reset(context));
+        self.rebuild();
+    }
+
+    /// The state of every device, with its name, in order.
+    pub fn save(&self) -> Vec<(String, SavedState)> {
+        let state = |slot: &Slot| (slot.device.name().to_owned(), slot.device.save());
+        self.slots.iter().map(state).collect()
+    }
+
+    /// Puts the states of [`Bus::save`] in place; the board's has been put before. To be
+    /// followed by [`Bus::settle`].
+    ///
+    /// # Errors
+    /// The state is that of other devices, or one has another layout; all devices are as
+    /// they were.
+    pub fn restore(&mut self, saved: &[(String, SavedState)]) -> Result<(), StateError> {
+        if !self.names().eq(saved.iter().map(|(name, _)| name.as_str())) {
+            return Err(StateError::Devices {
+                found: saved.iter().map(|(name, _)| name.clone()).collect(),
+                expected: self.names().map(str::to_owned).collect(),
+            });
+        }
+        let before = self.save();
+        let result = self.put(saved);
+        if result.is_err() {
+            // A device reads what it has just written.
+            let _ = self.put(&before);
+        }
+        self.rebuild();
+        result
+    }
+
+    /// Asks all devices anew for their deadlines.
+    pub fn settle(&mut self, board: &mut Board, clock: &GuestClock) {
+        self.call_all(board, clock, |_, _| ());
+    }
+
+    fn put(&mut self, saved: &[(String, SavedState)]) -> Result<(), StateError> {
+        self.slots
+            .iter_mut()
+            .zip(saved)
+            .try_for_each(|(slot, (name, state))| {
+                let restored = slot.device.restore(state);
+                restored.map_err(|error| error.of_part(name))
+            })
+    }
+
+    /// The device that takes an access as the guest makes it.
+    #[inline]
+    fn whole_access(&self, port: u16, size: u8) -> Option<usize> {
+        let entry = self.ports[usize::from(port)];
+        if size > 1 {
+            let exact = self
+                .exact_ports
+                .iter()
+                .find(|claim| (claim.0, claim.1) == (port, size));
+            if let Some((_, _, slot)) = exact {
+                return Some(usize::from(*slot));
+            }
+        }
+        (entry & WHOLE != 0).then(|| usize::from((entry & !WHOLE) - 1))
+    }
+
+    #[inline]
+    fn port_slot(&self, port: u16) -> Option<usize> {
+        let entry = self.ports[usize::from(port)] & !WHOLE;
+        usize::from(entry).checked_sub(1)
+    }
+
+    #[inline]
+    fn memory_slot(&self, address: PhysicalAddress) -> Option<usize> {
+        let behind = self
+            .memory
+            .partition_point(|range| range.first <= address.0);
+        let range = self.memory[..behind].last()?;
+        (address.0 <= range.last).then_some(usize::from(range.slot))
+    }
+
+    /// Calls a device and notes what the call has changed.
+    #[inline]
+    fn call<R>(
+        &mut self,
+        slot: usize,
+        board: &mut Board,
+        clock: &GuestClock,
+        call: impl FnOnce(&mut dyn Device, &mut DeviceContext<'_>) -> R,
+    ) -> Option<R> {
+        let Slot { device, deadline } = self.slots.get_mut(slot)?;
+        let mut context = DeviceContext::new(board, clock, slot as u8);
+        let result = call(&mut **device, &mut context);
+        let changed = context.has_changed_claims();
+        let next = device.deadline(&context);
+        if next != *deadline {
+            *deadline = next;
+            self.find_deadline();
+        }
+        if changed {
+            self.rebuild();
+        }
+        Some(result)
+    }
+
+    fn call_all(
+        &mut self,
+        board: &mut Board,
+        clock: &GuestClock,
+        mut call: impl FnMut(&mut dyn Device, &mut DeviceContext<'_>),
+    ) {
+        for slot in 0..self.slots.len() {
+            self.call(slot, board, clock, &mut call);
+        }
+    }
+
+    fn find_deadline(&mut self) {
+        self.deadline = self.slots.iter().filter_map(|slot| slot.deadline).min();
+    }
+
+    /// Asks all devices anew where they answer.
+    fn rebuild(&mut self) {
+        self.ports.fill(0);
+        self.exact_ports.clear();
+        self.memory.clear();
+        for slot in 0..self.slots.len() {
+            let claims = self.slots[slot].device.claims();
+            self.enter(slot as u8, &claims);
+        }
+        self.sort_memory();
+    }
+
+    /// Enters the claims of a device where nobody has claimed before.
+    fn enter(&mut self, slot: u8, claims: &Claims) {
+        for claim in &claims.ports {
+            let whole = match claim.width {
+                PortWidth::Byte => 0,
+                PortWidth::Any => WHOLE,
+                PortWidth::Exactly(size) => {
+                    let port = *claim.ports.start();
+                    self.exact_ports.push((port, size, slot));
+                    continue;
+                }
+            };
+            for port in claim.ports.clone() {
+                let entry = &mut self.ports[usize::from(port)];
+                if *entry == 0 {
+                    *entry = (slot + 1) | whole;
+                }
+            }
+        }
+        for claim in claims.memory.iter().filter(|claim| claim.bytes != 0) {
+            let first = claim.start.0;
+            self.enter_memory(MemoryRange {
+                first,
+                last: first.saturating_add(claim.bytes - 1),
+                slot,
+            });
+        }
+    }
+
+    /// Enters the pieces of a range that lie between those already there.
+    fn enter_memory(&mut self, range: MemoryRange) {
+        let mut rest = vec![range];
+        for taken in &self.memory {
+            rest = rest
+                .into_iter()
+                .flat_map(|piece| piece.without(taken))
+                .collect();
+        }
+        self.memory.extend(rest);
+    }
+
+    fn sort_memory(&mut self) {
+        self.memory.sort_unstable_by_key(|range| range.first);
+    }
+}
+
+impl MemoryRange {
+    /// What is left of the range beside another one.
+    fn without(self, other: &Self) -> impl Iterator<Item = Self> + use<> {
+        let below = (self.first < other.first).then(|| Self {
+            last: self.last.min(other.first - 1),
+            ..self
+        });
+        let above = (self.last > other.last).then(|| Self {
+            first: self.first.max(other.last + 1),
+            ..self
+        });
+        below.into_iter().chain(above)
+    }
+}

@@ -1,0 +1,25 @@
+//! What reaches the board from other threads: typed text and requests.
+
+/// The other threads, as the board sees them. Called on the vCPU's thread.
+pub trait Outside {
+    /// Takes at most `room` bytes of what was sent to the first serial port, oldest first.
+    /// Called after each access of that port, so it answers fast if nothing waits.
+    fn serial_input(&mut self, room: usize) -> Vec<u8>;
+
+    /// Somebody wants the processor to stop for
+    /// [`tollgate_platform::StopRequest::Attention`]. Asked after each kick.
+    fn wants_attention(&mut self) -> bool;
+}
+
+/// A board that no other thread knows of.
+pub(super) struct Nobody;
+
+impl Outside for Nobody {
+    fn serial_input(&mut self, _room: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn wants_attention(&mut self) -> bool {
+        false
+    }
+}

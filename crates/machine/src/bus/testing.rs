@@ -1,0 +1,28 @@
+//! A board for the tests of devices.
+
+use super::{Board, Console, DeviceContext, GuestClock};
+use std::io;
+use tollgate_memory::GuestMemory;
+use tollgate_platform::GuestTime;
+
+/// A board without a bus, whose time the test sets.
+pub struct Bench {
+    pub board: Board,
+    pub clock: GuestClock,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let memory = GuestMemory::new(1 << 20).unwrap();
+        let console = || Console::new(Box::new(io::sink()));
+        Self {
+            board: Board::new(memory, console(), console()),
+            clock: GuestClock::paused_at(GuestTime(0), 0),
+        }
+    }
+
+    /// What a device in `slot` of the bus sees.
+    pub fn context(&mut self, slot: u8) -> DeviceContext<'_> {
+        DeviceContext::new(&mut self.board, &self.clock, slot)
+    }
+}

@@ -1,0 +1,70 @@
+//! The keyboard controller on the bus.
+
+use super::{I8042, Key};
+use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use tollgate_platform::{GuestTime, StopRequest};
+
+impl I8042 {
+    fn forward(&mut self, context: &mut DeviceContext<'_>) {
+        context.forward(Self::KEYBOARD_IRQ, &mut self.keyboard_irq);
+        context.forward(Self::AUXILIARY_IRQ, &mut self.auxiliary_irq);
+    }
+
+    /// Someone presses (`down`) or releases a key.
+    pub fn press(&mut self, key: Key, down: bool, context: &mut DeviceContext<'_>) {
+        self.key(key, down, context.now());
+        self.forward(context);
+    }
+}
+
+impl Device for I8042 {
+    fn name(&self) -> &str {
+        "i8042"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none()
+            .with_byte_ports(Self::DATA_PORT..=Self::DATA_PORT)
+            .with_byte_ports(Self::COMMAND_PORT..=Self::COMMAND_PORT)
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        let value = self.read(port, context.now());
+        self.forward(context);
+        value.into()
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        self.set_a20(context.a20());
+        self.write(port, value as u8, context.now());
+        if let Some(enabled) = self.take_a20_request() {
+            context.set_a20(enabled);
+        }
+        if self.take_reset_request() {
+            context.request_stop(StopRequest::Reset);
+        }
+        self.forward(context);
+    }
+
+    fn deadline(&self, context: &DeviceContext<'_>) -> Option<GuestTime> {
+        self.next_deadline(context.now())
+    }
+
+    fn advance(&mut self, context: &mut DeviceContext<'_>) {
+        self.advance(context.now());
+        self.forward(context);
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        *self = Self::new();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, self)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        *self = saved.read(Self::STATE_VERSION)?;
+        Ok(())
+    }
+}

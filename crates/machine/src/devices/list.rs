@@ -1,0 +1,31 @@
+//! The one list of the devices that a machine has.
+
+use super::acpi_pm::AcpiPm;
+use super::debug_ports::DebugPorts;
+use super::fpu_error::FpuErrorPorts;
+use super::i8042::I8042;
+use super::interrupt_windows::{IoApicPage, PicPorts};
+use super::reset_ports::ResetPorts;
+use super::rtc::Rtc;
+use super::serial::Serial;
+use super::system_timer::SystemTimer;
+use crate::bus::Device;
+use crate::config::VmConfig;
+
+/// The devices of a machine just switched on, in the order in which they stand on the bus:
+/// of two that claim the same the first gets it. What is frequent or drives the clock tick
+/// comes first.
+pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
+    vec![
+        Box::new(PicPorts),
+        Box::new(IoApicPage),
+        Box::new(SystemTimer::default()),
+        Box::new(Rtc::of_machine(config)),
+        Box::new(I8042::new()),
+        Box::new(Serial::new()),
+        Box::new(AcpiPm::new()),
+        Box::new(ResetPorts::default()),
+        Box::new(DebugPorts::default()),
+        Box::new(FpuErrorPorts),
+    ]
+}

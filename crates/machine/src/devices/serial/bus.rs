@@ -1,0 +1,72 @@
+//! The first serial port on the bus.
+
+use super::Serial;
+use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+
+impl Serial {
+    /// Takes input from the other end, as much as there is room for; returns how much.
+    pub fn take_input(&mut self, bytes: &[u8], context: &mut DeviceContext<'_>) -> usize {
+        let taken = self.push_input(bytes);
+        self.forward(context);
+        taken
+    }
+
+    fn forward(&mut self, context: &mut DeviceContext<'_>) {
+        context.forward(Self::COM1_IRQ, &mut self.irq);
+    }
+
+    /// Takes in what has been sent meanwhile, as far as there is room.
+    fn refill(&mut self, context: &mut DeviceContext<'_>) {
+        let room = self.input_space();
+        if room == 0 {
+            return;
+        }
+        let input = context.serial_input(room);
+        if !input.is_empty() {
+            self.take_input(&input, context);
+        }
+    }
+}
+
+impl Device for Serial {
+    fn name(&self) -> &str {
+        "com1"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none().with_byte_ports(Self::COM1_PORTS)
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        let value = self.read(port, context.now());
+        self.forward(context);
+        self.refill(context);
+        value.into()
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        self.write(port, value as u8, context.now());
+        if !self.output().is_empty() {
+            context.serial_output(&self.take_output());
+        }
+        self.forward(context);
+        self.refill(context);
+    }
+
+    fn advance(&mut self, context: &mut DeviceContext<'_>) {
+        self.refill(context);
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        *self = Self::new();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, self)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        *self = saved.read(Self::STATE_VERSION)?;
+        Ok(())
+    }
+}
