@@ -222,7 +222,7 @@ pub fn write_control(
         Register::CR2 => state.cr2 = value,
         Register::CR3 => set_cr3(state, environment, value)?,
         Register::CR8 if value > 15 => return refused(),
-        Register::CR8 => environment.platform().set_task_priority(value as u8),
+        Register::CR8 => environment.machine(|machine| machine.set_task_priority(value as u8)),
         _ => set_cr4(state, environment, value)?,
     }
     Ok(Outcome::Next)
@@ -244,7 +244,7 @@ pub fn read_control(
         Register::CR4 => state.cr4,
         Register::CR8 if state.is_64_bit() => {
             require_cpl0(state)?;
-            u64::from(environment.platform().task_priority())
+            u64::from(environment.machine(|machine| machine.task_priority()))
         }
         _ => return Err(Exception::invalid_opcode()),
     };

@@ -537,14 +537,15 @@ pub fn execute(
     let subleaf = state.register(Gpr::Rcx) as u32;
     let mut answer = policy(state).leaf(state, leaf, subleaf);
     if leaf == 1 {
-        let platform = environment.platform();
-        let apic_enabled = platform
-            .msr_read(crate::msr::APIC_BASE)
-            .is_some_and(|base| base & crate::msr::APIC_BASE_ENABLE != 0);
+        let (base, deadline) = environment.machine(|machine| {
+            let base = machine.msr_read(crate::msr::APIC_BASE);
+            (base, machine.msr_read(crate::tsc_deadline::INDEX))
+        });
+        let apic_enabled = base.is_some_and(|base| base & crate::msr::APIC_BASE_ENABLE != 0);
         if !apic_enabled {
             answer[3] &= !basic_edx::APIC;
         }
-        if !apic_enabled || platform.msr_read(crate::tsc_deadline::INDEX).is_none() {
+        if !apic_enabled || deadline.is_none() {
             answer[2] &= !basic_ecx::TSC_DEADLINE;
         }
     }

@@ -83,8 +83,7 @@ mod amd {
 /// The guest's time-stamp counter.
 pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
     environment
-        .platform()
-        .time_stamp()
+        .machine(|machine| machine.time_stamp())
         .wrapping_add(state.tsc_offset)
 }
 
@@ -147,7 +146,7 @@ pub fn read(
                 .ok_or(Exception::general_protection(0));
         }
         _ => {
-            if let Some(value) = environment.platform().msr_read(index) {
+            if let Some(value) = environment.machine(|machine| machine.msr_read(index)) {
                 return Ok(value);
             }
             return if policy(state).vendor() == Vendor::Amd {
@@ -193,7 +192,7 @@ pub fn write(
 ) -> Result<(), Exception> {
     match index {
         TIME_STAMP_COUNTER => {
-            let offset = value.wrapping_sub(environment.platform().time_stamp());
+            let offset = value.wrapping_sub(environment.machine(|machine| machine.time_stamp()));
             tsc_deadline::set_offset(state, environment, offset);
         }
         TIME_STAMP_ADJUST => tsc_deadline::set_offset(state, environment, value),
@@ -252,7 +251,7 @@ pub fn write(
             state.tsc_aux = value & 0xffff_ffff;
         }
         _ => {
-            return match environment.platform().msr_write(index, value) {
+            return match environment.machine(|machine| machine.msr_write(index, value)) {
                 Some(true) => Ok(()),
                 Some(false) => refused(),
                 None if policy(state).vendor() == Vendor::Amd => write_amd(index, value),

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use std::ops::Range;
-use tollgate_platform::{Environment, GuestTime, Platform, StopRequest, TranslationChange};
+use tollgate_platform::{BareMachine, Environment, Platform, TranslationChange};
 use tollgate_x86::exception::PageFaultCode;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
@@ -31,7 +31,7 @@ pub struct TestPlatform {
     pub fpu_errors: u32,
 }
 
-impl Platform for TestPlatform {
+impl BareMachine for TestPlatform {
     fn port_read(&mut self, port: u16, size: u8) -> u32 {
         self.port_reads.push((port, size));
         match size {
@@ -43,10 +43,6 @@ impl Platform for TestPlatform {
 
     fn port_write(&mut self, port: u16, size: u8, value: u32) {
         self.port_writes.push((port, size, value));
-    }
-
-    fn memory_read(&mut self, _: PhysicalAddress, data: &mut [u8]) {
-        data.fill(0xff);
     }
 
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
@@ -74,42 +70,8 @@ impl Platform for TestPlatform {
         self.task_priority = class;
     }
 
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
-
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
-    }
-
-    fn advance(&mut self) {}
-
     fn time_stamp(&self) -> u64 {
         self.time_stamp
-    }
-
-    fn host_time_stamp_offset(&self) -> u64 {
-        0
-    }
-
-    fn a20_enabled(&self) -> bool {
-        true
-    }
-
-    fn take_stop_request(&mut self) -> Option<StopRequest> {
-        None
     }
 
     fn signal_fpu_error(&mut self) {
@@ -216,8 +178,8 @@ impl TestEnvironment {
 }
 
 impl Environment for TestEnvironment {
-    fn platform(&mut self) -> &mut dyn Platform {
-        &mut self.platform
+    fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform)) {
+        call(&mut self.platform);
     }
 
     fn read(

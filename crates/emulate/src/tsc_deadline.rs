@@ -15,7 +15,7 @@ pub const INDEX: u32 = 0x6e0;
 /// The deadline in ticks of the guest's counter; zero if none is armed. `None`: the
 /// machine has no such register.
 pub fn read(state: &CpuState, environment: &mut dyn Environment) -> Option<u64> {
-    let deadline = environment.platform().msr_read(INDEX)?;
+    let deadline = environment.machine(|machine| machine.msr_read(INDEX))?;
     Some(match deadline {
         0 => 0,
         armed => armed.wrapping_add(state.tsc_offset),
@@ -29,12 +29,12 @@ pub fn write(state: &CpuState, environment: &mut dyn Environment, value: u64) ->
     let deadline = if value == 0 {
         0
     } else {
-        let machine = environment.platform().time_stamp();
+        let machine = environment.machine(|machine| machine.time_stamp());
         let remaining = value.saturating_sub(machine.wrapping_add(state.tsc_offset));
         // Zero would disarm.
         machine.saturating_add(remaining).max(1)
     };
-    environment.platform().msr_write(INDEX, deadline)
+    environment.machine(|machine| machine.msr_write(INDEX, deadline))
 }
 
 /// Changes what the guest has added to the time-stamp counter. A deadline that is armed

@@ -272,7 +272,7 @@ pub(crate) fn x87_error_pending(
     if state.cr0().contains(Cr0::NE) {
         return Err(Exception::new(Vector::FloatingPoint));
     }
-    environment.platform().signal_fpu_error();
+    environment.machine(|machine| machine.signal_fpu_error());
     state.end_shadow();
     state.activity = Activity::Halted;
     Ok(true)

@@ -4,9 +4,6 @@
 //! and what they are to 32-bit code's. Loops of far transfers and segment loads, which 32-bit
 //! flat code does not have, are compared with near calls.
 
-#[macro_use]
-#[path = "../tests/common/idle.rs"]
-mod idle;
 #[allow(dead_code, reason = "tests use the rest")]
 #[path = "../tests/common/flat.rs"]
 mod flat;

@@ -92,7 +92,8 @@ impl Surroundings<'_> {
                 self.touched_device = true;
                 for (index, piece) in data.chunks_mut(DEVICE_ACCESS).enumerate() {
                     let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
-                    self.platform.memory_read(PhysicalAddress(address), piece);
+                    let at = PhysicalAddress(address);
+                    self.platform.call(|machine| machine.memory_read(at, piece));
                 }
             }
         }
@@ -108,7 +109,9 @@ impl Surroundings<'_> {
                 self.touched_device = true;
                 for (index, piece) in data.chunks(DEVICE_ACCESS).enumerate() {
                     let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
-                    self.platform.memory_write(PhysicalAddress(address), piece);
+                    let at = PhysicalAddress(address);
+                    self.platform
+                        .call(|machine| machine.memory_write(at, piece));
                 }
             }
         }
@@ -116,9 +119,9 @@ impl Surroundings<'_> {
 }
 
 impl Environment for Surroundings<'_> {
-    fn platform(&mut self) -> &mut dyn Platform {
+    fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform)) {
         self.touched_device = true;
-        &mut self.platform
+        self.platform.call(call);
     }
 
     fn read(

@@ -324,7 +324,7 @@ impl<P: Platform> Vcpu<P> {
             Surroundings {
                 view: &mut self.view,
                 platform: Metered {
-                    inner: &mut self.platform,
+                    machine: &mut self.platform,
                     ledger: &mut self.ledger,
                 },
                 changes: &mut self.changes,

@@ -3,14 +3,11 @@
 
 #[path = "common/flat.rs"]
 mod flat;
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -37,8 +34,7 @@ struct Device {
     seen: Vec<Access>,
 }
 
-impl Platform for Device {
-    idle!(registers, interrupts, time);
+impl BareMachine for Device {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }

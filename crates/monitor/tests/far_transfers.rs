@@ -1,8 +1,5 @@
 //! Far transfers of real mode and V86 mode.
 
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 #[path = "common/sixteen_bit.rs"]
 mod sixteen_bit;
 

@@ -2,14 +2,10 @@
 //!
 //! Every emitted block passes the verifier; a panic or a host crash fails the test.
 
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
-
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// How long one program may run, in nanoseconds.
@@ -33,16 +29,13 @@ impl Random {
     }
 }
 
-impl Platform for Noise {
-    idle!(registers, advance);
+impl BareMachine for Noise {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         self.random.next() as u32
     }
-    fn port_write(&mut self, _port: u16, _size: u8, _value: u32) {}
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(self.random.next() as u8);
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn interrupt_pending(&mut self) -> bool {
         self.random.next().is_multiple_of(16)
     }

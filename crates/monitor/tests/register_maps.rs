@@ -1,10 +1,6 @@
 //! Guest code does the same wherever its registers live: random programs end in the same
 //! state under every register map, interrupted or not. All emitted code is verified.
 
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
-
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +10,7 @@ use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// A map in which no host register is idle: what instructions borrow is somebody's home.
@@ -69,8 +65,7 @@ struct Constant {
     end: Instant,
 }
 
-impl Platform for Constant {
-    idle!(registers, interrupts, time);
+impl BareMachine for Constant {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -80,7 +75,6 @@ impl Platform for Constant {
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0x5a);
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         let over = Instant::now() > self.end;
         self.stop.take().or(over.then_some(StopRequest::Quit))

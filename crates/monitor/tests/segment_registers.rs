@@ -2,9 +2,6 @@
 //! that is full of them and of far transfers: run at speed it does what it does one
 //! instruction at a time.
 
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "common/sixteen_bit.rs"]
 mod sixteen_bit;
@@ -14,7 +11,7 @@ use std::time::Instant;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Where the programs lie: 1000:0000.
@@ -151,18 +148,13 @@ struct Ticking {
 /// Nanoseconds between interrupts.
 const PERIOD: u64 = 200_000;
 
-impl Platform for Ticking {
-    idle!(registers, nmi, advance);
+impl BareMachine for Ticking {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
     fn port_write(&mut self, port: u16, _size: u8, _value: u32) {
         self.ended |= port == 0xf4;
     }
-    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
-        data.fill(0xff);
-    }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn interrupt_pending(&mut self) -> bool {
         self.now().0 / PERIOD > self.acknowledged
     }

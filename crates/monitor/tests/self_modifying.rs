@@ -3,15 +3,12 @@
 
 #[path = "common/flat.rs"]
 mod flat;
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Vector of the one interrupt that a machine may have.
@@ -24,8 +21,7 @@ struct Bench {
     interrupt: bool,
 }
 
-impl Platform for Bench {
-    idle!(registers, nmi, time);
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0
     }
@@ -35,7 +31,6 @@ impl Platform for Bench {
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0);
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt
     }

@@ -3,13 +3,10 @@
 
 #[path = "common/flat.rs"]
 mod flat;
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -35,8 +32,7 @@ struct Bench {
     stop: Option<StopRequest>,
 }
 
-impl Platform for Bench {
-    idle!(registers, time);
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -52,7 +48,6 @@ impl Platform for Bench {
             *byte = value;
         }
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt
     }

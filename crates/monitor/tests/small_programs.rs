@@ -2,14 +2,11 @@
 
 #[path = "common/flat.rs"]
 mod flat;
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::{Attributes, CpuModel, CpuState, PhysicalAddress, SegmentRegister};
 
 /// A machine that stops when the guest writes port F4h and remembers port E9h.
@@ -22,8 +19,7 @@ struct Bench {
     widest: usize,
 }
 
-impl Platform for Bench {
-    idle!(registers, interrupts, time);
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -329,8 +325,7 @@ fn a_call_whose_stack_is_a_device_pushes_once_and_goes_to_its_target() {
 #[derive(Default)]
 struct Restless(Bench, std::cell::Cell<u64>);
 
-impl Platform for Restless {
-    idle!(registers, interrupts, advance);
+impl BareMachine for Restless {
     fn port_read(&mut self, port: u16, size: u8) -> u32 {
         self.0.port_read(port, size)
     }

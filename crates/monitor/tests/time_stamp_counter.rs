@@ -2,13 +2,10 @@
 
 #[path = "common/flat.rs"]
 mod flat;
-#[macro_use]
-#[path = "common/idle.rs"]
-mod idle;
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 
 const CODE: u32 = 0x1_0000;
@@ -26,23 +23,12 @@ struct Machine {
     stop: Option<StopRequest>,
 }
 
-impl Platform for Machine {
-    idle!(interrupts, time);
+impl BareMachine for Machine {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
     fn port_write(&mut self, _port: u16, _size: u8, value: u32) {
         self.stop = Some(StopRequest::DebugExit(value as u8));
-    }
-    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
-        data.fill(0xff);
-    }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
     }
     /// As if the host ran something else for long after the counter was read.
     fn time_stamp(&self) -> u64 {
@@ -51,17 +37,9 @@ impl Platform for Machine {
     fn host_time_stamp_offset(&self) -> u64 {
         AHEAD
     }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
     }
-    fn task_priority(&mut self) -> u8 {
-        0
-    }
-    fn set_task_priority(&mut self, _class: u8) {}
-    fn signal_fpu_error(&mut self) {}
 }
 
 /// Runs RDTSC and returns EDX:EAX with what the host's counter was before and after.

@@ -1,8 +1,7 @@
 //! The machine around the guest: a port that stops it, and a deadline.
 
 use std::time::Instant;
-use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::PhysicalAddress;
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 
 /// How long a case may run before it counts as endless, in nanoseconds.
 const TIME_LIMIT: u64 = 2_000_000_000;
@@ -33,7 +32,7 @@ impl Bench {
     }
 }
 
-impl Platform for Bench {
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         u32::MAX
     }
@@ -42,44 +41,11 @@ impl Platform for Bench {
             self.stop = Some(StopRequest::DebugExit(value as u8));
         }
     }
-    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
-        data.fill(0xff);
-    }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
-    fn task_priority(&mut self) -> u8 {
-        0
-    }
-    fn set_task_priority(&mut self, _class: u8) {}
-    fn interrupt_pending(&mut self) -> bool {
-        false
-    }
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
-    }
-    fn take_nmi(&mut self) -> bool {
-        false
-    }
     fn now(&self) -> GuestTime {
         GuestTime(self.started.elapsed().as_nanos() as u64)
     }
     fn next_deadline(&self) -> Option<GuestTime> {
         Some(GuestTime(TIME_LIMIT))
-    }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn host_time_stamp_offset(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         let timed_out = self.now().0 >= TIME_LIMIT;
@@ -87,5 +53,4 @@ impl Platform for Bench {
             .take()
             .or_else(|| timed_out.then_some(StopRequest::Quit))
     }
-    fn signal_fpu_error(&mut self) {}
 }

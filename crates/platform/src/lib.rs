@@ -4,6 +4,10 @@
 //! seam as [`GuestTime`]: nanoseconds since the machine was started, which stand
 //! still while the machine is paused.
 
+mod bare_machine;
+
+pub use bare_machine::BareMachine;
+
 use serde::{Deserialize, Serialize};
 use tollgate_x86::{CpuState, Exception, PhysicalAddress};
 
@@ -42,7 +46,8 @@ pub enum StopRequest {
 
 /// What the monitor asks of the machine around the processor.
 ///
-/// All calls come from the vCPU's own thread.
+/// All calls come from the vCPU's own thread. No method has a default: a type that wraps a
+/// machine cannot lose one. Machines of tests and tools implement [`BareMachine`].
 pub trait Platform {
     /// Reads `size` (1, 2 or 4) bytes from a port; bits above are zero.
     fn port_read(&mut self, port: u16, size: u8) -> u32;
@@ -111,12 +116,10 @@ pub trait Platform {
     fn signal_fpu_error(&mut self);
 
     /// IGNNE# is asserted: the x87 error that is pending with CR0.NE clear is ignored.
-    fn ignores_fpu_error(&self) -> bool {
-        false
-    }
+    fn ignores_fpu_error(&self) -> bool;
 
     /// FERR# is no longer asserted: no x87 error is pending.
-    fn fpu_error_cleared(&mut self) {}
+    fn fpu_error_cleared(&mut self);
 }
 
 /// What translations to forget.
@@ -136,8 +139,9 @@ pub enum TranslationChange {
 /// Every memory call checks the *whole* range first (all pages, with accessed and
 /// dirty bits set as the processor would), and moves data only if the range is good.
 pub trait Environment {
-    /// The machine, for ports and MSRs.
-    fn platform(&mut self) -> &mut dyn Platform;
+    /// Calls the machine around the processor once, on its devices' account. Instructions
+    /// use [`machine`](#method.machine), which returns what the machine answered.
+    fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform));
 
     /// Reads guest memory at a linear address.
     ///
@@ -207,4 +211,14 @@ pub trait Environment {
     /// Something that somebody else waits for is due (an interrupt, a stop): long
     /// repeated instructions stop at the next iteration when this is true.
     fn is_interrupted(&self) -> bool;
+}
+
+impl dyn Environment + '_ {
+    /// What the machine around the processor (ports, MSRs, time stamps) answers.
+    #[inline]
+    pub fn machine<T: Default>(&mut self, mut call: impl FnMut(&mut dyn Platform) -> T) -> T {
+        let mut answer = T::default();
+        self.call_machine(&mut |machine| answer = call(machine));
+        answer
+    }
 }

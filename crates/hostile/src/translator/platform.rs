@@ -2,7 +2,7 @@
 
 use crate::mutate::Random;
 use std::time::Instant;
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
 /// Writing here ends the run.
@@ -54,7 +54,7 @@ impl Noise {
     }
 }
 
-impl Platform for Noise {
+impl BareMachine for Noise {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         self.access() as u32
     }
@@ -71,16 +71,6 @@ impl Platform for Noise {
         assert!((1..=64).contains(&data.len()));
         self.access();
     }
-    fn msr_read(&mut self, _index: u32) -> Option<u64> {
-        None
-    }
-    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
-        None
-    }
-    fn task_priority(&mut self) -> u8 {
-        0
-    }
-    fn set_task_priority(&mut self, _class: u8) {}
     fn interrupt_pending(&mut self) -> bool {
         let rate = u64::from(self.settings.interrupts);
         rate != 0 && self.access().is_multiple_of(rate)
@@ -99,19 +89,8 @@ impl Platform for Noise {
         let next = self.now().after(self.settings.tick.into());
         Some(next.min(GuestTime(TIME_LIMIT)))
     }
-    fn advance(&mut self) {}
-    fn time_stamp(&self) -> u64 {
-        0
-    }
-    fn host_time_stamp_offset(&self) -> u64 {
-        0
-    }
-    fn a20_enabled(&self) -> bool {
-        true
-    }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         let over = self.stopped || self.accesses > MAX_ACCESSES || self.now().0 >= TIME_LIMIT;
         over.then_some(StopRequest::Quit)
     }
-    fn signal_fpu_error(&mut self) {}
 }

@@ -2,7 +2,7 @@
 
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
@@ -38,8 +38,7 @@ pub struct Machine {
     pub ended: bool,
 }
 
-impl Platform for Machine {
-    idle!(registers, interrupts, time);
+impl BareMachine for Machine {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -49,7 +48,6 @@ impl Platform for Machine {
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0x5a);
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.ended.then_some(StopRequest::DebugExit(0))
     }

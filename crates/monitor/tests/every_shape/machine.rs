@@ -1,14 +1,10 @@
 //! A machine that ends at port F4h, stops when it is interrupted, and else answers always
 //! the same.
 
-#[macro_use]
-#[path = "../common/idle.rs"]
-mod idle;
-
 use super::Guest;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::Vcpu;
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
 /// Bytes of the code cache.
@@ -28,8 +24,7 @@ pub struct Machine {
     pub accesses: Vec<(u64, Vec<u8>)>,
 }
 
-impl Platform for Machine {
-    idle!(registers, nmi);
+impl BareMachine for Machine {
     fn port_read(&mut self, port: u16, _size: u8) -> u32 {
         self.accesses.push((port.into(), Vec::new()));
         0xff
@@ -52,12 +47,6 @@ impl Platform for Machine {
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
         self.interrupts = self.interrupts.checked_sub(1)?;
         Some(0x20)
-    }
-    fn now(&self) -> GuestTime {
-        GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<GuestTime> {
-        None
     }
     fn advance(&mut self) {
         self.interrupted |= !std::mem::take(&mut self.begins);

@@ -1,14 +1,10 @@
 //! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
 #![allow(dead_code, unused, reason = "each test uses what it needs")]
 
-#[macro_use]
-#[path = "../common/idle.rs"]
-mod idle;
-
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, StopRequest};
 use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
@@ -82,8 +78,7 @@ pub struct Bench {
     start: Instant,
 }
 
-impl Platform for Bench {
-    idle!(registers, nmi, advance);
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }

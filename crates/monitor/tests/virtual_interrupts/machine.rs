@@ -1,8 +1,5 @@
 //! Guests in several modes, and a machine that raises interrupts when it is told to.
 
-#[macro_use]
-#[path = "../common/idle.rs"]
-mod idle;
 #[path = "../common/flat.rs"]
 mod flat;
 
@@ -13,7 +10,7 @@ use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
-use tollgate_platform::{Platform, StopRequest};
+use tollgate_platform::{BareMachine, StopRequest};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
@@ -45,8 +42,7 @@ pub struct Bench {
     stop: Option<StopRequest>,
 }
 
-impl Platform for Bench {
-    idle!(registers, nmi);
+impl BareMachine for Bench {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
         0xff
     }
@@ -75,9 +71,6 @@ impl Platform for Bench {
     }
     fn now(&self) -> tollgate_platform::GuestTime {
         tollgate_platform::GuestTime(0)
-    }
-    fn next_deadline(&self) -> Option<tollgate_platform::GuestTime> {
-        None
     }
     fn advance(&mut self) {
         self.interrupt |= self.outside.swap(false, Ordering::SeqCst);

@@ -1,0 +1,191 @@
+//! Machines of tests and tools, which have a device or two.
+
+use crate::{GuestTime, Platform, StopRequest};
+use tollgate_x86::PhysicalAddress;
+
+/// A machine in which nothing happens by itself: no device, no interrupt, no time. An
+/// implementation writes what its machine has; each is a [`Platform`].
+///
+/// Not for a type that wraps another machine: what it does not write is not there.
+pub trait BareMachine {
+    /// See [`Platform::port_read`]. A port: nothing answers, all bits read as ones.
+    fn port_read(&mut self, _port: u16, size: u8) -> u32 {
+        u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)))
+    }
+
+    /// See [`Platform::port_write`]. A port: nobody listens.
+    fn port_write(&mut self, _port: u16, _size: u8, _value: u32) {}
+
+    /// See [`Platform::memory_read`]. Device memory: nothing answers, bytes read as FFh.
+    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+        data.fill(0xff);
+    }
+
+    /// See [`Platform::memory_write`]. Device memory: nobody listens.
+    fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+
+    /// See [`Platform::msr_read`]. The machine has no MSRs.
+    fn msr_read(&mut self, _index: u32) -> Option<u64> {
+        None
+    }
+
+    /// See [`Platform::msr_write`]. The machine has no MSRs.
+    fn msr_write(&mut self, _index: u32, _value: u64) -> Option<bool> {
+        None
+    }
+
+    /// See [`Platform::task_priority`]. There is no local APIC: zero.
+    fn task_priority(&mut self) -> u8 {
+        0
+    }
+
+    /// See [`Platform::set_task_priority`]. There is no local APIC: ignored.
+    fn set_task_priority(&mut self, _class: u8) {}
+
+    /// See [`Platform::interrupt_pending`]. No interrupt ever waits.
+    fn interrupt_pending(&mut self) -> bool {
+        false
+    }
+
+    /// See [`Platform::acknowledge_interrupt`]. No interrupt ever waits.
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        None
+    }
+
+    /// See [`Platform::take_nmi`]. No NMI ever waits.
+    fn take_nmi(&mut self) -> bool {
+        false
+    }
+
+    /// See [`Platform::now`]. Time stands still.
+    fn now(&self) -> GuestTime {
+        GuestTime(0)
+    }
+
+    /// See [`Platform::next_deadline`]. Nothing ever becomes due.
+    fn next_deadline(&self) -> Option<GuestTime> {
+        None
+    }
+
+    /// See [`Platform::advance`]. Nothing ever becomes due.
+    fn advance(&mut self) {}
+
+    /// See [`Platform::time_stamp`]. Time stands still.
+    fn time_stamp(&self) -> u64 {
+        0
+    }
+
+    /// See [`Platform::host_time_stamp_offset`]. The guest's counter is the host's.
+    fn host_time_stamp_offset(&self) -> u64 {
+        0
+    }
+
+    /// See [`Platform::a20_enabled`]. Address line 20 is always passed on.
+    fn a20_enabled(&self) -> bool {
+        true
+    }
+
+    /// See [`Platform::take_stop_request`]. Nobody asks for a stop.
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        None
+    }
+
+    /// See [`Platform::signal_fpu_error`]. FERR# is not connected.
+    fn signal_fpu_error(&mut self) {}
+
+    /// See [`Platform::ignores_fpu_error`]. IGNNE# is never asserted.
+    fn ignores_fpu_error(&self) -> bool {
+        false
+    }
+
+    /// See [`Platform::fpu_error_cleared`]. FERR# is not connected.
+    fn fpu_error_cleared(&mut self) {}
+}
+
+impl<M: BareMachine> Platform for M {
+    #[inline]
+    fn port_read(&mut self, port: u16, size: u8) -> u32 {
+        BareMachine::port_read(self, port, size)
+    }
+    #[inline]
+    fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        BareMachine::port_write(self, port, size, value);
+    }
+    #[inline]
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        BareMachine::memory_read(self, address, data);
+    }
+    #[inline]
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        BareMachine::memory_write(self, address, data);
+    }
+    #[inline]
+    fn msr_read(&mut self, index: u32) -> Option<u64> {
+        BareMachine::msr_read(self, index)
+    }
+    #[inline]
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
+        BareMachine::msr_write(self, index, value)
+    }
+    #[inline]
+    fn task_priority(&mut self) -> u8 {
+        BareMachine::task_priority(self)
+    }
+    #[inline]
+    fn set_task_priority(&mut self, class: u8) {
+        BareMachine::set_task_priority(self, class);
+    }
+    #[inline]
+    fn interrupt_pending(&mut self) -> bool {
+        BareMachine::interrupt_pending(self)
+    }
+    #[inline]
+    fn acknowledge_interrupt(&mut self) -> Option<u8> {
+        BareMachine::acknowledge_interrupt(self)
+    }
+    #[inline]
+    fn take_nmi(&mut self) -> bool {
+        BareMachine::take_nmi(self)
+    }
+    #[inline]
+    fn now(&self) -> GuestTime {
+        BareMachine::now(self)
+    }
+    #[inline]
+    fn next_deadline(&self) -> Option<GuestTime> {
+        BareMachine::next_deadline(self)
+    }
+    #[inline]
+    fn advance(&mut self) {
+        BareMachine::advance(self);
+    }
+    #[inline]
+    fn time_stamp(&self) -> u64 {
+        BareMachine::time_stamp(self)
+    }
+    #[inline]
+    fn host_time_stamp_offset(&self) -> u64 {
+        BareMachine::host_time_stamp_offset(self)
+    }
+
+    #[inline]
+    fn a20_enabled(&self) -> bool {
+        BareMachine::a20_enabled(self)
+    }
+    #[inline]
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        BareMachine::take_stop_request(self)
+    }
+    #[inline]
+    fn signal_fpu_error(&mut self) {
+        BareMachine::signal_fpu_error(self);
+    }
+    #[inline]
+    fn ignores_fpu_error(&self) -> bool {
+        BareMachine::ignores_fpu_error(self)
+    }
+    #[inline]
+    fn fpu_error_cleared(&mut self) {
+        BareMachine::fpu_error_cleared(self);
+    }
+}
