@@ -7,10 +7,13 @@ use crate::Outcome;
 use crate::cpuid::policy;
 use crate::operand::{read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
-use tollgate_platform::{Environment, TranslationChange};
+use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
-use tollgate_x86::{CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Vector};
+use tollgate_x86::translation_change::CR3_PCID;
+use tollgate_x86::{
+    CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Space, TranslationChange, Vector,
+};
 
 /// CR0 bits that hold what is written; the others read as zero, ET as one.
 const CR0_WRITABLE: Cr0 = Cr0::PE
@@ -30,9 +33,6 @@ const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SM
 /// CR3 bits that 4-level paging reserves: those above the physical address width
 /// (SDM volume 3, table 4-12).
 const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
-
-/// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
-pub(crate) const CR3_PCID: u64 = 0xfff;
 
 /// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored.
 const CR3_KEEPS: u64 = 1 << 63;
@@ -133,16 +133,15 @@ pub fn set_cr0(
     state.efer = efer.bits();
     // WP is part of what cached translations allow.
     if changed.intersects(Cr0::PG | Cr0::WP) {
-        environment.translations_changed(TranslationChange::Everything);
+        environment.translations_changed(state, TranslationChange::Everything);
     }
     Ok(())
 }
 
 /// Sets CR3 as MOV CR3 does.
 ///
-/// With CR4.PCIDE bit 63 asks for the translations of the new process-context identifier to
-/// be kept. There are none but of the identifier that is loaded, so that only loading what
-/// is there keeps any.
+/// With CR4.PCIDE bit 63 lets the translations of the new process-context identifier be
+/// kept.
 ///
 /// # Errors
 /// #GP(0): an invalid PDPTE under PAE paging; a reserved bit in IA-32e mode.
@@ -156,14 +155,13 @@ pub fn set_cr3(
     if state.is_long_mode() && value & CR3_RESERVED != 0 {
         return refused();
     }
-    if keeps && value == state.cr3 {
-        return Ok(());
-    }
     if uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
         state.pdpte = read_pdptes(state, environment, value)?;
     }
+    let from = Space::loaded(state);
     state.cr3 = value;
-    environment.translations_changed(TranslationChange::AddressSpace);
+    let to = Space::loaded(state);
+    environment.translations_changed(state, TranslationChange::Load { from, to, keeps });
     Ok(())
 }
 
@@ -194,7 +192,7 @@ pub fn set_cr4(
     }
     state.cr4 = new.bits();
     if flushes {
-        environment.translations_changed(TranslationChange::Everything);
+        environment.translations_changed(state, TranslationChange::Everything);
     }
     Ok(())
 }

@@ -4,9 +4,9 @@ use crate::Outcome;
 use crate::memory_access::{SegmentedAddress, linear_mask};
 use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
-use tollgate_platform::{Environment, TranslationChange};
+use tollgate_platform::Environment;
 use tollgate_x86::canonical::is_canonical;
-use tollgate_x86::{CpuState, Exception};
+use tollgate_x86::{CpuState, Exception, LinearAddress, Space, TranslationChange};
 
 /// INVLPG. The operand is only an address: no limit or rights are checked. One that is not
 /// canonical has no translation to forget.
@@ -22,7 +22,8 @@ pub fn invalidate_page(
     let SegmentedAddress { segment, offset } = memory_address(state, instruction);
     let linear = state.segment_base(segment).wrapping_add(offset) & linear_mask(state);
     if is_canonical(linear) {
-        environment.translations_changed(TranslationChange::Page(linear));
+        let page = TranslationChange::page(Space::loaded(state), LinearAddress(linear));
+        environment.translations_changed(state, page);
     }
     Ok(Outcome::Next)
 }

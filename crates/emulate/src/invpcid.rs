@@ -1,15 +1,14 @@
 //! INVPCID (SDM volume 2; volume 3, 4.10.4.1).
 
 use crate::Outcome;
-use crate::control::CR3_PCID;
 use crate::operand::{memory_address, read_memory, read_register, require_cpl0};
 use iced_x86::Instruction;
-use tollgate_platform::{Environment, TranslationChange};
+use tollgate_platform::Environment;
 use tollgate_x86::canonical::is_canonical;
-use tollgate_x86::{CpuState, Cr4, Exception};
+use tollgate_x86::translation_change::CR3_PCID;
+use tollgate_x86::{CpuState, Cr4, Exception, LinearAddress, Space, TranslationChange};
 
-/// INVPCID. Translations are only ever held for the identifier in CR3, so that there is
-/// nothing to forget of others. Type 0 forgets a global page, too, as a processor may.
+/// INVPCID. Type 0 forgets a global page, too, as a processor may.
 ///
 /// # Errors
 /// #GP(0): above CPL 0; a type above 3; reserved bits of the descriptor; with type 0 an
@@ -29,26 +28,18 @@ pub fn invalidate_identifier(
     if identifier & !CR3_PCID != 0 {
         return Err(Exception::general_protection(0));
     }
-    let has_identifiers = state.cr4().contains(Cr4::PCIDE);
-    let current = if has_identifiers {
-        state.cr3 & CR3_PCID
-    } else {
-        0
-    };
-    let names_one = has_identifiers || identifier == 0;
+    let names_one = state.cr4().contains(Cr4::PCIDE) || identifier == 0;
+    let space = Space::identified(identifier as u16);
     let change = match read_register(state, instruction.op0_register()) {
-        0 if names_one && is_canonical(linear) => TranslationChange::Page(linear),
-        1 if names_one => TranslationChange::AddressSpace,
-        2 => TranslationChange::Everything,
-        3 => {
-            environment.translations_changed(TranslationChange::AddressSpace);
-            return Ok(Outcome::Next);
+        0 if names_one && is_canonical(linear) => {
+            TranslationChange::page(space, LinearAddress(linear))
         }
+        1 if names_one => TranslationChange::Space(space),
+        2 => TranslationChange::Everything,
+        3 => TranslationChange::Spaces,
         _ => return Err(Exception::general_protection(0)),
     };
-    if change == TranslationChange::Everything || identifier == current {
-        environment.translations_changed(change);
-    }
+    environment.translations_changed(state, change);
     Ok(Outcome::Next)
 }
 

@@ -10,7 +10,8 @@ use crate::cpuid::{Vendor, policy};
 use crate::operand::{require_canonical, require_cpl0};
 use crate::tsc_deadline;
 use iced_x86::CpuidFeature;
-use tollgate_platform::{Environment, TranslationChange};
+use tollgate_platform::Environment;
+use tollgate_x86::TranslationChange;
 use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr, SegmentRegister};
 
 /// IA32_APIC_BASE, the machine's.
@@ -311,7 +312,7 @@ fn write_efer(
     }
     state.efer = value;
     if changed.contains(Efer::NXE) {
-        environment.translations_changed(TranslationChange::Everything);
+        environment.translations_changed(state, TranslationChange::Everything);
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use crate::Outcome;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use std::ops::Range;
-use tollgate_platform::{BareMachine, Environment, Platform, TranslationChange};
+use tollgate_platform::{BareMachine, Environment, Platform};
+use tollgate_x86::TranslationChange;
 use tollgate_x86::exception::PageFaultCode;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
@@ -241,7 +242,7 @@ impl Environment for TestEnvironment {
         })
     }
 
-    fn translations_changed(&mut self, change: TranslationChange) {
+    fn translations_changed(&mut self, _: &CpuState, change: TranslationChange) {
         self.changes.push(change);
     }
 

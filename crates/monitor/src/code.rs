@@ -5,17 +5,14 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::engine::{LookUp, Place};
 use tollgate_platform::Platform;
-use tollgate_x86::Exception;
+use tollgate_x86::{Exception, PhysicalAddress};
 
 impl<P: Platform> Vcpu<P> {
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
     /// instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
         let rip = self.context.cpu.rip;
-        let place = match self
-            .fetch
-            .place(&mut self.view, &self.context.cpu, rip, false)
-        {
+        let place = match self.view.place(&self.context.cpu, rip, false) {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
@@ -23,10 +20,7 @@ impl<P: Platform> Vcpu<P> {
         let mut found = self.engine.find(&place, mode);
         let mut place = place;
         if found.is_none() && near_end {
-            if let Ok(with_next) = self
-                .fetch
-                .place(&mut self.view, &self.context.cpu, rip, true)
-            {
+            if let Ok(with_next) = self.view.place(&self.context.cpu, rip, true) {
                 place = with_next;
             }
             found = self.engine.find(&place, mode);
@@ -43,9 +37,7 @@ impl<P: Platform> Vcpu<P> {
                         let fault = Exception::general_protection(0);
                         return self.raise(fault).map(|()| None);
                     }
-                    let result = self
-                        .fetch
-                        .place(&mut self.view, &self.context.cpu, rip, true);
+                    let result = self.view.place(&self.context.cpu, rip, true);
                     return match result {
                         Err(exception) => self.raise(exception).map(|()| None),
                         Ok(_) => Ok(None),
@@ -73,7 +65,8 @@ impl<P: Platform> Vcpu<P> {
                 && let Some(host) = self.view.memory.ram().host_page(page)
             {
                 self.view.memory.code_mut().watch(page);
-                self.view.protect_host_page(host as u64);
+                let physical = PhysicalAddress(page << 12);
+                self.view.translations.protect(physical, host as u64);
             }
         }
         result
@@ -89,10 +82,7 @@ impl<P: Platform> Vcpu<P> {
             .engine
             .block(block)
             .is_some_and(|b| b.key.second_page != u64::MAX);
-        let Some(dependence) =
-            self.fetch
-                .dependence(&mut self.view, &self.context.cpu, linear, straddles)
-        else {
+        let Some(dependence) = self.view.dependence(&self.context.cpu, linear, straddles) else {
             return;
         };
         match link {

@@ -95,8 +95,6 @@ impl<P: Platform> Vcpu<P> {
     /// Delivers an exception of the instruction at the current RIP, or of the one that has
     /// just completed.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
-        // What the instruction invalidated is not used by the delivery.
-        self.apply_changes();
         self.boundaries = self.boundaries.wrapping_add(1);
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
         self.count(if page_fault {

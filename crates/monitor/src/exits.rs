@@ -400,7 +400,7 @@ impl<P: Platform> Vcpu<P> {
             self.count(ExitKind::Interrupted);
             return Ok(());
         }
-        if signal.signal == libc::SIGSEGV && self.view.long_tlb.is_beside_root(signal.address) {
+        if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {
             // The look-up of an address that is not canonical: with every check.
             if self.slow_step()? {
                 self.completed()?;

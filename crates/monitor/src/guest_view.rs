@@ -1,8 +1,9 @@
 //! Guest memory as the processor sees it: paging in front, RAM or devices behind.
 
+use crate::translations::Translations;
 use tollgate_emulate::operand::linear_mask;
 use tollgate_memory::GuestMemory;
-use tollgate_tlb::{Entry, LongTlb, SoftwareTlb, Stores, View};
+use tollgate_tlb::{Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
@@ -31,14 +32,12 @@ pub enum Inline {
     No,
 }
 
-/// RAM, its gate and the software TLB in front of it.
+/// RAM, its gate and the translations in front of it.
 pub struct GuestView {
     /// RAM and the map of translated code.
     pub memory: GuestMemory,
-    /// What generated code looks pages up in.
-    pub tlb: SoftwareTlb,
-    /// The same in IA-32e mode.
-    pub long_tlb: LongTlb,
+    /// What was derived from the page tables in front of it.
+    pub translations: Translations,
 }
 
 /// The linear address of the instruction at CS:RIP.
@@ -56,53 +55,6 @@ pub const fn view_of(privilege: Privilege) -> View {
 }
 
 impl GuestView {
-    /// What generated code needs in R14.
-    pub fn table(&self, state: &CpuState, view: View) -> u64 {
-        if state.is_long_mode() {
-            self.long_tlb.table(view)
-        } else {
-            self.tlb.table(view)
-        }
-    }
-
-    /// Forgets all entries but global ones: CR3 was loaded.
-    pub fn clear_local(&mut self) {
-        self.tlb.clear_local();
-        self.long_tlb.clear_local();
-    }
-
-    /// Forgets everything.
-    pub fn clear_all(&mut self) {
-        self.tlb.clear_all();
-        self.long_tlb.clear_all();
-    }
-
-    /// Forgets one page, and all that was derived from the same large page.
-    pub fn clear_page(&mut self, linear: LinearAddress) {
-        self.tlb.clear_page(linear);
-        self.long_tlb.clear_page(linear);
-    }
-
-    /// Has every entry that leads to this host page allow only stores beside code.
-    pub fn protect_host_page(&mut self, host_page: u64) {
-        self.tlb.protect_host_page(host_page);
-        self.long_tlb.protect_host_page(host_page);
-    }
-
-    fn look_up(
-        &self,
-        state: &CpuState,
-        view: View,
-        write: bool,
-        linear: LinearAddress,
-    ) -> Option<u64> {
-        if state.is_long_mode() {
-            self.long_tlb.look_up(view, write, linear)
-        } else {
-            self.tlb.look_up(view, write, linear)
-        }
-    }
-
     /// Walks the guest's tables and fills the software TLB where RAM lies behind.
     ///
     /// # Errors
@@ -117,7 +69,7 @@ impl GuestView {
         let view = view_of(privilege);
         let write = kind == AccessKind::Write;
         if kind != AccessKind::Fetch
-            && let Some(host) = self.look_up(state, view, write, linear)
+            && let Some(host) = self.translations.look_up(state, view, write, linear)
         {
             return Ok(Target::Ram(host as *mut u8));
         }
@@ -135,18 +87,9 @@ impl GuestView {
             (true, true) => Stores::BesideCode,
             (true, false) => Stores::Always,
         };
-        let entry = Entry {
-            linear,
-            host_page: host_page as u64,
-            stores,
-            global: translation.global,
-            page_size: translation.page_size,
-        };
-        if state.is_long_mode() {
-            self.long_tlb.fill(view, entry);
-        } else {
-            self.tlb.fill(view, entry);
-        }
+        let target = (host_page as u64, stores);
+        self.translations
+            .fill(state, view, linear, &translation, target);
         if write && holds_code {
             return Ok(Target::Code(physical));
         }
@@ -210,11 +153,8 @@ impl GuestView {
         }
         let write = kind == AccessKind::Write;
         let view = view_of(privilege);
-        let allowed = if state.is_long_mode() {
-            self.long_tlb.allows(view, write, tested, linear, size)
-        } else {
-            self.tlb.allows(view, write, tested, linear, size)
-        };
+        let store = (write, tested);
+        let allowed = self.translations.allows(state, view, store, linear, size);
         Ok(if allowed { Inline::Yes } else { Inline::No })
     }
 }

@@ -52,7 +52,7 @@ impl<P: Platform> Vcpu<P> {
             return;
         }
         let privilege = Privilege::of_cpl(cpu.cpl());
-        let tlb = self.view.table(cpu, view_of(privilege));
+        let tlb = self.view.translations.table(cpu, view_of(privilege));
         let code = *cpu.segment(SegmentRegister::Cs);
         let stack = *cpu.segment(SegmentRegister::Ss);
         let from = self.mode;

@@ -4,6 +4,7 @@
 //! `slow_path.rs` runs single instructions out of line, `guest_view.rs` and
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
+mod a20;
 mod code;
 mod code_write;
 mod events;
@@ -24,6 +25,7 @@ mod single_step;
 mod slow_path;
 pub mod state_dump;
 mod surroundings;
+pub mod translations;
 pub mod vcpu;
 mod x87_errors;
 

@@ -9,9 +9,9 @@ use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::interrupt::EventSource;
 use tollgate_exits::ExitKind;
-use tollgate_platform::{Platform, TranslationChange};
+use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Exception};
+use tollgate_x86::{CpuState, Exception, TranslationChange};
 
 /// How often an instruction may be entered before it is given up: each entry that does
 /// not complete it resolves a page or loads registers, and few are needed.
@@ -92,7 +92,7 @@ impl<P: Platform> Vcpu<P> {
         let before = steering(&self.context.cpu);
         change(&mut self.context.cpu);
         if steering(&self.context.cpu) != before {
-            self.changes.push(TranslationChange::Everything);
+            self.change_translations(TranslationChange::Everything);
         }
         self.context.scatter_flags();
         self.context.scatter_x87_pointers();

@@ -112,9 +112,7 @@ impl<P: Platform> Vcpu<P> {
     /// Fetches and decodes the instruction at CS:EIP.
     pub(crate) fn decode_current(&mut self) -> Result<Instruction, Exception> {
         let rip = self.context.cpu.rip;
-        let place = self
-            .fetch
-            .place(&mut self.view, &self.context.cpu, rip, false)?;
+        let place = self.view.place(&self.context.cpu, rip, false)?;
         let mut bytes = [0xff; 32];
         let in_page = (4096 - place.physical % 4096).min(16) as usize;
         self.view
@@ -130,9 +128,7 @@ impl<P: Platform> Vcpu<P> {
         if !instruction.is_invalid() || in_page >= 15 {
             return Ok(instruction);
         }
-        let place = self
-            .fetch
-            .place(&mut self.view, &self.context.cpu, rip, true)?;
+        let place = self.view.place(&self.context.cpu, rip, true)?;
         if let Some(next) = place.next_page {
             self.view.memory.read(
                 PhysicalAddress(next << 12),

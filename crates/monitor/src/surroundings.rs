@@ -5,10 +5,11 @@ use crate::metered::Metered;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
-use tollgate_platform::{Environment, Platform, TranslationChange};
+use tollgate_engine::blocks::links::LinkTables;
+use tollgate_platform::{Environment, Platform};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress};
+use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
 /// Longest access that emulated instructions make in one piece.
 const MAX_PIECES: usize = 3;
@@ -22,8 +23,8 @@ pub struct Surroundings<'a> {
     pub view: &'a mut GuestView,
     /// The machine.
     pub platform: Metered<'a>,
-    /// Translations to forget before guest code runs again.
-    pub changes: &'a mut Vec<TranslationChange>,
+    /// The engine's links, which depend on translations.
+    pub links: &'a mut LinkTables,
     /// Somebody wants the vCPU's attention.
     pub pending: &'a AtomicU32,
     /// A device was accessed.
@@ -207,16 +208,9 @@ impl Environment for Surroundings<'_> {
         self.view.memory.read_u64(address)
     }
 
-    fn translations_changed(&mut self, change: TranslationChange) {
-        // A change of everything makes all that came before it superfluous.
-        if change == TranslationChange::Everything {
-            self.changes.clear();
-        }
-        self.changes.push(change);
-        // A task switch goes on with the tables that it has just loaded.
-        if change == TranslationChange::AddressSpace {
-            self.view.clear_local();
-        }
+    fn translations_changed(&mut self, state: &CpuState, change: TranslationChange) {
+        let loaded = Space::loaded(state);
+        self.view.translations.change(loaded, change, self.links);
     }
 
     fn sync_vector_state(&mut self, _state: &mut CpuState) {

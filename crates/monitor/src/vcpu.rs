@@ -1,6 +1,5 @@
 //! The vCPU and its loop.
 
-use crate::fetch::FetchCache;
 use crate::guest_view::{GuestView, code_address, view_of};
 use crate::host;
 use crate::host_timer::HostTimer;
@@ -8,6 +7,7 @@ use crate::kick::Kick;
 use crate::latches::Latches;
 use crate::metered::Metered;
 use crate::surroundings::Surroundings;
+use crate::translations::Translations;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::cpuid::Vendor;
@@ -27,11 +27,10 @@ use tollgate_exits::blame::Place;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::{ExitCounts, ExitKind};
 use tollgate_memory::GuestMemory;
-use tollgate_platform::{GuestTime, Platform, StopRequest, TranslationChange};
-use tollgate_tlb::{LongTlb, SoftwareTlb};
+use tollgate_platform::{GuestTime, Platform, StopRequest};
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Exception, Flags, Gpr, LinearAddress, Vector};
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Space, TranslationChange, Vector};
 
 /// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
 /// faster than signals can be taken must still get on between two of them.
@@ -83,8 +82,6 @@ pub struct Vcpu<P: Platform> {
     pub(crate) view: GuestView,
     pub(crate) platform: P,
     pub(crate) ledger: Ledger,
-    pub(crate) changes: Vec<TranslationChange>,
-    pub(crate) fetch: FetchCache,
     pub(crate) mode: ModeId,
     /// Base of CS when `mode` was formed: guest code may change it.
     code_base: u64,
@@ -149,14 +146,11 @@ impl<P: Platform> Vcpu<P> {
             context,
             view: GuestView {
                 memory,
-                tlb: SoftwareTlb::new()?,
-                long_tlb: LongTlb::new()?,
+                translations: Translations::new()?,
             },
             engine,
             platform,
             ledger: Ledger::new(host::thread_time, Detail::default()),
-            changes: Vec::new(),
-            fetch: FetchCache::default(),
             mode: ModeId(0),
             code_base: 0,
             level_changes_epoch: 0,
@@ -327,7 +321,7 @@ impl<P: Platform> Vcpu<P> {
                     machine: &mut self.platform,
                     ledger: &mut self.ledger,
                 },
-                changes: &mut self.changes,
+                links: self.engine.links_mut(),
                 pending: &context.pending,
                 touched_device: false,
                 breakpoint_hits: &mut self.latches.breakpoint_hits,
@@ -385,7 +379,7 @@ impl<P: Platform> Vcpu<P> {
         }
     }
 
-    /// Applies what emulated instructions changed: code writes and translations.
+    /// Follows what emulated instructions changed: writes of code, and translations.
     pub(crate) fn apply_changes(&mut self) {
         if self.view.memory.has_code_writes() {
             for write in self.view.memory.take_code_writes() {
@@ -398,30 +392,17 @@ impl<P: Platform> Vcpu<P> {
                 );
             }
         }
-        if self.changes.is_empty() {
-            return;
-        }
-        for change in std::mem::take(&mut self.changes) {
-            match change {
-                TranslationChange::AddressSpace => {
-                    self.view.clear_local();
-                    self.fetch.clear_local();
-                    self.engine.clear_local_links();
-                }
-                TranslationChange::Everything => {
-                    self.view.clear_all();
-                    self.fetch.clear();
-                    self.engine.clear_all_links();
-                }
-                TranslationChange::Page(linear) => {
-                    self.view.clear_page(LinearAddress(linear));
-                    self.fetch.clear_page(linear >> 12);
-                    self.engine.clear_page_links(linear >> 12);
-                }
-            }
-            // The page that the resumed code was fetched from may lie elsewhere now.
+        let translations = &mut self.view.translations;
+        if translations.take_changed(self.engine.links_mut()) {
             self.resume = None;
         }
+    }
+
+    /// Forgets what was derived from the page tables and is void now.
+    pub(crate) fn change_translations(&mut self, change: TranslationChange) {
+        let loaded = Space::loaded(&self.context.cpu);
+        let links = self.engine.links_mut();
+        self.view.translations.change(loaded, change, links);
     }
 
     /// Has the host timer fire at the machine's next deadline, if it is not set to fire
@@ -437,19 +418,6 @@ impl<P: Platform> Vcpu<P> {
         let wait = deadline.since(self.platform.now());
         if let Some(timer) = &mut self.timer {
             timer.arm(wait.max(SHORTEST_TIMER));
-        }
-    }
-
-    /// The machine's A20 gate may have moved: physical addresses then mean something else.
-    pub(crate) fn follow_a20(&mut self) {
-        let mask = if self.platform.a20_enabled() {
-            u64::MAX
-        } else {
-            !(1 << 20)
-        };
-        if self.context.cpu.a20_mask != mask {
-            self.context.cpu.a20_mask = mask;
-            self.changes.push(TranslationChange::Everything);
         }
     }
 
@@ -553,7 +521,10 @@ impl<P: Platform> Vcpu<P> {
         self.forget_old_level_changes();
         self.code_base = self.context.cpu.cs().base;
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
-        self.context.tlb = self.view.table(&self.context.cpu, view_of(privilege));
+        self.context.tlb = self
+            .view
+            .translations
+            .table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
         self.context.note_descriptors();
         if self.clock_changed {

@@ -9,7 +9,7 @@ mod bare_machine;
 pub use bare_machine::BareMachine;
 
 use serde::{Deserialize, Serialize};
-use tollgate_x86::{CpuState, Exception, PhysicalAddress};
+use tollgate_x86::{CpuState, Exception, PhysicalAddress, TranslationChange};
 
 /// Nanoseconds of guest time since the machine was started.
 #[derive(
@@ -122,17 +122,6 @@ pub trait Platform {
     fn fpu_error_cleared(&mut self);
 }
 
-/// What translations to forget.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TranslationChange {
-    /// CR3 was loaded: all but global pages.
-    AddressSpace,
-    /// Everything, global pages too (CR0.PG, CR4.PAE/PSE/PGE changes ...).
-    Everything,
-    /// One linear page, global or not (INVLPG).
-    Page(u64),
-}
-
 /// What an emulated instruction may touch beside the registers: memory through
 /// segmentation-free linear addresses, ports, and the monitor's translation caches.
 ///
@@ -201,8 +190,9 @@ pub trait Environment {
     /// Reads 8 bytes of physical memory (PDPTEs). All ones outside memory.
     fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64;
 
-    /// Cached translations must be forgotten.
-    fn translations_changed(&mut self, change: TranslationChange);
+    /// Cached translations must be forgotten. `state` holds what the instruction has changed
+    /// of the registers.
+    fn translations_changed(&mut self, state: &CpuState, change: TranslationChange);
 
     /// Makes `state.vector` hold the guest's x87/SSE/AVX registers, which may still
     /// be live in host registers. Call before reading or writing `state.vector`.

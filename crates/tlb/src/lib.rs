@@ -1,12 +1,19 @@
 //! What is derived from the guest's page tables.
 //!
-//! There is one form, the *checked* view: a [`SoftwareTlb`] that generated code indexes
-//! inline, or in IA-32e mode a [`LongTlb`]. Windows (the *direct* view) will live beside it
-//! and be dropped by the same invalidations.
+//! There is one form of it here, the *checked* view: a [`SoftwareTlb`] that generated code
+//! indexes inline, or in IA-32e mode a [`LongTlb`]. Windows (the *direct* view) will live
+//! beside it. Other crates have caches of their own, of fetches and of links.
+//!
+//! All of them are [`Derived`], by which they are told what to forget. What an entry comes
+//! from, a large page or a physical page, is noted once for all, in [`Origins`].
 
+pub mod derived;
 pub mod long_tlb;
+pub mod origins;
 pub mod reservation;
 pub mod software_tlb;
 
+pub use derived::{Derived, PageRange};
 pub use long_tlb::LongTlb;
+pub use origins::Origins;
 pub use software_tlb::{Entry, SoftwareTlb, Stores, View};

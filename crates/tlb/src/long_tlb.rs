@@ -33,9 +33,9 @@
 //! R14 of generated code is not the root but [`LongTlb::table`], whose low six bits are
 //! 39, so that `sarx reg, reg, r14` yields `i`; the root is at [`LONG_ROOT_DISPLACEMENT`].
 
+use crate::derived::{Derived, PageRange};
 use crate::reservation::Reservation;
 use crate::software_tlb::{Entry, Stores, View};
-use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -77,6 +77,8 @@ const GROUP_PAGES: i64 = 256;
 const MAX_GROUPS: u32 = 8192;
 /// Parts in use at most, in both views: 384 GiB of address space.
 const MAX_PARTS: u32 = 64;
+/// Pages that are cleared one by one; of more, those that were filled are looked for.
+const MOST_PAGES_BY_NUMBER: u64 = 1024;
 /// Fills that are remembered at most.
 const MAX_LOG: usize = 1 << 20;
 
@@ -95,6 +97,16 @@ impl Table {
 /// Number of the page, from -2^35 to 2^35 - 1 if the address is canonical.
 fn page_number(linear: LinearAddress) -> i64 {
     linear.0 as i64 >> 12
+}
+
+/// The number of a page, as [`PageRange`] has it, with the sign of its address.
+fn signed(page: u64) -> i64 {
+    (page << 12) as i64 >> 12
+}
+
+/// The reverse of [`signed`].
+fn unsigned(page: i64) -> u64 {
+    page as u64 & u64::MAX >> 12
 }
 
 fn part_of(page: i64) -> i64 {
@@ -175,52 +187,23 @@ impl Part {
     }
 }
 
-/// A page that was filled.
-#[derive(Clone, Copy)]
-struct Filled {
-    page: i64,
-    /// Index of an earlier one that led to the same host page.
-    earlier: Option<u32>,
-}
-
 /// Pages filled since they were last cleared as a whole; some more than once, some whose
 /// entry is gone.
 #[derive(Default)]
 struct Log {
-    filled: Vec<Filled>,
-    /// By host page, the index of the last one that led there.
-    last: FxHashMap<u64, u32>,
+    pages: Vec<i64>,
 }
 
 impl Log {
-    fn note(&mut self, page: i64, host_page: u64) {
-        let index = self.filled.len() as u32;
-        let earlier = self.last.insert(host_page, index);
-        self.filled.push(Filled { page, earlier });
-    }
-
-    /// The pages that led to a host page, newest first.
-    fn leading_to(&self, host_page: u64) -> impl Iterator<Item = i64> + '_ {
-        let mut next = self.last.get(&host_page).copied();
-        std::iter::from_fn(move || {
-            let filled = self.filled.get(next? as usize)?;
-            next = filled.earlier;
-            Some(filled.page)
-        })
-    }
-
-    fn take(&mut self) -> Vec<Filled> {
-        // Emptying costs what there is room for.
-        self.last.shrink_to(self.filled.len() * 2);
-        self.last.clear();
-        std::mem::take(&mut self.filled)
+    fn take(&mut self) -> Vec<i64> {
+        std::mem::take(&mut self.pages)
     }
 
     /// Takes the memory of what was taken back, unless it is much.
-    fn keep(&mut self, mut filled: Vec<Filled>) {
-        filled.clear();
-        filled.shrink_to(1 << 16);
-        self.filled = filled;
+    fn keep(&mut self, mut pages: Vec<i64>) {
+        pages.clear();
+        pages.shrink_to(1 << 16);
+        self.pages = pages;
     }
 }
 
@@ -256,6 +239,21 @@ impl Parts {
             part.clear_page(page);
         }
     }
+
+    /// Clears those of many pages that were filled.
+    fn clear_filled(&mut self, pages: PageRange) {
+        let logs = [&self.local.pages, &self.global.pages];
+        let is_named = |page: &i64| pages.contains(unsigned(*page));
+        let filled: Vec<i64> = logs
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(is_named)
+            .collect();
+        for page in filled {
+            self.clear(page);
+        }
+    }
 }
 
 /// The tables of one vCPU in IA-32e mode.
@@ -267,9 +265,6 @@ pub struct LongTlb {
     views: [Parts; 2],
     parts_in_use: u32,
     groups_in_use: u32,
-    /// Numbers of the 2-MiB and 1-GiB pages from which entries are derived.
-    large_pages: FxHashSet<u64>,
-    huge_pages: FxHashSet<u64>,
     fills: u64,
 }
 
@@ -290,8 +285,6 @@ impl LongTlb {
             views: [Parts::new(), Parts::new()],
             parts_in_use: 0,
             groups_in_use: 0,
-            large_pages: FxHashSet::default(),
-            huge_pages: FxHashSet::default(),
             fills: 0,
         };
         tlb.release();
@@ -342,8 +335,6 @@ impl LongTlb {
         }
         self.parts_in_use = 0;
         self.groups_in_use = 0;
-        self.large_pages.clear();
-        self.huge_pages.clear();
     }
 
     /// The host address for a one-byte access, if the entry is filled.
@@ -389,22 +380,13 @@ impl LongTlb {
             self.release();
         }
         let parts = &self.views[view as usize];
-        if parts.local.filled.len() + parts.global.filled.len() >= MAX_LOG {
-            self.clear_all();
+        if parts.local.pages.len() + parts.global.pages.len() >= MAX_LOG {
+            self.drop_everything();
         }
         if self.views[view as usize].part(page).is_none() && self.add_part(view, page).is_err() {
             return;
         }
         self.fills += 1;
-        match entry.page_size {
-            0..=PAGE_SIZE => {}
-            0x4000_0000.. => {
-                self.huge_pages.insert(entry.linear.0 >> 30);
-            }
-            _ => {
-                self.large_pages.insert(entry.linear.0 >> 21);
-            }
-        }
         let parts = &mut self.views[view as usize];
         let Some(part) = parts.part_mut(page) else {
             return;
@@ -425,7 +407,7 @@ impl LongTlb {
             } else {
                 &mut parts.local
             };
-            log.note(page, entry.host_page);
+            log.pages.push(page);
         }
     }
 
@@ -438,83 +420,54 @@ impl LongTlb {
         Ok(())
     }
 
-    /// Forgets all entries but global ones: CR3 was loaded.
-    pub fn clear_local(&mut self) {
+    /// If this linear page leads to this host page, has it allow only stores beside code,
+    /// because code was translated from there.
+    pub fn protect(&mut self, linear_page: u64, host_page: u64) {
+        let page = signed(linear_page);
         for parts in &mut self.views {
-            let filled = parts.local.take();
-            for filled in &filled {
-                parts.clear(filled.page);
-            }
-            parts.local.keep(filled);
-        }
-    }
-
-    /// Forgets everything.
-    pub fn clear_all(&mut self) {
-        self.clear_local();
-        self.large_pages.clear();
-        self.huge_pages.clear();
-        for parts in &mut self.views {
-            let filled = parts.global.take();
-            for filled in &filled {
-                parts.clear(filled.page);
-            }
-            parts.global.keep(filled);
-        }
-    }
-
-    /// Forgets one page, and all that was derived from the same large page.
-    pub fn clear_page(&mut self, linear: LinearAddress) {
-        let page = page_number(linear);
-        if self.huge_pages.remove(&(linear.0 >> 30)) {
-            self.clear_huge_page(page >> 18);
-        }
-        let pages = if self.large_pages.remove(&(linear.0 >> 21)) {
-            page & !0x1ff..(page | 0x1ff) + 1
-        } else {
-            page..page + 1
-        };
-        for parts in &mut self.views {
-            if let Some(part) = parts.part_mut(page) {
-                for page in pages.clone() {
-                    part.clear_page(page);
-                }
+            let Some(part) = parts.part_mut(page) else {
+                continue;
+            };
+            let delta = part.get(Table::Write, page * 2);
+            if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
+                part.clear_slots(Table::Write, page);
+                part.set_page(Table::CodeWrite, page, delta);
             }
         }
     }
+}
 
-    /// Forgets what is known of 1 GiB, whose pages are too many to look at each.
-    fn clear_huge_page(&mut self, number: i64) {
+impl Derived for LongTlb {
+    fn drop_local(&mut self) {
         for parts in &mut self.views {
-            let filled = [&parts.local.filled, &parts.global.filled];
-            let pages: Vec<i64> = filled
-                .into_iter()
-                .flatten()
-                .map(|filled| filled.page)
-                .filter(|page| page >> 18 == number)
-                .collect();
-            for page in pages {
+            let pages = parts.local.take();
+            for &page in &pages {
                 parts.clear(page);
             }
+            parts.local.keep(pages);
         }
     }
 
-    /// Has every entry that leads to this host page allow only stores beside code,
-    /// because code was translated from it.
-    pub fn protect_host_page(&mut self, host_page: u64) {
+    fn drop_pages(&mut self, pages: PageRange) {
         for parts in &mut self.views {
-            let local = parts.local.leading_to(host_page);
-            let pages: Vec<i64> = local.chain(parts.global.leading_to(host_page)).collect();
-            for page in pages {
-                let Some(part) = parts.part_mut(page) else {
-                    continue;
-                };
-                let delta = part.get(Table::Write, page * 2);
-                if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
-                    part.clear_slots(Table::Write, page);
-                    part.set_page(Table::CodeWrite, page, delta);
+            if pages.count() <= MOST_PAGES_BY_NUMBER {
+                for page in pages.pages() {
+                    parts.clear(signed(page));
                 }
+            } else {
+                parts.clear_filled(pages);
             }
+        }
+    }
+
+    fn drop_everything(&mut self) {
+        self.drop_local();
+        for parts in &mut self.views {
+            let pages = parts.global.take();
+            for &page in &pages {
+                parts.clear(page);
+            }
+            parts.global.keep(pages);
         }
     }
 }

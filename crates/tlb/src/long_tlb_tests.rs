@@ -10,7 +10,6 @@ fn entry(linear: u64, host_page: u64, global: bool) -> Entry {
         host_page,
         stores: Stores::Always,
         global,
-        page_size: PAGE_SIZE,
     }
 }
 
@@ -52,7 +51,7 @@ fn generated_code_finds_nothing_in_tables_that_were_never_filled() {
 fn pages_side_by_side_are_one_but_for_those_at_4_gib() {
     let mut tlb = LongTlb::new().unwrap();
     for order in [[0, 1], [1, 0]] {
-        tlb.clear_all();
+        tlb.drop_everything();
         for first in [0xffff_f000, 0x1_ffff_f000] {
             for page in order {
                 let page = page * PAGE_SIZE;
@@ -149,7 +148,7 @@ fn straddling_is_allowed_only_between_neighbours_in_host_memory() {
     let straddling = |tlb: &LongTlb, page| generated(tlb, View::User, Table::Read, page - 1, 2);
     assert_ne!(straddling(&tlb, KERNEL + 0x6000), 0);
     assert_eq!(straddling(&tlb, KERNEL + 0x7000), 0);
-    tlb.clear_page(LinearAddress(KERNEL + 0x6000));
+    tlb.drop_pages(PageRange::of(LinearAddress(KERNEL + 0x6000)));
     assert_eq!(straddling(&tlb, KERNEL + 0x6000), 0);
 }
 
@@ -162,10 +161,10 @@ fn global_entries_survive_an_address_space_switch() {
     };
     tlb.fill(View::Supervisor, entry(KERNEL, HOST, true));
     tlb.fill(View::Supervisor, entry(0x1000, HOST, false));
-    tlb.clear_local();
+    tlb.drop_local();
     assert!(found(&tlb, KERNEL));
     assert!(!found(&tlb, 0x1000));
-    tlb.clear_all();
+    tlb.drop_everything();
     assert!(!found(&tlb, KERNEL));
 }
 
@@ -173,35 +172,44 @@ fn global_entries_survive_an_address_space_switch() {
 fn a_page_that_turns_local_is_cleared_by_a_switch() {
     let mut tlb = LongTlb::new().unwrap();
     tlb.fill(View::User, entry(0x5000, HOST, true));
-    tlb.clear_page(LinearAddress(0x5000));
+    tlb.drop_pages(PageRange::of(LinearAddress(0x5000)));
     tlb.fill(View::User, entry(0x5000, HOST, false));
-    tlb.clear_local();
+    tlb.drop_local();
     assert_eq!(tlb.look_up(View::User, false, LinearAddress(0x5000)), None);
 }
 
 #[test]
-fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
-    for page_size in [2 << 20, 1 << 30] {
+fn a_range_of_pages_is_dropped_in_both_views_and_no_page_beside_it() {
+    // The second range is long enough to be looked for among what was filled.
+    for count in [2, 1 << 18] {
         let mut tlb = LongTlb::new().unwrap();
-        let large = Entry {
-            page_size,
-            ..entry(KERNEL + page_size + 0x1000, HOST, true)
-        };
-        tlb.fill(View::Supervisor, large);
-        tlb.fill(View::Supervisor, entry(KERNEL + 2 * page_size, HOST, true));
-        tlb.clear_page(LinearAddress(KERNEL + 2 * page_size - 1));
-        let found = |linear| tlb.look_up(View::Supervisor, false, LinearAddress(linear));
-        assert_eq!(found(KERNEL + page_size + 0x1000), None);
-        assert_eq!(found(KERNEL + 2 * page_size), Some(HOST));
+        // Across two parts.
+        let first = (KERNEL >> 39 << 39) + (1 << 39) - 0x1000;
+        let last = first + (count - 1) * PAGE_SIZE;
+        let filled = [first - 0x1000, first, last, last + 0x1000];
+        for linear in filled {
+            tlb.fill(View::Supervisor, entry(linear, HOST, true));
+            tlb.fill(View::User, entry(linear, HOST, false));
+        }
+        tlb.drop_pages(PageRange {
+            first: first >> 12,
+            last: last >> 12,
+        });
+        for view in View::ALL {
+            let found = |linear| tlb.look_up(view, false, LinearAddress(linear)).is_some();
+            assert_eq!(filled.map(found), [true, false, false, true]);
+        }
     }
 }
 
 #[test]
-fn protecting_a_host_page_reaches_every_alias_and_leaves_stores_beside_code() {
+fn protecting_a_page_leaves_stores_beside_code() {
     let mut tlb = LongTlb::new().unwrap();
     tlb.fill(View::Supervisor, entry(KERNEL, HOST, true));
     tlb.fill(View::User, entry(0x9000, HOST, false));
-    tlb.protect_host_page(HOST);
+    for linear in [KERNEL, 0x9000] {
+        tlb.protect(linear >> 12, HOST);
+    }
     for (view, linear) in [(View::Supervisor, KERNEL), (View::User, 0x9000)] {
         let delta = HOST.wrapping_sub(linear);
         assert_eq!(generated(&tlb, view, Table::Read, linear, 4), delta);
@@ -264,7 +272,7 @@ fn a_guest_that_touches_pages_far_apart_cannot_have_unbounded_tables() {
     }
     for round in 0..MAX_LOG as u64 + 10 {
         tlb.fill(View::User, entry(0x1000, HOST + (round << 12), false));
-        assert!(tlb.views[View::User as usize].local.filled.len() <= MAX_LOG);
+        assert!(tlb.views[View::User as usize].local.pages.len() <= MAX_LOG);
     }
 }
 
@@ -293,7 +301,7 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
         let view = View::ALL[random(2) as usize];
         match random(20) {
             0 => {
-                tlb.clear_local();
+                tlb.drop_local();
                 // What was local before it turned global may be forgotten with the local.
                 model.retain(|&(view, page), (_, _, global)| {
                     let left = tlb.look_up(View::ALL[view], false, LinearAddress(page));
@@ -302,16 +310,18 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
                 });
             }
             1 if random(10) == 0 => {
-                tlb.clear_all();
+                tlb.drop_everything();
                 model.clear();
             }
             2 | 3 => {
-                tlb.clear_page(LinearAddress(linear));
+                tlb.drop_pages(PageRange::of(LinearAddress(linear)));
                 model.retain(|&(_, page), _| page != linear);
             }
             4 => {
                 let host = HOST + random(8) * 0x1000;
-                tlb.protect_host_page(host);
+                for page in bases.iter().flat_map(|&base| base >> 12..(base >> 12) + 8) {
+                    tlb.protect(page, host);
+                }
                 for (_, stores, _) in model.values_mut().filter(|(at, ..)| *at == host) {
                     if *stores == Stores::Always {
                         *stores = Stores::BesideCode;

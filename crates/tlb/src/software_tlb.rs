@@ -15,10 +15,10 @@
 //! The tables are sparse: memory is used where the guest has touched pages, and
 //! logs of what was filled make clearing cost what filling did.
 
+use crate::derived::{Derived, PageRange};
 use crate::reservation::Reservation;
 use std::io;
 use tollgate_x86::LinearAddress;
-use tollgate_x86::address::PAGE_SIZE;
 
 /// Whose accesses a table serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +80,6 @@ pub struct Entry {
     pub stores: Stores,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Bytes of the guest's page that it is derived from: 4 KiB, 2 MiB, 4 MiB or 1 GiB.
-    pub page_size: u64,
 }
 
 /// Pages that were filled since they were last cleared as a whole, each once. A line
@@ -128,8 +126,6 @@ struct Logs {
 pub struct SoftwareTlb {
     tables: Reservation,
     logs: [Logs; 2],
-    /// 4 MiB regions with entries derived from large pages, one bit each.
-    large_regions: [u64; 16],
     fills: u64,
 }
 
@@ -142,7 +138,6 @@ impl SoftwareTlb {
         Ok(Self {
             tables: Reservation::new(VIEW_SLOTS * 8 * View::ALL.len())?,
             logs: Default::default(),
-            large_regions: [0; 16],
             fills: 0,
         })
     }
@@ -213,9 +208,6 @@ impl SoftwareTlb {
             logs.local.note(page);
         }
         self.fills += 1;
-        if entry.page_size > PAGE_SIZE {
-            self.large_regions[page >> 16] |= 1 << (page >> 10 & 63);
-        }
         self.set_page(view, Table::Read, page, delta);
         match entry.stores {
             Stores::Never => {}
@@ -253,8 +245,29 @@ impl SoftwareTlb {
         }
     }
 
-    /// Forgets all entries but global ones: CR3 was loaded.
-    pub fn clear_local(&mut self) {
+    fn clear_filled_entry(&mut self, view: View, page: usize) {
+        let is_filled = |&table: &Table| self.get(view, table, page * 2) != 0;
+        if Table::ALL.iter().any(is_filled) {
+            self.clear_entry(view, page);
+        }
+    }
+
+    /// If this linear page leads to this host page, has it allow only stores beside code,
+    /// because code was translated from there.
+    pub fn protect(&mut self, linear_page: u64, host_page: u64) {
+        let page = linear_page as usize % PAGES;
+        for view in View::ALL {
+            let delta = self.get(view, Table::Write, page * 2);
+            if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
+                self.clear_slots(view, Table::Write, page);
+                self.set_page(view, Table::CodeWrite, page, delta);
+            }
+        }
+    }
+}
+
+impl Derived for SoftwareTlb {
+    fn drop_local(&mut self) {
         for view in View::ALL {
             for page in self.logs[view as usize].local.take() {
                 self.clear_entry(view, page as usize);
@@ -262,56 +275,21 @@ impl SoftwareTlb {
         }
     }
 
-    /// Forgets everything.
-    pub fn clear_all(&mut self) {
-        self.clear_local();
-        self.large_regions = [0; 16];
+    fn drop_pages(&mut self, pages: PageRange) {
+        // Linear addresses have 32 bits here.
+        let last = pages.last.min(PAGES as u64 - 1);
+        for view in View::ALL {
+            for page in pages.first..last + 1 {
+                self.clear_filled_entry(view, page as usize);
+            }
+        }
+    }
+
+    fn drop_everything(&mut self) {
+        self.drop_local();
         for view in View::ALL {
             for page in self.logs[view as usize].global.take() {
                 self.clear_entry(view, page as usize);
-            }
-        }
-    }
-
-    /// Forgets one page, and all that was derived from the same large page.
-    pub fn clear_page(&mut self, linear: LinearAddress) {
-        let page = linear.page() as usize % PAGES;
-        let bit = 1 << (page >> 10 & 63);
-        let pages = if self.large_regions[page >> 16] & bit == 0 {
-            page..page + 1
-        } else {
-            self.large_regions[page >> 16] &= !bit;
-            page & !0x3ff..(page | 0x3ff) + 1
-        };
-        for view in View::ALL {
-            for page in pages.clone() {
-                if Table::ALL
-                    .iter()
-                    .any(|&table| self.get(view, table, page * 2) != 0)
-                {
-                    self.clear_entry(view, page);
-                }
-            }
-        }
-    }
-
-    /// Has every entry that leads to this host page allow only stores beside code,
-    /// because code was translated from it.
-    pub fn protect_host_page(&mut self, host_page: u64) {
-        for view in View::ALL {
-            let logs = &self.logs[view as usize];
-            let count = logs.local.pages.len() + logs.global.pages.len();
-            for index in 0..count {
-                let logs = &self.logs[view as usize];
-                let page = match logs.local.pages.get(index) {
-                    Some(&page) => page,
-                    None => logs.global.pages[index - logs.local.pages.len()],
-                } as usize;
-                let delta = self.get(view, Table::Write, page * 2);
-                if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
-                    self.clear_slots(view, Table::Write, page);
-                    self.set_page(view, Table::CodeWrite, page, delta);
-                }
             }
         }
     }
@@ -327,7 +305,6 @@ mod tests {
             host_page,
             stores: Stores::Always,
             global,
-            page_size: PAGE_SIZE,
         }
     }
 
@@ -353,7 +330,7 @@ mod tests {
         tlb.fill(View::User, entry(0x7000, 0x7000_0009_0000, false));
         assert_ne!(tlb.get(View::User, Table::Read, 11), 0);
         assert_eq!(tlb.get(View::User, Table::Read, 13), 0);
-        tlb.clear_page(LinearAddress(0x6000));
+        tlb.drop_pages(PageRange::of(LinearAddress(0x6000)));
         assert_eq!(tlb.get(View::User, Table::Read, 11), 0);
     }
 
@@ -362,7 +339,7 @@ mod tests {
         let mut tlb = SoftwareTlb::new().unwrap();
         tlb.fill(View::Supervisor, entry(0xc000_0000, 0x7000_0000_0000, true));
         tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_1000, false));
-        tlb.clear_local();
+        tlb.drop_local();
         assert!(
             tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000))
                 .is_some()
@@ -371,7 +348,7 @@ mod tests {
             tlb.look_up(View::Supervisor, false, LinearAddress(0x1000))
                 .is_none()
         );
-        tlb.clear_all();
+        tlb.drop_everything();
         assert!(
             tlb.look_up(View::Supervisor, false, LinearAddress(0xc000_0000))
                 .is_none()
@@ -379,21 +356,36 @@ mod tests {
     }
 
     #[test]
-    fn invalidating_a_page_drops_all_that_came_from_its_large_page() {
+    fn a_range_of_pages_is_dropped_in_both_views_and_no_page_beside_it() {
         let mut tlb = SoftwareTlb::new().unwrap();
-        let large = Entry {
-            page_size: 4 << 20,
-            ..entry(0x40_1000, 0x7000_0000_1000, true)
-        };
-        tlb.fill(View::Supervisor, large);
-        tlb.fill(View::Supervisor, entry(0x80_0000, 0x7000_0000_0000, true));
-        tlb.clear_page(LinearAddress(0x40_5000));
+        for page in 0x400..0x404u64 {
+            let host = 0x7000_0000_0000 + page * 0x1000;
+            tlb.fill(View::Supervisor, entry(page << 12, host, true));
+            tlb.fill(View::User, entry(page << 12, host, false));
+        }
+        let (first, last) = (0x401, 0x402);
+        tlb.drop_pages(PageRange { first, last });
+        for view in View::ALL {
+            let found = |page: u64| {
+                tlb.look_up(view, false, LinearAddress(page << 12))
+                    .is_some()
+            };
+            let left = [0x400, 0x401, 0x402, 0x403].map(found);
+            assert_eq!(left, [true, false, false, true]);
+        }
+    }
+
+    #[test]
+    fn pages_beyond_4_gib_are_none_of_this_table() {
+        let mut tlb = SoftwareTlb::new().unwrap();
+        tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, true));
+        let page = 0x10_0005;
+        tlb.drop_pages(PageRange {
+            first: page,
+            last: u64::MAX >> 12,
+        });
         assert!(
-            tlb.look_up(View::Supervisor, false, LinearAddress(0x40_1000))
-                .is_none()
-        );
-        assert!(
-            tlb.look_up(View::Supervisor, false, LinearAddress(0x80_0000))
+            tlb.look_up(View::User, false, LinearAddress(0x5000))
                 .is_some()
         );
     }
@@ -402,9 +394,9 @@ mod tests {
     fn a_page_that_turns_local_is_cleared_by_a_switch() {
         let mut tlb = SoftwareTlb::new().unwrap();
         tlb.fill(View::User, entry(0x5000, 0x7000_0000_0000, true));
-        tlb.clear_page(LinearAddress(0x5000));
+        tlb.drop_pages(PageRange::of(LinearAddress(0x5000)));
         tlb.fill(View::User, entry(0x5000, 0x7000_0000_3000, false));
-        tlb.clear_local();
+        tlb.drop_local();
         assert!(
             tlb.look_up(View::User, false, LinearAddress(0x5000))
                 .is_none()
@@ -426,11 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn protecting_a_host_page_reaches_every_alias() {
+    fn protecting_a_page_reaches_both_views() {
         let mut tlb = SoftwareTlb::new().unwrap();
         tlb.fill(View::Supervisor, entry(0x1000, 0x7000_0000_0000, false));
         tlb.fill(View::User, entry(0x9000, 0x7000_0000_0000, true));
-        tlb.protect_host_page(0x7000_0000_0000);
+        for page in [1, 9] {
+            tlb.protect(page, 0x7000_0000_0000);
+        }
         assert!(
             tlb.look_up(View::Supervisor, true, LinearAddress(0x1000))
                 .is_none()
@@ -448,10 +442,10 @@ mod tests {
     fn a_protected_page_takes_stores_beside_code_until_it_is_forgotten() {
         let mut tlb = SoftwareTlb::new().unwrap();
         tlb.fill(View::User, entry(0x9000, 0x7000_0000_0000, true));
-        tlb.protect_host_page(0x7000_0000_0000);
+        tlb.protect(9, 0x7000_0000_0000);
         let delta = 0x7000_0000_0000 - 0x9000;
         assert_eq!(tlb.get(View::User, Table::CodeWrite, 18), delta);
-        tlb.clear_page(LinearAddress(0x9000));
+        tlb.drop_pages(PageRange::of(LinearAddress(0x9000)));
         assert_eq!(tlb.get(View::User, Table::CodeWrite, 18), 0);
     }
 }

@@ -13,6 +13,7 @@ pub mod model;
 pub mod paging;
 pub mod registers;
 pub mod state;
+pub mod translation_change;
 
 pub use address::{LinearAddress, PhysicalAddress};
 pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector};
@@ -21,3 +22,4 @@ pub use flags::Flags;
 pub use model::CpuModel;
 pub use registers::{Cr0, Cr4, Efer, Gpr};
 pub use state::CpuState;
+pub use translation_change::{Space, TranslationChange};

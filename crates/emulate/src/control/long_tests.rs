@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::test_environment::{compatibility_mode, long_mode, long_selector, protected_mode, run};
-use tollgate_platform::TranslationChange;
 use tollgate_x86::{Attributes, CpuState, Cr0, Cr4, Efer, Exception, SegmentRegister};
+use tollgate_x86::{Space, TranslationChange};
 
 const MOV_CR0_RAX: [u8; 3] = [0x0f, 0x22, 0xc0];
 const MOV_CR2_RAX: [u8; 3] = [0x0f, 0x22, 0xd0];
@@ -74,10 +74,16 @@ fn pae_stays_and_cr3_refuses_bits_above_the_physical_width() {
         state.gpr[0] = 1 << bit;
         assert_eq!(run(&mut state, &mut environment, &MOV_CR3_RAX), GP);
     }
+    let before = state.cr3;
     state.gpr[0] = 0xff_ffff_f018;
     run(&mut state, &mut environment, &MOV_CR3_RAX).unwrap();
     assert_eq!(state.cr3, 0xff_ffff_f018);
-    assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+    let load = TranslationChange::Load {
+        from: Space::of_cr3(&state, before),
+        to: Space::of_cr3(&state, 0xff_ffff_f018),
+        keeps: false,
+    };
+    assert_eq!(environment.changes, [load]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use super::note_detected_access;
 use crate::Outcome;
 use crate::test_environment::{protected_mode, real_mode, run, virtual_8086_mode};
-use tollgate_platform::TranslationChange;
 use tollgate_x86::{CpuModel, Cr0, Cr4, Exception, Gpr};
+use tollgate_x86::{Space, TranslationChange};
 
 const MOV_CR0_EAX: [u8; 3] = [0x0f, 0x22, 0xc0];
 const MOV_CR3_EAX: [u8; 3] = [0x0f, 0x22, 0xd8];
@@ -67,9 +67,15 @@ fn pae_paging_loads_pdptes_and_refuses_reserved_bits_in_them() {
 #[test]
 fn cr3_loads_change_the_address_space() {
     let (mut state, mut environment) = protected_mode(0);
+    let before = state.cr3;
     state.gpr[0] = 0x7000;
     run(&mut state, &mut environment, &MOV_CR3_EAX).unwrap();
-    assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+    let load = TranslationChange::Load {
+        from: Space::of_cr3(&state, before),
+        to: Space::of_cr3(&state, 0x7000),
+        keeps: false,
+    };
+    assert_eq!(environment.changes, [load]);
     assert_eq!(state.cr3, 0x7000);
 }
 

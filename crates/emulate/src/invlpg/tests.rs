@@ -1,8 +1,7 @@
 //! Facts about INVLPG.
 
 use crate::test_environment::{long_mode, protected_mode, run};
-use tollgate_platform::TranslationChange;
-use tollgate_x86::SegmentRegister;
+use tollgate_x86::{LinearAddress, SegmentRegister, Space, TranslationChange};
 
 #[test]
 fn invlpg_names_the_linear_page_without_checking_the_limit() {
@@ -11,7 +10,8 @@ fn invlpg_names_the_linear_page_without_checking_the_limit() {
     state.segments[3].limit = 0;
     state.gpr[0] = 0xffff_f123;
     run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
-    assert_eq!(environment.changes, [TranslationChange::Page(0x123)]);
+    let page = TranslationChange::page(Space::loaded(&state), LinearAddress(0x123));
+    assert_eq!(environment.changes, [page]);
 }
 
 #[test]
@@ -23,6 +23,7 @@ fn invlpg_takes_64_bits_and_ignores_what_is_not_canonical() {
     run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
     state.gpr[0] = 0x8000_0000_0000;
     run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]).unwrap();
-    let change = TranslationChange::Page(0xffff_8123_4567_89ab);
+    let linear = LinearAddress(0xffff_8123_4567_89ab);
+    let change = TranslationChange::page(Space::loaded(&state), linear);
     assert_eq!(environment.changes, [change]);
 }

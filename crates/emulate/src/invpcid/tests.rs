@@ -6,8 +6,10 @@ use crate::test_environment::{
     GDT, TestEnvironment, compatibility_mode, long_mode, protected_mode, real_mode, run,
     virtual_8086_mode,
 };
-use tollgate_platform::TranslationChange;
-use tollgate_x86::{CpuModel, CpuState, Cr0, Cr4, Exception, SegmentRegister};
+use tollgate_x86::{
+    CpuModel, CpuState, Cr0, Cr4, Exception, LinearAddress, PhysicalAddress, SegmentRegister,
+    Space, TranslationChange,
+};
 
 const MOV_CR3_RAX: [u8; 3] = [0x0f, 0x22, 0xd8];
 const MOV_CR4_RAX: [u8; 3] = [0x0f, 0x22, 0xe0];
@@ -83,17 +85,27 @@ fn paging_stays_on_while_identifiers_are() {
 }
 
 #[test]
-fn bit_63_of_cr3_is_not_stored_and_keeps_what_belongs_to_the_same_value() {
+fn bit_63_of_cr3_is_not_stored_and_lets_translations_be_kept() {
     let (mut state, mut environment) = with_identifiers();
-    state.gpr[0] = KEEPS | 0x7005;
-    run(&mut state, &mut environment, &MOV_CR3_RAX).unwrap();
-    assert_eq!((state.cr3, environment.changes.len()), (0x7005, 0));
-    for value in [0x7005, KEEPS | 0x7006, 0x7006, KEEPS | 0x8006] {
+    for value in [
+        KEEPS | 0x7005,
+        0x7005,
+        KEEPS | 0x7006,
+        0x7006,
+        KEEPS | 0x8006,
+    ] {
         environment.changes.clear();
+        let from = Space::loaded(&state);
         state.gpr[0] = value;
         run(&mut state, &mut environment, &MOV_CR3_RAX).unwrap();
         assert_eq!(state.cr3, value & !KEEPS);
-        assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+        let to = Space {
+            tables: Some(PhysicalAddress(value & 0xf000)),
+            identifier: value as u16 & 0xfff,
+        };
+        let keeps = value & KEEPS != 0;
+        let load = TranslationChange::Load { from, to, keeps };
+        assert_eq!(environment.changes, [load]);
     }
     state.gpr[0] = KEEPS | 1 << 40;
     assert_eq!(run(&mut state, &mut environment, &MOV_CR3_RAX), GP);
@@ -105,20 +117,23 @@ fn bit_63_of_cr3_is_not_stored_and_keeps_what_belongs_to_the_same_value() {
 }
 
 #[test]
-fn invpcid_forgets_at_least_what_its_type_names() {
-    use TranslationChange::{AddressSpace, Everything, Page};
+fn invpcid_forgets_what_its_type_names_of_whichever_identifier() {
+    use TranslationChange::{Everything, Spaces};
     let high = 0xffff_8123_4567_8000;
+    let page =
+        |identifier| TranslationChange::page(Space::identified(identifier), LinearAddress(high));
+    let space = |identifier| TranslationChange::Space(Space::identified(identifier));
     for (kind, identifier, linear, changes) in [
-        (0, 5, high, vec![Page(high)]),
-        (0, 6, high, vec![]),
-        (1, 5, 0, vec![AddressSpace]),
-        (1, 0xfff, 0, vec![]),
+        (0, 5, high, vec![page(5)]),
+        (0, 6, high, vec![page(6)]),
+        (1, 5, 0, vec![space(5)]),
+        (1, 0xfff, 0, vec![space(0xfff)]),
         (2, 0, 0, vec![Everything]),
         (2, 0xfff, 0, vec![Everything]),
-        (3, 7, 0, vec![AddressSpace]),
+        (3, 7, 0, vec![Spaces]),
         // Only type 0 has an address.
-        (1, 5, 1 << 63, vec![AddressSpace]),
-        (3, 0, 1 << 63, vec![AddressSpace]),
+        (1, 5, 1 << 63, vec![space(5)]),
+        (3, 0, 1 << 63, vec![Spaces]),
     ] {
         let done = invalidate(with_identifiers(), kind, identifier, linear);
         assert_eq!(done, (Ok(Outcome::Next), changes), "type {kind}");
@@ -127,7 +142,7 @@ fn invpcid_forgets_at_least_what_its_type_names() {
     let (mut state, environment) = long_mode(0);
     state.cr3 = 0x7018;
     let done = invalidate((state, environment), 1, 0, 0);
-    assert_eq!(done, (Ok(Outcome::Next), vec![AddressSpace]));
+    assert_eq!(done, (Ok(Outcome::Next), vec![space(0)]));
 }
 
 #[test]
@@ -173,7 +188,7 @@ fn invpcid_is_for_ring_0_and_real_mode_and_reads_its_operand_as_data() {
     state.load_real_mode_segment(SegmentRegister::Ss, 0);
     (state.gpr[0], state.gpr[5], state.gpr[7]) = (3, 0x5000, 0x1000);
     run(&mut state, &mut environment, &INVPCID_RAX_RBX).unwrap();
-    assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+    assert_eq!(environment.changes, [TranslationChange::Spaces]);
     // The operand comes before what is in it.
     let (mut state, mut environment) = protected_mode(0);
     state.gpr[0] = 4;

@@ -5,9 +5,9 @@ use crate::test_environment::{
     GDT, IDT, LDT, TSS, TestEnvironment, descriptor, gate, protected_mode, run, selector,
     virtual_8086_mode,
 };
-use tollgate_platform::TranslationChange;
 use tollgate_x86::exception::PageFaultCode;
 use tollgate_x86::{Gpr, LinearAddress};
+use tollgate_x86::{Space, TranslationChange};
 
 /// Linear address of the new task's TSS.
 const NEW: usize = 0xb000;
@@ -98,7 +98,12 @@ fn paging_takes_cr3_from_the_new_task_before_its_segments() {
         Ok(Outcome::Jumped)
     );
     assert_eq!(state.cr3, 0x9000);
-    assert_eq!(environment.changes, [TranslationChange::AddressSpace]);
+    let load = TranslationChange::Load {
+        from: Space::of_cr3(&state, 0),
+        to: Space::of_cr3(&state, 0x9000),
+        keeps: false,
+    };
+    assert_eq!(environment.changes, [load]);
 }
 
 #[test]

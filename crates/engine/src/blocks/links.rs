@@ -22,7 +22,7 @@ use crate::abi::link_layout::{
 use rustc_hash::FxHashMap;
 use std::io;
 use tollgate_tlb::reservation::Reservation;
-use tollgate_x86::address::PAGE_SIZE;
+use tollgate_tlb::{Derived, PageRange};
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,8 +33,6 @@ pub struct Dependence {
     pub last_page: u64,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Size in bytes of the guest page that it was derived from, the larger of two.
-    pub page_size: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -53,8 +51,6 @@ pub struct LinkTables {
     by_page: FxHashMap<u64, Vec<Entry>>,
     /// Entries that an address-space switch clears; may name entries that are gone.
     local: Vec<Entry>,
-    /// Entries derived from large pages, by these; may name entries that are gone.
-    by_large_page: FxHashMap<LargePage, Vec<Entry>>,
     free_slots: Vec<u32>,
     next_slot: u32,
 }
@@ -70,7 +66,6 @@ impl LinkTables {
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
-            by_large_page: FxHashMap::default(),
             free_slots: Vec::new(),
             next_slot: 0,
         })
@@ -135,13 +130,6 @@ impl LinkTables {
         }
         for page in [dependence.page, dependence.last_page] {
             add(self.by_page.entry(page).or_default(), entry, &self.filled);
-            if let Some(large) = LargePage::of(page, dependence.page_size) {
-                add(
-                    self.by_large_page.entry(large).or_default(),
-                    entry,
-                    &self.filled,
-                );
-            }
             if dependence.page == dependence.last_page {
                 break;
             }
@@ -219,8 +207,41 @@ impl LinkTables {
         self.empty(Entry::Slot(slot));
     }
 
-    /// Forgets everything but global pages: CR3 was loaded.
-    pub fn clear_local(&mut self) {
+    /// What slot `slot` holds, 0 if nothing.
+    pub fn slot(&self, slot: u32) -> u64 {
+        self.read(SLOTS_OFFSET as usize + slot as usize * 8)
+    }
+
+    /// Where an indirect branch to `rip` in `mode`, whose table is `table`, goes; `None` if it
+    /// leaves.
+    pub fn hash(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<u64> {
+        let offset = entry_offset(rip, table) as usize;
+        let found = self.read(offset) == Self::tag(rip, mode, table);
+        found.then(|| self.read(offset + 8))
+    }
+
+    /// Where a far transfer to `pointer` in a mode of `family` goes; `None` if it leaves.
+    pub fn far(&self, pointer: FarPointer, family: FamilyId) -> Option<u64> {
+        let offset = far_entry_offset(pointer) as usize;
+        let sought = far_tag_base(family).wrapping_add(u64::from(pointer.packed()));
+        let found = self.read(offset) == sought.wrapping_neg();
+        found.then(|| self.read(offset + 8))
+    }
+
+    /// Drops what is listed under a linear page and depends on it.
+    fn drop_page(&mut self, page: u64) {
+        for entry in self.by_page.remove(&page).unwrap_or_default() {
+            let depends =
+                |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
+            if self.filled.get(&entry).is_some_and(depends) {
+                self.clear(entry);
+            }
+        }
+    }
+}
+
+impl Derived for LinkTables {
+    fn drop_local(&mut self) {
         let mut local = std::mem::take(&mut self.local);
         for entry in local.drain(..) {
             if self
@@ -234,40 +255,31 @@ impl LinkTables {
         self.local = local;
     }
 
-    /// Forgets everything.
-    pub fn clear_all(&mut self) {
+    fn drop_pages(&mut self, pages: PageRange) {
+        if pages.count() <= self.filled.len() as u64 {
+            for page in pages.pages() {
+                self.drop_page(page);
+            }
+            return;
+        }
+        let depends = |dependence: &Dependence| {
+            pages.contains(dependence.page) || pages.contains(dependence.last_page)
+        };
+        let filled = self.filled.iter();
+        let named: Vec<Entry> = filled
+            .filter_map(|(&entry, dependence)| depends(dependence).then_some(entry))
+            .collect();
+        for entry in named {
+            self.clear(entry);
+        }
+    }
+
+    fn drop_everything(&mut self) {
         for entry in self.filled.keys().copied().collect::<Vec<_>>() {
             self.clear(entry);
         }
         self.by_page.clear();
         self.local.clear();
-        self.by_large_page.clear();
-    }
-
-    /// Forgets what depends on a linear page, or on a large page that holds it.
-    pub fn clear_page(&mut self, page: u64) {
-        for entry in self.by_page.remove(&page).unwrap_or_default() {
-            let depends =
-                |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
-            if self.filled.get(&entry).is_some_and(depends) {
-                self.clear(entry);
-            }
-        }
-        for size in LARGE_PAGES {
-            let Some(large) = LargePage::of(page, size) else {
-                continue;
-            };
-            for entry in self.by_large_page.remove(&large).unwrap_or_default() {
-                let depends = |dependence: &Dependence| {
-                    [dependence.page, dependence.last_page]
-                        .into_iter()
-                        .any(|page| LargePage::of(page, dependence.page_size) == Some(large))
-                };
-                if self.filled.get(&entry).is_some_and(depends) {
-                    self.clear(entry);
-                }
-            }
-        }
     }
 }
 
@@ -290,26 +302,6 @@ fn vacant(offset: u32) -> u64 {
     u64::from(is_last && offset >= LONG_TABLES_OFFSET as u32)
 }
 
-/// Sizes of large pages in bytes: 2 MiB, 4 MiB, 1 GiB.
-const LARGE_PAGES: [u64; 3] = [1 << 21, 1 << 22, 1 << 30];
-
-/// A large page: its size and its number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-struct LargePage {
-    size: u64,
-    number: u64,
-}
-
-impl LargePage {
-    /// The page of `size` bytes that holds the 4 KiB page `page`; `None` if that is all.
-    fn of(page: u64, size: u64) -> Option<Self> {
-        (size > PAGE_SIZE).then(|| Self {
-            size,
-            number: page / (size / PAGE_SIZE),
-        })
-    }
-}
-
 /// Lists an entry, keeping each once from time to time: entries come back after each
 /// address-space switch.
 fn add(list: &mut Vec<Entry>, entry: Entry, filled: &FxHashMap<Entry, Dependence>) {
@@ -325,6 +317,10 @@ fn add(list: &mut Vec<Entry>, entry: Entry, filled: &FxHashMap<Entry, Dependence
 mod tests {
     use super::*;
 
+    fn page_range(first: u64, last: u64) -> PageRange {
+        PageRange { first, last }
+    }
+
     #[test]
     fn an_address_space_switch_keeps_global_entries_only() {
         let mut links = LinkTables::new().unwrap();
@@ -336,7 +332,6 @@ mod tests {
                 page: 1,
                 last_page: 1,
                 global: true,
-                page_size: 4096,
             },
         );
         links.fill_hash(
@@ -347,13 +342,12 @@ mod tests {
                 page: 2,
                 last_page: 2,
                 global: false,
-                page_size: 4096,
             },
         );
-        links.clear_local();
+        links.drop_local();
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 5);
         assert_eq!(links.read(0x2000 * 16), 0);
-        links.clear_page(1);
+        links.drop_pages(page_range(1, 1));
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
     }
 
@@ -370,7 +364,6 @@ mod tests {
             page: 0x10,
             last_page: 0x10,
             global: false,
-            page_size: 4096,
         };
         let sought = |links: &LinkTables, pointer: FarPointer, family| {
             let tag = links.read(far_entry_offset(pointer) as usize);
@@ -395,7 +388,7 @@ mod tests {
             links.forget_far(pointer, 0x1234);
             assert_ne!(sought(&links, pointer, family), 0);
             links.fill_far(pointer, family, 0x1234, dependence);
-            links.clear_page(0x10);
+            links.drop_pages(page_range(0x10, 0x10));
             assert_ne!(sought(&links, pointer, family), 0);
         }
     }
@@ -414,7 +407,6 @@ mod tests {
                 page,
                 last_page: page,
                 global: true,
-                page_size: 4096,
             };
             links.fill_hash(rip, mode, 0x1234, dependence);
             assert_eq!(sought(&links, rip, table), 0);
@@ -425,23 +417,39 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_a_large_page_is_forgotten_with_any_part_of_it() {
-        for page_size in LARGE_PAGES {
+    fn what_depends_on_any_page_of_a_range_is_forgotten() {
+        // As many pages as there are entries, and more.
+        for last in [0x1003, 0x1_1000] {
             let mut links = LinkTables::new().unwrap();
-            let slot = links.take_slot().unwrap();
-            let page = 0xf_ffff_8123_4000 >> 12;
-            let dependence = Dependence {
-                page,
-                last_page: page,
-                global: true,
-                page_size,
-            };
-            let value = |links: &LinkTables| links.read(SLOTS_OFFSET as usize + slot as usize * 8);
-            links.fill_slot(slot, 5, dependence);
-            links.clear_page(page ^ page_size >> 12);
-            assert_eq!(value(&links), 5);
-            links.clear_page(page ^ page_size >> 13);
-            assert_eq!(value(&links), 0);
+            let pages = [0xfff, 0x1000, last, last + 1];
+            let slots = pages.map(|page| {
+                let slot = links.take_slot().unwrap();
+                links.fill_slot(
+                    slot,
+                    5,
+                    Dependence {
+                        page,
+                        last_page: page,
+                        global: true,
+                    },
+                );
+                slot
+            });
+            let rip = 0xfff_fff0;
+            let mode = (ModeId(1), BranchTable::Shared);
+            links.fill_hash(
+                rip,
+                mode,
+                0x1234,
+                Dependence {
+                    page: 0xffe,
+                    last_page: 0x1000,
+                    global: true,
+                },
+            );
+            links.drop_pages(page_range(0x1000, last));
+            assert_eq!(slots.map(|slot| links.slot(slot)), [5, 0, 0, 5]);
+            assert_eq!(links.hash(rip, mode), None);
         }
     }
 }

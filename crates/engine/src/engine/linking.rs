@@ -5,7 +5,7 @@ use super::Engine;
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::Incoming;
-use crate::blocks::links::Dependence;
+use crate::blocks::links::{Dependence, LinkTables};
 
 impl Engine {
     /// Links a block's site to a target block in the same page; the distance is
@@ -96,19 +96,10 @@ impl Engine {
         self.counts.links += 1;
     }
 
-    /// CR3 was loaded: linear addresses of non-global pages mean something else.
-    pub fn clear_local_links(&mut self) {
-        self.links.clear_local();
-    }
-
-    /// All linear addresses may mean something else.
-    pub fn clear_all_links(&mut self) {
-        self.links.clear_all();
-    }
-
-    /// A linear page means something else.
-    pub fn clear_page_links(&mut self, page: u64) {
-        self.links.clear_page(page);
+    /// The tables that cross-page and indirect branches go through, which depend on what
+    /// linear addresses mean.
+    pub fn links_mut(&mut self) -> &mut LinkTables {
+        &mut self.links
     }
 
     /// Cuts whatever leads to a block.

@@ -1,0 +1,256 @@
+//! The one owner of what the guest's page tables imply.
+//!
+//! What was derived from them lies in several structures: the software TLBs that generated
+//! code looks pages up in, the cache of fetches, and the engine's links between pages, which
+//! hold as long as linear addresses mean the same. Entries come in by [`Translations::fill`]
+//! and [`Translations::fill_fetch`], and, for links, from what the cache of fetches holds.
+//! They go out by [`Translations::change`] alone, which tells each structure.
+//!
+//! The structures hold entries of the space that is loaded, and no tags. So a load of CR3
+//! drops all but global pages, and an invalidation that names another space finds nothing.
+
+use crate::fetch::{Fetch, FetchCache};
+use std::io;
+use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, SoftwareTlb, Stores, View};
+use tollgate_x86::paging::{Privilege, Translation};
+use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
+
+/// What a change comes to for structures whose entries are all of the loaded space.
+enum Drop {
+    Nothing,
+    Pages(PageRange),
+    Local,
+    Physical { first: u64, last: u64 },
+    Everything,
+}
+
+impl Drop {
+    fn of(change: TranslationChange, loaded: Space) -> Self {
+        match change {
+            TranslationChange::Load { from, to, keeps } if keeps && from == to => Drop::Nothing,
+            TranslationChange::Load { .. } | TranslationChange::Spaces => Drop::Local,
+            TranslationChange::Space(space) if space.covers(loaded) => Drop::Local,
+            TranslationChange::Pages { space, first, last } if space.covers(loaded) => {
+                Drop::Pages(PageRange {
+                    first: first.page(),
+                    last: last.page(),
+                })
+            }
+            TranslationChange::Space(_) | TranslationChange::Pages { .. } => Drop::Nothing,
+            TranslationChange::Physical { first, last } => Drop::Physical {
+                first: first.page(),
+                last: last.page(),
+            },
+            TranslationChange::Everything => Drop::Everything,
+        }
+    }
+}
+
+/// What one vCPU has derived from the guest's page tables, but for the engine's links, which
+/// are reached through a parameter.
+pub struct Translations {
+    tlb: SoftwareTlb,
+    long_tlb: LongTlb,
+    fetches: FetchCache,
+    origins: Origins,
+    /// The notes on origins had no more room: links, which could not be dropped at once, are
+    /// no longer all noted.
+    links_are_due: bool,
+    changed: bool,
+}
+
+impl Translations {
+    /// Nothing is derived yet.
+    ///
+    /// # Errors
+    /// The host has no address space left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            tlb: SoftwareTlb::new()?,
+            long_tlb: LongTlb::new()?,
+            fetches: FetchCache::default(),
+            origins: Origins::default(),
+            links_are_due: false,
+            changed: false,
+        })
+    }
+
+    /// What generated code needs in R14.
+    pub fn table(&self, state: &CpuState, view: View) -> u64 {
+        if state.is_long_mode() {
+            self.long_tlb.table(view)
+        } else {
+            self.tlb.table(view)
+        }
+    }
+
+    /// Whether a host address is one that generated code reads for a linear address that is
+    /// not canonical.
+    pub fn is_beside_root(&self, host: u64) -> bool {
+        self.long_tlb.is_beside_root(host)
+    }
+
+    /// The host address for a one-byte access, if the software TLB has it.
+    #[inline]
+    pub fn look_up(
+        &self,
+        state: &CpuState,
+        view: View,
+        write: bool,
+        linear: LinearAddress,
+    ) -> Option<u64> {
+        if state.is_long_mode() {
+            self.long_tlb.look_up(view, write, linear)
+        } else {
+            self.tlb.look_up(view, write, linear)
+        }
+    }
+
+    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
+    /// `tested` for code may use that of a page with code.
+    pub fn allows(
+        &self,
+        state: &CpuState,
+        view: View,
+        (write, tested): (bool, bool),
+        linear: LinearAddress,
+        size: u32,
+    ) -> bool {
+        if state.is_long_mode() {
+            self.long_tlb.allows(view, write, tested, linear, size)
+        } else {
+            self.tlb.allows(view, write, tested, linear, size)
+        }
+    }
+
+    /// Lets generated code access the page of `linear`, which is the RAM at `host_page`. May
+    /// forget other entries.
+    pub fn fill(
+        &mut self,
+        state: &CpuState,
+        view: View,
+        linear: LinearAddress,
+        translation: &Translation,
+        (host_page, stores): (u64, Stores),
+    ) {
+        self.note(linear, translation);
+        let entry = Entry {
+            linear,
+            host_page,
+            stores,
+            global: translation.global,
+        };
+        if state.is_long_mode() {
+            self.long_tlb.fill(view, entry);
+        } else {
+            self.tlb.fill(view, entry);
+        }
+    }
+
+    /// Where code of the page of `linear` is fetched from, if it is known.
+    #[inline]
+    pub fn fetch(&self, linear: LinearAddress, privilege: Privilege) -> Option<Fetch> {
+        self.fetches.look_up(linear.page(), privilege)
+    }
+
+    /// Notes where code of the page of `linear` is fetched from. May forget other entries.
+    pub fn fill_fetch(
+        &mut self,
+        linear: LinearAddress,
+        privilege: Privilege,
+        translation: &Translation,
+    ) -> Fetch {
+        self.note(linear, translation);
+        let fetch = Fetch {
+            physical_page: translation.physical.page(),
+            global: translation.global,
+        };
+        self.fetches.fill(linear.page(), privilege, fetch);
+        fetch
+    }
+
+    /// Notes where an entry that is about to be filled comes from.
+    #[inline]
+    fn note(&mut self, linear: LinearAddress, translation: &Translation) {
+        if self.origins.is_full() {
+            self.drop_own(|derived| derived.drop_everything());
+            self.origins.drop_everything();
+            self.links_are_due = true;
+        }
+        self.origins.note(linear, translation);
+    }
+
+    /// Has every entry that leads to a page of RAM allow only stores beside code, because code
+    /// was translated from it.
+    pub fn protect(&mut self, physical: PhysicalAddress, host_page: u64) {
+        for linear_page in self.origins.leading_to(physical.page()) {
+            self.tlb.protect(linear_page, host_page);
+            self.long_tlb.protect(linear_page, host_page);
+        }
+    }
+
+    /// Forgets what a change makes void. `loaded` is the space that CR3 names now, and `links`
+    /// are those of the engine that runs the guest.
+    pub fn change(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
+        self.drop_due_links(links);
+        match Drop::of(change, loaded) {
+            Drop::Nothing => return,
+            Drop::Pages(pages) => {
+                let pages = self.origins.extent(pages);
+                self.drop_all(links, |derived| derived.drop_pages(pages));
+            }
+            Drop::Local => {
+                self.drop_all(links, |derived| derived.drop_local());
+                self.origins.drop_local();
+            }
+            Drop::Physical { first, last } => self.drop_physical(first, last, links),
+            Drop::Everything => {
+                self.drop_all(links, |derived| derived.drop_everything());
+                self.origins.drop_everything();
+            }
+        }
+        // The page that code is being fetched from may lie elsewhere now.
+        self.changed = true;
+    }
+
+    fn drop_physical(&mut self, first: u64, last: u64, links: &mut dyn Derived) {
+        let pages: Vec<u64> = self.origins.leading_to_range(first, last);
+        for page in pages {
+            let pages = PageRange {
+                first: page,
+                last: page,
+            };
+            self.drop_all(links, |derived| derived.drop_pages(pages));
+        }
+    }
+
+    /// Whether anything was dropped since the last call: to be asked before guest code runs.
+    #[inline]
+    pub fn take_changed(&mut self, links: &mut dyn Derived) -> bool {
+        self.drop_due_links(links);
+        std::mem::take(&mut self.changed)
+    }
+
+    #[inline]
+    fn drop_due_links(&mut self, links: &mut dyn Derived) {
+        if std::mem::take(&mut self.links_are_due) {
+            links.drop_everything();
+        }
+    }
+
+    fn drop_own(&mut self, mut drop: impl FnMut(&mut dyn Derived)) {
+        drop(&mut self.tlb);
+        drop(&mut self.long_tlb);
+        drop(&mut self.fetches);
+    }
+
+    /// Drops something in every structure that there is.
+    fn drop_all(&mut self, links: &mut dyn Derived, mut drop: impl FnMut(&mut dyn Derived)) {
+        self.drop_own(&mut drop);
+        drop(links);
+    }
+}
+
+#[cfg(test)]
+#[path = "translations_tests.rs"]
+mod tests;

@@ -1,0 +1,63 @@
+//! What every structure can do that holds something derived from the guest's page tables.
+
+use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Consecutive linear pages of 4 KiB, at least one, by their numbers: addresses shifted by 12.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// The first page.
+    pub first: u64,
+    /// The last page, not below the first.
+    pub last: u64,
+}
+
+impl PageRange {
+    /// The one page that holds an address.
+    pub const fn of(linear: LinearAddress) -> Self {
+        Self {
+            first: linear.page(),
+            last: linear.page(),
+        }
+    }
+
+    /// The pages of the large page of `size` bytes (a power of two) that holds page `page`.
+    pub const fn of_large_page(page: u64, size: u64) -> Self {
+        let others = size / PAGE_SIZE - 1;
+        Self {
+            first: page & !others,
+            last: page | others,
+        }
+    }
+
+    /// Whether page `page` is one of them.
+    pub const fn contains(self, page: u64) -> bool {
+        self.first <= page && page <= self.last
+    }
+
+    /// How many they are.
+    pub const fn count(self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
+
+    /// The pages' numbers.
+    pub fn pages(self) -> impl Iterator<Item = u64> {
+        self.first..=self.last
+    }
+}
+
+/// A structure with entries that were derived from the guest's page tables. It knows of each
+/// whether the page is global, and the linear pages that it is about; from which large page
+/// and to which physical page it leads is known to [`Origins`](crate::Origins).
+///
+/// More than what is named may be forgotten, as a processor may.
+pub trait Derived {
+    /// Forgets all but global pages.
+    fn drop_local(&mut self);
+
+    /// Forgets linear pages, global or not.
+    fn drop_pages(&mut self, pages: PageRange);
+
+    /// Forgets everything.
+    fn drop_everything(&mut self);
+}

@@ -1,0 +1,202 @@
+//! Where entries come from: the large pages that they were derived from, and for each
+//! physical page the linear pages that lead there.
+//!
+//! Both are kept once, for all structures with derived entries. INVLPG of an address in a
+//! large page invalidates all of that page (SDM volume 3, 4.10.4.1), however small the pieces
+//! are that a structure holds; so the pages to be dropped are told by [`Origins::extent`]. If
+//! code is translated from a physical page, or something else answers at its address,
+//! whatever leads there is found by [`Origins::leading_to`].
+//!
+//! What is noted may be gone from the structures since; what they hold is always noted.
+
+use crate::derived::PageRange;
+use rustc_hash::FxHashSet;
+use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::Translation;
+
+/// Sizes of large pages in bytes, the largest first: 1 GiB, 4 MiB, 2 MiB.
+const LARGE_PAGES: [u64; 3] = [1 << 30, 1 << 22, 1 << 21];
+/// Large pages that are remembered at most.
+const MAX_LARGE_PAGES: usize = 1 << 16;
+/// Notes that a reverse map holds at most.
+const MAX_NOTES: usize = 1 << 20;
+/// Chains of a reverse map.
+const BUCKETS: usize = 1 << 15;
+/// Physical pages that are looked for one by one; of more, all notes are looked at.
+const FEW_PAGES: u64 = 256;
+/// No earlier note.
+const NONE: u32 = u32::MAX;
+/// How many of a chain's newest notes are looked at lest a page be noted twice.
+const NEWEST: usize = 4;
+
+/// The large page of `size` bytes that holds a linear page, as one number.
+fn large_page(page: u64, size: u64) -> u64 {
+    // The low bits of the first page's number are free to tell sizes apart.
+    PageRange::of_large_page(page, size).first | u64::from(size.trailing_zeros() - 12)
+}
+
+/// That a linear page leads to a physical page.
+#[derive(Clone, Copy)]
+struct Note {
+    linear_page: u64,
+    physical_page: u64,
+    /// Index of the note before this one in its chain, or [`NONE`].
+    earlier: u32,
+}
+
+/// From physical pages to linear pages: chains of notes, by physical page.
+struct ReverseMap {
+    notes: Vec<Note>,
+    /// For each chain the index of its newest note, or [`NONE`].
+    newest: Box<[u32]>,
+}
+
+impl Default for ReverseMap {
+    fn default() -> Self {
+        Self {
+            notes: Vec::new(),
+            newest: vec![NONE; BUCKETS].into_boxed_slice(),
+        }
+    }
+}
+
+impl ReverseMap {
+    fn chain(&self, physical_page: u64) -> impl Iterator<Item = &Note> {
+        let mut next = self.newest[physical_page as usize % BUCKETS];
+        std::iter::from_fn(move || {
+            let note = self.notes.get(next as usize)?;
+            next = note.earlier;
+            Some(note)
+        })
+    }
+
+    fn note(&mut self, linear_page: u64, physical_page: u64) {
+        let is_same =
+            |note: &Note| note.physical_page == physical_page && note.linear_page == linear_page;
+        if self.chain(physical_page).take(NEWEST).any(is_same) {
+            return;
+        }
+        let newest = &mut self.newest[physical_page as usize % BUCKETS];
+        let earlier = std::mem::replace(newest, self.notes.len() as u32);
+        self.notes.push(Note {
+            linear_page,
+            physical_page,
+            earlier,
+        });
+    }
+
+    fn is_full(&self) -> bool {
+        self.notes.len() >= MAX_NOTES
+    }
+
+    fn clear(&mut self) {
+        for note in &self.notes {
+            self.newest[note.physical_page as usize % BUCKETS] = NONE;
+        }
+        self.notes.clear();
+        self.notes.shrink_to(1 << 16);
+    }
+}
+
+/// Where the entries of all structures come from.
+#[derive(Default)]
+pub struct Origins {
+    /// What is forgotten when CR3 is loaded, and what is not.
+    local: ReverseMap,
+    global: ReverseMap,
+    /// Large pages with derived entries, see [`large_page`].
+    large_pages: FxHashSet<u64>,
+    /// The large page that was noted last, or 0.
+    last_large_page: u64,
+}
+
+impl Origins {
+    /// Whether there may be no room for another note: everything must be dropped.
+    pub fn is_full(&self) -> bool {
+        self.local.is_full() || self.global.is_full() || self.large_pages.len() >= MAX_LARGE_PAGES
+    }
+
+    /// Notes that an entry is made for the page of `linear`, which translates like that.
+    pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
+        let page = linear.page();
+        if translation.page_size > PAGE_SIZE {
+            let large = large_page(page, translation.page_size);
+            if self.last_large_page != large {
+                self.last_large_page = large;
+                self.large_pages.insert(large);
+            }
+        }
+        let map = if translation.global {
+            &mut self.global
+        } else {
+            &mut self.local
+        };
+        map.note(page, translation.physical.page());
+    }
+
+    /// The linear pages that lead to a physical page, some perhaps twice.
+    pub fn leading_to(&self, physical_page: u64) -> impl Iterator<Item = u64> {
+        let chains = [&self.local, &self.global].map(|map| map.chain(physical_page));
+        let leads = move |note: &&Note| note.physical_page == physical_page;
+        let notes = chains.into_iter().flatten().filter(leads);
+        notes.map(|note| note.linear_page)
+    }
+
+    /// The linear pages that lead to physical pages `first` to `last`, each once.
+    pub fn leading_to_range(&self, first: u64, last: u64) -> Vec<u64> {
+        let is_named = |note: &&Note| first <= note.physical_page && note.physical_page <= last;
+        let mut pages: Vec<u64> = if last.saturating_sub(first) < FEW_PAGES {
+            (first..=last)
+                .flat_map(|page| self.leading_to(page))
+                .collect()
+        } else {
+            let notes = self.local.notes.iter().chain(&self.global.notes);
+            notes
+                .filter(is_named)
+                .map(|note| note.linear_page)
+                .collect()
+        };
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// What must be dropped if linear pages are invalidated: these and all of the large pages,
+    /// if entries were derived from any, that hold the first or the last of them. The caller
+    /// drops it.
+    pub fn extent(&mut self, pages: PageRange) -> PageRange {
+        if self.large_pages.is_empty() {
+            return pages;
+        }
+        self.last_large_page = 0;
+        let mut extent = pages;
+        for size in LARGE_PAGES {
+            for page in [pages.first, pages.last] {
+                if self.large_pages.remove(&large_page(page, size)) {
+                    let large = PageRange::of_large_page(page, size);
+                    extent.first = extent.first.min(large.first);
+                    extent.last = extent.last.max(large.last);
+                }
+            }
+        }
+        extent
+    }
+
+    /// All but global pages were dropped.
+    pub fn drop_local(&mut self) {
+        self.local.clear();
+    }
+
+    /// Everything was dropped.
+    pub fn drop_everything(&mut self) {
+        self.local.clear();
+        self.global.clear();
+        self.large_pages.clear();
+        self.last_large_page = 0;
+    }
+}
+
+#[cfg(test)]
+#[path = "origins_tests.rs"]
+mod tests;

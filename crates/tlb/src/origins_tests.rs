@@ -1,0 +1,131 @@
+use super::*;
+use tollgate_x86::PhysicalAddress;
+
+const KERNEL: u64 = 0xffff_8880_0000_0000;
+
+fn leads_to(physical: u64, page_size: u64, global: bool) -> Translation {
+    Translation {
+        physical: PhysicalAddress(physical),
+        page_size,
+        writable_now: true,
+        user: false,
+        global,
+    }
+}
+
+fn note(origins: &mut Origins, linear: u64, physical: u64, page_size: u64, global: bool) {
+    let translation = leads_to(physical, page_size, global);
+    origins.note(LinearAddress(linear), &translation);
+}
+
+fn aliases(origins: &Origins, physical: u64) -> Vec<u64> {
+    let mut pages: Vec<u64> = origins.leading_to(physical >> 12).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    pages
+}
+
+#[test]
+fn an_invalidation_extends_to_the_large_page_once() {
+    for size in LARGE_PAGES {
+        for base in [0, KERNEL, 0x4000_0000, u64::MAX - (1 << 30) + 1] {
+            let mut origins = Origins::default();
+            let inside = base + (size - 0x3000);
+            note(&mut origins, inside, 0x5000, size, true);
+            let beside = PageRange::of(LinearAddress(base.wrapping_add(size)));
+            assert_eq!(origins.extent(beside), beside);
+            let within = PageRange::of(LinearAddress(base + 0x1000));
+            let whole = PageRange::of_large_page(base >> 12, size);
+            assert_eq!(origins.extent(within), whole);
+            // What was dropped is not dropped again until it is derived again.
+            assert_eq!(origins.extent(within), within);
+            note(&mut origins, inside, 0x5000, size, true);
+            assert_eq!(origins.extent(within), whole);
+        }
+    }
+}
+
+#[test]
+fn the_largest_of_the_pages_that_hold_an_address_counts() {
+    let mut origins = Origins::default();
+    note(&mut origins, 0x4020_0000, 0, 2 << 20, false);
+    note(&mut origins, 0x4020_0000, 0, 1 << 30, false);
+    let page = PageRange::of(LinearAddress(0x4020_1000));
+    assert_eq!(origins.extent(page).count(), 1 << 18);
+}
+
+#[test]
+fn a_range_extends_to_the_large_pages_at_both_ends() {
+    let mut origins = Origins::default();
+    note(&mut origins, 0x20_0000, 0, 2 << 20, false);
+    note(&mut origins, 0x60_0000, 0, 2 << 20, false);
+    let (first, last) = (0x3ff, 0x600);
+    let (whole_first, whole_last) = (0x200, 0x7ff);
+    assert_eq!(
+        origins.extent(PageRange { first, last }),
+        PageRange {
+            first: whole_first,
+            last: whole_last
+        }
+    );
+}
+
+#[test]
+fn every_linear_page_that_leads_to_a_physical_page_is_found() {
+    let mut origins = Origins::default();
+    note(&mut origins, KERNEL + 0x5000, 0x5000, 1 << 30, true);
+    note(&mut origins, 0x9123, 0x5fff, 4096, false);
+    note(&mut origins, 0x9123, 0x6000, 4096, false);
+    // A physical page of the same chain.
+    note(
+        &mut origins,
+        0xa000,
+        0x5000 + (BUCKETS as u64) * 4096,
+        4096,
+        false,
+    );
+    assert_eq!(aliases(&origins, 0x5000), [9, (KERNEL >> 12) + 5]);
+    assert_eq!(aliases(&origins, 0x6000), [9]);
+    origins.drop_local();
+    assert_eq!(aliases(&origins, 0x5000), [(KERNEL >> 12) + 5]);
+    assert_eq!(aliases(&origins, 0x6000), [0; 0]);
+    origins.drop_everything();
+    assert_eq!(aliases(&origins, 0x5000), [0; 0]);
+}
+
+#[test]
+fn a_page_that_is_noted_again_and_again_is_noted_once() {
+    let mut origins = Origins::default();
+    for _ in 0..10 {
+        for linear in [0x1000, KERNEL, 0x2000, 0x3000] {
+            note(&mut origins, linear, 0x5000, 4096, false);
+        }
+    }
+    assert_eq!(origins.local.notes.len(), 4);
+}
+
+#[test]
+fn a_guest_with_many_pages_fills_the_notes_up_to_a_bound() {
+    let mut origins = Origins::default();
+    let mut notes = 0;
+    while !origins.is_full() {
+        note(
+            &mut origins,
+            notes << 12,
+            (notes % 0x1000) << 12,
+            4096,
+            false,
+        );
+        notes += 1;
+    }
+    assert_eq!(notes, MAX_NOTES as u64);
+    origins.drop_everything();
+    assert!(!origins.is_full());
+    while !origins.is_full() {
+        note(&mut origins, notes << 21, 0, 2 << 20, true);
+        notes += 1;
+    }
+    assert!(origins.large_pages.len() <= MAX_LARGE_PAGES);
+    origins.drop_everything();
+    assert!(!origins.is_full());
+}

@@ -1,0 +1,133 @@
+//! What instructions invalidate of the translations that a processor has cached (SDM volume 3,
+//! 4.10.4; APM volume 2, 5.5.2).
+
+use crate::address::{LinearAddress, PhysicalAddress};
+use crate::registers::Cr4;
+use crate::state::CpuState;
+
+/// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
+pub const CR3_PCID: u64 = 0xfff;
+/// CR3 bits that no format of it has the tables' address in (SDM volume 3, table 4-7).
+const CR3_FLAGS: u64 = 0x1f;
+
+/// A linear address space of the guest's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Where the page tables begin; `None`: wherever, since INVPCID does not say.
+    pub tables: Option<PhysicalAddress>,
+    /// The process-context identifier, 0 to 4095; 0 without CR4.PCIDE.
+    pub identifier: u16,
+}
+
+impl Space {
+    /// The space that CR3 names.
+    pub fn loaded(state: &CpuState) -> Self {
+        Self::of_cr3(state, state.cr3)
+    }
+
+    /// The space that a value of CR3 would name, were it loaded.
+    pub fn of_cr3(state: &CpuState, cr3: u64) -> Self {
+        let (flags, identifier) = if state.cr4().contains(Cr4::PCIDE) {
+            (CR3_PCID, cr3 & CR3_PCID)
+        } else {
+            (CR3_FLAGS, 0)
+        };
+        Self {
+            tables: Some(PhysicalAddress(cr3 & !flags)),
+            identifier: identifier as u16,
+        }
+    }
+
+    /// Whatever space has this process-context identifier, 0 to 4095.
+    pub const fn identified(identifier: u16) -> Self {
+        Self {
+            tables: None,
+            identifier,
+        }
+    }
+
+    /// Whether `other` is this space, or one of those that it stands for.
+    pub fn covers(self, other: Space) -> bool {
+        self.identifier == other.identifier
+            && (self.tables.is_none() || self.tables == other.tables)
+    }
+}
+
+/// What translations to forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TranslationChange {
+    /// CR3 was loaded: all of the new space but global pages.
+    Load {
+        /// The space that was loaded before.
+        from: Space,
+        /// The space that is loaded now.
+        to: Space,
+        /// What is known of `to` may be kept (bit 63 of the value, with CR4.PCIDE).
+        keeps: bool,
+    },
+    /// Linear pages of a space, global or not, from that of `first` to that of `last`, and all
+    /// that was derived from the same large pages (INVLPG, INVPCID of type 0).
+    Pages {
+        /// Whose pages.
+        space: Space,
+        /// An address in the first page.
+        first: LinearAddress,
+        /// An address in the last page, not below `first`.
+        last: LinearAddress,
+    },
+    /// All of a space but global pages (INVPCID of type 1).
+    Space(Space),
+    /// All of every space but global pages (INVPCID of type 3).
+    Spaces,
+    /// Everything, global pages too: the format or the meaning of the tables is another one
+    /// (CR0.PG, CR4.PAE, the A20 gate ...), or INVPCID of type 2.
+    Everything,
+    /// What leads to physical pages, from that of `first` to that of `last`: something else
+    /// answers there.
+    Physical {
+        /// An address in the first page.
+        first: PhysicalAddress,
+        /// An address in the last page, not below `first`.
+        last: PhysicalAddress,
+    },
+}
+
+impl TranslationChange {
+    /// One linear page of a space, global or not.
+    pub const fn page(space: Space, linear: LinearAddress) -> Self {
+        Self::Pages {
+            space,
+            first: linear,
+            last: linear,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_low_bits_of_cr3_are_an_identifier_only_while_identifiers_are_on() {
+        let mut state = CpuState::at_reset();
+        let tables = Some(PhysicalAddress(0x7000));
+        state.cr3 = 0x7018;
+        let identifier = 0;
+        assert_eq!(Space::loaded(&state), Space { tables, identifier });
+        state.cr4 |= Cr4::PCIDE.bits();
+        let identifier = 0x18;
+        assert_eq!(Space::loaded(&state), Space { tables, identifier });
+    }
+
+    #[test]
+    fn an_identifier_covers_each_space_that_has_it() {
+        let space = |tables, identifier| Space {
+            tables: Some(PhysicalAddress(tables)),
+            identifier,
+        };
+        assert!(Space::identified(5).covers(space(0x7000, 5)));
+        assert!(!Space::identified(5).covers(space(0x7000, 6)));
+        assert!(space(0x7000, 5).covers(space(0x7000, 5)));
+        assert!(!space(0x7000, 5).covers(space(0x8000, 5)));
+    }
+}
