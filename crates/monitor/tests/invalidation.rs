@@ -3,8 +3,10 @@
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
+use std::os::unix::fs::FileExt;
 use support::*;
 use tollgate_memory::GuestMemory;
+use tollgate_monitor::VcpuStop;
 use tollgate_x86::PhysicalAddress;
 
 /// Physical addresses of two interrupt descriptor tables, of which the first small page shows
@@ -192,4 +194,44 @@ fn the_frame_of_the_trap_behind_invlpg_is_stored_where_the_stack_lies_now() {
     let frame = 0x7d8;
     assert_eq!(read_u64(&mut vcpu, 0x31_0000 + frame), behind_invlpg);
     assert_ne!(read_u64(&mut vcpu, SMALL_RAM[0] + frame), behind_invlpg);
+}
+
+#[test]
+fn code_that_a_machine_exchanges_is_seen_once_its_physical_page_is_forgotten() {
+    // mov eax, 1 or 2; ret
+    let routine = |number| [0xb8, number, 0, 0, 0, 0xc3];
+    let place = DATA + 0x1000;
+    let code = guest_code!(
+        exchanged,
+        "mov ebx, 0x21000",
+        "2:",
+        "call rbx",
+        "mov edx, 0x11000",
+        "call rdx",
+        "out 0xf4, al",
+        "jmp 2b",
+    );
+    let mut vcpu = vcpu(code, |_, memory| {
+        memory.write(PhysicalAddress(place), &routine(1));
+        // lea ecx, [rax + rax*2]; ret, with a link of its own.
+        memory.write(PhysicalAddress(CODE + 0x1000), &[0x8d, 0x0c, 0x40, 0xc3]);
+    });
+    let mut results = Vec::new();
+    for round in 0..6 {
+        if round == 3 {
+            // Another memory answers there: nobody has stored anything.
+            let file = vcpu.memory_mut().ram().fd().try_clone_to_owned().unwrap();
+            let file = std::fs::File::from(file);
+            file.write_all_at(&routine(2), place).unwrap();
+        }
+        if round == 4 {
+            vcpu.forget_physical(PhysicalAddress(place), PhysicalAddress(place + 0xfff));
+        }
+        assert!(matches!(vcpu.run(), VcpuStop::Requested(_)));
+        results.push((vcpu.state().gpr[0], vcpu.state().gpr[1]));
+    }
+    let (old, new) = ((1, 3), (2, 6));
+    // A processor may show the new code in the fourth round already.
+    assert_eq!(results[..3], [old, old, old]);
+    assert_eq!(results[4..], [new, new]);
 }
