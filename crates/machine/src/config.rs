@@ -66,6 +66,35 @@ pub enum TripleFaultAction {
     Reset,
 }
 
+/// A device that a machine has only if it is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptionalDevice {
+    /// QEMU's `pc-testdev`: interrupt lines and registers for test kernels.
+    PcTestdev,
+}
+
+impl OptionalDevice {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::PcTestdev];
+
+    /// The name by which it is asked for, QEMU's.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PcTestdev => "pc-testdev",
+        }
+    }
+
+    /// What it is, in one line.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::PcTestdev => {
+                "interrupt lines (ports 2000h-2017h), registers (E0h-EBh) and memory (FF000000h) for test kernels"
+            }
+        }
+    }
+}
+
 /// Everything that defines a virtual machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -99,6 +128,8 @@ pub struct VmConfig {
     pub acpi: bool,
     /// What the real-time clock shows.
     pub rtc_base: RtcBase,
+    /// Devices beside those that every machine has, each at most once.
+    pub devices: Vec<OptionalDevice>,
 }
 
 impl Default for VmConfig {
@@ -118,6 +149,7 @@ impl Default for VmConfig {
             count_instructions: false,
             acpi: true,
             rtc_base: RtcBase::Universal,
+            devices: Vec::new(),
         }
     }
 }
@@ -131,6 +163,8 @@ pub enum ConfigError {
     MemorySize(u64),
     /// The code cache size is outside the allowed range.
     CodeCacheSize(u64),
+    /// A device is named twice.
+    DeviceTwice(OptionalDevice),
     /// This host cannot give the processor.
     Cpu(ModelError),
 }
@@ -151,6 +185,9 @@ impl fmt::Display for ConfigError {
                 MIN_CODE_CACHE_BYTES / MIB,
                 MAX_CODE_CACHE_BYTES / MIB
             ),
+            Self::DeviceTwice(device) => {
+                write!(formatter, "device {} is named twice", device.name())
+            }
             Self::Cpu(error) => error.fmt(formatter),
         }
     }
@@ -175,6 +212,13 @@ impl VmConfig {
         let cache = self.code_cache_bytes;
         if !(MIN_CODE_CACHE_BYTES..=MAX_CODE_CACHE_BYTES).contains(&cache) {
             return Err(ConfigError::CodeCacheSize(cache));
+        }
+        let repeated = self.devices.iter().enumerate();
+        if let Some((_, device)) = repeated
+            .into_iter()
+            .find(|(index, device)| self.devices[..*index].contains(device))
+        {
+            return Err(ConfigError::DeviceTwice(*device));
         }
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
         Ok(())
@@ -210,6 +254,16 @@ mod tests {
                 Err(ConfigError::MemorySize(memory_bytes))
             );
         }
+    }
+
+    #[test]
+    fn a_device_may_be_named_once() {
+        let mut config = valid();
+        config.devices.push(OptionalDevice::PcTestdev);
+        assert_eq!(config.validate(), Ok(()));
+        config.devices.push(OptionalDevice::PcTestdev);
+        let twice = ConfigError::DeviceTwice(OptionalDevice::PcTestdev);
+        assert_eq!(config.validate(), Err(twice));
     }
 
     #[test]

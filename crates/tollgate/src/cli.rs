@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
+use tollgate_machine::config::OptionalDevice;
 use tollgate_machine::cpu::CpuModel;
 
 use crate::knob_flags::KnobArguments;
 use crate::statistics::{Format, StatisticsArguments};
-use crate::{control, cpu_models, exit_code, size, terminal_keys, usage};
+use crate::{control, cpu_models, devices, exit_code, size, terminal_keys, usage};
 
 /// Runs x86 virtual machines in an ordinary process.
 #[derive(Parser, Debug)]
@@ -137,6 +138,10 @@ pub struct RunArguments {
     /// Start the virtual machine again when the guest resets it
     #[arg(long)]
     pub reboot: bool,
+
+    /// A device beside those that every machine has; 'help' lists them. May be repeated
+    #[arg(long, value_name = "NAME", value_parser = devices::parse)]
+    pub device: Vec<OptionalDevice>,
 
     /// What a triple fault does: stop, with exit code 3 and the registers, or reset
     ///
@@ -296,6 +301,10 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answer
     let words: Vec<OsString> = words.collect();
     if cpu_models::are_asked_for(&words) {
         cpu_models::print();
+        return Err(Answered(exit_code::SUCCESS));
+    }
+    if devices::are_asked_for(&words) {
+        devices::print();
         return Err(Answered(exit_code::SUCCESS));
     }
     match Cli::try_parse_from(&words) {

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use tollgate_machine::cpu::{self, CpuModel, ModelError};
 
+use crate::usage;
+
 /// Widest line of the list.
 const WIDTH: usize = 96;
 
@@ -25,12 +27,7 @@ pub fn parse(name: &str) -> Result<CpuModel, String> {
 /// Whether `tollgate run --cpu help` is what the words say, as QEMU's users type it: then
 /// no kernel is needed.
 pub fn are_asked_for(words: &[OsString]) -> bool {
-    let mut flags = words.iter().skip(1);
-    flags.next().is_some_and(|word| word == "run")
-        && (words.iter().any(|word| word == "--cpu=help")
-            || words
-                .windows(2)
-                .any(|pair| pair[0] == "--cpu" && pair[1] == "help"))
+    usage::asks_for_help_on("--cpu", words)
 }
 
 /// Prints the models and their features.

@@ -11,6 +11,7 @@ mod console;
 mod control;
 mod cost;
 mod cpu_models;
+mod devices;
 mod doctor;
 mod event_loop;
 mod exit_code;

@@ -133,6 +133,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         append: arguments.append.clone(),
         cpu: arguments.cpu,
         reboot: arguments.reboot,
+        devices: arguments.device.clone(),
         triple_fault: match arguments.triple_fault {
             TripleFault::Reset => TripleFaultAction::Reset,
             TripleFault::Stop => TripleFaultAction::Stop,

@@ -103,3 +103,13 @@ fn context(error: &Error, kind: ContextKind) -> String {
         None => String::new(),
     }
 }
+
+/// Whether `tollgate run` is given `flag help` or `flag=help`, as QEMU's users type it.
+pub fn asks_for_help_on(flag: &str, words: &[OsString]) -> bool {
+    let joined = format!("{flag}=help");
+    words.get(1).is_some_and(|word| word == "run")
+        && (words.iter().any(|word| *word == *joined)
+            || words
+                .windows(2)
+                .any(|pair| pair[0] == flag && pair[1] == "help"))
+}

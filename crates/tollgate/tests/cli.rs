@@ -63,6 +63,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--control <PATH>",
         "--reboot",
         "--triple-fault <ACTION>",
+        "--device <NAME>",
         "--code-cache <SIZE>",
         "--verify-code",
         "--memory-access <WAY>",

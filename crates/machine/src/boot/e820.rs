@@ -3,7 +3,7 @@
 use super::layout::{EXTENDED_BIOS_DATA, KERNEL};
 use crate::acpi;
 use crate::devices::{io_apic, local_apic};
-use tollgate_memory::GuestRam;
+use tollgate_memory::PhysicalLayout;
 use tollgate_memory::layout::{DISPLAY_START, HIGH_RAM_START};
 
 /// What a range of addresses is for (ACPI 6.5, table 15.2).
@@ -40,10 +40,10 @@ impl MemoryRange {
 
 /// The map of a machine with this RAM, ascending and without overlaps. The area
 /// of the ACPI tables is reserved, RAM between display and tables is not offered.
-pub fn memory_map(ram: &GuestRam) -> Vec<MemoryRange> {
+pub fn memory_map(layout: &PhysicalLayout) -> Vec<MemoryRange> {
     use MemoryKind::{Reserved, Usable};
-    let low_end = ram.layout().low_bytes();
-    let high_end = HIGH_RAM_START + ram.layout().high_bytes();
+    let low_end = layout.low_bytes();
+    let high_end = HIGH_RAM_START + layout.high_bytes();
     [
         (0, EXTENDED_BIOS_DATA.min(low_end), Usable),
         (EXTENDED_BIOS_DATA, DISPLAY_START.min(low_end), Reserved),
@@ -76,20 +76,20 @@ mod tests {
     use super::*;
 
     fn map(bytes: u64) -> Vec<MemoryRange> {
-        memory_map(&GuestRam::new(bytes).unwrap())
+        memory_map(&PhysicalLayout::new(bytes))
     }
 
     #[test]
     fn usable_memory_is_ram_and_ranges_do_not_overlap() {
         for bytes in [1 << 19, 1 << 20, 64 << 20, 5 << 30] {
-            let ram = GuestRam::new(bytes).unwrap();
-            let map = memory_map(&ram);
+            let layout = PhysicalLayout::new(bytes);
+            let map = memory_map(&layout);
             for pair in map.windows(2) {
                 assert!(pair[0].start + pair[0].size <= pair[1].start);
             }
             for range in map.iter().filter(|range| range.kind == MemoryKind::Usable) {
                 let start = tollgate_x86::PhysicalAddress(range.start);
-                assert!(ram.layout().is_ram(start, range.size));
+                assert!(layout.is_ram(start, range.size));
             }
         }
     }

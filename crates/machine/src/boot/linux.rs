@@ -150,7 +150,7 @@ pub fn enter(
         put(&mut zero_page, offset::RSDP, &rsdp.0.to_le_bytes());
     }
 
-    let map = e820::memory_map(memory.ram());
+    let map = e820::memory_map(memory.ram().layout());
     zero_page[offset::MEMORY_MAP_COUNT] = map.len() as u8;
     for (index, range) in map.iter().enumerate() {
         put(

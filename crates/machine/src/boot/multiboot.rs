@@ -229,7 +229,7 @@ fn load_by_addresses(
 /// The memory map in multiboot's form: each entry is preceded by its size.
 fn memory_map(memory: &GuestMemory) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for range in e820::memory_map(memory.ram()) {
+    for range in e820::memory_map(memory.ram().layout()) {
         let entry = range.to_bytes();
         bytes.extend((entry.len() as u32).to_le_bytes());
         bytes.extend(entry);

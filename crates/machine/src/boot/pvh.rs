@@ -55,7 +55,7 @@ pub fn enter(
 
     let modules_address = layout::BOOT_INFORMATION + START_INFORMATION_BYTES;
     let map_address = modules_address + MODULE_BYTES;
-    let map = e820::memory_map(memory.ram());
+    let map = e820::memory_map(memory.ram().layout());
     let rsdp = parameters.rsdp.map_or(0, |address| address.0);
 
     let mut bytes = Vec::new();

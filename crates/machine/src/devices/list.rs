@@ -3,20 +3,24 @@
 use super::acpi_pm::AcpiPm;
 use super::debug_ports::DebugPorts;
 use super::fpu_error::FpuErrorPorts;
+use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
 use super::interrupt_windows::{IoApicPage, PicPorts};
+use super::pc_testdev::PcTestdev;
 use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
 use super::system_timer::SystemTimer;
 use crate::bus::Device;
-use crate::config::VmConfig;
+use crate::config::{OptionalDevice, VmConfig};
+use tollgate_memory::PhysicalLayout;
 
 /// The devices of a machine just switched on, in the order in which they stand on the bus:
 /// of two that claim the same the first gets it. What is frequent or drives the clock tick
 /// comes first.
 pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
-    vec![
+    let layout = PhysicalLayout::new(config.memory_bytes);
+    let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
         Box::new(IoApicPage),
         Box::new(SystemTimer::default()),
@@ -27,5 +31,15 @@ pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
         Box::new(ResetPorts::default()),
         Box::new(DebugPorts::default()),
         Box::new(FpuErrorPorts),
-    ]
+        Box::new(FwCfg::new(&layout, Vec::new())),
+    ];
+    devices.extend(config.devices.iter().map(|device| optional(*device)));
+    devices
+}
+
+/// A device that a machine has only if its configuration names it.
+fn optional(device: OptionalDevice) -> Box<dyn Device> {
+    match device {
+        OptionalDevice::PcTestdev => Box::new(PcTestdev::default()),
+    }
 }

@@ -12,6 +12,7 @@
 pub mod acpi_pm;
 pub mod debug_ports;
 pub mod fpu_error;
+pub mod fw_cfg;
 pub mod i8042;
 pub mod interrupt_windows;
 pub mod io_apic;
@@ -19,6 +20,7 @@ pub mod irq_line;
 pub mod list;
 pub mod local_apic;
 mod lost_ticks;
+pub mod pc_testdev;
 pub mod pic;
 pub mod pit;
 pub mod reset_ports;

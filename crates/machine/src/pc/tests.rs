@@ -408,3 +408,55 @@ fn attention_is_asked_for_once_by_connecting_and_once_by_each_request() {
     assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
     assert_eq!(pc.take_stop_request(), Some(StopRequest::PowerOff));
 }
+
+#[test]
+fn a_test_kernel_counts_processors_and_memory_by_fw_cfg() {
+    let mut pc = pc();
+    let mut read = |item: u32, bytes: u32| {
+        pc.port_write(0x510, 2, item);
+        (0..bytes).fold(0, |value, byte| {
+            value | u64::from(pc.port_read(0x511, 1)) << (8 * byte)
+        })
+    };
+    assert_eq!(read(0, 4), u64::from(u32::from_le_bytes(*b"QEMU")));
+    assert_eq!(read(5, 2), 1);
+    assert_eq!(read(3, 8), VmConfig::default().memory_bytes);
+    // A selector is 16 bits wide, and there is no DMA interface.
+    pc.port_write(0x510, 2, 0);
+    pc.port_write(0x510, 1, 5);
+    assert_eq!(pc.port_read(0x511, 1), u32::from(b'Q'));
+    assert_eq!(pc.port_read(0x510, 2), 0xffff);
+    assert_eq!(pc.port_read(0x514, 4), u32::MAX);
+}
+
+#[test]
+fn pc_testdev_drives_every_interrupt_line_if_it_is_there() {
+    let config = VmConfig {
+        devices: vec![crate::config::OptionalDevice::PcTestdev],
+        ..VmConfig::default()
+    };
+    let memory = GuestMemory::new(config.memory_bytes).unwrap();
+    let mut with = Pc::new(&config, memory, Box::new(io::sink()));
+    for (line, pin) in [(0, 2), (1, 1), (15, 15), (16, 16), (23, 23)] {
+        redirect(&mut with, pin, 0x8060);
+        out(&mut with, 0x2000 + line, 1);
+        assert_eq!(with.acknowledge_interrupt(), Some(0x60), "line {line}");
+        out(&mut with, 0x2000 + line, 0);
+        store(&mut with, LOCAL_APIC + 0xb0, 0);
+        assert!(!with.interrupt_pending(), "line {line}");
+        redirect(&mut with, pin, 0x1_0000);
+    }
+    with.port_write(0xe0, 4, 0x1234_5678);
+    assert_eq!(with.port_read(0xe8, 4), 0x1234_5678);
+    assert_eq!(with.port_read(0xe9, 1), 0xe9, "the debug console's");
+    store(&mut with, 0xff00_0000, 0x5555);
+    assert_eq!(load(&mut with, 0xff00_0000), 0x5555);
+
+    let mut without = pc();
+    redirect(&mut without, 1, 0x8060);
+    out(&mut without, 0x2001, 1);
+    assert!(!without.interrupt_pending());
+    without.port_write(0xe0, 4, 0);
+    assert_eq!(without.port_read(0xe0, 4), u32::MAX);
+    assert_eq!(load(&mut without, 0xff00_0000), u32::MAX);
+}

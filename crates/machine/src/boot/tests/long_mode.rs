@@ -153,7 +153,7 @@ fn a_pvh_kernel_gets_its_start_information_in_protected_mode() {
     assert_eq!(read(&memory, address, 5000), [0x77; 5000]);
     assert_eq!(read(&memory, u64_at(&information, 24), 4), b"a b\0");
     assert_eq!(u64_at(&information, 32), 0xf_0000);
-    let map = e820::memory_map(memory.ram());
+    let map = e820::memory_map(memory.ram().layout());
     assert_eq!(u32_at(&information, 48), map.len() as u32);
     for (index, range) in map.iter().enumerate() {
         let entry = read(&memory, u64_at(&information, 40) + 24 * index as u64, 24);

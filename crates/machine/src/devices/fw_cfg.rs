@@ -1,0 +1,291 @@
+//! QEMU's firmware configuration device (fw_cfg), as far as its selector and data ports go
+//! (docs/specs/fw_cfg in QEMU's source): how test kernels and firmware count processors and
+//! memory and find named files.
+//!
+//! A 16-bit write to port 510h selects an item; each 8-bit read of port 511h gives its next
+//! byte. The end is followed by zeros, as is an item that is not there:
+//!
+//! ```text
+//!   out 510h, ax=0005h      the number of processors
+//!   in  al, 511h            01h
+//!   in  al, 511h            00h
+//! ```
+//!
+//! Items cannot be written. The interface by direct memory access is not there, and the
+//! item `ID` says so.
+
+use crate::boot::e820;
+use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use serde::{Deserialize, Serialize};
+use tollgate_memory::PhysicalLayout;
+
+/// Selector, 16 bits, written only.
+const SELECTOR_PORT: u16 = 0x510;
+/// Data, 8 bits.
+const DATA_PORT: u16 = 0x511;
+
+/// Selectors of the items that are not files.
+mod item {
+    /// "QEMU".
+    pub const SIGNATURE: u16 = 0x00;
+    /// Which interfaces there are, 32 bits.
+    pub const ID: u16 = 0x01;
+    /// Bytes of RAM, 64 bits.
+    pub const MEMORY_SIZE: u16 = 0x03;
+    /// Processors, 16 bits.
+    pub const PROCESSORS: u16 = 0x05;
+    /// Processors with those that could be added, 16 bits.
+    pub const MOST_PROCESSORS: u16 = 0x0f;
+    /// The list of files.
+    pub const DIRECTORY: u16 = 0x19;
+    /// The first file; the others follow.
+    pub const FIRST_FILE: u16 = 0x20;
+}
+
+/// Bit of [`item::ID`]: selector and data ports.
+const ID_PORTS: u32 = 1 << 0;
+/// Bit of a selector: the item is to be written.
+const SELECTOR_WRITES: u16 = 1 << 14;
+/// Bytes of a name in the directory, with the zero that ends it.
+const NAME_BYTES: usize = 56;
+/// Processors of the machine.
+const PROCESSORS: u16 = 1;
+
+/// A file: its name, at most 55 bytes, and its content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct File {
+    /// Such as `etc/e820`.
+    pub name: String,
+    /// What the guest reads.
+    pub content: Vec<u8>,
+}
+
+/// The device.
+#[derive(Clone, Debug)]
+pub struct FwCfg {
+    /// Selector and bytes of each item.
+    items: Vec<(u16, Vec<u8>)>,
+    position: Position,
+}
+
+/// What the guest has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Position {
+    selector: u16,
+    /// Bytes of the item that were read.
+    offset: u32,
+}
+
+impl FwCfg {
+    /// Version of the serialized state.
+    pub const STATE_VERSION: u32 = 1;
+
+    /// The device of a machine with this memory, which shows `etc/e820` and these files.
+    /// Names are cut at 55 bytes.
+    pub fn new(layout: &PhysicalLayout, files: Vec<File>) -> Self {
+        let memory_bytes = layout.low_bytes() + layout.high_bytes();
+        let mut items = vec![
+            (item::SIGNATURE, b"QEMU".to_vec()),
+            (item::ID, ID_PORTS.to_le_bytes().to_vec()),
+            (item::MEMORY_SIZE, memory_bytes.to_le_bytes().to_vec()),
+            (item::PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
+            (item::MOST_PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
+        ];
+        let mut files = files;
+        files.push(File {
+            name: "etc/e820".into(),
+            content: e820::memory_map(layout)
+                .into_iter()
+                .flat_map(e820::MemoryRange::to_bytes)
+                .collect(),
+        });
+        files.sort_by(|left, right| left.name.cmp(&right.name));
+        items.push((item::DIRECTORY, directory(&files)));
+        items.extend((item::FIRST_FILE..).zip(files.into_iter().map(|file| file.content)));
+        Self {
+            items,
+            position: Position::default(),
+        }
+    }
+
+    fn select(&mut self, selector: u16) {
+        self.position = Position {
+            selector: selector & !SELECTOR_WRITES,
+            offset: 0,
+        };
+    }
+
+    fn next_byte(&mut self) -> u8 {
+        let Position { selector, offset } = self.position;
+        let item = self.items.iter().find(|(of, _)| *of == selector);
+        self.position.offset = offset.saturating_add(1);
+        item.and_then(|(_, bytes)| bytes.get(offset as usize))
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+/// The directory: the number of files, then for each its size, its selector and its name,
+/// all in big-endian order.
+fn directory(files: &[File]) -> Vec<u8> {
+    let mut bytes = (files.len() as u32).to_be_bytes().to_vec();
+    for (selector, file) in (item::FIRST_FILE..).zip(files) {
+        let mut name = file.name.as_bytes().to_vec();
+        name.truncate(NAME_BYTES - 1);
+        name.resize(NAME_BYTES, 0);
+        bytes.extend((file.content.len() as u32).to_be_bytes());
+        bytes.extend(selector.to_be_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(name);
+    }
+    bytes
+}
+
+impl Device for FwCfg {
+    fn name(&self) -> &str {
+        "fw-cfg"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none()
+            .with_ports(SELECTOR_PORT..=SELECTOR_PORT, PortWidth::Exactly(2))
+            .with_byte_ports(DATA_PORT..=DATA_PORT)
+    }
+
+    fn port_read(&mut self, port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {
+        match port {
+            DATA_PORT => self.next_byte().into(),
+            _ => u32::MAX,
+        }
+    }
+
+    fn port_write(&mut self, port: u16, _size: u8, value: u32, _context: &mut DeviceContext<'_>) {
+        if port == SELECTOR_PORT {
+            self.select(value as u16);
+        }
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {
+        self.position = Position::default();
+    }
+
+    fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, &self.position)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        self.position = saved.read(Self::STATE_VERSION)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::testing::Bench;
+
+    const MEMORY: u64 = 64 << 20;
+
+    fn device(files: &[(&str, &[u8])]) -> FwCfg {
+        let files = files.iter().map(|(name, content)| File {
+            name: (*name).into(),
+            content: content.to_vec(),
+        });
+        FwCfg::new(&PhysicalLayout::new(MEMORY), files.collect())
+    }
+
+    fn read(device: &mut FwCfg, selector: u16, length: usize) -> Vec<u8> {
+        let mut bench = Bench::new();
+        let mut context = bench.context(0);
+        device.port_write(SELECTOR_PORT, 2, selector.into(), &mut context);
+        let next = |_| device.port_read(DATA_PORT, 1, &mut context) as u8;
+        (0..length).map(next).collect()
+    }
+
+    /// The files of the directory: size, selector, name.
+    fn files(device: &mut FwCfg) -> Vec<(usize, u16, String)> {
+        let count = read(device, 0x19, 4);
+        let count = u32::from_be_bytes(count.try_into().unwrap()) as usize;
+        let bytes = read(device, 0x19, 4 + 64 * count);
+        bytes[4..]
+            .chunks(64)
+            .map(|entry| {
+                let size = u32::from_be_bytes(entry[..4].try_into().unwrap());
+                let selector = u16::from_be_bytes(entry[4..6].try_into().unwrap());
+                let name = entry[8..].split(|byte| *byte == 0).next().unwrap();
+                (
+                    size as usize,
+                    selector,
+                    String::from_utf8(name.to_vec()).unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_test_kernel_finds_signature_processors_and_memory() {
+        let mut device = device(&[]);
+        assert_eq!(read(&mut device, 0, 6), b"QEMU\0\0");
+        assert_eq!(read(&mut device, 1, 4), [1, 0, 0, 0], "no DMA interface");
+        assert_eq!(read(&mut device, 3, 9), [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        assert_eq!(read(&mut device, 5, 3), [1, 0, 0]);
+        assert_eq!(read(&mut device, 0xf, 3), [1, 0, 0]);
+    }
+
+    #[test]
+    fn selecting_begins_at_the_start_also_for_writing() {
+        let mut device = device(&[]);
+        assert_eq!(read(&mut device, 0, 2), b"QE");
+        assert_eq!(read(&mut device, 0x4000, 2), b"QE");
+        let mut bench = Bench::new();
+        device.port_write(DATA_PORT, 1, 0x58, &mut bench.context(0));
+        assert_eq!(read(&mut device, 0, 2), b"QE", "read-only");
+    }
+
+    #[test]
+    fn items_that_are_not_there_read_as_zeros() {
+        let mut device = device(&[]);
+        for selector in [2, 0x21, 0x3fff, 0x8000, 0x8005, 0xffff] {
+            assert_eq!(read(&mut device, selector, 4), [0; 4], "{selector:#x}");
+        }
+    }
+
+    #[test]
+    fn files_are_listed_by_name_with_their_selectors() {
+        let long = "x".repeat(80);
+        let mut device = device(&[("opt/b", b"second"), ("opt/a", b"first"), (&long, b"")]);
+        let list = files(&mut device);
+        let names: Vec<&str> = list.iter().map(|file| file.2.as_str()).collect();
+        assert_eq!(names, ["etc/e820", "opt/a", "opt/b", &long[..55]]);
+        assert_eq!((list[1].0, list[1].1), (5, 0x21));
+        assert_eq!(read(&mut device, 0x21, 6), b"first\0");
+        assert_eq!(read(&mut device, 0x22, 6), b"second");
+    }
+
+    #[test]
+    fn the_memory_map_is_a_file() {
+        let mut device = device(&[]);
+        let (size, selector, name) = files(&mut device)[0].clone();
+        assert_eq!(name, "etc/e820");
+        let bytes = read(&mut device, selector, size);
+        let map = e820::memory_map(&PhysicalLayout::new(MEMORY));
+        assert_eq!(size, 20 * map.len());
+        assert_eq!(bytes[20 * 3..20 * 4], map[3].to_bytes());
+    }
+
+    #[test]
+    fn the_position_is_saved_and_reset() {
+        let mut device = device(&[]);
+        read(&mut device, 0, 1);
+        let saved = device.save();
+        read(&mut device, 5, 1);
+        device.restore(&saved).unwrap();
+        let mut bench = Bench::new();
+        let next = |device: &mut FwCfg, bench: &mut Bench| {
+            device.port_read(DATA_PORT, 1, &mut bench.context(0)) as u8
+        };
+        assert_eq!(next(&mut device, &mut bench), b'U' - 0x10);
+        device.reset(&mut bench.context(0));
+        assert_eq!(next(&mut device, &mut bench), b'Q');
+    }
+}

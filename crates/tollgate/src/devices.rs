@@ -1,0 +1,53 @@
+//! `--device`: devices beside those that every machine has, and the list of them.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use tollgate_machine::config::OptionalDevice;
+
+use crate::usage;
+
+/// The device that a name stands for.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(name: &str) -> Result<OptionalDevice, String> {
+    OptionalDevice::ALL
+        .into_iter()
+        .find(|device| device.name() == name)
+        .ok_or_else(|| {
+            let names = OptionalDevice::ALL.map(OptionalDevice::name).join(", ");
+            format!("expected {names}; --device help says what each is")
+        })
+}
+
+/// Whether `tollgate run --device help` is what the words say: then no kernel is needed.
+pub fn are_asked_for(words: &[OsString]) -> bool {
+    usage::asks_for_help_on("--device", words)
+}
+
+/// Prints the devices, one a line.
+pub fn print() {
+    // A closed standard output is not worth a complaint.
+    let _ = io::stdout().write_all(list().as_bytes());
+}
+
+fn list() -> String {
+    OptionalDevice::ALL
+        .map(|device| format!("{}  {}\n", device.name(), device.description()))
+        .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_device_is_found_by_its_name_and_listed() {
+        for device in OptionalDevice::ALL {
+            assert_eq!(parse(device.name()), Ok(device));
+            assert!(list().lines().any(|line| line.starts_with(device.name())));
+        }
+        assert!(parse("virtio-blk").unwrap_err().contains("pc-testdev"));
+    }
+}
