@@ -1,3 +1,12 @@
-//! How host code is made.
+//! How host code is made: the only folder that touches marks, sites and stubs.
 
 pub mod assembler;
+pub(crate) mod emitter;
+pub(crate) mod exits;
+pub(crate) mod look_up;
+mod marks;
+pub(crate) mod operands;
+mod placement;
+mod slot;
+mod stub;
+pub mod tables;

@@ -112,6 +112,7 @@ impl Engine {
         }
         // Slots that the translation did not use stay for the next one.
         let used: Vec<u32> = translation
+            .tables
             .sites
             .iter()
             .filter_map(|site| match site.kind {
@@ -138,12 +139,12 @@ impl Engine {
             host,
             host_length: length as u32,
             guest_length: translation.guest_length,
-            marks: translation.marks,
-            sites: translation.sites,
-            helpers: translation.helpers,
-            immediates: translation.immediates,
-            x87_notes: translation.x87_notes,
-            completions: translation.completions,
+            marks: translation.tables.marks,
+            sites: translation.tables.sites,
+            helpers: translation.tables.helpers,
+            immediates: translation.tables.immediates,
+            x87_notes: translation.tables.x87_notes,
+            completions: translation.tables.completions,
             bytes: bytes.into(),
             is_retired: false,
             retirements: 0,

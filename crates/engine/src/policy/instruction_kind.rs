@@ -44,6 +44,9 @@ bitflags::bitflags! {
         const NAMES_DEBUG_REGISTER = 1 << 10;
         /// A string instruction, which may end between two iterations.
         const REPEATS = 1 << 11;
+        /// A sensitive instruction: reads or changes the interrupt flag (see
+        /// [`crate::policy::virtual_interrupts`]).
+        const SENSITIVE = 1 << 12;
     }
 }
 
@@ -68,6 +71,7 @@ impl InstructionKind {
             Effects::WRITES_VECTOR_AREA,
             writes_vector_area(instruction.mnemonic()),
         );
+        effects.set(Effects::SENSITIVE, is_sensitive(instruction.mnemonic()));
         effects |= match exit {
             ExitKind::ControlRegister => Effects::CHANGES_LEVEL_CHANGES,
             ExitKind::Msr => Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK,
@@ -202,6 +206,15 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
     }
 }
 
+/// The instructions that read or change the interrupt flag.
+fn is_sensitive(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq | Iret | Iretd | Iretq | Int
+    )
+}
+
 /// The instruction may have written the save area of the vector registers.
 fn writes_vector_area(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
@@ -261,11 +274,17 @@ mod tests {
     fn an_instruction_has_the_effects_that_its_exit_must_heed() {
         let sti = kind(32, &[0xfb]);
         assert_eq!(sti.exit, ExitKind::Sti);
-        assert_eq!(sti.effects, Effects::LETS_INTERRUPTS_IN);
+        assert_eq!(
+            sti.effects,
+            Effects::LETS_INTERRUPTS_IN | Effects::SENSITIVE
+        );
         let iret = kind(32, &[0xcf]);
         assert_eq!(
             iret.effects,
-            Effects::CHANGES_MODE | Effects::SWITCHES_TASKS | Effects::RETURNS_FROM_HANDLER
+            Effects::CHANGES_MODE
+                | Effects::SWITCHES_TASKS
+                | Effects::RETURNS_FROM_HANDLER
+                | Effects::SENSITIVE
         );
         let write = kind(32, &[0x0f, 0x30]); // wrmsr
         assert_eq!(

@@ -60,7 +60,7 @@ impl Translator {
     /// canonical: then the branch itself faults.
     fn direct_target(&self, instruction: &Instruction) -> Option<u64> {
         let target = instruction.near_branch_target();
-        let is_reachable = if self.is_64_bit() {
+        let is_reachable = if self.emit.is_64_bit() {
             is_canonical(target)
         } else {
             !self.is_beyond_limit(target)
@@ -75,15 +75,15 @@ impl Translator {
         } else {
             u32::MAX
         };
-        !self.is_64_bit() && self.mode.code_limit < highest
+        !self.emit.is_64_bit() && self.emit.mode.code_limit < highest
     }
 
     /// Raises #GP(0) at this instruction if the branch is taken.
     fn fault_site(&mut self) -> usize {
-        self.new_site(
+        self.emit.new_site(
             SiteKind::Fault(Vector::GeneralProtection),
-            self.rip,
-            self.esp_at_start,
+            self.emit.rip,
+            self.emit.esp_at_start,
             0,
         )
     }
@@ -93,11 +93,11 @@ impl Translator {
             OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
                 let Some(target) = self.direct_target(instruction) else {
                     let site = self.fault_site();
-                    self.emit_exit(site);
+                    self.emit.emit_exit(site);
                     return Flow::End;
                 };
-                self.flush_esp_first();
-                self.link_jump(target);
+                self.emit.flush_esp_first();
+                self.emit.link_jump(target);
                 Flow::End
             }
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
@@ -114,7 +114,7 @@ impl Translator {
 
     /// The whole instruction out of line; it moves control.
     fn slow_end(&mut self) -> Flow {
-        self.exit(SiteKind::Slow);
+        self.emit.exit(SiteKind::Slow);
         Flow::End
     }
 
@@ -124,34 +124,35 @@ impl Translator {
         if instruction.op0_kind() == OpKind::Register {
             let register = instruction.op0_register();
             if register.full_register32() == Register::ESP {
-                self.flush_esp_first();
+                self.emit.flush_esp_first();
             }
-            let value = self.value(register, R11);
+            let value = self.emit.value(register, R11);
             if width == Width::Word {
-                self.assembler.movzx16(R11, value);
+                self.emit.assembler.movzx16(R11, value);
             } else if value != R11 {
-                self.mov_pointer(R11, value);
+                self.emit.mov_pointer(R11, value);
             }
             return true;
         }
         if self
+            .emit
             .memory_operand(instruction, width.bytes(), false)
             .is_err()
         {
             return false;
         }
-        self.assembler.load(width, R11, Mem::base(R9, 0));
+        self.emit.assembler.load(width, R11, Mem::base(R9, 0));
         true
     }
 
     /// A load that faults if the address is not canonical, so that the monitor does the
     /// instruction. Uses R8 and R10.
     pub(super) fn demand_canonical(&mut self, address: Host) {
-        let tlb = self.map.tlb;
-        self.mov_pointer(R8, address);
-        self.assembler.sarx(R10, R8, tlb);
+        let tlb = self.emit.map.tlb;
+        self.emit.mov_pointer(R8, address);
+        self.emit.assembler.sarx(R10, R8, tlb);
         let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
-        self.assembler.load(Width::Qword, R10, root);
+        self.emit.assembler.load(Width::Qword, R10, root);
     }
 
     pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
@@ -163,16 +164,16 @@ impl Translator {
                     return self.slow_end();
                 };
                 if self
-                    .push(Pushed::Immediate(self.next_rip as i64), width)
+                    .push(Pushed::Immediate(self.emit.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
                 }
                 // Nothing behind the store can fail: the call is done.
-                self.mark_as(target, self.esp, Restore::NONE);
-                self.flush_esp();
-                self.mark_as(target, 0, Restore::NONE);
-                self.link_jump(target);
+                self.emit.mark_as(target, self.emit.esp, Restore::NONE);
+                self.emit.flush_esp();
+                self.emit.mark_as(target, 0, Restore::NONE);
+                self.emit.link_jump(target);
                 Flow::End
             }
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
@@ -183,11 +184,11 @@ impl Translator {
                 if !self.load_target(instruction) {
                     return self.slow_end();
                 }
-                if self.is_64_bit() {
+                if self.emit.is_64_bit() {
                     self.demand_canonical(R11);
                 }
                 if self
-                    .push(Pushed::Immediate(self.next_rip as i64), width)
+                    .push(Pushed::Immediate(self.emit.next_rip as i64), width)
                     .is_err()
                 {
                     return self.slow_end();
@@ -200,16 +201,16 @@ impl Translator {
 
     pub(super) fn ret(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
-        if self.stack_operand(0, width.bytes(), false).is_err() {
+        if self.emit.stack_operand(0, width.bytes(), false).is_err() {
             return self.slow_end();
         }
-        self.assembler.load(width, R11, Mem::base(R9, 0));
+        self.emit.assembler.load(width, R11, Mem::base(R9, 0));
         let extra = if instruction.op_count() == 1 {
             i32::from(instruction.immediate16())
         } else {
             0
         };
-        self.esp = self.esp.wrapping_add(width.bytes() as i32 + extra);
+        self.emit.esp = self.emit.esp.wrapping_add(width.bytes() as i32 + extra);
         self.indirect_branch(false);
         Flow::End
     }
@@ -217,10 +218,10 @@ impl Translator {
     /// Brings ESP into R12 while the instruction can still be started again: marks
     /// undo the adjustment.
     fn rollback_flush(&mut self) {
-        let undo = self.esp_at_start.wrapping_sub(self.esp);
-        self.flush_esp();
-        self.esp_at_start = undo;
-        self.mark(Restore::NONE);
+        let undo = self.emit.esp_at_start.wrapping_sub(self.emit.esp);
+        self.emit.flush_esp();
+        self.emit.esp_at_start = undo;
+        self.emit.mark(Restore::NONE);
     }
 
     /// Branches to the EIP in R11 through the hash table. A call that has stored its return
@@ -228,128 +229,137 @@ impl Translator {
     /// from: marks then say that it is done.
     pub(super) fn indirect_branch(&mut self, is_called: bool) {
         if is_called {
-            self.mark_as(self.rip, self.esp, Restore::NONE.with_eip(R11));
+            self.emit
+                .mark_as(self.emit.rip, self.emit.esp, Restore::NONE.with_eip(R11));
         }
         self.rollback_flush();
         if is_called {
-            self.mark_as(self.rip, 0, Restore::NONE.with_eip(R11));
+            self.emit
+                .mark_as(self.emit.rip, 0, Restore::NONE.with_eip(R11));
         }
-        self.make_room();
-        self.mov_pointer(R8, R11);
+        self.emit.make_room();
+        self.emit.mov_pointer(R8, R11);
         self.mark_branch(is_called, Restore::NONE);
-        if self.mode.flags.contains(ModeFlags::SINGLE) {
+        if self.emit.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();
             return;
         }
-        self.assembler.movzx16(R9, R8);
-        self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        self.emit.assembler.movzx16(R9, R8);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         // The entry holds the negated tag; the sum is zero where it is this target.
         let is_shared = self.branch_table == BranchTable::Shared;
         if is_shared {
-            self.assembler
+            self.emit
+                .assembler
                 .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
         }
-        self.free_rcx();
-        self.mark_branch(is_called, self.rcx_freed());
-        let links = self.map.links;
+        self.emit.free_rcx();
+        self.mark_branch(is_called, self.emit.rcx_freed());
+        let links = self.emit.map.links;
         let table = table_offset(self.branch_table);
-        self.assembler
+        self.emit
+            .assembler
             .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, table));
         if is_shared {
-            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-            self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         } else {
-            self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
+            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
         }
-        let hit = self.assembler.jrcxz();
-        self.return_rcx();
+        let hit = self.emit.assembler.jrcxz();
+        self.emit.return_rcx();
         self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
-        self.assembler.patch_rel8_here(hit);
-        self.mark_branch(is_called, self.rcx_freed());
-        self.return_rcx();
+        self.emit.assembler.patch_rel8_here(hit);
+        self.mark_branch(is_called, self.emit.rcx_freed());
+        self.emit.return_rcx();
         self.mark_branch(is_called, Restore::NONE);
-        self.assembler
+        self.emit
+            .assembler
             .jmp_memory(Mem::indexed(links, R9, 8, table + 8));
     }
 
     /// Marks a place in an indirect branch whose target is in R8 and which a call has done.
     fn mark_branch(&mut self, is_called: bool, restore: Restore) {
         if is_called {
-            self.mark_as(self.rip, 0, restore.with_eip(R8));
+            self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
         } else {
-            self.mark(restore);
+            self.emit.mark(restore);
         }
     }
 
     /// Leaves with the target in R8. The site's ESP undoes the branch, should the
     /// target turn out to be beyond the limit.
     fn indirect_exit(&mut self) {
-        self.assembler
-            .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
-        let site = self.new_site(SiteKind::Indirect, self.rip, self.esp_at_start, 0);
-        self.emit_exit(site);
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(at::EXIT_VALUE), R8);
+        let site = self
+            .emit
+            .new_site(SiteKind::Indirect, self.emit.rip, self.emit.esp_at_start, 0);
+        self.emit.emit_exit(site);
     }
 
     pub(super) fn jcc(&mut self, instruction: &Instruction) -> Flow {
-        self.flush_esp_first();
+        self.emit.flush_esp_first();
         let branch = self
+            .emit
             .assembler
             .jcc(condition_bits(instruction.condition_code()));
         self.taken(branch, instruction);
-        self.link_jump(self.next_rip);
+        self.emit.link_jump(self.emit.next_rip);
         Flow::End
     }
 
     /// Where a 32-bit branch leads if it is taken.
     fn taken(&mut self, branch: crate::emit::assembler::Patch, instruction: &Instruction) {
         match self.direct_target(instruction) {
-            Some(target) => self.link_branch(branch, target),
+            Some(target) => self.emit.link_branch(branch, target),
             None => {
                 let site = self.fault_site();
-                self.fault_branch(branch, site);
+                self.emit.fault_branch(branch, site);
             }
         }
     }
 
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
-        self.flush_esp_first();
+        self.emit.flush_esp_first();
         let width = count_width(instruction);
         // Its upper half is zero outside IA-32e mode.
-        let long = self.mode.flags.contains(ModeFlags::LONG);
+        let long = self.emit.mode.flags.contains(ModeFlags::LONG);
         let narrow = width == Width::Word || width == Width::Dword && long;
         // ECX lives where JRCXZ looks.
         let saved = Restore::one(Gpr::Rcx as u8, R10);
         if narrow {
-            self.assembler.mov(R10, COUNT);
-            self.mark(saved);
+            self.emit.assembler.mov(R10, COUNT);
+            self.emit.mark(saved);
             if width == Width::Word {
-                self.assembler.movzx16(COUNT, COUNT);
+                self.emit.assembler.movzx16(COUNT, COUNT);
             } else {
-                self.assembler.mov32(COUNT, COUNT);
+                self.emit.assembler.mov32(COUNT, COUNT);
             }
         }
-        let zero = self.assembler.jrcxz();
+        let zero = self.emit.assembler.jrcxz();
         if narrow {
-            self.assembler.mov(COUNT, R10);
+            self.emit.assembler.mov(COUNT, R10);
         }
-        self.mark(Restore::NONE);
-        let onward = self.assembler.jmp();
-        self.assembler.patch_rel8_here(zero);
+        self.emit.mark(Restore::NONE);
+        let onward = self.emit.assembler.jmp();
+        self.emit.assembler.patch_rel8_here(zero);
         if narrow {
-            self.mark(saved);
-            self.assembler.mov(COUNT, R10);
+            self.emit.mark(saved);
+            self.emit.assembler.mov(COUNT, R10);
         }
-        self.mark(Restore::NONE);
-        let branch = self.assembler.jmp();
+        self.emit.mark(Restore::NONE);
+        let branch = self.emit.assembler.jmp();
         self.taken(branch, instruction);
-        self.link_branch(onward, self.next_rip);
+        self.emit.link_branch(onward, self.emit.next_rip);
         Flow::End
     }
 
     /// LOOP, LOOPE, LOOPNE: the count changes, the flags do not.
     pub(super) fn loop_instruction(&mut self, instruction: &Instruction) -> Flow {
-        self.flush_esp_first();
+        self.emit.flush_esp_first();
         let Some(target) = self.direct_target(instruction) else {
             return self.slow_end();
         };
@@ -357,55 +367,55 @@ impl Translator {
         let narrow = width == Width::Word;
         // The whole of ECX as it will be, in R11; as it was, in R10.
         if width == Width::Qword {
-            self.assembler.lea64(R11, Mem::base(COUNT, -1));
+            self.emit.assembler.lea64(R11, Mem::base(COUNT, -1));
         } else {
-            self.assembler.lea32(R11, Mem::base(COUNT, -1));
+            self.emit.assembler.lea32(R11, Mem::base(COUNT, -1));
         }
         if narrow {
-            self.assembler.mov(R8, R11);
-            self.assembler.mov(R11, COUNT);
-            self.assembler.mov16(R11, R8);
+            self.emit.assembler.mov(R8, R11);
+            self.emit.assembler.mov(R11, COUNT);
+            self.emit.assembler.mov16(R11, R8);
         }
         let saved = Restore::one(Gpr::Rcx as u8, R10);
-        self.assembler.mov(R10, COUNT);
-        self.mark(saved);
+        self.emit.assembler.mov(R10, COUNT);
+        self.emit.mark(saved);
         match width {
-            Width::Word => self.assembler.movzx16(COUNT, R11),
-            Width::Qword => self.assembler.mov(COUNT, R11),
-            _ => self.assembler.mov32(COUNT, R11),
+            Width::Word => self.emit.assembler.movzx16(COUNT, R11),
+            Width::Qword => self.emit.assembler.mov(COUNT, R11),
+            _ => self.emit.assembler.mov32(COUNT, R11),
         }
-        let zero = self.assembler.jrcxz();
+        let zero = self.emit.assembler.jrcxz();
         if narrow {
-            self.assembler.mov32(COUNT, R11);
+            self.emit.assembler.mov32(COUNT, R11);
         }
         // Before a conditional branch has been decided the instruction is not done.
         let branch = match instruction.mnemonic() {
-            Mnemonic::Loope => Some(self.assembler.jcc(4)),
-            Mnemonic::Loopne => Some(self.assembler.jcc(5)),
+            Mnemonic::Loope => Some(self.emit.assembler.jcc(4)),
+            Mnemonic::Loopne => Some(self.emit.assembler.jcc(5)),
             _ => None,
         };
         // With a condition: not taken falls to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
-                self.mark_as(self.next_rip, 0, Restore::NONE);
-                (branch, Some(self.assembler.jmp()))
+                self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
+                (branch, Some(self.emit.assembler.jmp()))
             }
             None => {
-                self.mark_as(target, 0, Restore::NONE);
-                (self.assembler.jmp(), None)
+                self.emit.mark_as(target, 0, Restore::NONE);
+                (self.emit.assembler.jmp(), None)
             }
         };
-        self.assembler.patch_rel8_here(zero);
-        self.mark(saved);
+        self.emit.assembler.patch_rel8_here(zero);
+        self.emit.mark(saved);
         if narrow {
-            self.assembler.mov32(COUNT, R11);
+            self.emit.assembler.mov32(COUNT, R11);
         }
-        self.mark_as(self.next_rip, 0, Restore::NONE);
-        let finished = self.assembler.jmp();
-        self.link_branch(branch, target);
-        self.link_branch(finished, self.next_rip);
+        self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
+        let finished = self.emit.assembler.jmp();
+        self.emit.link_branch(branch, target);
+        self.emit.link_branch(finished, self.emit.next_rip);
         if let Some(onward) = onward {
-            self.link_branch(onward, self.next_rip);
+            self.emit.link_branch(onward, self.emit.next_rip);
         }
         Flow::End
     }

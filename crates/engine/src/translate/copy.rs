@@ -1,13 +1,13 @@
 //! Instructions that run as they are, but for where their operands are.
 
-use super::memory::Offset;
-use super::operands::guest_number;
 use super::{Flow, Translator};
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::Offset;
+use crate::emit::operands::guest_number;
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
@@ -108,21 +108,22 @@ impl Translator {
             return flow;
         }
         if uses_stack_pointer_register(instruction) {
-            self.flush_esp_first();
+            self.emit.flush_esp_first();
         }
-        let memory = memory_use(&mut self.info, instruction);
+        let memory = memory_use(&mut self.emit.info, instruction);
         if let Some(memory) = memory
             && self
+                .emit
                 .memory_operand(instruction, memory.size, memory.write)
                 .is_err()
         {
             return self.slow();
         }
-        if self.is_64_bit() && self.constant_to_slot(instruction) {
+        if self.emit.is_64_bit() && self.emit.constant_to_slot(instruction) {
             return Flow::Next;
         }
         let with_slot = match memory {
-            None => self.with_slot(instruction),
+            None => self.emit.with_slot(instruction),
             Some(_) => None,
         };
         let instruction = with_slot.as_ref().unwrap_or(instruction);
@@ -134,11 +135,11 @@ impl Translator {
         // Nobody but the one processor's thread touches RAM while guest code runs, and a
         // signal comes between two instructions: each is atomic as it is.
         copy.set_has_lock_prefix(false);
-        let Some(placement) = self.place(instruction, memory.is_some()) else {
+        let Some(placement) = self.emit.place(instruction, memory.is_some()) else {
             return self.no_encoding();
         };
-        self.bring_operands(&placement);
-        self.rename_operands(&placement, &mut copy);
+        self.emit.bring_operands(&placement);
+        self.emit.rename_operands(&placement, &mut copy);
         if memory.is_some() {
             copy.set_memory_base(placement.memory_base());
             copy.set_memory_index(Register::None);
@@ -146,12 +147,12 @@ impl Translator {
             copy.set_memory_displacement64(0);
             copy.set_memory_displ_size(0);
         }
-        if self.assembler.instruction(&copy).is_err() {
-            self.abandon_operands(&placement);
+        if self.emit.assembler.instruction(&copy).is_err() {
+            self.emit.abandon_operands(&placement);
             return self.no_encoding();
         }
         self.note_immediate(instruction);
-        self.take_operands_home(&placement);
+        self.emit.take_operands_home(&placement);
         Flow::Next
     }
 
@@ -180,10 +181,10 @@ impl Translator {
             _ => return,
         };
         if replaceable {
-            self.immediates.push(Immediate {
+            self.emit.add_immediate(Immediate {
                 guest: (self.position + instruction.len() - size) as u16,
                 size: size as u8,
-                host: (self.assembler.position() - size) as u32,
+                host: (self.emit.assembler.position() - size) as u32,
             });
         }
     }
@@ -191,17 +192,17 @@ impl Translator {
     /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees
     /// #UD rather than something half right.
     fn no_encoding(&mut self) -> Flow {
-        self.exit(SiteKind::Fault(Vector::InvalidOpcode));
+        self.emit.exit(SiteKind::Fault(Vector::InvalidOpcode));
         Flow::End
     }
 
     /// One instruction whose memory operand is the bounce buffer.
     pub(super) fn copy_bounced(&mut self, instruction: &Instruction) -> Flow {
         use crate::policy::allow_list::{Treatment, treatment};
-        match treatment(instruction, &self.mode, &self.features) {
+        match treatment(instruction, &self.emit.mode, &self.features) {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
-                self.require_vectors();
+                self.emit.require_vectors();
                 let flow = self.copy(instruction);
                 if flow == Flow::Next {
                     // Whoever filled the buffer puts the operand's address right.
@@ -210,7 +211,7 @@ impl Translator {
                 flow
             }
             _ => {
-                self.exit(SiteKind::Slow);
+                self.emit.exit(SiteKind::Slow);
                 Flow::End
             }
         }
@@ -231,6 +232,7 @@ impl Translator {
             _ => return None,
         };
         if self
+            .emit
             .memory_operand(instruction, width.bytes(), store)
             .is_err()
         {
@@ -238,10 +240,10 @@ impl Translator {
         }
         let operand = Mem::base(R9, 0);
         match (store, width) {
-            (true, _) => self.assembler.store(width, operand, ACCUMULATOR),
-            (false, Width::Byte) => self.assembler.load8_keep(ACCUMULATOR, operand),
-            (false, Width::Word) => self.assembler.load16_keep(ACCUMULATOR, operand),
-            (false, _) => self.assembler.load(width, ACCUMULATOR, operand),
+            (true, _) => self.emit.assembler.store(width, operand, ACCUMULATOR),
+            (false, Width::Byte) => self.emit.assembler.load8_keep(ACCUMULATOR, operand),
+            (false, Width::Word) => self.emit.assembler.load16_keep(ACCUMULATOR, operand),
+            (false, _) => self.emit.assembler.load(width, ACCUMULATOR, operand),
         }
         Some(Flow::Next)
     }
@@ -249,24 +251,24 @@ impl Translator {
     /// LEA makes no access: only the address arithmetic is rewritten.
     pub(super) fn lea(&mut self, instruction: &Instruction) -> Flow {
         if instruction.op1_kind() != OpKind::Memory {
-            self.exit(SiteKind::Fault(Vector::InvalidOpcode));
+            self.emit.exit(SiteKind::Fault(Vector::InvalidOpcode));
             return Flow::End;
         }
         let register = instruction.op0_register();
         if register.full_register32() == Register::ESP {
             // The result goes where the folded adjustment would still apply.
-            self.flush_esp_first();
+            self.emit.flush_esp_first();
         }
-        if self.is_64_bit() {
+        if self.emit.is_64_bit() {
             return self.long_lea(instruction, register);
         }
-        self.effective_address(instruction);
+        self.emit.effective_address(instruction);
         let width = if register.size() == 2 {
             Width::Word
         } else {
             Width::Dword
         };
-        self.set_register(register, R8, width);
+        self.emit.set_register(register, R8, width);
         Flow::Next
     }
 
@@ -282,17 +284,18 @@ impl Translator {
             Width::Word => (Width::Qword, Width::Word),
             _ => (width, Width::Qword),
         };
-        match self.map.home(guest) {
+        match self.emit.map.home(guest) {
             Home::Host(home) if width != Width::Word => {
-                self.long_effective_address(instruction, home, computed);
+                self.emit
+                    .long_effective_address(instruction, home, computed);
             }
             Home::Host(home) => {
-                self.long_effective_address(instruction, R8, computed);
-                self.assembler.mov16(home, R8);
+                self.emit.long_effective_address(instruction, R8, computed);
+                self.emit.assembler.mov16(home, R8);
             }
             Home::Slot => {
-                self.long_effective_address(instruction, R8, computed);
-                self.assembler.store(stored, self.slot(guest), R8);
+                self.emit.long_effective_address(instruction, R8, computed);
+                self.emit.assembler.store(stored, self.emit.slot(guest), R8);
             }
         }
         Flow::Next
@@ -308,23 +311,25 @@ impl Translator {
             Register::GS => SegmentRegister::Gs,
             _ => SegmentRegister::Ds,
         };
-        let table = self.value(Register::EBX, R9);
-        self.assembler.movzx8(R8, ACCUMULATOR);
+        let table = self.emit.value(Register::EBX, R9);
+        self.emit.assembler.movzx8(R8, ACCUMULATOR);
         let address = Mem::indexed(R8, table, 1, 0);
         if instruction.memory_base() == Register::RBX {
-            self.assembler.lea64(R8, address);
+            self.emit.assembler.lea64(R8, address);
         } else {
-            self.assembler.lea32(R8, address);
+            self.emit.assembler.lea32(R8, address);
         }
         let mut offset = Offset::Wide;
         if instruction.memory_base() == Register::BX {
-            self.assembler.movzx16(R8, R8);
+            self.emit.assembler.movzx16(R8, R8);
             offset = Offset::Word;
         }
-        if self.access(segment, offset, 1, false).is_err() {
+        if self.emit.access(segment, offset, 1, false).is_err() {
             return self.slow();
         }
-        self.assembler.load8_keep(ACCUMULATOR, Mem::base(R9, 0));
+        self.emit
+            .assembler
+            .load8_keep(ACCUMULATOR, Mem::base(R9, 0));
         Flow::Next
     }
 }

@@ -33,7 +33,7 @@
 //! All that is unusual is the monitor's: protected mode, offsets beyond FFFFh, a code
 //! segment that is not as real mode leaves it, a stack that wraps.
 
-use super::{Flow, OddSegment, Translator};
+use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::host::Host;
@@ -42,6 +42,7 @@ use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base};
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::OddSegment;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
@@ -56,7 +57,7 @@ impl Translator {
     /// Far CALL, JMP and RET.
     pub(super) fn far(&mut self, instruction: &Instruction) -> Flow {
         use Width::{Dword, Word};
-        if !self.may_load_code_segment() || self.next_rip > u64::from(HIGHEST_OFFSET) {
+        if !self.may_load_code_segment() || self.emit.next_rip > u64::from(HIGHEST_OFFSET) {
             return self.moves_on(instruction);
         }
         let released = match instruction.op_count() {
@@ -84,7 +85,7 @@ impl Translator {
     /// Whether a load of CS here changes its selector and its base alone: a code segment as
     /// real mode or V86 mode loads it (but perhaps with a larger limit) stays one.
     pub(super) fn may_load_code_segment(&self) -> bool {
-        let mode = &self.mode;
+        let mode = &self.emit.mode;
         let limit_stays = if mode.flags.contains(ModeFlags::VIRTUAL_8086) {
             mode.code_limit == HIGHEST_OFFSET
         } else {
@@ -109,18 +110,19 @@ impl Translator {
         let selector = instruction.far_branch_selector();
         let ip = u16::try_from(offset).map_err(|_| OddSegment)?;
         let pointer = FarPointer { selector, ip };
-        self.assembler.mov_imm32(FAR_POINTER, pointer.packed());
+        self.emit.assembler.mov_imm32(FAR_POINTER, pointer.packed());
         if let Some(width) = call {
             self.push_far_return(width)?;
         }
         self.begin_far_jump();
-        let base = self.field(at::segment_base(SegmentRegister::Cs));
-        self.assembler
+        let base = self.emit.field(at::segment_base(SegmentRegister::Cs));
+        self.emit
+            .assembler
             .store_imm(Width::Qword, base, i32::from(selector) << 4);
-        let place = self.field(at::segment_selector(SegmentRegister::Cs));
+        let place = self.emit.field(at::segment_selector(SegmentRegister::Cs));
         let value = self.code_attributes() | i32::from(selector);
-        self.assembler.store_imm(Width::Dword, place, value);
-        self.link_far_jump(u64::from(ip));
+        self.emit.assembler.store_imm(Width::Dword, place, value);
+        self.emit.link_far_jump(u64::from(ip));
         Ok(())
     }
 
@@ -130,20 +132,23 @@ impl Translator {
         width: Width,
         is_call: bool,
     ) -> Result<(), OddSegment> {
-        let stack = self.mode.segment(SegmentRegister::Ss, true);
+        let stack = self.emit.mode.segment(SegmentRegister::Ss, true);
         if is_call && stack == SegmentClass::Odd {
             return Err(OddSegment);
         }
-        self.memory_operand(instruction, width.bytes() + 2, false)?;
+        self.emit
+            .memory_operand(instruction, width.bytes() + 2, false)?;
         match width {
             Width::Word => self
+                .emit
                 .assembler
                 .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0)),
             _ => {
-                self.assembler
+                self.emit
+                    .assembler
                     .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
-                self.assembler.lea64(R9, Mem::base(R9, 4));
-                self.assembler.load(Width::Word, R8, Mem::base(R9, 0));
+                self.emit.assembler.lea64(R9, Mem::base(R9, 4));
+                self.emit.assembler.load(Width::Word, R8, Mem::base(R9, 0));
                 self.join_far_pointer(R8);
             }
         }
@@ -156,19 +161,21 @@ impl Translator {
 
     fn far_return(&mut self, width: Width, released: i32) -> Result<(), OddSegment> {
         let bytes = 2 * width.bytes();
-        self.stack_operand(0, bytes, false)?;
+        self.emit.stack_operand(0, bytes, false)?;
         if width == Width::Word {
-            self.assembler
+            self.emit
+                .assembler
                 .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
         } else {
-            self.assembler
+            self.emit
+                .assembler
                 .load(Width::Qword, FAR_POINTER, Mem::base(R9, 0));
-            self.assembler.rorx(R8, FAR_POINTER, 32);
-            self.assembler.movzx16(R8, R8);
-            self.assembler.mov32(FAR_POINTER, FAR_POINTER);
+            self.emit.assembler.rorx(R8, FAR_POINTER, 32);
+            self.emit.assembler.movzx16(R8, R8);
+            self.emit.assembler.mov32(FAR_POINTER, FAR_POINTER);
             self.join_far_pointer(R8);
         }
-        self.esp = self.esp.wrapping_add(bytes as i32 + released);
+        self.emit.esp = self.emit.esp.wrapping_add(bytes as i32 + released);
         self.far_jump();
         Ok(())
     }
@@ -177,48 +184,51 @@ impl Translator {
     /// the transfer.
     fn push_far_return(&mut self, width: Width) -> Result<(), OddSegment> {
         let bytes = 2 * width.bytes();
-        self.stack_operand(-(bytes as i32), bytes, true)?;
+        self.emit.stack_operand(-(bytes as i32), bytes, true)?;
         self.far_return_address(R8, width);
         let frame = match width {
             Width::Word => Width::Dword,
             _ => Width::Qword,
         };
-        self.assembler.store(frame, Mem::base(R9, 0), R8);
-        self.esp = self.esp.wrapping_sub(bytes as i32);
+        self.emit.assembler.store(frame, Mem::base(R9, 0), R8);
+        self.emit.esp = self.emit.esp.wrapping_sub(bytes as i32);
         Ok(())
     }
 
     /// `to`: CS, and the next instruction's IP below it, of `width` each. The selector is none
     /// that the mode knows.
     fn far_return_address(&mut self, to: Host, width: Width) {
-        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.load(Width::Word, to, selector);
+        let selector = self.emit.field(at::segment_selector(SegmentRegister::Cs));
+        self.emit.assembler.load(Width::Word, to, selector);
         let bits = 8 * width.bytes() as u8;
-        self.assembler.rorx(to, to, 64 - bits);
-        self.assembler
-            .lea64(to, Mem::base(to, self.next_rip as i32));
+        self.emit.assembler.rorx(to, to, 64 - bits);
+        self.emit
+            .assembler
+            .lea64(to, Mem::base(to, self.emit.next_rip as i32));
     }
 
     /// [`FAR_POINTER`] holds an offset of 32 bits: makes it a packed far pointer with the
     /// selector in a register that is zero but for that. An offset beyond FFFFh leaves for
     /// the monitor. Uses R9, R10.
     pub(super) fn join_far_pointer(&mut self, selector: Host) {
-        self.make_room();
+        self.emit.make_room();
         // offset - low half of offset = not(low half) + offset + 1
-        self.assembler.movzx16(R9, FAR_POINTER);
-        self.assembler.not(R9);
-        self.assembler
+        self.emit.assembler.movzx16(R9, FAR_POINTER);
+        self.emit.assembler.not(R9);
+        self.emit
+            .assembler
             .lea64(R9, Mem::indexed(R9, FAR_POINTER, 1, 1));
-        self.free_rcx();
-        self.assembler.mov(RCX, R9);
-        let fits = self.assembler.jrcxz();
-        self.return_rcx();
-        self.exit(SiteKind::Slow);
-        self.assembler.patch_rel8_here(fits);
-        self.mark(self.rcx_freed());
-        self.return_rcx();
-        self.assembler.rorx(selector, selector, 48);
-        self.assembler
+        self.emit.free_rcx();
+        self.emit.assembler.mov(RCX, R9);
+        let fits = self.emit.assembler.jrcxz();
+        self.emit.return_rcx();
+        self.emit.exit(SiteKind::Slow);
+        self.emit.assembler.patch_rel8_here(fits);
+        self.emit.mark(self.emit.rcx_freed());
+        self.emit.return_rcx();
+        self.emit.assembler.rorx(selector, selector, 48);
+        self.emit
+            .assembler
             .lea64(FAR_POINTER, Mem::indexed(FAR_POINTER, selector, 1, 0));
     }
 
@@ -226,10 +236,10 @@ impl Translator {
     /// made here, and for CS and EIP, which [`FAR_POINTER`] holds. Uses R8.
     fn begin_far_jump(&mut self) {
         let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
-        self.mark_as(self.rip, self.esp, done);
-        self.flush_esp();
-        self.mark_as(self.rip, 0, done);
-        self.make_room();
+        self.emit.mark_as(self.emit.rip, self.emit.esp, done);
+        self.emit.flush_esp();
+        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.make_room();
     }
 
     /// Ends a far transfer of real or V86 mode (see [`Translator::may_load_code_segment`]) to
@@ -238,49 +248,53 @@ impl Translator {
     pub(super) fn far_jump(&mut self) {
         let done = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.begin_far_jump();
-        let context = self.map.context;
-        self.assembler.shrx(R9, FAR_POINTER, context);
-        self.assembler
+        let context = self.emit.map.context;
+        self.emit.assembler.shrx(R9, FAR_POINTER, context);
+        self.emit
+            .assembler
             .lea32(R9, Mem::indexed(R9, FAR_POINTER, 1, 0));
-        self.assembler.movzx16(R9, R9);
-        self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
-        self.assembler.mov_imm64(R8, far_tag_base(self.family));
-        self.make_room();
-        self.free_rcx();
-        let freed = (self.rcx_freed()).with_segment(SegmentRegister::Cs, FAR_POINTER);
-        self.mark_as(self.rip, 0, freed);
-        let links = self.map.links;
+        self.emit.assembler.movzx16(R9, R9);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        self.emit.assembler.mov_imm64(R8, far_tag_base(self.family));
+        self.emit.make_room();
+        self.emit.free_rcx();
+        let freed = (self.emit.rcx_freed()).with_segment(SegmentRegister::Cs, FAR_POINTER);
+        self.emit.mark_as(self.emit.rip, 0, freed);
+        let links = self.emit.map.links;
         let tag = Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET);
-        self.assembler.load(Width::Qword, RCX, tag);
-        self.assembler
+        self.emit.assembler.load(Width::Qword, RCX, tag);
+        self.emit
+            .assembler
             .lea64(RCX, Mem::indexed(RCX, FAR_POINTER, 1, 0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-        let hit = self.assembler.jrcxz();
-        self.reload_rcx();
-        self.mark_as(self.rip, 0, done);
-        self.assembler
-            .store(Width::Qword, self.field(at::EXIT_VALUE), FAR_POINTER);
-        let site = self.new_site(SiteKind::Far, self.rip, 0, 0);
-        self.emit_exit(site);
-        self.assembler.patch_rel8_here(hit);
-        self.mark_as(self.rip, 0, freed);
-        self.reload_rcx();
-        self.mark_as(self.rip, 0, done);
-        self.make_room();
-        self.assembler.rorx(R10, FAR_POINTER, 16);
-        self.assembler.movzx16(R10, R10);
+        self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+        let hit = self.emit.assembler.jrcxz();
+        self.emit.reload_rcx();
+        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(at::EXIT_VALUE), FAR_POINTER);
+        let site = self.emit.new_site(SiteKind::Far, self.emit.rip, 0, 0);
+        self.emit.emit_exit(site);
+        self.emit.assembler.patch_rel8_here(hit);
+        self.emit.mark_as(self.emit.rip, 0, freed);
+        self.emit.reload_rcx();
+        self.emit.mark_as(self.emit.rip, 0, done);
+        self.emit.make_room();
+        self.emit.assembler.rorx(R10, FAR_POINTER, 16);
+        self.emit.assembler.movzx16(R10, R10);
         self.store_segment_base(SegmentRegister::Cs, R10);
         let attributes = self.code_attributes();
-        self.assembler.lea32(R10, Mem::base(R10, attributes));
-        let place = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.store(Width::Dword, place, R10);
-        self.assembler
+        self.emit.assembler.lea32(R10, Mem::base(R10, attributes));
+        let place = self.emit.field(at::segment_selector(SegmentRegister::Cs));
+        self.emit.assembler.store(Width::Dword, place, R10);
+        self.emit
+            .assembler
             .jmp_memory(Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET + 8));
     }
 
     /// The attributes of a segment as this mode loads it, above a selector.
     fn code_attributes(&self) -> i32 {
-        let level = if self.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
+        let level = if self.emit.mode.flags.contains(ModeFlags::VIRTUAL_8086) {
             3
         } else {
             0

@@ -19,7 +19,7 @@
 //! ```
 
 use super::far::FAR_POINTER;
-use super::{Flow, OddSegment, Translator};
+use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::completion::{Completion, CompletionKind};
 use crate::abi::descriptors::Expected;
@@ -31,6 +31,7 @@ use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::OddSegment;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
@@ -56,7 +57,7 @@ const VIRTUAL_FRAME_STEP: usize = 110;
 impl Translator {
     /// INT n.
     pub(super) fn software_interrupt(&mut self, instruction: &Instruction) -> Flow {
-        let flags = self.mode.flags;
+        let flags = self.emit.mode.flags;
         let is_virtual = flags.contains(ModeFlags::VIRTUAL_8086);
         if is_virtual
             && self.runs_sensitive()
@@ -74,13 +75,13 @@ impl Translator {
             && is_virtual
             && flags.contains(ModeFlags::VIRTUAL_INTERRUPTS)
             && self.may_load_code_segment()
-            && self.next_rip <= HIGHEST_OFFSET
+            && self.emit.next_rip <= HIGHEST_OFFSET
         {
             self.redirected_interrupt(instruction)
         } else if is_simple
             && !flags.contains(ModeFlags::PROTECTED)
             && self.may_load_code_segment()
-            && self.next_rip <= HIGHEST_OFFSET
+            && self.emit.next_rip <= HIGHEST_OFFSET
         {
             self.real_interrupt(instruction)
         } else {
@@ -95,22 +96,22 @@ impl Translator {
     /// 32-bit code at CPL 0 in a code segment of 4 GiB, not in IA-32e mode.
     fn is_flat_kernel(&self) -> bool {
         let flat = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
-        self.mode.flags.contains(flat)
-            && !self.mode.flags.contains(ModeFlags::LONG)
-            && self.mode.code_limit == u32::MAX
+        self.emit.mode.flags.contains(flat)
+            && !self.emit.mode.flags.contains(ModeFlags::LONG)
+            && self.emit.mode.code_limit == u32::MAX
     }
 
     /// A frame on the stack is one piece: nothing wraps that the segment's limit lets pass.
     fn may_hold_frame(&self, write: bool) -> bool {
-        match self.mode.segment(SegmentRegister::Ss, write) {
+        match self.emit.mode.segment(SegmentRegister::Ss, write) {
             SegmentClass::Odd => false,
             SegmentClass::Limited | SegmentClass::Limited64K => true,
-            _ => self.mode.flags.contains(ModeFlags::STACK32),
+            _ => self.emit.mode.flags.contains(ModeFlags::STACK32),
         }
     }
 
     fn flat_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
-        let kind = self.helper_kind(instruction);
+        let kind = self.emit.helper_kind(instruction);
         if self.position == 0 {
             self.demand_no_resume_flag(kind);
         }
@@ -118,18 +119,19 @@ impl Translator {
         self.keep(R11, 0);
         self.read_gate(kind, i32::from(instruction.immediate8()));
         // IF behind it: as now if this is a trap gate.
-        self.assembler.mov_imm64(R9, GATE_IS_TRAP);
-        self.assembler.pext(R8, R11, R9);
-        self.assembler.rorx(R8, R8, 64 - 9);
-        self.assembler
-            .load(Width::Qword, R9, self.field(at::INTERRUPT_FLAG));
-        self.assembler.pext(R8, R9, R8);
-        self.assembler.rorx(R8, R8, 64 - 9);
+        self.emit.assembler.mov_imm64(R9, GATE_IS_TRAP);
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.assembler.rorx(R8, R8, 64 - 9);
+        self.emit
+            .assembler
+            .load(Width::Qword, R9, self.emit.field(at::INTERRUPT_FLAG));
+        self.emit.assembler.pext(R8, R9, R8);
+        self.emit.assembler.rorx(R8, R8, 64 - 9);
         self.keep(R8, 1);
-        self.assembler.mov_imm64(R9, GATE_OFFSET);
-        self.assembler.pext(R11, R11, R9);
-        self.make_room();
-        self.stack_operand(-12, 12, true)?;
+        self.emit.assembler.mov_imm64(R9, GATE_OFFSET);
+        self.emit.assembler.pext(R11, R11, R9);
+        self.emit.make_room();
+        self.emit.stack_operand(-12, 12, true)?;
         let target = Restore::NONE.with_eip(R11);
         self.store_frame(Width::Dword, InterruptFlag::Real, target);
         self.indirect_branch(true);
@@ -139,17 +141,19 @@ impl Translator {
     /// Through the interrupt vector table: IP and CS lie there as [`Translator::far_jump`]
     /// wants them.
     fn real_interrupt(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
-        let kind = self.helper_kind(instruction);
+        let kind = self.emit.helper_kind(instruction);
         let offset = i32::from(instruction.immediate8()) * 4;
         self.flags_image(InterruptFlag::Real);
         self.keep(R11, 0);
-        self.assembler
-            .store_imm(Width::Qword, self.field(at::WORK[1]), 0);
+        self.emit
+            .assembler
+            .store_imm(Width::Qword, self.emit.field(at::WORK[1]), 0);
         self.demand_table_entry(kind, offset, 4);
-        self.look_up(4, false);
-        self.assembler
+        self.emit.look_up(4, false);
+        self.emit
+            .assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
-        self.stack_operand(-6, 6, true)?;
+        self.emit.stack_operand(-6, 6, true)?;
         let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.store_frame(Width::Word, InterruptFlag::Real, target);
         self.far_jump();
@@ -162,22 +166,24 @@ impl Translator {
     pub(super) fn store_frame(&mut self, width: Width, flag: InterruptFlag, target: Restore) {
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
-        self.make_room_for(match flag {
+        self.emit.make_room_for(match flag {
             InterruptFlag::Real => FRAME_STEP,
             InterruptFlag::Virtual => VIRTUAL_FRAME_STEP,
         });
         self.keep(R9, 2);
-        self.esp = self.esp.wrapping_sub(3 * bytes);
-        self.mark_as(self.rip, self.esp, target);
-        let start = self.assembler.position() as u32;
-        self.assembler.store_imm(width, frame, self.next_rip as i32);
-        self.assembler.lea64(R9, Mem::base(R9, bytes));
-        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.load(Width::Word, R8, selector);
-        self.assembler.store(width, frame, R8);
-        self.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.emit.esp = self.emit.esp.wrapping_sub(3 * bytes);
+        self.emit.mark_as(self.emit.rip, self.emit.esp, target);
+        let start = self.emit.assembler.position() as u32;
+        self.emit
+            .assembler
+            .store_imm(width, frame, self.emit.next_rip as i32);
+        self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
+        let selector = self.emit.field(at::segment_selector(SegmentRegister::Cs));
+        self.emit.assembler.load(Width::Word, R8, selector);
+        self.emit.assembler.store(width, frame, R8);
+        self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
         self.fetch(R8, 0);
-        self.assembler.store(width, frame, R8);
+        self.emit.assembler.store(width, frame, R8);
         let place = match flag {
             InterruptFlag::Real => {
                 self.fetch(R8, 1);
@@ -188,13 +194,15 @@ impl Translator {
                 at::SYSTEM_FLAGS
             }
         };
-        self.assembler.store(Width::Qword, self.field(place), R8);
-        self.completions.push(Completion {
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(place), R8);
+        self.emit.add_completion(Completion {
             start,
-            end: self.assembler.position() as u32,
+            end: self.emit.assembler.position() as u32,
             kind: CompletionKind::Frame {
                 size: width.bytes() as u8,
-                rip: self.next_rip as u32,
+                rip: self.emit.next_rip as u32,
                 flag,
             },
         });
@@ -203,94 +211,105 @@ impl Translator {
     /// The linear address of an entry of the table that IDTR names, in R8; leaves if it is
     /// not wholly inside.
     fn demand_table_entry(&mut self, kind: SiteKind, offset: i32, size: i32) {
-        self.make_room();
-        self.assembler
-            .load(Width::Word, R8, self.field(at::IDT_LIMIT));
-        self.assembler
+        self.emit.make_room();
+        self.emit
+            .assembler
+            .load(Width::Word, R8, self.emit.field(at::IDT_LIMIT));
+        self.emit
+            .assembler
             .lea64(R8, Mem::base(R8, -(offset + size - 1)));
-        self.assembler.rorx(R8, R8, 32);
-        self.assembler.mov32(R8, R8);
-        self.leave_unless_zero(kind, Mem::base(R8, 0));
-        self.assembler
-            .load(Width::Qword, R8, self.field(at::IDT_BASE));
-        self.assembler.lea32(R8, Mem::base(R8, offset));
+        self.emit.assembler.rorx(R8, R8, 32);
+        self.emit.assembler.mov32(R8, R8);
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.emit
+            .assembler
+            .load(Width::Qword, R8, self.emit.field(at::IDT_BASE));
+        self.emit.assembler.lea32(R8, Mem::base(R8, offset));
     }
 
     /// EFLAGS.RF of the instruction before shows in the frame. Only the first of a block may
     /// find it set.
     fn demand_no_resume_flag(&mut self, kind: SiteKind) {
-        self.assembler
-            .load(Width::Dword, R8, self.field(at::register::FLAGS));
-        self.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
-        self.assembler.pext(R8, R8, R9);
-        self.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.emit
+            .assembler
+            .load(Width::Dword, R8, self.emit.field(at::register::FLAGS));
+        self.emit.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
+        self.emit.assembler.pext(R8, R8, R9);
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
     /// The gate of a vector, in R11; leaves unless it leads into the current code segment.
     fn read_gate(&mut self, kind: SiteKind, vector: i32) {
         self.demand_table_entry(kind, vector * 8, 8);
-        self.look_up(8, false);
-        self.assembler.load(Width::Qword, R11, Mem::base(R9, 0));
-        self.make_room();
-        self.assembler.mov_imm64(R9, GATE_KIND | GATE_SELECTOR);
-        self.assembler.pext(R8, R11, R9);
-        let selector = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.load(Width::Word, R9, selector);
-        self.assembler.not(R9);
-        self.leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1 - GATE_FITS));
+        self.emit.look_up(8, false);
+        self.emit
+            .assembler
+            .load(Width::Qword, R11, Mem::base(R9, 0));
+        self.emit.make_room();
+        self.emit.assembler.mov_imm64(R9, GATE_KIND | GATE_SELECTOR);
+        self.emit.assembler.pext(R8, R11, R9);
+        let selector = self.emit.field(at::segment_selector(SegmentRegister::Cs));
+        self.emit.assembler.load(Width::Word, R9, selector);
+        self.emit.assembler.not(R9);
+        self.emit
+            .leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1 - GATE_FITS));
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
     }
 
     /// Leaves unless the descriptor of CS or SS, whose expectations stand at `field`, is
     /// still the one that was loaded. R11 survives.
     fn demand_descriptor(&mut self, kind: SiteKind, field: i32) {
-        let part = |at: usize| self.field(field + at as i32);
+        let part = |at: usize| self.emit.field(field + at as i32);
         let (place, mask) = (
             part(offset_of!(Expected, place)),
             part(offset_of!(Expected, mask)),
         );
-        self.assembler.load(Width::Qword, R8, place);
-        self.look_up(8, false);
-        self.assembler.load(Width::Qword, R8, Mem::base(R9, 0));
-        self.assembler.load(Width::Qword, R9, mask);
-        self.assembler.pext(R8, R8, R9);
+        self.emit.assembler.load(Width::Qword, R8, place);
+        self.emit.look_up(8, false);
+        self.emit.assembler.load(Width::Qword, R8, Mem::base(R9, 0));
+        self.emit.assembler.load(Width::Qword, R9, mask);
+        self.emit.assembler.pext(R8, R8, R9);
         self.demand_equal(kind, field + offset_of!(Expected, bits) as i32);
     }
 
     /// Leaves unless R8 is what a field holds. Uses R10 beside; R9 and R11 survive.
     fn demand_equal(&mut self, kind: SiteKind, field: i32) {
-        self.make_room();
-        self.assembler.not(R8);
-        self.assembler.load(Width::Qword, R10, self.field(field));
-        self.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
-        self.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.emit.make_room();
+        self.emit.assembler.not(R8);
+        self.emit
+            .assembler
+            .load(Width::Qword, R10, self.emit.field(field));
+        self.emit.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
     /// The same for a selector in R8.
     fn demand_selector(&mut self, kind: SiteKind, register: SegmentRegister) {
-        self.make_room();
-        self.assembler.not(R8);
-        let selector = self.field(at::segment_selector(register));
-        self.assembler.load(Width::Word, R10, selector);
-        self.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
-        self.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.emit.make_room();
+        self.emit.assembler.not(R8);
+        let selector = self.emit.field(at::segment_selector(register));
+        self.emit.assembler.load(Width::Word, R10, selector);
+        self.emit.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
     /// Keeps a value in the context until the instruction is done, in one of the places that
     /// are there for it.
     pub(super) fn keep(&mut self, value: Host, place: usize) {
-        self.assembler
-            .store(Width::Qword, self.field(at::WORK[place]), value);
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(at::WORK[place]), value);
     }
 
     fn fetch(&mut self, to: Host, place: usize) {
-        self.assembler
-            .load(Width::Qword, to, self.field(at::WORK[place]));
+        self.emit
+            .assembler
+            .load(Width::Qword, to, self.emit.field(at::WORK[place]));
     }
 
     /// IRET.
     pub(super) fn interrupt_return(&mut self, instruction: &Instruction) -> Flow {
-        let flags = self.mode.flags;
+        let flags = self.emit.mode.flags;
         let width = match instruction.code() {
             Code::Iretw => Width::Word,
             _ => Width::Dword,
@@ -302,7 +321,7 @@ impl Translator {
         let rare = ModeFlags::RARE_FLAGS | ModeFlags::NMI_BLOCKED;
         let is_simple =
             self.runs_sensitive() && !flags.intersects(rare) && self.may_hold_frame(false);
-        let is_long_kernel = self.is_64_bit() && flags.contains(ModeFlags::KERNEL);
+        let is_long_kernel = self.emit.is_64_bit() && flags.contains(ModeFlags::KERNEL);
         let returns = match instruction.code() {
             _ if !is_simple => Err(OddSegment),
             Code::Iretd if self.is_flat_kernel() => self.same_segment_return(instruction, false),
@@ -330,40 +349,40 @@ impl Translator {
         } else {
             (Width::Dword, 3)
         };
-        let kind = self.helper_kind(instruction);
+        let kind = self.emit.helper_kind(instruction);
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
-        self.stack_operand(0, (values * bytes) as u32, false)?;
-        self.make_room();
-        self.assembler.load(width, R11, frame);
+        self.emit.stack_operand(0, (values * bytes) as u32, false)?;
+        self.emit.make_room();
+        self.emit.assembler.load(width, R11, frame);
         self.keep(R11, 0);
-        self.assembler.lea64(R9, Mem::base(R9, bytes));
-        self.assembler.load(Width::Word, R8, frame);
+        self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.emit.assembler.load(Width::Word, R8, frame);
         self.demand_selector(kind, SegmentRegister::Cs);
-        self.assembler.lea64(R9, Mem::base(R9, bytes));
-        self.assembler.load(width, R11, frame);
+        self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
+        self.emit.assembler.load(width, R11, frame);
         if long {
-            self.assembler.lea64(R9, Mem::base(R9, bytes));
-            self.assembler.load(width, R8, frame);
+            self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
+            self.emit.assembler.load(width, R8, frame);
             self.keep(R8, 1);
-            self.assembler.lea64(R9, Mem::base(R9, bytes));
-            self.assembler.load(Width::Word, R8, frame);
+            self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
+            self.emit.assembler.load(Width::Word, R8, frame);
             self.demand_selector(kind, SegmentRegister::Ss);
             self.demand_descriptor(kind, at::STACK_DESCRIPTOR);
         }
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
         self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::RF | Flags::VM);
         self.demand_no_request(kind, InterruptFlag::Real);
-        self.make_room();
+        self.emit.make_room();
         if long {
             self.fetch(R9, 0);
             self.demand_canonical(R9);
             self.fetch(R9, 1);
-            let slot = self.slot(Gpr::Rsp as u8);
-            self.assembler.store(Width::Qword, slot, R9);
-            self.esp = 0;
+            let slot = self.emit.slot(Gpr::Rsp as u8);
+            self.emit.assembler.store(Width::Qword, slot, R9);
+            self.emit.esp = 0;
         } else {
-            self.esp = self.esp.wrapping_add(values * bytes);
+            self.emit.esp = self.emit.esp.wrapping_add(values * bytes);
         }
         let mut target = Restore::NONE.with_eip(R10);
         if long {
@@ -371,9 +390,9 @@ impl Translator {
         }
         self.load_flags_and_target(InterruptFlag::Real, target);
         if long {
-            let slot = self.slot(Gpr::Rsp as u8);
-            let home = self.map.stack();
-            self.assembler.load(Width::Qword, home, slot);
+            let slot = self.emit.slot(Gpr::Rsp as u8);
+            let home = self.emit.map.stack();
+            self.emit.assembler.load(Width::Qword, home, slot);
         }
         self.indirect_branch(true);
         Ok(())
@@ -385,17 +404,17 @@ impl Translator {
         instruction: &Instruction,
         flag: InterruptFlag,
     ) -> Result<(), OddSegment> {
-        let kind = self.helper_kind(instruction);
+        let kind = self.emit.helper_kind(instruction);
         let frame = Mem::base(R9, 0);
-        self.stack_operand(0, 6, false)?;
-        self.assembler.load(Width::Dword, R11, frame);
+        self.emit.stack_operand(0, 6, false)?;
+        self.emit.assembler.load(Width::Dword, R11, frame);
         self.keep(R11, 0);
-        self.assembler.lea64(R9, Mem::base(R9, 4));
-        self.assembler.load(Width::Word, R11, frame);
+        self.emit.assembler.lea64(R9, Mem::base(R9, 4));
+        self.emit.assembler.load(Width::Word, R11, frame);
         self.demand_loadable(kind, flag, false);
         self.demand_no_request(kind, flag);
-        self.make_room();
-        self.esp = self.esp.wrapping_add(6);
+        self.emit.make_room();
+        self.emit.esp = self.emit.esp.wrapping_add(6);
         let target = Restore::NONE.with_segment(SegmentRegister::Cs, R10);
         self.load_flags_and_target(flag, target);
         self.far_jump();
@@ -405,13 +424,17 @@ impl Translator {
     /// Loads the flags from R11; the target that was kept goes through R10, as `target`
     /// says, to R11.
     fn load_flags_and_target(&mut self, flag: InterruptFlag, target: Restore) {
-        let accumulator = self.slot(Gpr::Rax as u8);
+        let accumulator = self.emit.slot(Gpr::Rax as u8);
         self.fetch(R10, 0);
-        self.assembler.store(Width::Qword, accumulator, ACCUMULATOR);
+        self.emit
+            .assembler
+            .store(Width::Qword, accumulator, ACCUMULATOR);
         let done = target.and(Gpr::Rax as u8, Source::Slot);
-        self.load_flags(Some(flag), (self.rip, self.esp, done));
-        self.assembler.load(Width::Qword, ACCUMULATOR, accumulator);
-        self.mark_as(self.rip, self.esp, target);
-        self.assembler.mov(R11, R10);
+        self.load_flags(Some(flag), (self.emit.rip, self.emit.esp, done));
+        self.emit
+            .assembler
+            .load(Width::Qword, ACCUMULATOR, accumulator);
+        self.emit.mark_as(self.emit.rip, self.emit.esp, target);
+        self.emit.assembler.mov(R11, R10);
     }
 }

@@ -197,7 +197,7 @@ fn marks_lead_from_scratch_registers_to_slots() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = &emitted.translation.marks;
+    let marks = &emitted.translation.tables.marks;
     let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
     assert_eq!(mark.rip, RIP + 3);
     let moves: Vec<_> = mark.restore.moves().collect();
@@ -221,7 +221,12 @@ fn a_direct_branch_to_an_address_that_is_not_canonical_faults() {
             family: FamilyId(0),
             block: BlockId(0),
         };
-        translator.translate(&request, &[0, 1]).ok().unwrap().sites[0]
+        translator
+            .translate(&request, &[0, 1])
+            .ok()
+            .unwrap()
+            .tables
+            .sites[0]
     };
     let fault = SiteKind::Fault(Vector::GeneralProtection);
     assert_eq!(sites(0x7fff_ffff_0000).kind, fault);
@@ -275,7 +280,7 @@ fn every_instruction_that_may_be_copied_is_and_passes_the_verifier() {
     let mut copied = BTreeSet::new();
     many_instructions(|bytes| {
         let instruction = Decoder::with_ip(64, bytes, RIP, DecoderOptions::NONE).decode();
-        let sites = translate(bytes).translation.sites;
+        let sites = translate(bytes).translation.tables.sites;
         let treatment = treatment(&instruction, &mode, &features);
         if matches!(treatment, Treatment::Copy | Treatment::CopyVector) {
             let invalid = SiteKind::Fault(Vector::InvalidOpcode);
@@ -352,7 +357,7 @@ fn what_64_bit_mode_has_no_longer_is_undefined() {
     ];
     for opcode in opcodes {
         let bytes = [opcode, &[0xc0, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
-        let sites = translate(&bytes).translation.sites;
+        let sites = translate(&bytes).translation.tables.sites;
         assert_eq!(
             sites[0].kind,
             SiteKind::Fault(Vector::InvalidOpcode),

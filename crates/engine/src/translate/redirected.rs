@@ -17,8 +17,8 @@
 //! ...                       ; frame and branch as in real mode
 //! ```
 
+use super::Translator;
 use super::far::FAR_POINTER;
-use super::{OddSegment, Translator};
 use crate::abi::at;
 use crate::abi::descriptors::BITMAP_OFFSET;
 use crate::abi::flags::InterruptFlag;
@@ -26,6 +26,7 @@ use crate::abi::host::*;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::OddSegment;
 use iced_x86::Instruction;
 use tollgate_x86::SegmentRegister;
 
@@ -39,24 +40,25 @@ impl Translator {
         &mut self,
         instruction: &Instruction,
     ) -> Result<(), OddSegment> {
-        let flag = self.mode.interrupt_flag().ok_or(OddSegment)?;
+        let flag = self.emit.mode.interrupt_flag().ok_or(OddSegment)?;
         let vector = i32::from(instruction.immediate8());
-        let kind = self.helper_kind(instruction);
+        let kind = self.emit.helper_kind(instruction);
         let SiteKind::Helper(helper) = kind else {
             return Err(OddSegment);
         };
         self.flags_image(flag);
         self.keep(R11, 0);
         if flag == InterruptFlag::Real {
-            let disabled = self.field(at::WORK[1]);
-            self.assembler.store_imm(Width::Qword, disabled, 0);
+            let disabled = self.emit.field(at::WORK[1]);
+            self.emit.assembler.store_imm(Width::Qword, disabled, 0);
         }
         self.demand_redirection(kind, helper, vector);
-        self.assembler.mov_imm32(R8, 4 * vector as u32);
-        self.look_up_system(4, helper);
-        self.assembler
+        self.emit.assembler.mov_imm32(R8, 4 * vector as u32);
+        self.emit.look_up_system(4, helper);
+        self.emit
+            .assembler
             .load(Width::Dword, FAR_POINTER, Mem::base(R9, 0));
-        self.stack_operand(-6, 6, true)?;
+        self.emit.stack_operand(-6, 6, true)?;
         let target = Restore::NONE.with_segment(SegmentRegister::Cs, FAR_POINTER);
         self.store_frame(Width::Word, flag, target);
         self.far_jump();
@@ -65,34 +67,37 @@ impl Translator {
 
     /// Leaves unless the bit of a vector in the redirection bitmap is there and clear.
     fn demand_redirection(&mut self, kind: SiteKind, helper: u16, vector: i32) {
-        let (base, limit) = (self.field(at::TASK_BASE), self.field(at::TASK_LIMIT));
-        self.assembler.load(Width::Qword, R8, limit);
-        self.leave_if_zero(kind, Mem::base(R8, 0));
-        self.assembler.load(Width::Qword, R8, base);
-        self.assembler.lea32(R8, Mem::base(R8, BITMAP_OFFSET));
-        self.look_up_system(2, helper);
-        self.assembler.load(Width::Word, R11, Mem::base(R9, 0));
-        self.make_room();
+        let (base, limit) = (
+            self.emit.field(at::TASK_BASE),
+            self.emit.field(at::TASK_LIMIT),
+        );
+        self.emit.assembler.load(Width::Qword, R8, limit);
+        self.emit.leave_if_zero(kind, Mem::base(R8, 0));
+        self.emit.assembler.load(Width::Qword, R8, base);
+        self.emit.assembler.lea32(R8, Mem::base(R8, BITMAP_OFFSET));
+        self.emit.look_up_system(2, helper);
+        self.emit.assembler.load(Width::Word, R11, Mem::base(R9, 0));
+        self.emit.make_room();
         // Neither the byte's offset nor the limit minus that is negative: their upper halves
         // are zero.
         let offset = vector / 8 - REDIRECTION_BITMAP_SIZE;
-        self.assembler.lea64(R8, Mem::base(R11, offset));
-        self.assembler.mov(R9, R8);
-        self.assembler.not(R9);
-        self.assembler.load(Width::Qword, R10, limit);
-        self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 1));
-        self.assembler.rorx(R9, R9, 32);
-        self.assembler.mov32(R9, R9);
-        self.assembler.rorx(R10, R8, 32);
-        self.assembler.mov32(R10, R10);
-        self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
-        self.leave_unless_zero(kind, Mem::base(R9, 0));
-        self.assembler.load(Width::Qword, R9, base);
-        self.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
-        self.look_up_system(1, helper);
-        self.assembler.load(Width::Byte, R11, Mem::base(R9, 0));
-        self.assembler.mov_imm32(R9, 1 << (vector % 8));
-        self.assembler.pext(R8, R11, R9);
-        self.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.emit.assembler.lea64(R8, Mem::base(R11, offset));
+        self.emit.assembler.mov(R9, R8);
+        self.emit.assembler.not(R9);
+        self.emit.assembler.load(Width::Qword, R10, limit);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 1));
+        self.emit.assembler.rorx(R9, R9, 32);
+        self.emit.assembler.mov32(R9, R9);
+        self.emit.assembler.rorx(R10, R8, 32);
+        self.emit.assembler.mov32(R10, R10);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+        self.emit.leave_unless_zero(kind, Mem::base(R9, 0));
+        self.emit.assembler.load(Width::Qword, R9, base);
+        self.emit.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));
+        self.emit.look_up_system(1, helper);
+        self.emit.assembler.load(Width::Byte, R11, Mem::base(R9, 0));
+        self.emit.assembler.mov_imm32(R9, 1 << (vector % 8));
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 }

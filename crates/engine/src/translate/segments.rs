@@ -19,14 +19,15 @@
 //! MOV SS and POP SS hold interrupts off for one more instruction, which marks and sites of
 //! that one tell (see `flags`).
 
-use super::operands::guest_number;
-use super::{Flow, OddSegment, Translator};
+use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Shadow, Source};
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::OddSegment;
+use crate::emit::operands::guest_number;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -47,22 +48,23 @@ fn segment_of(register: Register) -> SegmentRegister {
 impl Translator {
     /// Instructions that the monitor could do too are done here.
     fn handles_segments(&self) -> bool {
-        !(self.mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE)
+        !(self.emit.mode.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE)
     }
 
     /// Whether a load of this register changes its selector and its base alone, and not the
     /// mode.
     fn may_load_segment(&self, register: SegmentRegister) -> bool {
         self.handles_segments()
-            && self.mode.has_real_mode_segments()
+            && self.emit.mode.has_real_mode_segments()
             && register != SegmentRegister::Cs
-            && match self.mode.segments[register as usize] {
+            && match self.emit.mode.segments[register as usize] {
                 SegmentClass::Limited64K => true,
                 // V86 mode loads the limit too.
-                SegmentClass::Limited => !self.mode.flags.contains(ModeFlags::VIRTUAL_8086),
+                SegmentClass::Limited => !self.emit.mode.flags.contains(ModeFlags::VIRTUAL_8086),
                 _ => false,
             }
-            && (register != SegmentRegister::Ss || !self.mode.flags.contains(ModeFlags::STACK32))
+            && (register != SegmentRegister::Ss
+                || !self.emit.mode.flags.contains(ModeFlags::STACK32))
     }
 
     /// MOV SS or POP SS, done here.
@@ -90,8 +92,8 @@ impl Translator {
     }
 
     fn load_selector(&mut self, register: SegmentRegister, to: Host) {
-        let place = self.field(at::segment_selector(register));
-        self.assembler.load(Width::Word, to, place);
+        let place = self.emit.field(at::segment_selector(register));
+        self.emit.assembler.load(Width::Word, to, place);
     }
 
     fn move_from_segment(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
@@ -100,24 +102,26 @@ impl Translator {
         }
         let from = segment_of(instruction.op1_register());
         if instruction.op0_kind() == OpKind::Memory {
-            self.memory_operand(instruction, 2, true)?;
+            self.emit.memory_operand(instruction, 2, true)?;
             self.load_selector(from, R11);
-            self.assembler.store(Width::Word, Mem::base(R9, 0), R11);
+            self.emit
+                .assembler
+                .store(Width::Word, Mem::base(R9, 0), R11);
             return Ok(());
         }
         let register = instruction.op0_register();
         if register.full_register() == Register::RSP {
-            self.flush_esp_first();
+            self.emit.flush_esp_first();
         }
-        let place = self.field(at::segment_selector(from));
+        let place = self.emit.field(at::segment_selector(from));
         let guest = guest_number(register).unwrap_or(0);
-        match (self.map.home(guest), register.size()) {
-            (Home::Host(home), 2) => self.assembler.load16_keep(home, place),
-            (Home::Host(home), _) => self.assembler.load(Width::Word, home, place),
+        match (self.emit.map.home(guest), register.size()) {
+            (Home::Host(home), 2) => self.emit.assembler.load16_keep(home, place),
+            (Home::Host(home), _) => self.emit.assembler.load(Width::Word, home, place),
             (Home::Slot, size) => {
-                self.assembler.load(Width::Word, R11, place);
+                self.emit.assembler.load(Width::Word, R11, place);
                 let width = if size == 2 { Width::Word } else { Width::Qword };
-                self.assembler.store(width, self.slot(guest), R11);
+                self.emit.assembler.store(width, self.emit.slot(guest), R11);
             }
         }
         Ok(())
@@ -129,15 +133,17 @@ impl Translator {
             return Err(OddSegment);
         }
         if instruction.op1_kind() == OpKind::Memory {
-            self.memory_operand(instruction, 2, false)?;
-            self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
+            self.emit.memory_operand(instruction, 2, false)?;
+            self.emit
+                .assembler
+                .load(Width::Word, SELECTOR, Mem::base(R9, 0));
         } else {
             let register = instruction.op1_register();
             if register.full_register() == Register::RSP {
-                self.flush_esp_first();
+                self.emit.flush_esp_first();
             }
-            let value = self.value(register, SELECTOR);
-            self.assembler.movzx16(SELECTOR, value);
+            let value = self.emit.value(register, SELECTOR);
+            self.emit.assembler.movzx16(SELECTOR, value);
         }
         self.cast_stack_shadow(to);
         self.load_segment(to, SELECTOR, Restore::NONE);
@@ -147,8 +153,8 @@ impl Translator {
     /// The next instruction stands behind MOV SS or POP SS, if `loaded` is SS. One that is in
     /// such a shadow itself casts none.
     fn cast_stack_shadow(&mut self, loaded: SegmentRegister) {
-        if loaded == SegmentRegister::Ss && self.shadowed != Shadow::All {
-            self.casts_shadow = Shadow::All;
+        if loaded == SegmentRegister::Ss && self.emit.shadowed != Shadow::All {
+            self.emit.casts_shadow = Shadow::All;
         }
     }
 
@@ -160,12 +166,16 @@ impl Translator {
         let bytes = width.bytes() as i32;
         let narrow = width == Width::Dword && self.features.has_narrow_selectors();
         let stored = if narrow { Width::Word } else { width };
-        if self.stack_operand(-bytes, stored.bytes(), true).is_err() {
+        if self
+            .emit
+            .stack_operand(-bytes, stored.bytes(), true)
+            .is_err()
+        {
             return self.helper(instruction);
         }
         self.load_selector(register, R11);
-        self.assembler.store(stored, Mem::base(R9, 0), R11);
-        self.esp = self.esp.wrapping_sub(bytes);
+        self.emit.assembler.store(stored, Mem::base(R9, 0), R11);
+        self.emit.esp = self.emit.esp.wrapping_sub(bytes);
         Flow::Next
     }
 
@@ -177,11 +187,13 @@ impl Translator {
         } else {
             bytes
         };
-        if !self.may_load_shadowing(register) || self.stack_operand(0, read, false).is_err() {
+        if !self.may_load_shadowing(register) || self.emit.stack_operand(0, read, false).is_err() {
             return self.helper(instruction);
         }
-        self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
-        self.esp = self.esp.wrapping_add(bytes as i32);
+        self.emit
+            .assembler
+            .load(Width::Word, SELECTOR, Mem::base(R9, 0));
+        self.emit.esp = self.emit.esp.wrapping_add(bytes as i32);
         self.cast_stack_shadow(register);
         self.load_segment(register, SELECTOR, Restore::NONE);
         Flow::Next
@@ -214,32 +226,39 @@ impl Translator {
         }
         let register = instruction.op0_register();
         if register.full_register32() == Register::ESP {
-            self.flush_esp_first();
+            self.emit.flush_esp_first();
         }
-        self.memory_operand(instruction, width.bytes() + 2, false)?;
+        self.emit
+            .memory_operand(instruction, width.bytes() + 2, false)?;
         let guest = guest_number(register).unwrap_or(0);
         // The register's new value in R10, all of it.
-        self.assembler
+        self.emit
+            .assembler
             .load(Width::Dword, SELECTOR, Mem::base(R9, 0));
         if width == Width::Word {
-            let old = self.value(register, R10);
+            let old = self.emit.value(register, R10);
             if old != R10 {
-                self.assembler.mov(R10, old);
+                self.emit.assembler.mov(R10, old);
             }
-            self.assembler.mov16(R10, SELECTOR);
-            self.assembler.rorx(SELECTOR, SELECTOR, 16);
-            self.assembler.movzx16(SELECTOR, SELECTOR);
+            self.emit.assembler.mov16(R10, SELECTOR);
+            self.emit.assembler.rorx(SELECTOR, SELECTOR, 16);
+            self.emit.assembler.movzx16(SELECTOR, SELECTOR);
         } else {
-            self.assembler.mov32(R10, SELECTOR);
-            self.assembler.lea64(R9, Mem::base(R9, 4));
-            self.assembler.load(Width::Word, SELECTOR, Mem::base(R9, 0));
+            self.emit.assembler.mov32(R10, SELECTOR);
+            self.emit.assembler.lea64(R9, Mem::base(R9, 4));
+            self.emit
+                .assembler
+                .load(Width::Word, SELECTOR, Mem::base(R9, 0));
         }
         let changed = Restore::NONE.and(guest, Source::Host(R10));
         self.load_segment(segment, SELECTOR, changed);
         self.mark_done(changed);
-        match self.map.home(guest) {
-            Home::Host(home) => self.assembler.mov(home, R10),
-            Home::Slot => self.assembler.store(Width::Qword, self.slot(guest), R10),
+        match self.emit.map.home(guest) {
+            Home::Host(home) => self.emit.assembler.mov(home, R10),
+            Home::Slot => self
+                .emit
+                .assembler
+                .store(Width::Qword, self.emit.slot(guest), R10),
         }
         Ok(())
     }
@@ -247,23 +266,28 @@ impl Translator {
     /// Marks the current position with the next instruction, which the current one may hold
     /// interrupts off from.
     fn mark_done(&mut self, restore: Restore) {
-        self.push_mark(self.next_rip, self.esp, restore, self.casts_shadow);
+        self.emit.push_mark(
+            self.emit.next_rip,
+            self.emit.esp,
+            restore,
+            self.emit.casts_shadow,
+        );
     }
 
     /// Loads a segment register with a selector, in a register that is zero but for that;
     /// with it the instruction is complete, but for `changed`. Uses R8.
     fn load_segment(&mut self, register: SegmentRegister, selector: Host, changed: Restore) {
-        self.make_room();
+        self.emit.make_room();
         self.mark_done(changed.with_segment(register, selector));
         self.store_segment_base(register, selector);
-        let place = self.field(at::segment_selector(register));
-        self.assembler.store(Width::Word, place, selector);
+        let place = self.emit.field(at::segment_selector(register));
+        self.emit.assembler.store(Width::Word, place, selector);
     }
 
     /// The base that belongs to a selector in real and V86 mode. Uses R8.
     pub(super) fn store_segment_base(&mut self, register: SegmentRegister, selector: Host) {
-        self.assembler.rorx(R8, selector, 60);
-        let base = self.field(at::segment_base(register));
-        self.assembler.store(Width::Qword, base, R8);
+        self.emit.assembler.rorx(R8, selector, 60);
+        let base = self.emit.field(at::segment_base(register));
+        self.emit.assembler.store(Width::Qword, base, R8);
     }
 }

@@ -1,13 +1,14 @@
 //! Single string instructions; repeated ones are the monitor's.
 
-use super::memory::Offset;
-use super::{Flow, OddSegment, Translator};
+use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::look_up::OddSegment;
+use crate::emit::look_up::Offset;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -96,20 +97,21 @@ impl Translator {
         };
         if shape.source {
             let offset = self.pointer_to_r8(Register::ESI, pointers);
-            self.access(source, offset, shape.width.bytes(), false)?;
-            self.assembler.load(shape.width, R11, Mem::base(R9, 0));
+            self.emit
+                .access(source, offset, shape.width.bytes(), false)?;
+            self.emit.assembler.load(shape.width, R11, Mem::base(R9, 0));
         }
         if shape.destination {
             let offset = self.pointer_to_r8(Register::EDI, pointers);
-            self.access(
+            self.emit.access(
                 SegmentRegister::Es,
                 offset,
                 shape.width.bytes(),
                 !shape.compares,
             )?;
         }
-        self.make_room();
-        match (self.map.home(ESI), self.map.home(EDI)) {
+        self.emit.make_room();
+        match (self.emit.map.home(ESI), self.emit.map.home(EDI)) {
             (Home::Host(source), Home::Host(destination)) => {
                 self.advance_before(source, destination, &shape, pointers);
                 self.element(&shape);
@@ -125,11 +127,11 @@ impl Translator {
         let operand = Mem::base(R9, 0);
         let value = if shape.source { R11 } else { ACCUMULATOR };
         match (shape.destination, shape.width) {
-            (true, width) if shape.compares => self.assembler.compare(width, value, operand),
-            (true, width) => self.assembler.store(width, operand, value),
-            (false, Width::Byte) => self.assembler.load8_keep(ACCUMULATOR, operand),
-            (false, Width::Word) => self.assembler.load16_keep(ACCUMULATOR, operand),
-            (false, width) => self.assembler.load(width, ACCUMULATOR, operand),
+            (true, width) if shape.compares => self.emit.assembler.compare(width, value, operand),
+            (true, width) => self.emit.assembler.store(width, operand, value),
+            (false, Width::Byte) => self.emit.assembler.load8_keep(ACCUMULATOR, operand),
+            (false, Width::Word) => self.emit.assembler.load16_keep(ACCUMULATOR, operand),
+            (false, width) => self.emit.assembler.load(width, ACCUMULATOR, operand),
         }
     }
 
@@ -141,9 +143,10 @@ impl Translator {
             return;
         }
         if shape.source && shape.destination {
-            self.assembler.mov(R8, source);
-            self.assembler.mov(R10, destination);
-            self.mark(Restore::one(ESI, R8).and(EDI, Source::Host(R10)));
+            self.emit.assembler.mov(R8, source);
+            self.emit.assembler.mov(R10, destination);
+            self.emit
+                .mark(Restore::one(ESI, R8).and(EDI, Source::Host(R10)));
             self.advance_from(source, R8, shape, pointers);
             self.advance_from(destination, R10, shape, pointers);
             return;
@@ -153,8 +156,8 @@ impl Translator {
         } else {
             (EDI, destination)
         };
-        self.assembler.mov(R10, pointer);
-        self.mark(Restore::one(guest, R10));
+        self.emit.assembler.mov(R10, pointer);
+        self.emit.mark(Restore::one(guest, R10));
         self.advance(pointer, R8, shape, pointers);
     }
 
@@ -163,15 +166,19 @@ impl Translator {
     fn advance_words(&mut self, source: Host, destination: Host, shape: &Shape) {
         let scale = shape.width.bytes() as u8;
         for (guest, home) in [(ESI, source), (EDI, destination)] {
-            let slot = self.slot(guest);
-            self.assembler.store(Width::Qword, slot, home);
+            let slot = self.emit.slot(guest);
+            self.emit.assembler.store(Width::Qword, slot, home);
         }
-        self.mark(Restore::NONE.and(ESI, Source::Slot).and(EDI, Source::Slot));
-        self.assembler
-            .load(Width::Qword, R8, self.field(at::DIRECTION));
+        self.emit
+            .mark(Restore::NONE.and(ESI, Source::Slot).and(EDI, Source::Slot));
+        self.emit
+            .assembler
+            .load(Width::Qword, R8, self.emit.field(at::DIRECTION));
         for home in [source, destination] {
-            self.assembler.lea32(R10, Mem::indexed(home, R8, scale, 0));
-            self.assembler.mov16(home, R10);
+            self.emit
+                .assembler
+                .lea32(R10, Mem::indexed(home, R8, scale, 0));
+            self.emit.assembler.mov16(home, R10);
         }
     }
 
@@ -184,42 +191,52 @@ impl Translator {
         let pointers = pointers.into_iter().filter(|&(.., used)| used);
         // R9 points to the element, so R11 takes turns.
         if both {
-            self.assembler
-                .store(Width::Qword, self.field(at::EXIT_VALUE), R11);
+            self.emit
+                .assembler
+                .store(Width::Qword, self.emit.field(at::EXIT_VALUE), R11);
         }
         let mut restore = Restore::NONE;
         for (guest, place, _) in pointers.clone() {
-            match self.map.home(guest) {
-                Home::Host(home) => self.assembler.mov(place, home),
-                Home::Slot => self.assembler.load(Width::Qword, place, self.slot(guest)),
+            match self.emit.map.home(guest) {
+                Home::Host(home) => self.emit.assembler.mov(place, home),
+                Home::Slot => self
+                    .emit
+                    .assembler
+                    .load(Width::Qword, place, self.emit.slot(guest)),
             }
             self.advance(place, R11, shape, size);
             restore = restore.and(guest, Source::Host(place));
         }
         if both {
-            self.assembler
-                .load(Width::Qword, R11, self.field(at::EXIT_VALUE));
+            self.emit
+                .assembler
+                .load(Width::Qword, R11, self.emit.field(at::EXIT_VALUE));
         }
         self.element(shape);
-        self.mark_as(self.next_rip, self.esp, restore);
+        self.emit
+            .mark_as(self.emit.next_rip, self.emit.esp, restore);
         for (guest, place, _) in pointers {
-            match self.map.home(guest) {
-                Home::Host(home) => self.assembler.mov(home, place),
-                Home::Slot => self.assembler.store(Width::Qword, self.slot(guest), place),
+            match self.emit.map.home(guest) {
+                Home::Host(home) => self.emit.assembler.mov(home, place),
+                Home::Slot => self
+                    .emit
+                    .assembler
+                    .store(Width::Qword, self.emit.slot(guest), place),
             }
         }
-        self.mark_as(self.next_rip, self.esp, Restore::NONE);
+        self.emit
+            .mark_as(self.emit.next_rip, self.emit.esp, Restore::NONE);
     }
 
     fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) -> Offset {
-        let value = self.value(pointer, R8);
+        let value = self.emit.value(pointer, R8);
         if pointers == Width::Word {
-            self.assembler.movzx16(R8, value);
+            self.emit.assembler.movzx16(R8, value);
             return Offset::Word;
         } else if pointers == Width::Qword {
-            self.assembler.mov(R8, value);
+            self.emit.assembler.mov(R8, value);
         } else if value != R8 {
-            self.assembler.mov32(R8, value);
+            self.emit.assembler.mov32(R8, value);
         }
         Offset::Wide
     }
@@ -227,15 +244,16 @@ impl Translator {
     /// Adds the element size times the direction, which `scratch` takes, to a pointer.
     fn advance(&mut self, pointer: Host, scratch: Host, shape: &Shape, pointers: Width) {
         let moved = Mem::indexed(pointer, scratch, shape.width.bytes() as u8, 0);
-        self.assembler
-            .load(Width::Qword, scratch, self.field(at::DIRECTION));
+        self.emit
+            .assembler
+            .load(Width::Qword, scratch, self.emit.field(at::DIRECTION));
         match pointers {
             Width::Word => {
-                self.assembler.lea32(scratch, moved);
-                self.assembler.mov16(pointer, scratch);
+                self.emit.assembler.lea32(scratch, moved);
+                self.emit.assembler.mov16(pointer, scratch);
             }
-            Width::Qword => self.assembler.lea64(pointer, moved),
-            _ => self.assembler.lea32(pointer, moved),
+            Width::Qword => self.emit.assembler.lea64(pointer, moved),
+            _ => self.emit.assembler.lea32(pointer, moved),
         }
     }
 
@@ -244,13 +262,14 @@ impl Translator {
     /// adds its old value.
     fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, pointers: Width) {
         let scale = shape.width.bytes() as u8;
-        self.assembler
-            .load(Width::Qword, pointer, self.field(at::DIRECTION));
+        self.emit
+            .assembler
+            .load(Width::Qword, pointer, self.emit.field(at::DIRECTION));
         let moved = Mem::indexed(old, pointer, scale, 0);
         if pointers == Width::Qword {
-            self.assembler.lea64(pointer, moved);
+            self.emit.assembler.lea64(pointer, moved);
         } else {
-            self.assembler.lea32(pointer, moved);
+            self.emit.assembler.lea32(pointer, moved);
         }
     }
 }

@@ -43,11 +43,11 @@ const UNDIVIDED_STEP: usize = 250;
 impl Translator {
     /// SYSCALL, SYSRET, SYSENTER or SYSEXIT.
     pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
-        let flags = self.mode.flags;
+        let flags = self.emit.mode.flags;
         let is_level_0 = flags.contains(ModeFlags::KERNEL);
         let is_long = flags.contains(ModeFlags::LONG);
         let is_protected = flags.contains(ModeFlags::PROTECTED);
-        if self.mode.is_watched() || !is_protected || is_long != self.is_64_bit() {
+        if self.emit.mode.is_watched() || !is_protected || is_long != self.emit.is_64_bit() {
             return self.moves_on(instruction);
         }
         match instruction.mnemonic() {
@@ -60,27 +60,29 @@ impl Translator {
     }
 
     fn change_field(&self, kind: LevelChangeKind, offset: usize) -> Mem {
-        self.field(at::level_change(kind) + offset as i32)
+        self.emit.field(at::level_change(kind) + offset as i32)
     }
 
     /// Leaves unless the change is known for this mode. Nothing has happened so far.
     fn demand_known(&mut self, kind: LevelChangeKind, leave: SiteKind) {
         let from = self.change_field(kind, offset_of!(LevelChange, from));
-        self.assembler.load(Width::Qword, R8, from);
+        self.emit.assembler.load(Width::Qword, R8, from);
         let known = from_mode(self.mode_id).wrapping_neg() as i32;
-        self.leave_unless_zero(leave, Mem::base(R8, known));
+        self.emit.leave_unless_zero(leave, Mem::base(R8, known));
     }
 
     /// From here on the instruction is under way.
     fn begin_undivided(&mut self) {
-        self.make_room_for(UNDIVIDED_STEP);
-        self.mark(Restore::UNDIVIDED);
+        self.emit.make_room_for(UNDIVIDED_STEP);
+        self.emit.mark(Restore::UNDIVIDED);
     }
 
     /// EFLAGS but for the arithmetic flags, IF and DF: all clear.
     fn clear_system_flags(&mut self) {
         for field in [at::register::FLAGS, at::SYSTEM_FLAGS] {
-            self.assembler.store_imm(Width::Qword, self.field(field), 0);
+            self.emit
+                .assembler
+                .store_imm(Width::Qword, self.emit.field(field), 0);
         }
     }
 
@@ -93,9 +95,11 @@ impl Translator {
         for (register, offset) in moves {
             for half in [0, 8] {
                 let from = self.change_field(kind, offset + half);
-                let to = self.field(at::segment_register(register) + half as i32);
-                self.assembler.load(Width::Qword, R11, from);
-                self.assembler.store(Width::Qword, to, R11);
+                let to = self
+                    .emit
+                    .field(at::segment_register(register) + half as i32);
+                self.emit.assembler.load(Width::Qword, R11, from);
+                self.emit.assembler.store(Width::Qword, to, R11);
             }
         }
         // The monitor has not looked at the descriptor of this CS.
@@ -103,15 +107,20 @@ impl Translator {
             (offset_of!(Expected, mask), Expected::NEVER.mask),
             (offset_of!(Expected, bits), Expected::NEVER.bits),
         ] {
-            let field = self.field(at::CODE_DESCRIPTOR + offset as i32);
-            self.assembler.store_imm(Width::Qword, field, value as i32);
+            let field = self.emit.field(at::CODE_DESCRIPTOR + offset as i32);
+            self.emit
+                .assembler
+                .store_imm(Width::Qword, field, value as i32);
         }
-        let tlb = self.map.tlb;
+        let tlb = self.emit.map.tlb;
         let from = self.change_field(kind, offset_of!(LevelChange, tlb));
-        self.assembler.load(Width::Qword, tlb, from);
-        self.assembler.store(Width::Qword, self.field(at::TLB), tlb);
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::LEVEL_CHANGED), 1);
+        self.emit.assembler.load(Width::Qword, tlb, from);
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(at::TLB), tlb);
+        self.emit
+            .assembler
+            .store_imm(Width::Dword, self.emit.field(at::LEVEL_CHANGED), 1);
     }
 
     fn syscall(&mut self, instruction: &Instruction) -> Flow {
@@ -121,20 +130,22 @@ impl Translator {
         self.demand_no_virtual_flags(leave);
         self.flags_image(InterruptFlag::Real);
         self.begin_undivided();
-        let image = self.slot(Gpr::R11 as u8);
-        self.assembler.store(Width::Qword, image, R11);
-        self.assembler.mov_imm64(COUNT, self.next_rip);
+        let image = self.emit.slot(Gpr::R11 as u8);
+        self.emit.assembler.store(Width::Qword, image, R11);
+        self.emit.assembler.mov_imm64(COUNT, self.emit.next_rip);
         self.load_level(kind);
         // IA32_FMASK clears them all, or the change would not be known.
         self.clear_system_flags();
-        self.assembler
-            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
-        self.assembler
-            .store_imm(Width::Qword, self.field(at::DIRECTION), 1);
-        self.assembler.mov_imm32(R8, 1);
-        self.assembler.add8(R8, 0);
-        let target = self.field(at::register::LSTAR);
-        self.assembler.load(Width::Qword, R8, target);
+        self.emit
+            .assembler
+            .store_imm(Width::Qword, self.emit.field(at::INTERRUPT_FLAG), 0);
+        self.emit
+            .assembler
+            .store_imm(Width::Qword, self.emit.field(at::DIRECTION), 1);
+        self.emit.assembler.mov_imm32(R8, 1);
+        self.emit.assembler.add8(R8, 0);
+        let target = self.emit.field(at::register::LSTAR);
+        self.emit.assembler.load(Width::Qword, R8, target);
         self.branch_to_level(kind)
     }
 
@@ -143,20 +154,22 @@ impl Translator {
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
         self.demand_canonical(COUNT);
-        let image = self.slot(Gpr::R11 as u8);
-        self.assembler.load(Width::Qword, R11, image);
-        self.assembler.mov_imm32(R9, SYSTEM_FLAGS.bits() as u32);
-        self.assembler.pext(R8, R11, R9);
-        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        let image = self.emit.slot(Gpr::R11 as u8);
+        self.emit.assembler.load(Width::Qword, R11, image);
+        self.emit
+            .assembler
+            .mov_imm32(R9, SYSTEM_FLAGS.bits() as u32);
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.leave_unless_zero(leave, Mem::base(R8, 0));
         self.demand_no_request(leave, InterruptFlag::Real);
         self.begin_undivided();
         self.clear_system_flags();
-        self.assembler.mov(R10, ACCUMULATOR);
-        let done = (self.rip, 0, Restore::UNDIVIDED);
+        self.emit.assembler.mov(R10, ACCUMULATOR);
+        let done = (self.emit.rip, 0, Restore::UNDIVIDED);
         self.load_flags(Some(InterruptFlag::Real), done);
-        self.assembler.mov(ACCUMULATOR, R10);
+        self.emit.assembler.mov(ACCUMULATOR, R10);
         self.load_level(kind);
-        self.assembler.mov(R8, COUNT);
+        self.emit.assembler.mov(R8, COUNT);
         self.branch_to_level(kind)
     }
 
@@ -167,13 +180,16 @@ impl Translator {
         self.demand_no_virtual_flags(leave);
         self.demand_no_x87_note(leave);
         self.begin_undivided();
-        self.assembler
-            .store_imm(Width::Qword, self.field(at::INTERRUPT_FLAG), 0);
-        let stack = self.field(at::register::SYSENTER_ESP);
-        self.assembler.load(Width::Dword, self.map.stack(), stack);
+        self.emit
+            .assembler
+            .store_imm(Width::Qword, self.emit.field(at::INTERRUPT_FLAG), 0);
+        let stack = self.emit.field(at::register::SYSENTER_ESP);
+        self.emit
+            .assembler
+            .load(Width::Dword, self.emit.map.stack(), stack);
         self.load_level(kind);
-        let target = self.field(at::register::SYSENTER_EIP);
-        self.assembler.load(Width::Dword, R8, target);
+        let target = self.emit.field(at::register::SYSENTER_EIP);
+        self.emit.assembler.load(Width::Dword, R8, target);
         self.branch_to_level(kind)
     }
 
@@ -182,21 +198,21 @@ impl Translator {
         let leave = self.level_change_exit(instruction);
         self.demand_known(kind, leave);
         // What IOPL and AC mean for the target's mode was looked at when they were clear.
-        let system_flags = self.field(at::SYSTEM_FLAGS);
-        self.assembler.load(Width::Qword, R8, system_flags);
-        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        let system_flags = self.emit.field(at::SYSTEM_FLAGS);
+        self.emit.assembler.load(Width::Qword, R8, system_flags);
+        self.emit.leave_unless_zero(leave, Mem::base(R8, 0));
         self.demand_no_x87_note(leave);
         self.begin_undivided();
-        self.assembler.mov32(self.map.stack(), COUNT);
+        self.emit.assembler.mov32(self.emit.map.stack(), COUNT);
         self.load_level(kind);
-        self.assembler.mov32(R8, DATA);
+        self.emit.assembler.mov32(R8, DATA);
         self.branch_to_level(kind)
     }
 
     /// The way out of these instructions, at which nothing has happened.
     fn level_change_exit(&mut self, instruction: &Instruction) -> SiteKind {
-        self.flush_esp_first();
-        self.helper_kind(instruction)
+        self.emit.flush_esp_first();
+        self.emit.helper_kind(instruction)
     }
 
     /// Leaves if VIF or VIP is set, of which the modes of programs do not tell.
@@ -217,62 +233,65 @@ impl Translator {
 
     /// Leaves if one of these bits of a field is set.
     fn demand_clear(&mut self, leave: SiteKind, (field, width): (i32, Width), bits: u32) {
-        let field = self.field(field);
-        self.assembler.load(width, R8, field);
-        self.assembler.mov_imm32(R9, bits);
-        self.assembler.pext(R8, R8, R9);
-        self.leave_unless_zero(leave, Mem::base(R8, 0));
+        let field = self.emit.field(field);
+        self.emit.assembler.load(width, R8, field);
+        self.emit.assembler.mov_imm32(R9, bits);
+        self.emit.assembler.pext(R8, R8, R9);
+        self.emit.leave_unless_zero(leave, Mem::base(R8, 0));
     }
 
     /// The instruction is done but for the branch to R8, in the mode of the new level.
     fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
         self.mark_at_target(Restore::NONE);
-        let links = self.map.links;
+        let links = self.emit.map.links;
         let table = self.change_field(kind, offset_of!(LevelChange, table));
-        self.assembler.load(Width::Qword, R11, table);
-        self.assembler.movzx16(R9, R8);
-        self.assembler.lea64(R9, Mem::indexed(R11, R9, 2, 0));
+        self.emit.assembler.load(Width::Qword, R11, table);
+        self.emit.assembler.movzx16(R9, R8);
+        self.emit.assembler.lea64(R9, Mem::indexed(R11, R9, 2, 0));
         let tag = self.change_field(kind, offset_of!(LevelChange, tag));
-        self.assembler.load(Width::Qword, R11, tag);
-        self.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
-        self.free_rcx();
-        self.mark_at_target(self.rcx_freed());
+        self.emit.assembler.load(Width::Qword, R11, tag);
+        self.emit.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
+        self.emit.free_rcx();
+        self.mark_at_target(self.emit.rcx_freed());
         let entry = |part| Mem::indexed(links, R9, 8, part);
-        self.assembler.load(Width::Qword, RCX, entry(0));
-        self.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
-        let hit = self.assembler.jrcxz();
-        self.return_rcx();
+        self.emit.assembler.load(Width::Qword, RCX, entry(0));
+        self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+        let hit = self.emit.assembler.jrcxz();
+        self.emit.return_rcx();
         self.mark_at_target(Restore::NONE);
-        self.assembler
-            .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
-        let site = self.new_site(SiteKind::LevelChanged, self.rip, 0, 0);
-        self.emit_exit(site);
-        self.assembler.patch_rel8_here(hit);
-        self.mark_at_target(self.rcx_freed());
-        self.return_rcx();
+        self.emit
+            .assembler
+            .store(Width::Qword, self.emit.field(at::EXIT_VALUE), R8);
+        let site = self
+            .emit
+            .new_site(SiteKind::LevelChanged, self.emit.rip, 0, 0);
+        self.emit.emit_exit(site);
+        self.emit.assembler.patch_rel8_here(hit);
+        self.mark_at_target(self.emit.rcx_freed());
+        self.emit.return_rcx();
         self.mark_at_target(Restore::NONE);
-        self.assembler.jmp_memory(entry(8));
+        self.emit.assembler.jmp_memory(entry(8));
         Flow::End
     }
 
     fn mark_at_target(&mut self, restore: Restore) {
-        self.mark_as(self.rip, 0, restore.with_eip(R8));
+        self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
     }
 
     /// SWAPGS is permitted here.
     pub(super) fn swaps_gs(&self) -> bool {
-        self.is_64_bit() && self.mode.flags.contains(ModeFlags::KERNEL)
+        self.emit.is_64_bit() && self.emit.mode.flags.contains(ModeFlags::KERNEL)
     }
 
     pub(super) fn swap_gs(&mut self) -> Flow {
-        let base = self.field(at::segment_base(SegmentRegister::Gs));
-        let hidden = self.field(at::register::KERNEL_GS_BASE);
-        self.assembler.load(Width::Qword, R8, base);
-        self.assembler.load(Width::Qword, R9, hidden);
-        self.make_room();
-        self.mark(Restore::UNDIVIDED);
-        self.assembler.store(Width::Qword, base, R9);
-        self.assembler.store(Width::Qword, hidden, R8);
+        let base = self.emit.field(at::segment_base(SegmentRegister::Gs));
+        let hidden = self.emit.field(at::register::KERNEL_GS_BASE);
+        self.emit.assembler.load(Width::Qword, R8, base);
+        self.emit.assembler.load(Width::Qword, R9, hidden);
+        self.emit.make_room();
+        self.emit.mark(Restore::UNDIVIDED);
+        self.emit.assembler.store(Width::Qword, base, R9);
+        self.emit.assembler.store(Width::Qword, hidden, R8);
         Flow::Next
     }
 }

@@ -168,7 +168,7 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = &emitted.translation.marks;
+    let marks = &emitted.translation.tables.marks;
     let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
     assert_eq!(mark.rip, 0x1002);
     let moves: Vec<_> = mark.restore.moves().collect();
@@ -198,7 +198,7 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
             .find(iced_x86::Instruction::is_jcc_short_or_near)
             .unwrap()
             .ip() as u32;
-        let marks = &emitted.translation.marks;
+        let marks = &emitted.translation.tables.marks;
         let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
         assert_eq!(mark.rip, 0x1000, "{bytes:x?}");
         // ECX is what it was.
@@ -215,7 +215,7 @@ fn every_instruction_finds_a_place_for_its_registers() {
     // Behind each opcode, every register in every role; memory through [esi] and [ebx+ebp].
     let faults = |map, bytes: &[u8]| {
         let invalid = SiteKind::Fault(Vector::InvalidOpcode);
-        let sites = translate(map, bytes).translation.sites;
+        let sites = translate(map, bytes).translation.tables.sites;
         sites.iter().any(|site| site.kind == invalid)
     };
     let prefixes: [&[u8]; 9] = [

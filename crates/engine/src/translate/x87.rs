@@ -47,26 +47,35 @@ impl Translator {
         if is_control(instruction.mnemonic()) {
             return;
         }
-        self.mark_as(self.next_rip, self.esp, crate::abi::marks::Restore::NONE);
-        let start = self.assembler.position() as u32;
+        self.emit.mark_as(
+            self.emit.next_rip,
+            self.emit.esp,
+            crate::abi::marks::Restore::NONE,
+        );
+        let start = self.emit.assembler.position() as u32;
         let (instruction, opcode) =
             if matches!(instruction.mnemonic(), Mnemonic::Fninit | Mnemonic::Finit) {
-                self.assembler
-                    .store_imm(Width::Qword, self.field(at::X87_OPERAND_OFFSET), 0);
-                self.assembler
-                    .store_imm(Width::Dword, self.field(at::X87_SELECTORS), 0);
+                self.emit.assembler.store_imm(
+                    Width::Qword,
+                    self.emit.field(at::X87_OPERAND_OFFSET),
+                    0,
+                );
+                self.emit
+                    .assembler
+                    .store_imm(Width::Dword, self.emit.field(at::X87_SELECTORS), 0);
                 (0, 0)
             } else {
-                (self.rip, self.operand_note(instruction, opcode))
+                (self.emit.rip, self.operand_note(instruction, opcode))
             };
-        let place = self.field(at::X87_INSTRUCTION);
-        let settles = self.mode.has_real_mode_segments() && opcode & X87_FRESH != 0;
-        if self.is_64_bit() || settles {
+        let place = self.emit.field(at::X87_INSTRUCTION);
+        let settles = self.emit.mode.has_real_mode_segments() && opcode & X87_FRESH != 0;
+        if self.emit.is_64_bit() || settles {
             // R8 holds the operand's address until all is noted.
-            self.assembler.mov_value(R9, instruction);
-            self.assembler.store(Width::Qword, place, R9);
+            self.emit.assembler.mov_value(R9, instruction);
+            self.emit.assembler.store(Width::Qword, place, R9);
         } else {
-            self.assembler
+            self.emit
+                .assembler
                 .store_imm(Width::Dword, place, instruction as i32);
         }
         let mut noted = opcode;
@@ -74,11 +83,12 @@ impl Translator {
             self.note_segments(opcode);
             noted &= !X87_FRESH;
         }
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::X87_OPCODE), noted as i32);
-        self.x87_notes.push(X87Note {
+        self.emit
+            .assembler
+            .store_imm(Width::Dword, self.emit.field(at::X87_OPCODE), noted as i32);
+        self.emit.add_x87_note(X87Note {
             start,
-            end: self.assembler.position() as u32,
+            end: self.emit.assembler.position() as u32,
             instruction,
             opcode,
         });
@@ -93,8 +103,9 @@ impl Translator {
             // The look-up left the linear address in R8, which no register operand took:
             // x87 instructions have none beside a memory operand.
             note |= (segment_number(instruction.memory_segment()) + 1) << 16;
-            self.assembler
-                .store(Width::Qword, self.field(at::X87_OPERAND), R8);
+            self.emit
+                .assembler
+                .store(Width::Qword, self.emit.field(at::X87_OPERAND), R8);
         }
         note
     }
@@ -102,34 +113,36 @@ impl Translator {
     /// Makes room for an x87 instruction of real and V86 mode: no island may stand between it
     /// and the end of its note, which is longer than others.
     pub(super) fn make_room_for_note(&mut self) {
-        if self.mode.has_real_mode_segments() {
-            self.make_room_for(REAL_MODE_NOTE);
-            self.room_behind_access = REAL_MODE_NOTE;
+        if self.emit.mode.has_real_mode_segments() {
+            self.emit.make_room_for(REAL_MODE_NOTE);
+            self.emit.room_behind_access = REAL_MODE_NOTE;
         }
     }
 
     /// Notes at once what is left to the monitor in other modes, where an exit comes before
     /// segment registers change: selectors, and the operand's offset.
     fn note_segments(&mut self, opcode: u32) {
-        let code = self.field(at::segment_selector(SegmentRegister::Cs));
-        self.assembler.load(Width::Word, R9, code);
-        self.assembler
-            .store(Width::Word, self.field(at::X87_SELECTORS), R9);
+        let code = self.emit.field(at::segment_selector(SegmentRegister::Cs));
+        self.emit.assembler.load(Width::Word, R9, code);
+        self.emit
+            .assembler
+            .store(Width::Word, self.emit.field(at::X87_SELECTORS), R9);
         let Some(register) = (opcode >> 16 & 7).checked_sub(1) else {
             return;
         };
         let register = SegmentRegister::ALL[register as usize % 6];
-        let data = self.field(at::segment_selector(register));
-        self.assembler.load(Width::Word, R9, data);
-        self.assembler
-            .store(Width::Word, self.field(at::X87_SELECTORS + 2), R9);
+        let data = self.emit.field(at::segment_selector(register));
+        self.emit.assembler.load(Width::Word, R9, data);
+        self.emit
+            .assembler
+            .store(Width::Word, self.emit.field(at::X87_SELECTORS + 2), R9);
         // offset = linear + not(base) + 1
-        let base = self.field(at::segment_base(register));
-        self.assembler.load(Width::Qword, R9, base);
-        self.assembler.not(R9);
-        self.assembler.lea32(R9, Mem::indexed(R8, R9, 1, 1));
-        let place = self.field(at::X87_OPERAND_OFFSET);
-        self.assembler.store(Width::Qword, place, R9);
+        let base = self.emit.field(at::segment_base(register));
+        self.emit.assembler.load(Width::Qword, R9, base);
+        self.emit.assembler.not(R9);
+        self.emit.assembler.lea32(R9, Mem::indexed(R8, R9, 1, 1));
+        let place = self.emit.field(at::X87_OPERAND_OFFSET);
+        self.emit.assembler.store(Width::Qword, place, R9);
     }
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.
@@ -138,7 +151,7 @@ impl Translator {
             0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
         ];
         // A REX prefix before another prefix does nothing, but is there.
-        let rex = |byte: &u8| self.is_64_bit() && matches!(byte, 0x40..=0x4f);
+        let rex = |byte: &u8| self.emit.is_64_bit() && matches!(byte, 0x40..=0x4f);
         let start = (self.raw.iter()).position(|byte| !PREFIXES.contains(byte) && !rex(byte))?;
         let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];
         (0xd8..=0xdf)

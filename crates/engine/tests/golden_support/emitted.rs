@@ -69,6 +69,7 @@ impl Emitted {
         }
         let site = self
             .translation
+            .tables
             .sites
             .iter()
             .find(|site| site.rip == guest.end())?;

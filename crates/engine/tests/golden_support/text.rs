@@ -339,7 +339,11 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
         let offset = instruction.ip() as u32;
         let (line, count) = match exit_site(instruction, shown.get(at + 1)) {
             Some(site) => {
-                let site = site_text(guest, &translation.sites[site], &translation.helpers);
+                let site = site_text(
+                    guest,
+                    &translation.tables.sites[site],
+                    &translation.tables.helpers,
+                );
                 (format!("exit: {site}"), 2)
             }
             None => (host_text(instruction, &labels), 1),
@@ -351,12 +355,13 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
         let bytes: usize = shown[at..at + count].iter().map(|it| it.len()).sum();
         let end = offset + bytes as u32;
         let mut marks: Vec<_> = translation
+            .tables
             .marks
             .iter()
             .filter(|mark| (offset..end).contains(&mark.host))
             .map(|mark| mark_text(guest, mark))
             .collect();
-        for completion in &translation.completions {
+        for completion in &translation.tables.completions {
             if completion.start == offset {
                 marks.push(match completion.kind {
                     CompletionKind::Flags { .. } => "flags from r11".into(),

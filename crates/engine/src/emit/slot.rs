@@ -12,7 +12,7 @@
 //!
 //! An operand of 32 bits that is written cannot: its register's upper half is cleared.
 
-use super::Translator;
+use super::emitter::Emitter;
 use super::operands::guest_number;
 use crate::abi::at;
 use crate::abi::register_map::Home;
@@ -78,14 +78,14 @@ fn turned(code: Code) -> Option<Code> {
     })
 }
 
-impl Translator {
-    fn is_in_slot(&self, register: Register) -> bool {
+impl Emitter {
+    pub(crate) fn is_in_slot(&self, register: Register) -> bool {
         guest_number(register).is_some_and(|guest| self.map.home(guest) == Home::Slot)
     }
 
     /// The instruction, which has no operand in memory, with a slot as its operand. `None`:
     /// it has none in a slot, or not where memory may stand.
-    pub(super) fn with_slot(&mut self, instruction: &Instruction) -> Option<Instruction> {
+    pub(crate) fn with_slot(&mut self, instruction: &Instruction) -> Option<Instruction> {
         let count = instruction.op_count();
         let in_slots = (0..count).any(|index| self.is_in_slot(instruction.op_register(index)));
         if !self.is_64_bit() || !in_slots {
@@ -112,7 +112,7 @@ impl Translator {
         self.with_slot_as_it_is(&other)
     }
 
-    fn with_slot_as_it_is(&mut self, instruction: &Instruction) -> Option<Instruction> {
+    pub(crate) fn with_slot_as_it_is(&mut self, instruction: &Instruction) -> Option<Instruction> {
         use Mnemonic::*;
         if !matches!(
             instruction.encoding(),
@@ -155,7 +155,7 @@ impl Translator {
     }
 
     /// `mov register, constant` to a slot, if one store does it.
-    pub(super) fn constant_to_slot(&mut self, instruction: &Instruction) -> bool {
+    pub(crate) fn constant_to_slot(&mut self, instruction: &Instruction) -> bool {
         let value = match instruction.code() {
             Code::Mov_r32_imm32 => u64::from(instruction.immediate32()),
             Code::Mov_r64_imm64 => instruction.immediate64(),

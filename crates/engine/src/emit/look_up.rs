@@ -2,7 +2,8 @@
 //!
 //! This is the one emitter for the checked view.
 
-use super::{OddSegment, RESUME_AFTER, Translator};
+use super::emitter::Emitter;
+use super::exits::RESUME_AFTER;
 use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
@@ -26,9 +27,12 @@ fn segment_of(register: Register) -> SegmentRegister {
     }
 }
 
+/// A segment that emitted code cannot use: the instruction goes out of line.
+pub(crate) struct OddSegment;
+
 /// What is known of an offset in a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offset {
+pub(crate) enum Offset {
     /// It may have 32 bits, or more in 64-bit code.
     Wide,
     /// It has 16 bits.
@@ -37,10 +41,10 @@ pub(super) enum Offset {
     Constant(u32),
 }
 
-impl Translator {
+impl Emitter {
     /// Puts the effective address (offset in the segment) of the memory operand into
     /// R8, truncated to the address size.
-    pub(super) fn effective_address(&mut self, instruction: &Instruction) -> Offset {
+    pub(crate) fn effective_address(&mut self, instruction: &Instruction) -> Offset {
         if self.is_64_bit() {
             self.long_effective_address(instruction, R8, Width::Qword);
             return Offset::Wide;
@@ -93,7 +97,7 @@ impl Translator {
 
     /// The same in 64-bit code: into `to`, truncated to the address size and to `width` if
     /// that is a doubleword.
-    pub(super) fn long_effective_address(
+    pub(crate) fn long_effective_address(
         &mut self,
         instruction: &Instruction,
         to: Host,
@@ -154,7 +158,7 @@ impl Translator {
 
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
-    fn apply_segment(
+    pub(crate) fn apply_segment(
         &mut self,
         segment: SegmentRegister,
         size: u32,
@@ -172,7 +176,7 @@ impl Translator {
         Ok(())
     }
 
-    fn add_base(&mut self, segment: SegmentRegister) {
+    pub(crate) fn add_base(&mut self, segment: SegmentRegister) {
         self.assembler
             .load(Width::Qword, R9, self.field(at::segment_base(segment)));
         let sum = Mem::indexed(R8, R9, 1, 0);
@@ -184,7 +188,7 @@ impl Translator {
     }
 
     /// Leaves for the slow path unless R8 + size - 1 is at most the limit.
-    fn check_limit(&mut self, segment: SegmentRegister, size: u32) {
+    pub(crate) fn check_limit(&mut self, segment: SegmentRegister, size: u32) {
         self.make_room();
         // limit - offset - (size - 1) = limit + not(offset) + 2 - size, in 64 bits:
         // the upper half is zero exactly if it is not negative.
@@ -208,26 +212,26 @@ impl Translator {
 
     /// Makes RCX, which JRCXZ tests, free for that: the guest register that lives there
     /// goes to R10.
-    pub(super) fn free_rcx(&mut self) {
+    pub(crate) fn free_rcx(&mut self) {
         if self.map.resident(RCX).is_some() {
             self.assembler.mov(R10, RCX);
         }
         self.mark(self.rcx_freed());
     }
 
-    /// What is where behind [`Translator::free_rcx`].
-    pub(super) fn rcx_freed(&self) -> Restore {
+    /// What is where behind [`Emitter::free_rcx`].
+    pub(crate) fn rcx_freed(&self) -> Restore {
         Restore::count_lent(self.map)
     }
 
-    /// Undoes [`Translator::free_rcx`].
-    pub(super) fn return_rcx(&mut self) {
+    /// Undoes [`Emitter::free_rcx`].
+    pub(crate) fn return_rcx(&mut self) {
         self.reload_rcx();
         self.mark(Restore::NONE);
     }
 
-    /// As [`Translator::return_rcx`], without a mark.
-    pub(super) fn reload_rcx(&mut self) {
+    /// As [`Emitter::return_rcx`], without a mark.
+    pub(crate) fn reload_rcx(&mut self) {
         if self.map.resident(RCX).is_some() {
             self.assembler.mov(RCX, R10);
         }
@@ -235,7 +239,7 @@ impl Translator {
 
     /// Turns the linear address in R8 into a host address in R9. Clobbers R10; R11
     /// and the flags survive.
-    pub(super) fn look_up(&mut self, size: u32, write: bool) {
+    pub(crate) fn look_up(&mut self, size: u32, write: bool) {
         self.make_room();
         if self.mode.flags.contains(ModeFlags::LONG) {
             self.long_look_up(size, write);
@@ -246,9 +250,9 @@ impl Translator {
         self.probe(size, write);
     }
 
-    /// As [`Translator::look_up`], for a load with the rights of the supervisor by code at
+    /// As [`Emitter::look_up`], for a load with the rights of the supervisor by code at
     /// CPL 3, not in IA-32e mode. `helper` is the instruction's number among the helpers.
-    pub(super) fn look_up_system(&mut self, size: u8, helper: u16) {
+    pub(crate) fn look_up_system(&mut self, size: u8, helper: u16) {
         self.make_room();
         self.form_slot(u32::from(size));
         self.free_rcx();
@@ -259,7 +263,7 @@ impl Translator {
     }
 
     /// The number of the slot for an access at R8, in R9. Clobbers R10.
-    fn form_slot(&mut self, size: u32) {
+    pub(crate) fn form_slot(&mut self, size: u32) {
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
         if size > 1 {
@@ -271,9 +275,9 @@ impl Translator {
         }
     }
 
-    /// As [`Translator::access`], for an offset of 16 bits in a segment of 64 KiB: only an
+    /// As [`Emitter::access`], for an offset of 16 bits in a segment of 64 KiB: only an
     /// operand that wraps is beyond the limit. RCX is free for both tests at once.
-    fn access_beside_wrap(&mut self, segment: SegmentRegister, size: u32, write: bool) {
+    pub(crate) fn access_beside_wrap(&mut self, segment: SegmentRegister, size: u32, write: bool) {
         let context = self.map.context;
         let last = Mem::base(R8, size as i32 - 1);
         self.make_room();
@@ -300,13 +304,13 @@ impl Translator {
     }
 
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.
-    fn probe(&mut self, size: u32, write: bool) {
+    pub(crate) fn probe(&mut self, size: u32, write: bool) {
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
         let size = size.min(255) as u8;
         self.probe_table(table, SiteKind::Memory { size, write });
     }
 
-    fn probe_table(&mut self, table: i32, miss: SiteKind) {
+    pub(crate) fn probe_table(&mut self, table: i32, miss: SiteKind) {
         self.assembler
             .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
         self.miss_if_zero(miss);
@@ -316,7 +320,7 @@ impl Translator {
 
     /// The same through the long software TLB. An address that is not canonical makes the
     /// load of the pointer fault, so that the monitor does the instruction.
-    fn long_look_up(&mut self, size: u32, write: bool) {
+    pub(crate) fn long_look_up(&mut self, size: u32, write: bool) {
         let (context, tlb) = (self.map.context, self.map.tlb);
         let displacement = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
         self.assembler.sarx(R9, R8, context);
@@ -344,7 +348,7 @@ impl Translator {
     }
 
     /// Offset in R8 to host address in R9 for a given segment.
-    pub(super) fn access(
+    pub(crate) fn access(
         &mut self,
         segment: SegmentRegister,
         offset: Offset,
@@ -378,7 +382,7 @@ impl Translator {
     }
 
     /// The host address of the instruction's memory operand, in R9.
-    pub(super) fn memory_operand(
+    pub(crate) fn memory_operand(
         &mut self,
         instruction: &Instruction,
         size: u32,
@@ -398,7 +402,7 @@ impl Translator {
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
-    pub(super) fn stack_operand(
+    pub(crate) fn stack_operand(
         &mut self,
         offset: i32,
         size: u32,

@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 /// Longest x86 instruction, in bytes.
-pub(super) const MAX_INSTRUCTION_LENGTH: usize = 15;
+pub(crate) const MAX_INSTRUCTION_LENGTH: usize = 15;
 
 const fn is_prefix(byte: u8) -> bool {
     matches!(
@@ -14,7 +14,7 @@ const fn is_prefix(byte: u8) -> bool {
 
 /// Whether the bytes from the first on, which do not decode, are an instruction that would
 /// be longer than the limit: a processor raises #GP for it, and #UD for any other.
-pub(super) fn is_too_long(bitness: u32, bytes: &[u8]) -> bool {
+pub(crate) fn is_too_long(bitness: u32, bytes: &[u8]) -> bool {
     let prefixes = bytes.iter().take_while(|&&byte| is_prefix(byte)).count();
     if prefixes >= MAX_INSTRUCTION_LENGTH {
         return true;

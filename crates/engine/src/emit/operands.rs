@@ -7,7 +7,7 @@
 //! which registers are still away, until those are home too: so nothing is done twice and
 //! nothing is lost, wherever a signal arrives.
 
-use super::Translator;
+use super::emitter::Emitter;
 use super::placement::Placement;
 use crate::abi::at;
 use crate::abi::host::Host;
@@ -18,13 +18,13 @@ use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, OpKind, Register};
 
 /// The number of a guest general register, of which `register` may be a part.
-pub(super) fn guest_number(register: Register) -> Option<u8> {
+pub(crate) fn guest_number(register: Register) -> Option<u8> {
     register
         .is_gpr()
         .then(|| register.full_register().number() as u8)
 }
 
-pub(super) fn is_high_byte(register: Register) -> bool {
+pub(crate) fn is_high_byte(register: Register) -> bool {
     matches!(
         register,
         Register::AH | Register::BH | Register::CH | Register::DH
@@ -32,7 +32,7 @@ pub(super) fn is_high_byte(register: Register) -> bool {
 }
 
 /// The name of that part of `host` which `like` is of its register.
-pub(super) fn name_of(host: Host, like: Register) -> Register {
+pub(crate) fn name_of(host: Host, like: Register) -> Register {
     let number = u32::from(host.0 & 15);
     match like.size() {
         1 if is_high_byte(like) => Register::AH + (number & 3),
@@ -45,7 +45,7 @@ pub(super) fn name_of(host: Host, like: Register) -> Register {
 }
 
 /// The explicit register operands: index and register.
-pub(super) fn register_operands(
+pub(crate) fn register_operands(
     instruction: &Instruction,
 ) -> impl Iterator<Item = (u32, Register)> + '_ {
     (0..instruction.op_count())
@@ -53,15 +53,15 @@ pub(super) fn register_operands(
         .map(|index| (index, instruction.op_register(index)))
 }
 
-impl Translator {
+impl Emitter {
     /// The slot of a guest register.
-    pub(super) fn slot(&self, guest: u8) -> Mem {
+    pub(crate) fn slot(&self, guest: u8) -> Mem {
         self.field(at::slot(guest))
     }
 
     /// Where a guest register's value can be read: its home, or `scratch`, into which it is
     /// then loaded.
-    pub(super) fn value(&mut self, register: Register, scratch: Host) -> Host {
+    pub(crate) fn value(&mut self, register: Register, scratch: Host) -> Host {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
             Home::Host(host) => host,
@@ -74,7 +74,7 @@ impl Translator {
 
     /// `register := from`, of a word, a doubleword or a quadword, in one host instruction. In
     /// 64-bit code doublewords do not come here.
-    pub(super) fn set_register(&mut self, register: Register, from: Host, width: Width) {
+    pub(crate) fn set_register(&mut self, register: Register, from: Host, width: Width) {
         let guest = guest_number(register).unwrap_or(0);
         match self.map.home(guest) {
             Home::Host(host) if width == Width::Word => self.assembler.mov16(host, from),
@@ -85,7 +85,7 @@ impl Translator {
     }
 
     /// Names the places of the register operands in the copy.
-    pub(super) fn rename_operands(&self, placement: &Placement, copy: &mut Instruction) {
+    pub(crate) fn rename_operands(&self, placement: &Placement, copy: &mut Instruction) {
         for index in 0..copy.op_count() {
             if copy.op_kind(index) != OpKind::Register {
                 continue;
@@ -105,7 +105,7 @@ impl Translator {
     }
 
     /// Brings the registers to their places, before the instruction.
-    pub(super) fn bring_operands(&mut self, placement: &Placement) {
+    pub(crate) fn bring_operands(&mut self, placement: &Placement) {
         if self.map.slot_mask() != 0 {
             self.make_room();
         }
@@ -147,7 +147,7 @@ impl Translator {
     }
 
     /// Brings the registers home, behind the instruction: it has completed.
-    pub(super) fn take_operands_home(&mut self, placement: &Placement) {
+    pub(crate) fn take_operands_home(&mut self, placement: &Placement) {
         let displaced = placement.displaced();
         let mut restore = displaced;
         for operand in placement.changed() {
@@ -174,15 +174,15 @@ impl Translator {
         self.mark_as(self.next_rip, self.esp, Restore::NONE);
     }
 
-    /// Takes [`Translator::bring_operands`] back: the instruction does not run after all.
-    pub(super) fn abandon_operands(&mut self, placement: &Placement) {
+    /// Takes [`Emitter::bring_operands`] back: the instruction does not run after all.
+    pub(crate) fn abandon_operands(&mut self, placement: &Placement) {
         self.mark(placement.displaced());
         self.end_displacement(placement);
         self.mark(Restore::NONE);
     }
 
     /// Gives host registers back to the guest registers that live in them.
-    fn end_displacement(&mut self, placement: &Placement) {
+    pub(crate) fn end_displacement(&mut self, placement: &Placement) {
         for operand in &placement.operands {
             if let Home::Host(home) = operand.home
                 && placement.displaces(operand)

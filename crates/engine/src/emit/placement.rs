@@ -8,14 +8,14 @@
 //! - AH, BH, CH and DH can be named only in RAX to RBX, and only if no other operand
 //!   needs a REX prefix; the memory operand's R9 would, so another pointer is borrowed.
 //!
-//! [`Translator::place`] decides. Operands take the map's scratch registers first, then
+//! [`Emitter::place`] decides. Operands take the map's scratch registers first, then
 //! host registers where no guest register lives, then the homes of registers that the
 //! instruction does not use: those are borrowed, their values being saved in what is
 //! left of the scratch registers or in their own unused slots. No instruction names more
 //! than three general registers or uses more than four, so there is always a place: even
 //! for `cmpxchg8b [mem]`, or for `xchg [mem], bh` with all that can be in slots.
 
-use super::Translator;
+use super::emitter::Emitter;
 use super::operands::{guest_number, is_high_byte, name_of, register_operands};
 use crate::abi::host::Host;
 use crate::abi::host::*;
@@ -36,17 +36,17 @@ const fn bit(host: Host) -> Hosts {
 }
 
 /// A guest register that an instruction uses.
-pub(super) struct Operand {
-    pub(super) guest: u8,
-    pub(super) home: Home,
+pub(crate) struct Operand {
+    pub(crate) guest: u8,
+    pub(crate) home: Home,
     /// Host registers that can stand for it.
     allowed: Hosts,
     /// Its old value matters.
-    pub(super) read: bool,
+    pub(crate) read: bool,
     /// It may change.
     written: bool,
     /// Where it is while the instruction runs.
-    pub(super) place: Host,
+    pub(crate) place: Host,
 }
 
 impl Operand {
@@ -56,24 +56,24 @@ impl Operand {
 }
 
 /// A host register that is another guest register's home.
-pub(super) struct Borrowed {
-    pub(super) host: Host,
-    pub(super) guest: u8,
-    pub(super) saved: Source,
+pub(crate) struct Borrowed {
+    pub(crate) host: Host,
+    pub(crate) guest: u8,
+    pub(crate) saved: Source,
 }
 
 /// Where an instruction's registers are while it runs. Empty: all at home.
 #[derive(Default)]
-pub(super) struct Placement {
-    pub(super) operands: Vec<Operand>,
-    pub(super) borrowed: Vec<Borrowed>,
+pub(crate) struct Placement {
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) borrowed: Vec<Borrowed>,
     /// Points to the memory operand instead of R9.
-    pub(super) pointer: Option<Host>,
+    pub(crate) pointer: Option<Host>,
 }
 
 impl Placement {
     /// The register through which the copy reaches its memory operand.
-    pub(super) fn memory_base(&self) -> Register {
+    pub(crate) fn memory_base(&self) -> Register {
         name_of(self.pointer.unwrap_or(R9), Register::RAX)
     }
 
@@ -83,7 +83,7 @@ impl Placement {
     }
 
     /// The home of this operand holds another's value for the moment.
-    pub(super) fn displaces(&self, operand: &Operand) -> bool {
+    pub(crate) fn displaces(&self, operand: &Operand) -> bool {
         match operand.home {
             Home::Host(home) => home != operand.place && self.occupies(home),
             Home::Slot => false,
@@ -91,7 +91,7 @@ impl Placement {
     }
 
     /// Guest registers whose homes are overwritten for the moment.
-    pub(super) fn displaced(&self) -> Restore {
+    pub(crate) fn displaced(&self) -> Restore {
         let mut restore = Restore::NONE;
         for borrowed in &self.borrowed {
             restore = restore.and(borrowed.guest, borrowed.saved);
@@ -105,7 +105,7 @@ impl Placement {
     }
 
     /// Operands that have a new value away from home, where nothing else is.
-    pub(super) fn changed(&self) -> impl Iterator<Item = &Operand> {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &Operand> {
         self.operands
             .iter()
             .filter(|o| o.written && !o.is_at_home() && !self.displaces(o))
@@ -117,10 +117,10 @@ impl Placement {
     }
 }
 
-impl Translator {
+impl Emitter {
     /// Finds a place for each register that the instruction uses; `memory`: R9 points to
     /// its memory operand. `None`: there is none, which cannot happen (see above).
-    pub(super) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
+    pub(crate) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
         let high = register_operands(instruction).any(|(_, register)| is_high_byte(register));
         if !high && self.map.slot_mask() == 0 {
             return Some(Placement::default());
@@ -168,7 +168,7 @@ impl Translator {
 
     /// The guest registers that an instruction uses, named or not; not those that only
     /// address its memory operand.
-    fn used_registers(
+    pub(crate) fn used_registers(
         &mut self,
         instruction: &Instruction,
         memory: bool,
@@ -233,7 +233,7 @@ impl Translator {
     }
 
     /// A host register out of `allowed` for an operand.
-    fn choose(&self, allowed: Hosts, operands: &[Operand]) -> Option<Host> {
+    pub(crate) fn choose(&self, allowed: Hosts, operands: &[Operand]) -> Option<Host> {
         let scratch = self.map.scratch;
         let any = (0..16).map(Host);
         // Registers where nobody lives come before those of others.
@@ -250,7 +250,7 @@ impl Translator {
     }
 
     /// Finds room for the guest registers whose homes are taken by others' operands.
-    fn save_residents(&self, placement: &mut Placement, mut taken: Hosts) {
+    pub(crate) fn save_residents(&self, placement: &mut Placement, mut taken: Hosts) {
         for host in (0..16).map(Host) {
             if !placement.occupies(host) {
                 continue;

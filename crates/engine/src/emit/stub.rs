@@ -1,12 +1,14 @@
 //! Code away from the main path: exits of misses, unlinked branches, and the
 //! islands that bring short branches to them.
 
-use super::{MAX_INSTRUCTION_LENGTH, RESUME_AFTER, Translator};
+use super::emitter::Emitter;
+use super::exits::RESUME_AFTER;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::SLOTS_OFFSET;
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, pack_site};
+use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch, Width};
 use crate::policy::mode::ModeFlags;
 
@@ -46,14 +48,14 @@ enum StubKind {
     SlotJump,
 }
 
-impl Translator {
+impl Emitter {
     /// Emits an island if the oldest waiting short branch would get out of reach.
-    pub(super) fn make_room(&mut self) {
+    pub(crate) fn make_room(&mut self) {
         self.make_room_for(0);
     }
 
     /// The same if the next step is of `longer` bytes, more than others are.
-    pub(super) fn make_room_for(&mut self, longer: usize) {
+    pub(crate) fn make_room_for(&mut self, longer: usize) {
         let Some((oldest, _)) = self.misses.first() else {
             return;
         };
@@ -72,7 +74,7 @@ impl Translator {
         }
     }
 
-    fn emit_island(&mut self) {
+    pub(crate) fn emit_island(&mut self) {
         for (patch, stub) in std::mem::take(&mut self.misses) {
             let (rip, esp) = (self.stubs[stub].rip, self.stubs[stub].esp);
             let shadowed = self.stubs[stub].shadowed;
@@ -83,8 +85,8 @@ impl Translator {
         }
     }
 
-    /// Branches to a miss exit if RCX is zero; behind [`Translator::free_rcx`].
-    pub(super) fn miss_if_zero(&mut self, kind: SiteKind) {
+    /// Branches to a miss exit if RCX is zero; behind [`Emitter::free_rcx`].
+    pub(crate) fn miss_if_zero(&mut self, kind: SiteKind) {
         let branch = self.assembler.jrcxz();
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.stubs.push(Stub {
@@ -101,7 +103,7 @@ impl Translator {
 
     /// The target lies in this page, and so does its whole first instruction: what it
     /// means depends on no other page's translation.
-    fn stays_in_page(&self, target: u64) -> bool {
+    pub(crate) fn stays_in_page(&self, target: u64) -> bool {
         let linear = self.mode.linear(target);
         linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
     }
@@ -127,14 +129,14 @@ impl Translator {
     }
 
     /// A slot for a link that leaves the page.
-    fn take_slot(&mut self) -> Option<u32> {
+    pub(crate) fn take_slot(&mut self) -> Option<u32> {
         let slot = self.slots.get(self.slots_used).copied()?;
         self.slots_used += 1;
         Some(slot)
     }
 
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
-    pub(super) fn link_branch(&mut self, branch: Patch, target: u64) {
+    pub(crate) fn link_branch(&mut self, branch: Patch, target: u64) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {
             self.new_link(
                 StubKind::DirectLink,
@@ -172,7 +174,7 @@ impl Translator {
     }
 
     /// Jumps to `target`; ESP is wholly in its home.
-    pub(super) fn link_jump(&mut self, target: u64) {
+    pub(crate) fn link_jump(&mut self, target: u64) {
         let single = self.mode.flags.contains(ModeFlags::SINGLE);
         if !single
             && !self.stays_in_page(target)
@@ -194,9 +196,9 @@ impl Translator {
         self.link_branch(jump, target);
     }
 
-    /// As [`Translator::link_jump`], to `target` in the code segment that has just been
+    /// As [`Emitter::link_jump`], to `target` in the code segment that has just been
     /// loaded.
-    pub(super) fn link_far_jump(&mut self, target: u64) {
+    pub(crate) fn link_far_jump(&mut self, target: u64) {
         self.mark_as(target, 0, Restore::NONE);
         let (incoming, place) = match self.take_slot() {
             Some(slot) => {
@@ -210,7 +212,7 @@ impl Translator {
     }
 
     /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
-    fn slot_jump(&mut self, slot: u32) -> Patch {
+    pub(crate) fn slot_jump(&mut self, slot: u32) -> Patch {
         let stub_address = self.assembler.lea_rip(R9);
         self.assembler.load(
             Width::Qword,
@@ -224,7 +226,7 @@ impl Translator {
 
     /// Makes the 32-bit branch at `branch` lead to the exit `site`, at the current
     /// instruction.
-    pub(super) fn fault_branch(&mut self, branch: Patch, site: usize) {
+    pub(crate) fn fault_branch(&mut self, branch: Patch, site: usize) {
         let (rip, esp) = (self.rip, self.esp_at_start);
         self.stubs.push(Stub {
             kind: StubKind::DirectLink,
@@ -238,7 +240,7 @@ impl Translator {
     }
 
     /// Emits what is left: the last island and all stubs.
-    pub(super) fn emit_stubs(&mut self) {
+    pub(crate) fn emit_stubs(&mut self) {
         self.emit_island();
         for mut stub in std::mem::take(&mut self.stubs) {
             let entry = self.assembler.position();
@@ -286,7 +288,7 @@ impl Translator {
     }
 
     /// The field that holds the address of the test for stores of `size` bytes.
-    fn store_test(&self, size: u8) -> Option<i32> {
+    pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
         if self.mode.flags.contains(ModeFlags::LONG) {
             at::long_code_store(size)
         } else {
@@ -296,7 +298,7 @@ impl Translator {
 
     /// Has the store tested for code (see [`crate::gate::code_store`]), at the address in the
     /// field at `test`: leaves if it must, or goes back to the look-up.
-    fn emit_store_test(&mut self, stub: &Stub, test: i32) {
+    pub(crate) fn emit_store_test(&mut self, stub: &Stub, test: i32) {
         let back = self.assembler.lea_rip(RCX);
         self.assembler.patch_rel32(back, stub.back);
         let packed = pack_site(self.block, stub.site);

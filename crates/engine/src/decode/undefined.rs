@@ -169,7 +169,7 @@ const fn is_bare_behind_vex(opcode: u8) -> bool {
 }
 
 /// Whether the bytes, of which the decoder wants more, are all of an undefined instruction.
-pub(super) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
+pub(crate) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bits, bytes);
     let Some((map, opcode)) = reader.opcode() else {
         return false;
@@ -190,7 +190,7 @@ pub(super) fn is_complete(bits: u32, bytes: &[u8]) -> bool {
 }
 
 /// Whether an instruction that does not decode goes on behind the bytes.
-pub(super) fn is_cut_off(bits: u32, bytes: &[u8]) -> bool {
+pub(crate) fn is_cut_off(bits: u32, bytes: &[u8]) -> bool {
     // LOCK and the like, where only the operands forbid it, change no length.
     let mut decoder = Decoder::new(bits, bytes, DecoderOptions::NO_INVALID_CHECK);
     let _ = decoder.decode();

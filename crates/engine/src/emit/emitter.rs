@@ -1,0 +1,277 @@
+//! The code of one block in work, with the tables that go with it.
+
+use super::stub::Stub;
+use crate::abi::at;
+use crate::abi::completion::{Completion, X87Note};
+use crate::abi::host::*;
+use crate::abi::immediate::Immediate;
+use crate::abi::marks::{Mark, Restore, Shadow};
+use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
+use crate::emit::assembler::{Assembler, Mem, Patch, Width};
+use crate::emit::exits::RESUME_AFTER;
+use crate::emit::tables::Tables;
+use crate::policy::instruction_kind::Helper;
+use crate::policy::mode::{Mode, ModeFlags};
+use crate::policy::virtual_interrupts::Transition;
+use iced_x86::Instruction;
+
+/// What the code of a block is made for.
+pub(crate) struct Target<'a> {
+    /// The mode it runs in.
+    pub(crate) mode: Mode,
+    /// Where the guest's registers live.
+    pub(crate) map: &'static RegisterMap,
+    /// The number that the block will have.
+    pub(crate) block: BlockId,
+    /// Linear page of its first instruction.
+    pub(crate) linear_page: u64,
+    /// Free link slots.
+    pub(crate) slots: &'a [u32],
+    /// What carries an exit of a sensitive instruction to the monitor.
+    pub(crate) transition: Transition,
+}
+
+/// Emits the code of a block, and notes what goes with it.
+pub(crate) struct Emitter {
+    pub(crate) assembler: Assembler,
+    /// The map of the block in work.
+    pub(crate) map: &'static RegisterMap,
+    pub(crate) info: iced_x86::InstructionInfoFactory,
+    pub(crate) mode: Mode,
+    pub(super) block: BlockId,
+    pub(super) marks: Vec<Mark>,
+    pub(super) sites: Vec<Site>,
+    pub(super) helpers: Vec<Helper>,
+    pub(super) immediates: Vec<Immediate>,
+    pub(super) x87_notes: Vec<X87Note>,
+    pub(super) completions: Vec<Completion>,
+    pub(super) stubs: Vec<Stub>,
+    /// Short branches that wait for an island: (patch, index into `stubs`).
+    pub(super) misses: Vec<(Patch, usize)>,
+    /// EIP of the current instruction and of the next.
+    pub(crate) rip: u64,
+    pub(crate) next_rip: u64,
+    /// Where the current instruction's host code starts.
+    pub(crate) start: usize,
+    /// Guest ESP is its home plus this.
+    pub(crate) esp: i32,
+    /// `esp` when the current instruction began.
+    pub(crate) esp_at_start: i32,
+    /// The vector registers are known to be loaded.
+    pub(crate) vectors_loaded: bool,
+    /// Linear page of the block; direct links may only stay in it.
+    pub(super) linear_page: u64,
+    pub(super) slots: Vec<u32>,
+    /// Slots that this block has taken from `slots`.
+    pub(super) slots_used: usize,
+    pub(super) first_site_of_instruction: usize,
+    /// Bytes that follow the current instruction's look-up where no island may stand, if
+    /// they are more than usual.
+    pub(crate) room_behind_access: usize,
+    /// The current instruction stands behind one that holds interrupts off.
+    pub(crate) shadowed: Shadow,
+    /// The current instruction holds interrupts off until the next has completed.
+    pub(crate) casts_shadow: Shadow,
+    /// What carries an exit of a sensitive instruction to the monitor.
+    pub(super) transition: Transition,
+}
+
+impl Emitter {
+    /// No code.
+    pub(crate) fn new() -> Self {
+        Self {
+            assembler: Assembler::new(),
+            map: &RegisterMap::LEGACY,
+            info: iced_x86::InstructionInfoFactory::new(),
+            mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
+            block: BlockId(0),
+            marks: Vec::new(),
+            sites: Vec::new(),
+            helpers: Vec::new(),
+            immediates: Vec::new(),
+            x87_notes: Vec::new(),
+            completions: Vec::new(),
+            stubs: Vec::new(),
+            misses: Vec::new(),
+            rip: 0,
+            next_rip: 0,
+            start: 0,
+            esp: 0,
+            esp_at_start: 0,
+            vectors_loaded: false,
+            linear_page: 0,
+            slots: Vec::new(),
+            slots_used: 0,
+            first_site_of_instruction: 0,
+            room_behind_access: 0,
+            shadowed: Shadow::None,
+            casts_shadow: Shadow::None,
+            transition: Transition::default(),
+        }
+    }
+
+    /// Begins a block.
+    pub(crate) fn begin_block(&mut self, target: &Target<'_>) {
+        self.assembler.clear();
+        self.mode = target.mode;
+        self.map = target.map;
+        self.block = target.block;
+        self.transition = target.transition;
+        self.marks.clear();
+        self.sites.clear();
+        self.helpers.clear();
+        self.immediates.clear();
+        self.x87_notes.clear();
+        self.completions.clear();
+        self.shadowed = Shadow::None;
+        self.casts_shadow = Shadow::None;
+        self.stubs.clear();
+        self.misses.clear();
+        self.esp = 0;
+        self.vectors_loaded = false;
+        self.linear_page = target.linear_page;
+        self.slots.clear();
+        self.slots.extend_from_slice(target.slots);
+        self.slots_used = 0;
+    }
+
+    /// Emits what is left of the block, behind its last instruction.
+    pub(crate) fn finish_block(&mut self) -> Tables {
+        self.emit_stubs();
+        Tables {
+            marks: self.marks.as_slice().into(),
+            sites: self.sites.as_slice().into(),
+            helpers: self.helpers.as_slice().into(),
+            immediates: self.immediates.as_slice().into(),
+            x87_notes: self.x87_notes.as_slice().into(),
+            completions: self.completions.as_slice().into(),
+        }
+    }
+
+    /// Whether so many more sites fit into the block.
+    pub(crate) fn has_room_for_sites(&self, count: usize) -> bool {
+        self.sites.len() + count <= MAX_SITES
+    }
+
+    /// Begins the code of an instruction.
+    pub(crate) fn begin(&mut self, rip: u64, next_rip: u64) {
+        self.rip = rip;
+        self.next_rip = next_rip;
+        self.start = self.assembler.position();
+        self.esp_at_start = self.esp;
+        self.first_site_of_instruction = self.sites.len();
+        self.room_behind_access = 0;
+        self.shadowed = std::mem::take(&mut self.casts_shadow);
+        self.mark(Restore::NONE);
+    }
+
+    /// Ends the code of an instruction: tells its sites where the next one begins. Behind one
+    /// that ends the block nothing does: stubs stand there.
+    pub(crate) fn end(&mut self, goes_on: bool) {
+        let after = if goes_on {
+            self.assembler.position() as u32
+        } else {
+            0
+        };
+        for site in &mut self.sites[self.first_site_of_instruction..] {
+            if site.after == RESUME_AFTER {
+                site.after = after;
+                site.after_esp = self.esp;
+            }
+        }
+    }
+
+    /// Lists an instruction that the monitor executes.
+    pub(crate) fn add_helper(&mut self, instruction: &Instruction) -> SiteKind {
+        self.helpers.push(Helper::new(*instruction));
+        SiteKind::Helper(self.helpers.len() as u16 - 1)
+    }
+
+    /// Notes what is left to do of an instruction in a part of the code.
+    pub(crate) fn add_completion(&mut self, completion: Completion) {
+        self.completions.push(completion);
+    }
+
+    /// Notes what the code of `note` notes of an x87 instruction.
+    pub(crate) fn add_x87_note(&mut self, note: X87Note) {
+        self.x87_notes.push(note);
+    }
+
+    /// Notes an operand that can be replaced.
+    pub(crate) fn add_immediate(&mut self, immediate: Immediate) {
+        self.immediates.push(immediate);
+    }
+
+    /// The block's code is 64-bit code.
+    pub(crate) fn is_64_bit(&self) -> bool {
+        self.mode.flags.contains(ModeFlags::CODE64)
+    }
+
+    /// A field of the context.
+    pub(crate) fn field(&self, displacement: i32) -> Mem {
+        Mem::base(self.map.context, displacement)
+    }
+
+    /// `to := mem`'s offset, of the stack pointer's size if that is not 16 bits.
+    pub(crate) fn lea_stack(&mut self, to: Host, mem: Mem) {
+        if self.is_64_bit() {
+            self.assembler.lea64(to, mem);
+        } else {
+            self.assembler.lea32(to, mem);
+        }
+    }
+
+    /// `to := from`, of a 32-bit address or of a 64-bit one in 64-bit code.
+    pub(crate) fn mov_pointer(&mut self, to: Host, from: Host) {
+        if self.is_64_bit() {
+            self.assembler.mov(to, from);
+        } else {
+            self.assembler.mov32(to, from);
+        }
+    }
+
+    /// Brings the folded adjustment into ESP's home; only flag-free instructions.
+    pub(crate) fn flush_esp(&mut self) {
+        if self.esp == 0 {
+            return;
+        }
+        let stack = self.map.stack();
+        if self.mode.flags.contains(ModeFlags::STACK32) {
+            self.lea_stack(stack, Mem::base(stack, self.esp));
+        } else {
+            self.assembler.lea32(R8, Mem::base(stack, self.esp));
+            self.assembler.mov16(stack, R8);
+        }
+        self.esp = 0;
+    }
+
+    /// As [`Emitter::flush_esp`], before the instruction's own work begins: the
+    /// instruction can be started again from here on.
+    pub(crate) fn flush_esp_first(&mut self) {
+        if self.esp != 0 {
+            self.flush_esp();
+            self.esp_at_start = 0;
+            self.start = self.assembler.position();
+            self.mark(Restore::NONE);
+        }
+    }
+
+    /// Makes sure that the guest's vector registers are in the host's.
+    pub(crate) fn require_vectors(&mut self) {
+        if self.vectors_loaded {
+            return;
+        }
+        self.free_rcx();
+        self.assembler
+            .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
+        let loaded = self.assembler.jrcxz();
+        self.return_rcx();
+        let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(loaded);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+        self.vectors_loaded = true;
+    }
+}

@@ -1,0 +1,122 @@
+//! Exits: the sites at which the block leaves for the monitor, and the code that names them.
+
+use super::emitter::Emitter;
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::abi::marks::Shadow;
+use crate::abi::sites::{Site, SiteKind, pack_site};
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::instruction_kind::Effects;
+use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
+use iced_x86::Instruction;
+
+/// Placeholder for `Site::after` until the instruction is complete.
+pub(crate) const RESUME_AFTER: u32 = u32::MAX;
+
+impl Emitter {
+    pub(crate) fn new_site(&mut self, kind: SiteKind, rip: u64, esp: i32, after: u32) -> usize {
+        self.sites.push(Site {
+            kind,
+            rip,
+            esp,
+            retry: self.start as u32,
+            after,
+            after_esp: 0,
+            shadowed: match is_done(kind) {
+                true => Shadow::None,
+                false => self.shadowed,
+            },
+        });
+        self.sites.len() - 1
+    }
+
+    /// Leaves for the monitor here, unconditionally, at the current instruction.
+    pub(crate) fn exit(&mut self, kind: SiteKind) {
+        let site = self.new_site(kind, self.rip, self.esp_at_start, 0);
+        self.emit_exit(site);
+    }
+
+    pub(crate) fn emit_exit(&mut self, site: usize) {
+        if self.is_sensitive_exit(site) {
+            return self.emit_sensitive_exit(site);
+        }
+        let packed = pack_site(self.block, site);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
+    }
+
+    /// The exit of a sensitive instruction goes to the monitor as the choice of
+    /// [`crate::policy::virtual_interrupts::Transition`] says: the only place that knows.
+    pub(crate) fn emit_sensitive_exit(&mut self, site: usize) {
+        let packed = pack_site(self.block, site);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        match self.transition {
+            Transition::Call => self.assembler.jmp_memory(self.field(at::EXIT_ENTRY)),
+            Transition::Trap => self.assembler.raw(&TRAP),
+            Transition::Task => self.assembler.raw(&TASK_SWITCH),
+        }
+    }
+
+    /// Whether a site is the exit of a sensitive instruction.
+    pub(crate) fn is_sensitive_exit(&self, site: usize) -> bool {
+        match self.sites[site].kind {
+            SiteKind::Helper(helper) => {
+                let kind = self.helpers[usize::from(helper)].kind;
+                kind.effects.contains(Effects::SENSITIVE)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn leave_and_return(&mut self, kind: SiteKind) {
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
+        self.emit_exit(site);
+        // The monitor puts the whole ESP into its home and does not keep vectors loaded.
+        self.esp = 0;
+        self.vectors_loaded = false;
+    }
+
+    /// What the monitor is told if the current instruction turns out to be its own.
+    pub(crate) fn helper_kind(&mut self, instruction: &Instruction) -> SiteKind {
+        let known = self.helpers.last();
+        if known.is_none_or(|known| known.instruction.ip() != instruction.ip()) {
+            self.add_helper(instruction);
+        }
+        // It comes back without them.
+        self.vectors_loaded = false;
+        SiteKind::Helper(self.helpers.len() as u16 - 1)
+    }
+
+    /// Leaves for the monitor if the sum of two registers and a number is zero.
+    pub(crate) fn leave_if_zero(&mut self, kind: SiteKind, sum: Mem) {
+        self.make_room();
+        self.free_rcx();
+        self.assembler.lea64(RCX, sum);
+        self.miss_if_zero(kind);
+        self.return_rcx();
+    }
+
+    /// Leaves for the monitor unless the sum of two registers and a number is zero.
+    pub(crate) fn leave_unless_zero(&mut self, kind: SiteKind, sum: Mem) {
+        self.make_room();
+        self.free_rcx();
+        self.assembler.lea64(RCX, sum);
+        let zero = self.assembler.jrcxz();
+        self.return_rcx();
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
+        self.emit_exit(site);
+        self.assembler.patch_rel8_here(zero);
+        self.mark(self.rcx_freed());
+        self.return_rcx();
+    }
+}
+
+/// Whether the instruction has completed where a site of this kind leaves.
+fn is_done(kind: SiteKind) -> bool {
+    matches!(
+        kind,
+        SiteKind::Link(_) | SiteKind::Indirect | SiteKind::Far | SiteKind::Continue
+    )
+}

@@ -1,0 +1,40 @@
+//! Marks: at each place of the code, where the guest's state is.
+
+use super::emitter::Emitter;
+use crate::abi::marks::{Mark, Restore, Shadow};
+
+impl Emitter {
+    /// Marks the current position: the current instruction has not completed.
+    pub(crate) fn mark(&mut self, restore: Restore) {
+        self.mark_as(self.rip, self.esp_at_start, restore);
+    }
+
+    /// Marks the current position with another instruction.
+    pub(crate) fn mark_as(&mut self, rip: u64, esp: i32, restore: Restore) {
+        let is_done = restore.eip().is_some() || restore.segment().is_some();
+        let shadowed = match rip == self.rip && !is_done {
+            true => self.shadowed,
+            false => Shadow::None,
+        };
+        self.push_mark(rip, esp, restore, shadowed);
+    }
+
+    pub(crate) fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: Shadow) {
+        let mark = Mark {
+            host: self.assembler.position() as u32,
+            rip,
+            esp,
+            restore,
+            shadowed,
+        };
+        match self.marks.last_mut() {
+            Some(last) if last.host == mark.host => *last = mark,
+            Some(last)
+                if Mark {
+                    host: last.host,
+                    ..mark
+                } == *last => {}
+            _ => self.marks.push(mark),
+        }
+    }
+}
