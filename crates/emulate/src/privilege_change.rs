@@ -215,7 +215,9 @@ pub fn enter_code(state: &mut CpuState, segment: Segment, offset: u64, cpl: u8) 
 }
 
 /// After a return to an outer level: DS, ES, FS and GS that the new CPL may not use
-/// become null (SDM volume 3, 5.8.6).
+/// become null (SDM volume 3, 5.8.6). Of FS and GS in IA-32e mode only the selector is made
+/// invalid (volume 2, IRET and RET, "SegmentSelector := 0"): the base, which an MSR may have
+/// given, stays in force for 64-bit code.
 pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
     for register in [
         SegmentRegister::Es,
@@ -223,17 +225,17 @@ pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
         SegmentRegister::Fs,
         SegmentRegister::Gs,
     ] {
-        let attributes = state.segment(register).attributes;
-        // A null FS or GS may have a base in IA-32e mode, given by an MSR.
-        let keeps_base = state.is_long_mode()
-            && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs)
-            && !attributes.contains(tollgate_x86::Attributes::PRESENT);
-        if keeps_base {
-            state.segment_mut(register).selector = Selector(0);
+        let segment = state.segment(register);
+        let attributes = segment.attributes;
+        if attributes.is_conforming() || segment.is_usable() && attributes.dpl() >= cpl {
             continue;
         }
-        if !attributes.is_conforming() && attributes.dpl() < cpl {
-            *state.segment_mut(register) = Segment::null(Selector(0));
-        }
+        let keeps_base = state.is_long_mode()
+            && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
+        let base = if keeps_base { segment.base } else { 0 };
+        *state.segment_mut(register) = Segment {
+            base,
+            ..Segment::null(Selector(0))
+        };
     }
 }

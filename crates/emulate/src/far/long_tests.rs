@@ -161,3 +161,35 @@ fn a_return_may_load_a_null_ss_below_level_3() {
     environment.put_u64(0x8018, 0);
     assert_eq!(run(&mut state, &mut environment, &RETFQ), refused(0));
 }
+
+#[test]
+fn a_return_to_level_3_keeps_the_bases_of_fs_and_gs() {
+    let (mut state, mut environment) = long_mode(0);
+    for (register, base) in [
+        (SegmentRegister::Fs, 0x7f00_0000_1000),
+        (SegmentRegister::Gs, 0xffff_8000_0000_2000),
+    ] {
+        state.segment_mut(register).base = base;
+    }
+    for (index, value) in [
+        0x1000,
+        u64::from(long_selector::CODE3),
+        0,
+        u64::from(selector::DATA3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        environment.put_u64(0x8000 + index * 8, value);
+    }
+    run(&mut state, &mut environment, &RETFQ).unwrap();
+    let (fs, gs) = (
+        state.segment(SegmentRegister::Fs),
+        state.segment(SegmentRegister::Gs),
+    );
+    assert_eq!((fs.selector.0, gs.selector.0), (0, 0));
+    assert_eq!(
+        (fs.base, gs.base),
+        (0x7f00_0000_1000, 0xffff_8000_0000_2000)
+    );
+}

@@ -86,6 +86,36 @@ fn null_fs_and_gs_keep_their_bases_on_the_way_out() {
 }
 
 #[test]
+fn data_segments_of_level_0_lose_their_selector_and_not_the_base_of_an_msr() {
+    let (mut state, mut environment) = long_mode(0);
+    for (register, base) in [
+        (SegmentRegister::Fs, 0x7f00_0000_1000),
+        (SegmentRegister::Gs, 0xffff_8000_0000_2000),
+    ] {
+        assert!(state.segment(register).is_usable());
+        state.segment_mut(register).base = base;
+    }
+    let (cs, ss) = (long_selector::CODE3, selector::DATA3);
+    put_frame(
+        &mut environment,
+        &[TARGET, u64::from(cs), 0, 0, u64::from(ss)],
+    );
+    run(&mut state, &mut environment, &IRETQ).unwrap();
+    let fs = Segment {
+        base: 0x7f00_0000_1000,
+        ..Segment::null(Selector(0))
+    };
+    let gs = Segment {
+        base: 0xffff_8000_0000_2000,
+        ..Segment::null(Selector(0))
+    };
+    assert_eq!(*state.segment(SegmentRegister::Fs), fs);
+    assert_eq!(*state.segment(SegmentRegister::Gs), gs);
+    let null = Segment::null(Selector(0));
+    assert_eq!(*state.segment(SegmentRegister::Ds), null);
+}
+
+#[test]
 fn targets_are_canonical_and_code_is_not_both_long_and_big() {
     let ss = u64::from(selector::DATA0);
     for (rip, cs, error) in [
