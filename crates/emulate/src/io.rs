@@ -9,12 +9,9 @@ use crate::operand::{read_register, size_mask, write_register};
 use crate::string_pointers::Pointers;
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
-use tollgate_x86::descriptor::system_type;
+use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::{CpuState, Exception, Gpr, SegmentRegister};
-
-/// Where a 32- or 64-bit TSS keeps the offset of its I/O permission bitmap.
-const TSS_BITMAP_OFFSET: u64 = 0x66;
 
 /// Checks that the running program may use `size` ports from `port` on
 /// (SDM volume 1, 19.5.2): by IOPL, else by the TSS's bitmap; V86 mode always by the bitmap.
@@ -37,7 +34,7 @@ pub fn check_permission(
     let limit = u64::from(task.limit);
     if !task.is_usable()
         || !matches!(kind, system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY)
-        || limit < TSS_BITMAP_OFFSET + 1
+        || limit < TSS_IO_MAP_BASE + 1
     {
         return Err(refused);
     }
@@ -46,7 +43,7 @@ pub fn check_permission(
         read_system(state, environment, task.base, offset, &mut word)?;
         Ok::<u16, Exception>(u16::from_le_bytes(word))
     };
-    let bitmap = u64::from(read_u16(TSS_BITMAP_OFFSET)?);
+    let bitmap = u64::from(read_u16(TSS_IO_MAP_BASE)?);
     let byte = bitmap + u64::from(port / 8);
     // Two bytes are always read, so that the ports of one access lie in them.
     if byte + 1 > limit {

@@ -14,11 +14,9 @@
 use crate::operand::read_system;
 use crate::stack_access::Stack;
 use tollgate_platform::Environment;
-use tollgate_x86::descriptor::system_type;
+use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::{CpuState, Cr4, Exception, Flags, SegmentRegister};
 
-/// Where a 32-bit TSS keeps the offset of its I/O permission bitmap.
-const TSS_BITMAP_OFFSET: u32 = 0x66;
 /// Bytes of the software interrupt redirection bitmap, which lies below that bitmap.
 const REDIRECTION_BITMAP_SIZE: u32 = 32;
 /// Linear address of the V86 program's vector table, of four bytes for each vector.
@@ -148,12 +146,11 @@ fn is_for_descriptor_table(
     let task = &state.tr;
     let kind = task.attributes.kind();
     let is_wide = matches!(kind, system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY);
-    if !task.is_usable() || !is_wide || task.limit < TSS_BITMAP_OFFSET + 1 {
+    if !task.is_usable() || !is_wide || u64::from(task.limit) < TSS_IO_MAP_BASE + 1 {
         return Err(refused);
     }
     let mut word = [0; 2];
-    let offset = u64::from(TSS_BITMAP_OFFSET);
-    read_system(state, environment, task.base, offset, &mut word)?;
+    read_system(state, environment, task.base, TSS_IO_MAP_BASE, &mut word)?;
     let end = u32::from(u16::from_le_bytes(word));
     let byte = (end + u32::from(vector / 8))
         .checked_sub(REDIRECTION_BITMAP_SIZE)

@@ -139,6 +139,10 @@ impl Attributes {
     }
 }
 
+/// Where a 32- or 64-bit TSS keeps the offset of its I/O permission bitmap, two bytes
+/// (SDM volume 3, figures 8-2 and 8-11).
+pub const TSS_IO_MAP_BASE: u64 = 0x66;
+
 /// Types of system descriptors (SDM volume 3, table 3-2). In IA-32e mode the 32-bit ones
 /// are 64-bit, and the other TSSs and gates do not exist.
 pub mod system_type {

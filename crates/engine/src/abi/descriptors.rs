@@ -2,14 +2,14 @@
 //! nothing: emitted code compares with that before INT n and IRET (see
 //! [`crate::translate`]'s `interrupt`).
 
-use tollgate_x86::descriptor::system_type;
+use tollgate_x86::descriptor::{TSS_IO_MAP_BASE, system_type};
 use tollgate_x86::{CpuState, Segment};
 
 /// The attributes in a descriptor: all that counts of 64-bit code's.
 const RIGHTS: u64 = 0xf0ff << 40;
 
 /// Where a 32-bit TSS keeps the offset of its I/O permission bitmap, a word.
-pub(crate) const BITMAP_OFFSET: i32 = 0x66;
+pub(crate) const BITMAP_OFFSET: i32 = TSS_IO_MAP_BASE as i32;
 
 /// What emitted code expects of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
