@@ -3,7 +3,7 @@
 use crate::cpuid::policy;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
-    stack, string, vector_image, vector_state, x87_environment,
+    performance_counters, stack, string, vector_image, vector_state, x87_environment,
 };
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 use tollgate_platform::Environment;
@@ -46,7 +46,7 @@ pub(crate) fn dispatch(
         Mnemonic::Rdfsbase | Mnemonic::Rdgsbase | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => {
             base_registers::access_base(state, instruction)
         }
-        Mnemonic::Rdpmc => msr::read_performance_counter(),
+        Mnemonic::Rdpmc => performance_counters::read_instruction(state),
         Mnemonic::Cpuid => cpuid::execute(state, environment),
         Mnemonic::In => io::input(state, environment, instruction),
         Mnemonic::Out => io::output(state, environment, instruction),

@@ -28,6 +28,7 @@ pub mod iret;
 pub mod memory_access;
 pub mod msr;
 pub mod operand;
+pub mod performance_counters;
 pub mod privilege_change;
 pub mod segments;
 pub mod stack;

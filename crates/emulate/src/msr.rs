@@ -2,13 +2,13 @@
 //! AMD's manual volume 2, appendix A).
 //!
 //! An MSR that this virtual machine does not have answers #GP(0), as on a real
-//! processor; that includes the MTRRs, machine check and performance counters, which
-//! CPUID does not offer. The local APIC's MSRs belong to the machine.
+//! processor; that includes the MTRRs and machine check, which CPUID does not offer. The local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::{require_canonical, require_cpl0};
 use crate::tsc_deadline;
+use crate::performance_counters;
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
@@ -89,7 +89,7 @@ pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
 }
 
 /// Puts a 64-bit value into EDX:EAX.
-fn set_edx_eax(state: &mut CpuState, value: u64) {
+pub(crate) fn set_edx_eax(state: &mut CpuState, value: u64) {
     state.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
     state.gpr[Gpr::Rdx as usize] = value >> 32;
 }
@@ -151,7 +151,7 @@ pub fn read(
                 return Ok(value);
             }
             return if policy(state).vendor() == Vendor::Amd {
-                read_amd(index)
+                performance_counters::read(state, index).map_or_else(|| read_amd(index), Ok)
             } else {
                 refused()
             };
@@ -255,7 +255,13 @@ pub fn write(
             return match environment.machine(|machine| machine.msr_write(index, value)) {
                 Some(true) => Ok(()),
                 Some(false) => refused(),
-                None if policy(state).vendor() == Vendor::Amd => write_amd(index, value),
+                None if policy(state).vendor() == Vendor::Amd => {
+                    if performance_counters::write(state, index, value) {
+                        Ok(())
+                    } else {
+                        write_amd(index, value)
+                    }
+                }
                 None => refused(),
             };
         }
@@ -376,14 +382,6 @@ pub fn read_time_stamp_and_processor(
     let outcome = read_time_stamp(state, environment)?;
     state.gpr[Gpr::Rcx as usize] = state.tsc_aux & 0xffff_ffff;
     Ok(outcome)
-}
-
-/// RDPMC: there are no performance counters, so no index is valid.
-///
-/// # Errors
-/// #GP(0), always.
-pub fn read_performance_counter() -> Result<Outcome, Exception> {
-    refused()
 }
 
 #[cfg(test)]

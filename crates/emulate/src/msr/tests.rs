@@ -66,12 +66,6 @@ fn time_stamp_disable_binds_only_above_cpl_0() {
 }
 
 #[test]
-fn there_are_no_performance_counters() {
-    let (mut state, mut environment) = protected_mode(0);
-    assert_eq!(run(&mut state, &mut environment, &[0x0f, 0x33]), Err(GP));
-}
-
-#[test]
 fn rdtscp_shows_tsc_aux_where_the_model_has_it() {
     let (mut state, mut environment) = protected_mode(0);
     environment.platform.time_stamp = 0x2_0000_0001;
