@@ -1,13 +1,11 @@
 //! Control and debug registers, caches, HLT (SDM volume 3, 2.5 and 2.8).
-//!
-//! Not implemented: breakpoints on ports. A DR7 that enables one ends in
-//! [`Outcome::NotImplemented`].
 
 use crate::Outcome;
 use crate::cpuid::policy;
 use crate::operand::{read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::Environment;
+use tollgate_x86::breakpoints::DR6_ACCESS_DETECTED;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
 use tollgate_x86::translation_change::CR3_PCID;
@@ -48,10 +46,6 @@ const DR7_WRITABLE: u64 = 0xffff_23ff;
 const DR7_ONES: u64 = 0x400;
 /// DR7: general detect.
 const DR7_GENERAL_DETECT: u64 = 1 << 13;
-/// DR6: a debug register was accessed with that set.
-const DR6_ACCESS_DETECTED: u64 = 1 << 13;
-/// R/W field of a breakpoint on ports, with CR4.DE.
-const DR7_PORTS: u64 = 2;
 
 fn refused<T>() -> Result<T, Exception> {
     Err(Exception::general_protection(0))
@@ -262,12 +256,6 @@ fn debug_register(state: &CpuState, register: Register) -> Result<usize, Excepti
     }
 }
 
-fn watches_ports(control: u64) -> bool {
-    (0..4).any(|number| {
-        control >> (2 * number) & 3 != 0 && control >> (16 + 4 * number) & 3 == DR7_PORTS
-    })
-}
-
 /// DR7.GD: an access to the debug registers is #DB (SDM volume 3, 18.2.4).
 fn detect_access(state: &CpuState) -> Result<(), Exception> {
     if state.dr[7] & DR7_GENERAL_DETECT == 0 {
@@ -281,7 +269,7 @@ fn detect_access(state: &CpuState) -> Result<(), Exception> {
 /// opens the registers to the handler.
 pub fn note_detected_access(state: &mut CpuState) {
     state.dr[7] &= !DR7_GENERAL_DETECT;
-    state.dr[6] |= DR6_ACCESS_DETECTED;
+    state.report_debug_conditions(DR6_ACCESS_DETECTED);
 }
 
 /// MOV to a debug register.
@@ -299,9 +287,6 @@ pub fn write_debug(state: &mut CpuState, instruction: &Instruction) -> Result<Ou
     }
     state.dr[number] = match number {
         6 => value & DR6_WRITABLE | DR6_ONES,
-        7 if state.cr4().contains(Cr4::DE) && watches_ports(value) => {
-            return Ok(Outcome::NotImplemented("hardware breakpoints on ports"));
-        }
         7 => value & DR7_WRITABLE | DR7_ONES,
         _ => value,
     };

@@ -79,7 +79,7 @@ pub fn input(
     let size = register.size() as u32;
     let port = port_of(state, instruction, 1);
     check_permission(state, environment, port, size)?;
-    let value = environment.machine(|machine| machine.port_read(port, size as u8));
+    let value = environment.port_read(state, port, size as u8);
     write_register(state, register, u64::from(value) & size_mask(size));
     Ok(Outcome::Next)
 }
@@ -98,7 +98,7 @@ pub fn output(
     let port = port_of(state, instruction, 0);
     check_permission(state, environment, port, size)?;
     let value = read_register(state, register) as u32;
-    environment.machine(|machine| machine.port_write(port, size as u8, value));
+    environment.port_write(state, port, size as u8, value);
     Ok(Outcome::Next)
 }
 
@@ -125,7 +125,7 @@ pub fn input_string(
         let privilege = current_privilege(state);
         check_alignment(state, linear, size, privilege)?;
         probe_linear(state, environment, linear, size, privilege)?;
-        let value = environment.machine(|machine| machine.port_read(port, size as u8));
+        let value = environment.port_read(state, port, size as u8);
         let bytes = value.to_le_bytes();
         let used = (size as usize).min(bytes.len());
         write_linear(state, environment, linear, &bytes[..used], privilege)?;
@@ -160,7 +160,7 @@ pub fn output_string(
         let used = (size as usize).min(bytes.len());
         read_memory(state, environment, address, &mut bytes[..used])?;
         let value = u32::from_le_bytes(bytes);
-        environment.machine(|machine| machine.port_write(port, size as u8, value));
+        environment.port_write(state, port, size as u8, value);
         pointers.advance(state, Gpr::Rsi, 1);
         pointers.count(state, 1);
         if pointers.pauses(state, environment) {

@@ -43,7 +43,9 @@ impl Pointers {
             },
             source_segment: memory_segment(state, instruction),
             once: if repeated { None } else { Some(1) },
-            stepped: state.flags().contains(Flags::TF) || state.has_data_breakpoints(),
+            stepped: state.flags().contains(Flags::TF)
+                || state.has_data_breakpoints()
+                || state.has_port_breakpoints(),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::memory_access::{probe_system, read_system, write_system};
 use crate::privilege_change::check_code_offset;
 use crate::stack_access::Stack;
 use tollgate_platform::Environment;
+use tollgate_x86::breakpoints::DR6_TASK_SWITCH;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{
     Attributes, CpuState, Cr0, Exception, Flags, Segment, SegmentRegister, Selector, Vector,
@@ -24,8 +25,6 @@ use image::TaskImage;
 
 /// DR7: the breakpoints and exactness that hold for one task.
 const DR7_LOCAL: u64 = 0x155;
-/// DR6: the TSS of the new task has its debug trap bit set.
-const DR6_TASK_SWITCH: u64 = 1 << 15;
 /// The bit of a TSS descriptor's access byte that says busy.
 const BUSY: u8 = 2;
 /// Where a descriptor keeps its access byte.
@@ -246,7 +245,7 @@ fn enter(
     }
     check_code_offset(state, state.cs(), state.rip, external)?;
     if image.traps {
-        state.dr[6] |= DR6_TASK_SWITCH;
+        state.report_debug_conditions(DR6_TASK_SWITCH);
         return Err(Exception::new(Vector::Debug));
     }
     Ok(())

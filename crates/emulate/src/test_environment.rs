@@ -183,6 +183,14 @@ impl Environment for TestEnvironment {
         call(&mut self.platform);
     }
 
+    fn port_read(&mut self, _: &CpuState, port: u16, size: u8) -> u32 {
+        Platform::port_read(&mut self.platform, port, size)
+    }
+
+    fn port_write(&mut self, _: &CpuState, port: u16, size: u8, value: u32) {
+        Platform::port_write(&mut self.platform, port, size, value);
+    }
+
     fn read(
         &mut self,
         _: &CpuState,

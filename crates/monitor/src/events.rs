@@ -4,10 +4,12 @@ use crate::guest_view::code_address;
 use crate::host;
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use std::sync::atomic::Ordering;
+use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
 use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
+use tollgate_x86::breakpoints::DR6_SINGLE_STEP;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Selector};
 
@@ -165,21 +167,25 @@ impl<P: Platform> Vcpu<P> {
     }
 
     /// Whether a breakpoint stands at the instruction that comes next; DR6 shows it then.
-    /// EFLAGS.RF and the shadow of a load of SS keep it from being seen.
+    /// EFLAGS.RF keeps it from being seen, and on Intel's processors the shadow of a load of
+    /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1). AMD's report it.
     pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
         self.settle_resume_flag();
-        let held = self.shadowed && self.context.cpu.shadow_holds_all;
-        if !held {
+        let cpu = &mut self.context.cpu;
+        let behind_load_of_ss = self.shadowed && cpu.shadow_holds_all;
+        if !behind_load_of_ss {
             // Those of the instruction before are reported; MOV SS's are still to be.
             self.latches.breakpoint_hits = 0;
         }
-        let cpu = &mut self.context.cpu;
+        let held = behind_load_of_ss && policy(cpu).vendor() != Vendor::Amd;
         if held || cpu.flags().contains(Flags::RF) {
             return false;
         }
-        let linear = code_address(cpu);
-        let met = cpu.code_breakpoints_at(linear);
-        cpu.dr[6] |= met;
+        let met = cpu.code_breakpoints_at(code_address(cpu));
+        if met != 0 {
+            let carried_over = std::mem::take(&mut self.latches.breakpoint_hits);
+            cpu.report_debug_conditions(met | carried_over);
+        }
         met != 0
     }
 
@@ -202,11 +208,11 @@ impl<P: Platform> Vcpu<P> {
 
     /// The trap flag strikes at this boundary, or a breakpoint that was met.
     pub(crate) fn debug_trap(&mut self) -> Result<(), VcpuStop> {
+        let mut conditions = std::mem::take(&mut self.latches.breakpoint_hits);
         if std::mem::take(&mut self.trap_armed) {
-            // DR6.BS (SDM volume 3, 17.2.3).
-            self.context.cpu.dr[6] |= 1 << 14;
+            conditions |= DR6_SINGLE_STEP;
         }
-        self.context.cpu.dr[6] |= std::mem::take(&mut self.latches.breakpoint_hits);
+        self.context.cpu.report_debug_conditions(conditions);
         self.raise(Exception::new(tollgate_x86::Vector::Debug))
     }
 }

@@ -337,7 +337,9 @@ impl<P: Platform> Vcpu<P> {
                 if effects.contains(Effects::RAISES_DEBUG) {
                     // A breakpoint that MOV SS put off is part of this very #DB.
                     let hits = std::mem::take(&mut self.latches.breakpoint_hits);
-                    self.context.cpu.dr[6] |= hits;
+                    if hits != 0 {
+                        self.context.cpu.report_debug_conditions(hits);
+                    }
                 }
                 if effects.contains(Effects::RETURNS_FROM_HANDLER) {
                     self.latches.resume_flag_rip = self.context.cpu.rip;

@@ -40,6 +40,12 @@ impl Surroundings<'_> {
         }
     }
 
+    fn watch_ports(&mut self, state: &CpuState, port: u16, size: u8) {
+        if state.has_breakpoints() {
+            *self.breakpoint_hits |= state.port_breakpoints_in(port, u32::from(size));
+        }
+    }
+
     /// Resolves every page of a range, before anything is moved.
     fn pieces(
         &mut self,
@@ -123,6 +129,18 @@ impl Environment for Surroundings<'_> {
     fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform)) {
         self.touched_device = true;
         self.platform.call(call);
+    }
+
+    fn port_read(&mut self, state: &CpuState, port: u16, size: u8) -> u32 {
+        self.watch_ports(state, port, size);
+        let mut value = 0;
+        self.call_machine(&mut |machine| value = machine.port_read(port, size));
+        value
+    }
+
+    fn port_write(&mut self, state: &CpuState, port: u16, size: u8, value: u32) {
+        self.watch_ports(state, port, size);
+        self.call_machine(&mut |machine| machine.port_write(port, size, value));
     }
 
     fn read(

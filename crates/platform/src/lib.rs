@@ -132,6 +132,14 @@ pub trait Environment {
     /// use [`machine`](#method.machine), which returns what the machine answered.
     fn call_machine(&mut self, call: &mut dyn FnMut(&mut dyn Platform));
 
+    /// Reads `size` (1, 2 or 4) ports from `port` on, as [`Platform::port_read`]; breakpoints
+    /// on them count as met.
+    fn port_read(&mut self, state: &CpuState, port: u16, size: u8) -> u32;
+
+    /// Writes `size` (1, 2 or 4) ports from `port` on, as [`Platform::port_write`];
+    /// breakpoints on them count as met.
+    fn port_write(&mut self, state: &CpuState, port: u16, size: u8, value: u32);
+
     /// Reads guest memory at a linear address.
     ///
     /// # Errors

@@ -1,24 +1,43 @@
-//! Hardware breakpoints: what DR0 to DR3 watch as DR7 says (SDM volume 3, 18.2.4).
+//! Hardware breakpoints: what DR0 to DR3 watch as DR7 says (SDM volume 3, 18.2.4), and how
+//! DR6 reports what was met (18.2.3).
 
-use crate::CpuState;
+use crate::{CpuState, Cr4};
 
 /// DR7: L0 to G3.
 const ENABLED: u64 = 0xff;
 /// Breakpoint registers.
 const COUNT: usize = 4;
-/// R/W fields of DR7.
+/// R/W fields of DR7. Without CR4.DE that of ports is undefined; here it matches nothing.
 const EXECUTION: u64 = 0;
 const WRITES: u64 = 1;
+const PORTS: u64 = 2;
 const READS_AND_WRITES: u64 = 3;
+/// DR6: B0 to B3, the breakpoints that were met.
+const DR6_BREAKPOINTS: u64 = 0xf;
+/// DR6.BD: DR7.GD was set and an instruction accessed a debug register.
+pub const DR6_ACCESS_DETECTED: u64 = 1 << 13;
+/// DR6.BS: single step, EFLAGS.TF.
+pub const DR6_SINGLE_STEP: u64 = 1 << 14;
+/// DR6.BT: a task switch to a task whose TSS has its debug trap bit set.
+pub const DR6_TASK_SWITCH: u64 = 1 << 15;
 
 /// One enabled breakpoint.
 struct Breakpoint {
     number: usize,
     kind: u64,
-    /// Linear address of the first byte, a multiple of the length for data.
+    /// Linear address of the first byte, or number of the first port: a multiple of the
+    /// length.
     address: u64,
-    /// 1, 2, 4 or 8 bytes.
+    /// 1, 2, 4 or 8 bytes or ports.
     length: u64,
+}
+
+impl Breakpoint {
+    /// Whether any of the `size` bytes or ports from `first` on is watched.
+    fn overlaps(&self, first: u64, size: u64) -> bool {
+        let last = self.address + (self.length - 1);
+        size != 0 && first <= last && first.saturating_add(size - 1) >= self.address
+    }
 }
 
 impl CpuState {
@@ -33,6 +52,15 @@ impl CpuState {
             && self
                 .breakpoints()
                 .any(|breakpoint| matches!(breakpoint.kind, WRITES | READS_AND_WRITES))
+    }
+
+    /// DR7 enables a breakpoint on ports, which takes CR4.DE.
+    pub fn has_port_breakpoints(&self) -> bool {
+        self.has_breakpoints()
+            && self.cr4().contains(Cr4::DE)
+            && self
+                .breakpoints()
+                .any(|breakpoint| breakpoint.kind == PORTS)
     }
 
     fn breakpoints(&self) -> impl Iterator<Item = Breakpoint> + '_ {
@@ -71,11 +99,29 @@ impl CpuState {
                 READS_AND_WRITES => true,
                 _ => false,
             })
-            .filter(|breakpoint| {
-                let last = breakpoint.address + (breakpoint.length - 1);
-                size != 0 && linear <= last && linear.saturating_add(size - 1) >= breakpoint.address
-            })
+            .filter(|breakpoint| breakpoint.overlaps(linear, size))
             .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
+    }
+
+    /// The breakpoints on ports that an access of `size` ports from `port` on meets, as DR6
+    /// shows them. The number is compared with all of the debug register
+    /// (SDM volume 3, 18.2.5).
+    pub fn port_breakpoints_in(&self, port: u16, size: u32) -> u64 {
+        if !self.cr4().contains(Cr4::DE) {
+            return 0;
+        }
+        self.breakpoints()
+            .filter(|breakpoint| breakpoint.kind == PORTS)
+            .filter(|breakpoint| breakpoint.overlaps(u64::from(port), u64::from(size)))
+            .fold(0, |bits, breakpoint| bits | 1 << breakpoint.number)
+    }
+
+    /// Says in DR6 why a #DB is raised: `conditions` are its bits B0 to B3, BD, BS and BT.
+    /// B0 to B3 that were not met are cleared, the others stay until software clears them
+    /// (AMD's manual volume 2, 13.1.1.3; SDM volume 3, 18.2.3: "certain debug exceptions may
+    /// clear bits 0-3").
+    pub fn report_debug_conditions(&mut self, conditions: u64) {
+        self.dr[6] = self.dr[6] & !DR6_BREAKPOINTS | conditions;
     }
 }
 
@@ -112,5 +158,50 @@ mod tests {
         state.dr[7] |= 1;
         assert_eq!(state.code_breakpoints_at(0x1000), 1);
         assert!(!state.has_data_breakpoints());
+    }
+
+    #[test]
+    fn a_breakpoint_on_ports_needs_cr4_de_and_covers_the_aligned_ports_of_its_length() {
+        let mut state = CpuState::at_reset();
+        state.dr[2] = 0x3fb;
+        // L2, ports, 4 of them.
+        state.dr[7] = 1 << 4 | 0b1110 << 24;
+        assert!(!state.has_port_breakpoints());
+        assert_eq!(state.port_breakpoints_in(0x3f8, 1), 0);
+        state.cr4 = Cr4::DE.bits();
+        assert!(state.has_port_breakpoints());
+        assert!(!state.has_data_breakpoints());
+        for (port, size, hit) in [
+            (0x3f8, 1, true),
+            (0x3fb, 1, true),
+            (0x3fc, 1, false),
+            (0x3f7, 1, false),
+            (0x3f7, 2, true),
+            (0x3f5, 4, true),
+            (0x3f4, 4, false),
+        ] {
+            let bits = state.port_breakpoints_in(port, size);
+            assert_eq!(bits, u64::from(hit) << 2, "{port:#x} {size}");
+        }
+        assert_eq!(state.data_breakpoints_in(0x3f8, 4, true), 0);
+        assert_eq!(state.code_breakpoints_at(0x3f8), 0);
+        // Ports have 16 bits, and an access does not go round to port 0.
+        state.dr[2] = 0x1_03f8;
+        assert_eq!(state.port_breakpoints_in(0x3f8, 4), 0);
+        state.dr[2] = 0;
+        assert_eq!(state.port_breakpoints_in(0xffff, 4), 0);
+    }
+
+    #[test]
+    fn a_report_replaces_the_breakpoints_of_the_last_one_and_no_other_bit() {
+        let mut state = CpuState::at_reset();
+        state.report_debug_conditions(0b0101);
+        assert_eq!(state.dr[6], 0xffff_0ff5);
+        state.report_debug_conditions(DR6_SINGLE_STEP);
+        assert_eq!(state.dr[6], 0xffff_4ff0);
+        state.report_debug_conditions(0b0010);
+        assert_eq!(state.dr[6], 0xffff_4ff2);
+        state.report_debug_conditions(DR6_ACCESS_DETECTED);
+        assert_eq!(state.dr[6], 0xffff_6ff0);
     }
 }

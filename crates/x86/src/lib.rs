@@ -4,7 +4,7 @@
 //! Developer's Manual ("SDM"); sections are named where a rule is subtle.
 
 pub mod address;
-mod breakpoints;
+pub mod breakpoints;
 pub mod canonical;
 pub mod descriptor;
 pub mod exception;
