@@ -15,7 +15,8 @@ pub use models::ModelError;
 
 use crate::Outcome;
 use features::{
-    FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_ebx, structured_edx,
+    FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_ebx,
+    structured_ecx, structured_edx,
 };
 use iced_x86::CpuidFeature;
 use std::sync::OnceLock;
@@ -84,6 +85,7 @@ pub struct CpuidPolicy {
     basic_ecx: u32,
     basic_edx: u32,
     structured_ebx: u32,
+    structured_ecx: u32,
     extended_ecx: u32,
     extended_edx: u32,
     power_edx: u32,
@@ -165,7 +167,8 @@ impl CpuidPolicy {
             structured &= !structured_ebx::NEEDS_AVX;
         }
         let leaf_extended = extended(0x8000_0001, 0);
-        let emulated = basic_edx::VME | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP;
+        let emulated =
+            basic_edx::VME | basic_edx::DE | basic_edx::APIC | basic_edx::PAT | basic_edx::SEP;
         let basic_edx_bits = (leaf1[3] | emulated) & basic_edx::HANDLED;
         let mut extended_ecx =
             leaf_extended[2] & (extended::ECX_LAHF | extended::ECX_LZCNT | extended::ECX_PREFETCHW);
@@ -193,6 +196,7 @@ impl CpuidPolicy {
             basic_ecx: basic_ecx_bits | basic_ecx::EMULATED,
             basic_edx: basic_edx_bits,
             structured_ebx: structured | structured_ebx::EMULATED,
+            structured_ecx: structured_ecx::EMULATED,
             extended_ecx,
             extended_edx,
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
@@ -216,6 +220,7 @@ impl CpuidPolicy {
             basic_ecx: self.basic_ecx,
             basic_edx: self.basic_edx,
             structured_ebx: self.structured_ebx,
+            structured_ecx: self.structured_ecx,
             extended_ecx: self.extended_ecx,
             extended_edx: self.extended_edx,
         }
@@ -225,6 +230,7 @@ impl CpuidPolicy {
         self.basic_ecx = words.basic_ecx;
         self.basic_edx = words.basic_edx;
         self.structured_ebx = words.structured_ebx;
+        self.structured_ecx = words.structured_ecx;
         self.extended_ecx = words.extended_ecx;
         self.extended_edx = words.extended_edx;
     }
@@ -273,6 +279,7 @@ impl CpuidPolicy {
     pub fn cr4_mask(&self) -> Cr4 {
         let mut mask = Cr4::TSD | Cr4::PCE;
         mask.set(Cr4::VME | Cr4::PVI, self.basic_edx & basic_edx::VME != 0);
+        mask.set(Cr4::DE, self.basic_edx & basic_edx::DE != 0);
         mask.set(Cr4::PSE, self.basic_edx & basic_edx::PSE != 0);
         mask.set(Cr4::PAE, self.basic_edx & basic_edx::PAE != 0);
         mask.set(Cr4::PGE, self.basic_edx & basic_edx::PGE != 0);
@@ -284,6 +291,8 @@ impl CpuidPolicy {
             Cr4::FSGSBASE,
             self.structured_ebx & structured_ebx::FSGSBASE != 0,
         );
+        mask.set(Cr4::SMEP, self.structured_ebx & structured_ebx::SMEP != 0);
+        mask.set(Cr4::UMIP, self.structured_ecx & structured_ecx::UMIP != 0);
         mask
     }
 
@@ -335,7 +344,7 @@ impl CpuidPolicy {
                     Some(_) => structured_edx::ARCH_CAPABILITIES,
                     None => 0,
                 };
-                [0, self.structured_ebx, 0, edx]
+                [0, self.structured_ebx, self.structured_ecx, edx]
             }
             0xb => match subleaf {
                 // One thread in the core, one core in the package, x2APIC identifier 0.

@@ -174,6 +174,7 @@ guests! {
     operands
     pae
     paging
+    ports
     priority
     privilege
     pvi
@@ -182,6 +183,7 @@ guests! {
     segments
     selfmodify
     shadow
+    smep
     stacks
     strings
     taskevents
@@ -189,6 +191,7 @@ guests! {
     timers
     tlb
     trap
+    umip
     vm86
     vm86io
     vme
@@ -199,7 +202,15 @@ guests! {
 #[test]
 fn what_a_model_does_not_offer_is_not_there() {
     for model in ["qemu64", "x86-64-v1"] {
-        for guest in ["long_extensions", "long_paging", "long_pcid", "long_system"] {
+        for guest in [
+            "long_extensions",
+            "long_paging",
+            "long_pcid",
+            "long_system",
+            "ports",
+            "smep",
+            "umip",
+        ] {
             facts_hold(guest, &["--cpu", model]);
         }
     }

@@ -82,7 +82,7 @@ fn cr3_loads_change_the_address_space() {
 #[test]
 fn cr4_accepts_only_what_cpuid_offers() {
     let (mut state, mut environment) = protected_mode(0);
-    for bit in [Cr4::DE, Cr4::MCE, Cr4::SMEP, Cr4::SMAP] {
+    for bit in [Cr4::MCE, Cr4::SMAP] {
         state.gpr[0] = bit.bits();
         assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), Err(GP));
     }
@@ -163,20 +163,69 @@ fn dr4_and_dr5_are_dr6_and_dr7() {
 }
 
 #[test]
-fn enabled_breakpoints_on_ports_are_said_to_be_missing() {
-    let (mut state, mut environment) = protected_mode(0);
-    state.cr4 |= Cr4::DE.bits();
-    state.gpr[0] = 0x2_0401;
-    assert_eq!(
-        run(&mut state, &mut environment, &MOV_DR7_EAX),
-        Ok(Outcome::NotImplemented("hardware breakpoints on ports"))
-    );
-    assert_eq!(state.dr[7], 0x400);
-    for control in [0x2_0400, 0x1_0401, 0x401] {
-        state.gpr[0] = control;
-        run(&mut state, &mut environment, &MOV_DR7_EAX).unwrap();
-        assert_eq!(state.dr[7], control);
+fn with_cr4_de_dr4_and_dr5_are_undefined_at_any_level() {
+    for cpl in [0, 3] {
+        for code in [[0x0f, 0x21, 0xe0], [0x0f, 0x23, 0xe8]] {
+            let (mut state, mut environment) = protected_mode(cpl);
+            state.cr4 |= Cr4::DE.bits();
+            assert_eq!(
+                run(&mut state, &mut environment, &code),
+                Err(Exception::invalid_opcode())
+            );
+        }
     }
+}
+
+#[test]
+fn every_model_offers_cr4_de_and_dr7_then_takes_breakpoints_on_ports() {
+    for model in tollgate_x86::CpuModel::ALL {
+        let (mut state, mut environment) = protected_mode(0);
+        state.model = model;
+        assert_ne!(crate::cpuid::policy(&state).leaf(&state, 1, 0)[3] & 4, 0);
+        state.gpr[0] = Cr4::DE.bits();
+        run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
+        for control in [0x2_0401, 0x2_0400, 0x1_0401, 0x401] {
+            state.gpr[0] = control;
+            run(&mut state, &mut environment, &MOV_DR7_EAX).unwrap();
+            assert_eq!(state.dr[7], control);
+        }
+    }
+}
+
+#[test]
+fn smep_and_umip_are_offered_by_all_models_but_qemu64() {
+    for model in tollgate_x86::CpuModel::ALL {
+        let (mut state, mut environment) = protected_mode(0);
+        state.model = model;
+        let expected = model != tollgate_x86::CpuModel::Qemu64;
+        let [_, ebx, ecx, _] = crate::cpuid::policy(&state).leaf(&state, 7, 0);
+        assert_eq!(ebx & 1 << 7 != 0, expected, "{model:?}");
+        assert_eq!(ecx & 1 << 2 != 0, expected, "{model:?}");
+        for bit in [Cr4::SMEP, Cr4::UMIP] {
+            state.gpr[0] = bit.bits();
+            let result = run(&mut state, &mut environment, &MOV_CR4_EAX);
+            assert_eq!(result.is_ok(), expected, "{model:?} {bit:?}");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_smep_drops_all_translations_and_loads_the_pdptes() {
+    let (mut state, mut environment) = protected_mode(0);
+    for value in [Cr4::SMEP.bits(), 0] {
+        environment.changes.clear();
+        state.gpr[0] = value;
+        run(&mut state, &mut environment, &MOV_CR4_EAX).unwrap();
+        assert_eq!(environment.changes, [TranslationChange::Everything]);
+    }
+    // With PAE paging an entry that is not valid refuses the change.
+    let (mut state, mut environment) = protected_mode(0);
+    state.cr0 |= Cr0::PG.bits();
+    state.cr4 = Cr4::PAE.bits();
+    state.cr3 = 0x2000;
+    environment.put_u64(0x2000, 0x1e7);
+    state.gpr[0] = (Cr4::PAE | Cr4::SMEP).bits();
+    assert_eq!(run(&mut state, &mut environment, &MOV_CR4_EAX), Err(GP));
 }
 
 #[test]

@@ -9,6 +9,8 @@ pub struct FeatureWords {
     pub basic_edx: u32,
     /// Leaf 7, EBX.
     pub structured_ebx: u32,
+    /// Leaf 7, ECX.
+    pub structured_ecx: u32,
     /// Leaf 8000_0001h, ECX.
     pub extended_ecx: u32,
     /// Leaf 8000_0001h, EDX.
@@ -22,6 +24,7 @@ impl FeatureWords {
             basic_ecx: self.basic_ecx & other.basic_ecx,
             basic_edx: self.basic_edx & other.basic_edx,
             structured_ebx: self.structured_ebx & other.structured_ebx,
+            structured_ecx: self.structured_ecx & other.structured_ecx,
             extended_ecx: self.extended_ecx & other.extended_ecx,
             extended_edx: self.extended_edx & other.extended_edx,
         }
@@ -33,6 +36,7 @@ impl FeatureWords {
             basic_ecx: self.basic_ecx | other.basic_ecx,
             basic_edx: self.basic_edx | other.basic_edx,
             structured_ebx: self.structured_ebx | other.structured_ebx,
+            structured_ecx: self.structured_ecx | other.structured_ecx,
             extended_ecx: self.extended_ecx | other.extended_ecx,
             extended_edx: self.extended_edx | other.extended_edx,
         }
@@ -44,6 +48,7 @@ impl FeatureWords {
             basic_ecx: !other.basic_ecx,
             basic_edx: !other.basic_edx,
             structured_ebx: !other.structured_ebx,
+            structured_ecx: !other.structured_ecx,
             extended_ecx: !other.extended_ecx,
             extended_edx: !other.extended_edx,
         })
@@ -55,6 +60,7 @@ impl FeatureWords {
             (self.basic_edx, BASIC_EDX_NAMES),
             (self.basic_ecx, BASIC_ECX_NAMES),
             (self.structured_ebx, STRUCTURED_EBX_NAMES),
+            (self.structured_ecx, STRUCTURED_ECX_NAMES),
             (self.extended_ecx, EXTENDED_ECX_NAMES),
             (self.extended_edx, EXTENDED_EDX_NAMES),
         ];
@@ -69,6 +75,7 @@ impl FeatureWords {
 const BASIC_EDX_NAMES: &[(u32, &str)] = &[
     (basic_edx::FPU, "fpu"),
     (basic_edx::VME, "vme"),
+    (basic_edx::DE, "de"),
     (basic_edx::PSE, "pse"),
     (basic_edx::TSC, "tsc"),
     (basic_edx::MSR, "msr"),
@@ -111,6 +118,7 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::TSC_ADJUST, "tsc_adjust"),
     (structured_ebx::BMI1, "bmi1"),
     (structured_ebx::AVX2, "avx2"),
+    (structured_ebx::SMEP, "smep"),
     (structured_ebx::BMI2, "bmi2"),
     (structured_ebx::ERMS, "erms"),
     (structured_ebx::INVPCID, "invpcid"),
@@ -119,6 +127,8 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::CLFLUSHOPT, "clflushopt"),
     (structured_ebx::SHA, "sha_ni"),
 ];
+
+const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[(structured_ecx::UMIP, "umip")];
 
 const EXTENDED_ECX_NAMES: &[(u32, &str)] = &[
     (extended::ECX_LAHF, "lahf_lm"),
@@ -141,6 +151,8 @@ pub mod basic_edx {
     pub const FPU: u32 = 1 << 0;
     /// Virtual interrupts, CR4.VME and CR4.PVI, which need nothing of the host.
     pub const VME: u32 = 1 << 1;
+    /// Breakpoints on ports, CR4.DE, which need nothing of the host.
+    pub const DE: u32 = 1 << 2;
     pub const PSE: u32 = 1 << 3;
     pub const TSC: u32 = 1 << 4;
     pub const MSR: u32 = 1 << 5;
@@ -156,9 +168,10 @@ pub mod basic_edx {
     pub const FXSR: u32 = 1 << 24;
     pub const SSE: u32 = 1 << 25;
     pub const SSE2: u32 = 1 << 26;
-    /// What the monitor handles. Not DE (I/O breakpoints), MCE, MTRR, PSE-36.
+    /// What the monitor handles. Not MCE, MTRR, PSE-36.
     pub const HANDLED: u32 = FPU
         | VME
+        | DE
         | PSE
         | TSC
         | MSR
@@ -227,6 +240,8 @@ pub mod structured_ebx {
     pub const TSC_ADJUST: u32 = 1 << 1;
     pub const BMI1: u32 = 1 << 3;
     pub const AVX2: u32 = 1 << 5;
+    /// CR4.SMEP, which the page walker obeys whatever the host has.
+    pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
     pub const ERMS: u32 = 1 << 9;
     /// INVPCID, which the monitor executes whatever the host has.
@@ -238,9 +253,17 @@ pub mod structured_ebx {
     /// What is offered if the host has it.
     pub const HANDLED: u32 = BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | SHA;
     /// What the monitor does itself.
-    pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | INVPCID;
+    pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | SMEP | INVPCID;
     /// Encoded with VEX, which needs AVX's state.
     pub const NEEDS_AVX: u32 = BMI1 | AVX2 | BMI2;
+}
+
+/// Bits of leaf 7, ECX.
+pub mod structured_ecx {
+    /// CR4.UMIP, for instructions that the monitor executes whatever the host has.
+    pub const UMIP: u32 = 1 << 2;
+    /// What the monitor does itself.
+    pub const EMULATED: u32 = UMIP;
 }
 
 /// Bits of leaf 7, EDX.

@@ -3,7 +3,9 @@
 //! `x86-64-v1` to `-v3` are the levels of the x86-64 psABI, with what a system needs
 //! beside; `qemu64` is what QEMU gives by default, as far as it is implemented.
 
-use super::features::{FeatureWords, basic_ecx, basic_edx, extended, structured_ebx};
+use super::features::{
+    FeatureWords, basic_ecx, basic_edx, extended, structured_ebx, structured_ecx,
+};
 use super::{CpuidPolicy, Vendor};
 use std::fmt;
 use tollgate_x86::CpuModel;
@@ -16,7 +18,8 @@ const INTEL_SIGNATURE: u32 = 0x0000_0f61;
 /// What the machine and the monitor give whatever the host is.
 const SYSTEM: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
-    basic_edx: basic_edx::PSE
+    basic_edx: basic_edx::DE
+        | basic_edx::PSE
         | basic_edx::TSC
         | basic_edx::MSR
         | basic_edx::PAE
@@ -26,6 +29,7 @@ const SYSTEM: FeatureWords = FeatureWords {
         | basic_edx::PAT
         | basic_edx::CLFSH,
     structured_ebx: structured_ebx::TSC_ADJUST,
+    structured_ecx: 0,
     extended_ecx: 0,
     extended_edx: extended::EDX_SYSCALL | extended::EDX_NX | extended::EDX_LM,
 };
@@ -35,7 +39,8 @@ const SYSTEM: FeatureWords = FeatureWords {
 const EMULATED: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::PCID,
     basic_edx: basic_edx::VME,
-    structured_ebx: structured_ebx::FSGSBASE | structured_ebx::INVPCID,
+    structured_ebx: structured_ebx::FSGSBASE | structured_ebx::SMEP | structured_ebx::INVPCID,
+    structured_ecx: structured_ecx::UMIP,
     extended_ecx: 0,
     extended_edx: extended::EDX_RDTSCP,
 };
@@ -45,6 +50,7 @@ const HUGE_PAGES: FeatureWords = FeatureWords {
     basic_ecx: 0,
     basic_edx: 0,
     structured_ebx: 0,
+    structured_ecx: 0,
     extended_ecx: 0,
     extended_edx: extended::EDX_PDPE1GB,
 };
@@ -59,6 +65,7 @@ const LEVEL_1: FeatureWords = FeatureWords {
         | basic_edx::SSE
         | basic_edx::SSE2,
     structured_ebx: 0,
+    structured_ecx: 0,
     extended_ecx: 0,
     extended_edx: 0,
 };
@@ -72,6 +79,7 @@ const LEVEL_2: FeatureWords = LEVEL_1.or(FeatureWords {
         | basic_ecx::POPCNT,
     basic_edx: 0,
     structured_ebx: 0,
+    structured_ecx: 0,
     extended_ecx: extended::ECX_LAHF,
     extended_edx: 0,
 });
@@ -84,6 +92,7 @@ const LEVEL_3: FeatureWords = LEVEL_2.or(FeatureWords {
         | basic_ecx::F16C,
     basic_edx: 0,
     structured_ebx: structured_ebx::BMI1 | structured_ebx::AVX2 | structured_ebx::BMI2,
+    structured_ecx: 0,
     extended_ecx: extended::ECX_LZCNT,
     extended_edx: 0,
 });
@@ -92,6 +101,7 @@ const QEMU64: FeatureWords = LEVEL_1.or(FeatureWords {
     basic_ecx: basic_ecx::SSE3 | basic_ecx::CX16,
     basic_edx: 0,
     structured_ebx: 0,
+    structured_ecx: 0,
     extended_ecx: extended::ECX_LAHF,
     extended_edx: 0,
 });
