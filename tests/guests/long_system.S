@@ -220,7 +220,20 @@ bases:
     mov rax, cr4
     and rax, ~CR4_FSGSBASE
     mov cr4, rax
-1:  WRMSR64 FS_BASE, 0
+1:  mov eax, DATA64
+    mov fs, eax
+    mov gs, eax
+    WRMSR64 FS_BASE, 0xFFFF923456789ABC
+    WRMSR64 GS_BASE, FRAME_A
+    USER_TRY64 mov eax, gs
+    EXPECT64 rax, 0, "a return to ring 3 drops ring 0's segment from gs"
+.ifndef QEMU
+    RDMSR64 GS_BASE
+    EXPECT64 rax, FRAME_A, "but not its base"
+    RDMSR64 FS_BASE
+    EXPECT64 rax, 0xFFFF923456789ABC, "nor that of fs"
+.endif
+    WRMSR64 FS_BASE, 0
     WRMSR64 GS_BASE, 0
     ret
 

@@ -230,8 +230,8 @@ pub fn drop_inner_data_segments(state: &mut CpuState, cpl: u8) {
         if attributes.is_conforming() || segment.is_usable() && attributes.dpl() >= cpl {
             continue;
         }
-        let keeps_base = state.is_long_mode()
-            && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
+        let keeps_base =
+            state.is_long_mode() && matches!(register, SegmentRegister::Fs | SegmentRegister::Gs);
         let base = if keeps_base { segment.base } else { 0 };
         *state.segment_mut(register) = Segment {
             base,
