@@ -2,13 +2,14 @@
 //! AMD's manual volume 2, appendix A).
 //!
 //! An MSR that this virtual machine does not have answers #GP(0), as on a real
-//! processor; that includes the MTRRs and machine check, which CPUID does not offer. The local APIC's MSRs belong to the machine.
+//! processor; that includes the MTRRs and machine check, which CPUID does not offer. The
+//! local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::{require_canonical, require_cpl0};
-use crate::tsc_deadline;
 use crate::performance_counters;
+use crate::tsc_deadline;
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
