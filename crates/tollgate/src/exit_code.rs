@@ -24,7 +24,7 @@ const TABLE: &[(&str, &str)] = &[
     ("2", "a wrong flag, value, path or input file"),
     (
         "3",
-        "triple fault (with --triple-fault stop); the processor's state is shown on standard error",
+        "triple fault (unless --triple-fault reset); the registers are on standard error",
     ),
     (
         "4",
