@@ -66,7 +66,7 @@ impl Emitter {
             return Offset::Constant(total);
         }
         // What lives in slots comes through R8, and the index through R9.
-        let base = (base != Register::None).then(|| self.value(base, R8));
+        let base = (base != Register::None).then(|| self.address_value(base, R8));
         let index = (index != Register::None).then(|| {
             let scale = instruction.memory_index_scale() as u8;
             (self.value(index, R9), scale)

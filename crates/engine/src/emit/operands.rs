@@ -72,6 +72,19 @@ impl Emitter {
         }
     }
 
+    /// As [`Translator::value`], for an address: from a slot no more than its 32 bits are loaded
+    /// if the code has no wider ones.
+    pub(crate) fn address_value(&mut self, register: Register, scratch: Host) -> Host {
+        let guest = guest_number(register).unwrap_or(0);
+        match self.map.home(guest) {
+            Home::Slot if !self.is_64_bit() => {
+                self.assembler.load(Width::Dword, scratch, self.slot(guest));
+                scratch
+            }
+            _ => self.value(register, scratch),
+        }
+    }
+
     /// `register := from`, of a word, a doubleword or a quadword, in one host instruction. In
     /// 64-bit code doublewords do not come here.
     pub(crate) fn set_register(&mut self, register: Register, from: Host, width: Width) {

@@ -197,7 +197,7 @@ impl Translator {
         {
             return Err(OddSegment);
         }
-        let frame = self.emit.value(Register::EBP, R8);
+        let frame = self.emit.address_value(Register::EBP, R8);
         if frame != R8 {
             self.emit.mov_pointer(R8, frame);
         }

@@ -229,7 +229,7 @@ impl Translator {
     }
 
     fn pointer_to_r8(&mut self, pointer: Register, pointers: Width) -> Offset {
-        let value = self.emit.value(pointer, R8);
+        let value = self.emit.address_value(pointer, R8);
         if pointers == Width::Word {
             self.emit.assembler.movzx16(R8, value);
             return Offset::Word;
