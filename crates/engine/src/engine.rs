@@ -6,6 +6,7 @@
 
 mod linking;
 mod translation;
+mod verified;
 pub mod written;
 
 use crate::abi::context::Context;

@@ -5,51 +5,96 @@
 )]
 
 use crate::abi::context::{Context, STORE_SIZES, displacement};
+use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Segment};
 
+/// What emitted code may do with a field of the context. Fields that [`fields`] does not
+/// list it leaves alone: they are the monitor's, and those of [`crate::gate::entry`] and
+/// [`crate::gate::code_store`]. The verifier enforces it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FieldUse {
+    /// It is read.
+    Read,
+    /// It is read and written.
+    Write,
+    /// It holds an address to which emitted code jumps.
+    Jump,
+}
+
+/// A field, or several side by side, that emitted code uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// Displacement from R15 of the first byte.
+    pub start: i32,
+    /// Bytes.
+    pub size: i32,
+    /// What for.
+    pub access: FieldUse,
+}
+
+/// The bytes of what `_field` yields.
+const fn size_of_field<T, F>(_field: fn(&T) -> &F) -> i32 {
+    size_of::<F>() as i32
+}
+
 macro_rules! displacements {
-    ($($name:ident = $field:ident,)+) => {
+    ($($name:ident = $field:ident $(: $access:ident)?,)+) => {
         $(pub const $name: i32 = displacement(offset_of!(Context, $field));)+
+        /// Those of them that emitted code uses.
+        const NAMED: &[Option<Field>] = &[$(named!($name $field $($access)?),)+];
+    };
+}
+
+macro_rules! named {
+    ($name:ident $field:ident) => {
+        None
+    };
+    ($name:ident $field:ident $access:ident) => {
+        Some(Field {
+            start: $name,
+            size: size_of_field(|context: &Context| &context.$field),
+            access: FieldUse::$access,
+        })
     };
 }
 
 displacements! {
     HOST_RSP = host_rsp,
-    EXIT_SITE = exit_site,
+    EXIT_SITE = exit_site: Write,
     ARITHMETIC = arithmetic,
-    EXIT_VALUE = exit_value,
+    EXIT_VALUE = exit_value: Write,
     PENDING = pending,
-    VECTORS_OFF = vectors_off,
+    VECTORS_OFF = vectors_off: Read,
     LOAD_VECTORS = load_vectors,
     VECTORS_WERE_LIVE = vectors_were_live,
-    DIRECTION = direction,
-    EXIT_ENTRY = exit_entry,
-    TLB = tlb,
+    DIRECTION = direction: Write,
+    EXIT_ENTRY = exit_entry: Jump,
+    TLB = tlb: Write,
     LINKS = links,
     TARGET = target,
-    BOUNCE_POINTER = bounce_pointer,
-    TIME_STAMP_OFFSET = time_stamp_offset,
-    X87_INSTRUCTION = x87_instruction,
-    X87_OPCODE = x87_opcode,
-    X87_OPERAND = x87_operand,
-    X87_OPERAND_OFFSET = x87_operand_offset,
+    BOUNCE_POINTER = bounce_pointer: Read,
+    TIME_STAMP_OFFSET = time_stamp_offset: Read,
+    X87_INSTRUCTION = x87_instruction: Write,
+    X87_OPCODE = x87_opcode: Write,
+    X87_OPERAND = x87_operand: Write,
+    X87_OPERAND_OFFSET = x87_operand_offset: Write,
     X87_SELECTORS = x87_code_selector,
     CODE_LINES = code_lines,
     STORE_RETURN = store_return,
     STORE_DELTA = store_delta,
     STORE_PASS = store_pass,
-    LEVEL_CHANGED = level_changed,
+    LEVEL_CHANGED = level_changed: Write,
     SWITCH_IN = switch_in,
-    INTERRUPT_FLAG = interrupt_flag,
-    INTERRUPT_REQUEST = interrupt_request,
-    SYSTEM_FLAGS = system_flags,
+    INTERRUPT_FLAG = interrupt_flag: Write,
+    INTERRUPT_REQUEST = interrupt_request: Read,
+    SYSTEM_FLAGS = system_flags: Write,
     CODE_DESCRIPTOR = code_descriptor,
-    STACK_DESCRIPTOR = stack_descriptor,
-    TASK_LIMIT = task_limit,
-    INSTRUCTIONS = instructions,
+    STACK_DESCRIPTOR = stack_descriptor: Read,
+    TASK_LIMIT = task_limit: Read,
+    INSTRUCTIONS = instructions: Write,
 }
 
 /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -134,6 +179,69 @@ pub const WORK: [i32; 3] = {
     let first = displacement(offset_of!(Context, work));
     [first, first + 8, first + 16]
 };
+
+/// Displacement of the slots of the guest registers 0 to 7; those of 8 to 15 are in
+/// [`CPU_SLOTS`].
+pub const SPILLED_SLOTS: i32 = slot(0);
+/// Displacement of the slots of the guest registers 8 to 15.
+pub const CPU_SLOTS: i32 = slot(8);
+/// Bytes of eight slots.
+pub const SLOTS_SIZE: i32 = 64;
+
+/// What emitted code uses beside the fields that it names by the table above: parts of
+/// fields, and fields of the processor.
+const PARTS: [Field; 19] = {
+    const fn part(start: i32, size: i32, access: FieldUse) -> Field {
+        Field {
+            start,
+            size,
+            access,
+        }
+    }
+    use FieldUse::{Jump, Read, Write};
+    const STORES: i32 = (STORE_SIZES.len() * 8) as i32;
+    const MASK: i32 = offset_of!(Expected, mask) as i32;
+    // The mask and the bits, behind each other.
+    const _: () = assert!(MASK + 16 == size_of::<Expected>() as i32);
+    [
+        part(SPILLED_SLOTS, SLOTS_SIZE, Write),
+        part(CPU_SLOTS, SLOTS_SIZE, Write),
+        part(displacement(offset_of!(Context, code_store)), STORES, Jump),
+        part(
+            displacement(offset_of!(Context, long_code_store)),
+            STORES,
+            Jump,
+        ),
+        part(CODE_DESCRIPTOR, MASK, Read),
+        part(CODE_DESCRIPTOR + MASK, 16, Write),
+        part(X87_SELECTORS, 4, Write),
+        part(WORK[0], 24, Write),
+        part(
+            displacement(offset_of!(Context, level_changes)),
+            size_of::<[LevelChange; LevelChangeKind::ALL.len()]>() as i32,
+            Read,
+        ),
+        part(
+            segment(tollgate_x86::SegmentRegister::Es),
+            size_of::<[Segment; 6]>() as i32,
+            Write,
+        ),
+        part(IDT_BASE, 8, Read),
+        part(IDT_LIMIT, 2, Read),
+        part(TASK_BASE, 8, Read),
+        part(register::FLAGS, 8, Write),
+        part(register::LSTAR, 8, Read),
+        part(register::KERNEL_GS_BASE, 8, Write),
+        part(register::TSC_AUX, 8, Read),
+        part(register::SYSENTER_ESP, 8, Read),
+        part(register::SYSENTER_EIP, 8, Read),
+    ]
+};
+/// All that emitted code uses of the context. No access goes beyond one of them.
+pub fn fields() -> impl Iterator<Item = Field> {
+    let named = NAMED.iter().copied().flatten();
+    named.chain(PARTS)
+}
 
 const fn segment(register: tollgate_x86::SegmentRegister) -> i32 {
     let size = std::mem::size_of::<tollgate_x86::Segment>();

@@ -138,6 +138,26 @@ impl CodeCache {
         self.segment_end = self.size / SEGMENTS;
     }
 
+    /// The code in a range of offsets as it is now.
+    ///
+    /// # Panics
+    /// The range does not lie inside the cache: a bug in the caller.
+    pub fn read(&self, range: std::ops::Range<u32>) -> Vec<u8> {
+        assert!(range.start <= range.end && range.end as usize <= self.size);
+        let length = (range.end - range.start) as usize;
+        let mut code = vec![0; length];
+        // SAFETY: the range was just checked to lie inside the mapping, and no Rust reference
+        // to it exists.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.writable.add(range.start as usize),
+                code.as_mut_ptr(),
+                length,
+            );
+        }
+        code
+    }
+
     /// Copies code to an offset.
     ///
     /// # Panics

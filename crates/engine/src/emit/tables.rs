@@ -7,6 +7,7 @@ use crate::abi::sites::Site;
 use crate::policy::instruction_kind::Helper;
 
 /// The tables that go with the code of a block.
+#[derive(Clone)]
 pub struct Tables {
     /// Ordered by host offset.
     pub marks: Box<[Mark]>,

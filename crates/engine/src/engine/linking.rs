@@ -28,6 +28,7 @@ impl Engine {
         }
         let place = source.host + distance;
         let value = target.host.wrapping_sub(place + 4);
+        self.verify_link(place, to);
         self.cache.write(place, &value.to_le_bytes());
         self.counts.links += 1;
         if let Some(target) = self.blocks.get_mut(to) {
@@ -60,6 +61,7 @@ impl Engine {
             return;
         };
         let distance = u64::from(target.host).wrapping_sub(u64::from(source.host + stub));
+        self.verify_target(to);
         self.links.fill_slot(slot, distance, dependence);
         self.counts.links += 1;
         if let Some(target) = self.blocks.get_mut(to) {
@@ -79,6 +81,7 @@ impl Engine {
         let (rip, mode) = (target.key.rip, target.key.mode);
         let mode = (mode, self.modes.table(mode));
         let address = self.cache.address(target.host) as u64;
+        self.verify_target(to);
         self.links.fill_hash(rip, mode, address, dependence);
         self.counts.links += 1;
     }
@@ -92,6 +95,7 @@ impl Engine {
         };
         let address = self.cache.address(target.host) as u64;
         let family = self.modes.family(mode);
+        self.verify_target(to);
         self.links.fill_far(pointer, family, address, dependence);
         self.counts.links += 1;
     }

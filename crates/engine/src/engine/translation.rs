@@ -7,7 +7,6 @@ use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::Allocation;
 use crate::policy::mode::ModeFlags;
 use crate::translate::{Request, TranslateError, Translation, Translator};
-use crate::verify;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
@@ -103,13 +102,6 @@ impl Engine {
         let mode = self.mode(key.mode);
         let map = self.translator.map_of(mode);
         let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
-        if self.verify_code {
-            let findings = verify::verify(self.translator.code(), mode, map);
-            assert!(
-                findings.is_empty(),
-                "emitted code failed verification: {findings:?}"
-            );
-        }
         // Slots that the translation did not use stay for the next one.
         let used: Vec<u32> = translation
             .tables
@@ -153,6 +145,7 @@ impl Engine {
             outgoing: Vec::new(),
         };
         self.blocks.insert(id, block);
+        self.verify_block(id);
     }
 
     /// Marks what a block was made from as code.

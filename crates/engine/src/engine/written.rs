@@ -178,6 +178,7 @@ impl Engine {
         self.blocks.restore_key(key, id);
         self.list(id, &key, length, memory);
         self.counts.revived += 1;
+        self.verify_block(id);
         Some(id)
     }
 }

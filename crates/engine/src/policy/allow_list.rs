@@ -110,6 +110,48 @@ pub enum Treatment {
     Helper,
 }
 
+/// Whether an instruction is ever copied, whatever the mode and the guest's features are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copying {
+    /// In no mode.
+    Never,
+    /// Where [`treatment`] says [`Treatment::Copy`].
+    General,
+    /// Where [`treatment`] says [`Treatment::CopyVector`].
+    Vector,
+}
+
+/// What the lists say about an instruction by itself: [`treatment`] copies nothing else.
+pub fn copying(instruction: &Instruction) -> Copying {
+    let mnemonic = instruction.mnemonic();
+    if instruction.code() == Code::INVALID
+        || is_nothing(mnemonic)
+        || !is_listed_encoding(instruction)
+    {
+        return Copying::Never;
+    }
+    if mnemonic == Mnemonic::Wait {
+        return Copying::Vector;
+    }
+    if is_listed_general(mnemonic) {
+        return match is_excluded_general(instruction) {
+            true => Copying::Never,
+            false => Copying::General,
+        };
+    }
+    match is_listed_vector(instruction) && !is_nothing_on_x87(mnemonic) {
+        true => Copying::Vector,
+        false => Copying::Never,
+    }
+}
+
+fn is_listed_encoding(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.encoding(),
+        EncodingKind::Legacy | EncodingKind::VEX
+    )
+}
+
 /// General-register instructions, whose every form outside `Code` exclusions is
 /// unprivileged and depends on nothing but registers, flags and memory.
 fn is_listed_general(mnemonic: Mnemonic) -> bool {
@@ -334,10 +376,7 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
         return Treatment::Nothing;
     }
     let vex = instruction.encoding() == EncodingKind::VEX;
-    if !matches!(
-        instruction.encoding(),
-        EncodingKind::Legacy | EncodingKind::VEX
-    ) {
+    if !is_listed_encoding(instruction) {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
     let real =
@@ -358,12 +397,7 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     if is_listed_general(mnemonic) {
         return general_treatment(instruction, features);
     }
-    if is_excluded_vector(mnemonic)
-        || !instruction
-            .cpuid_features()
-            .iter()
-            .any(|&f| is_vector_feature(f))
-    {
+    if !is_listed_vector(instruction) {
         return Treatment::Helper;
     }
     if !features.allow(instruction) {
@@ -372,7 +406,25 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     vector_treatment(instruction, mode, vex)
 }
 
-fn general_treatment(instruction: &Instruction, features: &Features) -> Treatment {
+/// x87, MMX, SSE and AVX instructions that run as they are.
+fn is_listed_vector(instruction: &Instruction) -> bool {
+    let features = instruction.cpuid_features();
+    !is_excluded_vector(instruction.mnemonic())
+        && features.iter().any(|&feature| is_vector_feature(feature))
+}
+
+/// The 8087's and the 287's own control instructions, which do nothing today (SDM volume 3,
+/// "Architecture Compatibility").
+fn is_nothing_on_x87(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Fneni | Mnemonic::Fndisi | Mnemonic::Fnsetpm
+    )
+}
+
+/// Forms of listed mnemonics that are not copied: what touches system registers, and bits of
+/// a string in memory, which may be anywhere.
+fn is_excluded_general(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let mnemonic = instruction.mnemonic();
     let touches_system_register = (0..instruction.op_count()).any(|index| {
@@ -382,7 +434,11 @@ fn general_treatment(instruction: &Instruction, features: &Features) -> Treatmen
     let far_bit_string = matches!(mnemonic, Bt | Btc | Btr | Bts)
         && has_memory(instruction)
         && !has_immediate(instruction);
-    if touches_system_register || far_bit_string {
+    touches_system_register || far_bit_string
+}
+
+fn general_treatment(instruction: &Instruction, features: &Features) -> Treatment {
+    if is_excluded_general(instruction) {
         return Treatment::Helper;
     }
     if !features.allow(instruction) {
@@ -410,11 +466,7 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
     if x87 {
         return if em || ts {
             Treatment::Raise(Vector::DeviceNotAvailable)
-        } else if matches!(
-            instruction.mnemonic(),
-            Mnemonic::Fneni | Mnemonic::Fndisi | Mnemonic::Fnsetpm
-        ) {
-            // The 8087's and the 287's own (SDM volume 3, "Architecture Compatibility").
+        } else if is_nothing_on_x87(instruction.mnemonic()) {
             Treatment::Nothing
         } else {
             Treatment::CopyVector

@@ -7,7 +7,7 @@ use crate::abi::marks::Source;
 use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::allow_list::{Features, Treatment, treatment};
 use crate::policy::mode::{Mode, ModeFlags};
-use crate::verify::verify;
+use crate::verify::{Subject, verify};
 use iced_x86::{Code, Decoder, DecoderOptions, Formatter, IntelFormatter, Mnemonic};
 use std::collections::BTreeSet;
 use tollgate_x86::{Attributes, CpuState, Efer, Segment, SegmentRegister, Selector, Vector};
@@ -62,7 +62,19 @@ fn emit(mode: &Mode, bytes: &[u8], straddles: bool) -> Emitted {
     };
     let translation = translator.translate(&request, &[0, 1, 2, 3]).ok().unwrap();
     let code = translator.code().to_vec();
-    assert_eq!(verify(&code, mode, map), [], "{bytes:x?}");
+    let subject = Subject {
+        code: &code,
+        sites: &translation.tables.sites,
+        immediates: &translation.tables.immediates,
+        completions: &translation.tables.completions,
+        mode: request.mode,
+        mode_id: request.mode_id,
+        branch_table: request.branch_table,
+        family: request.family,
+        block: request.block,
+        map,
+    };
+    assert_eq!(verify(&subject), [], "{bytes:x?}");
     Emitted { code, translation }
 }
 

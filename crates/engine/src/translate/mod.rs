@@ -101,6 +101,7 @@ pub enum TranslateError {
 }
 
 /// The result: code at offset 0 in [`Translator::code`], and its tables.
+#[derive(Clone)]
 pub struct Translation {
     /// What goes with the code.
     pub tables: Tables,

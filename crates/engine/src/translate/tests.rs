@@ -8,7 +8,7 @@ use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::allow_list::Features;
 use crate::policy::mode::Mode;
-use crate::verify::verify;
+use crate::verify::{Subject, verify};
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector, Vector};
 
@@ -69,7 +69,19 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     };
     let translation = translator.translate(&request, &[]).ok().unwrap();
     let code = translator.code().to_vec();
-    assert_eq!(verify(&code, &mode, map), [], "{bytes:x?}");
+    let subject = Subject {
+        code: &code,
+        sites: &translation.tables.sites,
+        immediates: &translation.tables.immediates,
+        completions: &translation.tables.completions,
+        mode: request.mode,
+        mode_id: request.mode_id,
+        branch_table: request.branch_table,
+        family: request.family,
+        block: request.block,
+        map,
+    };
+    assert_eq!(verify(&subject), [], "{bytes:x?}");
     Emitted { code, translation }
 }
 

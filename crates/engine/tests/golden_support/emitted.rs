@@ -6,7 +6,7 @@ use tollgate_engine::abi::link_layout::{BranchTable, FamilyId};
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::translate::{Request, Translation, Translator};
-use tollgate_engine::verify::verify;
+use tollgate_engine::verify::{Subject, verify};
 
 /// NOP.
 const FILLER: u8 = 0x90;
@@ -21,6 +21,17 @@ pub struct Emitted {
 impl Emitted {
     /// Translates; the result has passed the verifier.
     pub fn of(guest: &Guest) -> Self {
+        Self::with(guest, |translation, subject| Self {
+            instructions: Decoder::new(64, subject.code, DecoderOptions::NONE)
+                .into_iter()
+                .collect(),
+            bytes: subject.code.len(),
+            translation,
+        })
+    }
+
+    /// Translates and has a look at what came out, which has passed the verifier.
+    pub fn with<T>(guest: &Guest, look: impl FnOnce(Translation, &Subject<'_>) -> T) -> T {
         let mut translator = Translator::new(Features::new(|_| true));
         if guest.mode.bitness() != 64 {
             translator.set_register_map(guest.map);
@@ -51,14 +62,21 @@ impl Emitted {
             panic!("the code ends inside an instruction: {bytes:02X?}");
         };
         let code = translator.code();
-        assert_eq!(verify(code, &guest.mode, guest.map), [], "{bytes:02X?}");
-        Self {
-            instructions: Decoder::new(64, code, DecoderOptions::NONE)
-                .into_iter()
-                .collect(),
-            bytes: code.len(),
-            translation,
-        }
+        let map = translator.map_of(&guest.mode);
+        let subject = Subject {
+            code,
+            sites: &translation.tables.sites,
+            immediates: &translation.tables.immediates,
+            completions: &translation.tables.completions,
+            mode: request.mode,
+            mode_id: request.mode_id,
+            branch_table: request.branch_table,
+            family: request.family,
+            block: request.block,
+            map,
+        };
+        assert_eq!(verify(&subject), [], "{bytes:02X?}");
+        look(translation.clone(), &subject)
     }
 
     /// The jump that ends every block that does not end itself, and its stub: offsets of

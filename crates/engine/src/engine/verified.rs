@@ -1,0 +1,68 @@
+//! What the engine has the verifier look at, if code is to be verified: each block before it
+//! can run, and whatever is written into it or leads to it later.
+
+use super::Engine;
+use crate::abi::sites::BlockId;
+use crate::verify::{Subject, is_link_distance, verify_patched};
+
+impl Engine {
+    /// Verifies a block's code as it lies in the cache.
+    ///
+    /// # Panics
+    /// It does something that emitted code must not.
+    pub(super) fn verify_block(&self, id: BlockId) {
+        let Some(block) = self.block(id).filter(|_| self.verify_code) else {
+            return;
+        };
+        let mode = self.mode(block.key.mode);
+        let code = self.cache.read(block.host..block.host + block.host_length);
+        let subject = Subject {
+            code: &code,
+            sites: &block.sites,
+            immediates: &block.immediates,
+            completions: &block.completions,
+            mode,
+            mode_id: block.key.mode.0,
+            branch_table: self.modes.table(block.key.mode),
+            family: self.modes.family(block.key.mode),
+            block: id,
+            map: block.map,
+        };
+        let is_block = |offset: i64| {
+            let host = u32::try_from(i64::from(block.host) + offset);
+            host.is_ok_and(|host| {
+                let mut found = self.blocks.ids_within(host..host.saturating_add(1));
+                found.any(|id| self.is_in_force(id))
+            })
+        };
+        let findings = verify_patched(&subject, &is_block);
+        assert!(
+            findings.is_empty(),
+            "emitted code failed verification: {findings:?}"
+        );
+    }
+
+    /// Verifies that a direct branch whose distance lies at `place` in the cache may lead to a
+    /// block.
+    ///
+    /// # Panics
+    /// It is none, or that block is not in force.
+    pub(super) fn verify_link(&self, place: u32, to: BlockId) {
+        if self.verify_code {
+            let before = self.cache.read(place.saturating_sub(2)..place);
+            assert!(is_link_distance(&before), "link is no branch: {before:x?}");
+        }
+        self.verify_target(to);
+    }
+
+    /// Verifies that links may lead to a block.
+    ///
+    /// # Panics
+    /// It is not in force.
+    pub(super) fn verify_target(&self, to: BlockId) {
+        assert!(
+            !self.verify_code || self.is_in_force(to),
+            "link leads to a block that is not in force"
+        );
+    }
+}

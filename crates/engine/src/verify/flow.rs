@@ -1,0 +1,269 @@
+//! Where control goes: branches in the block, and the ways out of it.
+
+use super::values::{Kind, State, Table, Value};
+use super::{Next, Rule, StoreLookUp, Walk};
+use crate::abi::at;
+use crate::abi::context::STORE_SIZES;
+use crate::abi::link_layout::{
+    BranchTable, FAR_TABLE_OFFSET, ModeId, far_tag_base, indirect_tag, table_offset,
+};
+use crate::abi::sites::{LinkPlace, SiteKind};
+use crate::policy::mode::ModeFlags;
+use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
+use iced_x86::{Code, ConstantOffsets, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+const _: () = assert!(TRAP[0] == 0xfa && TASK_SWITCH[0] == 0x0f && TASK_SWITCH[1] == 0x0b);
+
+impl Walk<'_> {
+    /// Checks an instruction that controls where it goes on; `None`: it is another.
+    pub(super) fn flow(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        named: Option<usize>,
+    ) -> Result<Option<Next>, Rule> {
+        match instruction.code() {
+            Code::Jmp_rel8_64 | Code::Jmp_rel32_64 => {
+                self.branch(instruction, state)?;
+                Ok(Some(Next::Stops))
+            }
+            Code::Jrcxz_rel8_64 => {
+                self.branch_if_zero(instruction, state)?;
+                Ok(Some(Next::Falls))
+            }
+            _ if instruction.is_jcc_near() => {
+                self.branch(instruction, state)?;
+                Ok(Some(Next::Falls))
+            }
+            Code::Jmp_rm64 => {
+                self.jump(instruction, state, named)?;
+                Ok(Some(Next::Stops))
+            }
+            // A transition to the monitor.
+            Code::Cli | Code::Ud2 => match named {
+                Some(_) => Ok(Some(Next::Stops)),
+                None => Err("makes a transition without naming an exit"),
+            },
+            _ if instruction.flow_control() != FlowControl::Next => Err("must not run on the host"),
+            _ => Ok(None),
+        }
+    }
+
+    /// A direct branch, forward in the block or, where a link is, to the start of a block.
+    fn branch(&mut self, instruction: &Instruction, state: &State) -> Result<(), Rule> {
+        let target = instruction.near_branch64();
+        let is_forward = target > instruction.ip();
+        if is_forward && target < self.subject.code.len() as u64 {
+            self.lead_to(target, state.clone());
+            return Ok(());
+        }
+        let is_near = instruction.len() > 2;
+        let distance = instruction.next_ip().wrapping_sub(4);
+        let is_link = self.subject.sites.iter().find(|site| {
+            matches!(site.kind, SiteKind::Link(LinkPlace::Direct { distance: at, .. })
+                if u64::from(at) == distance)
+        });
+        match is_link.map(|site| site.kind) {
+            Some(SiteKind::Link(LinkPlace::Direct { stub, .. }))
+                if is_near && (self.is_block)(target as i64) =>
+            {
+                // So it will again when that block is gone.
+                self.lead_to(u64::from(stub), state.clone());
+                Ok(())
+            }
+            _ => Err("branch leaves the block"),
+        }
+    }
+
+    fn lead_to(&mut self, target: u64, state: State) {
+        match self.waiting.get_mut(&target) {
+            Some(known) => known.merge(&state, &mut self.numbers),
+            None => {
+                self.waiting.insert(target, state);
+            }
+        }
+    }
+
+    /// JRCXZ: what is known of RCX says what else is known on both ways.
+    fn branch_if_zero(&mut self, instruction: &Instruction, state: &mut State) -> Result<(), Rule> {
+        const RCX: usize = 1;
+        let tested = state.registers[RCX];
+        let mut zero = state.clone();
+        match tested.kind {
+            Kind::Tag {
+                index,
+                table,
+                constant,
+                targets: 1,
+            } if self.is_whole_tag(table, constant) => zero.matched = Some((index, table)),
+            Kind::VectorsOff => zero.vectors = true,
+            _ => {}
+        }
+        self.branch(instruction, &zero)?;
+        let Kind::Delta {
+            of, size, write, ..
+        } = tested.kind
+        else {
+            return Ok(());
+        };
+        state.registers[RCX].kind = Kind::Delta {
+            of,
+            size,
+            write,
+            hit: true,
+        };
+        if write {
+            let [displaced, slot, linear] = [10, 9, 8].map(|r: usize| state.registers[r].number);
+            let look_up = StoreLookUp {
+                linear,
+                slot,
+                displaced,
+                of,
+                size,
+            };
+            self.store_look_ups.insert(instruction.next_ip(), look_up);
+            // The test of a store comes back here, and has used R9.
+            state.registers[9] = self.numbers.new_value(Kind::Any);
+        }
+        Ok(())
+    }
+
+    /// What was added to a tag is all that it is compared with, but for the target.
+    fn is_whole_tag(&self, table: Table, constant: u64) -> bool {
+        let own = self.subject.branch_table;
+        match table {
+            Table::Level(_) => true,
+            Table::At(FAR_TABLE_OFFSET) => constant == far_tag_base(self.subject.family),
+            Table::At(place) => {
+                let tag = indirect_tag(own, ModeId(self.subject.mode_id));
+                place == table_offset(own) && constant == tag
+            }
+        }
+    }
+
+    /// Whether a value can be what an entry's tag is compared with as the target.
+    pub(super) fn may_be_target(&self, table: Table, value: &Value) -> bool {
+        match table {
+            Table::At(FAR_TABLE_OFFSET) => value.is_narrow() || value.kind == Kind::FarPointer,
+            Table::At(_) => self.subject.branch_table != BranchTable::Shared || value.is_narrow(),
+            Table::Level(_) => {
+                self.subject.mode.flags.contains(ModeFlags::CODE64) || value.is_narrow()
+            }
+        }
+    }
+
+    /// Whether this is the table of indirect branches that no other mode uses.
+    pub(super) fn is_own_table(&self, place: i32) -> bool {
+        let own = self.subject.branch_table;
+        own != BranchTable::Shared && place == table_offset(own)
+    }
+
+    /// An indirect jump.
+    fn jump(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        named: Option<usize>,
+    ) -> Result<(), Rule> {
+        const REFUSED: Rule = "jump to an unknown place";
+        if instruction.op0_kind() == OpKind::Register {
+            let register = instruction.op0_register();
+            let Kind::SlotTarget { slot, stub } = state.registers[register.number()].kind else {
+                return Err(REFUSED);
+            };
+            let is_link = self.subject.sites.iter().any(|site| {
+                matches!(site.kind, SiteKind::Link(LinkPlace::Slot { slot: s, stub: at })
+                    if s == slot && u64::from(at) == stub)
+            });
+            if !is_link || state.level.is_some() || stub <= instruction.ip() {
+                return Err(REFUSED);
+            }
+            self.lead_to(stub, state.clone());
+            return Ok(());
+        }
+        let displacement = instruction.memory_displacement64() as i64;
+        let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        if base == self.context() && index == Register::None {
+            if named.is_none() {
+                return Err("leaves without naming an exit");
+            }
+            if displacement == i64::from(at::EXIT_ENTRY) {
+                return Ok(());
+            }
+            return self.store_test(displacement, state);
+        }
+        let entry = state.registers[9];
+        let is_entry = base == self.links()
+            && index == Register::R9
+            && instruction.memory_index_scale() == 8
+            && match state.matched {
+                Some((number, Table::At(table))) => {
+                    number == entry.number
+                        && displacement == i64::from(table) + 8
+                        && state.level.is_none()
+                }
+                Some((number, Table::Level(kind))) => {
+                    number == entry.number && displacement == 8 && state.level == Some(kind)
+                }
+                None => false,
+            };
+        match is_entry {
+            true => Ok(()),
+            false => Err(REFUSED),
+        }
+    }
+
+    /// The jump to the test of a store for code, whose look-up goes on where RCX says.
+    fn store_test(&self, displacement: i64, state: &State) -> Result<(), Rule> {
+        const REFUSED: Rule = "is not the test of the look-up's store";
+        let place = |size| match self.is_long() {
+            true => at::long_code_store(size),
+            false => at::code_store(size),
+        };
+        let size = STORE_SIZES
+            .into_iter()
+            .find(|&size| place(size).map(i64::from) == Some(displacement))
+            .ok_or(REFUSED)?;
+        let [rcx, linear, slot, displaced] = [1, 8, 9, 10].map(|r: usize| state.registers[r]);
+        let Kind::Address(back) = rcx.kind else {
+            return Err(REFUSED);
+        };
+        let here = StoreLookUp {
+            linear: linear.number,
+            slot: slot.number,
+            displaced: displaced.number,
+            of: linear.number,
+            size: u32::from(size),
+        };
+        match self.store_look_ups.get(&back) {
+            Some(look_up) if *look_up == here => Ok(()),
+            _ => Err(REFUSED),
+        }
+    }
+
+    /// Notes where an instruction has a distance or an immediate operand.
+    pub(super) fn note_constants(
+        &mut self,
+        offset: u64,
+        instruction: &Instruction,
+        constants: &ConstantOffsets,
+    ) {
+        let is_branch = instruction.is_jmp_near() || instruction.is_jcc_near();
+        let place = |at: usize| (offset + at as u64) as u32;
+        if is_branch && constants.immediate_size() == 4 {
+            let target = instruction.near_branch64() as i64;
+            let at = place(constants.immediate_offset());
+            self.distances.insert(at, target);
+        }
+        let has_memory =
+            (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
+        let is_own = has_memory && !self.reaches_guest_memory_or_slot(instruction);
+        // No rule asks what an instruction on the list has for an immediate operand, but RORX.
+        let is_free = !is_branch && !is_own && instruction.mnemonic() != Mnemonic::Rorx;
+        let has_one = constants.has_immediate() && !constants.has_immediate2();
+        if is_free && has_one {
+            let at = place(constants.immediate_offset());
+            self.immediates.insert(at, constants.immediate_size() as u8);
+        }
+    }
+}

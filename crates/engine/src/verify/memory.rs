@@ -1,0 +1,427 @@
+//! Operands in memory: the guest's, and what the translator itself reads and writes.
+
+use super::registers::writes;
+use super::values::{Kind, State, Table, Value};
+use super::{Rule, Walk};
+use crate::abi::at::{self, Field, FieldUse};
+use crate::abi::descriptors::Expected;
+use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::link_layout::{FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, table_offset};
+use crate::abi::sites::unpack_site;
+use crate::policy::mode::ModeFlags;
+use iced_x86::{Code, Instruction, OpKind, Register};
+use std::mem::offset_of;
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+
+/// Bytes that lie behind the pointer to a bounced operand at least.
+const BOUNCED_BYTES: u32 = 64;
+
+const REFUSED: Rule = "memory operand is not a checked address, the context or a table";
+
+/// An operand in memory.
+struct Operand {
+    index: Register,
+    scale: u32,
+    displacement: i64,
+    size: u32,
+    write: bool,
+}
+
+/// A move between a register and memory and nothing else.
+fn is_load(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Mov_r64_rm64
+            | Code::Mov_r32_rm32
+            | Code::Mov_r16_rm16
+            | Code::Mov_r8_rm8
+            | Code::Movzx_r32_rm16
+            | Code::Movzx_r32_rm8
+    )
+}
+
+fn is_store(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Mov_rm64_r64
+            | Code::Mov_rm32_r32
+            | Code::Mov_rm16_r16
+            | Code::Mov_rm64_imm32
+            | Code::Mov_rm32_imm32
+    )
+}
+
+impl Walk<'_> {
+    /// Whether an operand in memory is the guest's, or a guest register's slot: what copies
+    /// have.
+    pub(super) fn reaches_guest_memory_or_slot(&self, instruction: &Instruction) -> bool {
+        let displacement = instruction.memory_displacement64() as i64;
+        instruction.memory_base() != self.context() || slot_offset(displacement).is_some()
+    }
+
+    /// Checks an instruction with an operand in memory; what it loads, if that matters.
+    pub(super) fn access(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+    ) -> Result<Option<Value>, Rule> {
+        let mut write = false;
+        for index in 0..instruction.op_count() {
+            match instruction.op_kind(index) {
+                OpKind::Memory => {
+                    write = writes(self.info.info(instruction).op_access(index));
+                }
+                OpKind::Register if self.is_reserved(instruction.op_register(index)) => {
+                    let moves_view = self.moves_view(instruction);
+                    if !moves_view {
+                        return Err("names a reserved register");
+                    }
+                }
+                _ => {}
+            }
+        }
+        let operand = Operand {
+            index: instruction.memory_index(),
+            scale: instruction.memory_index_scale(),
+            displacement: instruction.memory_displacement64() as i64,
+            size: instruction.memory_size().size().max(1) as u32,
+            write,
+        };
+        let base = instruction.memory_base();
+        if base == self.context() {
+            return self.context_access(instruction, state, &operand);
+        }
+        if base == self.tlb() {
+            return self.tlb_access(instruction, state, &operand).map(Some);
+        }
+        if base == self.links() {
+            return self.links_access(instruction, state, &operand).map(Some);
+        }
+        let pointer = super::registers::number(self.pointer());
+        let is_pointer = base == Register::R9 || base == self.pointer();
+        if !is_pointer || operand.index != Register::None {
+            return Err(REFUSED);
+        }
+        let through = match base {
+            Register::R9 => state.registers[9],
+            _ => state.registers[pointer.unwrap_or(9)],
+        };
+        match through.kind {
+            Kind::Checked { size, write } => {
+                let fits = operand.displacement == 0 && operand.size <= size;
+                if !fits || operand.write && !write {
+                    return Err("access goes beyond what was looked up");
+                }
+                Ok(self.loaded(instruction))
+            }
+            Kind::LongSlot { of, size } => {
+                let write = match operand.displacement {
+                    0 => false,
+                    at if at == i64::from(LONG_WRITE_DISPLACEMENT) => true,
+                    _ => return Err(REFUSED),
+                };
+                self.load_delta(instruction, state, of, size, write)
+                    .map(Some)
+            }
+            _ => Err(REFUSED),
+        }
+    }
+
+    fn pointer(&self) -> Register {
+        Register::RAX + u32::from(self.subject.map.pointer.0 & 15)
+    }
+
+    /// What a load leaves.
+    fn loaded(&mut self, instruction: &Instruction) -> Option<Value> {
+        let kind = match instruction.code() {
+            Code::Mov_r32_rm32 => Kind::Narrow,
+            Code::Movzx_r32_rm16 | Code::Movzx_r32_rm8 => Kind::Word,
+            _ => return None,
+        };
+        Some(self.numbers.new_value(kind))
+    }
+
+    fn load_delta(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        of: u32,
+        size: u32,
+        write: bool,
+    ) -> Result<Value, Rule> {
+        let loads =
+            instruction.code() == Code::Mov_r64_rm64 && instruction.op0_register() == Register::RCX;
+        if !loads || state.level.is_some() {
+            return Err(REFUSED);
+        }
+        Ok(self.numbers.new_value(Kind::Delta {
+            of,
+            size,
+            write,
+            hit: false,
+        }))
+    }
+
+    /// A slot of the flat software TLB, or a pointer in the root of the long one.
+    fn tlb_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+    ) -> Result<Value, Rule> {
+        let Some(index) = super::registers::number(operand.index) else {
+            return Err(REFUSED);
+        };
+        if operand.scale != 8 || !operand.index.is_gpr64() {
+            return Err(REFUSED);
+        }
+        match state.registers[index].kind {
+            Kind::Slot {
+                of,
+                size,
+                signed: false,
+            } if !self.is_long() => {
+                let is_user_only = self.subject.mode.flags.contains(ModeFlags::VIRTUAL_8086);
+                let write = match i32::try_from(operand.displacement) {
+                    Ok(0) => false,
+                    Ok(WRITE_TABLE_OFFSET) => true,
+                    Ok(SUPERVISOR_VIEW_OFFSET) if is_user_only => false,
+                    _ => return Err(REFUSED),
+                };
+                self.load_delta(instruction, state, of, size, write)
+            }
+            Kind::Part { of }
+                if operand.displacement == i64::from(LONG_ROOT_DISPLACEMENT)
+                    && instruction.code() == Code::Mov_r64_rm64
+                    && state.level.is_none() =>
+            {
+                Ok(self.numbers.new_value(Kind::Root { of }))
+            }
+            _ => Err(REFUSED),
+        }
+    }
+
+    /// The tag of an entry for indirect branches, or a link's slot.
+    fn links_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+    ) -> Result<Value, Rule> {
+        if instruction.code() != Code::Mov_r64_rm64 {
+            return Err(REFUSED);
+        }
+        if operand.index == Register::None {
+            let first = i64::from(SLOTS_OFFSET);
+            let slot = (operand.displacement - first) / 8;
+            let is_slot = operand.displacement >= first
+                && operand.displacement % 8 == 0
+                && slot < MAX_SLOTS as i64;
+            return match is_slot {
+                true => Ok(self.numbers.new_value(Kind::SlotDistance(slot as u32))),
+                false => Err(REFUSED),
+            };
+        }
+        if operand.index != Register::R9 || operand.scale != 8 {
+            return Err(REFUSED);
+        }
+        let entry = state.registers[9];
+        let own = i64::from(table_offset(self.subject.branch_table));
+        let far = i64::from(FAR_TABLE_OFFSET);
+        let table = match entry.kind {
+            Kind::Index if [own, far].contains(&operand.displacement) => {
+                Table::At(operand.displacement as i32)
+            }
+            Kind::LevelIndex(kind) if operand.displacement == 0 => Table::Level(kind),
+            _ => return Err(REFUSED),
+        };
+        Ok(self.numbers.new_value(Kind::Tag {
+            index: entry.number,
+            table,
+            constant: 0,
+            targets: 0,
+        }))
+    }
+
+    /// `mov r14,[change.tlb]`, or the store of that in the context.
+    fn moves_view(&self, instruction: &Instruction) -> bool {
+        if instruction.memory_base() != self.context() {
+            return false;
+        }
+        let displacement = instruction.memory_displacement64() as i64;
+        match instruction.code() {
+            Code::Mov_r64_rm64 => {
+                let tlb = offset_of!(LevelChange, tlb);
+                instruction.op0_register() == self.tlb()
+                    && level_change_part(displacement).is_some_and(|(_, part)| part == tlb)
+            }
+            Code::Mov_rm64_r64 => {
+                instruction.op1_register() == self.tlb() && displacement == i64::from(at::TLB)
+            }
+            _ => false,
+        }
+    }
+
+    /// A field of the context.
+    fn context_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        operand: &Operand,
+    ) -> Result<Option<Value>, Rule> {
+        const UNLISTED: Rule = "field of the context is not for that";
+        let place = operand.displacement;
+        let size = i64::from(operand.size);
+        let holds = |field: &Field| {
+            let first = i64::from(field.start);
+            place >= first && place + size <= first + i64::from(field.size)
+        };
+        let is_listed = at::fields().filter(holds).any(|field| match field.access {
+            FieldUse::Read => !operand.write,
+            FieldUse::Write => true,
+            FieldUse::Jump => false,
+        });
+        if !is_listed || operand.index != Register::None {
+            return Err(UNLISTED);
+        }
+        if let Some(offset) = slot_offset(place) {
+            return match offset + size <= 8 {
+                true => Ok(self.loaded(instruction)),
+                false => Err(UNLISTED),
+            };
+        }
+        let code = instruction.code();
+        match operand.write {
+            true if !is_store(code) => return Err(UNLISTED),
+            false if !is_load(code) => return Err(UNLISTED),
+            _ => {}
+        }
+        if operand.write {
+            return self.store_field(instruction, state, place).map(|()| None);
+        }
+        self.load_field(instruction, state, place)
+    }
+
+    fn store_field(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        place: i64,
+    ) -> Result<(), Rule> {
+        const REFUSED: Rule = "field of the context is not for that value";
+        if place == i64::from(at::EXIT_SITE) {
+            let (block, site) = unpack_site(instruction.immediate32());
+            let names_site = instruction.code() == Code::Mov_rm32_imm32
+                && block == self.subject.block
+                && site < self.subject.sites.len()
+                && self.named.insert(site);
+            state.named = names_site.then_some(site);
+            return names_site.then_some(()).ok_or("names no exit of its own");
+        }
+        if place == i64::from(at::TLB) {
+            let is_view = self.moves_view(instruction) && state.level.is_some();
+            return is_view.then_some(()).ok_or(REFUSED);
+        }
+        if let Some((work, offset)) = work_place(place) {
+            let value = match instruction.code() {
+                Code::Mov_rm64_r64 => {
+                    let number = super::registers::number(instruction.op1_register());
+                    state.registers[number.ok_or(REFUSED)?]
+                }
+                Code::Mov_rm64_imm32 => self.numbers.new_value(Kind::Any),
+                _ => return Err(REFUSED),
+            };
+            let frame = self.largest_frame();
+            // A signal handler may store a frame there.
+            let holds_frame =
+                matches!(value.kind, Kind::Checked { size, write: true } if size >= frame);
+            if offset != 0 || work == 2 && (frame == 0 || !holds_frame) {
+                return Err(REFUSED);
+            }
+            state.work[work] = value;
+        }
+        Ok(())
+    }
+
+    fn load_field(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        place: i64,
+    ) -> Result<Option<Value>, Rule> {
+        const REFUSED: Rule = "field of the context is not read";
+        let is_quad = instruction.code() == Code::Mov_r64_rm64;
+        if [at::EXIT_SITE, at::TLB].map(i64::from).contains(&place) {
+            return Err(REFUSED);
+        }
+        if let Some((work, offset)) = work_place(place) {
+            return match offset == 0 && is_quad {
+                true => Ok(Some(state.work[work])),
+                false => Err(REFUSED),
+            };
+        }
+        if place == i64::from(at::BOUNCE_POINTER) {
+            let bounces = self.subject.mode.flags.contains(ModeFlags::BOUNCE);
+            return match bounces && is_quad {
+                true => Ok(Some(self.numbers.new_value(Kind::Checked {
+                    size: BOUNCED_BYTES,
+                    write: true,
+                }))),
+                false => Err(REFUSED),
+            };
+        }
+        if let Some((kind, part)) = level_change_part(place) {
+            if !is_quad {
+                return Err(REFUSED);
+            }
+            let value = if part == offset_of!(LevelChange, tlb) {
+                if !self.moves_view(instruction) || state.level.is_some() {
+                    return Err(REFUSED);
+                }
+                state.level = Some(kind);
+                Kind::Any
+            } else if part == offset_of!(LevelChange, table) {
+                Kind::LevelTable(kind)
+            } else if part == offset_of!(LevelChange, tag) {
+                Kind::LevelTag(kind)
+            } else {
+                Kind::Any
+            };
+            return Ok(Some(self.numbers.new_value(value)));
+        }
+        if place == i64::from(at::VECTORS_OFF) {
+            return Ok(Some(self.numbers.new_value(Kind::VectorsOff)));
+        }
+        // Outside IA-32e mode the monitor notes linear addresses of 32 bits.
+        let descriptors = [at::CODE_DESCRIPTOR, at::STACK_DESCRIPTOR]
+            .map(|field| i64::from(field) + offset_of!(Expected, place) as i64);
+        if descriptors.contains(&place) && is_quad && !self.is_long() {
+            return Ok(Some(self.numbers.new_value(Kind::Narrow)));
+        }
+        Ok(self.loaded(instruction))
+    }
+}
+
+/// If a guest register's slot is at this displacement: how far in it.
+fn slot_offset(displacement: i64) -> Option<i64> {
+    [at::SPILLED_SLOTS, at::CPU_SLOTS]
+        .into_iter()
+        .map(|first| displacement - i64::from(first))
+        .find(|offset| (0..i64::from(at::SLOTS_SIZE)).contains(offset))
+        .map(|offset| offset % 8)
+}
+
+/// Which of the fields [`at::WORK`] this is, and how far in it.
+fn work_place(displacement: i64) -> Option<(usize, usize)> {
+    let offset = usize::try_from(displacement - i64::from(at::WORK[0])).ok()?;
+    (offset < 8 * at::WORK.len()).then_some((offset / 8, offset % 8))
+}
+
+/// Which change of the privilege level this is about, and the offset in what is known of it.
+fn level_change_part(displacement: i64) -> Option<(LevelChangeKind, usize)> {
+    LevelChangeKind::ALL.into_iter().find_map(|kind| {
+        let part = usize::try_from(displacement - i64::from(at::level_change(kind))).ok()?;
+        (part < size_of::<LevelChange>()).then_some((kind, part))
+    })
+}

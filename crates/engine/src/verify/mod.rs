@@ -1,0 +1,291 @@
+//! The verifier: a second, independent look at emitted code.
+//!
+//! It decodes host code from scratch, follows control through the block once, in the order
+//! of addresses, and notes of each register where its value comes from (`values`). Nothing
+//! is allowed but
+//! - what the allow-list copies ([`crate::policy::allow_list::copying`]), on registers that are not
+//!   the translator's, in memory only through a host address that a look-up of at least this
+//!   size has yielded, for stores one that is for stores;
+//! - the translator's own accesses (`memory`): the steps of a look-up, each on the result of
+//!   the one before; fields of the context, as far as [`crate::abi::at::fields`] lists them
+//!   for that use; and
+//! - its ways on (`flow`): branches forward to an instruction of the block, jumps through an
+//!   entry whose tag was compared or through the slot of a link, and the exit path behind the
+//!   name of an exit.
+//!
+//! Take the look-up of [`crate::translate`]'s example: at `mov eax,[r9]` the verifier knows that
+//! R9 is `Checked` with 4 bytes, because it was RCX plus R8, RCX being what the slot held for 4
+//! bytes at that R8, and not zero, for JRCXZ did not branch.
+//!
+//! What is written into the code later is verified too (`patches`): where links lead, and
+//! which bytes are immediate operands that may be replaced.
+//!
+//! Which registers are the translator's it takes from the register map.
+
+mod flow;
+mod memory;
+mod patches;
+mod registers;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use crate::abi::completion::{Completion, CompletionKind};
+use crate::abi::immediate::Immediate;
+use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use crate::policy::mode::{Mode, ModeFlags};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+pub use patches::{is_link_distance, verify_patched};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use values::{Number, Numbers, State};
+
+/// What is wrong with one instruction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Offset in the code.
+    pub offset: usize,
+    /// The instruction as text.
+    pub instruction: String,
+    /// Which rule it breaks.
+    pub rule: &'static str,
+}
+
+/// A block's code and what is known of it.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// The code.
+    pub code: &'a [u8],
+    /// Ways out.
+    pub sites: &'a [Site],
+    /// Operands that can be replaced.
+    pub immediates: &'a [Immediate],
+    /// Host code that completes an instruction in several steps.
+    pub completions: &'a [Completion],
+    /// The mode of the guest's code.
+    pub mode: &'a Mode,
+    /// Number of the mode.
+    pub mode_id: u32,
+    /// Where the mode's indirect branches find their targets.
+    pub branch_table: BranchTable,
+    /// The mode's family.
+    pub family: FamilyId,
+    /// Number of the block.
+    pub block: BlockId,
+    /// Where the guest's registers live.
+    pub map: &'a RegisterMap,
+}
+
+/// Checks one block's code as it was emitted: nothing is linked.
+pub fn verify(subject: &Subject<'_>) -> Vec<Finding> {
+    Walk::new(subject, &|_| false).run()
+}
+
+/// The rule that an instruction breaks.
+type Rule = &'static str;
+
+/// What follows an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The next one.
+    Falls,
+    /// Nothing.
+    Stops,
+}
+
+/// What a look-up for a store knows where it goes on when its slot was not empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct StoreLookUp {
+    linear: Number,
+    slot: Number,
+    displaced: Number,
+    of: Number,
+    size: u32,
+}
+
+/// One pass over a block.
+struct Walk<'a> {
+    subject: &'a Subject<'a>,
+    /// Whether an offset from the block's start is where another begins.
+    is_block: &'a dyn Fn(i64) -> bool,
+    numbers: Numbers,
+    info: InstructionInfoFactory,
+    /// What is known where branches lead, by offset.
+    waiting: BTreeMap<u64, State>,
+    /// Where the monitor enters, and whether it has the vector registers loaded there if they
+    /// were when guest code was left.
+    entries: BTreeMap<u64, bool>,
+    /// Look-ups for stores, by the offset behind their branch.
+    store_look_ups: FxHashMap<u64, StoreLookUp>,
+    /// Exits that have been named.
+    named: FxHashSet<usize>,
+    /// The 32-bit distances of direct branches: where they are, and where they lead.
+    distances: FxHashMap<u32, i64>,
+    /// The immediate operands of copies: where they are, and their bytes.
+    immediates: FxHashMap<u32, u8>,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(subject: &'a Subject<'a>, is_block: &'a dyn Fn(i64) -> bool) -> Self {
+        let mut entries = BTreeMap::from([(0, false)]);
+        for site in subject.sites {
+            entries.entry(u64::from(site.retry)).or_insert(true);
+            if site.after != 0 {
+                let reloads = !matches!(site.kind, SiteKind::Helper(_));
+                *entries.entry(u64::from(site.after)).or_insert(true) &= reloads;
+            }
+        }
+        Self {
+            subject,
+            is_block,
+            numbers: Numbers::default(),
+            info: InstructionInfoFactory::new(),
+            waiting: BTreeMap::new(),
+            entries,
+            store_look_ups: FxHashMap::default(),
+            named: FxHashSet::default(),
+            distances: FxHashMap::default(),
+            immediates: FxHashMap::default(),
+            findings: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Vec<Finding> {
+        let mut decoder = Decoder::with_ip(64, self.subject.code, 0, DecoderOptions::NONE);
+        // What is known if the instruction before goes on here.
+        let mut flow: Option<State> = None;
+        while decoder.can_decode() {
+            let offset = decoder.position() as u64;
+            let instruction = decoder.decode();
+            let mut state = self.state_at(offset, flow.take());
+            let named = state.named.take();
+            let next = match self.step(&instruction, &mut state, named) {
+                Ok(next) => next,
+                Err(rule) => {
+                    self.find(offset, instruction.to_string(), rule);
+                    state.forget_values(&mut self.numbers);
+                    Next::Falls
+                }
+            };
+            let constants = decoder.get_constant_offsets(&instruction);
+            self.note_constants(offset, &instruction, &constants);
+            self.refuse_between(offset, offset + 1..instruction.next_ip());
+            flow = (next == Next::Falls).then_some(state);
+        }
+        let end = self.subject.code.len() as u64;
+        if flow.is_some() {
+            self.find(end, String::new(), "control leaves the block");
+        }
+        self.refuse_between(end, end..u64::MAX);
+        self.check_tables();
+        self.findings
+    }
+
+    fn find(&mut self, offset: u64, instruction: String, rule: Rule) {
+        self.findings.push(Finding {
+            offset: offset as usize,
+            instruction,
+            rule,
+        });
+    }
+
+    /// What is known at an offset, where `flow` comes from the instruction before.
+    fn state_at(&mut self, offset: u64, flow: Option<State>) -> State {
+        let mut state = flow;
+        if let Some(branched) = self.waiting.remove(&offset) {
+            match &mut state {
+                Some(state) => state.merge(&branched, &mut self.numbers),
+                None => state = Some(branched),
+            }
+        }
+        let entry = self.entries.remove(&offset);
+        match state {
+            Some(mut state) => {
+                if let Some(keeps_vectors) = entry {
+                    state.forget_values(&mut self.numbers);
+                    state.vectors &= keeps_vectors;
+                }
+                state
+            }
+            None => State::unknown(&mut self.numbers),
+        }
+    }
+
+    /// Nothing leads where no instruction begins.
+    fn refuse_between(&mut self, offset: u64, inside: Range<u64>) {
+        let branch = self.waiting.range(inside.clone()).next().is_some();
+        let entry = self.entries.range(inside.clone()).next().is_some();
+        if branch || entry {
+            let text = String::new();
+            self.find(offset, text, "something leads into an instruction");
+            self.waiting.retain(|target, _| !inside.contains(target));
+            self.entries.retain(|target, _| !inside.contains(target));
+        }
+    }
+
+    /// Each exit is named once, and each link and each operand that can be replaced is one.
+    fn check_tables(&mut self) {
+        let subject = self.subject;
+        for (index, site) in subject.sites.iter().enumerate() {
+            if !self.named.contains(&index) {
+                self.find(0, format!("{site:?}"), "exit is not named");
+            }
+            if let SiteKind::Link(LinkPlace::Direct { distance, stub }) = site.kind {
+                let target = self.distances.get(&distance).copied();
+                let leads = target
+                    .is_some_and(|target| target == i64::from(stub) || (self.is_block)(target));
+                if !leads {
+                    self.find(0, format!("{site:?}"), "link is not a branch to its stub");
+                }
+            }
+        }
+        for immediate in subject.immediates {
+            if self.immediates.get(&immediate.host) != Some(&immediate.size) {
+                let text = format!("{immediate:?}");
+                self.find(0, text, "is not the immediate operand of a copy");
+            }
+        }
+    }
+
+    fn is_long(&self) -> bool {
+        self.subject.mode.flags.contains(ModeFlags::LONG)
+    }
+
+    /// The largest frame that a signal handler may complete, in bytes.
+    fn largest_frame(&self) -> u32 {
+        let sizes = self.subject.completions.iter().map(|it| match it.kind {
+            CompletionKind::Frame { size, .. } => 3 * u32::from(size),
+            CompletionKind::Flags { .. } => 0,
+        });
+        sizes.max().unwrap_or(0)
+    }
+
+    /// Checks one instruction and changes the state as it does; `named` is the exit that the
+    /// one before has named.
+    fn step(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        named: Option<usize>,
+    ) -> Result<Next, Rule> {
+        if instruction.is_invalid() {
+            return Err("is no instruction");
+        }
+        let prefixed = instruction.has_segment_prefix()
+            || instruction.has_lock_prefix()
+            || instruction.has_rep_prefix()
+            || instruction.has_repne_prefix();
+        if prefixed {
+            return Err("has a prefix that is not emitted");
+        }
+        if let Some(next) = self.flow(instruction, state, named)? {
+            return Ok(next);
+        }
+        self.operation(instruction, state)?;
+        Ok(Next::Falls)
+    }
+}

@@ -1,0 +1,311 @@
+//! Instructions that go on behind themselves: what they may be, and what their results are.
+
+use super::values::{Kind, State, Table, Value};
+use super::{Rule, Walk};
+use crate::policy::allow_list::{Copying, copying};
+use iced_x86::{Code, Instruction, OpAccess, OpKind, Register};
+
+/// What an access does.
+pub(super) fn writes(access: OpAccess) -> bool {
+    !matches!(
+        access,
+        OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
+    )
+}
+
+/// The number of the general register of which `register` is a part.
+pub(super) fn number(register: Register) -> Option<usize> {
+    register.is_gpr().then(|| register.full_register().number())
+}
+
+impl Walk<'_> {
+    pub(super) fn context(&self) -> Register {
+        register_of(self.subject.map.context.0)
+    }
+
+    pub(super) fn links(&self) -> Register {
+        register_of(self.subject.map.links.0)
+    }
+
+    pub(super) fn tlb(&self) -> Register {
+        register_of(self.subject.map.tlb.0)
+    }
+
+    /// The translator's own, or the host's stack pointer.
+    pub(super) fn is_reserved(&self, register: Register) -> bool {
+        number(register).is_some_and(|number| self.subject.map.reserved() & 1 << number != 0)
+    }
+
+    /// Checks an instruction that is no branch and changes the state as it does.
+    pub(super) fn operation(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+    ) -> Result<(), Rule> {
+        let has_memory =
+            (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
+        let is_rdtsc = instruction.code() == Code::Rdtsc;
+        let is_lea = matches!(
+            instruction.code(),
+            Code::Lea_r16_m | Code::Lea_r32_m | Code::Lea_r64_m
+        );
+        let copied = copying(instruction);
+        if copied == Copying::Never && !is_rdtsc && !is_lea {
+            return Err("must not run on the host");
+        }
+        if copied == Copying::Vector && !state.vectors {
+            return Err("uses vector registers that may not be loaded");
+        }
+        let result = if is_lea {
+            Some(self.sum(instruction, state)?)
+        } else if has_memory {
+            self.access(instruction, state)?
+        } else {
+            self.check_operands(instruction)?;
+            self.result(instruction, state)
+        };
+        self.change_registers(instruction, state, result)
+    }
+
+    /// No explicit register operand is the translator's, but the counts of shifts.
+    fn check_operands(&self, instruction: &Instruction) -> Result<(), Rule> {
+        let counts = match instruction.code() {
+            Code::VEX_Shrx_r64_rm64_r64 => [self.context(), self.context()],
+            Code::VEX_Sarx_r64_rm64_r64 => [self.context(), self.tlb()],
+            _ => [Register::None; 2],
+        };
+        for index in 0..instruction.op_count() {
+            let is_count = index == 2 && counts.contains(&instruction.op2_register());
+            if instruction.op_kind(index) == OpKind::Register
+                && self.is_reserved(instruction.op_register(index))
+                && !is_count
+            {
+                return Err("names a reserved register");
+            }
+        }
+        Ok(())
+    }
+
+    /// What an instruction without an operand in memory leaves in its first operand, as far
+    /// as it is one of those whose results matter.
+    fn result(&mut self, instruction: &Instruction, state: &State) -> Option<Value> {
+        let source = |index| {
+            let register = instruction.op_register(index);
+            number(register).map(|number| state.registers[number])
+        };
+        let kind = match instruction.code() {
+            Code::Mov_rm64_r64 | Code::Mov_r64_rm64 => return source(1),
+            Code::Mov_rm32_r32 | Code::Mov_r32_rm32 => source(1)?.narrowed(),
+            Code::Movzx_r32_rm16 | Code::Movzx_r32_rm8 => Kind::Word,
+            Code::Mov_r32_imm32 => Kind::Constant(instruction.immediate32().into()),
+            Code::Mov_r64_imm64 => Kind::Constant(instruction.immediate64()),
+            Code::Mov_rm64_imm32 => Kind::Constant(instruction.immediate32to64() as u64),
+            Code::VEX_Shrx_r64_rm64_r64 | Code::VEX_Sarx_r64_rm64_r64 => {
+                let signed = instruction.code() == Code::VEX_Sarx_r64_rm64_r64;
+                let shifted = source(1)?;
+                let count = instruction.op2_register();
+                if count == self.context() {
+                    self.page(&shifted, signed)
+                } else if count == self.tlb() && self.is_long() {
+                    Kind::Part { of: shifted.number }
+                } else {
+                    Kind::Any
+                }
+            }
+            Code::VEX_Rorx_r64_rm64_imm8 if instruction.immediate8() == 48 => {
+                match source(1)?.is_word() {
+                    true => Kind::HighWord,
+                    false => Kind::Any,
+                }
+            }
+            _ => return None,
+        };
+        // What can be replaced is no constant.
+        let end = instruction.next_ip();
+        let is_replaced = self
+            .subject
+            .immediates
+            .iter()
+            .any(|it| u64::from(it.host) + u64::from(it.size) == end);
+        let kind = match kind {
+            Kind::Constant(_) if is_replaced => Kind::Any,
+            kind => kind,
+        };
+        Some(self.numbers.new_value(kind))
+    }
+
+    /// The number of the page of an address: shifted right by 12.
+    fn page(&self, address: &Value, signed: bool) -> Kind {
+        let (end, end_is_narrow) = match address.kind {
+            Kind::Sum { of, added, narrow } => (Some((of, added)), narrow),
+            _ => (None, false),
+        };
+        if signed != self.is_long() || !signed && !address.is_narrow() && !end_is_narrow {
+            return Kind::Any;
+        }
+        Kind::Page {
+            of: address.number,
+            end,
+            signed,
+        }
+    }
+
+    /// LEA.
+    fn sum(&mut self, instruction: &Instruction, state: &State) -> Result<Value, Rule> {
+        let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        let is_wide = instruction.code() == Code::Lea_r64_m;
+        if self.is_reserved(instruction.op0_register()) {
+            return Err("changes a reserved register");
+        }
+        if base == Register::RIP {
+            let target = instruction.memory_displacement64();
+            if !is_wide || target >= self.subject.code.len() as u64 {
+                return Err("address is not in the block");
+            }
+            return Ok(self.numbers.new_value(Kind::Address(target)));
+        }
+        for register in [base, index] {
+            let is_free = register.is_gpr64() && !self.is_reserved(register);
+            if register != Register::None && !is_free {
+                return Err("names a reserved register");
+            }
+        }
+        let of = |register| number(register).map(|number| state.registers[number]);
+        let added = instruction.memory_displacement64() as i64;
+        let scale = instruction.memory_index_scale();
+        let kind = match (of(base), of(index)) {
+            _ if instruction.code() == Code::Lea_r32_m => Kind::Narrow,
+            _ if !is_wide => Kind::Any,
+            (Some(base), None) => sum_with_constant(&base, added),
+            (Some(base), Some(index)) => self.sum_of_two(&base, &index, scale, added),
+            _ => Kind::Any,
+        };
+        Ok(self.numbers.new_value(kind))
+    }
+
+    fn sum_of_two(&self, base: &Value, index: &Value, scale: u32, added: i64) -> Kind {
+        match (base.kind, index.kind, scale, added) {
+            (Kind::Page { of, signed, .. }, Kind::Page { of: last, end, .. }, 1, 0) => {
+                let size = match end {
+                    _ if of == last => Some(1),
+                    Some((start, size)) if start == of => u32::try_from(size + 1).ok(),
+                    _ => None,
+                };
+                match size {
+                    Some(size @ 1..=256) => Kind::Slot { of, size, signed },
+                    _ => Kind::Any,
+                }
+            }
+            (Kind::Root { of }, Kind::Slot { of: slot, size, .. }, 8, 0) if of == slot => {
+                Kind::LongSlot { of, size }
+            }
+            (
+                Kind::Delta {
+                    of,
+                    size,
+                    write,
+                    hit: true,
+                },
+                _,
+                1,
+                0,
+            ) if index.number == of => Kind::Checked { size, write },
+            (Kind::Word, _, 1, 0) if base.number == index.number => Kind::Index,
+            (Kind::LevelTable(kind), _, 2, 0) if index.is_word() => Kind::LevelIndex(kind),
+            (Kind::LevelTag(kind), _, 1, 0) if self.may_be_target(Table::Level(kind), index) => {
+                Kind::LevelSum(kind)
+            }
+            (
+                Kind::Tag {
+                    index: entry,
+                    table,
+                    constant,
+                    targets,
+                },
+                added_kind,
+                1,
+                _,
+            ) => {
+                let constant = constant.wrapping_add(added as u64);
+                let (constant, targets) = match (added_kind, table) {
+                    (Kind::LevelSum(sum), Table::Level(kind)) if sum == kind => {
+                        (constant, targets.saturating_add(1))
+                    }
+                    // A table of one mode's own has no constant in a register.
+                    (Kind::Constant(more), Table::At(place)) if !self.is_own_table(place) => {
+                        (constant.wrapping_add(more), targets)
+                    }
+                    (_, Table::At(_)) if self.may_be_target(table, index) => {
+                        (constant, targets.saturating_add(1))
+                    }
+                    _ => return Kind::Any,
+                };
+                Kind::Tag {
+                    index: entry,
+                    table,
+                    constant,
+                    targets,
+                }
+            }
+            (Kind::SlotDistance(slot), Kind::Address(stub), 1, 0) => {
+                Kind::SlotTarget { slot, stub }
+            }
+            (_, Kind::HighWord, 1, 0) if base.is_narrow() => Kind::FarPointer,
+            _ => Kind::Any,
+        }
+    }
+
+    /// Notes what an instruction changes; `result` is what is known of its first operand.
+    pub(super) fn change_registers(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        result: Option<Value>,
+    ) -> Result<(), Rule> {
+        let info = self.info.info(instruction);
+        for used in info.used_registers() {
+            let register = used.register();
+            if register.is_segment_register() && writes(used.access()) {
+                return Err("changes a segment register");
+            }
+            if register.full_register() == Register::RSP {
+                return Err("touches the host's stack pointer");
+            }
+            let Some(changed) = number(register) else {
+                continue;
+            };
+            if !writes(used.access()) {
+                continue;
+            }
+            let is_result = instruction.op0_kind() == OpKind::Register
+                && number(instruction.op0_register()) == Some(changed);
+            match result {
+                Some(value) if is_result => state.registers[changed] = value,
+                _ if self.subject.map.reserved() & 1 << changed != 0 => {
+                    return Err("changes a reserved register");
+                }
+                _ => state.registers[changed] = self.numbers.new_value(Kind::Any),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value plus a number.
+fn sum_with_constant(base: &Value, added: i64) -> Kind {
+    match base.kind {
+        Kind::Checked { size, write } if (0..i64::from(size)).contains(&added) => Kind::Checked {
+            size: size - added as u32,
+            write,
+        },
+        _ => Kind::Sum {
+            of: base.number,
+            added,
+            narrow: base.is_narrow(),
+        },
+    }
+}
+
+fn register_of(host: u8) -> Register {
+    Register::RAX + u32::from(host & 15)
+}

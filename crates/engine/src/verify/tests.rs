@@ -1,0 +1,584 @@
+//! The verifier's rules, one by one.
+
+use super::{Rule, Subject, verify, verify_patched};
+use crate::abi::at;
+use crate::abi::context::{BIAS, Context};
+use crate::abi::host::*;
+use crate::abi::link_layout::{BranchTable, FamilyId, SLOTS_OFFSET};
+use crate::abi::marks::Shadow;
+use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
+use crate::emit::assembler::{Assembler, Mem, Patch, Width};
+use crate::policy::mode::{Mode, ModeFlags};
+use std::mem::offset_of;
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::software_tlb::WRITE_TABLE_OFFSET;
+use tollgate_x86::CpuState;
+
+const BLOCK: BlockId = BlockId(5);
+
+fn site(kind: SiteKind) -> Site {
+    Site {
+        kind,
+        rip: 0,
+        esp: 0,
+        retry: 0,
+        after: 0,
+        after_esp: 0,
+        shadowed: Shadow::None,
+    }
+}
+
+fn field(displacement: i32) -> Mem {
+    Mem::base(R15, displacement)
+}
+
+/// The exit with this number.
+fn exit(assembler: &mut Assembler, number: usize) {
+    let named = pack_site(BLOCK, number) as i32;
+    assembler.store_imm(Width::Dword, field(at::EXIT_SITE), named);
+    assembler.jmp_memory(field(at::EXIT_ENTRY));
+}
+
+fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) -> Vec<Rule> {
+    let mut mode = Mode::of(&CpuState::at_reset());
+    mode.flags |= flags;
+    let subject = Subject {
+        code,
+        sites,
+        immediates: &[],
+        completions: &[],
+        mode: &mode,
+        mode_id: 3,
+        branch_table: BranchTable::Shared,
+        family: FamilyId(0),
+        block: BLOCK,
+        map,
+    };
+    let findings = verify(&subject);
+    findings.iter().map(|finding| finding.rule).collect()
+}
+
+/// What is found in a sequence with an exit behind it. The branches that it returns lead to
+/// another exit.
+fn rules_in(
+    flags: ModeFlags,
+    map: &RegisterMap,
+    emit: impl FnOnce(&mut Assembler) -> Vec<Patch>,
+) -> Vec<Rule> {
+    let mut assembler = Assembler::new();
+    let misses = emit(&mut assembler);
+    exit(&mut assembler, 0);
+    let mut sites = vec![site(SiteKind::Continue)];
+    if !misses.is_empty() {
+        for miss in misses {
+            assembler.patch_rel8_here(miss);
+        }
+        exit(&mut assembler, 1);
+        sites.push(site(SiteKind::Continue));
+    }
+    rules_of(assembler.code(), &sites, flags, map)
+}
+
+fn rules(emit: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
+    rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
+        emit(a);
+        Vec::new()
+    })
+}
+
+fn raw(bytes: &[u8]) -> Vec<Rule> {
+    rules(|a| a.raw(bytes))
+}
+
+/// One step of a sequence; a branch that it has goes to the exit for misses.
+type Step = fn(&mut Assembler) -> Option<Patch>;
+
+fn emit_steps(a: &mut Assembler, steps: &[Step]) -> Vec<Patch> {
+    steps.iter().filter_map(|step| step(a)).collect()
+}
+
+macro_rules! steps {
+    ($($step:expr),+ $(,)?) => {
+        [$({
+            const STEP: Step = |a| {
+                #[allow(clippy::redundant_closure_call, reason = "gives the closure its type")]
+                ($step as fn(&mut Assembler))(a);
+                None
+            };
+            STEP
+        }),+]
+    };
+}
+
+const BRANCH: Step = |a| Some(a.jrcxz());
+
+/// The look-up for 4 bytes at the sum of RBX and 8.
+fn look_up() -> Vec<Step> {
+    let mut all = steps![
+        |a| a.lea32(R8, Mem::base(RBX, 8)),
+        |a| a.shrx(R9, R8, R15),
+        |a| a.lea64(R10, Mem::base(R8, 3)),
+        |a| a.shrx(R10, R10, R15),
+        |a| a.lea64(R9, Mem::indexed(R9, R10, 1, 0)),
+        |a| a.mov(R10, RCX),
+        |a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, 0)),
+    ]
+    .to_vec();
+    all.push(BRANCH);
+    all.extend(steps![|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 0)), |a| a
+        .mov(RCX, R10),]);
+    all
+}
+
+/// The same in 64-bit code.
+fn long_look_up() -> Vec<Step> {
+    let mut all = steps![
+        |a| a.lea64(R8, Mem::base(RBX, 8)),
+        |a| a.sarx(R9, R8, R15),
+        |a| a.lea64(R10, Mem::base(R8, 3)),
+        |a| a.sarx(R10, R10, R15),
+        |a| a.lea64(R9, Mem::indexed(R9, R10, 1, 0)),
+        |a| a.sarx(R10, R8, R14),
+        |a| a.load(
+            Width::Qword,
+            R10,
+            Mem::indexed(R14, R10, 8, LONG_ROOT_DISPLACEMENT)
+        ),
+        |a| a.lea64(R9, Mem::indexed(R10, R9, 8, 0)),
+        |a| a.mov(R10, RCX),
+        |a| a.load(Width::Qword, RCX, Mem::base(R9, 0)),
+    ]
+    .to_vec();
+    all.push(BRANCH);
+    all.extend(steps![|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 0)), |a| a
+        .mov(RCX, R10),]);
+    all
+}
+
+/// What is found in steps and an access behind them.
+fn accessed(steps: &[Step], access: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
+    rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
+        let misses = emit_steps(a, steps);
+        access(a);
+        misses
+    })
+}
+
+fn long_accessed(steps: &[Step], access: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
+    let flags = ModeFlags::LONG | ModeFlags::CODE64;
+    rules_in(flags, &RegisterMap::LONG, |a| {
+        let misses = emit_steps(a, steps);
+        access(a);
+        misses
+    })
+}
+
+const GUEST: Mem = Mem::base(R9, 0);
+
+fn read(a: &mut Assembler) {
+    a.load(Width::Dword, RAX, GUEST);
+}
+
+#[test]
+fn memory_is_reached_through_what_a_look_up_has_yielded() {
+    let hit = |access: &dyn Fn(&mut Assembler)| accessed(&look_up(), access).len();
+    assert_eq!(accessed(&look_up(), read), [""; 0]);
+    assert_eq!(hit(&|a| a.load(Width::Word, RAX, GUEST)), 0);
+    // More than was looked up, with a displacement, at another register, to be written.
+    assert_eq!(hit(&|a| a.load(Width::Qword, RAX, GUEST)), 1);
+    assert_eq!(hit(&|a| a.load(Width::Byte, RAX, Mem::base(R9, 1))), 1);
+    assert_eq!(hit(&|a| a.load(Width::Byte, RAX, Mem::base(R8, 0))), 1);
+    assert_eq!(hit(&|a| a.load(Width::Byte, RAX, Mem::base(RBX, 0))), 1);
+    assert_eq!(hit(&|a| a.store(Width::Byte, GUEST, RAX)), 1);
+    let narrow: &[u8] = &[0x67, 0x41, 0x8b, 0x01]; // mov eax,[r9d]
+    assert_eq!(hit(&|a| a.raw(narrow)), 1);
+    // Moving on leaves less.
+    let next = |by| move |a: &mut Assembler| a.lea64(R9, Mem::base(R9, by));
+    let at = |by, width| {
+        hit(&|a| {
+            next(by)(a);
+            a.load(width, RAX, GUEST);
+        })
+    };
+    assert_eq!(at(2, Width::Word), 0);
+    assert_eq!(at(2, Width::Dword), 1);
+    assert_eq!(at(4, Width::Byte), 1);
+    assert_eq!(at(-1, Width::Byte), 1);
+}
+
+#[test]
+fn no_step_of_a_look_up_can_be_left_out() {
+    // But for RCX's, which only keep the guest's register.
+    for missing in 0..look_up().len() {
+        let mut some = look_up();
+        some.remove(missing);
+        let is_found = !accessed(&some, read).is_empty();
+        assert_eq!(is_found, ![5, 9].contains(&missing), "{missing}");
+    }
+    for missing in 0..long_look_up().len() {
+        let mut some = long_look_up();
+        some.remove(missing);
+        let is_found = !long_accessed(&some, read).is_empty();
+        // The sum with 8 is not asked for where an address may be anything.
+        assert_eq!(is_found, ![0, 8, 12].contains(&missing), "{missing}");
+    }
+}
+
+#[test]
+fn no_step_of_a_look_up_can_be_another() {
+    let others = [
+        (0, steps![|a| a.lea64(R8, Mem::base(RBX, 8))]),
+        (1, steps![|a| a.shrx(R9, RBX, R15)]),
+        (1, steps![|a| a.sarx(R9, R8, R15)]),
+        (1, steps![|a| a.shrx(R9, R8, R10)]),
+        (2, steps![|a| a.lea64(R10, Mem::base(R8, 2))]),
+        (2, steps![|a| a.lea64(R10, Mem::base(R8, -3))]),
+        (4, steps![|a| a.lea64(R9, Mem::indexed(R9, R10, 2, 0))]),
+        (4, steps![|a| a.lea64(R9, Mem::indexed(R9, R10, 1, 1))]),
+        (
+            6,
+            steps![|a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 8, 8))],
+        ),
+        (
+            6,
+            steps![|a| a.load(Width::Qword, RCX, Mem::indexed(R14, R9, 4, 0))],
+        ),
+        (
+            6,
+            steps![|a| a.load(Width::Qword, RDX, Mem::indexed(R14, R9, 8, 0))],
+        ),
+        (8, steps![|a| a.lea64(R9, Mem::indexed(RCX, RBX, 1, 0))]),
+        (8, steps![|a| a.lea64(R9, Mem::indexed(RCX, R8, 2, 0))]),
+        (8, steps![|a| a.lea64(R9, Mem::indexed(RCX, R8, 1, 4))]),
+    ];
+    for (place, [other]) in others {
+        let mut some = look_up();
+        some[place] = other;
+        assert_ne!(accessed(&some, read), [""; 0], "{place}");
+    }
+    let others = [
+        (1, steps![|a| a.shrx(R9, R8, R15)]),
+        (5, steps![|a| a.sarx(R10, RBX, R14)]),
+        (
+            6,
+            steps![|a| a.load(Width::Qword, R10, Mem::indexed(R14, R10, 8, 0))],
+        ),
+        (9, steps![|a| a.load(Width::Qword, RCX, Mem::base(R9, 8))]),
+        (9, steps![|a| a.load(Width::Dword, RCX, Mem::base(R9, 0))]),
+    ];
+    for (place, [other]) in others {
+        let mut some = long_look_up();
+        some[place] = other;
+        assert_ne!(long_accessed(&some, read), [""; 0], "{place}");
+    }
+    // Neither look-up is the other mode's.
+    assert_ne!(accessed(&long_look_up(), read), [""; 0]);
+    assert_ne!(long_accessed(&look_up(), read), [""; 0]);
+}
+
+#[test]
+fn stores_go_where_the_table_for_stores_says() {
+    let store = |a: &mut Assembler| a.store(Width::Dword, GUEST, RAX);
+    let mut steps = look_up();
+    let [load] = steps![|a| a.load(
+        Width::Qword,
+        RCX,
+        Mem::indexed(R14, R9, 8, WRITE_TABLE_OFFSET)
+    )];
+    steps[6] = load;
+    assert_eq!(accessed(&steps, store), [""; 0]);
+    let mut steps = long_look_up();
+    let [load] = steps![|a| a.load(Width::Qword, RCX, Mem::base(R9, LONG_WRITE_DISPLACEMENT))];
+    steps[9] = load;
+    assert_eq!(long_accessed(&steps, store), [""; 0]);
+    assert_ne!(long_accessed(&long_look_up(), store), [""; 0]);
+}
+
+#[test]
+fn a_borrowed_pointer_is_one_only_while_it_holds_a_checked_address() {
+    let hit = |access: &[u8]| accessed(&look_up(), |a| a.raw(access)).len();
+    assert_eq!(hit(&[0x4c, 0x89, 0xce, 0x8a, 0x26]), 0); // mov rsi,r9; mov ah,[rsi]
+    assert_eq!(hit(&[0x8a, 0x26]), 1);
+    assert_eq!(hit(&[0x4c, 0x89, 0xce, 0x8a, 0x66, 1]), 1); // [rsi+1]
+    assert_eq!(hit(&[0x4c, 0x89, 0xcf, 0x8a, 0x26]), 1); // mov rdi,r9
+    assert_eq!(hit(&[0x4c, 0x89, 0xce, 0xff, 0xce, 0x8a, 0x26]), 1); // dec esi
+}
+
+#[test]
+fn fields_of_the_context_are_used_as_their_table_says() {
+    let load = |at, width| rules(|a| a.load(width, RAX, field(at))).len();
+    let store = |at, width| rules(|a| a.store(width, field(at), RAX)).len();
+    let offset = |offset: usize| offset as i32 - BIAS;
+    assert_eq!(load(at::EXIT_VALUE, Width::Qword), 0);
+    assert_eq!(store(at::EXIT_VALUE, Width::Qword), 0);
+    assert_eq!(store(at::slot(3), Width::Qword), 0);
+    assert_eq!(store(at::slot(12), Width::Word), 0);
+    // Read only.
+    for at in [at::TIME_STAMP_OFFSET, at::INTERRUPT_REQUEST, at::TASK_LIMIT] {
+        assert_eq!((load(at, Width::Qword), store(at, Width::Qword)), (0, 1));
+    }
+    // Neither.
+    let hidden = [
+        at::HOST_RSP,
+        at::EXIT_ENTRY,
+        at::LINKS,
+        at::TLB,
+        at::TARGET,
+        at::CODE_LINES,
+        at::STORE_RETURN,
+        at::BOUNCE_POINTER,
+        at::slot(8) - 8,
+        offset(offset_of!(Context, signal)),
+        offset(offset_of!(Context, code_store)),
+        offset(size_of::<Context>()),
+        -BIAS - 8,
+        0x100_0000,
+    ];
+    for at in hidden {
+        assert_eq!(
+            (load(at, Width::Qword), store(at, Width::Qword)),
+            (1, 1),
+            "{at}"
+        );
+    }
+    // Parts of two, or with an index.
+    assert_eq!(store(at::EXIT_VALUE + 4, Width::Qword), 1);
+    assert_eq!(store(at::slot(2) + 4, Width::Qword), 1);
+    assert_eq!(store(at::slot(7) + 4, Width::Qword), 1);
+    assert_eq!(
+        rules(|a| a.load(Width::Dword, R11, Mem::indexed(R15, R9, 1, at::EXIT_VALUE))).len(),
+        1
+    );
+    // Only slots are operands of copies: add [r15+..],rax.
+    let add = |at: i32| {
+        let mut code = vec![0x49, 0x01, 0x87];
+        code.extend_from_slice(&at.to_le_bytes());
+        raw(&code).len()
+    };
+    assert_eq!((add(at::slot(9)), add(at::EXIT_VALUE)), (0, 1));
+}
+
+#[test]
+fn registers_of_the_translator_stay_as_they_are_and_are_not_shown() {
+    let refused: [&[u8]; 8] = [
+        &[0x49, 0x89, 0xc7],       // mov r15,rax
+        &[0x49, 0x89, 0xc6],       // mov r14,rax
+        &[0x48, 0x89, 0xc4],       // mov rsp,rax
+        &[0x4c, 0x89, 0xf8],       // mov rax,r15
+        &[0x48, 0x89, 0xe0],       // mov rax,rsp
+        &[0x49, 0x8d, 0x47, 8],    // lea rax,[r15+8]
+        &[0x41, 0x0f, 0x94, 0xc6], // sete r14b
+        &[0x4d, 0x87, 0xed],       // xchg r13,r13
+    ];
+    for code in refused {
+        assert_eq!(raw(code).len(), 1, "{code:x?}");
+    }
+    assert_eq!(raw(&[0x49, 0x89, 0xc4]), [""; 0]); // mov r12,rax
+}
+
+#[test]
+fn nothing_runs_that_is_not_on_a_list() {
+    let refused: [&[u8]; 20] = [
+        &[0x0f, 0x01, 0xd7],                   // enclu
+        &[0x0f, 0x38, 0xf6, 0xc8],             // wrssd eax,ecx, with a register: none
+        &[0xf3, 0x48, 0x0f, 0xae, 0xe8],       // incsspq rax
+        &[0xf3, 0x0f, 0x01, 0xec],             // uiret
+        &[0xc4, 0xc2, 0x78, 0x49, 0x01],       // ldtilecfg [r9]
+        &[0xc4, 0xc2, 0x7b, 0x4b, 0x04, 0x01], // tileloadd tmm0,[r9+rax]
+        &[0x0f, 0xa2],                         // cpuid
+        &[0x0f, 0x05],                         // syscall
+        &[0xcd, 0x80],                         // int 80h
+        &[0x0f, 0x01, 0xd0],                   // xgetbv
+        &[0xfc],                               // cld
+        &[0x9c],                               // pushfq
+        &[0xa5],                               // movsd
+        &[0xd7],                               // xlatb
+        &[0xf0, 0x48, 0xff, 0xc0],             // lock inc rax
+        &[0x64, 0x48, 0x89, 0xc0],             // mov rax,rax with FS
+        &[0x8e, 0xd8],                         // mov ds,eax
+        &[0x0f, 0xae, 0x00],                   // fxsave [rax]
+        &[0xfa],                               // cli
+        &[0x06],                               // none
+    ];
+    for code in refused {
+        assert_ne!(raw(code), [""; 0], "{code:x?}");
+    }
+}
+
+#[test]
+fn vector_registers_are_used_once_they_are_loaded() {
+    let addps: &[u8] = &[0x0f, 0x58, 0xc1];
+    assert_eq!(raw(addps).len(), 1);
+    let found = |tested: i32| {
+        let mut assembler = Assembler::new();
+        assembler.load(Width::Dword, RCX, field(tested));
+        let loaded = assembler.jrcxz();
+        exit(&mut assembler, 0);
+        assembler.patch_rel8_here(loaded);
+        assembler.raw(addps);
+        exit(&mut assembler, 1);
+        let sites = [site(SiteKind::VectorLoad), site(SiteKind::Continue)];
+        let flags = ModeFlags::empty();
+        rules_of(assembler.code(), &sites, flags, &RegisterMap::LEGACY).len()
+    };
+    assert_eq!(found(at::VECTORS_OFF), 0);
+    assert_eq!(found(at::EXIT_VALUE), 1);
+}
+
+#[test]
+fn branches_lead_forward_to_an_instruction() {
+    assert_eq!(raw(&[0xeb, 1, 0x90]).len(), 1); // over a NOP, which is not emitted
+    assert_eq!(raw(&[0xeb, 2, 0x89, 0xc0]), [""; 0]); // over mov eax,eax
+    assert_eq!(
+        raw(&[0xeb, 1, 0x89, 0xc0]),
+        ["something leads into an instruction"]
+    );
+    assert_eq!(raw(&[0x89, 0xc0, 0xe3, 0xfc]), ["branch leaves the block"]);
+    assert_eq!(raw(&[0xe3, 0x70]), ["branch leaves the block"]);
+    assert_eq!(raw(&[0xe8, 0, 0, 0, 0]), ["must not run on the host"]);
+    let mut assembler = Assembler::new();
+    assembler.mov(RAX, RBX);
+    let rules = rules_of(
+        assembler.code(),
+        &[],
+        ModeFlags::empty(),
+        &RegisterMap::LEGACY,
+    );
+    assert_eq!(rules, ["control leaves the block"]);
+}
+
+#[test]
+fn exits_are_named_once_and_just_before_they_are_taken() {
+    let sites = [site(SiteKind::Continue), site(SiteKind::Continue)];
+    let found = |emit: &dyn Fn(&mut Assembler)| {
+        let mut assembler = Assembler::new();
+        emit(&mut assembler);
+        let flags = ModeFlags::empty();
+        rules_of(assembler.code(), &sites, flags, &RegisterMap::LEGACY).len()
+    };
+    let both = |a: &mut Assembler| {
+        exit(a, 0);
+        exit(a, 1);
+    };
+    assert_eq!(found(&both), 0);
+    assert_eq!(found(&|a| exit(a, 0)), 1);
+    assert_ne!(found(&|a| [0, 0].into_iter().for_each(|n| exit(a, n))), 0);
+    assert_ne!(
+        found(&|a| [0, 1, 2].into_iter().for_each(|n| exit(a, n))),
+        0
+    );
+    let without_name = |a: &mut Assembler| {
+        both(a);
+        a.jmp_memory(field(at::EXIT_ENTRY));
+    };
+    assert_ne!(found(&without_name), 0);
+    let elsewhere = |a: &mut Assembler| {
+        both(a);
+        a.jmp_memory(field(at::TARGET));
+    };
+    assert_ne!(found(&elsewhere), 0);
+}
+
+/// A link within the page: a jump and its stub.
+fn link() -> (Assembler, Site) {
+    let mut assembler = Assembler::new();
+    let jump = assembler.jmp();
+    let stub = assembler.position();
+    assembler.patch_rel32(jump, stub);
+    exit(&mut assembler, 0);
+    let place = LinkPlace::Direct {
+        distance: jump.0 as u32,
+        stub: stub as u32,
+    };
+    (assembler, site(SiteKind::Link(place)))
+}
+
+#[test]
+fn a_link_leads_to_its_stub_or_to_a_block() {
+    let (assembler, site) = link();
+    let mode = Mode::of(&CpuState::at_reset());
+    let found = |distance: i32, is_block: &dyn Fn(i64) -> bool| {
+        let mut code = assembler.code().to_vec();
+        code[1..5].copy_from_slice(&distance.to_le_bytes());
+        let subject = Subject {
+            code: &code,
+            sites: &[site],
+            immediates: &[],
+            completions: &[],
+            mode: &mode,
+            mode_id: 0,
+            branch_table: BranchTable::Shared,
+            family: FamilyId(0),
+            block: BLOCK,
+            map: &RegisterMap::LEGACY,
+        };
+        verify_patched(&subject, is_block).len()
+    };
+    assert_eq!(found(0, &|_| false), 0);
+    assert_eq!(found(0x1000, &|target| target == 0x1005), 0);
+    assert_eq!(found(-0x105, &|target| target == -0x100), 0);
+    assert_ne!(found(0x1001, &|target| target == 0x1005), 0);
+    assert_ne!(found(8, &|target| target == 0x1005), 0);
+}
+
+#[test]
+fn a_link_through_a_slot_is_the_sum_of_the_slot_and_its_stub() {
+    let found = |slot: i32, listed: u32, sums: bool| {
+        let mut a = Assembler::new();
+        let stub_address = a.lea_rip(R9);
+        let place = Mem::base(R13, SLOTS_OFFSET + slot * 8);
+        a.load(Width::Qword, R8, place);
+        if sums {
+            a.lea64(R8, Mem::indexed(R8, R9, 1, 0));
+        }
+        a.jmp_register(R8);
+        let stub = a.position();
+        a.patch_rel32(stub_address, stub);
+        exit(&mut a, 0);
+        let place = LinkPlace::Slot {
+            slot: listed,
+            stub: stub as u32,
+        };
+        let sites = [site(SiteKind::Link(place))];
+        let flags = ModeFlags::empty();
+        rules_of(a.code(), &sites, flags, &RegisterMap::LEGACY).len()
+    };
+    assert_eq!(found(7, 7, true), 0);
+    assert_ne!(found(7, 8, true), 0);
+    assert_ne!(found(7, 7, false), 0);
+    assert_ne!(found(-1, 7, true), 0);
+    assert_ne!(found(1 << 20, 1 << 20, true), 0);
+}
+
+#[test]
+fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
+    let found = |constant: u64, table: i32, target: i32, branches: bool| {
+        rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
+            a.mov32(R8, RAX);
+            a.movzx16(R9, R8);
+            a.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+            a.mov_imm64(R11, constant);
+            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, table));
+            a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            if branches {
+                let hit = a.jrcxz();
+                let miss = a.jmp_short();
+                a.patch_rel8_here(hit);
+                a.jmp_memory(Mem::indexed(R13, R9, 8, target));
+                a.patch_rel8_here(miss);
+            } else {
+                a.jmp_memory(Mem::indexed(R13, R9, 8, target));
+            }
+            Vec::new()
+        })
+        .len()
+    };
+    let tag = (3 << 32) + 1;
+    assert_eq!(found(tag, 0, 8, true), 0);
+    assert_ne!(found(tag, 0, 8, false), 0);
+    assert_ne!(found(tag + 1, 0, 8, true), 0);
+    assert_ne!(found(tag, 8, 16, true), 0);
+    assert_ne!(found(tag, 0, 16, true), 0);
+}

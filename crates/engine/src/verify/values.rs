@@ -1,0 +1,198 @@
+//! What the verifier knows of registers: of each where its value comes from, as far as that
+//! decides whether an access or a jump is allowed.
+//!
+//! Values have numbers: two registers with the same number hold the same 64 bits.
+
+use crate::abi::level_change::LevelChangeKind;
+
+/// Number of a value.
+pub(super) type Number = u32;
+
+/// The table in which an indirect branch looks its target up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Table {
+    /// At this displacement from the start of the link tables.
+    At(i32),
+    /// The one that goes with a change of the privilege level.
+    Level(LevelChangeKind),
+}
+
+/// What is known of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Nothing.
+    Any,
+    /// It is below 2^32.
+    Narrow,
+    /// It is below 2^16.
+    Word,
+    /// A word times 65536.
+    HighWord,
+    /// The sum of a narrow value and a high word.
+    FarPointer,
+    /// It is this.
+    Constant(u64),
+    /// The value `of` plus a number.
+    Sum {
+        of: Number,
+        added: i64,
+        narrow: bool,
+    },
+    /// The number of the page that holds the linear address `of`, which is `end.0` plus
+    /// `end.1`; `signed`: as the long software TLB numbers pages.
+    Page {
+        of: Number,
+        end: Option<(Number, i64)>,
+        signed: bool,
+    },
+    /// The number of the software TLB's slot for an access at `of`.
+    Slot { of: Number, size: u32, signed: bool },
+    /// The index in the root of the long software TLB for the address `of`.
+    Part { of: Number },
+    /// The pointer that was read there.
+    Root { of: Number },
+    /// The address of the slot that this leads to.
+    LongSlot { of: Number, size: u32 },
+    /// What a slot holds: host address minus linear address `of`, or zero unless `hit`.
+    Delta {
+        of: Number,
+        size: u32,
+        write: bool,
+        hit: bool,
+    },
+    /// The host address of so many bytes of guest memory.
+    Checked { size: u32, write: bool },
+    /// Twice a word: the index of an entry in a table of targets.
+    Index,
+    /// Where the table of a change of the privilege level begins.
+    LevelTable(LevelChangeKind),
+    /// The index of an entry in that, from the start of all tables.
+    LevelIndex(LevelChangeKind),
+    /// What the tag of such an entry is the negative of, but for the target.
+    LevelTag(LevelChangeKind),
+    /// The same with the target.
+    LevelSum(LevelChangeKind),
+    /// The tag of the entry at `index` in a table, plus a constant and so many targets.
+    Tag {
+        index: Number,
+        table: Table,
+        constant: u64,
+        targets: u8,
+    },
+    /// What a link slot holds.
+    SlotDistance(u32),
+    /// The host address of this offset in the block.
+    Address(u64),
+    /// The sum of both: where a link through a slot leads.
+    SlotTarget { slot: u32, stub: u64 },
+    /// Zero if the guest's vector registers are loaded.
+    VectorsOff,
+}
+
+/// A value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Value {
+    pub(super) number: Number,
+    pub(super) kind: Kind,
+}
+
+impl Value {
+    /// It is below 2^32.
+    pub(super) fn is_narrow(&self) -> bool {
+        match self.kind {
+            Kind::Narrow | Kind::Word | Kind::HighWord => true,
+            Kind::Constant(value) => value >> 32 == 0,
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_word(&self) -> bool {
+        match self.kind {
+            Kind::Word => true,
+            Kind::Constant(value) => value >> 16 == 0,
+            _ => false,
+        }
+    }
+
+    /// What an instruction that writes a doubleword of this value leaves.
+    pub(super) fn narrowed(&self) -> Kind {
+        match self.kind {
+            Kind::Word => Kind::Word,
+            _ => Kind::Narrow,
+        }
+    }
+}
+
+/// Gives numbers to values.
+#[derive(Default)]
+pub(super) struct Numbers(Number);
+
+impl Numbers {
+    /// A value that is like no other.
+    pub(super) fn new_value(&mut self, kind: Kind) -> Value {
+        self.0 += 1;
+        Value {
+            number: self.0,
+            kind,
+        }
+    }
+}
+
+/// What is known between two instructions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    /// Of each host register.
+    pub(super) registers: [Value; 16],
+    /// Of the fields [`crate::abi::at::WORK`].
+    pub(super) work: [Value; 3],
+    /// The entry whose tag is the target's: its index and its table.
+    pub(super) matched: Option<(Number, Table)>,
+    /// The instruction before has named this exit.
+    pub(super) named: Option<usize>,
+    /// R14 is the software TLB of the level that this change leads to.
+    pub(super) level: Option<LevelChangeKind>,
+    /// The guest's vector registers are loaded.
+    pub(super) vectors: bool,
+}
+
+impl State {
+    /// Nothing is known.
+    pub(super) fn unknown(numbers: &mut Numbers) -> Self {
+        Self {
+            registers: [(); 16].map(|()| numbers.new_value(Kind::Any)),
+            work: [(); 3].map(|()| numbers.new_value(Kind::Any)),
+            matched: None,
+            named: None,
+            level: None,
+            vectors: false,
+        }
+    }
+
+    /// What is known where control comes from here or from where `other` holds.
+    pub(super) fn merge(&mut self, other: &State, numbers: &mut Numbers) {
+        let here = self.registers.iter_mut().chain(&mut self.work);
+        for (value, other) in here.zip(other.registers.iter().chain(&other.work)) {
+            if value != other {
+                *value = numbers.new_value(Kind::Any);
+            }
+        }
+        if self.matched != other.matched {
+            self.matched = None;
+        }
+        if self.named != other.named {
+            self.named = None;
+        }
+        self.level = self.level.or(other.level);
+        self.vectors &= other.vectors;
+    }
+
+    /// The monitor enters guest code here: what is in registers may be anything. It loads the
+    /// vector registers if they were loaded when it was entered.
+    pub(super) fn forget_values(&mut self, numbers: &mut Numbers) {
+        let vectors = self.vectors;
+        let level = self.level;
+        *self = Self::unknown(numbers);
+        self.vectors = vectors;
+        self.level = level;
+    }
+}

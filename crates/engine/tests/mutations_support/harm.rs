@@ -1,0 +1,278 @@
+//! What emitted code must not do, told from single instructions and what the decoder knows of
+//! them. Written without a look at how the verifier decides.
+
+use iced_x86::{
+    Code, CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory,
+    Mnemonic, OpAccess, Register,
+};
+use std::collections::BTreeSet;
+use std::mem::offset_of;
+use std::ops::Range;
+use tollgate_engine::abi::context::{BIAS, Context, SignalExit};
+use tollgate_engine::abi::level_change::LevelChange;
+use tollgate_engine::abi::link_layout::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
+use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_x86::CpuState;
+
+/// Features whose instructions compute, and do nothing else.
+const COMPUTING: &[CpuidFeature] = {
+    use CpuidFeature::*;
+    &[
+        INTEL8086, INTEL186, INTEL286, INTEL386, INTEL486, X64, FPU, FPU287, FPU387, CMOV, CX8,
+        CMPXCHG16B, MMX, SSE, SSE2, SSE3, SSSE3, SSE4_1, SSE4_2, POPCNT, AES, PCLMULQDQ, AVX, AVX2,
+        FMA, F16C, BMI1, BMI2, LZCNT, ADX, MOVBE, RDRAND, RDSEED, SHA, GFNI, VAES, VPCLMULQDQ, TSC,
+        CLFSH, CLFLUSHOPT, PAUSE,
+    ]
+};
+
+/// Of those features, what does something else: it shows or changes what is the host's.
+fn is_strange(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Sgdt | Sidt | Sldt | Str | Smsw | Lar | Lsl | Verr | Verw | Arpl | Cld | Std | Cpuid
+    )
+}
+
+/// Fields of the context that emitted code must not write, and whether it may read them.
+fn protected() -> Vec<(Range<i64>, bool)> {
+    macro_rules! field {
+        ($name:ident, $type:ty, $readable:expr) => {{
+            let start = offset_of!(Context, $name) as i64 - i64::from(BIAS);
+            (start..start + size_of::<$type>() as i64, $readable)
+        }};
+    }
+    let mut all = vec![
+        field!(host_rsp, u64, false),
+        field!(pending, u32, false),
+        field!(exit_entry, u64, false),
+        field!(links, u64, false),
+        field!(bounce_pointer, u64, true),
+        field!(code_store, [u64; 8], false),
+        field!(long_code_store, [u64; 8], false),
+        field!(code_lines, u64, false),
+        field!(store_return, u64, false),
+        field!(store_delta, u64, false),
+        field!(store_pass, u64, false),
+        field!(load_vectors, u64, false),
+        field!(vectors_off, u64, true),
+        field!(vectors_were_live, u64, false),
+        field!(switch_in, u64, false),
+        field!(target, u64, false),
+        field!(signal, SignalExit, false),
+        field!(level_changes, [LevelChange; 4], true),
+    ];
+    // The rest of the processor: control registers, model-specific ones, vectors.
+    let cpu = offset_of!(Context, cpu) as i64 - i64::from(BIAS);
+    let parts = [
+        offset_of!(CpuState, cr0)..offset_of!(CpuState, sysenter_cs),
+        offset_of!(CpuState, vector)..offset_of!(CpuState, vector) + 64,
+    ];
+    all.extend(parts.map(|part| (cpu + part.start as i64..cpu + part.end as i64, false)));
+    all
+}
+
+fn writes(access: OpAccess) -> bool {
+    use OpAccess::*;
+    matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
+}
+
+/// What harm a block's code may do, if any. `links` are the places of the distances that lead
+/// to other blocks later.
+pub fn harm(code: &[u8], mode: &Mode, map: &RegisterMap, links: &[u32]) -> Option<String> {
+    let instructions: Vec<Instruction> = Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
+        .into_iter()
+        .collect();
+    let starts: BTreeSet<u64> = instructions.iter().map(Instruction::ip).collect();
+    for link in links {
+        let is_branch = instructions.iter().any(|it| {
+            let near = it.is_jmp_near() || it.is_jcc_near();
+            near && it.next_ip() == u64::from(*link) + 4
+        });
+        if !is_branch {
+            return Some(format!("the link at {link:#x} is no branch"));
+        }
+    }
+    let mut info = InstructionInfoFactory::new();
+    let mut before = Instruction::default();
+    for instruction in &instructions {
+        let reason = harm_of(instruction, &before, &mut info, &starts, mode, map);
+        if let Some(reason) = reason {
+            return Some(format!("{instruction}: {reason}"));
+        }
+        before = *instruction;
+    }
+    let ends = !matches!(
+        before.flow_control(),
+        FlowControl::Next | FlowControl::ConditionalBranch
+    );
+    (!ends).then(|| "control runs off the end".to_owned())
+}
+
+/// `mov dword ptr [exit_site], number`.
+fn names_exit(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Mov_rm32_imm32
+        && instruction.memory_base() == Register::R15
+        && instruction.memory_displacement64() as i64
+            == offset_of!(Context, exit_site) as i64 - i64::from(BIAS)
+}
+
+fn harm_of(
+    instruction: &Instruction,
+    before: &Instruction,
+    info: &mut InstructionInfoFactory,
+    starts: &BTreeSet<u64>,
+    mode: &Mode,
+    map: &RegisterMap,
+) -> Option<&'static str> {
+    if instruction.is_invalid() {
+        return Some("it is none");
+    }
+    let transition = matches!(instruction.mnemonic(), Mnemonic::Cli | Mnemonic::Ud2);
+    if transition && names_exit(before) {
+        return None;
+    }
+    if instruction.is_privileged()
+        || instruction.is_stack_instruction()
+        || instruction.is_save_restore_instruction()
+        || is_strange(instruction.mnemonic())
+    {
+        return Some("it is the host's");
+    }
+    if !(instruction.cpuid_features().iter()).all(|feature| COMPUTING.contains(feature)) {
+        return Some("its feature does more than compute");
+    }
+    match instruction.flow_control() {
+        FlowControl::Next => {}
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            if !starts.contains(&instruction.near_branch64()) {
+                return Some("it leads where no instruction begins");
+            }
+        }
+        FlowControl::IndirectBranch if instruction.code() == Code::Jmp_rm64 => {}
+        _ => return Some("it goes somewhere else"),
+    }
+    let info = info.info(instruction);
+    for used in info.used_registers() {
+        let register = used.register().full_register();
+        let view = register == Register::R14
+            && instruction.code() == Code::Mov_r64_rm64
+            && instruction.memory_base() == Register::R15;
+        let own = [Register::RSP, Register::R13, Register::R14, Register::R15];
+        if writes(used.access()) && (own.contains(&register) && !view) {
+            return Some("it changes a register of the translator");
+        }
+        if writes(used.access()) && register.is_segment_register() {
+            return Some("it loads a segment register");
+        }
+    }
+    if info.used_memory().len() > 1 {
+        return Some("it makes two accesses");
+    }
+    if instruction.mnemonic() == Mnemonic::Lea {
+        return None;
+    }
+    for memory in info.used_memory() {
+        if matches!(memory.segment(), Register::FS | Register::GS) {
+            return Some("it uses FS or GS");
+        }
+        let access = Access {
+            index: memory.index(),
+            scale: memory.scale(),
+            displacement: memory.displacement() as i64,
+            size: memory.memory_size().size() as i64,
+            write: writes(memory.access()),
+        };
+        if let Some(reason) = access.harm(memory.base(), instruction, mode, map) {
+            return Some(reason);
+        }
+    }
+    None
+}
+
+struct Access {
+    index: Register,
+    scale: u32,
+    displacement: i64,
+    size: i64,
+    write: bool,
+}
+
+impl Access {
+    fn harm(
+        &self,
+        base: Register,
+        instruction: &Instruction,
+        mode: &Mode,
+        map: &RegisterMap,
+    ) -> Option<&'static str> {
+        let is_long = mode.flags.contains(ModeFlags::LONG);
+        let bare = self.index == Register::None && self.displacement == 0;
+        match base {
+            Register::R15 => self.harm_to_context(instruction),
+            Register::R9 => {
+                let slot = is_long
+                    && !self.write
+                    && self.index == Register::None
+                    && self.displacement == i64::from(LONG_WRITE_DISPLACEMENT);
+                (!bare && !slot).then_some("it is not at R9")
+            }
+            _ if base.is_gpr64() && base.number() == usize::from(map.pointer.0) => {
+                (!bare).then_some("it is not at the borrowed pointer")
+            }
+            Register::R14 if !self.write && self.scale == 8 => {
+                let tables = match is_long {
+                    true => [LONG_ROOT_DISPLACEMENT; 3],
+                    false => [0, WRITE_TABLE_OFFSET, SUPERVISOR_VIEW_OFFSET],
+                };
+                let register = match is_long {
+                    true => Register::R10,
+                    false => Register::R9,
+                };
+                let fits =
+                    self.index == register && tables.map(i64::from).contains(&self.displacement);
+                (!fits).then_some("it is no slot of the software TLB")
+            }
+            Register::R13 if !self.write && self.size == 8 => {
+                let last = i64::from(FAR_TABLE_OFFSET + SLOTS_OFFSET);
+                let fits = match self.index {
+                    Register::None => self.displacement >= i64::from(SLOTS_OFFSET),
+                    Register::R9 => self.scale == 8 && self.displacement >= 0,
+                    _ => false,
+                };
+                (!fits || self.displacement >= last).then_some("it is no entry of the tables")
+            }
+            _ => Some("it goes anywhere"),
+        }
+    }
+
+    fn harm_to_context(&self, instruction: &Instruction) -> Option<&'static str> {
+        let start = -i64::from(BIAS);
+        let end = start + size_of::<Context>() as i64;
+        let place = self.displacement..self.displacement + self.size;
+        if self.index != Register::None || place.start < start || place.end > end {
+            return Some("it is not in the context");
+        }
+        let is_jump = instruction.code() == Code::Jmp_rm64;
+        let offset = place.start - start;
+        let jumps = [
+            offset_of!(Context, exit_entry),
+            offset_of!(Context, code_store),
+        ];
+        if is_jump {
+            let fits = offset == jumps[0] as i64
+                || (0..128).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0;
+            return (!fits).then_some("it jumps where the context does not say");
+        }
+        let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;
+        for (part, readable) in protected() {
+            if touches(&part) && (self.write || !readable) {
+                return Some("the field is the monitor's");
+            }
+        }
+        None
+    }
+}
