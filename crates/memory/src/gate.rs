@@ -4,7 +4,10 @@
 //! instructions all come here. A write that touches translated code is remembered;
 //! the monitor takes the list before guest code runs again and drops what is stale.
 
+mod regions;
+
 use crate::code_map::{CodeMap, pages_of};
+use crate::map::REGIONS_END;
 use crate::ram::{GuestRam, MemoryError};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -40,6 +43,10 @@ struct Shared {
     code_writes: RefCell<Vec<CodeWrite>>,
     /// `code_writes` is not empty; looked at before each entry of guest code.
     has_code_writes: Cell<bool>,
+    /// Pages, first and last, that mean something else now.
+    map_changes: RefCell<Vec<(u64, u64)>>,
+    /// `map_changes` is not empty.
+    has_map_changes: Cell<bool>,
 }
 
 impl GuestMemory {
@@ -53,12 +60,14 @@ impl GuestMemory {
 
     /// Takes RAM that holds no translated code yet.
     pub fn with_ram(ram: GuestRam) -> Self {
-        let code = CodeMap::new(ram.span());
+        let code = CodeMap::new(ram.span().max(REGIONS_END));
         Self(Rc::new(Shared {
             ram,
             code,
             code_writes: RefCell::default(),
             has_code_writes: Cell::new(false),
+            map_changes: RefCell::default(),
+            has_map_changes: Cell::new(false),
         }))
     }
 
@@ -78,14 +87,14 @@ impl GuestMemory {
         &self.0.code
     }
 
-    /// Copies memory out. False, and nothing copied, unless every byte is RAM.
+    /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
         self.0.ram.read(address, data)
     }
 
-    /// Copies into memory and remembers hits on code. False, and nothing copied,
-    /// unless every byte is RAM.
+    /// Copies into memory and remembers hits on code. False, and nothing copied, unless
+    /// stores to every byte reach memory.
     #[inline]
     pub fn write(&mut self, address: PhysicalAddress, data: &[u8]) -> bool {
         let written = self.0.ram.write(address, data);
@@ -130,9 +139,10 @@ impl GuestMemory {
 
     #[cold]
     fn note_write_slow(&mut self, address: PhysicalAddress, length: u64) {
-        let end = address.0.saturating_add(length.min(self.0.ram.span()));
+        let length = length.min(self.0.ram.span().max(REGIONS_END));
+        let end = address.0.saturating_add(length);
         let mut writes = self.0.code_writes.borrow_mut();
-        for (page, mask) in pages_of(address, length.min(self.0.ram.span())) {
+        for (page, mask) in pages_of(address, length) {
             if self.0.code.lines(page) & mask == 0 {
                 continue;
             }

@@ -5,6 +5,9 @@
 //! read as code, and [`GuestMemory`] joins the two: a write through it that hits
 //! code is remembered until the monitor has dropped the stale translations.
 //!
+//! What lies where is fixed by [`PhysicalLayout`] but for [`Region`]s, which are set and
+//! moved while the guest runs.
+//!
 //! A [`GuestMemory`] is a handle: its clones reach the same memory. The machine owns
 //! one, its processor and its devices hold others, all on the vCPU's thread.
 
@@ -12,9 +15,11 @@ mod cells;
 pub mod code_map;
 pub mod gate;
 pub mod layout;
+pub mod map;
 pub mod ram;
 
 pub use code_map::{CodeMap, LINE_SIZE};
 pub use gate::{CodeWrite, GuestMemory};
 pub use layout::{MemoryRegion, PhysicalLayout};
+pub use map::{BlockId, MapError, PageUse, Region, RegionKind};
 pub use ram::{GuestRam, MemoryError};

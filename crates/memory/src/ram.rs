@@ -2,10 +2,13 @@
 //!
 //! The host address of a guest physical address is always `base + address`. Four
 //! GiB on both sides, and the devices' range between 3 and 4 GiB, are reserved and
-//! inaccessible, so that a 32-bit displacement added to any checked address still
+//! inaccessible but for regions with memory of their own ([`crate::map`]), so that a 32-bit displacement added to any checked address still
 //! cannot reach anything of the monitor's.
 
+mod regions;
+
 use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
+use crate::map::{MemoryMap, PageUse, REGIONS_END};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -74,6 +77,30 @@ impl Reservation {
         })
     }
 
+    /// Makes `bytes` from `offset` on inaccessible.
+    fn unmap(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        assert!(offset + bytes <= self.bytes, "inside the reservation");
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: MAP_FIXED replaces only pages of our own reservation (asserted above), to
+        // which no Rust reference exists.
+        let address = unsafe {
+            libc::mmap(
+                self.start.add(offset).cast(),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// Maps `bytes` of the file at `file_offset` to `offset` in the reservation.
     fn map(&self, offset: usize, bytes: usize, file: &OwnedFd, file_offset: u64) -> io::Result<()> {
         if bytes == 0 {
@@ -114,6 +141,7 @@ pub struct GuestRam {
     layout: PhysicalLayout,
     size: u64,
     file: OwnedFd,
+    map: MemoryMap,
 }
 
 // SAFETY: the mapping belongs to this value, is valid in every thread and is freed
@@ -147,8 +175,8 @@ impl GuestRam {
         let layout = PhysicalLayout::new(bytes);
         let file = create_memfd(bytes).map_err(MemoryError::Create)?;
         let guard = GUARD_BYTES as usize;
-        let reservation =
-            Reservation::new(guard + layout.span() as usize + guard).map_err(MemoryError::Map)?;
+        let reservation = Reservation::new(guard + layout.span().max(REGIONS_END) as usize + guard)
+            .map_err(MemoryError::Map)?;
         reservation
             .map(guard, layout.low_bytes() as usize, &file, 0)
             .and_then(|()| {
@@ -168,6 +196,7 @@ impl GuestRam {
             layout,
             size: bytes,
             file,
+            map: MemoryMap::new(),
         })
     }
 
@@ -208,22 +237,23 @@ impl GuestRam {
         (self.reservation.start, self.reservation.bytes)
     }
 
-    /// Host address of a physical page (address divided by 4096) if it is RAM.
+    /// Host address of a physical page (address divided by 4096) if loads of it reach
+    /// memory. Whether stores do says [`GuestRam::page_use`].
     #[inline]
     pub fn host_page(&self, physical_page: u64) -> Option<*mut u8> {
-        if self.layout.is_ram_page(physical_page) {
-            // SAFETY: a page of RAM lies inside the mapping.
+        if self.page_use(physical_page) != PageUse::Device {
+            // SAFETY: a page of memory lies inside the mapping.
             Some(unsafe { self.base.add((physical_page * PAGE_SIZE) as usize) })
         } else {
             None
         }
     }
 
-    /// Host address of `length` bytes at `address`, if all of them are RAM.
+    /// Host address of `length` bytes at `address`, if loads of all of them reach memory.
     #[inline]
     pub fn host_range(&self, address: PhysicalAddress, length: u64) -> Option<*mut u8> {
-        if length != 0 && self.layout.is_ram(address, length) {
-            // SAFETY: the range is RAM, which is contiguous inside the mapping.
+        if self.is_readable(address, length) {
+            // SAFETY: the range is memory, which is contiguous inside the mapping.
             Some(unsafe { self.base.add(address.0 as usize) })
         } else {
             None
@@ -252,7 +282,7 @@ impl GuestRam {
         }
     }
 
-    /// Copies RAM out. False, and nothing copied, unless every byte is RAM.
+    /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
         if data.is_empty() {
@@ -267,15 +297,23 @@ impl GuestRam {
         true
     }
 
-    /// Copies into RAM. False, and nothing copied, unless every byte is RAM.
+    /// Copies into memory. False, and nothing copied, unless stores to every byte reach it.
     ///
     /// Only [`crate::GuestMemory`] calls this: it also accounts for code.
     #[inline]
     pub(crate) fn write(&self, address: PhysicalAddress, data: &[u8]) -> bool {
+        let length = data.len() as u64;
         if data.is_empty() {
             return true;
         }
-        let Some(target) = self.host_range(address, data.len() as u64) else {
+        if !self.is_writable(address, length) {
+            return false;
+        }
+        if self.map.is_in_use() {
+            let last = address.0 + (length - 1);
+            (address.page()..=last / PAGE_SIZE).for_each(|page| self.map.mark_dirty(page));
+        }
+        let Some(target) = self.host_range(address, length) else {
             return false;
         };
         // SAFETY: `target` has `data.len()` bytes; `data` is not guest RAM, of which

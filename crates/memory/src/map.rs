@@ -1,0 +1,285 @@
+//! What lies at each page of guest-physical memory, as far as it is not what
+//! [`PhysicalLayout`](crate::PhysicalLayout) says: ROM, display memory, RAM that is hidden.
+//!
+//! ```text
+//!   layout:  RAM ............ | display | RAM ........................ | devices
+//!   regions:                    Display   Rom  Rom          Device       Display   Rom
+//!            what is set later hides what was there; where nothing is set, the layout holds
+//! ```
+//!
+//! Regions are made of pages below 4 GiB, and change while the guest runs: shadow RAM is
+//! opened and locked, a base address register moves. The bytes of a region are those of RAM
+//! at the same address, or of a *block*, memory that is no RAM and can be placed anywhere.
+
+use crate::cells::cells;
+use crate::layout::HIGH_RAM_START;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// First address at which no region can lie.
+pub const REGIONS_END: u64 = HIGH_RAM_START;
+
+/// How accesses to a region are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionKind {
+    /// Loads and stores reach memory.
+    Ram,
+    /// Loads and fetches reach memory, stores go to the machine's bus, where a device may
+    /// answer or nobody.
+    Rom,
+    /// Loads and stores go to the machine's bus.
+    Device,
+    /// As RAM, but pages that were written can be asked for.
+    Display,
+}
+
+/// Memory of its own, for ROM and display memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockId(pub(crate) usize);
+
+/// A part of guest-physical memory that is not as the layout says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// First byte; a multiple of 4096.
+    pub start: PhysicalAddress,
+    /// Bytes: a positive multiple of 4096. The region ends at 4 GiB at the latest.
+    pub bytes: u64,
+    /// How it is accessed.
+    pub kind: RegionKind,
+    /// The block that its bytes are in, and the offset of the first of them there, a
+    /// multiple of 4096. `None`: they are those of RAM at the same address, all of which
+    /// must exist unless the region is a device's.
+    pub block: Option<(BlockId, u64)>,
+}
+
+impl Region {
+    /// Number of the first page.
+    pub const fn first_page(&self) -> u64 {
+        self.start.0 / PAGE_SIZE
+    }
+
+    /// Number of the page after the last one.
+    pub const fn end_page(&self) -> u64 {
+        (self.start.0 + self.bytes) / PAGE_SIZE
+    }
+}
+
+/// Why a region could not be set; the map is as it was.
+#[derive(Debug)]
+pub enum MapError {
+    /// Not whole pages, empty, or not below 4 GiB.
+    Range,
+    /// The block does not exist or is shorter, or there is no RAM at the region's place.
+    NoMemory,
+    /// The host refused to map the memory.
+    Host(io::Error),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range => write!(formatter, "a memory region must be whole pages below 4 GiB"),
+            Self::NoMemory => write!(formatter, "there is no memory for a region"),
+            Self::Host(error) => write!(formatter, "cannot map a memory region: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// What accesses to a page do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageUse {
+    /// Memory.
+    Ram,
+    /// Memory for loads alone.
+    Rom,
+    /// No memory.
+    Device,
+    /// Display memory, and whether it was written since that was last asked.
+    Display {
+        /// It was.
+        dirty: bool,
+    },
+}
+
+/// Entries of the page table of the map.
+mod entry {
+    /// As the layout says.
+    pub const LAYOUT: u8 = 0;
+    pub const RAM: u8 = 1;
+    pub const ROM: u8 = 2;
+    pub const DEVICE: u8 = 3;
+    pub const DISPLAY: u8 = 4;
+    pub const DISPLAY_DIRTY: u8 = 5;
+}
+
+/// A block's memory.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub file: OwnedFd,
+    pub bytes: u64,
+}
+
+/// The regions, and an entry for each page below 4 GiB.
+#[derive(Debug)]
+pub(crate) struct MemoryMap {
+    /// No host memory is used for parts that no region touches.
+    pages: Box<[Cell<u8>]>,
+    /// There is or was a region; if not, the table is not looked at.
+    in_use: Cell<bool>,
+    /// In ascending order, without overlaps.
+    regions: RefCell<Vec<Region>>,
+    pub blocks: RefCell<Vec<Block>>,
+}
+
+impl MemoryMap {
+    pub fn new() -> Self {
+        Self {
+            pages: cells(vec![entry::LAYOUT; (REGIONS_END / PAGE_SIZE) as usize]),
+            in_use: Cell::new(false),
+            regions: RefCell::default(),
+            blocks: RefCell::default(),
+        }
+    }
+
+    /// What a region says of a page; `None`: the layout holds.
+    #[inline]
+    pub fn page(&self, page: u64) -> Option<PageUse> {
+        if !self.in_use.get() {
+            return None;
+        }
+        match self.pages.get(page as usize)?.get() {
+            entry::RAM => Some(PageUse::Ram),
+            entry::ROM => Some(PageUse::Rom),
+            entry::DEVICE => Some(PageUse::Device),
+            entry::DISPLAY => Some(PageUse::Display { dirty: false }),
+            entry::DISPLAY_DIRTY => Some(PageUse::Display { dirty: true }),
+            _ => None,
+        }
+    }
+
+    /// Whether any page may be other than the layout says.
+    #[inline]
+    pub fn is_in_use(&self) -> bool {
+        self.in_use.get()
+    }
+
+    /// Notes a store to a page, if that is display memory.
+    #[inline]
+    pub fn mark_dirty(&self, page: u64) {
+        if self.page(page) == Some(PageUse::Display { dirty: false }) {
+            self.pages[page as usize].set(entry::DISPLAY_DIRTY);
+        }
+    }
+
+    /// Takes the mark of a store from a page; whether it had one.
+    pub fn take_dirty(&self, page: u64) -> bool {
+        let dirty = self.page(page) == Some(PageUse::Display { dirty: true });
+        if dirty {
+            self.pages[page as usize].set(entry::DISPLAY);
+        }
+        dirty
+    }
+
+    /// The regions, in ascending order.
+    pub fn regions(&self) -> Vec<Region> {
+        self.regions.borrow().clone()
+    }
+
+    /// Pages `first..end` are as `region` says, or as the layout says.
+    pub fn set(&self, first: u64, end: u64, region: Option<Region>) {
+        let entry = match region.map(|region| region.kind) {
+            None => entry::LAYOUT,
+            Some(RegionKind::Ram) => entry::RAM,
+            Some(RegionKind::Rom) => entry::ROM,
+            Some(RegionKind::Device) => entry::DEVICE,
+            // What was there before is not what the display has shown.
+            Some(RegionKind::Display) => entry::DISPLAY_DIRTY,
+        };
+        for page in &self.pages[first as usize..end as usize] {
+            page.set(entry);
+        }
+        let mut regions = self.regions.borrow_mut();
+        let old = std::mem::take(&mut *regions);
+        regions.extend(old.iter().flat_map(|old| pieces_outside(old, first, end)));
+        regions.extend(region);
+        regions.sort_unstable_by_key(|region| region.start.0);
+        self.in_use.set(true);
+    }
+}
+
+/// What is left of a region below page `first` and from page `end` on.
+fn pieces_outside(region: &Region, first: u64, end: u64) -> impl Iterator<Item = Region> + use<> {
+    let (from, to) = (region.first_page(), region.end_page());
+    let piece = move |region: Region, from: u64, to: u64| {
+        (from < to).then(|| Region {
+            start: PhysicalAddress(from * PAGE_SIZE),
+            bytes: (to - from) * PAGE_SIZE,
+            block: region
+                .block
+                .map(|(block, offset)| (block, offset + (from * PAGE_SIZE - region.start.0))),
+            ..region
+        })
+    };
+    let below = piece(*region, from, to.min(first));
+    let above = piece(*region, from.max(end), to);
+    below.into_iter().chain(above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(page: u64, pages: u64, kind: RegionKind) -> Region {
+        Region {
+            start: PhysicalAddress(page * PAGE_SIZE),
+            bytes: pages * PAGE_SIZE,
+            kind,
+            block: Some((BlockId(0), 0x8000)),
+        }
+    }
+
+    #[test]
+    fn a_later_region_hides_what_it_covers_and_splits_the_rest() {
+        let map = MemoryMap::new();
+        assert_eq!(map.page(0x11), None);
+        map.set(0x10, 0x18, Some(region(0x10, 8, RegionKind::Rom)));
+        map.set(0x12, 0x14, Some(region(0x12, 2, RegionKind::Device)));
+        let uses: Vec<_> = (0x0f..0x19).map(|page| map.page(page)).collect();
+        let (rom, device) = (Some(PageUse::Rom), Some(PageUse::Device));
+        let expected = [None, rom, rom, device, device, rom, rom, rom, rom, None];
+        assert_eq!(uses, expected);
+        let regions = map.regions();
+        let places: Vec<_> = regions
+            .iter()
+            .map(|region| (region.first_page(), region.end_page(), region.block))
+            .collect();
+        assert_eq!(
+            places,
+            [
+                (0x10, 0x12, Some((BlockId(0), 0x8000))),
+                (0x12, 0x14, Some((BlockId(0), 0x8000))),
+                (0x14, 0x18, Some((BlockId(0), 0xc000))),
+            ]
+        );
+        map.set(0, 0x100, None);
+        assert!(map.regions().is_empty());
+        assert_eq!(map.page(0x11), None);
+    }
+
+    #[test]
+    fn display_pages_are_dirty_until_that_is_taken() {
+        let map = MemoryMap::new();
+        map.set(4, 6, Some(region(4, 2, RegionKind::Display)));
+        assert!(map.take_dirty(4) && map.take_dirty(5));
+        assert!(!map.take_dirty(4));
+        map.mark_dirty(4);
+        map.mark_dirty(7);
+        assert!(map.take_dirty(4) && !map.take_dirty(5) && !map.take_dirty(7));
+    }
+}
