@@ -2,7 +2,7 @@
 
 use crate::translations::Translations;
 use tollgate_emulate::operand::linear_mask;
-use tollgate_memory::GuestMemory;
+use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::{Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
@@ -16,7 +16,7 @@ pub enum Target {
     Ram(*mut u8),
     /// RAM that holds translated code, and the access is a write: through the gate.
     Code(PhysicalAddress),
-    /// No RAM: a device, or nothing.
+    /// No memory, or ROM and the access is a write: a device, or nothing.
     Device(PhysicalAddress),
 }
 
@@ -69,20 +69,32 @@ impl GuestView {
         let view = view_of(privilege);
         let write = kind == AccessKind::Write;
         if kind != AccessKind::Fetch
+            && !self.memory.has_map_changes()
             && let Some(host) = self.translations.look_up(state, view, write, linear)
         {
             return Ok(Target::Ram(host as *mut u8));
         }
         let translation = self.walk(state, linear, kind, privilege)?;
         let physical = translation.physical;
-        let Some(host_page) = self.memory.ram().host_page(physical.page()) else {
+        let page_use = self.memory.ram().page_use(physical.page());
+        let host_page = self.memory.ram().host_page(physical.page());
+        let Some(host_page) = host_page.filter(|_| !write || page_use != PageUse::Rom) else {
             return Ok(Target::Device(physical));
         };
+        let stores_reach_memory = match page_use {
+            PageUse::Rom | PageUse::Device => false,
+            // The first store is to be seen.
+            PageUse::Display { dirty } => dirty || write,
+            PageUse::Ram => true,
+        };
+        if write {
+            self.memory.mark_dirty(physical.page());
+        }
         let holds_code = self.memory.code().page_has_code(physical.page());
         let watched = holds_code
             || (self.memory.code().is_watched(physical.page())
                 && !(write && self.memory.code_mut().may_unwatch(physical.page())));
-        let stores = match (translation.writable_now, watched) {
+        let stores = match (translation.writable_now && stores_reach_memory, watched) {
             (false, _) => Stores::Never,
             (true, true) => Stores::BesideCode,
             (true, false) => Stores::Always,

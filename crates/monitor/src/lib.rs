@@ -18,6 +18,7 @@ pub mod hypercall;
 pub mod kick;
 pub mod latches;
 mod level_change;
+mod memory_map;
 mod metered;
 mod near;
 mod raw;

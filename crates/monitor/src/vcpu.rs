@@ -383,6 +383,9 @@ impl<P: Platform> Vcpu<P> {
 
     /// Follows what emulated instructions changed: writes of code, and translations.
     pub(crate) fn apply_changes(&mut self) {
+        if self.view.memory.has_map_changes() {
+            self.follow_map();
+        }
         if self.view.memory.has_code_writes() {
             for write in self.view.memory.take_code_writes() {
                 self.engine.code_written(
