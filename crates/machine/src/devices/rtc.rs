@@ -8,9 +8,10 @@
 //! The update itself takes no time: UIP is set for the 244 us before it and the
 //! registers change at its end. Flags collect in register C; the interrupt line is high
 //! from a flag that is enabled until C is read, as the data sheet has it, so that a
-//! period that passes unread merges with the next. Divider selections other than the
-//! 32.768 kHz one stop the clock. Daylight saving (DSE) and the square wave output
-//! (SQWE) are stored without effect.
+//! period that passes unread merges with the next. Periods that pass while the host runs
+//! something else and no flag waits are made up for: see [`LostTicks`]. Divider selections
+//! other than the 32.768 kHz one stop the clock. Daylight saving (DSE) and the square wave
+//! output (SQWE) are stored without effect.
 
 mod alarm;
 mod bus;
@@ -28,6 +29,7 @@ use std::ops::RangeInclusive;
 use tollgate_platform::GuestTime;
 
 use super::IrqLine;
+use super::lost_ticks::LostTicks;
 
 const SECOND: u64 = 1_000_000_000;
 /// UIP is set this long before an update.
@@ -69,12 +71,13 @@ pub struct Rtc {
     held: Option<HeldTime>,
     /// Events up to here are in `flags`.
     settled: GuestTime,
+    lost_periods: LostTicks,
     irq: IrqLine,
 }
 
 impl Rtc {
     /// Version of the serialized state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
 
     /// The index and data ports.
     pub const PORTS: RangeInclusive<u16> = 0x70..=0x71;
@@ -101,6 +104,7 @@ impl Rtc {
             weekday_shift: 1,
             held: None,
             settled: GuestTime(0),
+            lost_periods: LostTicks::default(),
             irq: IrqLine::default(),
         };
         const X87_PRESENT: u8 = 1 << 1;
@@ -220,6 +224,7 @@ impl Rtc {
     fn change_controls(&mut self, control_a: u8, control_b: Control, now: GuestTime) {
         let time = self.time_registers(now);
         let was_counting = self.divider_runs();
+        self.lost_periods.forget();
         self.control_a = control_a;
         self.control_b = control_b;
         if !was_counting && self.divider_runs() {
@@ -355,6 +360,9 @@ impl Rtc {
             add(self.time_at(
                 (u128::from(cycle) * u128::from(SECOND)).div_ceil(u128::from(CRYSTAL_HZ)),
             ));
+            if let Some(due) = self.lost_periods.next_deadline() {
+                add(due);
+            }
         }
         if self.held.is_none() {
             let position = self.chain(now) / SECOND;
@@ -376,10 +384,20 @@ impl Rtc {
         if now <= self.settled {
             return;
         }
-        if let Some(period) = self.period()
-            && self.crystal_cycles(self.settled) / period != self.crystal_cycles(now) / period
-        {
-            self.flags.insert(Flags::PERIODIC);
+        if let Some(period) = self.period() {
+            let passed =
+                self.crystal_cycles(now) / period - self.crystal_cycles(self.settled) / period;
+            let interrupts = self.control_b.contains(Control::PERIODIC_INTERRUPT);
+            if interrupts && !self.requests_interrupt() {
+                // The line would have risen at each of them: the host was late.
+                self.lost_periods.saw(passed, now);
+                if self.lost_periods.take(now) {
+                    self.flags.insert(Flags::PERIODIC);
+                }
+            }
+            if passed != 0 {
+                self.flags.insert(Flags::PERIODIC);
+            }
         }
         let (before, after) = (self.seconds(self.settled), self.seconds(now));
         if self.held.is_none() && after > before {

@@ -117,6 +117,40 @@ fn periodic_interrupts_come_at_the_selected_rate_without_drift() {
     assert_eq!(rtc.irq_line().take_edges(), 1024);
 }
 
+/// Interrupts that a guest counts that reads register C as soon as it is interrupted.
+fn interrupts_until(rtc: &mut Rtc, mut now: GuestTime, end: GuestTime) -> u32 {
+    let mut count = 0;
+    while now < end {
+        rtc.advance(now);
+        if rtc.irq() {
+            count += u32::from(peek(rtc, 0x0C, now) & 0x40 != 0);
+        }
+        now = rtc.next_deadline(now).unwrap();
+    }
+    count
+}
+
+#[test]
+fn periods_that_passed_while_the_host_was_away_are_made_up_for() {
+    let mut rtc = Rtc::new(0);
+    poke(&mut rtc, 0x0A, 0x26, ms(0)); // 1024 Hz
+    poke(&mut rtc, 0x0B, 0x42, ms(0));
+    // Nobody looks for a tenth of a second.
+    let count = interrupts_until(&mut rtc, ms(100), ms(1000));
+    assert!((1022..=1024).contains(&count), "{count}");
+}
+
+#[test]
+fn periods_that_the_guest_did_not_wait_for_are_not_made_up_for() {
+    let mut rtc = Rtc::new(0);
+    poke(&mut rtc, 0x0A, 0x26, ms(0));
+    rtc.advance(ms(100));
+    poke(&mut rtc, 0x0B, 0x42, ms(100));
+    assert_eq!(peek(&mut rtc, 0x0C, ms(200)) & 0x40, 0x40);
+    let deadline = rtc.next_deadline(ms(200)).unwrap();
+    assert_eq!(deadline.0, (SECOND * 205).div_ceil(1024));
+}
+
 #[test]
 fn periodic_rates_are_those_of_the_data_sheet() {
     for (rate, hertz) in [(1, 256), (2, 128), (3, 8192), (6, 1024), (15, 2)] {
