@@ -19,9 +19,11 @@ use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
 use crate::blocks::published::Published;
 use crate::blocks::table::BlockTable;
+use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::Features;
 use crate::policy::mode::{Mode, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
+use crate::position;
 use crate::translate::Translator;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -56,6 +58,8 @@ pub enum LookUp {
     Block(BlockId),
     /// The instruction goes on in the next page: give that page's number.
     NeedsNextPage,
+    /// There is no code for the mode's access to memory.
+    Unavailable(AccessUnavailable),
 }
 
 /// Where the code of one block lies, for profilers.
@@ -236,6 +240,12 @@ impl Engine {
     /// The site that an exit names, if its block still lives.
     pub fn site(&self, packed: u32) -> Option<(BlockId, usize, Site)> {
         self.blocks.site(packed)
+    }
+
+    /// The site at which the instruction in work at a host address may leave (see
+    /// [`position::site_at`]).
+    pub fn site_at(&self, pc: u64) -> Option<(BlockId, usize)> {
+        position::site_at(&self.blocks, pc)
     }
 
     /// Host address of an offset in a block.

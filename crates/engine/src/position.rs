@@ -34,6 +34,14 @@ pub struct GuestPosition {
     pub single: bool,
 }
 
+/// The site at which the instruction in work at a host address in the code cache may leave:
+/// its block and its number (see [`crate::blocks::block::Block::site_at`]). For a fault of an
+/// access that is not looked up, it says which instruction is to be done out of line.
+pub fn site_at(blocks: &BlockTable, pc: u64) -> Option<(BlockId, usize)> {
+    let (id, block, offset) = blocks.at_host_address(pc)?;
+    Some((id, block.site_at(offset)?))
+}
+
 impl GuestPosition {
     /// At a host address in the code cache.
     pub fn at(blocks: &BlockTable, pc: u64) -> Option<Self> {

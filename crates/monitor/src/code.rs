@@ -29,6 +29,9 @@ impl<P: Platform> Vcpu<P> {
             Some(block) => block,
             None => match self.revive_or_translate(&place, mode) {
                 LookUp::Block(block) => block,
+                LookUp::Unavailable(unavailable) => {
+                    return Err(self.not_implemented(&unavailable.to_string()));
+                }
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
                     let in_page = 4096 - place.linear % 4096;

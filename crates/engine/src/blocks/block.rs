@@ -6,7 +6,7 @@ use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
-use crate::abi::sites::{BlockId, Site};
+use crate::abi::sites::{BlockId, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 
 /// What identifies a translation.
@@ -80,6 +80,20 @@ impl Block {
     pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
         let next = self.marks.partition_point(|mark| mark.host <= offset);
         self.marks.get(next.checked_sub(1)?)
+    }
+
+    /// The last site, as [`Block::sites`] numbers them, at which the instruction in work at an
+    /// offset of the block's code may leave. `None`: it has none, or has completed there.
+    pub fn site_at(&self, offset: u32) -> Option<usize> {
+        let rip = self.mark_at(offset)?.rip;
+        let leaves_there = |site: &Site| {
+            let names_target = matches!(
+                site.kind,
+                SiteKind::Link(_) | SiteKind::Continue | SiteKind::Indirect | SiteKind::Far
+            );
+            !names_target && site.rip == rip && site.retry <= offset
+        };
+        self.sites.iter().rposition(leaves_there)
     }
 
     /// What is being completed at an offset of the block's code.

@@ -1,5 +1,6 @@
 //! The code of one block in work, with the tables that go with it.
 
+use super::look_up::LookUpForm;
 use super::stub::Stub;
 use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
@@ -11,6 +12,7 @@ use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
 use crate::emit::exits::RESUME_AFTER;
 use crate::emit::tables::Tables;
+use crate::policy::access::AccessUnavailable;
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::Transition;
@@ -39,6 +41,8 @@ pub(crate) struct Emitter {
     pub(crate) map: &'static RegisterMap,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) mode: Mode,
+    /// How memory is reached in it.
+    pub(super) look_up: LookUpForm,
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
     pub(super) sites: Vec<Site>,
@@ -85,6 +89,7 @@ impl Emitter {
             map: &RegisterMap::LEGACY,
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
+            look_up: LookUpForm::Flat,
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),
@@ -112,7 +117,11 @@ impl Emitter {
     }
 
     /// Begins a block.
-    pub(crate) fn begin_block(&mut self, target: &Target<'_>) {
+    ///
+    /// # Errors
+    /// There is no code for the mode's access to memory.
+    pub(crate) fn begin_block(&mut self, target: &Target<'_>) -> Result<(), AccessUnavailable> {
+        self.look_up = LookUpForm::of(&target.mode)?;
         self.assembler.clear();
         self.mode = target.mode;
         self.map = target.map;
@@ -134,6 +143,7 @@ impl Emitter {
         self.slots.clear();
         self.slots.extend_from_slice(target.slots);
         self.slots_used = 0;
+        Ok(())
     }
 
     /// Emits what is left of the block, behind its last instruction.

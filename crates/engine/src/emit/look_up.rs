@@ -1,6 +1,6 @@
 //! Guest memory operands: linear address, segment checks, the inline TLB look-up.
 //!
-//! This is the one emitter for the checked view.
+//! Which look-up stands for an access is decided once for a block, by [`LookUpForm::of`].
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
@@ -10,7 +10,8 @@ use crate::abi::host::*;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
-use crate::policy::mode::{ModeFlags, SegmentClass};
+use crate::policy::access::{Access, AccessUnavailable};
+use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
@@ -39,6 +40,26 @@ pub(crate) enum Offset {
     Word,
     /// It is this.
     Constant(u32),
+}
+
+/// The sequence that turns a linear address into a host address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LookUpForm {
+    /// In the flat software TLB.
+    Flat,
+    /// In the long software TLB.
+    Long,
+}
+
+impl LookUpForm {
+    /// The sequence for code of a mode: the one place that decides it.
+    pub(crate) fn of(mode: &Mode) -> Result<Self, AccessUnavailable> {
+        match mode.access {
+            Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
+            Access::Checked => Ok(Self::Flat),
+            Access::Direct => Err(AccessUnavailable(mode.access)),
+        }
+    }
 }
 
 impl Emitter {
@@ -241,13 +262,14 @@ impl Emitter {
     /// and the flags survive.
     pub(crate) fn look_up(&mut self, size: u32, write: bool) {
         self.make_room();
-        if self.mode.flags.contains(ModeFlags::LONG) {
-            self.long_look_up(size, write);
-            return;
+        match self.look_up {
+            LookUpForm::Flat => {
+                self.form_slot(size);
+                self.free_rcx();
+                self.probe(size, write);
+            }
+            LookUpForm::Long => self.long_look_up(size, write),
         }
-        self.form_slot(size);
-        self.free_rcx();
-        self.probe(size, write);
     }
 
     /// As [`Emitter::look_up`], for a load with the rights of the supervisor by code at
@@ -356,7 +378,7 @@ impl Emitter {
         write: bool,
     ) -> Result<(), OddSegment> {
         if self.mode.segment(segment, write) == SegmentClass::Limited64K
-            && !self.mode.flags.contains(ModeFlags::LONG)
+            && self.look_up == LookUpForm::Flat
         {
             match offset {
                 Offset::Word if size > 1 => {

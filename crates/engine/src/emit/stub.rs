@@ -3,6 +3,7 @@
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
+use super::look_up::LookUpForm;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::SLOTS_OFFSET;
@@ -289,10 +290,9 @@ impl Emitter {
 
     /// The field that holds the address of the test for stores of `size` bytes.
     pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
-        if self.mode.flags.contains(ModeFlags::LONG) {
-            at::long_code_store(size)
-        } else {
-            at::code_store(size)
+        match self.look_up {
+            LookUpForm::Flat => at::code_store(size),
+            LookUpForm::Long => at::long_code_store(size),
         }
     }
 

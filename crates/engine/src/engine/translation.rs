@@ -44,6 +44,10 @@ impl Engine {
         let mut second_page = u64::MAX;
         let translation = match self.translator.translate(&request, &self.slots) {
             Ok(translation) => translation,
+            Err(TranslateError::Access(unavailable)) => {
+                self.blocks.return_id(id);
+                return LookUp::Unavailable(unavailable);
+            }
             Err(TranslateError::NeedsNextPage) => {
                 let Some(next) = place.next_page else {
                     self.blocks.return_id(id);

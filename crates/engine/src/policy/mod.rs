@@ -1,6 +1,7 @@
 //! What decides how guest code is translated: the mode it runs in, which instructions may
 //! run on the host, and how those of the interrupt flag are run.
 
+pub mod access;
 pub mod allow_list;
 pub mod instruction_kind;
 pub mod mode;

@@ -5,6 +5,7 @@
 
 use crate::abi::flags::InterruptFlag;
 use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
+use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
@@ -114,6 +115,8 @@ pub struct Mode {
     pub code_base: u32,
     /// Limit of CS.
     pub code_limit: u32,
+    /// How memory is reached.
+    pub access: Access,
 }
 
 impl Mode {
@@ -189,6 +192,7 @@ impl Mode {
             segments,
             code_base: cs.base as u32,
             code_limit: cs.limit,
+            access: Access::Checked,
         }
     }
 
@@ -206,6 +210,7 @@ impl Mode {
             segments,
             code_base: 0,
             code_limit: u32::MAX,
+            access: Access::Checked,
         }
     }
 
@@ -286,6 +291,12 @@ impl Mode {
     /// 64-bit code whose indirect branches look for their targets.
     fn needs_table(&self) -> bool {
         self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
+    }
+
+    /// The same mode with memory reached in this way.
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
     }
 
     /// The same mode for one instruction run alone.

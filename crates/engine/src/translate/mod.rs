@@ -61,6 +61,7 @@ use crate::decode::undefined;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::Tables;
+use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
@@ -98,6 +99,14 @@ pub struct Request<'a> {
 pub enum TranslateError {
     /// The first instruction goes on in the next page: ask again with its bytes.
     NeedsNextPage,
+    /// There is no code for the mode's access to memory.
+    Access(AccessUnavailable),
+}
+
+impl From<AccessUnavailable> for TranslateError {
+    fn from(unavailable: AccessUnavailable) -> Self {
+        Self::Access(unavailable)
+    }
 }
 
 /// The result: code at offset 0 in [`Translator::code`], and its tables.
@@ -199,13 +208,14 @@ impl Translator {
     /// [`Translator::SLOTS_PER_BLOCK`]; those used appear in the sites.
     ///
     /// # Errors
-    /// The first instruction needs bytes of the next page.
+    /// The first instruction needs bytes of the next page, or the mode reaches memory in a way
+    /// for which there is no code.
     pub fn translate(
         &mut self,
         request: &Request<'_>,
         slots: &[u32],
     ) -> Result<Translation, TranslateError> {
-        self.begin_block(request, slots);
+        self.begin_block(request, slots)?;
         let mut decoder = Decoder::with_ip(
             self.emit.mode.bitness(),
             request.bytes,
@@ -290,7 +300,11 @@ impl Translator {
         })
     }
 
-    fn begin_block(&mut self, request: &Request<'_>, slots: &[u32]) {
+    fn begin_block(
+        &mut self,
+        request: &Request<'_>,
+        slots: &[u32],
+    ) -> Result<(), AccessUnavailable> {
         self.mode_id = request.mode_id;
         self.branch_table = request.branch_table;
         self.family = request.family;
@@ -301,7 +315,7 @@ impl Translator {
             linear_page: request.linear >> 12,
             slots,
             transition: self.virtual_interrupts.transition,
-        });
+        })
     }
 
     /// Whether bytes that do not decode are the beginning of an instruction that goes on.

@@ -8,6 +8,7 @@ use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, table_offset};
 use crate::abi::sites::unpack_site;
+use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::mem::offset_of;
@@ -98,6 +99,22 @@ impl Walk<'_> {
         if base == self.links() {
             return self.links_access(instruction, state, &operand).map(Some);
         }
+        match self.subject.mode.access {
+            Access::Checked => self.checked_access(instruction, state, &operand),
+            // Nothing is emitted for it, and so nothing is known that it may do.
+            Access::Direct => Err(REFUSED),
+        }
+    }
+
+    /// An access to guest memory: through the host address that a look-up has yielded, or on
+    /// the way to it.
+    fn checked_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+    ) -> Result<Option<Value>, Rule> {
+        let base = instruction.memory_base();
         let pointer = super::registers::number(self.pointer());
         let is_pointer = base == Register::R9 || base == self.pointer();
         if !is_pointer || operand.index != Register::None {

@@ -1,0 +1,24 @@
+//! How translated code reaches guest memory.
+
+/// The way of all accesses of a block; part of its mode, and so of its key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Access {
+    /// Each operand's linear address is looked up in a software TLB.
+    #[default]
+    Checked,
+    /// The host's page tables stand for the guest's, and the linear address is a host address.
+    /// Nothing is emitted for it yet: see [`AccessUnavailable`].
+    Direct,
+}
+
+/// Code with this access cannot be emitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessUnavailable(pub Access);
+
+impl std::fmt::Display for AccessUnavailable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:?} access to its memory", self.0)
+    }
+}
+
+impl std::error::Error for AccessUnavailable {}

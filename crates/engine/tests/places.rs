@@ -1,0 +1,116 @@
+//! What the engine says of places: which site a host address belongs to, and that blocks of
+//! one place are told apart by the way in which they reach memory.
+
+use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
+use tollgate_engine::Engine;
+use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::engine::{LookUp, Place};
+use tollgate_engine::policy::access::{Access, AccessUnavailable};
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::policy::mode::Mode;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+
+const START: u64 = 0x1000;
+const PLACE: Place = Place {
+    physical: START,
+    next_page: None,
+    rip: START,
+    linear: START,
+};
+
+/// Flat 32-bit code and data.
+fn flat() -> Mode {
+    let mut state = CpuState::at_reset();
+    state.cr0 |= 1;
+    for register in SegmentRegister::ALL {
+        *state.segment_mut(register) = Segment {
+            base: 0,
+            limit: u32::MAX,
+            selector: Selector(0x18),
+            attributes: Attributes::from_bits_retain(0xc093),
+        };
+    }
+    state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(0xc09b);
+    Mode::of(&state)
+}
+
+fn engine_and_memory(code: &[u8]) -> (Engine, GuestMemory) {
+    let mut memory = GuestMemory::new(1 << 20).unwrap();
+    assert!(memory.write(PhysicalAddress(START), code));
+    let engine = Engine::new(0, Features::new(|_| true), true).unwrap();
+    (engine, memory)
+}
+
+#[test]
+fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
+    // mov eax,[ebx]; inc eax; add [ecx],edx; in al,dx; hlt
+    let code = [0x8b, 0x03, 0x40, 0x01, 0x11, 0xec, 0xf4];
+    let (mut engine, mut memory) = engine_and_memory(&code);
+    let mode = engine.intern(flat(), &mut memory);
+    let LookUp::Block(id) = engine.translate(&PLACE, mode, &mut memory) else {
+        panic!("it lies in one page");
+    };
+    let length = engine.block(id).unwrap().host_length;
+    let start = engine.address(id, 0).unwrap() as u64;
+    let bytes: Vec<u8> = (0..length)
+        // SAFETY: the block's code lies there as long as the engine does.
+        .map(|offset| unsafe { *engine.address(id, offset).unwrap() })
+        .collect();
+    let mut found = Vec::new();
+    for instruction in Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE) {
+        let site = engine.site_at(instruction.ip());
+        let site = site.map(|(block, site)| {
+            assert_eq!(block, id);
+            engine.block(id).unwrap().sites[site]
+        });
+        let is_access =
+            instruction.memory_base() == Register::R9 && instruction.mnemonic() != Mnemonic::Lea;
+        match site {
+            Some(site) if is_access => found.push((site.rip, site.kind)),
+            Some(site) => assert!(site.retry <= (instruction.ip() - start) as u32),
+            None => assert!(!is_access, "an access has a site"),
+        }
+    }
+    let memory = |write| SiteKind::Memory { size: 4, write };
+    assert_eq!(
+        found,
+        [(START, memory(false)), (START + 3, memory(true))],
+        "each access, in the order of the code"
+    );
+    let block = engine.block(id).unwrap();
+    let inc = block.marks.iter().find(|mark| mark.rip == START + 2);
+    assert_eq!(engine.site_at(start + u64::from(inc.unwrap().host)), None);
+    assert_eq!(engine.site_at(engine.code_range().end), None);
+    assert_eq!(engine.site_at(START), None);
+}
+
+#[test]
+fn a_block_is_of_one_way_to_reach_memory() {
+    let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
+    let checked = engine.intern(flat(), &mut memory);
+    let direct = engine.intern(flat().with_access(Access::Direct), &mut memory);
+    assert_ne!(checked, direct);
+    let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
+        panic!("it lies in one page");
+    };
+    assert_eq!(engine.find(&PLACE, checked), Some(id));
+    assert_eq!(engine.find(&PLACE, direct), None);
+}
+
+#[test]
+fn code_with_direct_access_is_refused() {
+    let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
+    let direct = engine.intern(flat().with_access(Access::Direct), &mut memory);
+    let refusal = LookUp::Unavailable(AccessUnavailable(Access::Direct));
+    // No block number is lost by that, however often it is asked for.
+    for _ in 0..3 {
+        assert_eq!(engine.translate(&PLACE, direct, &mut memory), refusal);
+    }
+    assert_eq!(engine.block_count(), 0);
+    let checked = engine.intern(flat(), &mut memory);
+    let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
+        panic!("it lies in one page");
+    };
+    assert_eq!(id.0, 0);
+}
