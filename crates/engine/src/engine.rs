@@ -310,9 +310,7 @@ impl Engine {
         }
         for &(site, to) in &block.outgoing {
             if let Some(target) = self.blocks.get_mut(to) {
-                target
-                    .incoming
-                    .retain(|incoming| *incoming != Incoming { from: id, site });
+                target.incoming.remove(&Incoming { from: id, site });
             }
         }
         for site in &block.sites {

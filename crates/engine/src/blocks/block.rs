@@ -8,6 +8,7 @@ use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
+use rustc_hash::FxHashSet;
 
 /// What identifies a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -24,7 +25,7 @@ pub struct BlockKey {
 }
 
 /// Who jumps to a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Incoming {
     /// The jumping block.
     pub from: BlockId,
@@ -69,9 +70,10 @@ pub struct Block {
     pub retirements: u8,
     /// A link to it was asked for since it was last revived.
     pub is_link_wanted: bool,
-    /// Direct links that lead here.
-    pub incoming: Vec<Incoming>,
-    /// Direct links of this block that are linked: (site, target).
+    /// Links, direct and through slots, that lead here: each is listed at its last target alone.
+    pub incoming: FxHashSet<Incoming>,
+    /// Links of this block that were made, each site once: (site, target). A slot may have been
+    /// emptied since.
     pub outgoing: Vec<(u16, BlockId)>,
 }
 

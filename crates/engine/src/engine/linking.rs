@@ -31,14 +31,25 @@ impl Engine {
         self.verify_link(place, to);
         self.cache.write(place, &value.to_le_bytes());
         self.counts.links += 1;
-        if let Some(target) = self.blocks.get_mut(to) {
-            target.incoming.push(Incoming {
-                from,
-                site: site_index as u16,
-            });
+        self.list_link(from, site_index as u16, to);
+    }
+
+    /// Lists a link that was made, instead of the one that its site had before.
+    fn list_link(&mut self, from: BlockId, site: u16, to: BlockId) {
+        let Some(source) = self.blocks.get_mut(from) else {
+            return;
+        };
+        let link = Incoming { from, site };
+        let known = source.outgoing.iter_mut().find(|known| known.0 == site);
+        let before = known.map(|known| std::mem::replace(&mut known.1, to));
+        if before.is_none() {
+            source.outgoing.push((site, to));
         }
-        if let Some(source) = self.blocks.get_mut(from) {
-            source.outgoing.push((site_index as u16, to));
+        if let Some(before) = before.and_then(|before| self.blocks.get_mut(before)) {
+            before.incoming.remove(&link);
+        }
+        if let Some(target) = self.blocks.get_mut(to) {
+            target.incoming.insert(link);
         }
     }
 
@@ -64,15 +75,7 @@ impl Engine {
         self.verify_target(to);
         self.links.fill_slot(slot, distance, dependence);
         self.counts.links += 1;
-        if let Some(target) = self.blocks.get_mut(to) {
-            let incoming = Incoming {
-                from,
-                site: site_index as u16,
-            };
-            if !target.incoming.contains(&incoming) {
-                target.incoming.push(incoming);
-            }
-        }
+        self.list_link(from, site_index as u16, to);
     }
 
     /// Lets indirect branches find a block.
@@ -140,12 +143,12 @@ impl Engine {
         let Some(site) = source.sites.get(incoming.site as usize).copied() else {
             return;
         };
+        if !source.outgoing.contains(&(incoming.site, dying)) {
+            return;
+        }
+        source.outgoing.retain(|o| o.0 != incoming.site);
         match site.kind {
             SiteKind::Link(LinkPlace::Direct { distance, stub }) => {
-                if !source.outgoing.contains(&(incoming.site, dying)) {
-                    return;
-                }
-                source.outgoing.retain(|o| o.0 != incoming.site);
                 let place = source.host + distance;
                 let value = (source.host + stub).wrapping_sub(place + 4);
                 self.cache.write(place, &value.to_le_bytes());

@@ -7,6 +7,7 @@ use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::Allocation;
 use crate::policy::mode::ModeFlags;
 use crate::translate::{Request, TranslateError, Translation, Translator};
+use rustc_hash::FxHashSet;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
@@ -145,7 +146,7 @@ impl Engine {
             is_retired: false,
             retirements: 0,
             is_link_wanted: false,
-            incoming: Vec::new(),
+            incoming: FxHashSet::default(),
             outgoing: Vec::new(),
         };
         self.blocks.insert(id, block);
