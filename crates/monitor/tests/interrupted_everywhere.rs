@@ -11,12 +11,13 @@ mod every_shape;
 mod tracer;
 
 use every_shape::machine::{Machine, vcpu};
-use every_shape::{Guest, MEMORY, guests, visible};
+use every_shape::{Guest, MEMORY, Scene, guests, visible};
+use iced_x86::Mnemonic;
 use std::fmt::Write;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_monitor::Vcpu;
 use tollgate_x86::state::VectorState;
-use tollgate_x86::{CpuState, PhysicalAddress};
+use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 use tracer::{COUNT, Orders, Outcome};
 
 /// Guest instructions of a run at most; guests that need more are left out.
@@ -105,6 +106,8 @@ fn moments(guest: &Guest) -> Option<(Vec<Moment>, Machine)> {
 /// One guest with all that is known about it.
 struct Subject<'a> {
     guest: &'a Guest,
+    /// It asks for the time: behind its first instruction EAX and EDX are another each time.
+    is_timed: bool,
     moments: Vec<Moment>,
     machine: Machine,
     way: Way,
@@ -149,17 +152,36 @@ impl Subject<'_> {
         )
     }
 
+    /// A moment without what is another each time.
+    fn repeatable(&self, moment: &Moment) -> Moment {
+        let mut moment = moment.clone();
+        if self.is_timed && moment.cpu.rip != self.guest.state.rip {
+            moment.cpu.gpr[Gpr::Rax as usize] = 0;
+            moment.cpu.gpr[Gpr::Rdx as usize] = 0;
+        }
+        moment
+    }
+
+    /// What reached devices was the same, but for the time.
+    fn has_same_accesses(&self, machine: &Machine) -> bool {
+        let places = |machine: &Machine| machine.accesses.iter().map(|it| it.0).collect::<Vec<_>>();
+        match self.is_timed {
+            true => places(machine) == places(&self.machine),
+            false => machine.accesses == self.machine.accesses,
+        }
+    }
+
     fn follow(&self, vcpu: &mut Vcpu<Machine>) -> Option<String> {
         for _ in 0..4 {
             vcpu.platform_mut().begin();
             let stop = vcpu.run();
-            let now = Moment::of(vcpu);
+            let now = self.repeatable(&Moment::of(vcpu));
             if vcpu.platform().ended {
-                let end = self.moments.last()?;
-                if now != *end {
-                    return Some(format!("ends differently:{}", now.difference(end)));
+                let end = self.repeatable(self.moments.last()?);
+                if now != end {
+                    return Some(format!("ends differently:{}", now.difference(&end)));
                 }
-                return (vcpu.platform().accesses != self.machine.accesses).then(|| {
+                return (!self.has_same_accesses(vcpu.platform())).then(|| {
                     let (found, expected) = (&vcpu.platform().accesses, &self.machine.accesses);
                     format!("reaches devices {found:x?}, expected {expected:x?}")
                 });
@@ -172,8 +194,9 @@ impl Subject<'_> {
                 let code = eip.wrapping_sub(self.guest.eip.into()) as usize;
                 self.guest.code.get(code) == Some(&STI)
             };
-            let is_seen =
-                |moment: &Moment| now == *moment || behind_sti(moment) && now.is_shadowed(moment);
+            let is_seen = |moment: &Moment| {
+                now == self.repeatable(moment) || behind_sti(moment) && now.is_shadowed(moment)
+            };
             if !self.moments.iter().any(is_seen) {
                 let same = |moment: &&Moment| moment.cpu.rip == now.cpu.rip;
                 let near = self.moments.iter().find(same);
@@ -188,6 +211,15 @@ impl Subject<'_> {
     }
 }
 
+/// The guest asks for the time, and does nothing else that differs from run to run.
+fn is_timed(guest: &Guest) -> bool {
+    let mut instructions = guest.instructions().into_iter();
+    let first = instructions.next().map(|it| it.mnemonic());
+    matches!(first, Some(Mnemonic::Rdtsc | Mnemonic::Rdtscp))
+        && instructions.next().is_none()
+        && guest.scene == Scene::Data
+}
+
 fn child(orders: &Orders) -> String {
     let every = std::env::var("TOLLGATE_EVERY_INSTRUCTION").ok();
     let (part, stride) = match every.and_then(|number| number.parse().ok()) {
@@ -196,14 +228,21 @@ fn child(orders: &Orders) -> String {
     };
     let only = std::env::var("TOLLGATE_ONLY").unwrap_or_default();
     let (mut failures, mut looked_at, mut ran, mut runs) = (Vec::new(), 0_u64, 0_u64, 0_u64);
+    let mut timed = 0_u64;
     let guests = guests();
-    let chosen = |guest: &&Guest| guest.is_repeatable && guest.name.contains(&only);
+    let chosen =
+        |guest: &&Guest| (guest.is_repeatable || is_timed(guest)) && guest.name.contains(&only);
     for guest in guests.iter().filter(chosen) {
         let Some((moments, machine)) = moments(guest) else {
             continue;
         };
+        let is_timed = is_timed(guest);
+        // They are few.
+        let (part, stride) = if is_timed { (1, 1) } else { (part, stride) };
+        timed += u64::from(is_timed);
         let mut subject = Subject {
             guest,
+            is_timed,
             moments,
             machine,
             way: Way::Cold,
@@ -234,6 +273,9 @@ fn child(orders: &Orders) -> String {
         if failures.len() > FAILURES {
             break;
         }
+    }
+    if timed < 3 && only.is_empty() {
+        failures.push(format!("only {timed} guests ask for the time"));
     }
     failures.truncate(FAILURES);
     if failures.is_empty() {

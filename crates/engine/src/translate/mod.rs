@@ -54,6 +54,7 @@ mod x87;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
 use crate::decode::length::{MAX_INSTRUCTION_LENGTH, is_too_long};
@@ -67,7 +68,7 @@ use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 use segments::is_segment_move;
-use tollgate_x86::Vector;
+use tollgate_x86::{Gpr, Vector};
 
 /// Guest instructions in one block at most.
 const MAX_INSTRUCTIONS: usize = 64;
@@ -363,8 +364,12 @@ impl Translator {
 
     /// Ends the block because the next instruction belongs to another.
     fn end_with_link(&mut self) {
-        self.emit.flush_esp();
         let target = self.emit.next_rip;
+        if self.emit.esp != 0 {
+            // The last instruction is done: it must not be done again.
+            self.emit.mark_as(target, self.emit.esp, Restore::NONE);
+        }
+        self.emit.flush_esp();
         self.emit.begin(target, target);
         if self.emit.mode.flags.contains(ModeFlags::SINGLE) {
             self.emit.exit(SiteKind::Continue);
@@ -469,8 +474,16 @@ impl Translator {
             // It waits for all before it, loads too.
             self.emit.assembler.lfence();
         }
-        // The first write to EAX is by RDTSC itself; an interruption behind it starts
-        // the instruction again, which reads a later time: nobody can tell.
+        // The last instruction commits; until then marks put back what has changed, and the
+        // instruction starts again: it reads a later time, which nobody can tell.
+        self.emit.assembler.mov(R10, ACCUMULATOR);
+        self.emit.assembler.mov(R11, DATA);
+        let mut saved = Restore::one(Gpr::Rax as u8, R10).and(Gpr::Rdx as u8, Source::Host(R11));
+        if names_processor {
+            self.emit.assembler.mov(R9, COUNT);
+            saved = saved.and(Gpr::Rcx as u8, Source::Host(R9));
+        }
+        self.emit.mark(saved);
         self.emit.assembler.rdtsc();
         self.emit.assembler.rorx(DATA, DATA, 32);
         self.emit
@@ -484,11 +497,11 @@ impl Translator {
             .lea64(R8, Mem::indexed(ACCUMULATOR, R8, 1, 0));
         self.emit.assembler.rorx(DATA, R8, 32);
         self.emit.assembler.mov32(DATA, DATA);
-        self.emit.assembler.mov32(ACCUMULATOR, R8);
         if names_processor {
             let processor = self.emit.field(at::register::TSC_AUX);
             self.emit.assembler.load(Width::Dword, COUNT, processor);
         }
+        self.emit.assembler.mov32(ACCUMULATOR, R8);
         Flow::Next
     }
 }
