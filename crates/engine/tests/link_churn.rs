@@ -52,7 +52,7 @@ impl Setup {
         };
         match self.engine.translate(&place, self.mode, &mut self.memory) {
             LookUp::Block(id) => id,
-            LookUp::NeedsNextPage => panic!("the code is short"),
+            LookUp::NeedsNextPage | LookUp::Unavailable(_) => panic!("the code lies in RAM"),
         }
     }
 
