@@ -6,7 +6,7 @@
 
 pub mod abi;
 pub mod blocks;
-mod decode;
+pub mod decode;
 pub mod emit;
 pub mod engine;
 pub mod gate;

@@ -27,10 +27,8 @@ impl<P: Platform> Vcpu<P> {
         if self.x87_error_pending() && cpu.cr0().contains(Cr0::NE) && waits_for_x87(&instruction) {
             return Exception::new(Vector::FloatingPoint);
         }
-        if !linear
-            .0
-            .is_multiple_of(u64::from(required_alignment(&instruction)))
-        {
+        let alignment = required_alignment(&instruction, self.features.decoding());
+        if !linear.0.is_multiple_of(u64::from(alignment)) {
             return Exception::general_protection(0);
         }
         fault
@@ -57,8 +55,8 @@ impl<P: Platform> Vcpu<P> {
         let linear = cpu
             .segment_base(address.segment)
             .wrapping_add(address.offset);
-        let aligned = linear.is_multiple_of(u64::from(required_alignment(instruction)));
-        (!aligned).then(|| Exception::general_protection(0))
+        let alignment = required_alignment(instruction, self.features.decoding());
+        (!linear.is_multiple_of(u64::from(alignment))).then(|| Exception::general_protection(0))
     }
 
     /// The x87 instruction that just ran on the bounce buffer stored nothing: it raised an

@@ -9,7 +9,7 @@ use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
 use crate::x87_errors::{is_x87, waits_for_x87};
-use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+use iced_x86::{Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
@@ -66,7 +66,7 @@ impl<P: Platform> Vcpu<P> {
             treatment(&instruction, &mode, &self.features),
             Treatment::Copy | Treatment::CopyVector
         );
-        let memory = memory_use(&mut self.info, &instruction)
+        let memory = memory_use(&mut self.info, &instruction, self.features.decoding())
             .filter(|use_| use_.size as usize <= MAX_OPERAND);
         if self.x87_error_pending() && copied && waits_for_x87(&instruction) {
             return self.report_x87_error().map(|()| false);
@@ -121,7 +121,7 @@ impl<P: Platform> Vcpu<P> {
         let bitness = self.engine.mode(self.mode).bitness();
         let policy = tollgate_emulate::cpuid::policy(&self.context.cpu);
         let decode = |bytes: &[u8]| {
-            let decoded = Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE).decode();
+            let decoded = self.features.decoding().decode(bitness, bytes, rip);
             as_offered(decoded, |feature| policy.offers(feature))
         };
         let instruction = decode(&bytes[..in_page]);

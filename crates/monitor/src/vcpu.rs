@@ -15,6 +15,7 @@ use tollgate_engine::abi::context::{NO_PASS, SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::gate;
@@ -135,6 +136,10 @@ impl<P: Platform> Vcpu<P> {
         let policy = tollgate_emulate::cpuid::policy(&state);
         let features = Features::new(|feature| policy.offers(feature))
             .with_narrow_selectors(policy.vendor() == Vendor::Intel)
+            .with_decoding(match policy.vendor() {
+                Vendor::Amd => Decoding::Amd,
+                Vendor::Intel | Vendor::Other => Decoding::Intel,
+            })
             .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code());
         let engine = Box::new(Engine::new(
             code_cache_bytes,

@@ -1,6 +1,7 @@
 //! The limit of 15 bytes on an instruction's length (SDM volume 2, 2.3.11).
 
-use iced_x86::{Decoder, DecoderError, DecoderOptions};
+use crate::decode::maker::Decoding;
+use iced_x86::{Decoder, DecoderError};
 
 /// Longest x86 instruction, in bytes.
 pub(crate) const MAX_INSTRUCTION_LENGTH: usize = 15;
@@ -14,7 +15,7 @@ const fn is_prefix(byte: u8) -> bool {
 
 /// Whether the bytes from the first on, which do not decode, are an instruction that would
 /// be longer than the limit: a processor raises #GP for it, and #UD for any other.
-pub(crate) fn is_too_long(bitness: u32, bytes: &[u8]) -> bool {
+pub(crate) fn is_too_long(bitness: u32, decoding: Decoding, bytes: &[u8]) -> bool {
     let prefixes = bytes.iter().take_while(|&&byte| is_prefix(byte)).count();
     if prefixes >= MAX_INSTRUCTION_LENGTH {
         return true;
@@ -29,7 +30,7 @@ pub(crate) fn is_too_long(bitness: u32, bytes: &[u8]) -> bool {
         }
     }
     let removed = bytes.len().min(image.len()) - length;
-    let mut decoder = Decoder::new(bitness, &image[..length], DecoderOptions::NONE);
+    let mut decoder = Decoder::new(bitness, &image[..length], decoding.options());
     let instruction = decoder.decode();
     match decoder.last_error() {
         DecoderError::NoMoreBytes => removed + length >= MAX_INSTRUCTION_LENGTH,
@@ -53,14 +54,22 @@ mod tests {
     #[test]
     fn sixteen_bytes_are_too_long_and_fifteen_are_not() {
         const MOV_AX: [u8; 3] = [0xb8, 1, 2];
-        assert!(is_too_long(32, &prefixed(13, &MOV_AX)));
-        assert!(!is_too_long(32, &prefixed(12, &MOV_AX)));
-        assert!(is_too_long(32, &[0x66; 15]));
+        assert!(is_too_long(32, Decoding::Intel, &prefixed(13, &MOV_AX)));
+        assert!(!is_too_long(32, Decoding::Intel, &prefixed(12, &MOV_AX)));
+        assert!(is_too_long(32, Decoding::Intel, &[0x66; 15]));
     }
 
     #[test]
     fn an_undefined_opcode_is_not_too_long_behind_fourteen_prefixes() {
-        assert!(!is_too_long(32, &prefixed(13, &[0x0f, 0x04])));
-        assert!(!is_too_long(32, &prefixed(0, &[0xfe, 0xf8])));
+        assert!(!is_too_long(
+            32,
+            Decoding::Intel,
+            &prefixed(13, &[0x0f, 0x04])
+        ));
+        assert!(!is_too_long(
+            32,
+            Decoding::Intel,
+            &prefixed(0, &[0xfe, 0xf8])
+        ));
     }
 }

@@ -5,6 +5,7 @@
 //! the monitor, or is #UD. The lists name mnemonics; a mnemonic that also has a
 //! form which must not be copied is excluded by `Code`.
 
+use crate::decode::maker::Decoding;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{Code, CodeSize, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
@@ -15,6 +16,7 @@ pub struct Features {
     offered: Vec<bool>,
     narrow_selectors: bool,
     lahf_in_64_bit_code: bool,
+    decoding: Decoding,
 }
 
 impl Features {
@@ -32,7 +34,19 @@ impl Features {
             offered,
             narrow_selectors: false,
             lahf_in_64_bit_code: true,
+            decoding: Decoding::Intel,
         }
+    }
+
+    /// The same for a processor that reads instruction bytes like this.
+    pub fn with_decoding(mut self, decoding: Decoding) -> Self {
+        self.decoding = decoding;
+        self
+    }
+
+    /// What [`Features::with_decoding`] says.
+    pub fn decoding(&self) -> Decoding {
+        self.decoding
     }
 
     /// The same for a processor of which PUSH and POP of a segment register access the low

@@ -5,10 +5,13 @@ use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
+use crate::decode::maker::Decoding;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::Offset;
 use crate::emit::operands::guest_number;
-use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register,
+};
 use tollgate_x86::{SegmentRegister, Vector};
 
 /// What a memory operand is for.
@@ -26,6 +29,7 @@ pub struct MemoryUse {
 pub fn memory_use(
     info: &mut iced_x86::InstructionInfoFactory,
     instruction: &Instruction,
+    decoding: Decoding,
 ) -> Option<MemoryUse> {
     let operand =
         (0..instruction.op_count()).find(|&index| instruction.op_kind(index) == OpKind::Memory)?;
@@ -35,14 +39,14 @@ pub fn memory_use(
         OpAccess::None | OpAccess::NoMemAccess => (true, false),
         OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
     };
-    let size = instruction.memory_size().size().max(1) as u32;
+    let size = decoding.operand_bytes(instruction);
     Some(MemoryUse { size, read, write })
 }
 
 /// What the memory operand of a copied instruction must be aligned to, in bytes: a
 /// processor raises #GP(0) otherwise, before paging is asked (SDM volume 1, 11.8.2.1 and
-/// 14.9).
-pub fn required_alignment(instruction: &Instruction) -> u32 {
+/// 14.9). AMD's processors let the SHA instructions access any address.
+pub fn required_alignment(instruction: &Instruction, decoding: Decoding) -> u32 {
     use Mnemonic::*;
     let size = instruction.memory_size().size() as u32;
     let mnemonic = instruction.mnemonic();
@@ -61,7 +65,8 @@ pub fn required_alignment(instruction: &Instruction) -> u32 {
                     | Pcmpistri
                     | Pcmpistrm
             );
-            size == 16 && !tolerant
+            let sha = instruction.cpuid_features().contains(&CpuidFeature::SHA);
+            size == 16 && !tolerant && !(sha && decoding == Decoding::Amd)
         }
         EncodingKind::VEX => matches!(
             mnemonic,
@@ -110,7 +115,8 @@ impl Translator {
         if uses_stack_pointer_register(instruction) {
             self.emit.flush_esp_first();
         }
-        let memory = memory_use(&mut self.emit.info, instruction);
+        let decoding = self.features.decoding();
+        let memory = memory_use(&mut self.emit.info, instruction, decoding);
         if let Some(memory) = memory
             && self
                 .emit

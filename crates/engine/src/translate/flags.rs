@@ -35,7 +35,7 @@ use crate::abi::sites::SiteKind;
 use crate::decode::length::is_too_long;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::mode::{ModeFlags, SegmentClass};
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Code, Decoder, DecoderError, Instruction, Mnemonic};
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister, Vector};
 
@@ -118,10 +118,11 @@ impl Translator {
             return false;
         }
         let bitness = self.emit.mode.bitness();
-        let mut decoder = Decoder::with_ip(bitness, bytes, rip, DecoderOptions::NONE);
+        let decoding = self.features.decoding();
+        let mut decoder = Decoder::with_ip(bitness, bytes, rip, decoding.options());
         let instruction = decoder.decode();
         if decoder.last_error() == DecoderError::NoMoreBytes
-            || instruction.is_invalid() && is_too_long(bitness, bytes)
+            || instruction.is_invalid() && is_too_long(bitness, decoding, bytes)
         {
             return false;
         }

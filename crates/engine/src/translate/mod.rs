@@ -66,7 +66,7 @@ use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
-use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic};
 use segments::is_segment_move;
 use tollgate_x86::{Gpr, Vector};
 
@@ -221,7 +221,7 @@ impl Translator {
             self.emit.mode.bitness(),
             request.bytes,
             request.rip,
-            DecoderOptions::NONE,
+            self.features.decoding().options(),
         );
         let mut count = 0;
         let mut looked_at = 0;
@@ -237,7 +237,9 @@ impl Translator {
                 self.end_with_link();
                 break;
             }
-            let instruction = as_offered(decoder.decode(), |feature| self.features.offers(feature));
+            let decoding = self.features.decoding();
+            let decoded = decoding.refine(decoder.decode(), &request.bytes[position..]);
+            let instruction = as_offered(decoded, |feature| self.features.offers(feature));
             let remaining = request.bytes.len() - position;
             let truncated = instruction.is_invalid()
                 && self.is_truncated(decoder.last_error(), &request.bytes[position..]);
@@ -260,7 +262,11 @@ impl Translator {
                 .wrap(self.emit.next_rip.wrapping_add(length.max(1) - 1));
             let too_long = truncated
                 || instruction.is_invalid()
-                    && is_too_long(self.emit.mode.bitness(), &request.bytes[position..]);
+                    && is_too_long(
+                        self.emit.mode.bitness(),
+                        decoding,
+                        &request.bytes[position..],
+                    );
             let beyond_limit = self.is_beyond_limit(last) || last < self.emit.next_rip;
             if too_long || beyond_limit {
                 if count > 0 {
