@@ -2,7 +2,7 @@
 //! MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
 
 use crate::Outcome;
-use crate::cpuid::policy;
+use crate::cpuid::{Vendor, policy};
 use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_memory, write_memory,
 };
@@ -32,6 +32,19 @@ fn is_selected(mask: &[u8; 32], index: usize, size: usize) -> bool {
         .is_some_and(|byte| byte & 0x80 != 0)
 }
 
+/// Makes every mask element in the vector's length its sign, and what lies beyond zero.
+fn extend_signs(mask: &mut [u8; 32], length: usize, size: usize) {
+    mask[length..].fill(0);
+    for element in 0..length / size {
+        let sign = if is_selected(mask, element, size) {
+            0xff
+        } else {
+            0
+        };
+        mask[element * size..(element + 1) * size].fill(sign);
+    }
+}
+
 /// Element and index sizes of a gather in bytes.
 fn gather_sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
     Some(match mnemonic {
@@ -44,7 +57,10 @@ fn gather_sizes(mnemonic: Mnemonic) -> Option<(usize, usize)> {
 }
 
 /// VPGATHERxx and VGATHERxPx. A fault leaves the elements loaded so far in the
-/// destination and their mask elements clear, so that the instruction resumes.
+/// destination and their mask elements clear, so that the instruction resumes. The other
+/// mask elements are then their signs, and mask and destination are zero beyond the
+/// vector's length (SDM volume 2, VPGATHERDD, "Operation"); AMD's processors leave all of
+/// that as it was.
 ///
 /// # Errors
 /// #UD, #NM, or the fault of an element.
@@ -68,17 +84,10 @@ pub fn gather(
     let registers = Registers::of(state, environment);
     let indexes = registers.ymm(from);
     let (mut result, mut mask) = (registers.ymm(to), registers.ymm(masked));
-    // Every mask element in the vector's length becomes its sign before the first access,
-    // and what lies beyond becomes zero.
     let length = mask_register.size().max(index_register.size());
-    mask[length..].fill(0);
-    for element in 0..length / size {
-        let sign = if is_selected(&mask, element, size) {
-            0xff
-        } else {
-            0
-        };
-        mask[element * size..(element + 1) * size].fill(sign);
+    let changes_early = policy(state).vendor() != Vendor::Amd;
+    if changes_early {
+        extend_signs(&mut mask, length, size);
     }
     // Vector indexes count as zero here.
     let base = memory_address(state, instruction);
@@ -109,7 +118,7 @@ pub fn gather(
                 return Err(fault);
             }
             loaded.copy_from_slice(&bytes[..size]);
-            if !loaded_any {
+            if changes_early && !loaded_any {
                 // A destination that is written has nothing above the vector's length.
                 loaded_any = true;
                 result[length..].fill(0);
@@ -124,7 +133,9 @@ pub fn gather(
     Ok(Outcome::Next)
 }
 
-/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores.
+/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores. On AMD's processors
+/// the address of each element wraps at the address size; others access one operand, whose
+/// bytes lie one behind the other.
 ///
 /// # Errors
 /// #UD, #NM, or the fault of an element; then nothing was stored.
@@ -142,7 +153,15 @@ pub fn masked_move(
     let mask_register = instruction.op1_register();
     let count = mask_register.size() / size;
     let base = memory_address(state, instruction);
-    let place = |element: usize| base.offset((element * size) as u64);
+    let wrap = if policy(state).vendor() == Vendor::Amd {
+        size_mask(address_size(state, instruction))
+    } else {
+        u64::MAX
+    };
+    let place = |element: usize| SegmentedAddress {
+        offset: base.offset.wrapping_add((element * size) as u64) & wrap,
+        ..base
+    };
     let registers = Registers::of(state, environment);
     let mask = registers.ymm(mask_register.number());
     let selected = |element: &usize| is_selected(&mask, *element, size);

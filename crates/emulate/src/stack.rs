@@ -1,6 +1,7 @@
 //! PUSHA, POPA, ENTER and BOUND (SDM volume 2).
 
 use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
 use crate::memory_access::{SegmentedAddress, linear_address, probe_linear, read_value};
 use crate::operand::{address_size, memory_address, operand_size, read_register, size_mask};
 use crate::stack_access::Stack;
@@ -96,10 +97,11 @@ pub fn enter(
     let mut stack = Stack::current(state);
     let frame_pointer = state.register(Gpr::Rbp);
     stack.push(state, environment, size, frame_pointer)?;
-    let frame = if state.is_64_bit() {
+    let frame = if state.is_64_bit() || policy(state).vendor() != Vendor::Intel {
+        // The stack pointer behind the push (SDM volume 2, ENTER, "FrameTemp").
         stack.pointer
     } else {
-        // Processors form it with 32 bits, also where SP wraps.
+        // Intel's processors form it with 32 bits, also where SP wraps.
         state.register(Gpr::Rsp).wrapping_sub(u64::from(size)) & 0xffff_ffff
     };
     if level > 0 {
@@ -282,6 +284,27 @@ mod tests {
         state.gpr[4] = 0x8000_0000_0008;
         let fault = run(&mut state, &mut environment, &enter).unwrap_err();
         assert_eq!(fault, Exception::stack_fault(0));
+    }
+
+    #[test]
+    fn enter_on_a_16_bit_stack_that_wraps_forms_ebp_from_esp_or_with_intel_with_32_bits() {
+        for (esp, from_esp, with_32_bits) in [
+            (0x1_0000, 0x1_fffc, 0xfffc),
+            (0, 0xfffc, 0xffff_fffc),
+            (0xffff_0000, 0xffff_fffc, 0xfffe_fffc),
+            (0x1_8000, 0x1_7ffc, 0x1_7ffc),
+        ] {
+            let (mut state, mut environment) = real_mode();
+            (state.gpr[4], state.gpr[5]) = (esp, 0x1234_5678);
+            // enter 16, 0 with 32 bits
+            run(&mut state, &mut environment, &[0x66, 0xc8, 16, 0, 0]).unwrap();
+            let frame = match policy(&state).vendor() {
+                Vendor::Intel => with_32_bits,
+                _ => from_esp,
+            };
+            assert_eq!(state.gpr[5], frame, "ESP {esp:#x}");
+            assert_eq!(state.gpr[4], esp & !0xffff | (frame - 16) & 0xffff);
+        }
     }
 
     #[test]

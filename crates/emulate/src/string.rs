@@ -13,6 +13,7 @@
 //! ends like that, for the trap that follows every iteration.
 
 use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
 use crate::host_string::{self, Comparison};
 use crate::operand::size_mask;
 use crate::string_pointers::Pointers;
@@ -166,8 +167,8 @@ pub fn load_string(
 }
 
 /// Runs a comparing instruction. `step` does at least one element and moves the
-/// pointers; the flags show only when the whole instruction ends, so that a fault in the
-/// middle leaves the old ones.
+/// pointers. A fault in the middle leaves the flags as they were before the instruction
+/// (SDM volume 2, REP); AMD's processors show those of the last element that was compared.
 fn repeat_comparison(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -186,14 +187,18 @@ fn repeat_comparison(
     if pointers.remaining(state) == 0 {
         return Ok(Outcome::Next);
     }
+    let shows_each_result = policy(state).vendor() == Vendor::Amd;
     loop {
         let wanted = pointers.wanted(state);
         let comparison = step(state, environment, &pointers, wanted, while_equal)?;
         pointers.count(state, comparison.done);
         let was_equal = comparison.flags & Flags::ZF.bits() != 0;
-        if pointers.remaining(state) == 0 || was_equal != while_equal {
+        let ended = pointers.remaining(state) == 0 || was_equal != while_equal;
+        if ended || shows_each_result {
             let kept = state.flags & !Flags::ARITHMETIC.bits();
             state.flags = kept | comparison.flags;
+        }
+        if ended {
             return Ok(Outcome::Next);
         }
         if pointers.pauses(state, environment) {
@@ -205,7 +210,7 @@ fn repeat_comparison(
 /// CMPS: source minus destination.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers, the flags are the old ones.
+/// The fault of an access; progress stays in the registers, and with AMD in the flags.
 pub fn compare_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -243,7 +248,7 @@ pub fn compare_string(
 /// SCAS: AL, AX, EAX or RAX minus destination.
 ///
 /// # Errors
-/// The fault of an access; progress stays in the registers, the flags are the old ones.
+/// The fault of an access; progress stays in the registers, and with AMD in the flags.
 pub fn scan_string(
     state: &mut CpuState,
     environment: &mut dyn Environment,

@@ -8,6 +8,7 @@
 //! Only the standard format: compaction is not offered.
 
 use crate::Outcome;
+use crate::cpuid::{Vendor, policy};
 use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_linear, write_linear,
 };
@@ -137,12 +138,14 @@ fn part_address(
     )
 }
 
-/// The parts of the area that requested components stand in, whether in use or not.
-fn touched(components: u64) -> Vec<Range<usize>> {
+/// The parts of the area that requested components stand in, whether in use or not. AMD's
+/// processors touch the legacy region even if nothing of it is asked for.
+fn touched(state: &CpuState, components: u64) -> Vec<Range<usize>> {
+    let always_begins = policy(state).vendor() == Vendor::Amd;
     let mut parts = Vec::with_capacity(3);
     if components & (component::X87 | component::SSE) != 0 {
         parts.push(0..FXSAVE_SIZE);
-    } else if components & component::AVX != 0 {
+    } else if components & component::AVX != 0 || always_begins {
         parts.push(MXCSR_AND_MASK);
     }
     parts.push(offset::HEADER..HEADER_END);
@@ -168,7 +171,7 @@ pub fn xsave(
     aligned_operand(state, instruction, 1, 64, AccessKind::Write)?;
     let area = memory_address(state, instruction);
     let privilege = current_privilege(state);
-    for part in touched(components) {
+    for part in touched(state, components) {
         let linear = part_address(state, area, &part, AccessKind::Write)?;
         probe_linear(state, environment, linear, part.len() as u32, privilege)?;
     }
@@ -240,7 +243,7 @@ pub fn xrstor(
     let area = memory_address(state, instruction);
     let mut image = [0; XSAVE_SIZE];
     let privilege = current_privilege(state);
-    for part in touched(components) {
+    for part in touched(state, components) {
         let linear = part_address(state, area, &part, AccessKind::Read)?;
         read_linear(state, environment, linear, &mut image[part], privilege)?;
     }

@@ -13,6 +13,10 @@ fn ready() -> Option<(CpuState, TestEnvironment)> {
         .then_some((state, environment))
 }
 
+fn is_amd(state: &CpuState) -> bool {
+    policy(state).vendor() == Vendor::Amd
+}
+
 fn set(state: &mut CpuState, environment: &mut TestEnvironment, number: usize, of: [u32; 8]) {
     let mut bytes = [0; 32];
     for (chunk, value) in bytes.chunks_mut(4).zip(of) {
@@ -84,8 +88,8 @@ fn a_faulting_gather_keeps_what_is_done_and_resumes() {
         [filled, filled, 0, 0]
     );
     // Before the first access each mask element has become its sign (SDM volume 2,
-    // VPGATHERDD, "Operation").
-    let on = u32::MAX;
+    // VPGATHERDD, "Operation"), but not on AMD's processors.
+    let on = if is_amd(&state) { ON } else { u32::MAX };
     assert_eq!(
         get(&mut state, &mut environment, 3),
         [0, 0, on, on, on, on, on, on]
@@ -268,7 +272,7 @@ fn maskmovdqu_of_64_bit_code_stores_at_rdi() {
 }
 
 #[test]
-fn a_fault_leaves_signs_in_the_mask_and_nothing_above_the_vector() {
+fn a_fault_leaves_signs_in_the_mask_and_nothing_above_the_vector_or_what_was_there() {
     let Some((mut state, mut environment)) = ready() else {
         return;
     };
@@ -286,18 +290,18 @@ fn a_fault_leaves_signs_in_the_mask_and_nothing_above_the_vector() {
     let code = [0xc4, 0xe2, 0x61, 0x90, 0x0c, 0x90];
     let instruction = crate::test_environment::decode(&state, &code);
     assert!(crate::execute(&mut state, &mut environment, &instruction).is_err());
-    assert_eq!(
-        get(&mut state, &mut environment, 3),
-        [0, u32::MAX, 0, u32::MAX, 0, 0, 0, 0]
-    );
-    assert_eq!(
-        get(&mut state, &mut environment, 1),
-        [0, 7, 7, 7, 0, 0, 0, 0]
-    );
+    let (mask, target) = if is_amd(&state) {
+        ([0, ON, 5, ON, 9, 9, 9, 9], [0, 7, 7, 7, 7, 7, 7, 7])
+    } else {
+        let on = u32::MAX;
+        ([0, on, 0, on, 0, 0, 0, 0], [0, 7, 7, 7, 0, 0, 0, 0])
+    };
+    assert_eq!(get(&mut state, &mut environment, 3), mask);
+    assert_eq!(get(&mut state, &mut environment, 1), target);
 }
 
 #[test]
-fn a_gather_of_few_elements_widens_the_whole_masks_signs() {
+fn a_gather_of_few_elements_widens_the_whole_masks_signs_or_none() {
     let Some((mut state, mut environment)) = ready() else {
         return;
     };
@@ -313,8 +317,32 @@ fn a_gather_of_few_elements_widens_the_whole_masks_signs() {
     let instruction = crate::test_environment::decode(&state, &code);
     assert!(crate::execute(&mut state, &mut environment, &instruction).is_err());
     let on = u32::MAX;
-    assert_eq!(
-        get(&mut state, &mut environment, 3),
+    let mask = if is_amd(&state) {
+        [ON, 1, ON, 1, ON, 1, ON, 9]
+    } else {
         [on, 0, on, 0, on, 0, on, 0]
-    );
+    };
+    assert_eq!(get(&mut state, &mut environment, 3), mask);
+}
+
+#[test]
+fn an_element_of_a_masked_move_wraps_with_amd_and_lies_behind_the_others_elsewhere() {
+    let Some((legacy, _)) = ready() else {
+        return;
+    };
+    let (mut state, mut environment) = long_mode(3);
+    (state.cr4, state.xcr0) = (legacy.cr4 | state.cr4, legacy.xcr0);
+    environment.put_u32(0x1b, 5);
+    state.gpr[0] = 0xffff_ffff;
+    set(&mut state, &mut environment, 3, [0, 0, 0, 0, 0, 0, 0, ON]);
+    // vmaskmovps ymm1, ymm3, [eax]
+    let code = [0x67, 0xc4, 0xe2, 0x65, 0x2c, 0x08];
+    let result = run(&mut state, &mut environment, &code);
+    if is_amd(&state) {
+        assert_eq!(result, Ok(Outcome::Next));
+        assert_eq!(get(&mut state, &mut environment, 1)[7], 5);
+    } else {
+        let address = result.unwrap_err().address;
+        assert_eq!(address, Some(LinearAddress(0x1_0000_001b)));
+    }
 }
