@@ -3,9 +3,12 @@
 use crate::layout::{CODE_END, CODE_START, WINDOW, World};
 use crate::random::Random;
 use iced_x86::{
-    Code, ConstantOffsets, Decoder, DecoderOptions, EncodingKind, Instruction, MandatoryPrefix,
-    Mnemonic, OpCodeTableKind, OpKind, Register,
+    Code, ConstantOffsets, Decoder, EncodingKind, Instruction, MandatoryPrefix, Mnemonic,
+    OpCodeTableKind, OpKind, Register,
 };
+use tollgate_emulate::cpuid::{Vendor, policy_of};
+use tollgate_engine::decode::maker::Decoding;
+use tollgate_x86::CpuModel;
 
 /// One instruction's bytes.
 #[derive(Clone, Debug)]
@@ -16,6 +19,14 @@ pub struct Encoded {
     pub instruction: Instruction,
     /// Where its constants lie.
     pub constants: ConstantOffsets,
+}
+
+/// How the host's processor reads instructions; a guest's is of the same make.
+pub fn host_decoding() -> Decoding {
+    match policy_of(CpuModel::Host).vendor() {
+        Vendor::Amd => Decoding::Amd,
+        Vendor::Intel | Vendor::Other => Decoding::Intel,
+    }
 }
 
 /// Instruction pointer of an offset in the window.
@@ -29,8 +40,9 @@ pub fn rip_of(world: World, at: u16) -> u64 {
 /// Decodes the first instruction of `bytes`, whose rest is ignored.
 pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
     let ip = rip_of(world, at);
-    let mut decoder = Decoder::with_ip(world.bitness(), bytes, ip, DecoderOptions::NONE);
-    let instruction = decoder.decode();
+    let decoding = host_decoding();
+    let mut decoder = Decoder::with_ip(world.bitness(), bytes, ip, decoding.options());
+    let instruction = decoding.refine(decoder.decode(), bytes);
     if instruction.is_invalid() {
         return None;
     }
@@ -46,6 +58,7 @@ pub fn exists(code: Code, world: World) -> bool {
     let op = code.op_code();
     let mode = match world.bitness() {
         16 => op.mode16(),
+        64 if host_decoding() == Decoding::Amd => op.mode64() && op.amd_decoder64(),
         64 => op.mode64() && op.intel_decoder64(),
         _ => op.mode32(),
     };

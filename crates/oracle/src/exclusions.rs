@@ -19,6 +19,9 @@ pub enum Reason {
     TwoInstructions,
     /// Changes what the test itself stands on: protection keys, transactions.
     HostState,
+    /// LOOPE and LOOPNE behind F2h or F3h, which is reserved and may do anything (SDM volume 2,
+    /// 2.1.1): Intel's processors ignore the prefix, AMD's take the condition from it.
+    ReservedPrefix,
 }
 
 /// Why this instruction is left out, if it is. Privileged instructions are not: at
@@ -57,6 +60,9 @@ pub fn reason(instruction: &Instruction) -> Option<Reason> {
         | M::Vmfunc => Some(Reason::NotRepeatable),
         M::Sgdt | M::Sidt | M::Sldt | M::Str | M::Smsw | M::Lar | M::Lsl | M::Verr | M::Verw => {
             Some(Reason::SystemTables)
+        }
+        M::Loope | M::Loopne if instruction.has_rep_prefix() || instruction.has_repne_prefix() => {
+            Some(Reason::ReservedPrefix)
         }
         M::Wrpkru | M::Rdpkru | M::Xbegin | M::Xend | M::Xabort | M::Xtest => {
             Some(Reason::HostState)

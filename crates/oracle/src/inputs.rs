@@ -68,6 +68,22 @@ fn edge(random: &mut Random, size: usize) -> u64 {
     u64::wrapping_sub(end, random.below(size.max(1) + 2) as u64)
 }
 
+/// A stack or frame pointer of 16- or 32-bit code where it wraps, or a little to one side.
+fn stack_wrap(world: World, random: &mut Random) -> u64 {
+    let wrap = if world.has_narrow_stack() || random.one_in(4) {
+        0x1_0000
+    } else {
+        0x1_0000_0000
+    };
+    let pointer = wrap + random.below(64) as u64 - 32;
+    pointer
+        & if world.has_narrow_stack() {
+            0xffff
+        } else {
+            0xffff_ffff
+        }
+}
+
 /// An EIP where INT3 lies, or once in a while none.
 fn landing(world: World, at: u16, random: &mut Random) -> u64 {
     if random.one_in(16) {
@@ -165,6 +181,11 @@ impl Generator<'_> {
         }
         if self.random.one_in(2) {
             self.input.gpr[EBP] = (window + stack(self.random)).wrapping_sub(base);
+        }
+        for register in [ESP, EBP] {
+            if !self.world.is_long() && self.random.one_in(16) {
+                self.input.gpr[register] = stack_wrap(self.world, self.random);
+            }
         }
         if self.world.has_narrow_stack() {
             // The upper half is there and must stay.

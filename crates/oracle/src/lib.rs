@@ -14,6 +14,7 @@ pub mod exclusions;
 pub mod families;
 pub mod generate;
 pub mod guest;
+pub mod images;
 pub mod inputs;
 pub mod layout;
 pub mod native;

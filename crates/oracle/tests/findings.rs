@@ -98,8 +98,18 @@ fn an_x87_store_that_raises_an_exception_stores_nothing_when_run_out_of_line() {
 }
 
 #[test]
-fn enter_forms_its_frame_pointer_with_32_bits_even_where_sp_wraps() {
+fn enter_forms_its_frame_pointer_as_the_host_does_where_sp_wraps() {
     agree(&["world=window16 at=1cba code=66c8540002 gpr=0,0,0,0,0,5000,0,0"]);
+    // enter 10h, 0 to 2, with ESP = 0, 10000h, FFFF0000h and 20004h
+    for level in 0..3 {
+        for esp in ["0", "10000", "ffff0000", "20004"] {
+            let state = format!("gpr=0,0,0,0,{esp},12345678,0,0 flags=202 fill=zero");
+            agree(&[
+                &format!("world=narrow32 at=1885 code=c81000{level:02} {state}"),
+                &format!("world=window16 at=1885 code=66c81000{level:02} {state}"),
+            ]);
+        }
+    }
 }
 
 #[test]
@@ -160,4 +170,162 @@ fn repeated_strings_with_32_bit_addresses_clear_upper_halves_where_the_host_does
             )]);
         }
     }
+}
+
+#[test]
+fn a_gather_that_faults_leaves_the_mask_that_the_host_leaves() {
+    agree(&[
+        // vpgatherdq xmm1, [edx+xmm0], xmm7, whose first element faults
+        "world=wide16 at=225c code=67c4e2c1900c02 gpr=0,0,0,0,0,0,0,0 \
+         vector=110:0000000000000080ffff0f1744803eda",
+        // vpgatherdd ymm7, [ebp+ymm5+6Ah], ymm10 and 128 bits after some elements
+        "world=narrow32 at=2403 code=c4e22d903c2da3edb46a gpr=0,0,0,0,0,0,0,0 \
+         vector=260:52ac50a7faef5a412c6dde0059676739",
+        "world=long64 at=1838 code=c4e249900c27 gpr=0,0,0,0,0,0,0,11503ffe,0,0,0,0,0,0,0,0 \
+         vector=e0:c305000009000000feffffff01000000 vector=100:0000c040000080ff00000080ffff7fff \
+         vector=250:95f05c64333901bfa3aa10197f48b2c0",
+    ]);
+}
+
+#[test]
+fn an_element_of_a_masked_move_wraps_where_the_hosts_does() {
+    agree(&[
+        // vmaskmovps gs:[r10d], ymm0, ymm12 and the load, both at FFFFFFFFh
+        "world=high64 at=29cc code=6567c4427d2e22 \
+         gpr=0,0,0,0,0,0,0,0,0,0,ffffffff,0,0,0,0,0 vector=240:00000000000000000000000000000080",
+        "world=high64 at=29cc code=6567c4427d2c22 \
+         gpr=0,0,0,0,0,0,0,0,0,0,ffffffff,0,0,0,0,0 vector=240:00000000000000000000000000000080",
+    ]);
+}
+
+#[test]
+fn state_images_are_those_of_the_host_but_for_what_it_may_choose() {
+    agree(&[
+        // fxsave [si]; xsave [ebp-4Fh] of x87 and SSE; xsaveopt [di-16h] of SSE and AVX
+        "world=wide16 at=2130 code=0fae04 gpr=0,0,0,0,0,0,aac0,0 fill=zero",
+        "world=based32 at=2121 code=0fae65b1 gpr=3,0,0,0,0,704f,0,0 fill=zero",
+        "world=narrow32 at=1c30 code=3e670fae75ea gpr=6,0,0,0,0,0,0,f016 fill=zero",
+        "world=long64 at=246a code=4b0fae6781 gpr=6,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1150707f",
+    ]);
+    for image in ["0fae2b", "0fae33", "0fae23"] {
+        for components in 0..8 {
+            // The legacy region begins in an absent page, or in a read-only one.
+            for at in ["11506f40", "11509f40"] {
+                agree(&[&format!(
+                    "world=flat32 code={image} gpr={components},0,0,{at},0,0,0,0"
+                )]);
+            }
+        }
+    }
+}
+
+#[test]
+fn sha_instructions_need_alignment_where_the_host_wants_it() {
+    agree(&[
+        // sha256rnds2 xmm1, [eax-71135817h] in an absent page; sha1msg1 xmm0, gs:[ebp+15h]
+        "world=narrow32 at=2101 code=0f38cb88e9a7ec8e gpr=0,0,0,0,0,0,0,0",
+        "world=based32 at=26dd code=650f38c94515 gpr=0,0,0,0,0,4919,0,0",
+    ]);
+}
+
+#[test]
+fn prefetch_of_a_register_is_what_it_is_on_the_host() {
+    agree(&[
+        "world=window16 at=1571 code=660f0dd2",
+        "world=long64 code=420f0dca",
+    ]);
+}
+
+#[test]
+fn vpextrd_and_vpinsrd_with_vex_w_are_what_they_are_on_the_host() {
+    agree(&[
+        "world=window16 at=1d07 code=c4e3f916f962",
+        "world=wide16 at=1ede code=2ec4e3f9226e2dc6",
+        "world=flat32 code=c4e3f916f962",
+    ]);
+}
+
+#[test]
+fn a_comparison_that_faults_leaves_the_flags_that_the_host_leaves() {
+    agree(&[
+        // repe cmpsw; repne scasw from the start of a missing page, forwards and backwards
+        "world=window16 at=2c98 code=f3a7 gpr=0,2,0,0,0,0,dffe,8ffe",
+        "world=narrow32 at=1ed5 code=6766f2af gpr=ffdf,d27,0,0,0,0,0,f000",
+        "world=narrow32 at=234e code=6467f2af gpr=0,794,0,0,0,0,0,7000 flags=602 fill=random",
+        "world=long64 at=2009 code=f349a7 \
+         gpr=0,206,0,0,0,0,1150bff8,1150d2c0,0,0,0,0,0,0,0,0",
+    ]);
+}
+
+#[test]
+fn rex_b_makes_of_pause_what_it_makes_on_the_host() {
+    agree(&[
+        "world=long64 code=f34590 gpr=1,0,0,0,0,0,0,0,2f00000000,0,0,0,0,0,0,0",
+        "world=long64 code=f34990 gpr=1,0,0,0,0,0,0,0,2f00000000,0,0,0,0,0,0,0",
+        "world=long64 code=f34190 gpr=100000000,0,0,0,0,0,0,0,2f,0,0,0,0,0,0,0",
+        "world=long64 code=f34490 gpr=1,0,0,0,0,0,0,0,2f,0,0,0,0,0,0,0",
+    ]);
+}
+
+#[test]
+fn near_branches_of_64_bit_code_behind_66h_go_where_the_hosts_go() {
+    let general = "gpr=1800,1,0,0,11504e1c,0,0,0,0,0,0,0,0,0,0,0";
+    for code in [
+        "66737a",
+        "660f8ed8ebffff",
+        "66e9f0f7ffff",
+        "66eb10",
+        "66e8f0f7ffff",
+        "66ffe0",
+        "66ffd0",
+        "66c3",
+        "66c23500",
+        "66e210",
+        "66e310",
+        "66ff2424",
+        "66ff1424",
+        "66480fffe0",
+    ] {
+        for world in ["long64", "high64"] {
+            agree(&[&format!("world={world} at=113d code={code} {general}")]);
+        }
+    }
+}
+
+#[test]
+fn far_pointers_of_64_bit_code_have_the_hosts_size() {
+    agree(&[
+        // lfs rbp, [rdi-54h]; lss rbx, [rbp-6Bh]
+        "world=long64 at=2add code=480fb46fac gpr=0,0,0,0,0,0,0,1150dd15,0,0,0,0,0,0,0,0 \
+         fill=random",
+        "world=high64 at=1241 code=4a0fb25d95 gpr=0,0,0,0,0,1150d837,0,0,0,0,0,0,0,0,0,0 \
+         fill=random",
+    ]);
+}
+
+#[test]
+fn movsxd_of_16_bits_reads_what_the_host_reads() {
+    // movsxd r10w, [rdi+2D8EDD56h], two bytes before an absent page; a register
+    agree(&[
+        "world=long64 at=1131 code=6644639f56dd8e2d \
+         gpr=0,0,0,0,0,0,0,ffffffffe3c182a8,0,0,0,0,0,0,0,0",
+        "world=long64 code=6663c7 gpr=1111111111111111,0,0,0,0,0,0,89abcdef,0,0,0,0,0,0,0,0",
+    ]);
+}
+
+#[test]
+fn int1_is_a_trap_whatever_a_hypervisor_makes_of_it() {
+    agree(&[
+        "world=wide16 at=1c7e code=65f1",
+        "world=long64 at=28bd code=f1",
+    ]);
+}
+
+#[test]
+fn an_offset_that_is_not_canonical_may_be_refused_by_the_host_alone() {
+    agree(&[
+        // adc ebx, fs:[rdi+3558B4h], whose sum with the base is canonical
+        "world=long64 at=2011 code=64139fb4583500 \
+         gpr=0,0,0,0,0,0,0,ffff7ffffe7aa74c,0,0,0,0,0,0,0,0",
+    ]);
 }

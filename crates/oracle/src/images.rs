@@ -1,0 +1,140 @@
+//! What of a stored state image processors may store differently, each with the manual's
+//! reason.
+
+use crate::encode::host_decoding;
+use iced_x86::{Instruction, Mnemonic};
+use std::ops::Range;
+use tollgate_engine::decode::maker::Decoding;
+use tollgate_x86::state::XSAVE_SIZE;
+
+/// Bytes of memory, and those of their bits that are not compared.
+pub type Uncompared = (Range<usize>, u8);
+
+/// Offsets in an XSAVE area (SDM volume 1, tables 10-2 and 13-1).
+mod at {
+    pub const TAGS: usize = 4;
+    /// Third byte of MXCSR_MASK.
+    pub const MXCSR_MASK_BITS_16_TO_23: usize = 30;
+    pub const XSTATE_BV: usize = 512;
+}
+
+/// A state component: its bit in XSTATE_BV and its parts.
+struct Component {
+    bit: u8,
+    /// Where they begin and end.
+    parts: &'static [(usize, usize)],
+}
+
+const X87: Component = Component {
+    bit: 1,
+    parts: &[(0, 24), (32, 160)],
+};
+const SSE: Component = Component {
+    bit: 2,
+    parts: &[(160, 416)],
+};
+const AVX: Component = Component {
+    bit: 4,
+    parts: &[(576, XSAVE_SIZE)],
+};
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// The components of `vector` in their initial configuration (SDM volume 1, 13.6).
+fn initial_components(vector: &[u8; XSAVE_SIZE]) -> Vec<&'static Component> {
+    let control_to_tags = &vector[..=at::TAGS];
+    let x87 = control_to_tags == [0x7f, 0x03, 0, 0, 0] && is_zero(&vector[32..160]);
+    let sse = is_zero(&vector[160..416]);
+    let avx = is_zero(&vector[576..]);
+    [(&X87, x87), (&SSE, sse), (&AVX, avx)]
+        .into_iter()
+        .filter_map(|(component, is_initial)| is_initial.then_some(component))
+        .collect()
+}
+
+/// What of the image that `instruction` stores of `vector` is not compared, as offsets from
+/// its start:
+///
+/// - the x87's last instruction and operand pointers, which processors update by different
+///   rules (SDM volume 1, 8.1.8: FDP only with an unmasked exception, FCS and FDS as zero;
+///   APM volume 2, 11.4.4: only with a pending exception);
+/// - bit 17 of MXCSR_MASK on AMD's processors: the mode of misaligned SSE operands (APM
+///   volume 1, 4.2.2), which no guest is offered;
+/// - whether a component in its initial configuration is in use, which is the
+///   implementation's choice (SDM volume 1, 13.6), and whether XSAVEOPT, which leaves out
+///   what is not in use (13.9), stores it.
+pub fn uncompared(instruction: &Instruction, vector: &[u8; XSAVE_SIZE]) -> Vec<Uncompared> {
+    use Mnemonic as M;
+    let (extended, optimized) = match instruction.mnemonic() {
+        M::Fnstenv | M::Fnsave => {
+            let pointers = match instruction.memory_size().size() {
+                28 | 108 => 12..28,
+                _ => 6..14,
+            };
+            return vec![(pointers, 0xff)];
+        }
+        M::Fxsave | M::Fxsave64 => (false, false),
+        M::Xsave | M::Xsave64 => (true, false),
+        M::Xsaveopt | M::Xsaveopt64 => (true, true),
+        _ => return Vec::new(),
+    };
+    let mut found: Vec<Uncompared> = vec![(6..24, 0xff)];
+    if host_decoding() == Decoding::Amd {
+        let byte = at::MXCSR_MASK_BITS_16_TO_23;
+        found.push((byte..byte + 1, 1 << 1));
+    }
+    if extended {
+        for component in initial_components(vector) {
+            found.push((at::XSTATE_BV..at::XSTATE_BV + 1, component.bit));
+            if optimized {
+                let parts = component.parts.iter();
+                found.extend(parts.map(|&(start, end)| (start..end, 0xff)));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn bits(code: &[u8], vector: &[u8; XSAVE_SIZE], offset: usize) -> u8 {
+        let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+        uncompared(&instruction, vector)
+            .iter()
+            .filter(|(range, _)| range.contains(&offset))
+            .fold(0, |bits, (_, more)| bits | more)
+    }
+
+    const XSAVE: [u8; 3] = [0x0f, 0xae, 0x20];
+    const XSAVEOPT: [u8; 3] = [0x0f, 0xae, 0x30];
+
+    #[test]
+    fn a_component_is_told_as_in_use_unless_it_is_initial() {
+        let mut vector = [0; XSAVE_SIZE];
+        vector[..2].copy_from_slice(&[0x7f, 0x03]);
+        assert_eq!(bits(&XSAVE, &vector, 512), 7);
+        vector[0] = 0x7e;
+        assert_eq!(bits(&XSAVE, &vector, 512), 6);
+        vector[415] = 1;
+        assert_eq!(bits(&XSAVE, &vector, 512), 4);
+        vector[576] = 1;
+        assert_eq!(bits(&XSAVE, &vector, 512), 0);
+    }
+
+    #[test]
+    fn xsaveopt_alone_may_leave_out_what_is_initial() {
+        let mut vector = [0; XSAVE_SIZE];
+        assert_eq!(bits(&XSAVE, &vector, 160), 0);
+        assert_eq!(bits(&XSAVEOPT, &vector, 160), 0xff);
+        // FCW is not as FNINIT leaves it: the x87 state is in use.
+        assert_eq!(bits(&XSAVEOPT, &vector, 32), 0);
+        vector[160] = 1;
+        assert_eq!(bits(&XSAVEOPT, &vector, 160), 0);
+        assert_eq!(bits(&XSAVEOPT, &vector, 24), 0);
+    }
+}
