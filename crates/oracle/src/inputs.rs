@@ -162,7 +162,7 @@ impl Generator<'_> {
         }
         let stack = |random: &mut Random| {
             let offset = if random.one_in(4) {
-                random.below(3) * PAGE + 16 - random.below(32)
+                (random.below(3) * PAGE + 16).wrapping_sub(random.below(32))
             } else {
                 0x200 + random.below(0x1c00)
             };

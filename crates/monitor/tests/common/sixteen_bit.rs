@@ -53,6 +53,9 @@ impl BareMachine for Machine {
     }
 }
 
+/// Offset in the XSAVE area of the components that are in use (SDM volume 1, 13.4.2).
+const XSTATE_BV: usize = 512;
+
 /// How a program ended.
 #[derive(PartialEq, Eq)]
 pub struct Outcome {
@@ -73,6 +76,9 @@ impl Outcome {
             // A note of a shadow that is over says nothing.
             cpu.end_shadow();
         }
+        // Whether a component in its initial configuration is in use is the processor's
+        // choice, and may depend on how often it was saved (SDM volume 1, 13.6).
+        cpu.vector.0[XSTATE_BV] = 7;
         Self { cpu, memory }
     }
 }
