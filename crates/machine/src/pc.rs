@@ -5,6 +5,8 @@
 //! address line 20) into answers that the monitor fetches. Only the local APIC's page is
 //! the processor's own, and is looked at before the bus.
 
+mod apic_page;
+
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use tollgate_memory::GuestMemory;
@@ -30,6 +32,8 @@ pub struct Pc {
     bus: Bus,
     /// Somebody outside wants the processor to stop.
     attention: bool,
+    /// The page of RAM where the local APIC's registers are.
+    hidden_by_apic: Option<PhysicalAddress>,
 }
 
 /// All that the machine remembers, apart from RAM and processor.
@@ -77,6 +81,7 @@ impl Pc {
             board,
             bus,
             attention: false,
+            hidden_by_apic: None,
         }
     }
 
@@ -101,6 +106,7 @@ impl Pc {
         self.flush_output();
         self.board.reset();
         self.bus.reset(&mut self.board, &self.clock);
+        self.follow_apic_page();
     }
 
     /// Sends the serial port's output somewhere else from now on.
@@ -220,6 +226,7 @@ impl Pc {
             GuestClock::start_from(state.time, state.tsc)
         };
         self.bus.settle(&mut self.board, &self.clock);
+        self.follow_apic_page();
         Ok(())
     }
 
@@ -277,7 +284,11 @@ impl Platform for Pc {
     fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
         let apic = &mut self.board.interrupts.local_apic;
         match index {
-            local_apic::MSR_APIC_BASE => Some(apic.set_base_msr(value)),
+            local_apic::MSR_APIC_BASE => {
+                let accepted = apic.set_base_msr(value);
+                self.follow_apic_page();
+                Some(accepted)
+            }
             local_apic::MSR_TSC_DEADLINE => {
                 apic.set_tsc_deadline_msr(value, &self.clock.clock());
                 Some(true)

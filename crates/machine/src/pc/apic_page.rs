@@ -1,0 +1,45 @@
+//! The local APIC's page where RAM lies: the processor's accesses reach the APIC.
+//!
+//! A guest may put the page anywhere by IA32_APIC_BASE (SDM volume 3, 11.4.5). Over RAM
+//! below 4 GiB a region without memory takes the page out of the map, so that accesses
+//! come to the board, which looks at the APIC first; the RAM is there again once the page
+//! has moved on. Regions that devices have set there are lost then. RAM from 4 GiB on
+//! cannot be hidden: there the APIC is not reached.
+
+use super::Pc;
+use tollgate_memory::layout::HIGH_RAM_START;
+use tollgate_memory::{Region, RegionKind};
+use tollgate_x86::PhysicalAddress;
+
+use crate::devices::local_apic::REGISTER_BYTES;
+
+impl Pc {
+    /// Makes the map follow the page; to be called when its base may have changed.
+    pub(super) fn follow_apic_page(&mut self) {
+        let apic = &self.board.interrupts.local_apic;
+        let page = PhysicalAddress(apic.base_address());
+        let memory = &mut self.board.memory;
+        let hides_ram = apic.is_enabled()
+            && page.0 < HIGH_RAM_START
+            && memory.ram().layout().is_ram(page, REGISTER_BYTES);
+        let wanted = hides_ram.then_some(page);
+        if wanted == self.hidden_by_apic {
+            return;
+        }
+        if let Some(old) = self.hidden_by_apic.take() {
+            // The page was set before, so it can be cleared.
+            let _ = memory.clear_region(old, REGISTER_BYTES);
+        }
+        if let Some(start) = wanted {
+            let region = Region {
+                start,
+                bytes: REGISTER_BYTES,
+                kind: RegionKind::Device,
+                block: None,
+            };
+            if memory.set_region(region).is_ok() {
+                self.hidden_by_apic = wanted;
+            }
+        }
+    }
+}
