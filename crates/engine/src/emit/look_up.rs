@@ -2,10 +2,10 @@
 //!
 //! Which look-up stands for an access is decided once for a block, by [`LookUpForm::of`].
 
+use super::effective_address::Offset;
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use crate::abi::at;
-use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
@@ -31,17 +31,6 @@ fn segment_of(register: Register) -> SegmentRegister {
 /// A segment that emitted code cannot use: the instruction goes out of line.
 pub(crate) struct OddSegment;
 
-/// What is known of an offset in a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Offset {
-    /// It may have 32 bits, or more in 64-bit code.
-    Wide,
-    /// It has 16 bits.
-    Word,
-    /// It is this.
-    Constant(u32),
-}
-
 /// The sequence that turns a linear address into a host address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LookUpForm {
@@ -63,120 +52,6 @@ impl LookUpForm {
 }
 
 impl Emitter {
-    /// Puts the effective address (offset in the segment) of the memory operand into
-    /// R8, truncated to the address size.
-    pub(crate) fn effective_address(&mut self, instruction: &Instruction) -> Offset {
-        if self.is_64_bit() {
-            self.long_effective_address(instruction, R8, Width::Qword);
-            return Offset::Wide;
-        }
-        let base = instruction.memory_base();
-        let index = instruction.memory_index();
-        let wide = match (base, index) {
-            (Register::None, Register::None) => instruction.memory_displ_size() != 2,
-            (Register::None, index) => index.size() == 4,
-            (base, _) => base.size() == 4,
-        };
-        let mut total = instruction.memory_displacement32();
-        if base.full_register32() == Register::ESP {
-            total = total.wrapping_add(self.esp as u32);
-        }
-        if base == Register::None && index == Register::None {
-            let total = if wide { total } else { total & 0xffff };
-            self.assembler.mov_imm32(R8, total);
-            return Offset::Constant(total);
-        }
-        // What lives in slots comes through R8, and the index through R9.
-        let base = (base != Register::None).then(|| self.address_value(base, R8));
-        let index = (index != Register::None).then(|| {
-            let scale = instruction.memory_index_scale() as u8;
-            (self.value(index, R9), scale)
-        });
-        let only = match (base, index) {
-            (Some(only), None) | (None, Some((only, 1))) if total == 0 => Some(only),
-            _ => None,
-        };
-        if let (Some(only), false) = (only, wide) {
-            self.assembler.movzx16(R8, only);
-            return Offset::Word;
-        }
-        if base != Some(R8) || index.is_some() || total != 0 {
-            let displacement = total as i32;
-            let operand = Mem {
-                base,
-                index,
-                displacement,
-            };
-            self.assembler.lea32(R8, operand);
-        }
-        if wide {
-            return Offset::Wide;
-        }
-        self.assembler.movzx16(R8, R8);
-        Offset::Word
-    }
-
-    /// The same in 64-bit code: into `to`, truncated to the address size and to `width` if
-    /// that is a doubleword.
-    pub(crate) fn long_effective_address(
-        &mut self,
-        instruction: &Instruction,
-        to: Host,
-        width: Width,
-    ) {
-        let base = instruction.memory_base();
-        let index = instruction.memory_index();
-        let wide = match (base, index) {
-            (Register::None, Register::None) => instruction.memory_displ_size() == 8,
-            (Register::EIP, _) => false,
-            (Register::None, index) => index.size() != 4,
-            (base, _) => base.size() != 4,
-        };
-        let wide = wide && width == Width::Qword;
-        let displacement = instruction.memory_displacement64();
-        if instruction.is_ip_rel_memory_operand()
-            || base == Register::None && index == Register::None
-        {
-            let mask = if wide { u64::MAX } else { 0xffff_ffff };
-            self.assembler.mov_value(to, displacement & mask);
-            return;
-        }
-        let mut displacement = displacement as i32;
-        // What lives in slots comes through R8, and the index through R9.
-        let base = if base.full_register() == Register::RSP {
-            let stack = self.map.stack();
-            match displacement.checked_add(self.esp) {
-                Some(sum) => {
-                    displacement = sum;
-                    Some(stack)
-                }
-                None => {
-                    self.assembler.lea64(R8, Mem::base(stack, self.esp));
-                    Some(R8)
-                }
-            }
-        } else {
-            (base != Register::None).then(|| self.value(base, R8))
-        };
-        let index = (index != Register::None).then(|| {
-            let scale = instruction.memory_index_scale() as u8;
-            (self.value(index, R9), scale)
-        });
-        if wide && index.is_none() && displacement == 0 && base == Some(to) {
-            return;
-        }
-        let operand = Mem {
-            base,
-            index,
-            displacement,
-        };
-        if wide {
-            self.assembler.lea64(to, operand);
-        } else {
-            self.assembler.lea32(to, operand);
-        }
-    }
-
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
     pub(crate) fn apply_segment(

@@ -7,7 +7,7 @@ use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
 use crate::decode::maker::Decoding;
 use crate::emit::assembler::{Mem, Width};
-use crate::emit::look_up::Offset;
+use crate::emit::effective_address::Offset;
 use crate::emit::operands::guest_number;
 use iced_x86::{
     Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register,

@@ -37,6 +37,7 @@
 
 mod branch;
 pub mod copy;
+mod dispatch;
 mod far;
 mod flags;
 mod interrupt;
@@ -63,11 +64,10 @@ use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::Tables;
 use crate::policy::access::AccessUnavailable;
-use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
+use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic};
-use segments::is_segment_move;
 use tollgate_x86::{Gpr, Vector};
 
 /// Guest instructions in one block at most.
@@ -355,19 +355,6 @@ impl Translator {
         self.emit.start = self.emit.assembler.position();
     }
 
-    /// Lets the monitor execute the current instruction and come back behind it.
-    fn helper(&mut self, instruction: &Instruction) -> Flow {
-        let kind = self.emit.add_helper(instruction);
-        self.emit.leave_and_return(kind);
-        Flow::Next
-    }
-
-    /// Lets the monitor do the current instruction with every check.
-    fn slow(&mut self) -> Flow {
-        self.emit.leave_and_return(SiteKind::Slow);
-        Flow::Next
-    }
-
     /// Ends the block because the next instruction belongs to another.
     fn end_with_link(&mut self) {
         let target = self.emit.next_rip;
@@ -382,87 +369,6 @@ impl Translator {
         } else {
             self.emit.link_jump(target);
         }
-    }
-
-    fn instruction(&mut self, instruction: &Instruction) -> Flow {
-        use Mnemonic::*;
-        if self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
-            return self.copy_bounced(instruction);
-        }
-        self.emit.make_room();
-        match instruction.mnemonic() {
-            Mov if is_segment_move(instruction) => self.move_segment(instruction),
-            Lds | Les | Lfs | Lgs | Lss => self.load_far_pointer(instruction),
-            Push => self.push_instruction(instruction),
-            Pop => self.pop_instruction(instruction),
-            Leave => self.leave_instruction(instruction),
-            Call => self.call(instruction),
-            Ret => self.ret(instruction),
-            Jmp => self.jmp(instruction),
-            Jcxz | Jecxz | Jrcxz => self.jcxz(instruction),
-            Loop | Loope | Loopne => self.loop_instruction(instruction),
-            _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
-            Lea => self.lea(instruction),
-            Xlatb => self.xlat(instruction),
-            Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq => {
-                self.sensitive(instruction)
-            }
-            Cld => self.set_direction(1),
-            Std => self.set_direction(-1),
-            Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
-            | Stosd | Stosq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq
-                if instruction.is_string_instruction() =>
-            {
-                self.string(instruction)
-            }
-            Rdtsc | Rdtscp => self.time_stamp(instruction),
-            Int => self.software_interrupt(instruction),
-            Iret | Iretd | Iretq => self.interrupt_return(instruction),
-            Retf => self.far(instruction),
-            Int1 | Int3 | Sysexitq | Hlt => self.moves_on(instruction),
-            Sysenter | Sysexit => self.change_level(instruction),
-            Syscall | Sysret | Sysretq if self.emit.mode.flags.contains(ModeFlags::LONG) => {
-                self.change_level(instruction)
-            }
-            Swapgs if self.swaps_gs() => self.swap_gs(),
-            _ => self.by_allow_list(instruction),
-        }
-    }
-
-    /// Lets the monitor execute an instruction after which control always moves on: nothing
-    /// follows in this block.
-    fn moves_on(&mut self, instruction: &Instruction) -> Flow {
-        let kind = self.emit.add_helper(instruction);
-        self.emit.exit(kind);
-        Flow::End
-    }
-
-    fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
-        match treatment(instruction, &self.emit.mode, &self.features) {
-            Treatment::Copy => self.copy(instruction),
-            Treatment::CopyVector => {
-                self.emit.require_vectors();
-                self.make_room_for_note();
-                let flow = self.copy(instruction);
-                if flow == Flow::Next {
-                    self.note_x87(instruction);
-                }
-                flow
-            }
-            Treatment::Nothing => Flow::Next,
-            Treatment::Raise(vector) => {
-                self.emit.exit(SiteKind::Fault(vector));
-                Flow::End
-            }
-            Treatment::Helper => self.helper(instruction),
-        }
-    }
-
-    fn set_direction(&mut self, direction: i32) -> Flow {
-        self.emit
-            .assembler
-            .store_imm(Width::Qword, self.emit.field(at::DIRECTION), direction);
-        Flow::Next
     }
 
     /// RDTSC and RDTSCP with the guest's offset added, without flags.

@@ -7,8 +7,8 @@ use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::emit::assembler::{Mem, Width};
+use crate::emit::effective_address::Offset;
 use crate::emit::look_up::OddSegment;
-use crate::emit::look_up::Offset;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 

@@ -1,0 +1,106 @@
+//! Which function translates an instruction.
+
+use super::segments::is_segment_move;
+use super::{Flow, Translator};
+use crate::abi::at;
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::Width;
+use crate::policy::allow_list::{Treatment, treatment};
+use crate::policy::mode::ModeFlags;
+use iced_x86::{Instruction, Mnemonic};
+
+impl Translator {
+    pub(super) fn instruction(&mut self, instruction: &Instruction) -> Flow {
+        use Mnemonic::*;
+        if self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
+            return self.copy_bounced(instruction);
+        }
+        self.emit.make_room();
+        match instruction.mnemonic() {
+            Mov if is_segment_move(instruction) => self.move_segment(instruction),
+            Lds | Les | Lfs | Lgs | Lss => self.load_far_pointer(instruction),
+            Push => self.push_instruction(instruction),
+            Pop => self.pop_instruction(instruction),
+            Leave => self.leave_instruction(instruction),
+            Call => self.call(instruction),
+            Ret => self.ret(instruction),
+            Jmp => self.jmp(instruction),
+            Jcxz | Jecxz | Jrcxz => self.jcxz(instruction),
+            Loop | Loope | Loopne => self.loop_instruction(instruction),
+            _ if instruction.is_jcc_short_or_near() => self.jcc(instruction),
+            Lea => self.lea(instruction),
+            Xlatb => self.xlat(instruction),
+            Cli | Sti | Pushf | Pushfd | Pushfq | Popf | Popfd | Popfq => {
+                self.sensitive(instruction)
+            }
+            Cld => self.set_direction(1),
+            Std => self.set_direction(-1),
+            Movsb | Movsw | Movsd | Movsq | Lodsb | Lodsw | Lodsd | Lodsq | Stosb | Stosw
+            | Stosd | Stosq | Scasb | Scasw | Scasd | Scasq | Cmpsb | Cmpsw | Cmpsd | Cmpsq
+                if instruction.is_string_instruction() =>
+            {
+                self.string(instruction)
+            }
+            Rdtsc | Rdtscp => self.time_stamp(instruction),
+            Int => self.software_interrupt(instruction),
+            Iret | Iretd | Iretq => self.interrupt_return(instruction),
+            Retf => self.far(instruction),
+            Int1 | Int3 | Sysexitq | Hlt => self.moves_on(instruction),
+            Sysenter | Sysexit => self.change_level(instruction),
+            Syscall | Sysret | Sysretq if self.emit.mode.flags.contains(ModeFlags::LONG) => {
+                self.change_level(instruction)
+            }
+            Swapgs if self.swaps_gs() => self.swap_gs(),
+            _ => self.by_allow_list(instruction),
+        }
+    }
+
+    pub(super) fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
+        match treatment(instruction, &self.emit.mode, &self.features) {
+            Treatment::Copy => self.copy(instruction),
+            Treatment::CopyVector => {
+                self.emit.require_vectors();
+                self.make_room_for_note();
+                let flow = self.copy(instruction);
+                if flow == Flow::Next {
+                    self.note_x87(instruction);
+                }
+                flow
+            }
+            Treatment::Nothing => Flow::Next,
+            Treatment::Raise(vector) => {
+                self.emit.exit(SiteKind::Fault(vector));
+                Flow::End
+            }
+            Treatment::Helper => self.helper(instruction),
+        }
+    }
+
+    /// Lets the monitor execute the current instruction and come back behind it.
+    pub(super) fn helper(&mut self, instruction: &Instruction) -> Flow {
+        let kind = self.emit.add_helper(instruction);
+        self.emit.leave_and_return(kind);
+        Flow::Next
+    }
+
+    /// Lets the monitor do the current instruction with every check.
+    pub(super) fn slow(&mut self) -> Flow {
+        self.emit.leave_and_return(SiteKind::Slow);
+        Flow::Next
+    }
+
+    /// Lets the monitor execute an instruction after which control always moves on: nothing
+    /// follows in this block.
+    pub(super) fn moves_on(&mut self, instruction: &Instruction) -> Flow {
+        let kind = self.emit.add_helper(instruction);
+        self.emit.exit(kind);
+        Flow::End
+    }
+
+    pub(super) fn set_direction(&mut self, direction: i32) -> Flow {
+        self.emit
+            .assembler
+            .store_imm(Width::Qword, self.emit.field(at::DIRECTION), direction);
+        Flow::Next
+    }
+}
