@@ -144,7 +144,7 @@ fn msr(pc: &mut Pc, input: &mut Input<'_>) {
 
 /// Lets time pass, and what became due happen.
 fn pass(pc: &mut Pc, nanoseconds: u64, ticks: u64) {
-    let state = pc.save().later(nanoseconds, ticks);
+    let state = pc.save().expect("idle").later(nanoseconds, ticks);
     pc.restore(state).expect("its own version");
     check_deadline(pc);
 }
@@ -166,10 +166,10 @@ fn pass_to_deadline(pc: &mut Pc) {
 
 /// The machine is the same when it comes back from a file.
 fn save_and_restore(pc: &mut Pc) {
-    let text = serde_json::to_string(&pc.save()).expect("plain data");
+    let text = serde_json::to_string(&pc.save().expect("idle")).expect("plain data");
     let state: PcState = serde_json::from_str(&text).expect("what was just written");
     pc.restore(state).expect("its own version");
-    let again = serde_json::to_string(&pc.save()).expect("plain data");
+    let again = serde_json::to_string(&pc.save().expect("idle")).expect("plain data");
     assert_eq!(again, text);
 }
 

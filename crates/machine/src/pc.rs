@@ -9,10 +9,12 @@ mod apic_page;
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::time::Duration;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
+use crate::bus::completion::Kick;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
 use crate::config::VmConfig;
 use crate::devices::acpi_pm::AcpiPm;
@@ -24,6 +26,9 @@ pub use crate::bus::{GuestClock, Outside, StateError};
 
 /// Version of [`PcState`] itself; devices have versions of their own.
 pub const PC_STATE_VERSION: u32 = 4;
+
+/// How long a device's threads may take to finish before a state is saved.
+const QUIESCE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The machine around the processor.
 pub struct Pc {
@@ -189,15 +194,26 @@ impl Pc {
         self.clock.tsc_khz()
     }
 
-    /// The state of all devices and clocks.
-    pub fn save(&self) -> PcState {
-        PcState {
+    /// What makes the vCPU's thread leave guest code when a device's thread has finished
+    /// something; `None`: the guest does not run.
+    pub fn set_kick(&self, kick: Option<Kick>) {
+        self.bus.set_kick(kick);
+    }
+
+    /// The state of all devices and clocks, once no device has work under way.
+    ///
+    /// # Errors
+    /// [`StateError::Busy`]: a device's threads do not finish.
+    pub fn save(&mut self) -> Result<PcState, StateError> {
+        self.bus
+            .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
+        Ok(PcState {
             version: PC_STATE_VERSION,
             time: self.clock.now(),
             tsc: self.clock.time_stamp(),
             board: self.board.save(),
             parts: self.bus.save(),
-        }
+        })
     }
 
     /// Puts a saved state in place. The clocks go on from the saved values, running or
@@ -205,7 +221,8 @@ impl Pc {
     ///
     /// # Errors
     /// [`StateError`]: the state, or that of a device, has a layout that this program does
-    /// not read, or belongs to a machine with other devices. Nothing was changed.
+    /// not read, or belongs to a machine with other devices, or a device's threads do not
+    /// finish. Nothing was changed.
     pub fn restore(&mut self, state: PcState) -> Result<(), StateError> {
         if state.version != PC_STATE_VERSION {
             return Err(StateError::Version {
@@ -214,6 +231,8 @@ impl Pc {
                 expected: PC_STATE_VERSION,
             });
         }
+        self.bus
+            .quiesce(&mut self.board, &self.clock, QUIESCE_PATIENCE)?;
         let before = self.board.save();
         self.board.restore(&state.board)?;
         if let Err(error) = self.bus.restore(&state.parts) {
@@ -336,6 +355,7 @@ impl Platform for Pc {
 
     fn advance(&mut self) {
         let clock = self.clock.clock();
+        self.bus.take_completions(&mut self.board, &self.clock);
         self.board.interrupts.local_apic.advance(&clock);
         self.bus.advance(&mut self.board, &self.clock);
         self.board.serial_output.advance(clock.now);

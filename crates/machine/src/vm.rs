@@ -4,7 +4,7 @@ use crate::boot::{self, BootError, BootSource};
 use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
-use crate::vm_handle::{Command, State, Status, VmCommands, VmHandle};
+use crate::vm_handle::{Command, Kick, State, Status, VmCommands, VmHandle};
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -127,9 +127,12 @@ impl Vm {
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();
-        self.commands.install_kick(Arc::new(move || kick.kick()));
+        let kick: Kick = Arc::new(move || kick.kick());
+        self.commands.install_kick(Arc::clone(&kick));
+        self.vcpu.platform().set_kick(Some(kick));
         let outcome = self.run_until_end();
         self.commands.remove_kick();
+        self.vcpu.platform().set_kick(None);
         self.vcpu.platform_mut().flush_output();
         outcome
     }

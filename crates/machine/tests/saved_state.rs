@@ -26,12 +26,15 @@ fn a_saved_machine_goes_on_where_it_was() {
     }
     pc.port_write(0x3ff, 1, 0x77);
     pc.signal_fpu_error();
-    let saved = serde_json::to_string(&pc.save()).unwrap();
+    let saved = serde_json::to_string(&pc.save().unwrap()).unwrap();
 
     let mut other = paused_pc();
     let state: PcState = serde_json::from_str(&saved).unwrap();
     other.restore(state).unwrap();
-    assert_eq!(serde_json::to_string(&other.save()).unwrap(), saved);
+    assert_eq!(
+        serde_json::to_string(&other.save().unwrap()).unwrap(),
+        saved
+    );
     assert_eq!(other.now(), pc.now());
     assert_eq!(other.time_stamp(), pc.time_stamp());
     assert_eq!(other.acknowledge_interrupt(), Some(0x4d));
@@ -41,7 +44,7 @@ fn a_saved_machine_goes_on_where_it_was() {
 #[test]
 fn a_state_of_another_version_is_refused() {
     let mut pc = paused_pc();
-    let mut saved = serde_json::to_value(pc.save()).unwrap();
+    let mut saved = serde_json::to_value(pc.save().unwrap()).unwrap();
     saved["version"] = 0.into();
     let state: PcState = serde_json::from_value(saved).unwrap();
     let error = pc.restore(state).unwrap_err();
@@ -63,12 +66,12 @@ fn a_state_of_the_layout_before_versions_of_devices_is_refused_by_its_version() 
 #[test]
 fn a_part_of_another_version_is_refused_by_name_and_nothing_changes() {
     let mut pc = paused_pc();
-    let saved = serde_json::to_value(pc.save()).unwrap();
+    let saved = serde_json::to_value(pc.save().unwrap()).unwrap();
     pc.port_write(0x3ff, 1, 0x77);
-    let before = serde_json::to_value(pc.save()).unwrap();
+    let before = serde_json::to_value(pc.save().unwrap()).unwrap();
     let refuse = |pc: &mut Pc, saved: serde_json::Value| {
         let error = pc.restore(serde_json::from_value(saved).unwrap());
-        assert_eq!(serde_json::to_value(pc.save()).unwrap(), before);
+        assert_eq!(serde_json::to_value(pc.save().unwrap()).unwrap(), before);
         error.unwrap_err().to_string()
     };
     let mut board = saved.clone();

@@ -1,5 +1,6 @@
 //! What every device on the bus is.
 
+use super::completion::Completer;
 use super::context::DeviceContext;
 use super::state::{SavedState, StateError};
 use std::any::Any;
@@ -136,6 +137,21 @@ pub trait Device: Any {
     /// Brings the device to the present; afterwards its deadline lies ahead. Called when
     /// a deadline has come, of this device or of another.
     fn advance(&mut self, _context: &mut DeviceContext<'_>) {}
+
+    /// The device was put on the bus; its own threads, if it has some, hand in what they
+    /// have done through `completer`.
+    fn connect(&mut self, _completer: Completer) {}
+
+    /// A thread of the device has finished a piece of work. Tokens that mean nothing (the
+    /// device was reset meanwhile) are ignored.
+    fn complete(&mut self, _token: u64, _context: &mut DeviceContext<'_>) {}
+
+    /// Whether threads of the device still work on something whose completion has not come.
+    /// No state is saved or put in place until there is none; nothing new is begun
+    /// meanwhile, unless by [`Device::complete`].
+    fn has_pending_work(&self) -> bool {
+        false
+    }
 
     /// The reset line was pulsed: the device is as after power-up, but for what a battery
     /// keeps. The interrupt controllers have been reset before; lines are low.

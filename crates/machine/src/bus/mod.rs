@@ -9,6 +9,7 @@
 
 mod board;
 mod clock;
+pub mod completion;
 mod console;
 mod context;
 mod device;
@@ -30,7 +31,9 @@ pub use interrupts::Interrupts;
 pub use outside::Outside;
 pub use state::{SavedState, StateError};
 
+use completion::{Completions, Kick};
 use std::any::Any;
+use std::time::{Duration, Instant};
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -88,6 +91,7 @@ pub struct Bus {
     memory: Vec<MemoryRange>,
     /// The earliest deadline of all devices.
     deadline: Option<GuestTime>,
+    completions: Completions,
 }
 
 impl Default for Bus {
@@ -105,6 +109,7 @@ impl Bus {
             exact_ports: Vec::new(),
             memory: Vec::new(),
             deadline: None,
+            completions: Completions::new(),
         }
     }
 
@@ -114,7 +119,7 @@ impl Bus {
     /// There are [`MAX_DEVICES`] already, or one of this name.
     pub fn add(
         &mut self,
-        device: Box<dyn Device>,
+        mut device: Box<dyn Device>,
         board: &mut Board,
         clock: &GuestClock,
     ) -> Result<(), BusError> {
@@ -125,6 +130,7 @@ impl Bus {
             });
         }
         let slot = self.slots.len();
+        device.connect(self.completions.completer(slot as u8));
         let claims = device.claims();
         self.slots.push(Slot {
             device,
@@ -256,6 +262,47 @@ impl Bus {
     /// Brings every device to the present.
     pub fn advance(&mut self, board: &mut Board, clock: &GuestClock) {
         self.call_all(board, clock, |device, context| device.advance(context));
+    }
+
+    /// What makes the vCPU's thread leave guest code when a device's thread has finished
+    /// something; `None`: the guest does not run.
+    pub fn set_kick(&self, kick: Option<Kick>) {
+        self.completions.set_kick(kick);
+    }
+
+    /// Hands completions to their devices.
+    pub fn take_completions(&mut self, board: &mut Board, clock: &GuestClock) {
+        for (slot, token) in self.completions.take() {
+            self.call(usize::from(slot), board, clock, |device, context| {
+                device.complete(token, context);
+            });
+        }
+    }
+
+    /// Waits until no device's threads work on anything.
+    ///
+    /// # Errors
+    /// [`StateError::Busy`] after `patience`.
+    pub fn quiesce(
+        &mut self,
+        board: &mut Board,
+        clock: &GuestClock,
+        patience: Duration,
+    ) -> Result<(), StateError> {
+        let end = Instant::now() + patience;
+        loop {
+            self.take_completions(board, clock);
+            let mut devices = self.slots.iter().map(|slot| &slot.device);
+            let Some(busy) = devices.find(|device| device.has_pending_work()) else {
+                return Ok(());
+            };
+            if Instant::now() >= end {
+                return Err(StateError::Busy {
+                    part: busy.name().to_owned(),
+                });
+            }
+            self.completions.wait_until(end);
+        }
     }
 
     /// Resets every device; the board has been reset before.

@@ -51,7 +51,8 @@ impl SavedState {
     }
 }
 
-/// Why a saved state was refused; nothing was changed. Prints as one line.
+/// Why no state was saved, or a saved one was refused and nothing changed. Prints as one
+/// line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StateError {
     /// A part has a layout that this program does not read.
@@ -69,6 +70,11 @@ pub enum StateError {
         part: String,
         /// What is wrong.
         why: String,
+    },
+    /// Threads of a device did not finish their work in time.
+    Busy {
+        /// The device.
+        part: String,
     },
     /// The saved machine has other devices.
     Devices {
@@ -111,6 +117,9 @@ impl fmt::Display for StateError {
             ),
             Self::Unreadable { part, why } => {
                 write!(formatter, "saved state of '{part}' cannot be read: {why}")
+            }
+            Self::Busy { part } => {
+                write!(formatter, "'{part}' still has work under way")
             }
             Self::Devices { found, expected } => write!(
                 formatter,

@@ -268,6 +268,80 @@ fn older_layouts_are_converted_by_the_device_and_unknown_ones_refused() {
     assert_eq!(machine.bus.save()[0].1, SavedState::of(2, &7u32));
 }
 
+/// Squares numbers on a thread of its own, which answers as the test lets it.
+#[derive(Default)]
+struct Worker {
+    completer: Option<completion::Completer>,
+    under_way: usize,
+    done: Vec<u64>,
+}
+
+impl Device for Worker {
+    fn name(&self) -> &str {
+        "worker"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims::none()
+    }
+
+    fn connect(&mut self, completer: completion::Completer) {
+        self.completer = Some(completer);
+    }
+
+    fn complete(&mut self, token: u64, context: &mut DeviceContext<'_>) {
+        self.under_way -= 1;
+        self.done.push(token);
+        context
+            .memory()
+            .write_u32(PhysicalAddress(0x100), token as u32);
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.under_way > 0
+    }
+
+    fn reset(&mut self, _context: &mut DeviceContext<'_>) {}
+
+    fn save(&self) -> SavedState {
+        SavedState::of(1, &self.done)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        self.done = saved.read(1)?;
+        Ok(())
+    }
+}
+
+#[test]
+fn what_threads_have_done_reaches_their_device_before_its_state_is_saved() {
+    let (mut bus, mut bench) = (Bus::new(), Bench::new());
+    let (board, clock) = (&mut bench.board, &bench.clock);
+    let other = Probe::new("probe", Claims::none());
+    bus.add(Box::new(other), board, clock).unwrap();
+    bus.add(Box::new(Worker::default()), board, clock).unwrap();
+    let (ask, asked) = std::sync::mpsc::channel::<u64>();
+    let completer = bus
+        .with(board, clock, |worker: &mut Worker, _| {
+            worker.under_way = 3;
+            worker.completer.clone().unwrap()
+        })
+        .unwrap();
+    let thread = std::thread::spawn(move || {
+        for number in asked {
+            completer.send(number * number).unwrap();
+        }
+    });
+    let busy = bus.quiesce(board, clock, Duration::ZERO).unwrap_err();
+    assert_eq!(busy.to_string(), "'worker' still has work under way");
+    (1..=3).for_each(|number| ask.send(number).unwrap());
+    bus.quiesce(board, clock, Duration::from_secs(60)).unwrap();
+    assert_eq!(bus.get::<Worker>().unwrap().done, [1, 4, 9]);
+    assert_eq!(board.memory.read_u32(PhysicalAddress(0x100)), 9);
+    drop(ask);
+    thread.join().unwrap();
+}
+
 #[test]
 fn a_shared_line_is_asserted_while_any_device_asserts_it() {
     let mut bench = Bench::new();

@@ -1,0 +1,220 @@
+//! Work that other threads have done for devices, on its way to the vCPU's thread.
+//!
+//! ```text
+//! worker thread                               vCPU thread
+//! completer.send(token) -- queue --+-- kick -> leaves guest code
+//!       waits while it is full     |           Bus::take_completions
+//!                                  +---------> device.complete(token, context)
+//! ```
+//!
+//! A token means something to its device alone. The queue is bounded: a worker waits while
+//! it is full, the vCPU never does.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Completions that wait for the vCPU's thread at most.
+pub const CAPACITY: usize = 1024;
+
+/// Makes the vCPU's thread leave guest code. It must not send completions.
+pub type Kick = Arc<dyn Fn() + Send + Sync>;
+
+/// The machine has ended: nobody takes completions any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed;
+
+/// A finished piece of work: the device's place on the bus, and its token.
+pub(super) type Completion = (u8, u64);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Completion>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// The queue is not empty; read without the lock.
+    has_some: AtomicBool,
+    /// Signalled when the queue was emptied or closed.
+    room: Condvar,
+    /// Signalled when something is queued.
+    arrived: Condvar,
+    /// Held while the kick runs, so that none is under way once it was removed.
+    kick: Mutex<Option<Kick>>,
+}
+
+impl Shared {
+    /// No user of the lock leaves the queue half-changed.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kick_slot(&self) -> MutexGuard<'_, Option<Kick>> {
+        self.kick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A device's way to hand in what its threads have done. Clones may go to any thread.
+#[derive(Clone)]
+pub struct Completer {
+    slot: u8,
+    shared: Arc<Shared>,
+}
+
+impl Completer {
+    /// Has the device's [`complete`](super::Device::complete) called with `token` on the
+    /// vCPU's thread, soon if the guest runs. Waits while [`CAPACITY`] others do; not to be
+    /// called on the vCPU's thread, which would wait for itself.
+    ///
+    /// # Errors
+    /// The machine has ended.
+    pub fn send(&self, token: u64) -> Result<(), Closed> {
+        let shared = &*self.shared;
+        let mut queue = shared
+            .room
+            .wait_while(shared.queue(), |queue| {
+                queue.waiting.len() >= CAPACITY && !queue.closed
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        if queue.closed {
+            return Err(Closed);
+        }
+        queue.waiting.push_back((self.slot, token));
+        let is_first = !shared.has_some.swap(true, Ordering::AcqRel);
+        drop(queue);
+        shared.arrived.notify_all();
+        // Those behind the first are taken together with it.
+        if is_first && let Some(kick) = shared.kick_slot().as_ref() {
+            kick();
+        }
+        Ok(())
+    }
+}
+
+/// The vCPU thread's side.
+pub(super) struct Completions(Arc<Shared>);
+
+impl Completions {
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// For the device in `slot`.
+    pub fn completer(&self, slot: u8) -> Completer {
+        Completer {
+            slot,
+            shared: Arc::clone(&self.0),
+        }
+    }
+
+    /// What is called when something is queued; `None`: the guest does not run.
+    pub fn set_kick(&self, kick: Option<Kick>) {
+        *self.0.kick_slot() = kick;
+    }
+
+    /// Takes all that wait, oldest first. Takes no lock if there are none.
+    pub fn take(&self) -> VecDeque<Completion> {
+        if !self.0.has_some.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut queue = self.0.queue();
+        self.0.has_some.store(false, Ordering::Release);
+        let taken = std::mem::take(&mut queue.waiting);
+        drop(queue);
+        self.0.room.notify_all();
+        taken
+    }
+
+    /// Sleeps until something waits or `end` has come.
+    pub fn wait_until(&self, end: Instant) {
+        let timeout = end.saturating_duration_since(Instant::now());
+        let is_empty = |queue: &mut Queue| queue.waiting.is_empty();
+        drop(
+            self.0
+                .arrived
+                .wait_timeout_while(
+                    self.0.queue(),
+                    timeout.max(Duration::from_nanos(1)),
+                    is_empty,
+                )
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.0.queue().closed = true;
+        self.0.room.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    #[test]
+    fn completions_come_out_once_in_order_with_one_kick_for_those_taken_together() {
+        let completions = Completions::new();
+        let kicks = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&kicks);
+        completions.set_kick(Some(Arc::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        })));
+        let (first, second) = (completions.completer(1), completions.completer(2));
+        assert!(completions.take().is_empty());
+        for token in 0..3 {
+            first.send(token).unwrap();
+            second.send(10 + token).unwrap();
+        }
+        assert_eq!(kicks.load(Ordering::Relaxed), 1);
+        let expected = [(1, 0), (2, 10), (1, 1), (2, 11), (1, 2), (2, 12)];
+        assert_eq!(completions.take(), expected);
+        assert!(completions.take().is_empty());
+        completions.set_kick(None);
+        first.send(9).unwrap();
+        assert_eq!(kicks.load(Ordering::Relaxed), 1);
+        assert_eq!(completions.take(), [(1, 9)]);
+    }
+
+    #[test]
+    fn a_worker_waits_while_the_queue_is_full_and_loses_nothing() {
+        const ALL: u64 = 3 * CAPACITY as u64;
+        let completions = Completions::new();
+        let completer = completions.completer(0);
+        let worker = thread::spawn(move || {
+            for token in 0..ALL {
+                completer.send(token).unwrap();
+            }
+        });
+        let mut next = 0;
+        while next < ALL {
+            completions.wait_until(Instant::now() + Duration::from_secs(60));
+            let taken = completions.take();
+            assert!(taken.len() <= CAPACITY);
+            for (_, token) in taken {
+                assert_eq!(token, next);
+                next += 1;
+            }
+        }
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn the_end_of_the_machine_ends_the_wait_of_its_workers() {
+        let completions = Completions::new();
+        let completer = completions.completer(0);
+        for token in 0..CAPACITY as u64 {
+            completer.send(token).unwrap();
+        }
+        let worker = thread::spawn(move || completer.send(0));
+        drop(completions);
+        assert_eq!(worker.join().unwrap(), Err(Closed));
+    }
+}
