@@ -1,7 +1,7 @@
 //! The handle through which other threads reach a running virtual machine.
 //!
 //! Everything from outside arrives here: commands (pause, resume, quit, power button)
-//! and serial input. A [`VmHandle`] may be cloned and used from any thread; the vCPU
+//! serial input and keys. A [`VmHandle`] may be cloned and used from any thread; the vCPU
 //! thread is the only consumer and holds the other side, [`VmCommands`]:
 //!
 //! ```text
@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::devices::i8042::Key;
 use crate::knobs::{Assignment, Settings};
 use crate::pc::Outside;
 use serde::Serialize;
@@ -32,12 +33,15 @@ use tollgate_exits::books::Books;
 /// Bytes of serial input that wait for the guest at most.
 pub const SERIAL_INPUT_CAPACITY: usize = 4096;
 
+/// Key events that wait for the guest at most.
+pub const KEY_CAPACITY: usize = 256;
+
 /// Books that are no older than this serve another reader too, so that readers who ask
 /// all the time take little of the vCPU's.
 pub const BOOKS_AGE: Duration = Duration::from_millis(20);
 
 /// Makes the vCPU thread leave guest code. It must not call the handle.
-pub type Kick = Arc<dyn Fn() + Send + Sync>;
+pub use crate::bus::completion::Kick;
 
 /// Hears on the vCPU thread that something was published. It must not call the handle.
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
@@ -100,6 +104,7 @@ pub struct Status {
 struct Mailbox {
     commands: Vec<Command>,
     serial_input: VecDeque<u8>,
+    keys: VecDeque<(Key, bool)>,
     pause_wanted: bool,
     status: Status,
     /// Counts publications, so that a waiting reader sees a new one.
@@ -114,6 +119,8 @@ struct Shared {
     has_commands: AtomicBool,
     /// Serial input waits; read without the lock on the vCPU's fast path.
     has_serial_input: AtomicBool,
+    /// Keys wait; read without the lock on the vCPU's fast path.
+    has_keys: AtomicBool,
     /// Signalled when something is queued.
     queued: Condvar,
     /// Signalled when a status is published.
@@ -194,6 +201,7 @@ impl VmHandle {
             mailbox: Mutex::default(),
             has_commands: AtomicBool::new(false),
             has_serial_input: AtomicBool::new(false),
+            has_keys: AtomicBool::new(false),
             queued: Condvar::new(),
             published: Condvar::new(),
             kick: Mutex::new(None),
@@ -266,6 +274,22 @@ impl VmHandle {
             self.0.wake();
         }
         taken
+    }
+
+    /// Presses (`down`) or releases a key of the PS/2 keyboard. The keyboard takes keys as
+    /// the guest reads them; false, and nothing done, while [`KEY_CAPACITY`] wait. Never
+    /// blocks.
+    pub fn key(&self, key: Key, down: bool) -> bool {
+        {
+            let mut mailbox = self.0.mailbox();
+            if mailbox.keys.len() >= KEY_CAPACITY {
+                return false;
+            }
+            mailbox.keys.push_back((key, down));
+            self.0.has_keys.store(true, Ordering::Release);
+        }
+        self.0.wake();
+        true
     }
 
     /// The status published last.
@@ -409,6 +433,11 @@ impl Outside for VmCommands {
         self.take_serial_input(room)
     }
 
+    #[inline]
+    fn key(&mut self) -> Option<(Key, bool)> {
+        self.take_key()
+    }
+
     fn wants_attention(&mut self) -> bool {
         self.has_commands()
     }
@@ -463,6 +492,20 @@ impl VmCommands {
         taken
     }
 
+    /// Takes the oldest key event: a key, and whether it goes down. Takes no lock if there
+    /// is none.
+    pub fn take_key(&self) -> Option<(Key, bool)> {
+        if !self.0.has_keys.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut mailbox = self.0.mailbox();
+        let key = mailbox.keys.pop_front();
+        if mailbox.keys.is_empty() {
+            self.0.has_keys.store(false, Ordering::Release);
+        }
+        key
+    }
+
     /// Sleeps until a command waits, or until `timeout` if one is given. Returns
     /// whether a command waits. For the paused machine, and for one that has no room
     /// for serial input.
@@ -470,11 +513,13 @@ impl VmCommands {
         self.sleep(timeout, |mailbox| !mailbox.commands.is_empty())
     }
 
-    /// Sleeps until a command or serial input waits, or until `timeout` if one is
+    /// Sleeps until a command, serial input or a key waits, or until `timeout` if one is
     /// given. Returns whether anything waits. For the halted machine.
     pub fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |mailbox| {
-            !mailbox.commands.is_empty() || !mailbox.serial_input.is_empty()
+            !mailbox.commands.is_empty()
+                || !mailbox.serial_input.is_empty()
+                || !mailbox.keys.is_empty()
         })
     }
 
@@ -592,6 +637,23 @@ mod tests {
         assert_eq!(rest.len(), SERIAL_INPUT_CAPACITY);
         assert_eq!(rest[rest.len() - 3..], *b"abc");
         assert!(!commands.has_serial_input());
+    }
+
+    #[test]
+    fn keys_are_bounded_and_keep_their_order() {
+        let handle = VmHandle::new();
+        let commands = handle.commands();
+        assert_eq!(commands.take_key(), None);
+        for event in 0..KEY_CAPACITY {
+            assert!(handle.key(Key::new(event as u8), event % 2 == 0));
+        }
+        assert!(!handle.key(Key::A, true));
+        assert!(commands.wait_for_work(None));
+        for event in 0..KEY_CAPACITY {
+            let key = (Key::new(event as u8), event % 2 == 0);
+            assert_eq!(commands.take_key(), Some(key));
+        }
+        assert_eq!(commands.take_key(), None);
     }
 
     #[test]

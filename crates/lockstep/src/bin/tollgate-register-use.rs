@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate_machine::boot::{self, BootSource};
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::devices::i8042::Key;
 use tollgate_machine::pc::{Outside, Pc};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
@@ -97,6 +98,10 @@ struct Sampler {
 impl Outside for Sampler {
     fn serial_input(&mut self, _room: usize) -> Vec<u8> {
         Vec::new()
+    }
+
+    fn key(&mut self) -> Option<(Key, bool)> {
+        None
     }
 
     fn wants_attention(&mut self) -> bool {

@@ -6,6 +6,7 @@ use super::interrupts::Interrupts;
 use super::message;
 use crate::devices::IrqLine;
 use crate::devices::fpu_error::FpuError;
+use crate::devices::i8042::Key;
 use std::cell::Cell;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, StopRequest};
@@ -96,6 +97,11 @@ impl<'a> DeviceContext<'a> {
     /// Takes at most `room` bytes that were sent to the first serial port.
     pub fn serial_input(&mut self, room: usize) -> Vec<u8> {
         self.board.outside.serial_input(room)
+    }
+
+    /// Takes the oldest key that was pressed (true) or released from outside.
+    pub fn key(&mut self) -> Option<(Key, bool)> {
+        self.board.outside.key()
     }
 
     /// Sends output of a debug console on.

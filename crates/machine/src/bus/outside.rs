@@ -1,10 +1,16 @@
-//! What reaches the board from other threads: typed text and requests.
+//! What reaches the board from other threads: typed text, keys and requests.
+
+use crate::devices::i8042::Key;
 
 /// The other threads, as the board sees them. Called on the vCPU's thread.
 pub trait Outside {
     /// Takes at most `room` bytes of what was sent to the first serial port, oldest first.
     /// Called after each access of that port, so it answers fast if nothing waits.
     fn serial_input(&mut self, room: usize) -> Vec<u8>;
+
+    /// Takes the oldest key that was pressed (true) or released. Called after each access
+    /// of the keyboard's ports, so it answers fast if there is none.
+    fn key(&mut self) -> Option<(Key, bool)>;
 
     /// Somebody wants the processor to stop for
     /// [`tollgate_platform::StopRequest::Attention`]. Asked after each kick.
@@ -17,6 +23,10 @@ pub(super) struct Nobody;
 impl Outside for Nobody {
     fn serial_input(&mut self, _room: usize) -> Vec<u8> {
         Vec::new()
+    }
+
+    fn key(&mut self) -> Option<(Key, bool)> {
+        None
     }
 
     fn wants_attention(&mut self) -> bool {

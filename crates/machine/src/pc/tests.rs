@@ -369,13 +369,19 @@ fn no_access_to_any_port_harms() {
     }
 }
 
-/// Bytes that wait for the serial port, and whether somebody wants attention.
-struct Typist(Vec<u8>, bool);
+/// Bytes that wait for the serial port, whether somebody wants attention, and how often the
+/// key A is still to be pressed and released.
+struct Typist(Vec<u8>, bool, usize);
 
 impl Outside for Typist {
     fn serial_input(&mut self, room: usize) -> Vec<u8> {
         let taken = self.0.len().min(room);
         self.0.drain(..taken).collect()
+    }
+
+    fn key(&mut self) -> Option<(i8042::Key, bool)> {
+        self.2 = self.2.checked_sub(1)?;
+        Some((i8042::Key::A, self.2 % 2 == 1))
     }
 
     fn wants_attention(&mut self) -> bool {
@@ -387,7 +393,7 @@ impl Outside for Typist {
 fn serial_input_from_outside_follows_as_the_guest_makes_room() {
     let mut pc = pc();
     let text: Vec<u8> = (0..u32::from(u16::MAX)).map(|at| at as u8).collect();
-    pc.connect(Box::new(Typist(text.clone(), false)));
+    pc.connect(Box::new(Typist(text.clone(), false, 0)));
     let room = pc.serial_input_space();
     assert!(room < text.len());
     pc.advance();
@@ -397,10 +403,25 @@ fn serial_input_from_outside_follows_as_the_guest_makes_room() {
 }
 
 #[test]
+fn keys_from_outside_follow_as_the_guest_reads_them() {
+    const PRESSES: usize = 100;
+    let mut pc = pc();
+    pc.connect(Box::new(Typist(Vec::new(), false, 2 * PRESSES)));
+    let mut read = Vec::new();
+    while read.len() < 2 * PRESSES {
+        pc.advance();
+        if pc.port_read(0x64, 1) & 1 != 0 {
+            read.push(pc.port_read(0x60, 1));
+        }
+    }
+    assert!(read.chunks(2).all(|pair| pair == [0x1e, 0x9e]));
+}
+
+#[test]
 fn attention_is_asked_for_once_by_connecting_and_once_by_each_request() {
     let mut pc = pc();
     assert_eq!(pc.take_stop_request(), None);
-    pc.connect(Box::new(Typist(Vec::new(), true)));
+    pc.connect(Box::new(Typist(Vec::new(), true, 0)));
     assert_eq!(pc.take_stop_request(), Some(StopRequest::Attention));
     assert_eq!(pc.take_stop_request(), None);
     pc.request_stop(StopRequest::PowerOff);

@@ -10,6 +10,15 @@ impl I8042 {
         context.forward(Self::AUXILIARY_IRQ, &mut self.auxiliary_irq);
     }
 
+    /// Takes keys from outside as far as the keyboard has room for any.
+    fn refill(&mut self, context: &mut DeviceContext<'_>) {
+        while self.keyboard.has_room()
+            && let Some((key, down)) = context.key()
+        {
+            self.press(key, down, context);
+        }
+    }
+
     /// Someone presses (`down`) or releases a key.
     pub fn press(&mut self, key: Key, down: bool, context: &mut DeviceContext<'_>) {
         self.key(key, down, context.now());
@@ -31,6 +40,7 @@ impl Device for I8042 {
     fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
         let value = self.read(port, context.now());
         self.forward(context);
+        self.refill(context);
         value.into()
     }
 
@@ -53,6 +63,7 @@ impl Device for I8042 {
     fn advance(&mut self, context: &mut DeviceContext<'_>) {
         self.advance(context.now());
         self.forward(context);
+        self.refill(context);
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {

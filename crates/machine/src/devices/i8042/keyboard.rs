@@ -13,6 +13,9 @@ use super::scancodes::{Key, ScancodeSet};
 /// Bytes of scancodes that the keyboard keeps.
 const BUFFER_SIZE: usize = 16;
 
+/// Bytes that one key sends at most: Pause in set 2.
+const KEY_BYTES: usize = 8;
+
 /// Commands from the host.
 mod command {
     pub(super) const SET_LEDS: u8 = 0xED;
@@ -96,6 +99,11 @@ impl Keyboard {
 
     pub(super) const fn leds(&self) -> u8 {
         self.leds
+    }
+
+    /// Whether the events of any one key fit in.
+    pub(super) fn has_room(&self) -> bool {
+        self.scancodes.len() + KEY_BYTES < BUFFER_SIZE
     }
 
     pub(super) fn has_byte(&self) -> bool {
