@@ -12,8 +12,13 @@
 use crate::fetch::{Fetch, FetchCache};
 use std::io;
 use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, SoftwareTlb, Stores, View};
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
+
+/// Linear pages that are dropped one by one because they lead to physical pages; instead of
+/// more, everything is dropped.
+const MOST_PAGES_BY_NUMBER: usize = 4096;
 
 /// What a change comes to for structures whose entries are all of the loaded space.
 enum Drop {
@@ -214,13 +219,15 @@ impl Translations {
     }
 
     fn drop_physical(&mut self, first: u64, last: u64, links: &mut dyn Derived) {
-        let pages: Vec<u64> = self.origins.leading_to_range(first, last);
+        let pages = self.origins.leading_to_range(first, last);
+        if pages.len() > MOST_PAGES_BY_NUMBER {
+            self.drop_all(links, |derived| derived.drop_everything());
+            self.origins.drop_everything();
+            return;
+        }
         for page in pages {
-            let pages = PageRange {
-                first: page,
-                last: page,
-            };
-            self.drop_all(links, |derived| derived.drop_pages(pages));
+            let range = PageRange::of(LinearAddress(page * PAGE_SIZE));
+            self.drop_all(links, |derived| derived.drop_pages(range));
         }
     }
 

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use tollgate_engine::blocks::links::{Dependence, LinkTables};
-use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{Cr4, Efer};
 
 /// Host address of physical page zero.
@@ -385,6 +384,22 @@ fn what_leads_to_a_physical_range_is_dropped_wherever_it_is() {
         };
         assert_eq!(left_by(range), left, "{first:x} to {last:x}");
     }
+}
+
+#[test]
+fn what_leads_to_a_large_part_of_memory_is_dropped_with_everything() {
+    let mut bench = Bench::new(true);
+    let pages = |number: u64| page(0x1_0000_0000 + (number << 12), number << 12, 0x1000, true);
+    for number in 0..0x2000 {
+        bench.derive(Kind::Load(false), pages(number));
+    }
+    bench.change(TranslationChange::Physical {
+        first: PhysicalAddress(0x1000),
+        last: PhysicalAddress(0x1fff_ffff),
+    });
+    assert!((1..0x2000).all(|number| !bench.has(Kind::Load(false), pages(number))));
+    bench.derive(Kind::Load(false), pages(5));
+    assert!(bench.has(Kind::Load(false), pages(5)));
 }
 
 #[test]

@@ -31,9 +31,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest};
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{
-    CpuState, Exception, Flags, Gpr, PhysicalAddress, Space, TranslationChange, Vector,
-};
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Space, TranslationChange, Vector};
 
 /// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
 /// faster than signals can be taken must still get on between two of them.
@@ -413,14 +411,6 @@ impl<P: Platform> Vcpu<P> {
         let loaded = Space::loaded(&self.context.cpu);
         let links = self.engine.links_mut();
         self.view.translations.change(loaded, change, links);
-    }
-
-    /// Something else answers at physical addresses `first` to `last` than did: forgets, of
-    /// their pages, what leads there and what was translated from there.
-    pub fn forget_physical(&mut self, first: PhysicalAddress, last: PhysicalAddress) {
-        self.change_translations(TranslationChange::Physical { first, last });
-        let memory = &mut self.view.memory;
-        self.engine.pages_changed(first.page(), last.page(), memory);
     }
 
     /// Has the host timer fire at the machine's next deadline, if it is not set to fire

@@ -14,6 +14,7 @@ pub struct PageRange {
 
 impl PageRange {
     /// The one page that holds an address.
+    #[inline]
     pub const fn of(linear: LinearAddress) -> Self {
         Self {
             first: linear.page(),
@@ -31,16 +32,19 @@ impl PageRange {
     }
 
     /// Whether page `page` is one of them.
+    #[inline]
     pub const fn contains(self, page: u64) -> bool {
         self.first <= page && page <= self.last
     }
 
     /// How many they are.
+    #[inline]
     pub const fn count(self) -> u64 {
         (self.last - self.first).saturating_add(1)
     }
 
     /// The pages' numbers.
+    #[inline]
     pub fn pages(self) -> impl Iterator<Item = u64> {
         self.first..=self.last
     }

@@ -113,11 +113,13 @@ pub struct Origins {
 
 impl Origins {
     /// Whether there may be no room for another note: everything must be dropped.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.local.is_full() || self.global.is_full() || self.large_pages.len() >= MAX_LARGE_PAGES
     }
 
     /// Notes that an entry is made for the page of `linear`, which translates like that.
+    #[inline]
     pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         let page = linear.page();
         if translation.page_size > PAGE_SIZE {

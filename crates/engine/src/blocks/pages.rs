@@ -77,12 +77,6 @@ impl PageParts {
         memory.code_mut().clear_lines(page, gone);
     }
 
-    /// The pages from `first` to `last` that blocks in force were made from.
-    pub fn pages_between(&self, first: u64, last: u64) -> Vec<u64> {
-        let pages = self.by_page.keys().copied();
-        pages.filter(|page| (first..=last).contains(page)).collect()
-    }
-
     /// Forgets the parts of a page that have one of the bytes `first..=last`, and appends
     /// whose they are to `written`.
     pub fn take_written(

@@ -18,7 +18,6 @@ use crate::engine::Place;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
-use tollgate_x86::address::PAGE_SIZE;
 
 /// Retired blocks with the same key at most; the oldest makes room.
 const MAX_VERSIONS: usize = 4;
@@ -56,14 +55,6 @@ impl Engine {
         }
         self.doomed = doomed;
         count
-    }
-
-    /// Something else answers at physical pages `first` to `last`, by number: no block that
-    /// was made from any of them can be found any more.
-    pub fn pages_changed(&mut self, first: u64, last: u64, memory: &mut GuestMemory) {
-        for page in self.pages.pages_between(first, last) {
-            self.code_written(page, 0, PAGE_SIZE as u16 - 1, Moment::After, memory);
-        }
     }
 
     /// Whether a block is in force.
