@@ -469,6 +469,20 @@ impl Assembler {
         self.bytes.extend_from_slice(&[0x0f, 0xae, 0xe8]);
     }
 
+    /// Inserts a short jump over `count` jumps whose distances are patched later, each of 5
+    /// bytes, and these; what stands behind `position` moves on.
+    ///
+    /// # Panics
+    /// They are more than a short jump reaches over.
+    pub fn insert_jumps(&mut self, position: usize, count: usize) {
+        const JUMP: [u8; 5] = [0xe9, 0, 0, 0, 0];
+        let over = i8::try_from(count * JUMP.len()).expect("jumps beyond a short jump's reach");
+        let inserted = [0xeb, over as u8]
+            .into_iter()
+            .chain(JUMP.into_iter().cycle().take(count * JUMP.len()));
+        self.bytes.splice(position..position, inserted);
+    }
+
     /// Points a 32-bit distance at `target`.
     pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
         let distance = target as i64 - (patch.0 as i64 + 4);

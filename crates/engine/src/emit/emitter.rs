@@ -1,5 +1,6 @@
 //! The code of one block in work, with the tables that go with it.
 
+use super::islands::Seam;
 use super::look_up::LookUpForm;
 use super::stub::Stub;
 use crate::abi::at;
@@ -70,9 +71,8 @@ pub(crate) struct Emitter {
     /// Slots that this block has taken from `slots`.
     pub(super) slots_used: usize,
     pub(super) first_site_of_instruction: usize,
-    /// Bytes that follow the current instruction's look-up where no island may stand, if
-    /// they are more than usual.
-    pub(crate) room_behind_access: usize,
+    /// The last place where an island may stand, if short branches wait for one.
+    pub(super) seam: Option<Seam>,
     /// The current instruction stands behind one that holds interrupts off.
     pub(crate) shadowed: Shadow,
     /// The current instruction holds interrupts off until the next has completed.
@@ -109,7 +109,7 @@ impl Emitter {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
-            room_behind_access: 0,
+            seam: None,
             shadowed: Shadow::None,
             casts_shadow: Shadow::None,
             transition: Transition::default(),
@@ -137,6 +137,7 @@ impl Emitter {
         self.casts_shadow = Shadow::None;
         self.stubs.clear();
         self.misses.clear();
+        self.seam = None;
         self.esp = 0;
         self.vectors_loaded = false;
         self.linear_page = target.linear_page;
@@ -171,7 +172,6 @@ impl Emitter {
         self.start = self.assembler.position();
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
-        self.room_behind_access = 0;
         self.shadowed = std::mem::take(&mut self.casts_shadow);
         self.mark(Restore::NONE);
     }

@@ -196,7 +196,7 @@ impl Emitter {
         self.assembler.lea64(RCX, last);
         self.assembler.shrx(RCX, RCX, context);
         self.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
-        self.make_room_for(self.room_behind_access);
+        self.make_room();
         self.probe(size, write);
     }
 

@@ -20,8 +20,21 @@ impl Emitter {
     }
 
     pub(crate) fn push_mark(&mut self, rip: u64, esp: i32, restore: Restore, shadowed: Shadow) {
+        let host = self.assembler.position() as u32;
+        self.push_mark_at(host, rip, esp, restore, shadowed);
+    }
+
+    /// Marks a position, behind all that are marked.
+    pub(super) fn push_mark_at(
+        &mut self,
+        host: u32,
+        rip: u64,
+        esp: i32,
+        restore: Restore,
+        shadowed: Shadow,
+    ) {
         let mark = Mark {
-            host: self.assembler.position() as u32,
+            host,
             rip,
             esp,
             restore,

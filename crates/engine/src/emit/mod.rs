@@ -4,6 +4,9 @@ pub mod assembler;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;
+#[cfg(test)]
+mod island_tests;
+mod islands;
 pub(crate) mod look_up;
 mod marks;
 pub(crate) mod operands;

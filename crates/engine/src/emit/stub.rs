@@ -1,5 +1,4 @@
-//! Code away from the main path: exits of misses, unlinked branches, and the
-//! islands that bring short branches to them.
+//! Code away from the main path: exits of misses and unlinked branches.
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
@@ -13,28 +12,19 @@ use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch, Width};
 use crate::policy::mode::ModeFlags;
 
-/// An island must be placed before the oldest short branch is this many bytes back.
-const ISLAND_REACH: usize = 105;
-/// No sequence between two calls of `make_room` is longer than this, but for the reserve
-/// between the reach above and that of a short branch.
-const LONGEST_STEP: usize = 60;
-/// The same for code that uses the long software TLB.
-const LONG_ISLAND_REACH: usize = 120;
-const LONG_LONGEST_STEP: usize = 64;
-
 /// Code that is emitted behind the block's main path.
 pub struct Stub {
     kind: StubKind,
     site: usize,
     /// 32-bit distances that lead here.
-    incoming: Vec<Patch>,
+    pub(super) incoming: Vec<Patch>,
     /// Guest instruction and ESP adjustment in force in the stub.
-    rip: u64,
-    esp: i32,
+    pub(super) rip: u64,
+    pub(super) esp: i32,
     /// For a miss: where the look-up goes on if the store may go on after all.
-    back: usize,
+    pub(super) back: usize,
     /// The instruction is in an interrupt shadow.
-    shadowed: Shadow,
+    pub(super) shadowed: Shadow,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,44 +40,9 @@ enum StubKind {
 }
 
 impl Emitter {
-    /// Emits an island if the oldest waiting short branch would get out of reach.
-    pub(crate) fn make_room(&mut self) {
-        self.make_room_for(0);
-    }
-
-    /// The same if the next step is of `longer` bytes, more than others are.
-    pub(crate) fn make_room_for(&mut self, longer: usize) {
-        let Some((oldest, _)) = self.misses.first() else {
-            return;
-        };
-        let (step, reach) = if self.mode.flags.contains(ModeFlags::LONG) {
-            (LONG_LONGEST_STEP, LONG_ISLAND_REACH)
-        } else {
-            (LONGEST_STEP, ISLAND_REACH)
-        };
-        let step = step.max(longer);
-        if self.assembler.position() + step > oldest.0 + reach {
-            let over = self.assembler.jmp_short();
-            let resume = *self.marks.last().expect("an instruction has begun");
-            self.emit_island();
-            self.assembler.patch_rel8_here(over);
-            self.push_mark(resume.rip, resume.esp, resume.restore, resume.shadowed);
-        }
-    }
-
-    pub(crate) fn emit_island(&mut self) {
-        for (patch, stub) in std::mem::take(&mut self.misses) {
-            let (rip, esp) = (self.stubs[stub].rip, self.stubs[stub].esp);
-            let shadowed = self.stubs[stub].shadowed;
-            self.assembler.patch_rel8_here(patch);
-            self.push_mark(rip, esp, self.rcx_freed(), shadowed);
-            let jump = self.assembler.jmp();
-            self.stubs[stub].incoming.push(jump);
-        }
-    }
-
     /// Branches to a miss exit if RCX is zero; behind [`Emitter::free_rcx`].
     pub(crate) fn miss_if_zero(&mut self, kind: SiteKind) {
+        self.make_room();
         let branch = self.assembler.jrcxz();
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.stubs.push(Stub {
@@ -100,6 +55,7 @@ impl Emitter {
             shadowed: self.shadowed,
         });
         self.misses.push((branch, self.stubs.len() - 1));
+        self.make_room();
     }
 
     /// The target lies in this page, and so does its whole first instruction: what it
@@ -240,9 +196,9 @@ impl Emitter {
         });
     }
 
-    /// Emits what is left: the last island and all stubs.
+    /// Emits what is left: the last island (see `islands`) and all stubs.
     pub(crate) fn emit_stubs(&mut self) {
-        self.emit_island();
+        self.emit_last_island();
         for mut stub in std::mem::take(&mut self.stubs) {
             let entry = self.assembler.position();
             let restore = if matches!(stub.kind, StubKind::Miss) {

@@ -60,7 +60,7 @@ impl Translator {
             Treatment::Copy => self.copy(instruction),
             Treatment::CopyVector => {
                 self.emit.require_vectors();
-                self.make_room_for_note();
+                self.emit.make_room();
                 let flow = self.copy(instruction);
                 if flow == Flow::Next {
                     self.note_x87(instruction);

@@ -40,10 +40,6 @@ use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister, Vector};
 
 const INTERRUPT_FLAG: i32 = Flags::IF.bits() as i32;
-/// Room for what loads the flags, which no island may interrupt.
-const FLAG_LOAD_STEP: usize = 110;
-/// The same for what loads VIF too.
-const VIRTUAL_FLAG_LOAD_STEP: usize = 150;
 
 /// Bytes of the image that PUSHF and POPF move.
 fn width_of(instruction: &Instruction) -> Width {
@@ -362,10 +358,7 @@ impl Translator {
         interrupt: Option<InterruptFlag>,
         done: (u64, i32, Restore),
     ) {
-        self.emit.make_room_for(match interrupt {
-            Some(InterruptFlag::Virtual) => VIRTUAL_FLAG_LOAD_STEP,
-            _ => FLAG_LOAD_STEP,
-        });
+        self.emit.make_room();
         let (rip, esp, restore) = done;
         self.emit.mark_as(rip, esp, restore);
         let start = self.emit.assembler.position() as u32;

@@ -49,11 +49,6 @@ const GATE_FITS: i32 = 0x17 << 16;
 const GATE_IS_TRAP: u64 = 1 << 40;
 const GATE_OFFSET: u64 = 0xffff << 48 | 0xffff;
 
-/// Room for what stores a frame, which no island may interrupt.
-const FRAME_STEP: usize = 90;
-/// The same where VIF changes.
-const VIRTUAL_FRAME_STEP: usize = 110;
-
 impl Translator {
     /// INT n.
     pub(super) fn software_interrupt(&mut self, instruction: &Instruction) -> Flow {
@@ -166,10 +161,7 @@ impl Translator {
     pub(super) fn store_frame(&mut self, width: Width, flag: InterruptFlag, target: Restore) {
         let bytes = width.bytes() as i32;
         let frame = Mem::base(R9, 0);
-        self.emit.make_room_for(match flag {
-            InterruptFlag::Real => FRAME_STEP,
-            InterruptFlag::Virtual => VIRTUAL_FRAME_STEP,
-        });
+        self.emit.make_room();
         self.keep(R9, 2);
         self.emit.esp = self.emit.esp.wrapping_sub(3 * bytes);
         self.emit.mark_as(self.emit.rip, self.emit.esp, target);

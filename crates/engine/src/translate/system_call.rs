@@ -37,9 +37,6 @@ use std::mem::offset_of;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::{Gpr, SegmentRegister};
 
-/// Room for what follows each other without a chance for an island.
-const UNDIVIDED_STEP: usize = 250;
-
 impl Translator {
     /// SYSCALL, SYSRET, SYSENTER or SYSEXIT.
     pub(super) fn change_level(&mut self, instruction: &Instruction) -> Flow {
@@ -73,7 +70,7 @@ impl Translator {
 
     /// From here on the instruction is under way.
     fn begin_undivided(&mut self) {
-        self.emit.make_room_for(UNDIVIDED_STEP);
+        self.emit.make_room();
         self.emit.mark(Restore::UNDIVIDED);
     }
 

@@ -14,10 +14,6 @@ use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
 
-/// Room for an x87 instruction and its note in real and V86 mode: no branch that waits for
-/// an island reaches over it, but for the instruction's own.
-const REAL_MODE_NOTE: usize = 200;
-
 /// Control instructions leave the pointers alone.
 fn is_control(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
@@ -108,15 +104,6 @@ impl Translator {
                 .store(Width::Qword, self.emit.field(at::X87_OPERAND), R8);
         }
         note
-    }
-
-    /// Makes room for an x87 instruction of real and V86 mode: no island may stand between it
-    /// and the end of its note, which is longer than others.
-    pub(super) fn make_room_for_note(&mut self) {
-        if self.emit.mode.has_real_mode_segments() {
-            self.emit.make_room_for(REAL_MODE_NOTE);
-            self.emit.room_behind_access = REAL_MODE_NOTE;
-        }
     }
 
     /// Notes at once what is left to the monitor in other modes, where an exit comes before

@@ -1,0 +1,138 @@
+//! Short branches reach their exits whatever stands between.
+
+use super::emitter::{Emitter, Target};
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::abi::marks::{Mark, Restore};
+use crate::abi::register_map::RegisterMap;
+use crate::abi::sites::{BlockId, SiteKind, unpack_site};
+use crate::policy::mode::Mode;
+use crate::policy::virtual_interrupts::Transition;
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
+use std::collections::BTreeMap;
+use tollgate_x86::CpuState;
+
+/// Pseudorandom numbers (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+}
+
+/// A block of pieces, each `mov eax,number`, perhaps a miss, and other instructions behind.
+struct Pieces {
+    code: BTreeMap<u64, Instruction>,
+    marks: Vec<Mark>,
+    sites: Vec<(u32, u64)>,
+}
+
+fn pieces(random: &mut Random) -> Pieces {
+    let mut emit = Emitter::new();
+    emit.begin_block(&Target {
+        mode: Mode::of(&CpuState::at_reset()),
+        map: &RegisterMap::LEGACY,
+        block: BlockId(0),
+        linear_page: 0,
+        slots: &[],
+        transition: Transition::Call,
+    });
+    // Sometimes long sequences, sometimes many branches.
+    let longest = [3, 30, 150][random.below(3)];
+    for number in 0..40 + random.below(60) as u32 {
+        emit.begin(number.into(), u64::from(number) + 1);
+        emit.make_room();
+        emit.assembler.mov_imm32(RAX, number);
+        for _ in 0..random.below(longest) {
+            // 3 bytes.
+            emit.assembler.mov(RBX, RBX);
+        }
+        for _ in 0..random.below(4) {
+            emit.free_rcx();
+            emit.miss_if_zero(SiteKind::Slow);
+            emit.return_rcx();
+            for _ in 0..random.below(longest) {
+                emit.assembler.mov32(RDX, RDX);
+            }
+            if random.below(2) == 0 {
+                emit.make_room();
+            }
+        }
+    }
+    emit.begin(u64::MAX, u64::MAX);
+    emit.exit(SiteKind::Continue);
+    let tables = emit.finish_block();
+    let code = Decoder::with_ip(64, emit.assembler.code(), 0, DecoderOptions::NONE);
+    Pieces {
+        code: code.into_iter().map(|it| (it.ip(), it)).collect(),
+        marks: tables.marks.to_vec(),
+        sites: (tables.sites.iter().map(|site| (site.retry, site.rip))).collect(),
+    }
+}
+
+impl Pieces {
+    fn mark_at(&self, offset: u64) -> &Mark {
+        let behind = |mark: &Mark| u64::from(mark.host) <= offset;
+        &self.marks[self.marks.partition_point(behind) - 1]
+    }
+
+    /// The site that the exit at an offset, or behind a jump there, names.
+    fn exit_at(&self, offset: u64) -> usize {
+        let mut place = offset;
+        loop {
+            let (_, instruction) = self.code.range(place..).next().expect("an exit");
+            place = instruction.next_ip();
+            if instruction.is_jmp_short_or_near() {
+                place = instruction.near_branch64();
+            } else if instruction.code() == Code::Mov_rm32_imm32
+                && instruction.memory_displacement64() as i64 == i64::from(at::EXIT_SITE)
+            {
+                return unpack_site(instruction.immediate32()).1;
+            }
+        }
+    }
+}
+
+#[test]
+fn each_branch_reaches_its_own_exit_over_any_distance() {
+    let mut random = Random(0x69_736c_616e_6473);
+    let mut islands = 0;
+    for _ in 0..2000 {
+        let pieces = pieces(&mut random);
+        let mut site = 0;
+        for instruction in pieces.code.values() {
+            assert!(!instruction.is_invalid());
+            match instruction.code() {
+                Code::Jrcxz_rel8_64 => {
+                    assert_eq!(pieces.exit_at(instruction.near_branch64()), site);
+                    // The way there belongs to the same instruction, its RCX in R10.
+                    let way = pieces.mark_at(instruction.near_branch64());
+                    assert_eq!(way.rip, pieces.sites[site].1);
+                    assert_eq!(way.restore, Restore::one(1, R10));
+                    site += 1;
+                }
+                // A piece is marked as itself, and what goes back to it finds it.
+                Code::Mov_r32_imm32 => {
+                    let number = u64::from(instruction.immediate32());
+                    assert_eq!(pieces.mark_at(instruction.ip()).rip, number);
+                }
+                Code::Jmp_rel8_64 => islands += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(site + 1, pieces.sites.len());
+        for &(retry, rip) in &pieces.sites[..site] {
+            let mut at = &pieces.code[&u64::from(retry)];
+            if at.code() == Code::Jmp_rel8_64 {
+                at = &pieces.code[&at.near_branch64()];
+            }
+            assert_eq!(at.code(), Code::Mov_r32_imm32);
+            assert_eq!(u64::from(at.immediate32()), rip);
+        }
+    }
+    assert!(islands > 10_000, "{islands}");
+}
