@@ -33,7 +33,7 @@ struct Pieces {
 
 fn pieces(random: &mut Random) -> Pieces {
     let mut emit = Emitter::new();
-    emit.begin_block(&Target {
+    let begun = emit.begin_block(&Target {
         mode: Mode::of(&CpuState::at_reset()),
         map: &RegisterMap::LEGACY,
         block: BlockId(0),
@@ -41,6 +41,7 @@ fn pieces(random: &mut Random) -> Pieces {
         slots: &[],
         transition: Transition::Call,
     });
+    assert!(begun.is_ok());
     // Sometimes long sequences, sometimes many branches.
     let longest = [3, 30, 150][random.below(3)];
     for number in 0..40 + random.below(60) as u32 {

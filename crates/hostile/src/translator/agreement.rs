@@ -113,6 +113,7 @@ fn end(data: &[u8], way: Way) -> Option<End> {
     let stop = match way {
         Way::Blocks(map) => {
             vcpu.set_register_map(map);
+            vcpu.set_counts_instructions(guest.counted);
             vcpu.run()
         }
         Way::Steps => step(&mut vcpu)?,

@@ -80,6 +80,8 @@ pub struct Guest {
     pub noise: NoiseSettings,
     /// Some registers live in memory.
     pub spilled: bool,
+    /// Instructions count themselves.
+    pub counted: bool,
 }
 
 /// Bits of `options`.
@@ -98,6 +100,7 @@ mod option {
     pub const ALIGNMENT_MASK: u16 = 1 << 11;
     pub const UNMASKED_X87: u16 = 1 << 12;
     pub const NO_EXECUTE: u16 = 1 << 13;
+    pub const COUNTED: u16 = 1 << 14;
 }
 
 impl Guest {
@@ -120,6 +123,7 @@ impl Guest {
                 tick: u32::from(input.byte()) * 1000 + 20_000,
             },
             spilled: options & option::SPILLED != 0,
+            counted: options & option::COUNTED != 0,
         }
     }
 
@@ -401,9 +405,12 @@ fn register_value(kind: u8, value: u8) -> u32 {
     }
 }
 
-/// An input that runs `code` in a mode, everything else as is usual.
-pub fn seed(mode: u8, code: &[u8]) -> Vec<u8> {
-    let mut input = vec![mode, 0, 0, 0, 0, 0];
+/// An input that runs `code` in a mode, its instructions counted or not, everything else as is
+/// usual.
+pub fn seed(mode: u8, counted: bool, code: &[u8]) -> Vec<u8> {
+    let options = if counted { option::COUNTED } else { 0 };
+    let [low, high] = options.to_le_bytes();
+    let mut input = vec![mode, low, high, 0, 0, 0];
     input.extend([0; 6]);
     for (kind, value) in [
         (0, 1),
