@@ -11,6 +11,7 @@ pub mod exception;
 pub mod flags;
 pub mod model;
 pub mod paging;
+pub mod prefix;
 pub mod registers;
 pub mod state;
 pub mod translation_change;

@@ -2,21 +2,18 @@
 
 use crate::decode::maker::Decoding;
 use iced_x86::{Decoder, DecoderError};
+use tollgate_x86::prefix::is_legacy_prefix;
 
 /// Longest x86 instruction, in bytes.
 pub(crate) const MAX_INSTRUCTION_LENGTH: usize = 15;
 
-const fn is_prefix(byte: u8) -> bool {
-    matches!(
-        byte,
-        0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3
-    )
-}
-
 /// Whether the bytes from the first on, which do not decode, are an instruction that would
 /// be longer than the limit: a processor raises #GP for it, and #UD for any other.
 pub(crate) fn is_too_long(bitness: u32, decoding: Decoding, bytes: &[u8]) -> bool {
-    let prefixes = bytes.iter().take_while(|&&byte| is_prefix(byte)).count();
+    let prefixes = bytes
+        .iter()
+        .take_while(|&&byte| is_legacy_prefix(byte))
+        .count();
     if prefixes >= MAX_INSTRUCTION_LENGTH {
         return true;
     }

@@ -8,13 +8,7 @@
 //! processors do (`crates/oracle/tests/page_end.rs`).
 
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
-
-const fn is_prefix(byte: u8) -> bool {
-    matches!(
-        byte,
-        0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3
-    )
-}
+use tollgate_x86::prefix::is_prefix;
 
 /// The maps, by the bytes before the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +44,7 @@ impl<'a> Reader<'a> {
             match byte {
                 0x66 => reader.narrow_operand = bits != 16,
                 0x67 => reader.other_address = true,
-                _ if is_prefix(byte) || bits == 64 && byte & 0xf0 == 0x40 => {}
+                _ if is_prefix(byte, bits == 64) => {}
                 _ => break,
             }
             reader.bytes = &reader.bytes[1..];

@@ -13,6 +13,7 @@ use crate::abi::x87_pointers::X87_FRESH;
 use crate::emit::assembler::{Mem, Width};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
+use tollgate_x86::prefix::is_prefix;
 
 /// Control instructions leave the pointers alone.
 fn is_control(mnemonic: Mnemonic) -> bool {
@@ -134,12 +135,8 @@ impl Translator {
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.
     fn x87_opcode(&self) -> Option<u16> {
-        const PREFIXES: [u8; 11] = [
-            0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3,
-        ];
-        // A REX prefix before another prefix does nothing, but is there.
-        let rex = |byte: &u8| self.emit.is_64_bit() && matches!(byte, 0x40..=0x4f);
-        let start = (self.raw.iter()).position(|byte| !PREFIXES.contains(byte) && !rex(byte))?;
+        let is_64_bit = self.emit.is_64_bit();
+        let start = (self.raw.iter()).position(|&byte| !is_prefix(byte, is_64_bit))?;
         let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];
         (0xd8..=0xdf)
             .contains(&first)
