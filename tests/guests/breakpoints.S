@@ -104,6 +104,10 @@ c4: mov eax, 0x12345678
     jmp c5
 c5: UNWATCH
     HIT 0, c5, B0, "at a jump's target"
+    WATCH0 "offset c6", L0
+c6: mov eax, [0x1E00000]         # a page that nobody has touched
+    UNWATCH
+    EXPECT [hits], 1, "once, though the instruction looks its page up"
     ret
 
 data_sizes:

@@ -21,7 +21,8 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
         let cpu = &self.context.cpu;
         let shadowed = cpu.shadow_rip == cpu.rip;
-        let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all;
+        let unsettled = self.resume_flag_unsettled;
+        let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
             self.latches.nmi_pending = false;
             // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
@@ -33,7 +34,7 @@ impl<P: Platform> Vcpu<P> {
         let waits = self.platform.interrupt_pending();
         // Guest code leaves when it lets in what waits behind this boundary.
         self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
-        if flags.contains(Flags::IF) && !shadowed && waits {
+        if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
                 self.deliver_event(vector, EventSource::External)?;
@@ -58,16 +59,6 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn nmi_waits(&mut self) -> bool {
         self.latches.nmi_pending |= self.platform.take_nmi();
         self.latches.nmi_pending
-    }
-
-    /// EFLAGS.RF is cleared by the first instruction that completes (SDM volume 3,
-    /// 17.3.1.1). Copied ones leave it alone, so this is made up for before it can be seen,
-    /// which is in the frame of an event.
-    pub(crate) fn settle_resume_flag(&mut self) {
-        let cpu = &mut self.context.cpu;
-        if cpu.rip != self.latches.resume_flag_rip {
-            cpu.flags &= !Flags::RF.bits();
-        }
     }
 
     pub(crate) fn deliver_event(
@@ -194,7 +185,7 @@ impl<P: Platform> Vcpu<P> {
         self.boundaries = self.boundaries.wrapping_add(1);
         self.instruction_completed = true;
         let loads_resume_flag = std::mem::take(&mut self.loads_resume_flag);
-        if !loads_resume_flag && self.context.cpu.has_breakpoints() {
+        if !loads_resume_flag {
             self.context.cpu.flags &= !Flags::RF.bits();
         }
         if !self.trap_armed && self.latches.breakpoint_hits == 0 {

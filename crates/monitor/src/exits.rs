@@ -5,6 +5,7 @@
 use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::near;
+use crate::resume_flag::is_before_instruction;
 use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
 use crate::x87_errors::waits_for_x87;
 use tollgate_emulate::Outcome;
@@ -12,7 +13,6 @@ use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::marks::Shadow;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind};
 use tollgate_engine::abi::vector_registers;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
@@ -40,9 +40,13 @@ impl<P: Platform> Vcpu<P> {
         let Some((block, index, site)) = self.engine.site(packed) else {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
+        let resume_flag = self.resume_flag();
         self.context.gather_flags();
         self.follow_mode(block);
         self.context.cpu.rip = site.rip;
+        if is_before_instruction(site.kind) {
+            self.keep_resume_flag(resume_flag);
+        }
         if site.kind != SiteKind::Indirect {
             self.set_stack_pointer(block, site.esp);
         }
@@ -65,21 +69,6 @@ impl<P: Platform> Vcpu<P> {
             }
             SiteKind::Continue => self.completed(),
             SiteKind::Fault(vector) => self.raise(Exception::new(vector)),
-        }
-    }
-
-    /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
-    /// completed holds, however it goes on.
-    fn continue_shadow(&mut self, shadow: Shadow) {
-        let cpu = &mut self.context.cpu;
-        match shadow {
-            Shadow::None => {}
-            Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
-            Shadow::Interrupts => cpu.begin_interrupt_shadow(cpu.rip),
-            Shadow::All => {
-                cpu.shadow_rip = cpu.rip;
-                cpu.shadow_holds_all = true;
-            }
         }
     }
 
@@ -393,9 +382,11 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.context.signal;
         let block = BlockId(self.context.exit_value as u32);
+        let resume_flag = self.resume_flag();
         self.context.gather_flags();
         self.follow_mode(block);
         self.context.cpu.rip = signal.rip;
+        self.keep_resume_flag(resume_flag);
         self.set_stack_pointer(block, signal.esp);
         self.continue_shadow(signal.shadowed);
         if signal.signal == 0 {

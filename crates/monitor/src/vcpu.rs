@@ -109,6 +109,8 @@ pub struct Vcpu<P: Platform> {
     pub(crate) shadowed: bool,
     /// The instruction in work was IRET, which loads EFLAGS.RF.
     pub(crate) loads_resume_flag: bool,
+    /// EFLAGS.RF is set for the instruction at hand, which may have completed.
+    pub(crate) resume_flag_unsettled: bool,
     pub(crate) latches: Latches,
     /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
     pub(crate) boundaries: u64,
@@ -171,6 +173,7 @@ impl<P: Platform> Vcpu<P> {
             trap_armed: false,
             shadowed: false,
             loads_resume_flag: false,
+            resume_flag_unsettled: false,
             latches: Latches::default(),
             boundaries: 0,
             armed: None,
@@ -440,7 +443,10 @@ impl<P: Platform> Vcpu<P> {
         if self.context.cpu.has_breakpoints() && self.meets_code_breakpoint() {
             return self.raise(Exception::new(Vector::Debug));
         }
-        if self.shadowed && self.something_waits_for_shadow(flags) {
+        let unsettled = std::mem::take(&mut self.resume_flag_unsettled);
+        if self.shadowed && self.something_waits_for_shadow(flags)
+            || unsettled && self.something_waits(flags)
+        {
             return self.step_single();
         }
         if self.latches.ignores_x87_error {
@@ -462,48 +468,6 @@ impl<P: Platform> Vcpu<P> {
             return Ok(());
         };
         self.enter_at(target, block, 0)
-    }
-
-    fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
-        flags.contains(Flags::IF) && self.platform.interrupt_pending()
-            || self.context.cpu.shadow_holds_all && self.nmi_waits()
-    }
-
-    /// Runs exactly one instruction: interrupts wait for it.
-    fn step_single(&mut self) -> Result<(), VcpuStop> {
-        self.count(ExitKind::SingleStep);
-        // What waited for this instruction is due behind it.
-        self.events_due = true;
-        self.link = PendingLink::None;
-        self.instruction_completed = false;
-        let passing = self.take_passing_store();
-        let (block, offset, esp) = match passing {
-            Some(resume) => (resume.block, resume.offset, resume.esp),
-            None => {
-                let mode = self.engine.mode(self.mode).single();
-                let mode = self.intern_temporary(mode);
-                let Some(block) = self.find_block(mode)? else {
-                    return Ok(());
-                };
-                (block, 0, 0)
-            }
-        };
-        let Some(target) = self.engine.address(block, offset) else {
-            return Ok(());
-        };
-        self.context.load_vectors = 1;
-        self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
-        let before = self.context.cpu.rip;
-        self.enter_at(target, block, esp)?;
-        if self.instruction_completed {
-            self.resume = None;
-        }
-        self.link = PendingLink::None;
-        // Unless the instruction cast a shadow of its own.
-        if self.instruction_completed && self.context.cpu.shadow_rip == before {
-            self.context.cpu.end_shadow();
-        }
-        Ok(())
     }
 
     /// Runs one instruction while a pending x87 error is ignored.

@@ -11,13 +11,13 @@ mod every_shape;
 mod tracer;
 
 use every_shape::machine::{Machine, vcpu};
-use every_shape::{Guest, MEMORY, Scene, guests, visible};
+use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put, visible};
 use iced_x86::Mnemonic;
 use std::fmt::Write;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_monitor::Vcpu;
 use tollgate_x86::state::VectorState;
-use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
+use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
 use tracer::{COUNT, Orders, Outcome};
 
 /// Guest instructions of a run at most; guests that need more are left out.
@@ -303,6 +303,80 @@ fn interruptions_at_every_host_instruction_change_nothing() {
                 guests > 300 || std::env::var_os("TOLLGATE_ONLY").is_some(),
                 "only {guests} guests"
             );
+        }
+    }
+}
+
+/// IRETD that loads EFLAGS.RF, and what it returns to: a load, and the end.
+fn returning_with_resume_flag() -> Guest {
+    let mut guest = guests()
+        .into_iter()
+        .find(|guest| guest.bits == 32 && guest.scene == Scene::Data && guest.state.cpl() == 0)
+        .expect("there are guests of flat 32-bit code");
+    let target = guest.eip + 0x20;
+    guest.code = vec![0xcf];
+    put(&mut guest.memory, guest.eip, &[0xcf]);
+    // mov eax, [ebx]; nop
+    put(&mut guest.memory, target, &[0x8b, 0x03, 0x90]);
+    put(&mut guest.memory, target + 3, &EXIT);
+    let stack = guest.state.gpr[4] as u32;
+    let code = u32::from(guest.state.cs().selector.0);
+    for (index, value) in [target, code, (Flags::RF.bits() | 2) as u32]
+        .into_iter()
+        .enumerate()
+    {
+        put(
+            &mut guest.memory,
+            stack + 4 * index as u32,
+            &value.to_le_bytes(),
+        );
+    }
+    guest
+}
+
+fn resume_flag_child(orders: &Orders) -> String {
+    let guest = returning_with_resume_flag();
+    let Some((moments, machine)) = moments(&guest) else {
+        return "the guest does not end".into();
+    };
+    let holds: Vec<bool> = moments
+        .iter()
+        .map(|moment| moment.cpu.flags().contains(Flags::RF))
+        .collect();
+    if holds[..4] != [false, true, false, false] {
+        return format!("RF is not set for one instruction: {holds:?}");
+    }
+    let mut subject = Subject {
+        guest: &guest,
+        moments,
+        machine,
+        way: Way::Cold,
+    };
+    let mut runs = 0;
+    for way in [Way::Cold, Way::Warm, Way::Spilled] {
+        subject.way = way;
+        let (mut wrong, instructions) = subject.run(orders, COUNT);
+        for target in 1..=instructions {
+            wrong = wrong.or_else(|| subject.run(orders, target).0);
+            if let Some(wrong) = wrong {
+                return format!("{way:?}, interrupted at {target}: {wrong}");
+            }
+            runs += 1;
+        }
+    }
+    runs.to_string()
+}
+
+#[test]
+fn the_resume_flag_that_iret_loads_holds_until_its_instruction_has_completed() {
+    match tracer::trace(resume_flag_child) {
+        Outcome::NotPermitted => {
+            let text = "SKIPPED: this host does not let a process trace its child (ptrace)\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+        Outcome::Report(text, delivered) => {
+            assert_eq!(text.parse(), Ok(delivered), "{text}");
+            assert!(delivered > 10, "{delivered}");
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod canonical;
 pub mod descriptor;
 pub mod exception;
 pub mod flags;
+mod interrupt_shadow;
 pub mod model;
 pub mod paging;
 pub mod prefix;

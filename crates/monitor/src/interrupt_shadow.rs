@@ -1,0 +1,73 @@
+//! The instruction behind STI, MOV SS or POP SS, over which lies their shadow. While
+//! something waits for its end, that instruction is run alone.
+
+use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use tollgate_engine::abi::context::NO_PASS;
+use tollgate_engine::abi::marks::Shadow;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::Flags;
+
+impl<P: Platform> Vcpu<P> {
+    /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
+    /// completed holds, however it goes on.
+    pub(crate) fn continue_shadow(&mut self, shadow: Shadow) {
+        let cpu = &mut self.context.cpu;
+        match shadow {
+            Shadow::None => {}
+            Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
+            Shadow::Interrupts => cpu.begin_interrupt_shadow(cpu.rip),
+            Shadow::All => {
+                cpu.shadow_rip = cpu.rip;
+                cpu.shadow_holds_all = true;
+            }
+        }
+    }
+
+    pub(crate) fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending()
+            || self.context.cpu.shadow_holds_all && self.nmi_waits()
+    }
+
+    /// As [`Vcpu::something_waits_for_shadow`], of an instruction that nothing may precede.
+    pub(crate) fn something_waits(&mut self, flags: Flags) -> bool {
+        flags.contains(Flags::IF) && self.platform.interrupt_pending() || self.nmi_waits()
+    }
+
+    /// Runs exactly one instruction: interrupts wait for it.
+    pub(crate) fn step_single(&mut self) -> Result<(), VcpuStop> {
+        self.count(ExitKind::SingleStep);
+        // What waited for this instruction is due behind it.
+        self.events_due = true;
+        self.link = PendingLink::None;
+        self.instruction_completed = false;
+        let passing = self.take_passing_store();
+        let (block, offset, esp) = match passing {
+            Some(resume) => (resume.block, resume.offset, resume.esp),
+            None => {
+                let mode = self.engine.mode(self.mode).single();
+                let mode = self.intern_temporary(mode);
+                let Some(block) = self.find_block(mode)? else {
+                    return Ok(());
+                };
+                (block, 0, 0)
+            }
+        };
+        let Some(target) = self.engine.address(block, offset) else {
+            return Ok(());
+        };
+        self.context.load_vectors = 1;
+        self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
+        let before = self.context.cpu.rip;
+        self.enter_at(target, block, esp)?;
+        if self.instruction_completed {
+            self.resume = None;
+        }
+        self.link = PendingLink::None;
+        // Unless the instruction cast a shadow of its own.
+        if self.instruction_completed && self.context.cpu.shadow_rip == before {
+            self.context.cpu.end_shadow();
+        }
+        Ok(())
+    }
+}
