@@ -1,9 +1,8 @@
 //! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE (SDM volume 2): 64-bit mode only.
 
 use crate::Outcome;
-use crate::operand::{
-    read_register, require_64_bit_mode, require_canonical, require_cpl0, write_register,
-};
+use crate::canonical::require_canonical;
+use crate::operand::{read_register, require_64_bit_mode, require_cpl0, write_register};
 use iced_x86::{Instruction, Mnemonic};
 use tollgate_x86::{CpuState, Cr4, Exception, SegmentRegister};
 

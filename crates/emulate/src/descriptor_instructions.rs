@@ -2,10 +2,11 @@
 //! SIDT, LLDT, SLDT, LTR, STR, SMSW, LMSW, LAR, LSL, VERR, VERW, ARPL (SDM volume 2).
 
 use crate::Outcome;
+use crate::canonical::require_canonical;
 use crate::descriptor_table::{TableEntry, read_descriptor, read_upper_half, set_type_bits};
 use crate::operand::{
-    memory_address, read_memory, read_operand, require_canonical, require_cpl0,
-    require_protected_mode, write_memory, write_operand, write_register,
+    memory_address, read_memory, read_operand, require_cpl0, require_protected_mode, write_memory,
+    write_operand, write_register,
 };
 
 use iced_x86::{Code, Instruction, Mnemonic};

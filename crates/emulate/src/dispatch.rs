@@ -30,7 +30,7 @@ pub fn execute(
             state.rip = next;
             state.flags &= !Flags::RF.bits();
         }
-        Outcome::Jumped | Outcome::Repeat | Outcome::NotImplemented(_) => {}
+        Outcome::Jumped | Outcome::Repeat => {}
     }
     Ok(outcome)
 }

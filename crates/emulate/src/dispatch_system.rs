@@ -3,7 +3,7 @@
 use crate::cpuid::policy;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
-    performance_counters, stack, string, vector_image, vector_state, x87_environment,
+    performance_counters, stack, string, tsc_offset, vector_image, vector_state, x87_environment,
 };
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 use tollgate_platform::Environment;
@@ -40,8 +40,8 @@ pub(crate) fn dispatch(
         Mnemonic::Hlt => control::halt(state),
         Mnemonic::Rdmsr => msr::read_instruction(state, environment),
         Mnemonic::Wrmsr => msr::write_instruction(state, environment),
-        Mnemonic::Rdtsc => msr::read_time_stamp(state, environment),
-        Mnemonic::Rdtscp => msr::read_time_stamp_and_processor(state, environment),
+        Mnemonic::Rdtsc => tsc_offset::read_time_stamp(state, environment),
+        Mnemonic::Rdtscp => tsc_offset::read_time_stamp_and_processor(state, environment),
         Mnemonic::Swapgs => base_registers::swap_gs(state),
         Mnemonic::Rdfsbase | Mnemonic::Rdgsbase | Mnemonic::Wrfsbase | Mnemonic::Wrgsbase => {
             base_registers::access_base(state, instruction)

@@ -2,8 +2,9 @@
 //! them in long mode (AMD's manual volume 3).
 
 use crate::Outcome;
+use crate::canonical::require_canonical;
 use crate::cpuid::{Vendor, policy};
-use crate::operand::{flat_attributes, require_canonical, require_cpl0};
+use crate::operand::{flat_attributes, require_cpl0};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{
     Attributes, CpuState, Exception, Flags, Gpr, Segment, SegmentRegister, Selector,

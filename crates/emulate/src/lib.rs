@@ -10,6 +10,7 @@
 
 pub mod base_registers;
 pub mod bits;
+pub mod canonical;
 pub mod control;
 pub mod cpuid;
 pub mod decimal;
@@ -37,6 +38,7 @@ pub mod string;
 pub mod system_call;
 pub mod task_switch;
 pub mod tsc_deadline;
+pub mod tsc_offset;
 pub mod vector_image;
 pub mod vector_state;
 pub mod virtual_8086;
@@ -62,7 +64,4 @@ pub enum Outcome {
     Halted,
     /// A repeated string instruction stopped early: registers show its progress, RIP is unchanged.
     Repeat,
-    /// Something legal that this monitor cannot do: the machine stops with this message.
-    /// The registers are as before the instruction.
-    NotImplemented(&'static str),
 }

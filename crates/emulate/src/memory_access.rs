@@ -1,8 +1,8 @@
 //! Memory as the running program reaches it: segment rights and limit (SDM volume 3, 5.3
 //! to 5.5), alignment, linear address; then paging, which is the [`Environment`]'s business.
 
+use crate::canonical::require_canonical_range;
 use tollgate_platform::Environment;
-use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{
     CpuState, Cr0, Exception, Flags, LinearAddress, Segment, SegmentRegister, Vector,
@@ -85,11 +85,8 @@ pub fn linear_address(
         let linear = state
             .segment_base(address.segment)
             .wrapping_add(address.offset);
-        return if is_canonical_range(linear, u64::from(size)) {
-            Ok(LinearAddress(linear))
-        } else {
-            Err(segment_fault(address.segment, 0))
-        };
+        require_canonical_range(linear, u64::from(size), segment_fault(address.segment, 0))?;
+        return Ok(LinearAddress(linear));
     }
     // Real and V86 mode have no types: code may be written there.
     let allowed = segment.is_usable()
@@ -250,8 +247,8 @@ fn system_address(
     size: usize,
 ) -> Result<LinearAddress, Exception> {
     let linear = base.wrapping_add(offset) & system_mask(state);
-    if state.is_long_mode() && !is_canonical_range(linear, size as u64) {
-        return Err(Exception::general_protection(0));
+    if state.is_long_mode() {
+        require_canonical_range(linear, size as u64, Exception::general_protection(0))?;
     }
     Ok(LinearAddress(linear))
 }

@@ -1,4 +1,4 @@
-//! Model-specific registers and the time-stamp counter (SDM volume 4; volume 3, 18.17;
+//! Model-specific registers (SDM volume 4; volume 3, 18.17;
 //! AMD's manual volume 2, appendix A).
 //!
 //! An MSR that this virtual machine does not have answers #GP(0), as on a real
@@ -6,14 +6,15 @@
 //! local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
+use crate::canonical::require_canonical;
 use crate::cpuid::{Vendor, policy};
-use crate::operand::{require_canonical, require_cpl0};
+use crate::operand::require_cpl0;
 use crate::performance_counters;
-use crate::tsc_deadline;
+use crate::{tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
-use tollgate_x86::{CpuState, Cr4, Efer, Exception, Gpr, SegmentRegister};
+use tollgate_x86::{CpuState, Efer, Exception, Gpr, SegmentRegister};
 
 /// IA32_APIC_BASE, the machine's.
 pub const APIC_BASE: u32 = 0x1b;
@@ -82,13 +83,6 @@ mod amd {
     pub const DECODE_IGNORED: u64 = 1 << 9 | DECODE_LFENCE_SERIALIZES;
 }
 
-/// The guest's time-stamp counter.
-pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
-    environment
-        .machine(|machine| machine.time_stamp())
-        .wrapping_add(state.tsc_offset)
-}
-
 /// Puts a 64-bit value into EDX:EAX.
 pub(crate) fn set_edx_eax(state: &mut CpuState, value: u64) {
     state.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
@@ -114,7 +108,7 @@ pub fn read(
     index: u32,
 ) -> Result<u64, Exception> {
     let value = match index {
-        TIME_STAMP_COUNTER => time_stamp(state, environment),
+        TIME_STAMP_COUNTER => tsc_offset::time_stamp(state, environment),
         TIME_STAMP_ADJUST => state.tsc_offset,
         tsc_deadline::INDEX => {
             return tsc_deadline::read(state, environment).ok_or(Exception::general_protection(0));
@@ -195,9 +189,9 @@ pub fn write(
     match index {
         TIME_STAMP_COUNTER => {
             let offset = value.wrapping_sub(environment.machine(|machine| machine.time_stamp()));
-            tsc_deadline::set_offset(state, environment, offset);
+            tsc_offset::set(state, environment, offset);
         }
-        TIME_STAMP_ADJUST => tsc_deadline::set_offset(state, environment, value),
+        TIME_STAMP_ADJUST => tsc_offset::set(state, environment, value),
         tsc_deadline::INDEX => {
             return match tsc_deadline::write(state, environment, value) {
                 Some(true) => Ok(()),
@@ -351,38 +345,6 @@ pub fn write_instruction(
     let value = edx_eax(state);
     write(state, environment, index, value)?;
     Ok(Outcome::Next)
-}
-
-/// RDTSC.
-///
-/// # Errors
-/// #GP(0) above CPL 0 with CR4.TSD set.
-pub fn read_time_stamp(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-) -> Result<Outcome, Exception> {
-    if state.cr4().contains(Cr4::TSD) {
-        require_cpl0(state)?;
-    }
-    let value = time_stamp(state, environment);
-    set_edx_eax(state, value);
-    Ok(Outcome::Next)
-}
-
-/// RDTSCP.
-///
-/// # Errors
-/// #UD while CPUID does not offer it; #GP(0) as [`read_time_stamp`].
-pub fn read_time_stamp_and_processor(
-    state: &mut CpuState,
-    environment: &mut dyn Environment,
-) -> Result<Outcome, Exception> {
-    if !policy(state).offers(CpuidFeature::RDTSCP) {
-        return Err(Exception::invalid_opcode());
-    }
-    let outcome = read_time_stamp(state, environment)?;
-    state.gpr[Gpr::Rcx as usize] = state.tsc_aux & 0xffff_ffff;
-    Ok(outcome)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use iced_x86::{Instruction, OpKind, Register};
 use tollgate_platform::Environment;
-use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::{Attributes, CpuState, Exception, SegmentRegister};
 
 pub use crate::memory_access::{
@@ -47,18 +46,6 @@ pub fn require_64_bit_mode(state: &CpuState) -> Result<(), Exception> {
         Ok(())
     } else {
         Err(Exception::invalid_opcode())
-    }
-}
-
-/// Fails with #GP(0) unless the address is canonical.
-///
-/// # Errors
-/// #GP(0).
-pub fn require_canonical(address: u64) -> Result<(), Exception> {
-    if is_canonical(address) {
-        Ok(())
-    } else {
-        Err(Exception::general_protection(0))
     }
 }
 

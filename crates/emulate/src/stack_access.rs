@@ -3,11 +3,11 @@
 //! A [`Stack`] is a copy of SS:ESP that moves while the CPU's own stays put; at the end
 //! [`Stack::commit`] writes it back. Stack switches build one for the new stack.
 
+use crate::canonical::require_canonical_range;
 use crate::memory_access::{
     check_alignment, is_inside, probe_wrapping, read_wrapping, write_wrapping,
 };
 use tollgate_platform::Environment;
-use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress, Segment};
 
@@ -74,11 +74,9 @@ impl Stack {
     /// Segment-checks `size` bytes at `offset`.
     fn linear(&self, offset: u64, size: u32) -> Result<LinearAddress, Exception> {
         if self.is_64_bit {
-            return if is_canonical_range(offset, u64::from(size)) {
-                Ok(LinearAddress(offset))
-            } else {
-                Err(Exception::stack_fault(self.error_code))
-            };
+            let fault = Exception::stack_fault(self.error_code);
+            require_canonical_range(offset, u64::from(size), fault)?;
+            return Ok(LinearAddress(offset));
         }
         if !self.segment.is_usable() || !is_inside(&self.segment, offset, size) {
             return Err(Exception::stack_fault(self.error_code));

@@ -6,9 +6,10 @@
 //! part of SS as it was, which no program can rely on.
 
 use crate::Outcome;
+use crate::canonical::require_canonical;
 use crate::cpuid::{Vendor, policy};
 use crate::fast_call::load_flat_segments;
-use crate::operand::{next_rip, require_canonical, require_cpl0};
+use crate::operand::{next_rip, require_cpl0};
 use iced_x86::{Code, CpuidFeature, Instruction};
 use tollgate_x86::{CpuState, Efer, Exception, Flags, Gpr};
 

@@ -37,16 +37,6 @@ pub fn write(state: &CpuState, environment: &mut dyn Environment, value: u64) ->
     environment.machine(|machine| machine.msr_write(INDEX, deadline))
 }
 
-/// Changes what the guest has added to the time-stamp counter. A deadline that is armed
-/// stays the same value of the guest's counter, which may have reached it now.
-pub fn set_offset(state: &mut CpuState, environment: &mut dyn Environment, offset: u64) {
-    let deadline = read(state, environment).unwrap_or(0);
-    state.tsc_offset = offset;
-    if deadline != 0 {
-        write(state, environment, deadline);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

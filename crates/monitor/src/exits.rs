@@ -353,7 +353,6 @@ impl<P: Platform> Vcpu<P> {
                 }
                 Ok(false)
             }
-            Ok(Outcome::NotImplemented(what)) => Err(self.not_implemented(what)),
             Err(exception) => {
                 if exception.vector == Vector::Debug
                     && effects.contains(Effects::NAMES_DEBUG_REGISTER)
