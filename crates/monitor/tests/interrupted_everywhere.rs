@@ -348,6 +348,7 @@ fn resume_flag_child(orders: &Orders) -> String {
     }
     let mut subject = Subject {
         guest: &guest,
+        is_timed: false,
         moments,
         machine,
         way: Way::Cold,
