@@ -68,8 +68,8 @@ impl<P: Platform> Vcpu<P> {
     ) -> Result<(), VcpuStop> {
         self.resume = None;
         self.link = PendingLink::None;
-        self.mode_changed = true;
-        self.events_due = true;
+        self.due.mode = true;
+        self.due.events = true;
         self.context.cpu.end_shadow();
         self.settle_resume_flag();
         let rip = self.context.cpu.rip;
@@ -88,7 +88,7 @@ impl<P: Platform> Vcpu<P> {
     /// Delivers an exception of the instruction at the current RIP, or of the one that has
     /// just completed.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
-        self.boundaries = self.boundaries.wrapping_add(1);
+        self.work.raise();
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
         self.count(if page_fault {
             ExitKind::GuestPageFault
@@ -97,8 +97,8 @@ impl<P: Platform> Vcpu<P> {
         });
         self.resume = None;
         self.link = PendingLink::None;
-        self.mode_changed = true;
-        self.events_due = true;
+        self.due.mode = true;
+        self.due.events = true;
         self.context.cpu.end_shadow();
         self.settle_resume_flag();
         let task = self.context.cpu.tr.selector;
@@ -127,7 +127,7 @@ impl<P: Platform> Vcpu<P> {
         let switched = cpu.tr.selector != before;
         if switched {
             self.latches.resume_flag_rip = cpu.rip;
-            self.trap_armed = false;
+            self.work.set_traps(false);
         }
         switched
     }
@@ -162,8 +162,8 @@ impl<P: Platform> Vcpu<P> {
     /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1). AMD's report it.
     pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
         self.settle_resume_flag();
+        let behind_load_of_ss = self.work.is_shadowed() && self.context.cpu.shadow_holds_all;
         let cpu = &mut self.context.cpu;
-        let behind_load_of_ss = self.shadowed && cpu.shadow_holds_all;
         if !behind_load_of_ss {
             // Those of the instruction before are reported; MOV SS's are still to be.
             self.latches.breakpoint_hits = 0;
@@ -182,17 +182,12 @@ impl<P: Platform> Vcpu<P> {
 
     /// An instruction has completed: the trap flag, if it was set before, strikes.
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
-        self.boundaries = self.boundaries.wrapping_add(1);
-        self.instruction_completed = true;
-        let loads_resume_flag = std::mem::take(&mut self.loads_resume_flag);
-        if !loads_resume_flag {
+        self.work.complete();
+        if !self.work.loads_resume_flag() {
             self.context.cpu.flags &= !Flags::RF.bits();
         }
-        if !self.trap_armed && self.latches.breakpoint_hits == 0 {
+        if !self.work.traps() && self.latches.breakpoint_hits == 0 {
             return Ok(());
-        }
-        if self.shadowed {
-            self.context.cpu.end_shadow();
         }
         self.debug_trap()
     }
@@ -200,7 +195,7 @@ impl<P: Platform> Vcpu<P> {
     /// The trap flag strikes at this boundary, or a breakpoint that was met.
     pub(crate) fn debug_trap(&mut self) -> Result<(), VcpuStop> {
         let mut conditions = std::mem::take(&mut self.latches.breakpoint_hits);
-        if std::mem::take(&mut self.trap_armed) {
+        if self.work.take_trap() {
             conditions |= DR6_SINGLE_STEP;
         }
         self.context.cpu.report_debug_conditions(conditions);

@@ -119,7 +119,7 @@ impl<P: Platform> Vcpu<P> {
     fn level_changed_exit(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
         self.context.cpu.rip = self.context.exit_value;
-        self.mode_changed = true;
+        self.due.mode = true;
         self.link = PendingLink::Indirect;
         self.completed()
     }
@@ -131,7 +131,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &mut self.context.cpu;
         cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
         cpu.rip = u64::from(pointer.ip);
-        self.mode_changed = true;
+        self.due.mode = true;
         self.link = PendingLink::Far;
         self.completed()
     }
@@ -221,7 +221,7 @@ impl<P: Platform> Vcpu<P> {
         }
         // Fell through to the next instruction, and the block still stands?
         let fell_through = site.after != 0 && self.context.cpu.rip != before;
-        if fell_through && generation == self.engine.generation() && !self.mode_changed {
+        if fell_through && generation == self.engine.generation() && !self.due.mode {
             self.resume_at(block, site.after, site.after_esp, vectors);
         }
         self.completed()
@@ -236,12 +236,12 @@ impl<P: Platform> Vcpu<P> {
             unreachable!("helper sites name instructions of their block");
         };
         let is_null = hypercall::is_null(&self.context.cpu, helper.kind.executor);
-        if is_null && !self.trap_armed {
+        if is_null && !self.work.traps() {
             self.null_hypercall(block, site, &helper.instruction);
             return Ok(());
         }
         let falls_through = self.emulate(&helper)?;
-        if falls_through && !self.mode_changed && site.after != 0 {
+        if falls_through && !self.due.mode && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())
@@ -280,15 +280,15 @@ impl<P: Platform> Vcpu<P> {
         } else if effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
             self.forget_level_changes();
         }
-        self.mode_changed |= effects.contains(Effects::CHANGES_MODE);
+        self.due.mode |= effects.contains(Effects::CHANGES_MODE);
         if touched_device {
             self.arm_timer();
             self.follow_a20();
             self.follow_ignored_x87_error();
         }
-        self.events_due |= touched_device
+        self.due.events |= touched_device
             || effects.intersects(Effects::CHANGES_MODE | Effects::LETS_INTERRUPTS_IN);
-        self.clock_changed |= effects.contains(Effects::CHANGES_CLOCK);
+        self.due.clock |= effects.contains(Effects::CHANGES_CLOCK);
         let cpu = &mut self.context.cpu;
         let ended = matches!(
             result,
@@ -308,20 +308,21 @@ impl<P: Platform> Vcpu<P> {
                 // MOV SS and POP SS put the trap off to the next instruction's.
                 let cpu = &self.context.cpu;
                 if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
-                    self.trap_armed = false;
-                    self.boundaries = self.boundaries.wrapping_add(1);
-                    self.instruction_completed = true;
+                    self.work.set_traps(false);
+                    self.work.complete();
                     return Ok(true);
                 }
                 self.completed()?;
                 Ok(true)
             }
             Ok(Outcome::Jumped) => {
-                self.loads_resume_flag |= switched;
+                if switched {
+                    self.work.load_resume_flag();
+                }
                 if effects.contains(Effects::ENTERS_HANDLER) {
                     // The delivery has cleared TF: nothing strikes behind INT n
                     // (SDM volume 3, 17.3.1.4).
-                    self.trap_armed = false;
+                    self.work.set_traps(false);
                 }
                 if effects.contains(Effects::RAISES_DEBUG) {
                     // A breakpoint that MOV SS put off is part of this very #DB.
@@ -332,12 +333,13 @@ impl<P: Platform> Vcpu<P> {
                 }
                 if effects.contains(Effects::RETURNS_FROM_HANDLER) {
                     self.latches.resume_flag_rip = self.context.cpu.rip;
-                    self.loads_resume_flag = true;
+                    self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
                     // No step into an entry that FMASK keeps them out of, but one behind
                     // SYSRET.
-                    self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
+                    let traps = self.context.cpu.flags().contains(Flags::TF);
+                    self.work.set_traps(traps);
                 }
                 self.completed()?;
                 Ok(false)
@@ -371,7 +373,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &mut self.context.cpu;
         cpu.flags |= Flags::RF.bits();
         self.latches.resume_flag_rip = cpu.rip;
-        if self.trap_armed || self.latches.breakpoint_hits != 0 {
+        if self.work.traps() || self.latches.breakpoint_hits != 0 {
             return self.debug_trap();
         }
         Ok(())

@@ -57,8 +57,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &mut self.context.cpu;
         cpu.rip = next_rip(cpu, call);
         cpu.flags &= !Flags::RF.bits();
-        self.boundaries = self.boundaries.wrapping_add(1);
-        self.instruction_completed = true;
+        self.work.complete();
         if site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
         }

@@ -38,9 +38,8 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn step_single(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::SingleStep);
         // What waited for this instruction is due behind it.
-        self.events_due = true;
+        self.due.events = true;
         self.link = PendingLink::None;
-        self.instruction_completed = false;
         let passing = self.take_passing_store();
         let (block, offset, esp) = match passing {
             Some(resume) => (resume.block, resume.offset, resume.esp),
@@ -60,12 +59,12 @@ impl<P: Platform> Vcpu<P> {
         self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
         let before = self.context.cpu.rip;
         self.enter_at(target, block, esp)?;
-        if self.instruction_completed {
+        if self.work.has_completed() {
             self.resume = None;
         }
         self.link = PendingLink::None;
         // Unless the instruction cast a shadow of its own.
-        if self.instruction_completed && self.context.cpu.shadow_rip == before {
+        if self.work.has_completed() && self.context.cpu.shadow_rip == before {
             self.context.cpu.end_shadow();
         }
         Ok(())

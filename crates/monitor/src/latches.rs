@@ -34,6 +34,6 @@ impl<P: Platform> Vcpu<P> {
     /// Puts saved latches in place. Not to be called while `run` runs.
     pub fn set_latches(&mut self, latches: Latches) {
         self.latches = latches;
-        self.events_due = true;
+        self.due.events = true;
     }
 }

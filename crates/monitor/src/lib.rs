@@ -7,6 +7,7 @@
 mod a20;
 mod code;
 mod code_write;
+mod due;
 mod events;
 mod exits;
 mod fault_order;
@@ -15,6 +16,7 @@ pub mod guest_view;
 mod host;
 mod host_timer;
 pub mod hypercall;
+mod instruction_in_work;
 mod interrupt_shadow;
 pub mod kick;
 pub mod latches;

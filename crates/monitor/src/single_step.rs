@@ -28,14 +28,13 @@ impl<P: Platform> Vcpu<P> {
         self.resume = None;
         self.link = PendingLink::None;
         let before = self.context.cpu.rip;
-        let boundaries = self.boundaries;
         self.count(ExitKind::SingleStep);
         for _ in 0..MAX_ENTRIES {
             // Requests would make the next entry return at once.
             self.context.pending.store(0, Ordering::SeqCst);
             self.apply_changes();
             self.enter_single()?;
-            if self.boundaries != boundaries {
+            if self.work.has_ended() {
                 self.resume = None;
                 self.link = PendingLink::None;
                 self.apply_changes();
@@ -54,10 +53,10 @@ impl<P: Platform> Vcpu<P> {
 
     /// Enters the current instruction, or goes on where its last exit left off.
     fn enter_single(&mut self) -> Result<(), VcpuStop> {
-        if self.mode_changed {
+        if self.due.mode {
             self.update_mode();
         }
-        self.arm_trap();
+        self.begin_instruction();
         if let Some(resume) = self.resume.take()
             && resume.generation == self.engine.generation()
             && let Some(target) = self.engine.address(resume.block, resume.offset)
@@ -79,7 +78,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// The instruction at CS:EIP; `None` if fetching it faults.
     pub fn next_instruction(&mut self) -> Option<Instruction> {
-        if self.mode_changed {
+        if self.due.mode {
             self.update_mode();
         }
         self.decode_current().ok()
@@ -97,7 +96,7 @@ impl<P: Platform> Vcpu<P> {
         self.context.scatter_flags();
         self.context.scatter_x87_pointers();
         self.forget_level_changes();
-        self.mode_changed = true;
+        self.due.mode = true;
         self.resume = None;
         self.link = PendingLink::None;
         self.apply_changes();

@@ -94,7 +94,7 @@ impl<P: Platform> Vcpu<P> {
         let result = near::execute(state, &mut surroundings, instruction);
         let touched_device = surroundings.touched_device;
         if touched_device {
-            self.events_due = true;
+            self.due.events = true;
             self.arm_timer();
         }
         if let Err(exception) = result {
@@ -197,7 +197,7 @@ impl<P: Platform> Vcpu<P> {
             // Checked above: nothing has changed the translations since.
             let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
         }
-        self.events_due = true;
+        self.due.events = true;
         self.arm_timer();
         Ok(Ended::Completed)
     }

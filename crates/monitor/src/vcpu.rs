@@ -1,8 +1,10 @@
 //! The vCPU and its loop.
 
+use crate::due::Due;
 use crate::guest_view::{GuestView, code_address, view_of};
 use crate::host;
 use crate::host_timer::HostTimer;
+use crate::instruction_in_work::InstructionInWork;
 use crate::kick::Kick;
 use crate::latches::Latches;
 use crate::metered::Metered;
@@ -88,32 +90,17 @@ pub struct Vcpu<P: Platform> {
     code_base: u64,
     /// When the numbers of modes in what is known of level changes were given out.
     pub(crate) level_changes_epoch: u64,
-    /// Something may have become due at the next boundary: a request, a device access,
-    /// or a change of EFLAGS.IF. While false the machine is not asked.
-    pub(crate) events_due: bool,
-    /// The mode word must be formed anew.
-    pub(crate) mode_changed: bool,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
     /// The guest registers that live in the context's slots while guest code runs.
     slot_mask: u16,
-    /// The offset of the time-stamp counter must be formed anew.
-    pub(crate) clock_changed: bool,
-    /// The instruction run alone has completed.
-    pub(crate) instruction_completed: bool,
-    /// EFLAGS.TF was set when the instruction in work began.
-    pub(crate) trap_armed: bool,
-    /// The instruction in work lies in an interrupt shadow.
-    pub(crate) shadowed: bool,
-    /// The instruction in work was IRET, which loads EFLAGS.RF.
-    pub(crate) loads_resume_flag: bool,
     /// EFLAGS.RF is set for the instruction at hand, which may have completed.
     pub(crate) resume_flag_unsettled: bool,
     pub(crate) latches: Latches,
-    /// Instructions completed and exceptions raised at exits: tells `step_one` the end.
-    pub(crate) boundaries: u64,
+    pub(crate) due: Due,
+    pub(crate) work: InstructionInWork,
     armed: Option<GuestTime>,
     timer: Option<HostTimer>,
     kick: Kick,
@@ -161,21 +148,15 @@ impl<P: Platform> Vcpu<P> {
             mode: ModeId(0),
             code_base: 0,
             level_changes_epoch: 0,
-            events_due: true,
-            mode_changed: true,
             resume: None,
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
             slot_mask: 0,
-            clock_changed: true,
-            instruction_completed: false,
-            trap_armed: false,
-            shadowed: false,
-            loads_resume_flag: false,
             resume_flag_unsettled: false,
             latches: Latches::default(),
-            boundaries: 0,
+            due: Due::ALL,
+            work: InstructionInWork::default(),
             armed: None,
             timer: None,
             kick: Kick::default(),
@@ -305,8 +286,8 @@ impl<P: Platform> Vcpu<P> {
 
     /// Guest time was stopped or started: offsets must be formed anew.
     pub fn clock_changed(&mut self) {
-        self.clock_changed = true;
-        self.mode_changed = true;
+        self.due.clock = true;
+        self.due.mode = true;
     }
 
     /// A handle for other threads.
@@ -368,16 +349,16 @@ impl<P: Platform> Vcpu<P> {
                 self.ledger.look_at_waiting();
                 self.armed = None;
                 self.arm_timer();
-                self.events_due = true;
+                self.due.events = true;
             }
             self.apply_changes();
-            if self.events_due || self.context.cpu.activity != Activity::Running {
+            if self.due.events || self.context.cpu.activity != Activity::Running {
                 if let Some(request) = self.platform.take_stop_request() {
                     return VcpuStop::Requested(request);
                 }
                 match self.next_event() {
                     Ok(true) => continue,
-                    Ok(false) => self.events_due = false,
+                    Ok(false) => self.due.events = false,
                     Err(stop) => return stop,
                 }
             }
@@ -434,17 +415,16 @@ impl<P: Platform> Vcpu<P> {
 
     /// Runs guest code once and handles the exit.
     fn step(&mut self) -> Result<(), VcpuStop> {
-        if self.mode_changed {
+        if self.due.mode {
             self.update_mode();
         }
         let flags = self.context.cpu.flags();
-        self.trap_armed = flags.contains(Flags::TF);
-        self.shadowed = self.context.cpu.shadow_rip == self.context.cpu.rip;
+        self.begin_instruction();
         if self.context.cpu.has_breakpoints() && self.meets_code_breakpoint() {
             return self.raise(Exception::new(Vector::Debug));
         }
         let unsettled = std::mem::take(&mut self.resume_flag_unsettled);
-        if self.shadowed && self.something_waits_for_shadow(flags)
+        if self.work.is_shadowed() && self.something_waits_for_shadow(flags)
             || unsettled && self.something_waits(flags)
         {
             return self.step_single();
@@ -481,13 +461,15 @@ impl<P: Platform> Vcpu<P> {
         result
     }
 
-    /// Notes whether the trap flag strikes after the instruction at hand.
-    pub(crate) fn arm_trap(&mut self) {
-        self.trap_armed = self.context.cpu.flags().contains(Flags::TF);
+    /// The instruction at CS:EIP begins, or is begun anew.
+    pub(crate) fn begin_instruction(&mut self) {
+        let cpu = &self.context.cpu;
+        let traps = cpu.flags().contains(Flags::TF);
+        self.work = InstructionInWork::begin(traps, cpu.shadow_rip == cpu.rip);
     }
 
     pub(crate) fn update_mode(&mut self) {
-        self.mode_changed = false;
+        self.due.mode = false;
         let mode = Mode::of(&self.context.cpu);
         self.mode = self.engine.intern(mode, &mut self.view.memory);
         self.forget_old_level_changes();
@@ -499,8 +481,8 @@ impl<P: Platform> Vcpu<P> {
             .table(&self.context.cpu, view_of(privilege));
         self.context.watch_memory(&self.view.memory);
         self.context.note_descriptors();
-        if self.clock_changed {
-            self.clock_changed = false;
+        if self.due.clock {
+            self.due.clock = false;
             self.context.time_stamp_offset = self
                 .platform
                 .host_time_stamp_offset()
@@ -517,7 +499,7 @@ impl<P: Platform> Vcpu<P> {
         if base == self.code_base && !level_changed {
             return;
         }
-        self.mode_changed = true;
+        self.due.mode = true;
         let Some(id) = self.engine.block(block).map(|block| block.key.mode) else {
             return;
         };
@@ -530,7 +512,7 @@ impl<P: Platform> Vcpu<P> {
         {
             self.mode = id;
             self.code_base = base;
-            self.mode_changed = false;
+            self.due.mode = false;
         }
     }
 
@@ -539,7 +521,7 @@ impl<P: Platform> Vcpu<P> {
         let epoch = self.engine.mode_epoch();
         let id = self.engine.intern(mode, &mut self.view.memory);
         if epoch != self.engine.mode_epoch() {
-            self.mode_changed = true;
+            self.due.mode = true;
         }
         id
     }

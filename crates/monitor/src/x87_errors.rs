@@ -78,7 +78,7 @@ impl<P: Platform> Vcpu<P> {
         self.platform.signal_fpu_error();
         self.context.cpu.end_shadow();
         self.context.cpu.activity = Activity::Halted;
-        self.events_due = true;
+        self.due.events = true;
         self.resume = None;
         Ok(())
     }
@@ -111,10 +111,10 @@ impl<P: Platform> Vcpu<P> {
     /// Brings the hidden error back, unless the instruction has loaded another state.
     pub(crate) fn unhide_x87_error(&mut self, hidden: &Hidden) {
         let loads_state = matches!(hidden.mnemonic, Mnemonic::Fldenv | Mnemonic::Frstor);
-        if self.instruction_completed && loads_state {
+        if self.work.has_completed() && loads_state {
             return;
         }
-        if !(self.instruction_completed && hidden.mnemonic == Mnemonic::Fldcw) {
+        if !(self.work.has_completed() && hidden.mnemonic == Mnemonic::Fldcw) {
             self.set_x87_word(FCW, hidden.control);
         }
         let mut status = self.x87_word(FSW) | hidden.exceptions;
