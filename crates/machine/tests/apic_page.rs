@@ -155,7 +155,7 @@ fn a_reset_uncovers_ram_and_a_restored_machine_hides_it() {
     let base = u64::from(PAGE | ENABLED);
     assert_eq!(pc.msr_write(0x1b, base), Some(true));
     assert!(!is_ram(&memory));
-    let saved = pc.save();
+    let saved = pc.save().unwrap();
     pc.reset();
     assert!(is_ram(&memory));
 
