@@ -12,5 +12,6 @@ pub mod cpu;
 pub mod devices;
 pub mod knobs;
 pub mod pc;
+pub mod saved;
 pub mod vm;
 pub mod vm_handle;

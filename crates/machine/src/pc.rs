@@ -114,6 +114,12 @@ impl Pc {
         self.follow_apic_page();
     }
 
+    /// The processor gets INIT: its local APIC forgets what it was told. Devices and memory
+    /// stay.
+    pub fn reset_processor(&mut self) {
+        self.board.interrupts.local_apic.init();
+    }
+
     /// Sends the serial port's output somewhere else from now on.
     pub fn set_serial_output(&mut self, sink: Box<dyn Write + Send>) {
         self.board.serial_output.set_sink(sink);

@@ -13,9 +13,11 @@ pub use tollgate_engine::engine::TranslatedBlock;
 use tollgate_exits::books::Books;
 use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
-use tollgate_memory::GuestMemory;
+use tollgate_memory::{GuestMemory, PageUse};
+use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{Platform, StopRequest};
+use tollgate_x86::PhysicalAddress;
 use tollgate_x86::state::Activity;
 
 /// Where the machine's text goes.
@@ -80,7 +82,8 @@ pub struct Past {
 
 /// A machine, ready to run on the thread that calls [`Vm::run`].
 pub struct Vm {
-    vcpu: Vcpu<Pc>,
+    pub(crate) vcpu: Vcpu<Pc>,
+    memory: GuestMemory,
     commands: VmCommands,
     /// As it was built, with the knobs as they stand now.
     config: VmConfig,
@@ -107,8 +110,8 @@ impl Vm {
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-        let mut vcpu =
-            Vcpu::new(state, memory, pc, cache, config.verify_code).map_err(BuildError::Host)?;
+        let mut vcpu = Vcpu::new(state, memory.clone(), pc, cache, config.verify_code)
+            .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
         knobs::turn(&mut vcpu, config);
         if config.count_instructions {
@@ -116,6 +119,7 @@ impl Vm {
         }
         let vm = Self {
             vcpu,
+            memory,
             commands: handle.commands(),
             config: config.clone(),
             knobs_turned: false,
@@ -148,19 +152,47 @@ impl Vm {
                 }
                 VcpuStop::Requested(StopRequest::PowerOff) => return RunOutcome::PowerOff,
                 VcpuStop::Requested(StopRequest::Reset) => return RunOutcome::Reset,
+                VcpuStop::Requested(StopRequest::ProcessorReset) => {
+                    if !self.reset_processor() {
+                        return RunOutcome::Reset;
+                    }
+                }
                 VcpuStop::Requested(StopRequest::DebugExit(value)) => {
                     return RunOutcome::DebugExit(value);
                 }
                 VcpuStop::Requested(StopRequest::Quit) => return RunOutcome::Quit,
                 VcpuStop::TripleFault(registers) => {
-                    return match self.config.triple_fault {
-                        TripleFaultAction::Stop => RunOutcome::TripleFault(registers),
-                        TripleFaultAction::Reset => RunOutcome::Reset,
-                    };
+                    if self.config.triple_fault == TripleFaultAction::Stop {
+                        return RunOutcome::TripleFault(registers);
+                    }
+                    if !self.reset_processor() {
+                        return RunOutcome::Reset;
+                    }
                 }
                 VcpuStop::NotImplemented(why) => return RunOutcome::Stopped(why),
             }
         }
+    }
+
+    /// INIT of the processor, if it finds something to run at the reset vector: devices and
+    /// memory stay. Without firmware nothing is there that could start the machine anew, and
+    /// the reset is one of the whole machine: false.
+    fn reset_processor(&mut self) -> bool {
+        const RESET_VECTOR: u64 = 0xffff_fff0;
+        let page = PhysicalAddress(RESET_VECTOR).page();
+        if self.memory.ram().page_use(page) == PageUse::Device {
+            return false;
+        }
+        self.vcpu.platform_mut().reset_processor();
+        self.vcpu.change_state(|state| *state = state.after_init());
+        self.vcpu.set_latches(Latches::default());
+        self.vcpu.clock_changed();
+        true
+    }
+
+    /// Guest memory. Not to be written while [`Vm::run`] runs.
+    pub fn memory(&self) -> GuestMemory {
+        self.memory.clone()
     }
 
     /// Exits so far, by kind.

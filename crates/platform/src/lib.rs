@@ -34,8 +34,10 @@ impl GuestTime {
 pub enum StopRequest {
     /// The guest switched the power off.
     PowerOff,
-    /// The guest asked for a reset.
+    /// The guest asked for a reset of the whole machine.
     Reset,
+    /// The guest asked for INIT of the processor alone: devices and memory stay.
+    ProcessorReset,
     /// isa-debug-exit: the byte that the guest wrote.
     DebugExit(u8),
     /// Someone outside asked for the end.

@@ -9,6 +9,7 @@ pub mod canonical;
 pub mod descriptor;
 pub mod exception;
 pub mod flags;
+mod init;
 mod interrupt_shadow;
 pub mod model;
 pub mod paging;

@@ -197,6 +197,16 @@ impl LocalApic {
         self.local_vectors[local_vector::LINT1] = lvt::MODE_NMI;
     }
 
+    /// INIT of the processor: registers are as after power-up, IA32_APIC_BASE and the pins
+    /// stay (SDM volume 3, 11.4.7.3).
+    pub fn init(&mut self) {
+        *self = Self {
+            base: self.base,
+            lint_level: self.lint_level,
+            ..Self::new()
+        };
+    }
+
     /// Whether IA32_APIC_BASE enables the APIC. If not, its page is not there and
     /// the 8259 is wired straight to the processor.
     pub fn is_enabled(&self) -> bool {

@@ -6,8 +6,6 @@ use serde::{Deserialize, Serialize};
 use tollgate_platform::StopRequest;
 
 /// The reset control register of the chip set.
-///
-/// All kinds of reset are one to this machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ResetControl {
     value: u8,
@@ -43,6 +41,12 @@ impl ResetControl {
     /// A reset was asked for since the last call.
     pub const fn take_reset_request(&mut self) -> bool {
         std::mem::replace(&mut self.request, false)
+    }
+
+    /// The reset is that of the whole machine, not INIT of the processor alone (ICH data
+    /// sheet, "RST_CNT", SYS_RST).
+    pub const fn resets_machine(&self) -> bool {
+        self.value & Self::SYSTEM_RESET != 0
     }
 }
 
@@ -163,12 +167,15 @@ impl Device for ResetPorts {
             ResetControl::PORT => self.reset_control.write(value as u8),
             _ => {}
         }
-        let resets = [
-            self.system_control.take_reset_request(),
-            self.reset_control.take_reset_request(),
-        ];
-        if resets.contains(&true) {
-            context.request_stop(StopRequest::Reset);
+        if self.system_control.take_reset_request() {
+            context.request_stop(StopRequest::ProcessorReset);
+        }
+        if self.reset_control.take_reset_request() {
+            context.request_stop(if self.reset_control.resets_machine() {
+                StopRequest::Reset
+            } else {
+                StopRequest::ProcessorReset
+            });
         }
     }
 

@@ -278,8 +278,9 @@ fn each_way_to_stop_is_told_apart() {
         Some(StopRequest::PowerOff)
     );
     assert_eq!(stop(&[(0xcf9, 1, 6)]), Some(StopRequest::Reset));
-    assert_eq!(stop(&[(0x64, 1, 0xfe)]), Some(StopRequest::Reset));
-    assert_eq!(stop(&[(0x92, 1, 3)]), Some(StopRequest::Reset));
+    assert_eq!(stop(&[(0xcf9, 1, 4)]), Some(StopRequest::ProcessorReset));
+    assert_eq!(stop(&[(0x64, 1, 0xfe)]), Some(StopRequest::ProcessorReset));
+    assert_eq!(stop(&[(0x92, 1, 3)]), Some(StopRequest::ProcessorReset));
     assert_eq!(stop(&[(0xf4, 4, 0x10)]), Some(StopRequest::DebugExit(0x10)));
     assert_eq!(stop(&[(0xcf8, 4, 0x8000_0600)]), None);
 }

@@ -51,7 +51,7 @@ impl Device for I8042 {
             context.set_a20(enabled);
         }
         if self.take_reset_request() {
-            context.request_stop(StopRequest::Reset);
+            context.request_stop(StopRequest::ProcessorReset);
         }
         self.forward(context);
     }

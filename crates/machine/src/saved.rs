@@ -1,0 +1,82 @@
+//! The state of a whole machine but for its RAM: processor, devices, clocks.
+
+use crate::bus::{SavedState, StateError};
+use crate::pc::PcState;
+use crate::vm::Vm;
+use serde::{Deserialize, Serialize};
+use tollgate_monitor::latches::Latches;
+use tollgate_x86::CpuState;
+
+/// Version of [`MachineState`] itself; processor and devices have versions of their own.
+pub const MACHINE_STATE_VERSION: u32 = 1;
+/// Version of the processor's state.
+pub const PROCESSOR_STATE_VERSION: u32 = 1;
+
+/// Name of the processor in messages.
+const PROCESSOR: &str = "processor";
+
+/// All that a machine remembers beside the contents of its memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MachineState {
+    version: u32,
+    processor: SavedState,
+    pc: PcState,
+}
+
+/// Registers, and what a processor remembers beside them.
+#[derive(Serialize, Deserialize)]
+struct Processor {
+    registers: CpuState,
+    latches: Latches,
+}
+
+impl Vm {
+    /// The machine's state, once no device has work under way. Not to be called while
+    /// [`Vm::run`] runs.
+    ///
+    /// # Errors
+    /// [`StateError::Busy`]: a device's threads do not finish.
+    pub fn save(&mut self) -> Result<MachineState, StateError> {
+        let processor = Processor {
+            registers: self.vcpu.state().clone(),
+            latches: self.vcpu.latches(),
+        };
+        Ok(MachineState {
+            version: MACHINE_STATE_VERSION,
+            processor: SavedState::of(PROCESSOR_STATE_VERSION, &processor),
+            pc: self.vcpu.platform_mut().save()?,
+        })
+    }
+
+    /// Puts a saved state in place, in a machine whose memory holds what it held then. Not to
+    /// be called while [`Vm::run`] runs.
+    ///
+    /// # Errors
+    /// [`StateError`]: a part has a layout that this program does not read, or belongs to a
+    /// machine of another kind. Nothing was changed.
+    pub fn restore(&mut self, state: MachineState) -> Result<(), StateError> {
+        if state.version != MACHINE_STATE_VERSION {
+            return Err(StateError::Version {
+                part: "machine and processor".into(),
+                found: state.version,
+                expected: MACHINE_STATE_VERSION,
+            });
+        }
+        let processor: Processor = state
+            .processor
+            .read(PROCESSOR_STATE_VERSION)
+            .map_err(|error| error.of_part(PROCESSOR))?;
+        if processor.registers.model != self.vcpu.state().model {
+            return Err(StateError::Unreadable {
+                part: PROCESSOR.into(),
+                why: "it is of another model".into(),
+            });
+        }
+        self.vcpu.platform_mut().restore(state.pc)?;
+        self.vcpu
+            .change_state(|registers| *registers = processor.registers);
+        self.vcpu.set_latches(processor.latches);
+        self.vcpu.clock_changed();
+        Ok(())
+    }
+}
