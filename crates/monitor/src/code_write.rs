@@ -6,7 +6,8 @@
 //! behind it the guest goes on with a look-up. Only an instruction that writes to its own
 //! bytes is run on the bounce buffer.
 
-use crate::vcpu::{Resume, Vcpu, VcpuStop};
+use crate::enter::Resume;
+use crate::vcpu::{Vcpu, VcpuStop};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::engine::written::Moment;

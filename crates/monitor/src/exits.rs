@@ -2,32 +2,24 @@
 //! ([`SiteKind`]). Its *kind* is found on the way and says what it counts as: the
 //! instructions that the monitor executes share one function and have many kinds.
 
+use crate::enter::{Resume, adjust_stack_pointer};
 use crate::guest_view::Inline;
 use crate::hypercall;
-use crate::near;
 use crate::resume_flag::is_before_instruction;
-use crate::vcpu::{PendingLink, Resume, Vcpu, VcpuStop, adjust_stack_pointer};
-use crate::x87_errors::waits_for_x87;
-use tollgate_emulate::Outcome;
+use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind};
-use tollgate_engine::abi::vector_registers;
-use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::{is_canonical, is_canonical_range};
 use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::state::Activity;
-use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister, Vector};
-
-/// si_code of a SIGFPE for an integer division.
-const FPE_INTDIV: i32 = 1;
+use tollgate_x86::{Exception, Gpr, LinearAddress, SegmentRegister};
 
 impl<P: Platform> Vcpu<P> {
-    fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
+    pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
         if by != 0 {
             let mask = self.engine.stack_mask(block);
             let rsp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
@@ -245,220 +237,5 @@ impl<P: Platform> Vcpu<P> {
             self.resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())
-    }
-
-    /// Executes an instruction in the monitor, or raises its exception. True: control
-    /// goes on behind it.
-    pub(crate) fn emulate(&mut self, helper: &Helper) -> Result<bool, VcpuStop> {
-        let Helper { instruction, kind } = helper;
-        let effects = kind.effects;
-        let is_null = hypercall::is_null(&self.context.cpu, kind.executor);
-        self.count(if is_null {
-            ExitKind::NullHypercall
-        } else {
-            kind.exit
-        });
-        let before = self.context.cpu.rip;
-        let task = self.context.cpu.tr.selector;
-        if effects.contains(Effects::ENTERS_HANDLER) {
-            self.settle_resume_flag();
-        }
-        let (state, mut surroundings) = self.parts();
-        let result = match kind.executor {
-            Executor::Near => near::execute(state, &mut surroundings, instruction),
-            Executor::Hypercall => hypercall::execute(state, instruction),
-            Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
-        };
-        let touched_device = surroundings.touched_device;
-        if effects.contains(Effects::WRITES_VECTOR_AREA) {
-            vector_registers::sanitize(&mut self.context.cpu.vector);
-            self.context.scatter_x87_pointers();
-        }
-        self.context.scatter_flags();
-        if kind.exit == ExitKind::FastSystemCall && matches!(result, Ok(Outcome::Jumped)) {
-            self.remember_level_change(instruction.mnemonic());
-        } else if effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
-            self.forget_level_changes();
-        }
-        self.due.mode |= effects.contains(Effects::CHANGES_MODE);
-        if touched_device {
-            self.arm_timer();
-            self.follow_a20();
-            self.follow_ignored_x87_error();
-        }
-        self.due.events |= touched_device
-            || effects.intersects(Effects::CHANGES_MODE | Effects::LETS_INTERRUPTS_IN);
-        self.due.clock |= effects.contains(Effects::CHANGES_CLOCK);
-        let cpu = &mut self.context.cpu;
-        let ended = matches!(
-            result,
-            Ok(Outcome::Next | Outcome::Jumped | Outcome::Halted)
-        );
-        if ended && cpu.shadow_rip == before {
-            cpu.end_shadow();
-        }
-        if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-            // Even one that faults lets NMIs in again (SDM volume 3, 6.7.1).
-            cpu.nmi_blocked = false;
-        }
-        // LTR, another kind, changes TR without leaving the task.
-        let switched = effects.contains(Effects::SWITCHES_TASKS) && self.note_task_switch(task);
-        match result {
-            Ok(Outcome::Next) => {
-                // MOV SS and POP SS put the trap off to the next instruction's.
-                let cpu = &self.context.cpu;
-                if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
-                    self.work.set_traps(false);
-                    self.work.complete();
-                    return Ok(true);
-                }
-                self.completed()?;
-                Ok(true)
-            }
-            Ok(Outcome::Jumped) => {
-                if switched {
-                    self.work.load_resume_flag();
-                }
-                if effects.contains(Effects::ENTERS_HANDLER) {
-                    // The delivery has cleared TF: nothing strikes behind INT n
-                    // (SDM volume 3, 17.3.1.4).
-                    self.work.set_traps(false);
-                }
-                if effects.contains(Effects::RAISES_DEBUG) {
-                    // A breakpoint that MOV SS put off is part of this very #DB.
-                    let hits = std::mem::take(&mut self.latches.breakpoint_hits);
-                    if hits != 0 {
-                        self.context.cpu.report_debug_conditions(hits);
-                    }
-                }
-                if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-                    self.latches.resume_flag_rip = self.context.cpu.rip;
-                    self.work.load_resume_flag();
-                }
-                if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
-                    // No step into an entry that FMASK keeps them out of, but one behind
-                    // SYSRET.
-                    let traps = self.context.cpu.flags().contains(Flags::TF);
-                    self.work.set_traps(traps);
-                }
-                self.completed()?;
-                Ok(false)
-            }
-            Ok(Outcome::Halted) => {
-                self.context.cpu.activity = Activity::Halted;
-                self.completed()?;
-                Ok(false)
-            }
-            Ok(Outcome::Repeat) => {
-                if effects.contains(Effects::REPEATS) {
-                    self.between_iterations()?;
-                }
-                Ok(false)
-            }
-            Err(exception) => {
-                if exception.vector == Vector::Debug
-                    && effects.contains(Effects::NAMES_DEBUG_REGISTER)
-                {
-                    tollgate_emulate::control::note_detected_access(&mut self.context.cpu);
-                }
-                self.raise(exception)?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// A repeated string instruction has done some iterations, but not the last. What comes
-    /// now finds RF set (SDM volume 3, 17.3.1.1).
-    fn between_iterations(&mut self) -> Result<(), VcpuStop> {
-        let cpu = &mut self.context.cpu;
-        cpu.flags |= Flags::RF.bits();
-        self.latches.resume_flag_rip = cpu.rip;
-        if self.work.traps() || self.latches.breakpoint_hits != 0 {
-            return self.debug_trap();
-        }
-        Ok(())
-    }
-
-    /// A signal took the guest out: a request to leave, or a host fault.
-    pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
-        let signal = self.context.signal;
-        let block = BlockId(self.context.exit_value as u32);
-        let resume_flag = self.resume_flag();
-        self.context.gather_flags();
-        self.follow_mode(block);
-        self.context.cpu.rip = signal.rip;
-        self.keep_resume_flag(resume_flag);
-        self.set_stack_pointer(block, signal.esp);
-        self.continue_shadow(signal.shadowed);
-        if signal.signal == 0 {
-            self.count(ExitKind::Interrupted);
-            return Ok(());
-        }
-        if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {
-            // The look-up of an address that is not canonical: with every check.
-            if self.slow_step()? {
-                self.completed()?;
-            }
-            return Ok(());
-        }
-        self.count(ExitKind::HostFault);
-        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error() {
-            return self.report_x87_error();
-        }
-        let exception = self.host_fault_exception();
-        match exception {
-            Some(exception) => self.raise(exception),
-            None => Err(VcpuStop::NotImplemented(format!(
-                "guest code caused host signal {} (code {}, address {:#x}) that no guest fault explains\n{}",
-                signal.signal,
-                signal.code,
-                signal.address,
-                self.dump()
-            ))),
-        }
-    }
-
-    /// The host's floating-point fault is the x87's. An x87 error may be pending while an
-    /// SSE instruction raises its own: the instruction tells which it was.
-    fn is_x87_error(&mut self) -> bool {
-        self.x87_error_pending()
-            && match self.decode_current() {
-                Ok(instruction) => waits_for_x87(&instruction),
-                Err(_) => true,
-            }
-    }
-
-    /// As [`Vcpu::host_fault_exception`], with a last resort.
-    pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
-        self.host_fault_exception()
-            .or(Some(Exception::general_protection(0)))
-    }
-
-    /// The guest exception behind a host fault in copied code.
-    fn host_fault_exception(&mut self) -> Option<Exception> {
-        let signal = self.context.signal;
-        match signal.signal {
-            libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
-            libc::SIGFPE => {
-                let mxcsr = &self.context.cpu.vector.0[24..28];
-                let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
-                let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
-                if unmasked != 0
-                    && !self
-                        .context
-                        .cpu
-                        .cr4()
-                        .contains(tollgate_x86::Cr4::OSXMMEXCPT)
-                {
-                    return Some(Exception::invalid_opcode());
-                }
-                Some(Exception::new(Vector::SimdFloatingPoint))
-            }
-            // Copied code reaches memory through checks only; what is left is the
-            // alignment that SSE instructions demand (SDM volume 1, 11.8.2.1).
-            libc::SIGSEGV if signal.address == 0 => Some(Exception::general_protection(0)),
-            libc::SIGILL => Some(Exception::invalid_opcode()),
-            _ => None,
-        }
     }
 }

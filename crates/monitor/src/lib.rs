@@ -1,6 +1,7 @@
 //! One vCPU's life: enter guest code, take an exit, handle it, account for it, inject.
 //!
-//! [`vcpu::Vcpu::run`] is the loop; `exits.rs` has one function per kind of exit site,
+//! `run_loop.rs` is the loop, `enter.rs` the way into translated code; `exits.rs` has one
+//! function per kind of exit site, `emulated.rs` executes what is not copied,
 //! `slow_path.rs` runs single instructions out of line, `guest_view.rs` and
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
@@ -8,12 +9,15 @@ mod a20;
 mod code;
 mod code_write;
 mod due;
+mod emulated;
+mod enter;
 mod events;
 mod exits;
 mod fault_order;
 mod fetch;
 pub mod guest_view;
 mod host;
+mod host_faults;
 mod host_timer;
 pub mod hypercall;
 mod instruction_in_work;
@@ -23,9 +27,11 @@ pub mod latches;
 mod level_change;
 mod memory_map;
 mod metered;
+mod mode_changes;
 mod near;
 mod raw;
 mod resume_flag;
+mod run_loop;
 mod single_step;
 mod slow_path;
 pub mod state_dump;

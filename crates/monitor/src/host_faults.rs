@@ -1,0 +1,97 @@
+//! The guest was taken out by a signal: a request to leave, or a host fault in copied code,
+//! which becomes the guest's exception.
+
+use crate::vcpu::{Vcpu, VcpuStop};
+use crate::x87_errors::waits_for_x87;
+use tollgate_engine::abi::sites::BlockId;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::{Exception, Vector};
+
+/// si_code of a SIGFPE for an integer division.
+const FPE_INTDIV: i32 = 1;
+
+impl<P: Platform> Vcpu<P> {
+    /// A signal took the guest out: a request to leave, or a host fault.
+    pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
+        let signal = self.context.signal;
+        let block = BlockId(self.context.exit_value as u32);
+        let resume_flag = self.resume_flag();
+        self.context.gather_flags();
+        self.follow_mode(block);
+        self.context.cpu.rip = signal.rip;
+        self.keep_resume_flag(resume_flag);
+        self.set_stack_pointer(block, signal.esp);
+        self.continue_shadow(signal.shadowed);
+        if signal.signal == 0 {
+            self.count(ExitKind::Interrupted);
+            return Ok(());
+        }
+        if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {
+            // The look-up of an address that is not canonical: with every check.
+            if self.slow_step()? {
+                self.completed()?;
+            }
+            return Ok(());
+        }
+        self.count(ExitKind::HostFault);
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error() {
+            return self.report_x87_error();
+        }
+        let exception = self.host_fault_exception();
+        match exception {
+            Some(exception) => self.raise(exception),
+            None => Err(VcpuStop::NotImplemented(format!(
+                "guest code caused host signal {} (code {}, address {:#x}) that no guest fault explains\n{}",
+                signal.signal,
+                signal.code,
+                signal.address,
+                self.dump()
+            ))),
+        }
+    }
+
+    /// The host's floating-point fault is the x87's. An x87 error may be pending while an
+    /// SSE instruction raises its own: the instruction tells which it was.
+    fn is_x87_error(&mut self) -> bool {
+        self.x87_error_pending()
+            && match self.decode_current() {
+                Ok(instruction) => waits_for_x87(&instruction),
+                Err(_) => true,
+            }
+    }
+
+    /// As [`Vcpu::host_fault_exception`], with a last resort.
+    pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
+        self.host_fault_exception()
+            .or(Some(Exception::general_protection(0)))
+    }
+
+    /// The guest exception behind a host fault in copied code.
+    fn host_fault_exception(&mut self) -> Option<Exception> {
+        let signal = self.context.signal;
+        match signal.signal {
+            libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
+            libc::SIGFPE => {
+                let mxcsr = &self.context.cpu.vector.0[24..28];
+                let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
+                let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
+                if unmasked != 0
+                    && !self
+                        .context
+                        .cpu
+                        .cr4()
+                        .contains(tollgate_x86::Cr4::OSXMMEXCPT)
+                {
+                    return Some(Exception::invalid_opcode());
+                }
+                Some(Exception::new(Vector::SimdFloatingPoint))
+            }
+            // Copied code reaches memory through checks only; what is left is the
+            // alignment that SSE instructions demand (SDM volume 1, 11.8.2.1).
+            libc::SIGSEGV if signal.address == 0 => Some(Exception::general_protection(0)),
+            libc::SIGILL => Some(Exception::invalid_opcode()),
+            _ => None,
+        }
+    }
+}
