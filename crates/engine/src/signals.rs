@@ -14,7 +14,7 @@
 //! further host instruction until it is through.
 //!
 //! Handlers find the context without thread-local storage: in guest code and in the
-//! entry sequence R15 points to it, and requests carry it in the signal's value.
+//! entry sequence R15 points to it; requests carry the address of `pending` in the signal's value.
 
 use crate::abi::completion::CompletionKind;
 use crate::abi::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
@@ -28,7 +28,7 @@ use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_x86::{Flags, SegmentRegister};
 
 /// Signals by which host faults arrive.
@@ -347,12 +347,11 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
 extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
-    // SAFETY: as above; the value is the context, or null if the sender set `pending`
-    // itself.
-    let context = unsafe { (*info).si_value().sival_ptr.cast::<Context>() };
-    // SAFETY: whoever sends the signal keeps the context alive as long as it may arrive.
-    if let Some(context) = unsafe { context.as_ref() } {
-        context.pending.store(1, Ordering::SeqCst);
+    // SAFETY: as above; the value is the word, or null if the sender set it itself.
+    let pending = unsafe { (*info).si_value().sival_ptr.cast::<AtomicU32>() };
+    // SAFETY: whoever sends the signal keeps the word alive as long as it may arrive.
+    if let Some(pending) = unsafe { pending.as_ref() } {
+        pending.store(1, Ordering::SeqCst);
     }
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {

@@ -1,25 +1,28 @@
 //! One host timer per vCPU, which sends the kick signal to its thread.
 
 use std::io;
-use tollgate_engine::Context;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use tollgate_engine::signals::kick_signal;
 
 /// A POSIX timer on the monotonic clock, directed at one thread.
 pub struct HostTimer {
     timer: libc::timer_t,
+    /// What the signal's handler writes to: kept for as long as there is a timer.
+    _pending: Arc<AtomicU32>,
 }
 
 impl HostTimer {
-    /// A timer for the calling thread; its signal carries the context's address.
+    /// A timer for the calling thread, whose signal's handler sets `pending` to 1.
     ///
     /// # Errors
     /// timer_create failed.
-    pub fn new(context: *mut Context) -> io::Result<Self> {
+    pub fn new(pending: Arc<AtomicU32>) -> io::Result<Self> {
         // SAFETY: an all-zero sigevent is a valid starting value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = kick_signal();
-        event.sigev_value.sival_ptr = context.cast();
+        event.sigev_value.sival_ptr = Arc::as_ptr(&pending).cast_mut().cast();
         // SAFETY: gettid has no preconditions.
         event.sigev_notify_thread_id = unsafe { libc::gettid() };
         let mut timer: libc::timer_t = std::ptr::null_mut();
@@ -27,7 +30,10 @@ impl HostTimer {
         if unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { timer })
+        Ok(Self {
+            timer,
+            _pending: pending,
+        })
     }
 
     /// Fires once, `nanoseconds` from now (at least one).
@@ -51,7 +57,29 @@ impl HostTimer {
 
 impl Drop for HostTimer {
     fn drop(&mut self) {
+        // A signal that it has sent is for this thread and taken before the call returns.
         // SAFETY: the timer is ours and nothing uses it any more.
         unsafe { libc::timer_delete(self.timer) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn what_a_timer_sets_lives_as_long_as_the_timer() {
+        tollgate_engine::signals::install().unwrap();
+        let pending = Arc::new(AtomicU32::new(0));
+        let seen = Arc::downgrade(&pending);
+        // As if the vCPU were gone, after an unwinding, and its timer not yet.
+        let mut timer = HostTimer::new(pending).unwrap();
+        timer.arm(1);
+        while seen.upgrade().unwrap().load(Ordering::SeqCst) == 0 {
+            std::hint::spin_loop();
+        }
+        drop(timer);
+        assert!(seen.upgrade().is_none());
     }
 }

@@ -3,8 +3,8 @@
 use crate::host_timer::HostTimer;
 use crate::instruction_in_work::InstructionInWork;
 use crate::vcpu::{Vcpu, VcpuStop};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tollgate_engine::Context;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Vector};
@@ -16,8 +16,7 @@ const SHORTEST_TIMER: u64 = 20_000;
 impl<P: Platform> Vcpu<P> {
     /// Runs the guest on the calling thread until it or the machine stops.
     pub fn run(&mut self) -> VcpuStop {
-        let context: *mut Context = &mut *self.context;
-        match HostTimer::new(context) {
+        match HostTimer::new(Arc::clone(&self.pending)) {
             Ok(timer) => self.timer = Some(timer),
             // Without it the guest's timers would not fire: better no run than that one.
             Err(error) => {
@@ -26,7 +25,7 @@ impl<P: Platform> Vcpu<P> {
                 ));
             }
         }
-        self.kick.arm(&self.context.pending);
+        self.kick.arm(Arc::clone(&self.pending));
         self.pending().store(1, Ordering::SeqCst);
         self.ledger.start();
         let stop = self.run_until_stop();

@@ -31,7 +31,7 @@ impl<P: Platform> Vcpu<P> {
         self.count(ExitKind::SingleStep);
         for _ in 0..MAX_ENTRIES {
             // Requests would make the next entry return at once.
-            self.context.pending.store(0, Ordering::SeqCst);
+            self.pending().store(0, Ordering::SeqCst);
             self.apply_changes();
             self.enter_single()?;
             if self.work.has_ended() {

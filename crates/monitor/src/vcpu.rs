@@ -12,6 +12,7 @@ use crate::metered::Metered;
 use crate::surroundings::Surroundings;
 use crate::translations::Translations;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::abi::link_layout::ModeId;
@@ -79,6 +80,8 @@ pub struct Vcpu<P: Platform> {
     pub(crate) latches: Latches,
     pub(crate) due: Due,
     pub(crate) work: InstructionInWork,
+    /// What other threads and signals set: look for work at the next boundary.
+    pub(crate) pending: Arc<AtomicU32>,
     pub(crate) armed: Option<GuestTime>,
     pub(crate) timer: Option<HostTimer>,
     pub(crate) kick: Kick,
@@ -112,7 +115,8 @@ impl<P: Platform> Vcpu<P> {
             verify_code,
         )?);
         let range = CodeRange::register(engine.code_range())?;
-        let mut context = Context::new(state, gate::addresses());
+        let pending = Arc::new(AtomicU32::new(0));
+        let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(&pending));
         engine.attach(&mut context);
         Ok(Self {
             context,
@@ -135,6 +139,7 @@ impl<P: Platform> Vcpu<P> {
             latches: Latches::default(),
             due: Due::ALL,
             work: InstructionInWork::default(),
+            pending,
             armed: None,
             timer: None,
             kick: Kick::default(),
@@ -274,7 +279,7 @@ impl<P: Platform> Vcpu<P> {
     }
 
     pub(crate) fn pending(&self) -> &AtomicU32 {
-        &self.context.pending
+        &self.pending
     }
 
     /// Borrows everything an emulated instruction needs.
@@ -289,7 +294,7 @@ impl<P: Platform> Vcpu<P> {
                     ledger: &mut self.ledger,
                 },
                 links: self.engine.links_mut(),
-                pending: &context.pending,
+                pending: &self.pending,
                 touched_device: false,
                 breakpoint_hits: &mut self.latches.breakpoint_hits,
             },

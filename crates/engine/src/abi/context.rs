@@ -63,9 +63,10 @@ pub struct Context {
     _reserved: u16,
     /// The address or target that goes with the exit.
     pub exit_value: u64,
-    /// Set by signals: leave guest code at the next boundary, do not enter it.
-    pub pending: AtomicU32,
-    _reserved2: u32,
+    /// What signals and other threads set to 1: leave guest code at the next boundary, do not
+    /// enter it. In an allocation of its own, since they do so whatever references to the
+    /// context there are.
+    pub pending: *const AtomicU32,
     /// Zero while the guest's x87/SSE/AVX registers are in the host's.
     pub vectors_off: u64,
     /// EFLAGS.IF: 0 or [`Flags::IF`](tollgate_x86::Flags::IF). Guest code reads and changes it here.
@@ -206,17 +207,16 @@ impl Context {
         }
     }
 
-    /// A context for a processor in `cpu`'s state, which emitted code leaves through `gate`;
-    /// it must not move once entered.
-    pub fn new(cpu: CpuState, gate: Gate) -> Box<Self> {
+    /// A context for a processor in `cpu`'s state, which emitted code leaves through `gate`
+    /// and which `pending` has leave it: that must outlive it. It must not move once entered.
+    pub fn new(cpu: CpuState, gate: Gate, pending: *const AtomicU32) -> Box<Self> {
         let mut context = Box::new(Self {
             host_rsp: 0,
             exit_site: SITE_NONE,
             arithmetic: 0,
             _reserved: 0,
             exit_value: 0,
-            pending: AtomicU32::new(0),
-            _reserved2: 0,
+            pending,
             vectors_off: 1,
             load_vectors: 0,
             vectors_were_live: 0,
