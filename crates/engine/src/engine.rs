@@ -5,6 +5,7 @@
 //! nobody is changing anything.
 
 mod linking;
+pub mod run;
 mod translation;
 mod verified;
 pub mod written;
@@ -103,6 +104,8 @@ pub struct Engine {
     slots: Vec<u32>,
     generation: u64,
     mode_epoch: u64,
+    /// The guest registers that live in the context's slots in code that is not 64-bit code.
+    slot_mask: u16,
 }
 
 impl Engine {
@@ -127,6 +130,7 @@ impl Engine {
             slots: Vec::new(),
             generation: 0,
             mode_epoch: 0,
+            slot_mask: 0,
         })
     }
 
@@ -148,6 +152,7 @@ impl Engine {
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
+        self.slot_mask = map.slot_mask();
     }
 
     /// How the sensitive instructions are run.

@@ -2,7 +2,7 @@
 //! ([`SiteKind`]). Its *kind* is found on the way and says what it counts as: the
 //! instructions that the monitor executes share one function and have many kinds.
 
-use crate::enter::{Resume, adjust_stack_pointer};
+use crate::enter::Resume;
 use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
@@ -12,6 +12,7 @@ use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind};
+use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::{is_canonical, is_canonical_range};

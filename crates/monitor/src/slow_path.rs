@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
 };
-use tollgate_engine::abi::context::{SITE_NONE, SITE_SIGNAL};
 use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::engine::run::Exit;
 use tollgate_engine::policy::allow_list::{Treatment, as_offered, treatment};
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::translate::copy::{MemoryUse, memory_use};
@@ -236,10 +236,9 @@ impl<P: Platform> Vcpu<P> {
                 return Ok(None);
             };
             requested |= self.pending().swap(0, Ordering::SeqCst) != 0;
-            self.enter_raw(target, block, 0);
-            match self.context.exit_site {
-                SITE_NONE => continue,
-                SITE_SIGNAL => {
+            match self.enter_raw(target, block, 0) {
+                Exit::NotEntered => continue,
+                Exit::Signal => {
                     self.context.gather_flags();
                     if self.context.signal.signal != 0 {
                         self.restore_request(requested);
@@ -256,7 +255,7 @@ impl<P: Platform> Vcpu<P> {
                         self.context.load_vectors = 1;
                     }
                 }
-                packed => {
+                Exit::Site(packed) => {
                     self.context.gather_flags();
                     match self.engine.site(packed).map(|(_, _, site)| site) {
                         Some(site) if site.kind == SiteKind::VectorLoad => {

@@ -73,8 +73,6 @@ pub struct Vcpu<P: Platform> {
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
-    /// The guest registers that live in the context's slots while guest code runs.
-    pub(crate) slot_mask: u16,
     /// EFLAGS.RF is set for the instruction at hand, which may have completed.
     pub(crate) resume_flag_unsettled: bool,
     pub(crate) latches: Latches,
@@ -134,7 +132,6 @@ impl<P: Platform> Vcpu<P> {
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
-            slot_mask: 0,
             resume_flag_unsettled: false,
             latches: Latches::default(),
             due: Due::ALL,
@@ -151,7 +148,6 @@ impl<P: Platform> Vcpu<P> {
     /// translations; not to be called while `run` runs.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.engine.set_register_map(map, &mut self.view.memory);
-        self.slot_mask = map.slot_mask();
         self.resume = None;
         self.link = PendingLink::None;
     }

@@ -1,0 +1,95 @@
+//! Guest code runs: from a state to an exit.
+
+use super::Engine;
+use crate::abi::context::{Context, NO_PASS, SITE_NONE, SITE_SIGNAL};
+use crate::abi::sites::BlockId;
+use crate::gate::entry::enter;
+use tollgate_x86::Gpr;
+
+/// Where guest code goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The block.
+    pub block: BlockId,
+    /// Host address in its code, as [`Engine::address`] gives it.
+    pub target: *const u8,
+    /// ESP's home must hold ESP minus this there.
+    pub esp: i32,
+}
+
+/// Why guest code does not run any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// There was a request to leave: none has run.
+    NotEntered,
+    /// A signal took the guest out; [`Context::signal`] says what it found.
+    Signal,
+    /// It left at this site, as [`crate::abi::sites::pack_site`] names it.
+    Site(u32),
+}
+
+impl Engine {
+    /// Runs guest code until it leaves. What it leaves behind is in the context: all registers
+    /// but for what the exit's site or the signal says is to be put right.
+    ///
+    /// # Safety
+    /// The context is attached to this engine ([`Engine::attach`]), and its tables are those
+    /// of the entry's mode; the target lies in the entry's block, which lives; the vector area
+    /// is one that XRSTOR accepts (see [`crate::abi::vector_registers::sanitize`]).
+    pub unsafe fn run(&self, context: &mut Context, entry: &Entry) -> Exit {
+        let true_esp = context.cpu.gpr[Gpr::Rsp as usize];
+        if entry.esp != 0 {
+            let mask = self.stack_mask(entry.block);
+            context.cpu.gpr[Gpr::Rsp as usize] =
+                adjust_stack_pointer(true_esp, entry.esp.wrapping_neg(), mask);
+        }
+        context.vectors_were_live = 0;
+        context.exit_site = SITE_NONE;
+        // 64-bit code has a map of its own, whose slots need no copies.
+        let slots = match self.slot_mask {
+            0 => 0,
+            _ if context.cpu.is_64_bit() => 0,
+            mask => mask,
+        };
+        context.scatter_registers(slots);
+        let raw: *mut Context = context;
+        // SAFETY: the caller vouches for the target, the tables and the vector area.
+        unsafe { enter(raw, entry.target) };
+        context.store_pass = NO_PASS;
+        context.gather_registers(slots);
+        if context.vectors_were_live != 0 {
+            context.gather_x87_pointers();
+        }
+        match context.exit_site {
+            SITE_NONE => {
+                context.cpu.gpr[Gpr::Rsp as usize] = true_esp;
+                Exit::NotEntered
+            }
+            SITE_SIGNAL => Exit::Signal,
+            packed => Exit::Site(packed),
+        }
+    }
+}
+
+/// The stack pointer plus `by`, which changes the bits in `mask`: 64, 32 or 16. The upper
+/// half is cleared if it is 32.
+pub fn adjust_stack_pointer(rsp: u64, by: i32, mask: u64) -> u64 {
+    let moved = rsp.wrapping_add_signed(i64::from(by)) & mask;
+    let kept = if mask == 0xffff { rsp & !mask } else { 0 };
+    kept | moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_of_16_bits_keeps_the_upper_half() {
+        assert_eq!(adjust_stack_pointer(0x1_0002, -4, 0xffff), 0x1_fffe);
+        assert_eq!(
+            adjust_stack_pointer(0x1_0000_0002, -4, 0xffff_ffff),
+            0xffff_fffe
+        );
+        assert_eq!(adjust_stack_pointer(2, -4, u64::MAX), u64::MAX - 1);
+    }
+}
