@@ -76,7 +76,7 @@ pub struct TranslatedBlock {
 
 /// Where the code to be run lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct CodeAddress {
     /// Physical address of the first byte.
     pub physical: u64,
     /// Physical page of the following linear page, if known.
@@ -266,7 +266,7 @@ impl Engine {
     }
 
     /// Finds the block for a place and mode, without translating.
-    pub fn find(&self, place: &Place, mode: ModeId) -> Option<BlockId> {
+    pub fn find(&self, place: &CodeAddress, mode: ModeId) -> Option<BlockId> {
         let key = BlockKey {
             physical: place.physical,
             second_page: u64::MAX,

@@ -9,7 +9,7 @@ use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
 use crate::blocks::table::BlockTable;
-use crate::gate::code_store;
+use crate::gate::store_test;
 
 /// Exact guest state at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl GuestPosition {
         })
     }
 
-    /// While the store of a site is tested for code (see [`crate::gate::code_store`]).
+    /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
     pub fn of_store(blocks: &BlockTable, packed: u32) -> Option<Self> {
         let (id, _, site) = blocks.site(packed)?;
         let block = blocks.get(id)?;
@@ -89,7 +89,7 @@ impl GuestPosition {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
             (blocks, (*context).exit_site)
         };
-        if code_store::is_here(pc) {
+        if store_test::is_here(pc) {
             Self::of_store(blocks, site)
         } else {
             Self::at(blocks, pc)

@@ -22,8 +22,8 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::gate::code_store;
 use crate::gate::entry;
+use crate::gate::store_test;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use std::io;
@@ -295,7 +295,7 @@ const TRAP_TRACE: i32 = 2;
 unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
     frame.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
     // On the exit path the guest leaves by itself.
-    if in_code_cache(pc) || code_store::is_here(pc) {
+    if in_code_cache(pc) || store_test::is_here(pc) {
         // SAFETY: the program counter says that this is guest code.
         unsafe { leave_guest_code(frame, SignalExit::default()) };
     }
@@ -356,7 +356,7 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {
         frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
-    } else if in_code_cache(pc) || code_store::is_here(pc) {
+    } else if in_code_cache(pc) || store_test::is_here(pc) {
         // SAFETY: the program counter says that this is guest code, or a store of it.
         unsafe { leave_guest_code(frame, SignalExit::default()) };
     }

@@ -10,7 +10,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::written::Moment;
-use tollgate_engine::engine::{LookUp, Place};
+use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
@@ -44,7 +44,7 @@ impl Setup {
     }
 
     fn translate(&mut self, physical: u64) -> BlockId {
-        let place = Place {
+        let place = CodeAddress {
             physical,
             next_page: None,
             rip: physical,

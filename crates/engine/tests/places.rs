@@ -4,7 +4,7 @@
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 use tollgate_engine::Engine;
 use tollgate_engine::abi::sites::SiteKind;
-use tollgate_engine::engine::{LookUp, Place};
+use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::Mode;
@@ -12,7 +12,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 const START: u64 = 0x1000;
-const PLACE: Place = Place {
+const PLACE: CodeAddress = CodeAddress {
     physical: START,
     next_page: None,
     rip: START,

@@ -14,7 +14,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
-use crate::bus::completion::Kick;
+use crate::bus::completion::KickFunction;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
 use crate::config::VmConfig;
 use crate::devices::acpi_pm::AcpiPm;
@@ -202,7 +202,7 @@ impl Pc {
 
     /// What makes the vCPU's thread leave guest code when a device's thread has finished
     /// something; `None`: the guest does not run.
-    pub fn set_kick(&self, kick: Option<Kick>) {
+    pub fn set_kick(&self, kick: Option<KickFunction>) {
         self.bus.set_kick(kick);
     }
 

@@ -4,7 +4,7 @@ use crate::boot::{self, BootError, BootSource};
 use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
-use crate::vm_handle::{Command, Kick, State, Status, VmCommands, VmHandle};
+use crate::vm_handle::{Command, KickFunction, State, Status, VmCommands, VmHandle};
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Vm {
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();
-        let kick: Kick = Arc::new(move || kick.kick());
+        let kick: KickFunction = Arc::new(move || kick.kick());
         self.commands.install_kick(Arc::clone(&kick));
         self.vcpu.platform().set_kick(Some(kick));
         let outcome = self.run_until_end();

@@ -41,7 +41,7 @@ pub const KEY_CAPACITY: usize = 256;
 pub const BOOKS_AGE: Duration = Duration::from_millis(20);
 
 /// Makes the vCPU thread leave guest code. It must not call the handle.
-pub use crate::bus::completion::Kick;
+pub use crate::bus::completion::KickFunction;
 
 /// Hears on the vCPU thread that something was published. It must not call the handle.
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
@@ -126,7 +126,7 @@ struct Shared {
     /// Signalled when a status is published.
     published: Condvar,
     /// Held while the kick runs, so that no kick is under way once it was removed.
-    kick: Mutex<Option<Kick>>,
+    kick: Mutex<Option<KickFunction>>,
     /// Called after each publication.
     listener: Mutex<Option<Listener>>,
     created: Instant,
@@ -139,7 +139,7 @@ impl Shared {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kick_slot(&self) -> MutexGuard<'_, Option<Kick>> {
+    fn kick_slot(&self) -> MutexGuard<'_, Option<KickFunction>> {
         self.kick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -446,7 +446,7 @@ impl Outside for VmCommands {
 impl VmCommands {
     /// Installs the closure that makes this thread leave guest code. Commands queued
     /// earlier caused no kick: call [`VmCommands::take`] afterwards.
-    pub fn install_kick(&self, kick: Kick) {
+    pub fn install_kick(&self, kick: KickFunction) {
         *self.0.kick_slot() = Some(kick);
     }
 

@@ -48,14 +48,14 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// An address range reserved from the host; unmapped when dropped.
+/// An address range with inaccessible guards around guest RAM; unmapped when dropped.
 #[derive(Debug)]
-struct Reservation {
+struct GuardedRange {
     start: *mut u8,
     bytes: usize,
 }
 
-impl Reservation {
+impl GuardedRange {
     fn new(bytes: usize) -> io::Result<Self> {
         // SAFETY: a new private mapping at an address of the kernel's choice.
         let start = unsafe {
@@ -126,7 +126,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for GuardedRange {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and belongs to this value alone.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
@@ -136,7 +136,7 @@ impl Drop for Reservation {
 /// The guest's RAM.
 #[derive(Debug)]
 pub struct GuestRam {
-    reservation: Reservation,
+    reservation: GuardedRange,
     base: *mut u8,
     layout: PhysicalLayout,
     size: u64,
@@ -175,8 +175,9 @@ impl GuestRam {
         let layout = PhysicalLayout::new(bytes);
         let file = create_memfd(bytes).map_err(MemoryError::Create)?;
         let guard = GUARD_BYTES as usize;
-        let reservation = Reservation::new(guard + layout.span().max(REGIONS_END) as usize + guard)
-            .map_err(MemoryError::Map)?;
+        let reservation =
+            GuardedRange::new(guard + layout.span().max(REGIONS_END) as usize + guard)
+                .map_err(MemoryError::Map)?;
         reservation
             .map(guard, layout.low_bytes() as usize, &file, 0)
             .and_then(|()| {

@@ -2,7 +2,7 @@
 
 use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::blocks::links::Dependence;
-use tollgate_engine::engine::Place;
+use tollgate_engine::engine::CodeAddress;
 use tollgate_tlb::{Derived, PageRange};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
@@ -146,7 +146,7 @@ impl GuestView {
         state: &CpuState,
         rip: u64,
         with_next: bool,
-    ) -> Result<Place, Exception> {
+    ) -> Result<CodeAddress, Exception> {
         let cs = state.cs();
         let wide = state.is_64_bit();
         let reachable = if wide {
@@ -177,7 +177,7 @@ impl GuestView {
         } else {
             None
         };
-        Ok(Place {
+        Ok(CodeAddress {
             physical: page.physical_page << 12 | address.page_offset(),
             next_page,
             rip,

@@ -6,8 +6,6 @@
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
 mod a20;
-mod code;
-mod code_write;
 mod due;
 mod emulated;
 mod enter;
@@ -15,6 +13,7 @@ mod events;
 mod exits;
 mod fault_order;
 mod fetch;
+mod find_block;
 pub mod guest_view;
 mod host;
 mod host_faults;
@@ -35,6 +34,7 @@ mod run_loop;
 mod single_step;
 mod slow_path;
 pub mod state_dump;
+mod stores_to_code;
 mod surroundings;
 pub mod translations;
 pub mod vcpu;

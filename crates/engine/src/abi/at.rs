@@ -13,7 +13,7 @@ use tollgate_x86::{CpuState, Segment};
 
 /// What emitted code may do with a field of the context. Fields that [`fields`] does not
 /// list it leaves alone: they are the monitor's, and those of [`crate::gate::entry`] and
-/// [`crate::gate::code_store`]. The verifier enforces it.
+/// [`crate::gate::store_test`]. The verifier enforces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {
     /// It is read.

@@ -116,7 +116,7 @@ pub struct Context {
     /// For signal handlers: the table by which [`crate::position`] finds the guest
     /// instruction of a host address, or null.
     pub blocks: *const (),
-    /// Addresses of [`crate::gate::code_store`], by the size of the store.
+    /// Addresses of [`crate::gate::store_test`], by the size of the store.
     pub code_store: [u64; STORE_SIZES.len()],
     /// The same for modes whose memory is reached through the long software TLB.
     pub long_code_store: [u64; STORE_SIZES.len()],

@@ -252,7 +252,7 @@ impl Emitter {
         }
     }
 
-    /// Has the store tested for code (see [`crate::gate::code_store`]), at the address in the
+    /// Has the store tested for code (see [`crate::gate::store_test`]), at the address in the
     /// field at `test`: leaves if it must, or goes back to the look-up.
     pub(crate) fn emit_store_test(&mut self, stub: &Stub, test: i32) {
         let back = self.assembler.lea_rip(RCX);

@@ -1,6 +1,6 @@
 //! How a block comes to be: read, translated, verified, placed and listed.
 
-use super::{Engine, LookUp, Place};
+use super::{CodeAddress, Engine, LookUp};
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
 use crate::blocks::block::{Block, BlockKey};
@@ -16,7 +16,12 @@ impl Engine {
     ///
     /// The caller must see to it that stores to the code's pages are tested before guest
     /// code runs again; the lines are marked in `memory` here.
-    pub fn translate(&mut self, place: &Place, mode: ModeId, memory: &mut GuestMemory) -> LookUp {
+    pub fn translate(
+        &mut self,
+        place: &CodeAddress,
+        mode: ModeId,
+        memory: &mut GuestMemory,
+    ) -> LookUp {
         let mut bytes = [0xff_u8; Translator::MOST_BYTES + 16];
         let in_page = (4096 - place.physical % 4096).min(Translator::MOST_BYTES as u64) as usize;
         // Where there is no memory the bus reads as FFh.

@@ -14,7 +14,7 @@ use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::BlockId;
 use crate::blocks::block::BlockKey;
-use crate::engine::Place;
+use crate::engine::CodeAddress;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
@@ -121,7 +121,7 @@ impl Engine {
     /// The caller must do as after [`Engine::translate`].
     pub fn revive(
         &mut self,
-        place: &Place,
+        place: &CodeAddress,
         mode: ModeId,
         memory: &mut GuestMemory,
     ) -> Option<BlockId> {

@@ -1,8 +1,8 @@
 //! The way into emitted code and out of it, and the store test that it calls: all that is
 //! written in assembly by hand.
 
-pub mod code_store;
 pub mod entry;
+pub mod store_test;
 
 use crate::abi::context::Gate;
 
@@ -10,7 +10,7 @@ use crate::abi::context::Gate;
 pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),
-        code_store: code_store::addresses(),
-        long_code_store: code_store::long_addresses(),
+        code_store: store_test::addresses(),
+        long_code_store: store_test::long_addresses(),
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub const CAPACITY: usize = 1024;
 
 /// Makes the vCPU's thread leave guest code. It must not send completions.
-pub type Kick = Arc<dyn Fn() + Send + Sync>;
+pub type KickFunction = Arc<dyn Fn() + Send + Sync>;
 
 /// The machine has ended: nobody takes completions any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ struct Shared {
     /// Signalled when something is queued.
     arrived: Condvar,
     /// Held while the kick runs, so that none is under way once it was removed.
-    kick: Mutex<Option<Kick>>,
+    kick: Mutex<Option<KickFunction>>,
 }
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kick_slot(&self) -> MutexGuard<'_, Option<Kick>> {
+    fn kick_slot(&self) -> MutexGuard<'_, Option<KickFunction>> {
         self.kick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,7 +112,7 @@ impl Completions {
     }
 
     /// What is called when something is queued; `None`: the guest does not run.
-    pub fn set_kick(&self, kick: Option<Kick>) {
+    pub fn set_kick(&self, kick: Option<KickFunction>) {
         *self.0.kick_slot() = kick;
     }
 

@@ -31,7 +31,7 @@ pub use interrupts::Interrupts;
 pub use outside::Outside;
 pub use state::{SavedState, StateError};
 
-use completion::{Completions, Kick};
+use completion::{Completions, KickFunction};
 use std::any::Any;
 use std::time::{Duration, Instant};
 use tollgate_platform::GuestTime;
@@ -266,7 +266,7 @@ impl Bus {
 
     /// What makes the vCPU's thread leave guest code when a device's thread has finished
     /// something; `None`: the guest does not run.
-    pub fn set_kick(&self, kick: Option<Kick>) {
+    pub fn set_kick(&self, kick: Option<KickFunction>) {
         self.completions.set_kick(kick);
     }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use tollgate_engine::abi::context::BIAS;
-use tollgate_engine::gate::{code_store, entry};
+use tollgate_engine::gate::{entry, store_test};
 use tollgate_engine::signals::kick_signal;
 
 /// Longest text of the child.
@@ -191,7 +191,7 @@ impl Tracer<'_> {
     }
 
     fn is_inside(&self, pc: u64) -> bool {
-        self.code.contains(&pc) || entry::addresses().contains(&pc) || code_store::is_here(pc)
+        self.code.contains(&pc) || entry::addresses().contains(&pc) || store_test::is_here(pc)
     }
 
     /// Until the child ends; returns its status.

@@ -3,7 +3,7 @@
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
-use tollgate_engine::engine::{LookUp, Place};
+use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
@@ -52,7 +52,7 @@ impl<P: Platform> Vcpu<P> {
         Ok(Some(block))
     }
 
-    fn revive_or_translate(&mut self, place: &Place, mode: ModeId) -> LookUp {
+    fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
         let (engine, memory) = (&mut self.engine, &mut self.view.memory);
         let result = match engine.revive(place, mode, memory) {
             Some(block) => LookUp::Block(block),
