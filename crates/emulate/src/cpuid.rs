@@ -22,6 +22,7 @@ use iced_x86::CpuidFeature;
 use std::sync::OnceLock;
 use tollgate_platform::Environment;
 use tollgate_x86::address::LINEAR_ADDRESS_BITS;
+use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_BASE_ENABLE, TSC_DEADLINE};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 use tollgate_x86::state::XSAVE_SIZE;
 use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr};
@@ -547,10 +548,10 @@ pub fn execute(
     let mut answer = policy(state).leaf(state, leaf, subleaf);
     if leaf == 1 {
         let (base, deadline) = environment.machine(|machine| {
-            let base = machine.msr_read(crate::msr::APIC_BASE);
-            (base, machine.msr_read(crate::tsc_deadline::INDEX))
+            let base = machine.msr_read(APIC_BASE);
+            (base, machine.msr_read(TSC_DEADLINE))
         });
-        let apic_enabled = base.is_some_and(|base| base & crate::msr::APIC_BASE_ENABLE != 0);
+        let apic_enabled = base.is_some_and(|base| base & APIC_BASE_ENABLE != 0);
         if !apic_enabled {
             answer[3] &= !basic_edx::APIC;
         }

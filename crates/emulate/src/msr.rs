@@ -14,12 +14,8 @@ use crate::{tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
+use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::{CpuState, Efer, Exception, Gpr, SegmentRegister};
-
-/// IA32_APIC_BASE, the machine's.
-pub const APIC_BASE: u32 = 0x1b;
-/// Bit of IA32_APIC_BASE: the local APIC is enabled.
-pub const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 const TIME_STAMP_COUNTER: u32 = 0x10;
 const PLATFORM_ID: u32 = 0x17;
@@ -110,7 +106,7 @@ pub fn read(
     let value = match index {
         TIME_STAMP_COUNTER => tsc_offset::time_stamp(state, environment),
         TIME_STAMP_ADJUST => state.tsc_offset,
-        tsc_deadline::INDEX => {
+        TSC_DEADLINE => {
             return tsc_deadline::read(state, environment).ok_or(Exception::general_protection(0));
         }
         PLATFORM_ID | PLATFORM_INFO if policy(state).vendor() == Vendor::Intel => 0,
@@ -192,7 +188,7 @@ pub fn write(
             tsc_offset::set(state, environment, offset);
         }
         TIME_STAMP_ADJUST => tsc_offset::set(state, environment, value),
-        tsc_deadline::INDEX => {
+        TSC_DEADLINE => {
             return match tsc_deadline::write(state, environment, value) {
                 Some(true) => Ok(()),
                 _ => refused(),

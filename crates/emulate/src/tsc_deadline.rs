@@ -8,14 +8,12 @@
 
 use tollgate_platform::Environment;
 use tollgate_x86::CpuState;
-
-/// IA32_TSC_DEADLINE.
-pub const INDEX: u32 = 0x6e0;
+use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 
 /// The deadline in ticks of the guest's counter; zero if none is armed. `None`: the
 /// machine has no such register.
 pub fn read(state: &CpuState, environment: &mut dyn Environment) -> Option<u64> {
-    let deadline = environment.machine(|machine| machine.msr_read(INDEX))?;
+    let deadline = environment.machine(|machine| machine.msr_read(TSC_DEADLINE))?;
     Some(match deadline {
         0 => 0,
         armed => armed.wrapping_add(state.tsc_offset),
@@ -34,7 +32,7 @@ pub fn write(state: &CpuState, environment: &mut dyn Environment, value: u64) ->
         // Zero would disarm.
         machine.saturating_add(remaining).max(1)
     };
-    environment.machine(|machine| machine.msr_write(INDEX, deadline))
+    environment.machine(|machine| machine.msr_write(TSC_DEADLINE, deadline))
 }
 
 #[cfg(test)]
@@ -49,7 +47,7 @@ mod tests {
     /// A guest whose counter is at `guest` while the machine's is at `machine`.
     fn guest(machine: u64, guest: u64) -> (CpuState, crate::test_environment::TestEnvironment) {
         let (mut state, mut environment) = protected_mode(0);
-        environment.platform.msrs = vec![(INDEX, 0)];
+        environment.platform.msrs = vec![(TSC_DEADLINE, 0)];
         environment.platform.time_stamp = machine;
         msr::write(&mut state, &mut environment, COUNTER, guest).unwrap();
         (state, environment)
@@ -70,13 +68,16 @@ mod tests {
             (100, u64::MAX, u64::MAX),
         ] {
             let (mut state, mut environment) = guest(5000, counter);
-            msr::write(&mut state, &mut environment, INDEX, deadline).unwrap();
+            msr::write(&mut state, &mut environment, TSC_DEADLINE, deadline).unwrap();
             assert_eq!(
                 environment.platform.msrs[0].1, expected,
                 "{counter} {deadline}"
             );
             if expected > 5000 && expected < u64::MAX {
-                assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(deadline));
+                assert_eq!(
+                    msr::read(&state, &mut environment, TSC_DEADLINE),
+                    Ok(deadline)
+                );
             }
         }
     }
@@ -84,27 +85,27 @@ mod tests {
     #[test]
     fn zero_disarms_and_reads_as_zero() {
         let (mut state, mut environment) = guest(5000, 100);
-        msr::write(&mut state, &mut environment, INDEX, 300).unwrap();
-        msr::write(&mut state, &mut environment, INDEX, 0).unwrap();
+        msr::write(&mut state, &mut environment, TSC_DEADLINE, 300).unwrap();
+        msr::write(&mut state, &mut environment, TSC_DEADLINE, 0).unwrap();
         assert_eq!(environment.platform.msrs[0].1, 0);
-        assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(0));
+        assert_eq!(msr::read(&state, &mut environment, TSC_DEADLINE), Ok(0));
     }
 
     #[test]
     fn a_deadline_at_the_machines_zero_is_not_taken_for_none() {
         let (mut state, mut environment) = guest(0, 100);
-        msr::write(&mut state, &mut environment, INDEX, 100).unwrap();
+        msr::write(&mut state, &mut environment, TSC_DEADLINE, 100).unwrap();
         assert_eq!(environment.platform.msrs[0].1, 1);
     }
 
     #[test]
     fn an_armed_deadline_follows_changes_of_the_counter() {
         let (mut state, mut environment) = guest(5000, 100);
-        msr::write(&mut state, &mut environment, INDEX, 300).unwrap();
+        msr::write(&mut state, &mut environment, TSC_DEADLINE, 300).unwrap();
         // 150 ticks nearer.
         msr::write(&mut state, &mut environment, COUNTER, 250).unwrap();
         assert_eq!(environment.platform.msrs[0].1, 5050);
-        assert_eq!(msr::read(&state, &mut environment, INDEX), Ok(300));
+        assert_eq!(msr::read(&state, &mut environment, TSC_DEADLINE), Ok(300));
         // No offset: 300 was long ago.
         msr::write(&mut state, &mut environment, ADJUST, 0).unwrap();
         assert_eq!(environment.platform.msrs[0].1, 5000);
@@ -120,8 +121,8 @@ mod tests {
     #[test]
     fn a_machine_without_the_register_refuses_it() {
         let (mut state, mut environment) = protected_mode(0);
-        assert!(msr::read(&state, &mut environment, INDEX).is_err());
-        assert!(msr::write(&mut state, &mut environment, INDEX, 5).is_err());
+        assert!(msr::read(&state, &mut environment, TSC_DEADLINE).is_err());
+        assert!(msr::write(&mut state, &mut environment, TSC_DEADLINE, 5).is_err());
         msr::write(&mut state, &mut environment, ADJUST, 77).unwrap();
         assert_eq!(state.tsc_offset, 77);
     }

@@ -9,6 +9,7 @@ use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
+use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS, TSC_DEADLINE};
 
 /// Ports that belong to a device, or lie beside one.
 const PORTS: [u16; 48] = [
@@ -17,9 +18,9 @@ const PORTS: [u16; 48] = [
     0xf5, 0xf6, 0xf7, 0xcf8, 0xcf9, 0xcfc, 0xf0, 0xf1, 0x600, 0x601, 0x602, 0x604, 0x605, 0x608,
     0x60b, 0x1f, 0x44, 0x3f7, 0xffff,
 ];
-const LOCAL_APIC: u64 = 0xfee0_0000;
+const LOCAL_APIC: u64 = APIC_DEFAULT_ADDRESS;
 const IO_APIC: u64 = 0xfec0_0000;
-const MSRS: [u32; 4] = [0x1b, 0x6e0, 0x10, 0x802];
+const MSRS: [u32; 4] = [APIC_BASE, TSC_DEADLINE, 0x10, 0x802];
 /// Steps of one input at most.
 const MAX_STEPS: u32 = 2000;
 

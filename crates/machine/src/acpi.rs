@@ -13,9 +13,9 @@ use acpi_tables::sdt::Sdt;
 use acpi_tables::{Aml, AmlSink, aml};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
+use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
-use crate::devices::acpi_pm;
-use crate::devices::{io_apic, local_apic};
+use crate::devices::{acpi_pm, io_apic};
 
 /// Where the tables start; the RSDP comes first. Systems search here on 16-byte
 /// boundaries.
@@ -199,7 +199,7 @@ fn fadt(dsdt: u32, facs: u32) -> Vec<u8> {
 fn madt() -> Sdt {
     const PCAT_COMPATIBLE: u32 = 1;
     let mut madt = table(*b"APIC", 5);
-    madt.append_slice(&(local_apic::BASE_ADDRESS as u32).to_le_bytes());
+    madt.append_slice(&(APIC_DEFAULT_ADDRESS as u32).to_le_bytes());
     madt.append_slice(&PCAT_COMPATIBLE.to_le_bytes());
     // Processor local APIC: processor 0, APIC ID 0, enabled.
     madt.append_slice(&[0, 8, 0, 0, 1, 0, 0, 0]);

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::time::Duration;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Platform, StopRequest};
-use tollgate_x86::PhysicalAddress;
+use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
 use crate::bus::completion::KickFunction;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
@@ -300,8 +300,8 @@ impl Platform for Pc {
     fn msr_read(&mut self, index: u32) -> Option<u64> {
         let apic = &self.board.interrupts.local_apic;
         match index {
-            local_apic::MSR_APIC_BASE => Some(apic.base_msr()),
-            local_apic::MSR_TSC_DEADLINE => Some(apic.tsc_deadline_msr()),
+            local_apic_msrs::APIC_BASE => Some(apic.base_msr()),
+            local_apic_msrs::TSC_DEADLINE => Some(apic.tsc_deadline_msr()),
             _ => None,
         }
     }
@@ -309,12 +309,12 @@ impl Platform for Pc {
     fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
         let apic = &mut self.board.interrupts.local_apic;
         match index {
-            local_apic::MSR_APIC_BASE => {
+            local_apic_msrs::APIC_BASE => {
                 let accepted = apic.set_base_msr(value);
                 self.follow_apic_page();
                 Some(accepted)
             }
-            local_apic::MSR_TSC_DEADLINE => {
+            local_apic_msrs::TSC_DEADLINE => {
                 apic.set_tsc_deadline_msr(value, &self.clock.clock());
                 Some(true)
             }

@@ -11,6 +11,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
+use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS};
 
 const RAM: u64 = 4 << 20;
 const CODE: u64 = 0x1_0000;
@@ -19,7 +20,7 @@ const PAGE: u32 = 0x2_0000;
 /// Where the guest stores what it has read.
 const RESULTS: u64 = 0x3_0000;
 /// The APIC's page after reset.
-const RESET_PAGE: u32 = 0xfee0_0000;
+const RESET_PAGE: u32 = APIC_DEFAULT_ADDRESS as u32;
 /// IA32_APIC_BASE: enabled, bootstrap processor.
 const ENABLED: u32 = 0x900;
 /// The same, disabled.
@@ -153,7 +154,7 @@ fn a_reset_uncovers_ram_and_a_restored_machine_hides_it() {
     let (mut pc, memory) = machine();
     assert!(is_ram(&memory));
     let base = u64::from(PAGE | ENABLED);
-    assert_eq!(pc.msr_write(0x1b, base), Some(true));
+    assert_eq!(pc.msr_write(APIC_BASE, base), Some(true));
     assert!(!is_ram(&memory));
     let saved = pc.save().unwrap();
     pc.reset();
@@ -162,5 +163,5 @@ fn a_reset_uncovers_ram_and_a_restored_machine_hides_it() {
     let (mut other, memory) = machine();
     other.restore(saved).unwrap();
     assert!(!is_ram(&memory));
-    assert_eq!(other.msr_read(0x1b), Some(base));
+    assert_eq!(other.msr_read(APIC_BASE), Some(base));
 }

@@ -11,6 +11,7 @@ pub mod exception;
 pub mod flags;
 mod init;
 mod interrupt_shadow;
+pub mod local_apic_msrs;
 pub mod model;
 pub mod paging;
 pub mod prefix;

@@ -1,9 +1,8 @@
 //! Facts about `cpuid`.
 
 use super::*;
-use crate::msr::APIC_BASE;
 use crate::test_environment::{long_mode, protected_mode, run};
-use crate::tsc_deadline::INDEX as TSC_DEADLINE;
+use tollgate_x86::local_apic_msrs::{APIC_BASE, TSC_DEADLINE};
 
 fn ask(state: &mut CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
     policy(state).leaf(state, leaf, subleaf)

@@ -3,6 +3,7 @@
 use super::*;
 use crate::test_environment::{long_mode, protected_mode, run, virtual_8086_mode};
 use crate::tsc_offset::time_stamp;
+use tollgate_x86::local_apic_msrs::APIC_BASE;
 use tollgate_x86::{CpuModel, Cr4};
 
 const RDMSR: [u8; 2] = [0x0f, 0x32];

@@ -5,6 +5,7 @@ use crate::acpi;
 use crate::devices::{io_apic, local_apic};
 use tollgate_memory::PhysicalLayout;
 use tollgate_memory::layout::{DISPLAY_START, HIGH_RAM_START};
+use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
 /// What a range of addresses is for (ACPI 6.5, table 15.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +56,8 @@ pub fn memory_map(layout: &PhysicalLayout) -> Vec<MemoryRange> {
             Reserved,
         ),
         (
-            local_apic::BASE_ADDRESS,
-            local_apic::BASE_ADDRESS + local_apic::REGISTER_BYTES,
+            APIC_DEFAULT_ADDRESS,
+            APIC_DEFAULT_ADDRESS + local_apic::REGISTER_BYTES,
             Reserved,
         ),
         (HIGH_RAM_START, high_end, Usable),

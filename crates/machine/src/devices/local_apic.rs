@@ -15,12 +15,11 @@ pub use timer::{Clock, ClockSource};
 use serde::{Deserialize, Serialize};
 use timer::{Timer, TimerMode};
 use tollgate_platform::GuestTime;
+use tollgate_x86::local_apic_msrs::{APIC_BASE_BOOTSTRAP, APIC_BASE_ENABLE, APIC_DEFAULT_ADDRESS};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 
 use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
 
-/// Physical address of the register page after reset.
-pub const BASE_ADDRESS: u64 = 0xfee0_0000;
 /// Bits of IA32_APIC_BASE that hold the page's address: all that CPUID offers
 /// (SDM volume 3, 11.4.4).
 const BASE_ADDRESS_BITS: u64 = ((1 << PHYSICAL_ADDRESS_BITS) - 1) & !0xfff;
@@ -30,21 +29,11 @@ pub const REGISTER_BYTES: u64 = 0x1000;
 /// The guest learns it by calibration, or needs none in TSC-deadline mode.
 pub const BUS_FREQUENCY_HZ: u64 = 1_000_000_000;
 
-/// IA32_APIC_BASE.
-pub const MSR_APIC_BASE: u32 = 0x1b;
-/// IA32_TSC_DEADLINE.
-pub const MSR_TSC_DEADLINE: u32 = 0x6e0;
-
 /// Version 14h with six LVT entries and without EOI-broadcast suppression
 /// (SDM volume 3, 11.4.8).
 const VERSION: u32 = 0x0005_0014;
 /// This processor's APIC ID.
 const APIC_ID: u8 = 0;
-
-/// IA32_APIC_BASE: this is the bootstrap processor.
-const BASE_BOOTSTRAP: u64 = 1 << 8;
-/// IA32_APIC_BASE: the APIC is globally enabled.
-const BASE_ENABLE: u64 = 1 << 11;
 
 /// Register offsets (SDM volume 3, table 11-1).
 mod register {
@@ -171,7 +160,7 @@ impl LocalApic {
     /// An APIC after power-up, globally enabled (SDM volume 3, 11.4.7.1).
     pub fn new() -> Self {
         Self {
-            base: BASE_ADDRESS | BASE_BOOTSTRAP | BASE_ENABLE,
+            base: APIC_DEFAULT_ADDRESS | APIC_BASE_BOOTSTRAP | APIC_BASE_ENABLE,
             task_priority: 0,
             logical_destination: 0,
             destination_format: u32::MAX,
@@ -210,7 +199,7 @@ impl LocalApic {
     /// Whether IA32_APIC_BASE enables the APIC. If not, its page is not there and
     /// the 8259 is wired straight to the processor.
     pub fn is_enabled(&self) -> bool {
-        self.base & BASE_ENABLE != 0
+        self.base & APIC_BASE_ENABLE != 0
     }
 
     /// IA32_APIC_BASE.
@@ -226,17 +215,17 @@ impl LocalApic {
     /// Writes IA32_APIC_BASE. False: refused (reserved bits, x2APIC mode). Disabling
     /// resets every register; the task priority holds what is written to it after that.
     pub fn set_base_msr(&mut self, value: u64) -> bool {
-        if value & !(BASE_ADDRESS_BITS | BASE_BOOTSTRAP | BASE_ENABLE) != 0 {
+        if value & !(BASE_ADDRESS_BITS | APIC_BASE_BOOTSTRAP | APIC_BASE_ENABLE) != 0 {
             return false;
         }
-        if value & BASE_ENABLE == 0 && self.is_enabled() {
+        if value & APIC_BASE_ENABLE == 0 && self.is_enabled() {
             let lint_level = self.lint_level;
             *self = Self {
                 lint_level,
                 ..Self::new()
             };
         }
-        self.base = value | BASE_BOOTSTRAP;
+        self.base = value | APIC_BASE_BOOTSTRAP;
         true
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const LOCAL_APIC: u64 = local_apic::BASE_ADDRESS;
+const LOCAL_APIC: u64 = local_apic_msrs::APIC_DEFAULT_ADDRESS;
 const IO_APIC: u64 = io_apic::BASE_ADDRESS;
 
 #[derive(Clone, Default)]
@@ -129,9 +129,9 @@ fn the_8259_reaches_the_processor_directly_while_the_apic_is_disabled() {
     start_one_shot(&mut pc);
     wait_for_deadline(&mut pc);
     assert!(!pc.interrupt_pending(), "LINT0 is masked");
-    let base = pc.msr_read(local_apic::MSR_APIC_BASE).unwrap();
+    let base = pc.msr_read(local_apic_msrs::APIC_BASE).unwrap();
     assert_eq!(
-        pc.msr_write(local_apic::MSR_APIC_BASE, base & !(1 << 11)),
+        pc.msr_write(local_apic_msrs::APIC_BASE, base & !(1 << 11)),
         Some(true)
     );
     assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), u32::MAX);
@@ -151,10 +151,10 @@ fn the_task_priority_is_held_while_the_apic_is_disabled() {
         0x70,
         "the subclass is cleared"
     );
-    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x100);
+    pc.msr_write(local_apic_msrs::APIC_BASE, LOCAL_APIC | 0x100);
     pc.set_task_priority(9);
     assert_eq!(pc.task_priority(), 9);
-    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x900);
+    pc.msr_write(local_apic_msrs::APIC_BASE, LOCAL_APIC | 0x900);
     assert_eq!(pc.task_priority(), 9);
     assert_eq!(load(&mut pc, LOCAL_APIC + 0x80), 0x90);
 }
@@ -166,14 +166,14 @@ fn the_local_apics_page_answers_where_its_base_says_and_nowhere_else() {
     // Beside everything, above 4 GiB, and over the I/O APIC.
     for address in [0xfed4_0000, 0x80_0000_0000, IO_APIC] {
         let base = address | 0x900;
-        assert_eq!(pc.msr_write(local_apic::MSR_APIC_BASE, base), Some(true));
-        assert_eq!(pc.msr_read(local_apic::MSR_APIC_BASE), Some(base));
+        assert_eq!(pc.msr_write(local_apic_msrs::APIC_BASE, base), Some(true));
+        assert_eq!(pc.msr_read(local_apic_msrs::APIC_BASE), Some(base));
         assert_eq!(load(&mut pc, address + 0x30), version);
         assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), u32::MAX);
         store(&mut pc, address + 0x80, 0x40);
         assert_eq!(pc.task_priority(), 4);
     }
-    pc.msr_write(local_apic::MSR_APIC_BASE, LOCAL_APIC | 0x900);
+    pc.msr_write(local_apic_msrs::APIC_BASE, LOCAL_APIC | 0x900);
     assert_eq!(load(&mut pc, LOCAL_APIC + 0x30), version);
     store(&mut pc, IO_APIC, 1);
     assert_eq!(load(&mut pc, IO_APIC + 0x10), 0x0017_0020);
@@ -207,10 +207,10 @@ fn the_tsc_deadline_timer_fires_when_the_counter_is_there() {
     store(&mut pc, LOCAL_APIC + 0x320, 0x4_0050);
     let deadline = pc.time_stamp() + pc.tsc_khz();
     assert_eq!(
-        pc.msr_write(local_apic::MSR_TSC_DEADLINE, deadline),
+        pc.msr_write(local_apic_msrs::TSC_DEADLINE, deadline),
         Some(true)
     );
-    assert_eq!(pc.msr_read(local_apic::MSR_TSC_DEADLINE), Some(deadline));
+    assert_eq!(pc.msr_read(local_apic_msrs::TSC_DEADLINE), Some(deadline));
     while !pc.interrupt_pending() {
         wait_for_deadline(&mut pc);
     }

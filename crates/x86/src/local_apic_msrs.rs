@@ -1,0 +1,14 @@
+//! The local APIC's model-specific registers: RDMSR and CPUID show them, the machine's local
+//! APIC holds their values.
+
+/// IA32_APIC_BASE (SDM volume 3, 11.4.4).
+pub const APIC_BASE: u32 = 0x1b;
+/// IA32_APIC_BASE: this is the bootstrap processor.
+pub const APIC_BASE_BOOTSTRAP: u64 = 1 << 8;
+/// IA32_APIC_BASE: the APIC is globally enabled.
+pub const APIC_BASE_ENABLE: u64 = 1 << 11;
+/// Physical address of the APIC's page after reset (SDM volume 3, 11.4.1).
+pub const APIC_DEFAULT_ADDRESS: u64 = 0xfee0_0000;
+
+/// IA32_TSC_DEADLINE (SDM volume 3, 11.5.4.1).
+pub const TSC_DEADLINE: u32 = 0x6e0;
