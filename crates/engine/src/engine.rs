@@ -1,8 +1,8 @@
 //! The engine: blocks, the cache that holds their code, and what connects them.
 //!
 //! All of it runs on the vCPU's thread while guest code does not. Signal handlers
-//! read the table of blocks ([`crate::position`]) only when they interrupted guest code, when
-//! nobody is changing anything.
+//! read the table of blocks ([`crate::position`]) only when they interrupted guest code, while
+//! the engine changes nothing.
 
 mod linking;
 pub mod run;
@@ -55,7 +55,7 @@ pub struct EngineCounts {
 /// A fetch that failed: the code does not lie where it can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookUp {
-    /// A block.
+    /// The block, in force.
     Block(BlockId),
     /// The instruction goes on in the next page: give that page's number.
     NeedsNextPage,
@@ -147,8 +147,8 @@ impl Engine {
         self.translator.register_map()
     }
 
-    /// Has guest registers live elsewhere from now on, but for 64-bit code. Drops all
-    /// blocks.
+    /// Moves guest registers to the homes that `map` gives them, except in 64-bit code, which
+    /// has a map of its own. Drops all blocks.
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
@@ -160,7 +160,7 @@ impl Engine {
         self.translator.virtual_interrupts
     }
 
-    /// Has the sensitive instructions run otherwise from now on. Drops all blocks.
+    /// Changes how the sensitive instructions are run. Drops all blocks.
     pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_virtual_interrupts(choice);

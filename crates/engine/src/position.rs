@@ -1,7 +1,7 @@
 //! From a host address to exact guest state: all that a signal handler uses of the engine.
 //!
 //! A handler may look here only when it interrupted guest code, or the test of a store that
-//! guest code makes, on the engine's own thread: nobody is changing anything then.
+//! guest code makes, on the engine's own thread, so the engine changes nothing meanwhile.
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::context::Context;

@@ -7,7 +7,7 @@
 //! finds the thread on its way into guest code rewinds it. Anywhere else a request
 //! only sets `pending`, and a fault is a bug: the action that stood before ours is
 //! restored and the instruction runs again, so that the process dies with a core of the
-//! right place, or whoever watched it before (a fuzzer, a sanitizer) sees the fault.
+//! right place, or the earlier handler (of a fuzzer, a sanitizer) sees the fault.
 //!
 //! A request may arrive amid stores that belong together, where the guest stands at no
 //! boundary ([`Restore::UNDIVIDED`]). The handler then has the thread trap after each

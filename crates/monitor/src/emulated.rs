@@ -1,4 +1,5 @@
-//! An instruction that the monitor executes: what it counts as, and what is due behind it.
+//! An instruction that the monitor executes: the kind of exit that it counts as, and what must
+//! be done after it (traps, shadows, a changed mode).
 
 use crate::hypercall;
 use crate::near;

@@ -1,5 +1,5 @@
 //! What happens at an exit: one function for each way out of translated code
-//! ([`SiteKind`]). Its *kind* is found on the way and says what it counts as: the
+//! ([`SiteKind`]). The function also determines the exit's *kind*, as which it is counted: the
 //! instructions that the monitor executes share one function and have many kinds.
 
 use crate::enter::Resume;

@@ -7,10 +7,11 @@
 //!     └─────────┘ an exit that ends nothing (a page filled, registers loaded): begun anew
 //! ```
 //!
-//! While translated code runs, many instructions begin and end unseen; the value is that of
-//! the first one, and holds for the one that exits, because what it tells apart (EFLAGS.TF, a
-//! shadow) makes blocks of one instruction or is told by the exit. Nothing here outlives the
-//! instruction; what does is in [`crate::latches::Latches`].
+//! While translated code runs, many instructions begin and end without the monitor; the value
+//! is that of the first one. It also holds for the one that exits, because the two cases that
+//! it distinguishes are not missed: EFLAGS.TF makes blocks of one instruction, and the exit
+//! reports a shadow. Nothing here outlives the instruction; what does is in
+//! [`crate::latches::Latches`].
 
 /// How far the instruction has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,5 +1,5 @@
-//! The instruction behind STI, MOV SS or POP SS, over which lies their shadow. While
-//! something waits for its end, that instruction is run alone.
+//! The interrupt shadow: interrupts are held off during the instruction that follows STI,
+//! MOV SS or POP SS. While an interrupt waits for the end of that instruction, it is run alone.
 
 use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
 use tollgate_engine::abi::context::NO_PASS;

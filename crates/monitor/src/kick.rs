@@ -28,7 +28,8 @@ impl Kick {
         });
     }
 
-    /// Aims at nobody; when this returns no kick is under way.
+    /// Removes the target, so that later kicks do nothing; when this returns no kick is under
+    /// way.
     pub(crate) fn disarm(&self) {
         *self.slot() = None;
     }

@@ -1,5 +1,5 @@
-//! What translated code is told of changes of the privilege level, so that it makes the
-//! next one itself.
+//! Stores the results of changes of the privilege level where translated code finds them, so
+//! that it makes the next such change itself.
 
 use crate::guest_view::view_of;
 use crate::vcpu::Vcpu;
@@ -12,8 +12,8 @@ use tollgate_x86::flags::Flags;
 use tollgate_x86::paging::Privilege;
 use tollgate_x86::{Cr0, SegmentRegister};
 
-/// What IA32_FMASK must clear for SYSCALL in translated code, which clears the flags. VIF and
-/// VIP are seen to be clear.
+/// The flags that IA32_FMASK must clear for SYSCALL to run in translated code, which always
+/// clears these. VIF and VIP need not be among them: they are checked to be clear already.
 const CLEARED: Flags = SYSTEM_FLAGS
     .difference(Flags::VIF.union(Flags::VIP))
     .union(Flags::ARITHMETIC)
@@ -21,9 +21,9 @@ const CLEARED: Flags = SYSTEM_FLAGS
     .union(Flags::DF);
 
 impl<P: Platform> Vcpu<P> {
-    /// The monitor has just done an instruction that changes the privilege level. What it
-    /// came to holds for any other in the same mode, if nothing went into it but registers
-    /// whose changes have it forgotten.
+    /// The monitor has just done an instruction that changes the privilege level. Its result
+    /// holds for any other in the same mode, if it depends only on registers whose changes
+    /// discard it.
     pub(crate) fn remember_level_change(&mut self, mnemonic: Mnemonic) {
         let cpu = &self.context.cpu;
         let is_long = cpu.is_long_mode();

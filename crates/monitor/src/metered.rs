@@ -5,9 +5,9 @@ use tollgate_platform::Platform;
 
 /// The machine, for the time of one emulated instruction.
 pub struct Metered<'a> {
-    /// The machine.
+    /// The machine that the calls go to.
     pub machine: &'a mut dyn Platform,
-    /// The books.
+    /// Where their time is counted.
     pub ledger: &'a mut Ledger,
 }
 

@@ -4,8 +4,8 @@
 /// reach past the page.
 pub fn copy_from(host: *mut u8, data: &mut [u8]) {
     // SAFETY: the guest view hands out addresses inside the flat mapping of guest RAM,
-    // which lives as long as the VM; callers stay inside the page. Guest memory is
-    // shared with nobody but the vCPU's own thread, which is here.
+    // which lives as long as the VM; callers stay inside the page. Only the vCPU's own
+    // thread, which runs this, accesses guest memory.
     unsafe { std::ptr::copy_nonoverlapping(host, data.as_mut_ptr(), data.len()) };
 }
 

@@ -220,8 +220,9 @@ impl<P: Platform> Vcpu<P> {
         Ok(())
     }
 
-    /// Runs the current instruction once on the bounce buffer, come what may: its
-    /// operand has been read, so it cannot be put off.
+    /// Runs the current instruction once on the bounce buffer, to its end even if requests to
+    /// leave arrive: its operand has been read, perhaps from a device's register that reading
+    /// changes, so it must not begin again.
     fn run_bounced(&mut self) -> Result<Option<Exception>, VcpuStop> {
         let mode = self.engine.mode(self.mode).bounce();
         let mode = self.intern_temporary(mode);

@@ -1,9 +1,9 @@
 //! Stores of guest code to pages that hold translated code.
 //!
 //! What was translated from the bytes that are about to be written is retired first. Then
-//! the store runs inline, let through by name: the line may hold other code, which it does
-//! not touch. If the store is in a block that it writes to, it runs as a block of its own;
-//! behind it the guest goes on with a look-up. Only an instruction that writes to its own
+//! the store runs inline: its site is let pass once, since the line may hold other code, which
+//! it does not touch. If the store is in a block that it writes to, it runs as a block of its
+//! own, and the guest continues with a look-up. Only an instruction that writes to its own
 //! bytes is run on the bounce buffer.
 
 use crate::enter::Resume;

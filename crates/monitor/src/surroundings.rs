@@ -11,7 +11,7 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
-/// Longest access that emulated instructions make in one piece.
+/// Pages that an access of an emulated instruction may touch at most.
 const MAX_PIECES: usize = 3;
 
 /// Longest access that a device is asked for, see [`Platform::memory_read`].
@@ -19,13 +19,13 @@ const DEVICE_ACCESS: usize = 64;
 
 /// Borrowed parts of a vCPU, for the time of one emulated instruction.
 pub struct Surroundings<'a> {
-    /// Memory.
+    /// Guest memory through the guest's page tables.
     pub view: &'a mut GuestView,
-    /// The machine.
+    /// The machine, whose time in devices is counted.
     pub platform: Metered<'a>,
     /// The engine's links, which depend on translations.
     pub links: &'a mut LinkTables,
-    /// Somebody wants the vCPU's attention.
+    /// Not zero: a request to leave guest code is pending.
     pub pending: &'a AtomicU32,
     /// A device was accessed.
     pub touched_device: bool,

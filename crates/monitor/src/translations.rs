@@ -20,7 +20,7 @@ use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationC
 /// more, everything is dropped.
 const MOST_PAGES_BY_NUMBER: usize = 4096;
 
-/// What a change comes to for structures whose entries are all of the loaded space.
+/// What structures that hold entries of the loaded space only must drop at a change.
 enum Drop {
     Nothing,
     Pages(PageRange),
@@ -65,7 +65,7 @@ pub struct Translations {
 }
 
 impl Translations {
-    /// Nothing is derived yet.
+    /// Empty structures: nothing has been derived from page tables yet.
     ///
     /// # Errors
     /// The host has no address space left.

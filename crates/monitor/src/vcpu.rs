@@ -144,8 +144,8 @@ impl<P: Platform> Vcpu<P> {
         })
     }
 
-    /// Has guest registers live elsewhere than [`RegisterMap::LEGACY`] says. Drops all
-    /// translations; not to be called while `run` runs.
+    /// Moves guest registers to the homes that `map` gives them; at first these are those of
+    /// [`RegisterMap::LEGACY`]. Drops all translations; must not be called while `run` runs.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.engine.set_register_map(map, &mut self.view.memory);
         self.resume = None;
@@ -157,8 +157,8 @@ impl<P: Platform> Vcpu<P> {
         self.engine.virtual_interrupts()
     }
 
-    /// Has the sensitive instructions run otherwise from now on. Drops all translations;
-    /// not to be called while `run` runs.
+    /// Changes how the sensitive instructions are run. Drops all translations; must not be
+    /// called while `run` runs.
     pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
         self.engine
             .set_virtual_interrupts(choice, &mut self.view.memory);
@@ -226,12 +226,12 @@ impl<P: Platform> Vcpu<P> {
         )
     }
 
-    /// Goes on with books that were begun elsewhere.
+    /// Continues a ledger that another vCPU began.
     pub fn continue_ledger(&mut self, ledger: Ledger) {
         self.ledger = ledger;
     }
 
-    /// Where the instruction at CS:EIP lies.
+    /// Linear address and address space of the instruction at CS:EIP.
     #[inline]
     pub(crate) fn place(&self) -> Place {
         let cpu = &self.context.cpu;

@@ -70,7 +70,8 @@ impl<P: Platform> Vcpu<P> {
         in_use && self.x87_word(FSW) & ERROR_SUMMARY != 0
     }
 
-    /// The instruction at CS:EIP waits for the x87, whose error is pending.
+    /// Reports the pending x87 error before the instruction at CS:EIP, as that instruction
+    /// waits for the x87 (SDM volume 1, 8.7).
     pub(crate) fn report_x87_error(&mut self) -> Result<(), VcpuStop> {
         if self.context.cpu.cr0().contains(Cr0::NE) {
             return self.raise(Exception::new(Vector::FloatingPoint));

@@ -29,9 +29,9 @@ pub enum FieldUse {
 pub struct Field {
     /// Displacement from R15 of the first byte.
     pub start: i32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: i32,
-    /// What for.
+    /// How emitted code may use it.
     pub access: FieldUse,
 }
 

@@ -17,7 +17,7 @@ pub struct X87Note {
 }
 
 /// Host code that completes an instruction in several steps. The instruction counts as done
-/// from the first on: who takes the guest out here does what is left (see
+/// from the first step on: a signal handler that interrupts here does the remaining steps (see
 /// [`crate::signals`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {

@@ -144,7 +144,7 @@ pub struct Context {
     pub switch_in: u64,
     /// Where to enter guest code.
     pub target: u64,
-    /// By [`LevelChangeKind`]: what such an instruction comes to, if that is known.
+    /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
     pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
     /// Set by guest code that has changed the privilege level: the mode is another one than
     /// it was entered in.

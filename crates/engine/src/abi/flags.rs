@@ -13,8 +13,9 @@ pub enum InterruptFlag {
     Virtual,
 }
 
-/// The flags that guest code does not change: whoever would, leaves for the monitor. But VIF
-/// changes where programs may change it ([`crate::policy::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
+/// The flags that translated code does not change: an instruction that would change one exits.
+/// The exception is VIF, where programs may change it
+/// ([`crate::policy::mode::ModeFlags::VIRTUAL_INTERRUPTS`]).
 pub const SYSTEM_FLAGS: Flags = Flags::TF
     .union(Flags::IOPL)
     .union(Flags::NT)

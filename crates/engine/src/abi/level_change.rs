@@ -2,9 +2,9 @@
 //! SYSENTER and SYSEXIT.
 //!
 //! These load constants: the segments come from model-specific registers, and with them the
-//! mode of the target follows from that of the instruction. So the monitor does each once,
-//! and leaves here what it came to. Whoever changes a control register or a model-specific
-//! register has all of it forgotten.
+//! mode of the target follows from that of the instruction. So the monitor executes each once
+//! and stores its result here. A change of a control register or a model-specific register
+//! discards all results.
 
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::link_layout::{indirect_tag, table_offset};
@@ -29,22 +29,23 @@ impl LevelChangeKind {
     pub const ALL: [Self; 4] = [Self::Syscall, Self::Sysret, Self::Sysenter, Self::Sysexit];
 }
 
-/// What one of them comes to.
+/// The result of one of them.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct LevelChange {
-    /// For instructions in this mode, as [`from_mode`] has it; zero: for none.
+    /// The mode of the instructions for which this holds, as [`from_mode`] encodes it; zero: no
+    /// mode, the result is not known.
     pub from: u64,
-    /// CS behind it.
+    /// CS after it.
     pub code: Segment,
-    /// SS behind it.
+    /// SS after it.
     pub stack: Segment,
     /// The software TLB of the level that it leads to (R14 in guest code).
     pub tlb: u64,
     /// Where indirect branches of the target's mode find their targets: eighths of the bytes
     /// from the start of the link tables.
     pub table: u64,
-    /// What such an entry's tag is the negative of, but for the target's RIP.
+    /// Added to the target's RIP it gives the negative of the tag of the target's entry.
     pub tag: u64,
 }
 

@@ -44,9 +44,10 @@ pub enum Source {
 /// guest state right. All values are read before the first home is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Restore {
-    /// Moves in the low three bits; in the high half the host register that holds EIP, if
-    /// any: never RAX. If bit 3 is set, that with which the segment register is loaded
-    /// whose number is in place of the last move.
+    /// Bits 0 to 2: number of moves. Bits 4 to 7: number of the host register that holds EIP;
+    /// 0, which is RAX, means none, as RAX never holds EIP. If bit 3 is set, that host register
+    /// holds what a segment register is loaded with, and the last place of `moves` holds the
+    /// segment register's number.
     count: u8,
     /// The guest register in the high half; in the low half a host register, or RSP,
     /// which never holds guest state, for the slot.
@@ -63,12 +64,13 @@ impl Restore {
         moves: [0; Self::MAX_MOVES],
     };
 
-    /// Amid stores that belong together: the guest stands at no boundary. The code is
-    /// straight, cannot fault, and is soon through; a request to leave has it run so far.
-    /// Named as an EIP in RSP, where none ever is.
+    /// Between stores that belong together, where no boundary of guest instructions lies. The
+    /// code has no branches, cannot fault and is short, so a request to leave lets it run to
+    /// its end. The encoding is a sentinel: RSP as the register that holds EIP. RSP is the
+    /// host's stack pointer in emitted code, so no real mark names it.
     pub const UNDIVIDED: Restore = Restore::NONE.with_eip(RSP);
 
-    /// This is [`Restore::UNDIVIDED`].
+    /// Whether this is [`Restore::UNDIVIDED`].
     pub const fn is_undivided(&self) -> bool {
         self.count >> 4 == RSP.0
     }

@@ -26,7 +26,7 @@ pub enum LinkPlace {
     },
 }
 
-/// Why a block leaves for the monitor at one of its sites.
+/// Why a block exits at one of its sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SiteKind {
     /// A direct branch to `Site::rip` whose target is not linked.
@@ -70,7 +70,7 @@ pub enum SiteKind {
 /// One way out of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Site {
-    /// Why.
+    /// The reason for the exit, which selects how the monitor handles it.
     pub kind: SiteKind,
     /// EIP of the instruction, or for branches of the target.
     pub rip: u64,

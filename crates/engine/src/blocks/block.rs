@@ -29,7 +29,7 @@ pub struct BlockKey {
 pub struct Incoming {
     /// The jumping block.
     pub from: BlockId,
-    /// Its site.
+    /// Number of the jump's site in that block.
     pub site: u16,
 }
 
@@ -52,7 +52,7 @@ pub struct Block {
     pub guest_length: u32,
     /// Ordered by host offset.
     pub marks: Box<[Mark]>,
-    /// Ways out.
+    /// Ways out of the block, by site number.
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
     pub helpers: Box<[Helper]>,

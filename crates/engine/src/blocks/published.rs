@@ -18,8 +18,8 @@ impl<T> Published<T> {
         Self(NonNull::from(Box::leak(Box::new(value))))
     }
 
-    /// Where it lies, until the owner is dropped. Whoever reads there sees to it that the
-    /// owner holds no exclusive reference meanwhile.
+    /// The value's address, valid until the owner is dropped. A reader must ensure that no
+    /// exclusive reference to the value exists meanwhile.
     pub fn address(&self) -> *const T {
         self.0.as_ptr()
     }

@@ -1,4 +1,4 @@
-//! Offsets in a segment: what an instruction's base, index and displacement come to.
+//! Offsets in a segment: the sum of an instruction's base, index and displacement.
 
 use super::emitter::Emitter;
 use crate::abi::host::Host;

@@ -1,4 +1,5 @@
-//! Exits: the sites at which the block leaves for the monitor, and the code that names them.
+//! Exits: the sites at which control passes from the block to the monitor, and the code that
+//! names them.
 
 use super::emitter::Emitter;
 use crate::abi::at;

@@ -14,9 +14,9 @@
 //!
 //! An island can stand at each *seam*: wherever [`Emitter::make_room`] is called, and directly
 //! behind each such branch. It is only known that one is needed when too much code stands
-//! behind the last seam at which it would be in reach; then it is inserted there, and what
-//! stands behind moves on. So nobody counts the bytes of a sequence beforehand, and an
-//! island stands as far behind its branches as can be.
+//! behind the last seam at which it would be in reach; then it is inserted there, and the code
+//! after it moves on. So no caller counts the bytes of a sequence beforehand, and an
+//! island stands as far behind its branches as their reach allows.
 //!
 //! That the last seam is always in reach follows from two rules. A seam is noted only if it
 //! is; if not, an island is inserted at the one before. And there is a seam before and behind each

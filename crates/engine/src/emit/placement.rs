@@ -236,7 +236,7 @@ impl Emitter {
     pub(crate) fn choose(&self, allowed: Hosts, operands: &[Operand]) -> Option<Host> {
         let scratch = self.map.scratch;
         let any = (0..16).map(Host);
-        // Registers where nobody lives come before those of others.
+        // Prefer registers that are no guest register's home.
         let idle = any.clone().filter(|&h| self.map.resident(h).is_none());
         let lent = any.filter(|&host| {
             let resident = self.map.resident(host);

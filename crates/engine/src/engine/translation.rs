@@ -1,4 +1,4 @@
-//! How a block comes to be: read, translated, verified, placed and listed.
+//! How a block is made: read, translated, verified, placed and listed.
 
 use super::{CodeAddress, Engine, LookUp};
 use crate::abi::link_layout::ModeId;

@@ -1,10 +1,10 @@
 //! Code that was written: blocks are retired, and revived when their code is back.
 //!
 //! A retired block is out of reach: no key, no link and no page leads to it. Its code
-//! stays in the cache, and its links to others stay made. Whoever looks for a block of the
-//! same key later compares the guest's bytes with those that the retired ones were made
-//! from. If they are the same, or differ only in immediate operands that were copied as
-//! they are, the block is in force again, with the operands put into its code.
+//! stays in the cache, and its links to others stay made. A later look-up of the same key
+//! compares the guest's bytes with those that the retired blocks were made from. If they are
+//! the same, or differ only in immediate operands that were copied unchanged, the block is put
+//! in force again, with the new operands written into its code.
 //!
 //! So a routine that is patched before each call, or that alternates between a few
 //! contents, is translated only a few times.

@@ -1,9 +1,9 @@
 //! Stores to pages that hold translated code, without leaving guest code.
 //!
 //! Such a page has no entry in the table that emitted code uses for stores, so the store
-//! comes to its miss stub. From there it comes here: if the page has an entry in the other
-//! table, and the map of code says that none of the written lines holds any, the store
-//! goes on as after a hit. Otherwise this is an exit like any miss.
+//! misses, and its miss stub jumps here. If the page has an entry in the table for stores
+//! beside code, and the map of code says that none of the written lines holds code, the store
+//! continues as after a hit. Otherwise this is an exit like any miss.
 //!
 //! A line may hold code that the store does not touch. The monitor finds that out and lets
 //! one store of one site pass (`store_pass`): the next one, even if no code is left in its

@@ -1,6 +1,6 @@
 //! The mode word: everything beside the bytes that decides how code is translated.
 //!
-//! Blocks are shared by whoever runs the same bytes in the same mode, so a check
+//! Blocks are shared by all guest code that runs the same bytes in the same mode, so a check
 //! that the mode word settles is never made in emitted code.
 
 use crate::abi::flags::InterruptFlag;
@@ -80,7 +80,7 @@ bitflags::bitflags! {
         const SINGLE = 1 << 12;
         /// The memory operand is the bounce buffer (implies SINGLE).
         const BOUNCE = 1 << 13;
-        /// Every access is the monitor's: misaligned ones fault (CR0.AM and EFLAGS.AC at
+        /// The monitor performs every access: misaligned ones fault (CR0.AM and EFLAGS.AC at
         /// CPL 3), or DR7 watches memory.
         const ACCESSES_CHECKED = 1 << 14;
         /// 64-bit code: EFER.LMA and CS.L.
@@ -107,7 +107,7 @@ bitflags::bitflags! {
 /// The mode word with the two numbers that cannot be folded into bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Mode {
-    /// Bits.
+    /// Everything about the mode that is a yes or a no.
     pub flags: ModeFlags,
     /// ES, CS, SS, DS, FS, GS.
     pub segments: [SegmentClass; 6],
@@ -231,8 +231,8 @@ impl Mode {
         }
     }
 
-    /// Instructions run alone, or each access is the monitor's: what translated code could do
-    /// of the monitor's work is left to it.
+    /// Whether instructions run alone, or the monitor performs each access. Then translated
+    /// code takes no short cuts: what it could do in the monitor's place exits.
     pub fn is_watched(&self) -> bool {
         (self.flags).intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED)
     }

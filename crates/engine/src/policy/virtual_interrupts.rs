@@ -20,14 +20,14 @@ pub enum Transition {
     Trap,
     /// An undefined instruction, taken as SIGILL, on the way out, and a signal's return on
     /// the way back too: the host's kernel saves and loads the whole context of the
-    /// processor twice, as a task switch to the monitor and one back do. What stands for a
+    /// processor twice, as a task switch to the monitor and one back do. It represents a
     /// task gate. A hypervisor under the host may take undefined instructions itself.
     Task,
 }
 
-/// CLI: what leaves for the monitor with [`Transition::Trap`].
+/// CLI: its fault at user level is the exit of [`Transition::Trap`].
 pub const TRAP: [u8; 1] = [0xfa];
-/// UD2: what leaves with [`Transition::Task`].
+/// UD2: its fault is the exit of [`Transition::Task`].
 pub const TASK_SWITCH: [u8; 2] = [0x0f, 0x0b];
 
 /// Which parts of the mechanism are switched on. The guest computes the same either way.

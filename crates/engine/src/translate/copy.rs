@@ -211,7 +211,8 @@ impl Translator {
                 self.emit.require_vectors();
                 let flow = self.copy(instruction);
                 if flow == Flow::Next {
-                    // Whoever filled the buffer puts the operand's address right.
+                    // The noted operand address is the buffer's. The monitor, which filled the
+                    // buffer, replaces it by the guest's.
                     self.note_x87(instruction);
                 }
                 flow

@@ -26,11 +26,11 @@
 //! jmp   [r13+r9*8+far+8]
 //! ```
 //!
-//! Once R11 holds the target and all else that the instruction does is done, marks say that
-//! it is complete, CS and EIP being in R11. Stores to CS in the context mean nothing until
-//! the next block begins; whoever interrupts before makes them again.
+//! Once R11 holds the target and everything else that the instruction does is done, marks say
+//! that it is complete, with CS and EIP in R11. Stores to CS in the context mean nothing until
+//! the next block begins; a signal handler that interrupts before then makes them again.
 //!
-//! All that is unusual is the monitor's: protected mode, offsets beyond FFFFh, a code
+//! Unusual cases exit to the monitor: protected mode, offsets beyond FFFFh, a code
 //! segment that is not as real mode leaves it, a stack that wraps.
 
 use super::{Flow, Translator};
@@ -208,7 +208,7 @@ impl Translator {
     }
 
     /// [`FAR_POINTER`] holds an offset of 32 bits: makes it a packed far pointer with the
-    /// selector in a register that is zero but for that. An offset beyond FFFFh leaves for
+    /// selector in a register whose other bits are zero. An offset beyond FFFFh exits to
     /// the monitor. Uses R9, R10.
     pub(super) fn join_far_pointer(&mut self, selector: Host) {
         self.emit.make_room();

@@ -2,10 +2,10 @@
 //! or CR4.PVI give programs that.
 //!
 //! EFLAGS.IF lives in the context, beside the request of the monitor (VIR) that says that an
-//! interrupt waits. What follows from that is decided before an instruction changes
-//! anything, and what is rare leaves for the monitor, which then does the whole
-//! instruction: to set the flag while an interrupt waits, and to load another TF, IOPL, NT,
-//! AC or ID. An example: STI, which is done unless the request is set.
+//! interrupt waits. Rare cases are recognised before an instruction changes anything, and
+//! exit to the monitor, which then does the whole instruction: setting the flag while an
+//! interrupt waits, and loading another TF, IOPL, NT, AC or ID. An example is STI, which is
+//! done inline unless the request is set.
 //!
 //! ```text
 //! mov   r10, rcx
@@ -16,8 +16,8 @@
 //! mov   qword ptr [r15+flag], 200h
 //! ```
 //!
-//! EFLAGS.VIF has its place among the system flags. No interrupt asks for it, but where VIP
-//! is set, who would set it leaves: that is a fault.
+//! EFLAGS.VIF is kept among the system flags. Interrupts do not depend on it, but an
+//! instruction that would set it while VIP is set exits, since that is a fault.
 //!
 //! The shadow of STI costs nothing: marks and sites of the next instruction, which must be
 //! in the same block, tell the monitor of it.

@@ -25,7 +25,7 @@
 //!
 //! Rules that every sequence keeps:
 //! - Arithmetic flags change only in the guest's own instruction.
-//! - Guest registers are found through the register map, whoever needs them. ESP's home
+//! - Guest registers are always found through the register map. ESP's home
 //!   holds ESP minus a folded adjustment.
 //! - R8 to R11 are scratch. Address computations use R8 for the linear address, R9 for
 //!   the host address and R10 for what lived in RCX while JRCXZ tests that; R11 carries
@@ -183,13 +183,13 @@ impl Translator {
         }
     }
 
-    /// Has guest registers live elsewhere in all that is translated from now on, but for
-    /// 64-bit code.
+    /// Uses this map in all later translations, except those of 64-bit code, which has a map of
+    /// its own.
     pub fn set_register_map(&mut self, map: &'static RegisterMap) {
         self.legacy_map = map;
     }
 
-    /// Has the sensitive instructions run otherwise in all that is translated from now on.
+    /// Changes how later translations run the sensitive instructions.
     pub fn set_virtual_interrupts(&mut self, choice: VirtualInterrupts) {
         self.virtual_interrupts = choice;
     }
@@ -387,7 +387,7 @@ impl Translator {
             self.emit.assembler.lfence();
         }
         // The last instruction commits; until then marks put back what has changed, and the
-        // instruction starts again: it reads a later time, which nobody can tell.
+        // instruction starts again: it reads a later time, which the guest cannot notice.
         self.emit.assembler.mov(R10, ACCUMULATOR);
         self.emit.assembler.mov(R11, DATA);
         let mut saved = Restore::one(Gpr::Rax as u8, R10).and(Gpr::Rdx as u8, Source::Host(R11));

@@ -2,8 +2,8 @@
 //!
 //! The bit of the vector in the TSS's redirection bitmap, and then the vector, are read with
 //! the rights of the supervisor, in the supervisor's view of the software TLB. The bitmap is
-//! read each time: nobody says when it is written. The monitor has told what does not change
-//! without it, the TSS's base and limit.
+//! read each time, since writes to it are not noticed. The TSS's base and limit, which change
+//! only with the monitor's knowledge, are stored in the context by the monitor.
 //!
 //! ```text
 //! ...                       ; image of the flags, kept in the context

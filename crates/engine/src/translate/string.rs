@@ -1,4 +1,4 @@
-//! Single string instructions; repeated ones are the monitor's.
+//! Single string instructions; the monitor executes repeated ones.
 
 use super::{Flow, Translator};
 use crate::abi::at;

@@ -1,10 +1,10 @@
 //! SYSCALL, SYSRET, SYSENTER and SYSEXIT where all is as it was when the monitor last did
 //! one (see [`crate::abi::level_change`]), and SWAPGS.
 //!
-//! They read no memory and cannot fault but for reasons that are looked into first; what is
-//! unusual leaves for the monitor, which then does the whole instruction. The stores that
-//! follow belong together: marks say so. Then the instruction is done, its target is in R8,
-//! and the branch there is an indirect one by the table of the target's mode:
+//! They read no memory and can fault only for reasons that are checked first; unusual cases
+//! exit to the monitor, which then does the whole instruction. The stores that follow belong
+//! together, and marks say so. Then the instruction is done, its target is in R8, and control
+//! goes there by an indirect branch through the table of the target's mode:
 //!
 //! ```text
 //! mov   r8, [r15+change.from]     ; SYSENTER
