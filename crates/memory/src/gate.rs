@@ -170,8 +170,8 @@ impl GuestMemory {
         self.0.has_code_writes.get()
     }
 
-    /// Takes the writes that hit code. The lines stay marked; whoever drops the
-    /// translations clears them.
+    /// Takes the writes that hit code. The lines stay marked until the translations are
+    /// dropped, which clears them.
     pub fn take_code_writes(&mut self) -> Vec<CodeWrite> {
         self.0.has_code_writes.set(false);
         self.0.code_writes.take()

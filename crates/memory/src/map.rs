@@ -28,8 +28,8 @@ pub const REGIONS_END: u64 = HIGH_RAM_START;
 pub enum RegionKind {
     /// Loads and stores reach memory.
     Ram,
-    /// Loads and fetches reach memory, stores go to the machine's bus, where a device may
-    /// answer or nobody.
+    /// Loads and fetches reach memory, stores go to the machine's bus; if no device answers
+    /// there they are ignored.
     Rom,
     /// Loads and stores go to the machine's bus.
     Device,

@@ -8,20 +8,20 @@ use tollgate_x86::PhysicalAddress;
 ///
 /// Not for a type that wraps another machine: what it does not write is not there.
 pub trait BareMachine {
-    /// See [`Platform::port_read`]. A port: nothing answers, all bits read as ones.
+    /// See [`Platform::port_read`]. No device is there: all bits read as ones.
     fn port_read(&mut self, _port: u16, size: u8) -> u32 {
         u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)))
     }
 
-    /// See [`Platform::port_write`]. A port: nobody listens.
+    /// See [`Platform::port_write`]. No device is there: the write is ignored.
     fn port_write(&mut self, _port: u16, _size: u8, _value: u32) {}
 
-    /// See [`Platform::memory_read`]. Device memory: nothing answers, bytes read as FFh.
+    /// See [`Platform::memory_read`]. No device is there: bytes read as FFh.
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
         data.fill(0xff);
     }
 
-    /// See [`Platform::memory_write`]. Device memory: nobody listens.
+    /// See [`Platform::memory_write`]. No device is there: the write is ignored.
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
 
     /// See [`Platform::msr_read`]. The machine has no MSRs.
@@ -85,7 +85,7 @@ pub trait BareMachine {
         true
     }
 
-    /// See [`Platform::take_stop_request`]. Nobody asks for a stop.
+    /// See [`Platform::take_stop_request`]. No stop is ever requested.
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         None
     }

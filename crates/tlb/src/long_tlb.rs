@@ -1,6 +1,6 @@
 //! The software TLB of guests in IA-32e mode.
 //!
-//! Linear addresses have 48 bits there, so one flat table of all pages is not to be had.
+//! Linear addresses have 48 bits there, too many for one flat table of all pages.
 //! For each view there is a *root* of 512 pointers instead, one for each 512 GiB, and a
 //! pointer leads to flat tables of that part, with the meaning of the flat software TLB:
 //! a slot holds *host address minus linear address*, or zero for "not known"; the even

@@ -99,7 +99,7 @@ pub enum KernelKind {
 /// at its first instruction. Memory is expected to be all zeros.
 ///
 /// # Errors
-/// [`BootError`]; each is the user's to mend and prints as one line.
+/// [`BootError`]: what the user must correct. Each prints as one line.
 pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
     let name = source.kernel.display().to_string();
     let size = memory.ram().size();

@@ -21,7 +21,7 @@ pub const CAPACITY: usize = 1024;
 /// Makes the vCPU's thread leave guest code. It must not send completions.
 pub type KickFunction = Arc<dyn Fn() + Send + Sync>;
 
-/// The machine has ended: nobody takes completions any more.
+/// The machine has ended and takes no more completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed;
 

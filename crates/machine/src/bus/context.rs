@@ -61,8 +61,8 @@ impl<'a> DeviceContext<'a> {
         line.forward(|asserted| self.set_line(number, asserted))
     }
 
-    /// Sends a message-signalled interrupt: a write of `data` to `address`. False: nobody
-    /// took it.
+    /// Sends a message-signalled interrupt: a write of `data` to `address`. False: no interrupt
+    /// controller accepted it.
     pub fn send_message(&mut self, address: u64, data: u32) -> bool {
         message::decode(address, data)
             .is_some_and(|message| self.board.interrupts.deliver(&message))

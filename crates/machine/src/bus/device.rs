@@ -15,10 +15,10 @@ pub enum PortWidth {
     /// wider one.
     Byte,
     /// As the guest makes them: 1, 2 or 4 bytes from a port on. The bytes may reach
-    /// behind the claim.
+    /// past the end of the claim.
     Any,
-    /// Only accesses of this many bytes at exactly this port, which then go to nobody
-    /// else. Others go to whoever claims the port otherwise.
+    /// Only accesses of this many bytes at exactly this port, which then go to this device
+    /// alone. Accesses of other sizes go to the device that claims the port in another way.
     Exactly(u8),
 }
 

@@ -86,7 +86,7 @@ impl Interrupts {
         self.set_line(line, level);
     }
 
-    /// Delivers a message of a device. False: nobody took it.
+    /// Delivers a message of a device. False: no interrupt controller accepted it.
     pub fn deliver(&mut self, message: &InterruptMessage) -> bool {
         if message.mode != DeliveryMode::ExternalInterrupt {
             return self.local_apic.deliver(message);

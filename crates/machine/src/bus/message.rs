@@ -17,8 +17,8 @@ const ASSERT: u32 = 1 << 14;
 /// Data: level-triggered.
 const LEVEL: u32 = 1 << 15;
 
-/// The interrupt that a write of `data` to `address` means. `None`: the address is no
-/// message's, or the message takes a level back, which nobody waits for.
+/// The interrupt that a write of `data` to `address` means. `None`: the address is not that of
+/// a message, or the message deasserts a level, which has no effect here.
 pub fn decode(address: u64, data: u32) -> Option<InterruptMessage> {
     if address >> 20 != ADDRESS_PREFIX || data & (LEVEL | ASSERT) == LEVEL {
         return None;

@@ -5,7 +5,7 @@
 //! a [`DeviceContext`], and remembers when each device next needs attention. What all
 //! devices share is the [`Board`].
 //!
-//! What nobody claims reads as ones and ignores writes.
+//! Ports and addresses that no device claims read as ones and ignore writes.
 
 mod board;
 mod clock;
@@ -43,7 +43,7 @@ pub const MAX_DEVICES: usize = 64;
 /// Number of ports.
 const PORTS: usize = 1 << 16;
 
-/// An entry of the port table: the slot plus one, zero for nobody.
+/// An entry of the port table: the device's slot plus one; zero if no device claims the port.
 type PortEntry = u8;
 /// In an entry: accesses arrive as the guest makes them.
 const WHOLE: PortEntry = 1 << 7;
@@ -437,7 +437,7 @@ impl Bus {
         self.sort_memory();
     }
 
-    /// Enters the claims of a device where nobody has claimed before.
+    /// Enters the claims of a device at ports and addresses that no other device claims.
     fn enter(&mut self, slot: u8, claims: &Claims) {
         for claim in &claims.ports {
             let whole = match claim.width {

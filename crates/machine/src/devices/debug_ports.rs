@@ -53,7 +53,7 @@ impl DebugConsole {
         std::mem::take(&mut self.output)
     }
 
-    /// How many bytes were lost because nobody took the output.
+    /// How many bytes were lost because no reader took the output.
     pub const fn lost(&self) -> u64 {
         self.lost
     }

@@ -56,7 +56,7 @@ pub struct Serial {
     transmitter: VecDeque<u8>,
     /// Errors since line status was last read.
     errors: LineStatus,
-    /// The transmitter became empty, and nobody was told yet.
+    /// The transmitter became empty, and no interrupt has reported it yet.
     transmitter_interrupt: bool,
     modem_changes: ModemStatus,
     /// What the other end drives.

@@ -2,7 +2,7 @@
 //!
 //! A guest may put the page anywhere by IA32_APIC_BASE (SDM volume 3, 11.4.5). Over RAM
 //! below 4 GiB a region without memory takes the page out of the map, so that accesses
-//! come to the board, which looks at the APIC first; the RAM is there again once the page
+//! go to the board, which asks the APIC first; the RAM appears again once the page
 //! has moved on. Regions that devices have set there are lost then. RAM from 4 GiB on
 //! cannot be hidden: there the APIC is not reached.
 
