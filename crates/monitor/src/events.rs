@@ -21,7 +21,7 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
         let cpu = &self.context.cpu;
         let shadowed = cpu.shadow_rip == cpu.rip;
-        let unsettled = self.resume_flag_unsettled;
+        let unsettled = self.latches.resume_flag_unsettled;
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
             self.latches.nmi_pending = false;

@@ -18,6 +18,9 @@ pub struct Latches {
     /// The EIP of the only instruction for which EFLAGS.RF is still meant; at any other EIP
     /// a set RF is a leftover of an instruction that has completed and reads as clear.
     pub resume_flag_rip: u64,
+    /// EFLAGS.RF is set for the instruction at CS:EIP, which may have completed already: it is
+    /// run alone if an event waits.
+    pub resume_flag_unsettled: bool,
     /// Data breakpoints that were met and not yet reported, as bits 0 to 3 of DR6. MOV SS and
     /// POP SS carry them over to the instruction behind (SDM volume 3, 6.8.3).
     pub breakpoint_hits: u64,

@@ -38,7 +38,7 @@ impl<P: Platform> Vcpu<P> {
         let cpu = &mut self.context.cpu;
         if was_set && cpu.rip == self.latches.resume_flag_rip {
             cpu.flags |= Flags::RF.bits();
-            self.resume_flag_unsettled = !cpu.has_breakpoints();
+            self.latches.resume_flag_unsettled = !cpu.has_breakpoints();
         }
     }
 

@@ -89,7 +89,7 @@ impl<P: Platform> Vcpu<P> {
         if self.context.cpu.has_breakpoints() && self.meets_code_breakpoint() {
             return self.raise(Exception::new(Vector::Debug));
         }
-        let unsettled = std::mem::take(&mut self.resume_flag_unsettled);
+        let unsettled = std::mem::take(&mut self.latches.resume_flag_unsettled);
         if self.work.is_shadowed() && self.something_waits_for_shadow(flags)
             || unsettled && self.something_waits(flags)
         {

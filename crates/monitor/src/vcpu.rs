@@ -73,8 +73,6 @@ pub struct Vcpu<P: Platform> {
     pub(crate) link: PendingLink,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) features: Features,
-    /// EFLAGS.RF is set for the instruction at hand, which may have completed.
-    pub(crate) resume_flag_unsettled: bool,
     pub(crate) latches: Latches,
     pub(crate) due: Due,
     pub(crate) work: InstructionInWork,
@@ -132,7 +130,6 @@ impl<P: Platform> Vcpu<P> {
             link: PendingLink::None,
             info: iced_x86::InstructionInfoFactory::new(),
             features,
-            resume_flag_unsettled: false,
             latches: Latches::default(),
             due: Due::ALL,
             work: InstructionInWork::default(),
