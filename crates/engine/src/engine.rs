@@ -57,7 +57,7 @@ pub struct EngineCounts {
 pub enum LookUp {
     /// The block, in force.
     Block(BlockId),
-    /// The instruction goes on in the next page: give that page's number.
+    /// The instruction continues in the next page: call again with that page's number.
     NeedsNextPage,
     /// There is no code for the mode's access to memory.
     Unavailable(AccessUnavailable),

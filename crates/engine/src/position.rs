@@ -26,7 +26,7 @@ pub struct GuestPosition {
     pub completion: Option<Completion>,
     /// The instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
-    /// The block.
+    /// The block that the host address lies in.
     pub block: BlockId,
     /// Where the guest's registers live.
     pub map: &'static RegisterMap,
@@ -84,7 +84,7 @@ impl GuestPosition {
     /// [`crate::Engine::attach`] stored there, of an engine that still lives.
     pub unsafe fn of_interrupted(context: *const Context, pc: u64) -> Option<Self> {
         // SAFETY: the caller vouches for the context. The thread stands in guest code, where
-        // it holds no reference to the table: nobody changes it meanwhile.
+        // it holds no reference to the table, and no other thread changes the table.
         let (blocks, site) = unsafe {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
             (blocks, (*context).exit_site)

@@ -311,7 +311,7 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
         .wrapping_sub(BIAS as u64) as *mut Context;
     if signal == libc::SIGSEGV && pc == entry::switch_address() {
-        // SAFETY: on the way in R15 is the context, which nobody else uses.
+        // SAFETY: on the way in R15 is the context, to which no reference exists here.
         let context = unsafe { &mut *context };
         context.switch_in = 0;
         for guest in 0..8 {

@@ -1,11 +1,11 @@
 //! How the link tables lie in memory, and how emitted code finds a target in them. What fills
 //! them is `blocks/links.rs`.
 
-/// A small number that stands for a mode ([`crate::policy::mode::Mode`]).
+/// A small number that identifies a mode ([`crate::policy::mode::Mode`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct ModeId(pub u32);
 
-/// A small number that stands for all modes that differ in the base of CS alone: far
+/// A small number that identifies all modes that differ in the base of CS alone: far
 /// transfers of real and V86 mode lead from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct FamilyId(pub u32);
@@ -43,8 +43,8 @@ pub const fn table_offset(table: BranchTable) -> i32 {
     }
 }
 
-/// What the tag of an indirect branch's target in a mode, whose table this is, is the
-/// negative of, but for the target's RIP.
+/// Added to the target's RIP it gives the negative of the tag of the target's entry. `table` is
+/// the table of indirect branches that `mode` uses.
 pub const fn indirect_tag(table: BranchTable, mode: ModeId) -> u64 {
     match table {
         BranchTable::Shared => ((mode.0 as u64) << 32) + 1,

@@ -52,7 +52,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// Bytes.
+    /// The size in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Width::Byte => 1,
@@ -98,7 +98,7 @@ impl Assembler {
         self.bytes.len()
     }
 
-    /// The code.
+    /// The code assembled so far.
     pub fn code(&self) -> &[u8] {
         &self.bytes
     }

@@ -21,7 +21,7 @@ pub struct Stub {
     /// Guest instruction and ESP adjustment in force in the stub.
     pub(super) rip: u64,
     pub(super) esp: i32,
-    /// For a miss: where the look-up goes on if the store may go on after all.
+    /// For a miss: where the look-up continues if the test of stores for code lets the store pass.
     pub(super) back: usize,
     /// The instruction is in an interrupt shadow.
     pub(super) shadowed: Shadow,

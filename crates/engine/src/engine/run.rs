@@ -9,7 +9,7 @@ use tollgate_x86::Gpr;
 /// Where guest code goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The block.
+    /// The block that is entered.
     pub block: BlockId,
     /// Host address in its code, as [`Engine::address`] gives it.
     pub target: *const u8,

@@ -24,11 +24,11 @@ bitflags::bitflags! {
         const CHANGES_MODE = 1 << 0;
         /// The save area of the vector registers may have been written.
         const WRITES_VECTOR_AREA = 1 << 1;
-        /// What is known of SYSCALL and its like may not hold any more.
+        /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT may no longer hold.
         const CHANGES_LEVEL_CHANGES = 1 << 2;
         /// The offset of the time-stamp counter may be another one.
         const CHANGES_CLOCK = 1 << 3;
-        /// An interrupt may be let in.
+        /// It may enable interrupts, so that one that waits can be delivered.
         const LETS_INTERRUPTS_IN = 1 << 4;
         /// Another task may be the current one.
         const SWITCHES_TASKS = 1 << 5;

@@ -89,7 +89,7 @@ impl Translator {
         (flag == InterruptFlag::Real || width == Width::Word).then_some(flag)
     }
 
-    /// The instruction is #GP(0), whatever else holds: that is what the monitor is told.
+    /// The instruction is always #GP(0) in this mode, so the exit reports that fault.
     pub(super) fn refuse(&mut self) -> Flow {
         self.emit.exit(SiteKind::Fault(Vector::GeneralProtection));
         Flow::End

@@ -98,7 +98,7 @@ pub struct Request<'a> {
 /// Why a block could not be translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TranslateError {
-    /// The first instruction goes on in the next page: ask again with its bytes.
+    /// The first instruction continues in the next page: call again with that page's bytes.
     NeedsNextPage,
     /// There is no code for the mode's access to memory.
     Access(AccessUnavailable),

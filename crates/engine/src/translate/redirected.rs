@@ -65,7 +65,7 @@ impl Translator {
         Ok(())
     }
 
-    /// Leaves unless the bit of a vector in the redirection bitmap is there and clear.
+    /// Exits unless the TSS holds the redirection bitmap and the vector's bit in it is clear.
     fn demand_redirection(&mut self, kind: SiteKind, helper: u16, vector: i32) {
         let (base, limit) = (
             self.emit.field(at::TASK_BASE),

@@ -57,9 +57,9 @@ pub struct Finding {
 /// A block's code and what is known of it.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
-    /// The code.
+    /// Its host code.
     pub code: &'a [u8],
-    /// Ways out.
+    /// Its ways out, by site number.
     pub sites: &'a [Site],
     /// Operands that can be replaced.
     pub immediates: &'a [Immediate],

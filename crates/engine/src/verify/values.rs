@@ -20,7 +20,7 @@ pub(super) enum Table {
 /// What is known of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Nothing.
+    /// Any value: nothing is known of it.
     Any,
     /// It is below 2^32.
     Narrow,
@@ -89,7 +89,7 @@ pub(super) enum Kind {
     VectorsOff,
 }
 
-/// A value.
+/// A value: its number, and what is known of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Value {
     pub(super) number: Number,
