@@ -17,7 +17,7 @@ use tollgate_x86::{Exception, Flags, Selector};
 const LONGEST_SLEEP: u64 = 1_000_000_000;
 
 impl<P: Platform> Vcpu<P> {
-    /// Delivers what is due at this boundary. True: look again.
+    /// Delivers what is due at this boundary. True: call again, since more may be due.
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
         let cpu = &self.context.cpu;
         let shadowed = cpu.shadow_rip == cpu.rip;

@@ -1,4 +1,5 @@
-//! Which fault comes first, where a memory operand's is met too early.
+//! Which fault is reported first, where the monitor finds a memory operand's fault before others
+//! that the processor would report instead.
 //!
 //! Emitted code looks its operand up before the instruction itself runs on the host. Two
 //! faults of the instruction come before those of the operand's page: a pending x87

@@ -1,8 +1,8 @@
 //! Hypercalls: VMCALL and VMMCALL, which mean the same here (docs/hypercalls.md).
 //!
 //! EAX selects the call. The null call exists to be measured: it changes nothing but
-//! EIP and returns before anything else is looked at, so that it prices the way out of
-//! guest code and back. Any ring and any mode may make these calls; they give nothing
+//! EIP and returns before any other work, so that it measures the cost of leaving guest code
+//! and entering it again. Any ring and any mode may make these calls; they give nothing
 //! away and change nothing outside the caller's registers.
 
 use crate::vcpu::Vcpu;

@@ -72,13 +72,13 @@ impl InstructionInWork {
         self.shadowed
     }
 
-    /// The trap flag strikes behind it.
+    /// Whether the trap flag causes a debug trap after it.
     pub fn traps(&self) -> bool {
         self.traps
     }
 
-    /// Decides anew whether the trap flag strikes behind it: INT n and a task switch clear the
-    /// flag first, SYSCALL and SYSRET look at what they have loaded.
+    /// Changes whether the trap flag causes a debug trap after it: INT n and a task switch clear
+    /// the flag first, SYSCALL and SYSRET use the flag that they have loaded.
     pub fn set_traps(&mut self, traps: bool) {
         self.traps = traps;
     }

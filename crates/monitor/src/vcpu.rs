@@ -1,4 +1,4 @@
-//! One virtual processor: what it is made of, and what those around it may ask.
+//! One virtual processor: its parts, and its public interface.
 
 use crate::due::Due;
 use crate::enter::Resume;
@@ -210,12 +210,12 @@ impl<P: Platform> Vcpu<P> {
         &self.ledger
     }
 
-    /// Starts the books anew, in more or less detail.
+    /// Starts an empty ledger, in more or less detail.
     pub fn set_ledger_detail(&mut self, detail: Detail) {
         self.ledger = Ledger::new(host::thread_time, detail);
     }
 
-    /// Takes the books; new ones begin.
+    /// Takes the ledger and starts an empty one.
     pub fn take_ledger(&mut self) -> Ledger {
         std::mem::replace(
             &mut self.ledger,
