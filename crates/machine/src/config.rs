@@ -66,7 +66,7 @@ pub enum TripleFaultAction {
     Reset,
 }
 
-/// A device that a machine has only if it is asked for.
+/// A device that a machine has only on request (`--device`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OptionalDevice {
@@ -78,7 +78,7 @@ impl OptionalDevice {
     /// All of them.
     pub const ALL: [Self; 1] = [Self::PcTestdev];
 
-    /// The name by which it is asked for, QEMU's.
+    /// The name by which it is requested: QEMU's name for the device.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PcTestdev => "pc-testdev",

@@ -68,7 +68,7 @@ pub const KNOBS: &[Knob] = &[
     },
 ];
 
-/// Has a processor run as `config` says, from now on. Not to be called while it runs.
+/// Makes a processor run as `config` says. Must not be called while it runs.
 pub fn turn<P: Platform>(vcpu: &mut Vcpu<P>, config: &VmConfig) {
     // Each of these drops translations, so only what differs is turned.
     if vcpu.virtual_interrupts() != config.virtual_interrupts {

@@ -120,12 +120,12 @@ impl Pc {
         self.board.interrupts.local_apic.init();
     }
 
-    /// Sends the serial port's output somewhere else from now on.
+    /// Replaces the destination of the serial port's output.
     pub fn set_serial_output(&mut self, sink: Box<dyn Write + Send>) {
         self.board.serial_output.set_sink(sink);
     }
 
-    /// Sends the debug consoles' output (ports E9h and 402h) somewhere else from now on.
+    /// Replaces the destination of the debug consoles' output (ports E9h and 402h).
     pub fn set_debug_output(&mut self, sink: Box<dyn Write + Send>) {
         self.board.debug_output.set_sink(sink);
     }

@@ -74,7 +74,7 @@ pub enum RunOutcome {
     Stopped(String),
 }
 
-/// What a machine that starts anew keeps of its earlier life.
+/// What a machine keeps over a restart.
 pub struct Past {
     ledger: Ledger,
     knobs_turned: bool,

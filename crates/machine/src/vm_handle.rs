@@ -46,7 +46,7 @@ pub use crate::bus::completion::KickFunction;
 /// Hears on the vCPU thread that something was published. It must not call the handle.
 pub type Listener = Arc<dyn Fn() + Send + Sync>;
 
-/// What someone outside wants of the virtual machine.
+/// A request from another thread to the virtual machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Stop at an instruction boundary; guest time stands still.

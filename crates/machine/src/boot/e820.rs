@@ -13,7 +13,7 @@ use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 pub enum MemoryKind {
     /// RAM for anyone.
     Usable = 1,
-    /// Not to be touched.
+    /// Reserved: the system must not use it.
     Reserved = 2,
 }
 

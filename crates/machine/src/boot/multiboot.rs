@@ -105,7 +105,7 @@ pub fn read_modules(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, Boo
 /// kernel does not lie.
 ///
 /// # Errors
-/// [`BootError`] if the header asks for what is not there, the file is incomplete,
+/// [`BootError`] if the header requires what this machine does not have, the file is incomplete,
 /// or memory does not suffice.
 pub fn load(
     image: &Image,

@@ -44,14 +44,14 @@ pub struct MemoryClaim {
 /// put on the bus first gets it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Claims {
-    /// Ports.
+    /// The ports claimed.
     pub ports: Vec<PortClaim>,
-    /// Memory.
+    /// The ranges of physical addresses claimed.
     pub memory: Vec<MemoryClaim>,
 }
 
 impl Claims {
-    /// Nothing.
+    /// Claims nothing.
     pub fn none() -> Self {
         Self::default()
     }

@@ -80,7 +80,7 @@ impl std::fmt::Display for BusError {
 
 impl std::error::Error for BusError {}
 
-/// All devices, and who answers where.
+/// All devices, and which of them answers at each port and address.
 pub struct Bus {
     slots: Vec<Slot>,
     /// An entry for each port.

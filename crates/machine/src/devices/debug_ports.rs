@@ -8,7 +8,7 @@ use tollgate_platform::StopRequest;
 
 /// A console of one port: each byte written is a character.
 ///
-/// Reading gives E9h at either port, by which a guest knows that the console is there.
+/// Reading gives E9h at either port, by which a guest detects the console.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DebugConsole {
     output: Vec<u8>,

@@ -494,7 +494,7 @@ impl LocalApic {
                 message.destination = 0xff;
                 message.logical = false;
             }
-            // All but self: nobody.
+            // All but self: no processor, as there is only this one.
             _ => return,
         }
         match mode {

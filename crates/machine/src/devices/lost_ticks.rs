@@ -1,7 +1,7 @@
 //! Timer interrupts that came while the guest was not running.
 //!
 //! A real processor is always there to take the 8254's next interrupt. This one may
-//! have been away for several periods, because the host ran somebody else; the
+//! have been away for several periods, because the host ran other programs; the
 //! controllers remember one edge, and the guest would count the rest as time that did
 //! not pass. Linux, which checks at boot that ticks arrive, then stops with "IO-APIC +
 //! timer doesn't work". So edges that coincided are handed on later, one at a time:

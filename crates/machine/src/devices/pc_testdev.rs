@@ -165,7 +165,7 @@ mod tests {
         }
         write(&mut device, &mut bench, 0xe9, 2, 0xabcd);
         assert_eq!(read(&mut device, &mut bench, 0xe0, 4), 0x12ab_cd78);
-        // What reaches behind the register is nobody's.
+        // Bytes past the end of the register belong to no device.
         write(&mut device, &mut bench, 0xe3, 4, 0x11);
         assert_eq!(read(&mut device, &mut bench, 0xe3, 4), 0xffff_ff11);
         assert_eq!(read(&mut device, &mut bench, 0xe0, 4), 0x11ab_cd78);

@@ -81,7 +81,7 @@ impl Pic {
     }
 
     /// The processor's interrupt acknowledge cycle: the vector to be delivered. If the
-    /// request has gone, the spurious vector of the chip that had made it.
+    /// request has been withdrawn, the spurious vector of the chip that made it.
     pub fn acknowledge(&mut self) -> u8 {
         let Some(input) = self.master.next_request() else {
             return self.master.vector(SPURIOUS);
