@@ -68,7 +68,7 @@ pub enum Vendor {
     Intel,
     /// "AuthenticAMD" or "HygonGenuine".
     Amd,
-    /// Anyone else.
+    /// Any other maker.
     Other,
 }
 

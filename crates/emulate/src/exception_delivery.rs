@@ -33,7 +33,7 @@ const fn class(vector: Vector) -> Class {
     }
 }
 
-/// What comes of `second` raised while `first` is delivered (SDM volume 3, table 6-5).
+/// The effect of `second` raised while `first` is delivered (SDM volume 3, table 6-5).
 /// `None`: shutdown.
 fn combine(first: Exception, second: Exception) -> Option<Exception> {
     let is_double = match (class(first.vector), class(second.vector)) {

@@ -16,7 +16,7 @@ use tollgate_platform::Environment;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::{CpuState, Exception, Flags, Segment, SegmentRegister, Selector};
 
-/// Where a far JMP or CALL wants to go.
+/// The target of a far JMP or CALL.
 #[derive(Clone, Copy)]
 struct FarPointer {
     selector: Selector,

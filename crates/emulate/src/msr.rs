@@ -194,7 +194,7 @@ pub fn write(
                 _ => refused(),
             };
         }
-        // Updates are not taken; writing the revision is how software asks for it anew.
+        // Microcode updates are ignored. Software writes the revision before it reads it again.
         MICROCODE_UPDATE | MICROCODE_REVISION => {}
         SYSENTER_CS => state.sysenter_cs = value & 0xffff_ffff,
         SYSENTER_ESP | SYSENTER_EIP => {

@@ -42,7 +42,7 @@ pub enum StopRequest {
     DebugExit(u8),
     /// Someone outside asked for the end.
     Quit,
-    /// Someone outside wants something (a pause, a status); the guest goes on after it.
+    /// Another thread requests something (a pause, a status); the guest continues afterwards.
     Attention,
 }
 

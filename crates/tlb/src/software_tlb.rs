@@ -9,8 +9,9 @@
 //! Generated code adds the page numbers of an access's first and last byte to get
 //! the slot, so one load answers both "is it mapped" and "does it straddle".
 //!
-//! A page that holds translated code has no entry for writes. What it has instead, in
-//! the third table, is for those who test first whether the store hits code.
+//! A page that holds translated code has no entry for writes. Instead it has one in the
+//! third table, which is used only by code that first tests whether the store hits translated
+//! code.
 //!
 //! The tables are sparse: memory is used where the guest has touched pages, and
 //! logs of what was filled make clearing cost what filling did.
@@ -61,11 +62,11 @@ impl Table {
 /// Which stores may use a page's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stores {
-    /// None.
+    /// No store: it misses.
     Never,
     /// Those that have been found not to hit translated code.
     BesideCode,
-    /// All.
+    /// All stores.
     Always,
 }
 

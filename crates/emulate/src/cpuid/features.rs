@@ -313,7 +313,7 @@ pub mod arch_capabilities {
     const GDS_NO: u64 = 1 << 26;
     const RFDS_NO: u64 = 1 << 27;
     const ITS_NO: u64 = 1 << 62;
-    /// What is told.
+    /// The value that the guest reads.
     pub const OFFERED: u64 = RDCL_NO
         | SKIP_L1DFL_VMENTRY
         | MDS_NO
