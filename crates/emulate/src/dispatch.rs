@@ -157,23 +157,12 @@ mod tests {
         TestEnvironment, compatibility_mode, decode, long_mode, protected_mode, real_mode,
         virtual_8086_mode,
     };
+    use tollgate_test_support::Random;
     use tollgate_x86::{Cr4, SegmentRegister};
-
-    /// A xorshift generator: the same sequence in every run.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0
-        }
-    }
 
     fn scramble(random: &mut Random, state: &mut CpuState, environment: &mut TestEnvironment) {
         for register in &mut state.gpr[..8] {
-            let value = random.next();
+            let value = random.next_u64();
             *register = match value & 7 {
                 0 => value >> 32,
                 1 => 0xffff_ffff,
@@ -182,27 +171,27 @@ mod tests {
                 _ => (value >> 40) & 0xf_fffc,
             };
         }
-        state.rip = random.next() & 0xffff;
-        state.flags ^= random.next() & 0x4fd5;
-        if random.next() & 1 == 0 {
+        state.rip = random.next_u64() & 0xffff;
+        state.flags ^= random.next_u64() & 0x4fd5;
+        if random.next_u64() & 1 == 0 {
             state.cr4 |= (Cr4::VME | Cr4::PVI).bits();
-            state.flags |= random.next() & (Flags::VIF | Flags::VIP).bits();
+            state.flags |= random.next_u64() & (Flags::VIF | Flags::VIP).bits();
         }
-        let base = random.next() & 0xffff_ffff;
-        let segment = (random.next() & 3) as usize;
-        if random.next() & 3 == 0 && segment != SegmentRegister::Cs as usize {
+        let base = random.next_u64() & 0xffff_ffff;
+        let segment = (random.next_u64() & 3) as usize;
+        if random.next_u64() & 3 == 0 && segment != SegmentRegister::Cs as usize {
             state.segments[segment].base = base;
         }
         for address in (0x1000..0xb000).step_by(8) {
-            if random.next() & 3 == 0 {
-                environment.put_u64(address, random.next());
+            if random.next_u64() & 3 == 0 {
+                environment.put_u64(address, random.next_u64());
             }
         }
     }
 
     #[test]
     fn no_instruction_panics_and_faults_leave_the_registers() {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(0x9e37_79b9_7f4a_7c15);
         for round in 0..700 {
             let (mut first, mut environment) = match round % 7 {
                 0 => real_mode(),
@@ -218,9 +207,9 @@ mod tests {
                 let mut state = first.clone();
                 let mut code = [0; 15];
                 for byte in &mut code {
-                    *byte = random.next() as u8;
+                    *byte = random.next_u64() as u8;
                 }
-                if random.next() & 1 == 0 {
+                if random.next_u64() & 1 == 0 {
                     code[0] = 0x0f;
                 }
                 let instruction = decode(&state, &code);

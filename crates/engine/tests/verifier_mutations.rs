@@ -20,25 +20,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tollgate_engine::abi::sites::{LinkPlace, SiteKind};
 use tollgate_engine::verify::{Subject, verify};
+use tollgate_test_support::Random;
 
 /// Damaged blocks.
 const MUTATIONS: usize = 20_000;
-
-/// Pseudorandom numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 32) as usize % bound.max(1)
-    }
-}
 
 /// Blocks in every mode: those of the golden files.
 fn blocks() -> Vec<(String, mode::Guest)> {
@@ -92,7 +77,7 @@ fn mutate(code: &[u8], random: &mut Random) -> Option<(Mutation, Vec<u8>)> {
             let delta = random.below(33) as u8;
             bytes[0] = bytes[0].wrapping_add(delta).wrapping_sub(16);
         } else {
-            bytes.fill_with(|| random.next() as u8);
+            bytes.fill_with(|| random.next_u64() as u8);
         }
     };
     let part = |offset: usize, size: usize| offset..offset + size;
@@ -104,7 +89,7 @@ fn mutate(code: &[u8], random: &mut Random) -> Option<(Mutation, Vec<u8>)> {
                 !other.is_invalid() && other.len() == bytes.len()
             };
             let found = (0..200).any(|_| {
-                bytes.fill_with(|| random.next() as u8);
+                bytes.fill_with(|| random.next_u64() as u8);
                 is_one(bytes)
             });
             if !found {
@@ -154,7 +139,7 @@ fn mutate(code: &[u8], random: &mut Random) -> Option<(Mutation, Vec<u8>)> {
 fn damaged_code_is_refused_or_harmless() {
     let blocks = blocks();
     assert!(blocks.len() > 500, "{}", blocks.len());
-    let mut random = Random(0x746f_6c6c_6761_7465);
+    let mut random = Random::new(0x746f_6c6c_6761_7465);
     let mut refused: BTreeMap<Mutation, usize> = BTreeMap::new();
     let mut tried: BTreeMap<Mutation, usize> = BTreeMap::new();
     let mut harmful = 0;

@@ -15,6 +15,7 @@ use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::StopRequest;
+use tollgate_test_support::Random;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
 /// Where the data of programs lies, for the guest and for us.
@@ -96,30 +97,14 @@ unsafe extern "sysv64" {
     fn tollgate_test_native(registers: *mut u64, code: *const u8);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
-    }
-
-    fn one_of(&mut self, choices: &[u8]) -> u8 {
-        choices[self.next() as usize % choices.len()]
-    }
-
-    /// A value at the corners of arithmetic, or any.
-    fn value(&mut self) -> u64 {
-        match self.next() % 6 {
-            0 => self.next() % 4,
-            1 => (self.next() % 4).wrapping_neg(),
-            2 => 1 << (self.next() % 64),
-            3 => self.next() & 0xff_ffff,
-            _ => self.next() << 8 ^ self.next(),
-        }
+/// A value at the corners of arithmetic, or any.
+fn value(random: &mut Random) -> u64 {
+    match random.below(6) {
+        0 => random.next_u64() % 4,
+        1 => (random.next_u64() % 4).wrapping_neg(),
+        2 => 1 << random.below(64),
+        3 => random.next_u64() & 0xff_ffff,
+        _ => random.next_u64(),
     }
 }
 
@@ -202,50 +187,50 @@ fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8>
     const BYTES_0F: [u8; 6] = [0xb0, 0xc0, 0xb6, 0xbe, 0x94, 0x9c];
     loop {
         let mut code = Vec::new();
-        let rex = 0x40 | random.next() as u8 & 15;
-        let legacy = random.one_of(&[0x66, 0xf2, 0xf3, 0xf0]);
-        let (prefixes, opcode): (Vec<u8>, Vec<u8>) = match random.next() % 10 {
-            0 | 1 => (vec![rex], vec![random.next() as u8]),
-            2 => (vec![], vec![random.next() as u8]),
-            3 => (vec![legacy, rex], vec![random.next() as u8]),
-            4 => (vec![rex], vec![0x0f, random.next() as u8]),
-            5 => (vec![legacy, rex], vec![0x0f, random.next() as u8]),
+        let rex = 0x40 | random.next_u64() as u8 & 15;
+        let legacy = random.pick(&[0x66, 0xf2, 0xf3, 0xf0]);
+        let (prefixes, opcode): (Vec<u8>, Vec<u8>) = match random.next_u64() % 10 {
+            0 | 1 => (vec![rex], vec![random.next_u64() as u8]),
+            2 => (vec![], vec![random.next_u64() as u8]),
+            3 => (vec![legacy, rex], vec![random.next_u64() as u8]),
+            4 => (vec![rex], vec![0x0f, random.next_u64() as u8]),
+            5 => (vec![legacy, rex], vec![0x0f, random.next_u64() as u8]),
             6 => {
-                let map = random.one_of(&[0x38, 0x3a]);
-                (vec![legacy, rex], vec![0x0f, map, random.next() as u8])
+                let map = random.pick(&[0x38, 0x3a]);
+                (vec![legacy, rex], vec![0x0f, map, random.next_u64() as u8])
             }
             7 => {
-                let second = (random.next() & 0xe0) as u8 | random.one_of(&[1, 2, 3]);
-                let third = random.next() as u8;
-                (vec![], vec![0xc4, second, third, random.next() as u8])
+                let second = (random.next_u64() & 0xe0) as u8 | random.pick(&[1, 2, 3]);
+                let third = random.next_u64() as u8;
+                (vec![], vec![0xc4, second, third, random.next_u64() as u8])
             }
             8 => (
-                if random.next() & 1 == 0 {
+                if random.next_u64() & 1 == 0 {
                     vec![]
                 } else {
                     vec![rex]
                 },
-                vec![random.one_of(&BYTES)],
+                vec![random.pick(&BYTES)],
             ),
             _ => (
-                if random.next() & 1 == 0 {
+                if random.next_u64() & 1 == 0 {
                     vec![]
                 } else {
                     vec![rex]
                 },
-                vec![0x0f, random.one_of(&BYTES_0F)],
+                vec![0x0f, random.pick(&BYTES_0F)],
             ),
         };
         code.extend(prefixes);
         code.extend(opcode);
-        let register = (random.next() as u8 & 7) << 3;
-        if random.next() & 1 == 0 {
-            code.push(0xc0 | register | random.next() as u8 & 7);
+        let register = (random.next_u64() as u8 & 7) << 3;
+        if random.next_u64() & 1 == 0 {
+            code.push(0xc0 | register | random.next_u64() as u8 & 7);
         } else {
             // Base, index and a displacement of 8 bits.
-            code.extend([0x44 | register, random.next() as u8, 0x40]);
+            code.extend([0x44 | register, random.next_u64() as u8, 0x40]);
         }
-        code.extend(std::iter::repeat_with(|| random.next() as u8).take(8));
+        code.extend(std::iter::repeat_with(|| random.next_u64() as u8).take(8));
         let decoded = Decoder::with_ip(64, &code, CODE, DecoderOptions::NONE).decode();
         if decoded.is_invalid()
             || decoded.flow_control() != FlowControl::Next
@@ -278,10 +263,10 @@ fn instruction(mode: &Mode, features: &Features, random: &mut Random) -> Vec<u8>
             code.extend(value.to_le_bytes());
             code
         };
-        let at = ARENA as u32 + (random.next() as u32 & 0xf) * 64;
+        let at = ARENA as u32 + (random.next_u64() as u32 & 0xf) * 64;
         let mut complete = load(base, at);
         if index != Register::None {
-            complete.extend(load(index, (random.next() as u32 & 3) * 64));
+            complete.extend(load(index, (random.next_u64() as u32 & 3) * 64));
         }
         complete.extend(code);
         return complete;
@@ -315,8 +300,8 @@ fn program(state: &CpuState, rounds: u32, random: &mut Random) -> Vec<u8> {
 }
 
 fn filling(seed: u64, rounds: u32) -> Vec<u8> {
-    let mut random = Random(seed);
-    let mut bytes: Vec<u8> = (0..ARENA_BYTES).map(|_| random.next() as u8).collect();
+    let mut random = Random::new(seed);
+    let mut bytes: Vec<u8> = (0..ARENA_BYTES).map(|_| random.next_u64() as u8).collect();
     bytes[ROUNDS_AT as usize..][..4].copy_from_slice(&rounds.to_le_bytes());
     bytes
 }
@@ -433,20 +418,16 @@ fn random_64_bit_code_does_the_same_as_on_the_host() {
     }
     let seed = number("TOLLGATE_RANDOM_SEED", 1);
     for program_number in 0..number("TOLLGATE_RANDOM_PROGRAMS", 400) {
-        let mut random =
-            Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (program_number + 1) << 20);
-        for _ in 0..8 {
-            random.next();
-        }
+        let mut random = Random::new(seed ^ (program_number + 1) << 20);
         let is_loop = program_number % 40 == 0;
         let rounds = if is_loop { 20_000 } else { 1 };
         let mut start = [0; 16];
-        start.fill_with(|| random.value());
+        start.fill_with(|| value(&mut random));
         start[RSP] = STACK;
-        let flags = random.next() & Flags::ARITHMETIC.bits();
+        let flags = random.next_u64() & Flags::ARITHMETIC.bits();
         let template = vcpu(&[], |_, _| {});
         let code = program(template.state(), rounds, &mut random);
-        let memory = filling(random.next() | 1, rounds);
+        let memory = filling(random.next_u64() | 1, rounds);
         let mut expected = run_natively(&start, flags, &code, &memory);
         expected.registers[RSP] = STACK;
         let what = format!("program {program_number}");

@@ -13,6 +13,7 @@ use iced_x86::{
 use long_mode_support::{CODE, DATA, run_prepared};
 use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
+use tollgate_test_support::Random;
 use tollgate_x86::{Flags, PhysicalAddress};
 
 /// Bytes of data that a program uses, in both worlds at [`DATA`].
@@ -25,33 +26,14 @@ const OPERANDS: u32 = VECTORS + 0x400;
 /// Bytes of a program at most.
 const PROGRAM_BYTES: usize = 0x1000;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-
-    /// Small, large and in between.
-    fn value(&mut self) -> u64 {
-        let bits = self.next();
-        match self.below(4) {
-            0 => bits,
-            1 => bits >> self.below(64),
-            2 => (bits as i64 >> self.below(64)) as u64,
-            _ => self.one_of(&[0, 1, u64::MAX, 1 << 63, 0x8000_0000, 0x7fff_ffff, 0x80]),
-        }
+/// Small, large and in between.
+fn value(random: &mut Random) -> u64 {
+    let bits = random.next_u64();
+    match random.below(4) {
+        0 => bits,
+        1 => bits >> random.below(64),
+        2 => (bits as i64 >> random.below(64)) as u64,
+        _ => random.pick(&[0, 1, u64::MAX, 1 << 63, 0x8000_0000, 0x7fff_ffff, 0x80]),
     }
 }
 
@@ -68,20 +50,20 @@ fn candidate(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     if random.below(4) == 0 {
         // Three-byte VEX.
-        let map = random.one_of(&[1, 2, 2, 3]);
-        let registers = (random.next() as u8 & 0xe0) | 0x40;
-        bytes.extend([0xc4, registers | map, random.next() as u8]);
+        let map = random.pick(&[1, 2, 2, 3]);
+        let registers = (random.next_u64() as u8 & 0xe0) | 0x40;
+        bytes.extend([0xc4, registers | map, random.next_u64() as u8]);
     } else {
-        let prefix: &[u8] = random.one_of(&[&[], &[], &[], &[0x66], &[0xf2], &[0xf3], &[0xf0]]);
+        let prefix: &[u8] = random.pick(&[&[], &[], &[], &[0x66], &[0xf2], &[0xf3], &[0xf0]]);
         bytes.extend(prefix);
         if random.below(4) != 0 {
-            bytes.push(0x40 | random.next() as u8 & 15);
+            bytes.push(0x40 | random.next_u64() as u8 & 15);
         }
-        let map: &[u8] = random.one_of(&[&[], &[], &[0x0f], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]]);
+        let map: &[u8] = random.pick(&[&[], &[], &[0x0f], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]]);
         bytes.extend(map);
     }
-    bytes.push(random.next() as u8);
-    let mod_rm = random.next() as u8;
+    bytes.push(random.next_u64() as u8);
+    let mod_rm = random.next_u64() as u8;
     if random.below(3) == 0 {
         let operand = OPERANDS + 32 * random.below(8) as u32;
         bytes.extend([mod_rm & 0x38 | 4, 0x25]);
@@ -89,7 +71,7 @@ fn candidate(random: &mut Random) -> Vec<u8> {
     } else {
         bytes.push(mod_rm | 0xc0);
     }
-    bytes.extend(random.value().to_le_bytes());
+    bytes.extend(value(random).to_le_bytes());
     bytes
 }
 
@@ -152,10 +134,10 @@ impl Chooser {
 fn load_registers(program: &mut Vec<u8>, random: &mut Random) {
     for register in (0..16u8).filter(|register| *register != 4) {
         program.extend([0x48 | register >> 3, 0xb8 | register & 7]);
-        program.extend(random.value().to_le_bytes());
+        program.extend(value(random).to_le_bytes());
     }
     // push flags; popfq
-    let flags = random.next() & Flags::ARITHMETIC.bits();
+    let flags = random.next_u64() & Flags::ARITHMETIC.bits();
     program.push(0x68);
     program.extend((flags as u32).to_le_bytes());
     program.push(0x9d);
@@ -327,12 +309,12 @@ fn copied_code_does_what_it_does_on_the_host() {
     let rounds =
         std::env::var("TOLLGATE_ORACLE_ROUNDS").map_or(150, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ round << 20 | 1);
+        let mut random = Random::new(round);
         let head = head(&mut random);
         let length = 1 + random.below(60);
         let mut body: Vec<_> = (0..length).map(|_| chooser.next(&mut random)).collect();
         let mut data: Vec<u8> = (0..DATA_BYTES / 8)
-            .flat_map(|_| random.value().to_le_bytes())
+            .flat_map(|_| value(&mut random).to_le_bytes())
             .collect();
         let mxcsr = (MXCSR - VECTORS) as usize;
         data[mxcsr..mxcsr + 4].copy_from_slice(&0x1f80u32.to_le_bytes());

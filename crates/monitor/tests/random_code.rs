@@ -6,6 +6,7 @@ use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
+use tollgate_test_support::Random;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// How long one program may run, in nanoseconds.
@@ -17,33 +18,21 @@ struct Noise {
     random: Random,
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // xorshift64*: repeatable, and good enough for noise.
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 impl BareMachine for Noise {
     fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
-        self.random.next() as u32
+        self.random.next_u64() as u32
     }
     fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
-        data.fill(self.random.next() as u8);
+        data.fill(self.random.next_u64() as u8);
     }
     fn interrupt_pending(&mut self) -> bool {
-        self.random.next().is_multiple_of(16)
+        self.random.next_u64().is_multiple_of(16)
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        Some(self.random.next() as u8)
+        Some(self.random.next_u64() as u8)
     }
     fn take_nmi(&mut self) -> bool {
-        self.random.next().is_multiple_of(64)
+        self.random.next_u64().is_multiple_of(64)
     }
     fn now(&self) -> GuestTime {
         GuestTime(self.start.elapsed().as_nanos() as u64)
@@ -136,9 +125,9 @@ fn prepare_long_mode(state: &mut CpuState, memory: &mut GuestMemory, random: &mu
             !0x1f_ffff,
             1 << 47,
         ];
-        *register = base[random.next() as usize % base.len()] | random.next() & 0x1f_ffff;
+        *register = base[random.next_u64() as usize % base.len()] | random.next_u64() & 0x1f_ffff;
     }
-    state.gpr[4] = 0x9000 + (random.next() & 0xff);
+    state.gpr[4] = 0x9000 + (random.next_u64() & 0xff);
     state.segment_mut(SegmentRegister::Fs).base = 0x7fff_ffff_0000;
     state.segment_mut(SegmentRegister::Gs).base = 0xffff_ffff_ffff_0000;
 }
@@ -148,7 +137,7 @@ fn prepare(mode: &str, random: &mut Random, memory: &mut GuestMemory) -> CpuStat
     state.rip = 0x8000;
     *state.segment_mut(SegmentRegister::Cs) = Segment::real_mode(0, 0);
     for register in 0..8 {
-        state.gpr[register] = random.next() & 0x1f_ffff;
+        state.gpr[register] = random.next_u64() & 0x1f_ffff;
     }
     state.cr4 |= 0x600;
     match mode {
@@ -208,19 +197,12 @@ fn random_bytes_never_harm_the_monitor() {
         .and_then(|n| n.parse().ok())
         .unwrap_or(1);
     for program in 0..programs {
-        let mut random = Random(
-            seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .wrapping_add(program)
-                | 1,
-        );
-        for _ in 0..8 {
-            random.next();
-        }
+        let mut random = Random::new(seed ^ program << 20);
         let mode = MODES[program as usize % MODES.len()];
         let mut memory = GuestMemory::new(4 << 20).unwrap();
         let mut code = vec![0u8; 0x3000];
         for byte in &mut code {
-            *byte = (random.next() >> 32) as u8;
+            *byte = (random.next_u64() >> 32) as u8;
         }
         // Half of the programs avoid the bytes that end a run soonest.
         if program % 2 == 0 {

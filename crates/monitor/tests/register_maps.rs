@@ -11,6 +11,7 @@ use tollgate_engine::policy::mode::Mode;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Random;
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// A map in which no host register is idle: what instructions borrow is somebody's home.
@@ -42,22 +43,6 @@ const ROUNDS_AT: u32 = 0x6000;
 const EXIT: [u8; 2] = [0xe6, 0xf4];
 /// Rounds of a loop.
 const ROUNDS: u32 = 200_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
-    }
-
-    fn one_of(&mut self, choices: &[u8]) -> u8 {
-        choices[self.next() as usize % choices.len()]
-    }
-}
 
 /// A machine whose devices answer always the same.
 struct Constant {
@@ -102,9 +87,9 @@ fn initial_state(bits: u32, random: &mut Random) -> CpuState {
     state.segment_mut(SegmentRegister::Cs).attributes =
         Attributes::from_bits_retain(stack_and_code | 8);
     for register in 0..8 {
-        state.gpr[register] = 0x2_0000 + (random.next() & 0x3_fff0);
+        state.gpr[register] = 0x2_0000 + (random.next_u64() & 0x3_fff0);
     }
-    state.gpr[4] = 0x1_4000 + (random.next() & 0xff0);
+    state.gpr[4] = 0x1_4000 + (random.next_u64() & 0xff0);
     state
 }
 
@@ -135,27 +120,27 @@ fn instruction(bits: u32, mode: &Mode, features: &Features, random: &mut Random)
     const BYTES_0F: [u8; 6] = [0xb0, 0xc0, 0xb6, 0xbe, 0x94, 0x9c];
     loop {
         let mut bytes: Vec<u8> = Vec::new();
-        match random.next() % 12 {
+        match random.next_u64() % 12 {
             0 | 1 => {}
             2 => bytes.push(0x66),
             3 => bytes.push(0x0f),
-            4 => bytes.extend([random.one_of(&[0x66, 0xf2, 0xf3]), 0x0f]),
-            5 => bytes.extend([0x66, 0x0f, random.one_of(&[0x38, 0x3a])]),
-            6 => bytes.extend([0xf2, 0x0f, 0x38, random.one_of(&[0xf0, 0xf1])]),
+            4 => bytes.extend([random.pick(&[0x66, 0xf2, 0xf3]), 0x0f]),
+            5 => bytes.extend([0x66, 0x0f, random.pick(&[0x38, 0x3a])]),
+            6 => bytes.extend([0xf2, 0x0f, 0x38, random.pick(&[0xf0, 0xf1])]),
             7 => {
-                let map = (random.next() & 0xe0) as u8 | random.one_of(&[1, 2, 3]);
+                let map = (random.next_u64() & 0xe0) as u8 | random.pick(&[1, 2, 3]);
                 bytes.extend([0xc4, 0xc0 | map]);
             }
-            8 => bytes.push(random.one_of(&BYTES)),
-            9 => bytes.extend([0x0f, random.one_of(&BYTES_0F)]),
-            10 => bytes.extend([0x0f, 0xc7, 0x08 | random.next() as u8 & 0xc7]),
-            _ => bytes.push(random.one_of(&[
+            8 => bytes.push(random.pick(&BYTES)),
+            9 => bytes.extend([0x0f, random.pick(&BYTES_0F)]),
+            10 => bytes.extend([0x0f, 0xc7, 0x08 | random.next_u64() as u8 & 0xc7]),
+            _ => bytes.push(random.pick(&[
                 0x50, 0x53, 0x55, 0x57, 0x5b, 0x5d, 0x5e, 0x60, 0x67, 0x8d, 0x8f, 0xa4, 0xa5, 0xa6,
                 0xaa, 0xac, 0xae, 0xc9, 0xd7, 0xff,
             ])),
         }
         while bytes.len() < 15 {
-            bytes.push((random.next() >> 5) as u8);
+            bytes.push((random.next_u64() >> 5) as u8);
         }
         let mut decoder = Decoder::with_ip(bits, &bytes, CODE, DecoderOptions::NONE);
         let instruction = decoder.decode();
@@ -200,16 +185,16 @@ fn harmless(random: &mut Random) -> Vec<u8> {
         &[0x0f, 0xa5],
         &[0x0f, 0x44],
     ];
-    let at = 0x2_0000 + (random.next() as u32 & 0xfff);
+    let at = 0x2_0000 + (random.next_u64() as u32 & 0xfff);
     let mut bytes = Vec::new();
-    match random.next() % 8 {
+    match random.next_u64() % 8 {
         0 => {
             // mov esi, at; mov edi, at + 64; then a string instruction.
             bytes.push(0xbe);
             bytes.extend(at.to_le_bytes());
             bytes.push(0xbf);
             bytes.extend((at + 64).to_le_bytes());
-            bytes.push(random.one_of(&[0xa4, 0xa5, 0xa6, 0xaa, 0xac, 0xae]));
+            bytes.push(random.pick(&[0xa4, 0xa5, 0xa6, 0xaa, 0xac, 0xae]));
         }
         1 => bytes.extend([0x55, 0x53, 0x5e, 0x5d]), // push ebp; push ebx; pop esi; pop ebp
         2 => {
@@ -217,13 +202,13 @@ fn harmless(random: &mut Random) -> Vec<u8> {
             bytes.extend(at.to_le_bytes());
         }
         3 | 4 => {
-            bytes.extend(OPCODES[random.next() as usize % OPCODES.len()]);
-            bytes.push((random.next() as u8 & 7) << 3 | 5);
+            bytes.extend(OPCODES[random.next_u64() as usize % OPCODES.len()]);
+            bytes.push((random.next_u64() as u8 & 7) << 3 | 5);
             bytes.extend(at.to_le_bytes());
         }
         _ => {
-            bytes.extend(OPCODES[random.next() as usize % OPCODES.len()]);
-            bytes.push(0xc0 | random.next() as u8 & 0x3f);
+            bytes.extend(OPCODES[random.next_u64() as usize % OPCODES.len()]);
+            bytes.push(0xc0 | random.next_u64() as u8 & 0x3f);
         }
     }
     let mut decoder = Decoder::new(32, &bytes, DecoderOptions::NONE);
@@ -344,11 +329,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn random(program: u64) -> Random {
     let seed = number("TOLLGATE_RANDOM_SEED", 1);
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (program + 1) << 20);
-    for _ in 0..8 {
-        random.next();
-    }
-    random
+    Random::new(seed ^ (program + 1) << 20)
 }
 
 #[test]

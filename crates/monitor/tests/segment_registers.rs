@@ -12,6 +12,7 @@ use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
+use tollgate_test_support::Random;
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Where the programs lie: 1000:0000.
@@ -231,45 +232,26 @@ fn no_interrupt_comes_between_a_load_of_ss_and_that_of_sp() {
     assert_ne!(interrupted(&apart), [[0; 16], [0; 16]]);
 }
 
-struct Random(u64);
+/// A segment of data, away from all code.
+fn selector(random: &mut Random) -> [u8; 2] {
+    (0x3000 + random.below(0x6000) as u16).to_le_bytes()
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    /// A segment of data, away from all code.
-    fn selector(&mut self) -> [u8; 2] {
-        (0x3000 + self.below(0x6000) as u16).to_le_bytes()
-    }
-
-    /// An offset, at times at the end of a segment.
-    fn offset(&mut self) -> [u8; 2] {
-        let at = match self.below(24) {
-            0 => 0xfff8 + self.below(8),
-            _ => self.below(0xff00),
-        };
-        (at as u16).to_le_bytes()
-    }
+/// An offset, at times at the end of a segment.
+fn offset(random: &mut Random) -> [u8; 2] {
+    let at = match random.below(24) {
+        0 => 0xfff8 + random.below(8),
+        _ => random.below(0xff00),
+    };
+    (at as u16).to_le_bytes()
 }
 
 /// Appends a piece of code for 1000:`code.len()`, which may be called by another selector.
 fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
-    let [s0, s1] = random.selector();
-    let [o0, o1] = random.offset();
+    let [s0, s1] = selector(random);
+    let [o0, o1] = offset(random);
     let sregs = [0_u8, 2, 3, 4, 5];
-    let sreg = sregs[random.below(5) as usize];
+    let sreg = sregs[random.below(5)];
     let register = random.below(8) as u8;
     let start = code.len();
     match random.below(18) {
@@ -277,7 +259,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         1 => {
             let pop: [&[u8]; 5] = [&[0x07], &[0x17], &[0x1f], &[0x0f, 0xa1], &[0x0f, 0xa9]];
             code.extend([0x68, s0, s1]); // push imm
-            code.extend(random.one(&pop));
+            code.extend(random.pick(&pop));
         }
         2 => {
             // mov word [o], x; mov word [o+2], s; lxs r, [o]
@@ -291,7 +273,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
                 &[0x0f, 0xb4],
                 &[0x0f, 0xb5],
             ];
-            code.extend(random.one(&load));
+            code.extend(random.pick(&load));
             code.extend([register << 3 | 6, o0, o1]);
         }
         3 => {
@@ -305,7 +287,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
                 &[0x66, 0x06],
                 &[0x66, 0x0f, 0xa8],
             ];
-            code.extend(random.one(&push));
+            code.extend(random.pick(&push));
         }
         4 => code.extend([0x8c, 0xc0 | sreg << 3 | register]), // mov r16, sreg
         5 => code.extend([0x66, 0x8c, 0xc0 | sreg << 3 | register]),
@@ -313,9 +295,9 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         7 => {
             // An operation on memory through any segment.
             let prefix: [&[u8]; 6] = [&[], &[0x26], &[0x36], &[0x64], &[0x65], &[0x66]];
-            code.extend(random.one(&prefix));
+            code.extend(random.pick(&prefix));
             let operation: [&[u8]; 5] = [&[0x89], &[0x8b], &[0x01], &[0x03], &[0x88]];
-            code.extend(random.one(&operation));
+            code.extend(random.pick(&operation));
             if random.below(2) == 0 {
                 code.extend([register << 3 | 6, o0, o1]);
             } else {
@@ -355,10 +337,10 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         }
         13 => {
             let x87: [&[u8]; 4] = [&[0xd9, 0xe8], &[0xdd, 0xd8], &[0xd8, 0xc1], &[0xdb, 0xe3]];
-            code.extend(random.one(&x87));
+            code.extend(random.pick(&x87));
             // fst, fld, fnstenv through a segment
             let memory: [&[u8]; 3] = [&[0xd9, 0x16], &[0x26, 0xd9, 0x06], &[0xd9, 0x36]];
-            code.extend(random.one(&memory));
+            code.extend(random.pick(&memory));
             code.extend([o0, o1]);
         }
         14 => code.extend([0x50 | register, 0x58 | register & 3]), // push; pop
@@ -366,7 +348,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
         16 => {
             // The interrupt flag, alone and with the others.
             let flags: [&[u8]; 4] = [&[0xfa], &[0xfb], &[0x9c, 0x9d], &[0x66, 0x9c, 0x58, 0x58]];
-            code.extend(random.one(&flags));
+            code.extend(random.pick(&flags));
         }
         _ => code.extend([0x05, o0, o1, 0x11, 0xc0 | register << 3]), // add ax; adc ax, r
     }
@@ -376,7 +358,7 @@ fn random_piece(random: &mut Random, code: &mut Vec<u8>) {
 fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
     let mut ends = 0;
     for seed in 1..=600_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let kind = Kind::ALL[(seed % 3 / 2) as usize];
         let mut program = Program::new(kind);
         let mut code = Vec::new();
@@ -396,7 +378,7 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
         program.put(0x2_0080, &[0xcf]);
         for routine in 0..4_u32 {
             let at = 0x2_0000 + 0x10 * routine;
-            let [low, high] = random.selector();
+            let [low, high] = selector(&mut random);
             let load = [0xbb, low, high, 0x8e, 0xc3]; // mov bx, s; mov es, bx
             program.put(at, &load[..5 * (routine as usize % 2)]);
             let end = at + 5 * (routine % 2);
@@ -412,9 +394,9 @@ fn random_16_bit_code_does_what_it_does_one_instruction_at_a_time() {
             );
         }
         for register in program.state.gpr.iter_mut() {
-            *register = random.next() & 0xffff_ffff;
+            *register = random.next_u64() & 0xffff_ffff;
         }
-        program.state.gpr[4] = random.below(0x7ff0) * 2 + 0x10;
+        program.state.gpr[4] = random.below(0x7ff0) as u64 * 2 + 0x10;
         // Some jump into the void: what they stored on their way.
         if program.stepped_within(20_000).is_none() {
             continue;

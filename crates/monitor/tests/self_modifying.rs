@@ -9,6 +9,7 @@ use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Random;
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Vector of the one interrupt that a machine may have.
@@ -39,22 +40,6 @@ impl BareMachine for Bench {
     }
     fn take_stop_request(&mut self) -> Option<StopRequest> {
         self.stop.take()
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u32) -> u32 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as u32 % end
-    }
-
-    fn one_of<T: Copy>(&mut self, choice: &[T]) -> T {
-        choice[self.below(choice.len() as u32) as usize]
     }
 }
 
@@ -89,7 +74,7 @@ struct Program {
 
 impl Program {
     fn random(random: &mut Random) -> Self {
-        let routines = 1 + random.below(5);
+        let routines = 1 + random.below(5) as u32;
         let mut program = Program {
             bytes: vec![0x90; 0x1000],
             slots: Vec::new(),
@@ -108,18 +93,18 @@ impl Program {
             .chain(main)
             .collect();
         for &(at, kind) in &all {
-            let kind = [Kind::OnEax, Kind::Short, Kind::Other][kind as usize];
+            let kind = [Kind::OnEax, Kind::Short, Kind::Other][kind];
             program.slots.push((at, kind));
         }
         program.put(MAIN, &[0xb9, ROUNDS as u8, 0, 0, 0]);
         for (at, kind) in program.slots.clone() {
             let code = match kind {
                 Kind::OnEax => {
-                    let mut code = vec![random.one_of(&ON_EAX)];
-                    code.extend_from_slice(&random.below(u32::MAX).to_le_bytes());
+                    let mut code = vec![random.pick(&ON_EAX)];
+                    code.extend_from_slice(&random.next_u32().to_le_bytes());
                     code
                 }
-                Kind::Short => vec![random.one_of(&SHORT)],
+                Kind::Short => vec![random.pick(&SHORT)],
                 Kind::Other => program.store_or_call(at, random),
             };
             program.put(at, &code);
@@ -156,43 +141,43 @@ impl Program {
         match random.below(11) {
             0 if !on_eax.is_empty() => {
                 // mov [immediate], eax
-                with_address(&[0xa3], random.one_of(&on_eax) + 1, &[])
+                with_address(&[0xa3], random.pick(&on_eax) + 1, &[])
             }
             1 if !on_eax.is_empty() => {
                 // mov byte [opcode], another
-                let opcode = random.one_of(&ON_EAX);
-                with_address(&[0xc6, 0x05], random.one_of(&on_eax), &[opcode])
+                let opcode = random.pick(&ON_EAX);
+                with_address(&[0xc6, 0x05], random.pick(&on_eax), &[opcode])
             }
             2 if !on_eax.is_empty() => {
                 // inc byte [immediate]
-                let byte = random.one_of(&on_eax) + 1 + random.below(4);
+                let byte = random.pick(&on_eax) + 1 + random.below(4) as u32;
                 with_address(&[0xfe, 0x05], byte, &[])
             }
             3 if !short.is_empty() => {
                 // xor byte [opcode], 8: INC becomes DEC and the reverse
-                with_address(&[0x80, 0x35], random.one_of(&short), &[8])
+                with_address(&[0x80, 0x35], random.pick(&short), &[8])
             }
             4 if !short.is_empty() => {
                 // mov byte [opcode], another
-                let opcode = random.one_of(&SHORT);
-                with_address(&[0xc6, 0x05], random.one_of(&short), &[opcode])
+                let opcode = random.pick(&SHORT);
+                with_address(&[0xc6, 0x05], random.pick(&short), &[opcode])
             }
             5 if !on_eax.is_empty() => {
                 // mov edi, immediate; stosd
-                with_address(&[0xbf], random.one_of(&on_eax) + 1, &[0xab])
+                with_address(&[0xbf], random.pick(&on_eax) + 1, &[0xab])
             }
             6 if !starts.is_empty() => {
                 // mov dword [start - 1], RET and the beginning of another instruction
-                let code = [0xc3, random.one_of(&ON_EAX), 1, 2];
-                with_address(&[0xc7, 0x05], random.one_of(&starts) - 1, &code)
+                let code = [0xc3, random.pick(&ON_EAX), 1, 2];
+                with_address(&[0xc7, 0x05], random.pick(&starts) - 1, &code)
             }
             7 => {
                 // xchg with a data word that lies among the routines' lines
-                let beside = ROUTINES + self.routines * ROUTINE_BYTES + random.below(8);
+                let beside = ROUTINES + self.routines * ROUTINE_BYTES + random.below(8) as u32;
                 with_address(&[0x87, 0x05], beside, &[])
             }
             _ => {
-                let target = ROUTINES + random.below(self.routines) * ROUTINE_BYTES;
+                let target = ROUTINES + random.next_u32() % self.routines * ROUTINE_BYTES;
                 with_address(&[0xe8], target.wrapping_sub(at + 5), &[])
             }
         }
@@ -246,8 +231,7 @@ fn programs_that_write_their_code_run_what_they_have_written() {
     let programs = std::env::var("TOLLGATE_RANDOM_PROGRAMS")
         .map_or(60, |count| count.parse().expect("a number"));
     for seed in 1..=programs {
-        let mut random = Random(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));
-        random.below(1);
+        let mut random = Random::new(seed);
         let program = Program::random(&mut random);
         let expected = run_without_memory(&program);
         for map in [&RegisterMap::LEGACY, &RegisterMap::SPILLED] {

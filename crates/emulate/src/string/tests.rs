@@ -3,19 +3,8 @@
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::test_environment::{TestEnvironment, long_mode, protected_mode, real_mode, run};
+use tollgate_test_support::Random;
 use tollgate_x86::{CpuState, Cr0, Exception, Flags, LinearAddress, SegmentRegister, Vector};
-
-/// A small generator of test data (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -129,9 +118,9 @@ fn model(
 }
 
 fn check(state: &CpuState, environment: &mut TestEnvironment, wide: bool, random: &mut Random) {
-    let (kind, opcode) = KINDS[random.below(5) as usize];
+    let (kind, opcode) = KINDS[random.below(5)];
     let size = 1 << random.below(3);
-    let prefix = [None, Some(0xf2), Some(0xf3)][random.below(3) as usize];
+    let prefix = [None, Some(0xf2), Some(0xf3)][random.below(3)];
     let mut code = Vec::new();
     code.extend(prefix);
     if (size == 4) != wide {
@@ -183,7 +172,7 @@ fn with_tf_set_a_repeated_instruction_does_one_element_at_a_time() {
 
 #[test]
 fn runs_equal_element_by_element_execution() {
-    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut random = Random::new(0x1234_5678_9abc_def1);
     let (state, mut environment) = protected_mode(0);
     environment.ram.truncate(0x10000);
     for round in 0..400 {
@@ -196,14 +185,16 @@ fn runs_equal_element_by_element_execution() {
         if round % 4 == 0 {
             environment.device.push(0x6000..0x7000);
         }
-        state.gpr[0] = random.below(2) * 0x0101_0101;
-        state.gpr[1] = random.below(4000);
-        state.gpr[6] = 0x5000 + random.below(0x1000);
+        state.gpr[0] = random.below(2) as u64 * 0x0101_0101;
+        state.gpr[1] = random.below(4000) as u64;
+        state.gpr[6] = 0x5000 + random.below(0x1000) as u64;
         // Near the source, so that many copies overlap.
         state.gpr[7] = if round % 2 == 0 {
-            state.gpr[6].wrapping_add(random.below(17)).wrapping_sub(8)
+            state.gpr[6]
+                .wrapping_add(random.below(17) as u64)
+                .wrapping_sub(8)
         } else {
-            0x5000 + random.below(0x2000)
+            0x5000 + random.below(0x2000) as u64
         };
         if random.below(2) == 0 {
             state.flags |= Flags::DF.bits();
@@ -218,7 +209,7 @@ fn runs_equal_element_by_element_execution() {
 
 #[test]
 fn sixteen_bit_addresses_wrap_and_keep_the_upper_halves() {
-    let mut random = Random(0xfeed_f00d_dead_beef);
+    let mut random = Random::new(0xfeed_f00d_dead_beef);
     let (state, mut environment) = real_mode();
     environment.ram.truncate(0x20000);
     for round in 0..200 {
@@ -226,11 +217,11 @@ fn sixteen_bit_addresses_wrap_and_keep_the_upper_halves() {
         for byte in &mut environment.ram {
             *byte = u8::from(random.below(2000) == 0);
         }
-        state.gpr[0] = random.below(2) * 0x0101_0101;
+        state.gpr[0] = random.below(2) as u64 * 0x0101_0101;
         // Multiples of four: an element across FFFFh would fault.
-        state.gpr[1] = 0x7777_0000 | random.below(6000);
-        state.gpr[6] = 0x5555_0000 + random.below(0x4000) * 4;
-        state.gpr[7] = 0x6666_0000 + random.below(0x4000) * 4;
+        state.gpr[1] = 0x7777_0000 | random.below(6000) as u64;
+        state.gpr[6] = 0x5555_0000 + random.below(0x4000) as u64 * 4;
+        state.gpr[7] = 0x6666_0000 + random.below(0x4000) as u64 * 4;
         if round % 2 == 0 {
             state.flags |= Flags::DF.bits();
         }

@@ -10,19 +10,8 @@ use crate::policy::mode::Mode;
 use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 use std::collections::BTreeMap;
+use tollgate_test_support::Random;
 use tollgate_x86::CpuState;
-
-/// Pseudorandom numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-    }
-}
 
 /// A block of pieces, each `mov eax,number`, perhaps a miss, and other instructions behind.
 struct Pieces {
@@ -100,7 +89,7 @@ impl Pieces {
 
 #[test]
 fn each_branch_reaches_its_own_exit_over_any_distance() {
-    let mut random = Random(0x69_736c_616e_6473);
+    let mut random = Random::new(0x69_736c_616e_6473);
     let mut islands = 0;
     for _ in 0..2000 {
         let pieces = pieces(&mut random);

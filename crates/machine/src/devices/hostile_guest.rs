@@ -1,6 +1,7 @@
 //! Random accesses at random times: no guest makes a device panic or stop answering.
 
 use tollgate_platform::GuestTime;
+use tollgate_test_support::Random;
 
 use super::debug_ports::{DebugConsole, DebugExit, PostCode};
 use super::i8042::{I8042, Key};
@@ -11,36 +12,24 @@ use super::rtc::Rtc;
 use super::serial::Serial;
 use super::speaker_port::SpeakerPort;
 
-/// A xorshift generator: the same accesses in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A step of time: mostly short, sometimes hours.
-    fn step(&mut self) -> u64 {
-        let exponent = self.next() % 44;
-        self.next() & ((1 << exponent) - 1)
-    }
+/// A step of time in nanoseconds: mostly short, sometimes hours.
+fn step(random: &mut Random) -> u64 {
+    let exponent = random.below(44);
+    random.next_u64() & ((1 << exponent) - 1)
 }
 
 #[test]
 fn random_accesses_are_survived_and_deadlines_lie_ahead() {
-    let mut random = Random(0x1234_5678_9ABC_DEF1);
+    let mut random = Random::new(0x1234_5678_9ABC_DEF1);
     let mut now = GuestTime(0);
     let (mut pit, mut speaker, mut pic) = (Pit::new(), SpeakerPort::new(), Pic::new());
-    let mut rtc = Rtc::new(random.next());
+    let mut rtc = Rtc::new(random.next_u64());
     let (mut serial, mut i8042) = (Serial::new(), I8042::new());
     for _ in 0..100_000 {
-        now = now.after(random.step());
-        let port = random.next() as u16;
-        let value = random.next() as u8;
-        match random.next() % 16 {
+        now = now.after(step(&mut random));
+        let port = random.next_u64() as u16;
+        let value = random.next_u64() as u8;
+        match random.next_u64() % 16 {
             0 => pit.write(0x40 + port % 4, value, now),
             1 => _ = pit.read(0x40 + port % 4, now),
             2 => speaker.write(value, &mut pit, now),
@@ -57,7 +46,7 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
             10 => _ = rtc.read(0x71, now),
             11 => serial.write(port % 8, value, now),
             12 => _ = serial.read(port % 8, now),
-            13 => _ = serial.push_input(&random.next().to_le_bytes()),
+            13 => _ = serial.push_input(&random.next_u64().to_le_bytes()),
             14 => i8042.write([0x60, 0x64][usize::from(port % 2)], value, now),
             _ => {
                 i8042.key(Key::extended(value), port & 1 != 0, now);
@@ -75,14 +64,14 @@ fn random_accesses_are_survived_and_deadlines_lie_ahead() {
 
 #[test]
 fn following_the_deadlines_finds_every_edge_of_the_timer() {
-    let mut random = Random(0xFEDC_BA98_7654_3211);
+    let mut random = Random::new(0xFEDC_BA98_7654_3211);
     for _ in 0..200 {
         let mut followed = Pit::new();
-        let mut now = GuestTime(random.step());
-        followed.write(0x43, (random.next() as u8 & 0x0F) | 0x30, now);
+        let mut now = GuestTime(step(&mut random));
+        followed.write(0x43, (random.next_u64() as u8 & 0x0F) | 0x30, now);
         for _ in 0..4 {
-            followed.write(0x40, random.next() as u8, now);
-            now = now.after(random.next() % 1_000_000);
+            followed.write(0x40, random.next_u64() as u8, now);
+            now = now.after(random.next_u64() % 1_000_000);
         }
         let mut skipped = followed.clone();
         let end = now.after(300_000_000);
