@@ -349,7 +349,7 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
     // SAFETY: as above; the value is the word, or null if the sender set it itself.
     let pending = unsafe { (*info).si_value().sival_ptr.cast::<AtomicU32>() };
-    // SAFETY: whoever sends the signal keeps the word alive as long as it may arrive.
+    // SAFETY: the sender keeps the word alive as long as the signal may arrive.
     if let Some(pending) = unsafe { pending.as_ref() } {
         pending.store(1, Ordering::SeqCst);
     }

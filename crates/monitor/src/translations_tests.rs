@@ -250,7 +250,7 @@ fn left_by(change: impl Fn(Space) -> TranslationChange) -> Vec<bool> {
         let change = change(bench.loaded());
         bench.change(change);
         let left = bench.known(&PAGES);
-        // Whoever would go on in the middle of a block looks its page up again.
+        // Guest code that would continue in the middle of a block looks its page up again.
         let changed = bench.translations.take_changed(&mut bench.links);
         assert_eq!(changed, left != [true; 6]);
         left

@@ -120,7 +120,7 @@ fn far_call_and_return_wrap_at_the_end_of_a_16_bit_stack() {
 
 #[test]
 fn a_far_call_whose_word_would_straddle_the_end_of_the_stack_faults_before_it_stores() {
-    // In V86 mode the fault is the monitor's, on another stack.
+    // In V86 mode the guest's monitor handles the fault, on another stack.
     let mut program = Program::new(Kind::Real);
     program.put(MAIN, &[0x9a, 0x00, 0x01, 0x00, 0x20]);
     program.state.gpr[4] = 3;

@@ -285,7 +285,7 @@ fn run(map: &'static RegisterMap, state: &CpuState, program: &[u8], kicked: bool
     }
 }
 
-/// A program's text, for whoever has to find out.
+/// A program's disassembly, for the message of a failed test.
 fn listing(bits: u32, program: &[u8]) -> String {
     let decoder = Decoder::with_ip(bits, program, CODE, DecoderOptions::NONE);
     let lines: Vec<_> = decoder.into_iter().map(|i| format!("{i}")).collect();

@@ -63,7 +63,7 @@ fn a_system_call_takes_no_exit_once_one_has_been_done() {
         ),
         as_user_with_kernel,
     );
-    // A block of the kernel is met before what the first came to is known.
+    // A block of the kernel is translated before the result of the first one is known.
     assert!(system_calls(&vcpu) <= 6, "{}", system_calls(&vcpu));
     let mut vcpu = vcpu;
     assert_eq!(read_u64(&mut vcpu, DATA + 8), 1001);

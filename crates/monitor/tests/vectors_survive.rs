@@ -57,7 +57,7 @@ fn check(vcpu: &mut Vcpu<Machine>, guest: &Guest, what: &str) {
     );
 }
 
-/// Whether the guest comes to its end: others prove nothing.
+/// Whether the guest runs to its end; a guest that does not proves nothing.
 fn ends(guest: &Guest) -> bool {
     let mut vcpu = vcpu(guest);
     let stops = (0..60).any(|_| vcpu.step_one().is_err());

@@ -1,4 +1,4 @@
-//! CLI, STI, PUSHF, POPF, INT n and IRET run without the monitor, and nobody can tell but by
+//! CLI, STI, PUSHF, POPF, INT n and IRET run without the monitor, which shows only in
 //! the exits: interrupts come where they are let in, whichever way the instructions run.
 
 #[path = "virtual_interrupts/machine.rs"]

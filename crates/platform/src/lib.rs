@@ -208,7 +208,7 @@ pub trait Environment {
     /// be live in host registers. Call before reading or writing `state.vector`.
     fn sync_vector_state(&mut self, state: &mut CpuState);
 
-    /// Something that somebody else waits for is due (an interrupt, a stop): long
+    /// Something outside the instruction is due (an interrupt, a stop): long
     /// repeated instructions stop at the next iteration when this is true.
     fn is_interrupted(&self) -> bool;
 }

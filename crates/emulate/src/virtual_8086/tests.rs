@@ -79,7 +79,7 @@ fn sti_with_vip_set_is_the_monitors_whatever_vif_is() {
         assert_eq!(run(&mut state, &mut environment, CLI), NEXT);
         assert_eq!(state.flags(), Flags::VM | Flags::VIP);
     }
-    // With IOPL 3 nobody asks for VIP.
+    // With IOPL 3 VIP has no effect.
     let (mut state, mut environment) = with_vme(3);
     state.flags |= Flags::VIP.bits();
     assert_eq!(run(&mut state, &mut environment, STI), NEXT);

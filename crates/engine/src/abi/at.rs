@@ -12,7 +12,7 @@ use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Segment};
 
 /// What emitted code may do with a field of the context. Fields that [`fields`] does not
-/// list it leaves alone: they are the monitor's, and those of [`crate::gate::entry`] and
+/// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`] and
 /// [`crate::gate::store_test`]. The verifier enforces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {

@@ -71,7 +71,7 @@ impl CodeCache {
         let executable = unsafe { libc::mremap(writable, 0, size, libc::MREMAP_MAYMOVE) };
         if executable == libc::MAP_FAILED {
             let error = io::Error::last_os_error();
-            // SAFETY: as above; nobody uses it.
+            // SAFETY: as above; no reference into the mapping exists.
             unsafe { libc::munmap(writable, size) };
             return Err(error);
         }
@@ -82,7 +82,7 @@ impl CodeCache {
             next: 0,
             segment_end: size / SEGMENTS,
         };
-        // SAFETY: the second mapping, which nobody uses yet.
+        // SAFETY: the second mapping, into which no reference exists yet.
         if unsafe { libc::mprotect(executable, size, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
             return Err(io::Error::last_os_error());
         }

@@ -43,7 +43,7 @@ impl<T> DerefMut for Published<T> {
 
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a box, and nobody uses it any more.
+        // SAFETY: the pointer came from a box, and no reference to the value exists any more.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

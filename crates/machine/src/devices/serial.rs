@@ -7,7 +7,7 @@
 //!
 //! The line is infinitely fast: a transmitted byte is at once in the output, from which
 //! the owner takes it, and the transmitter is empty again. Only while the output holds
-//! [`Serial::OUTPUT_LIMIT`] bytes that nobody takes do bytes wait in the transmitter, and
+//! [`Serial::OUTPUT_LIMIT`] bytes that are not taken do bytes wait in the transmitter, and
 //! the guest with them. Received bytes enter the FIFO from an input queue as the guest
 //! makes room, so that none is lost; the character timeout is reported as soon as
 //! there are bytes but fewer than the trigger level.

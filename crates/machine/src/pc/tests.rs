@@ -370,7 +370,7 @@ fn no_access_to_any_port_harms() {
     }
 }
 
-/// Bytes that wait for the serial port, whether somebody wants attention, and how often the
+/// Bytes that wait for the serial port, whether a request is pending, and how often the
 /// key A is still to be pressed and released.
 struct Typist(Vec<u8>, bool, usize);
 

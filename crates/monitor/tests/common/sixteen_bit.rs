@@ -197,7 +197,7 @@ impl Program {
         (vcpu, stop)
     }
 
-    /// Runs to the end. One instruction at a time comes to the same.
+    /// Runs to the end, and again one instruction at a time, which must give the same result.
     pub fn run(&self) -> Vcpu<Machine> {
         let (mut vcpu, stop) = self.run_to_stop();
         assert!(vcpu.platform().ended, "{stop:?}\n{}", vcpu.dump());

@@ -216,7 +216,7 @@ pub fn run_interrupted(vcpu: &mut Vcpu<Bench>) -> u64 {
     let stop = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
-                // Signals that nobody takes would queue up.
+                // Signals that no handler takes would queue up.
                 if !outside.swap(true, Ordering::SeqCst) {
                     kick.kick();
                 }

@@ -276,7 +276,7 @@ fn a_single_rise_that_has_passed_unnoticed_is_still_to_come() {
     pit.write(0x40, 0, at(0));
     let rise = pit.next_deadline();
     assert_eq!(rise, Some(at(6)));
-    // The host runs somebody else until long behind it; nobody has asked meanwhile.
+    // The host runs another program until long after it; the timer is not advanced meanwhile.
     assert_eq!(pit.next_deadline(), rise);
     pit.advance(at(100));
     assert!(pit.irq());

@@ -172,7 +172,7 @@ fn the_transmitter_interrupt_is_cleared_by_identification_or_by_writing() {
     assert!(!serial.irq());
     assert_eq!(serial.read(IIR, NOW), 0x01);
     serial.irq_line().take_edges();
-    // Each byte makes the line rise, even if nobody asks who interrupts.
+    // Each byte makes the line rise, even if the interrupt's cause is never read.
     serial.write(DATA, b'a', NOW);
     serial.write(DATA, b'b', NOW);
     assert_eq!(serial.irq_line().take_edges(), 2);
