@@ -4,9 +4,11 @@
 //! The child says which (see [`Orders`]); the parent stops it at the entry of emitted code
 //! with a breakpoint and lets it execute one instruction after the other from there.
 
+use std::mem::offset_of;
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use tollgate_engine::Context;
 use tollgate_engine::abi::context::BIAS;
 use tollgate_engine::gate::{entry, store_test};
 use tollgate_engine::signals::kick_signal;
@@ -290,6 +292,12 @@ impl Tracer<'_> {
         }
     }
 
+    /// Address of the word that asks the child's vCPU to leave.
+    fn pending(&self) -> u64 {
+        let field = self.context + offset_of!(Context, pending) as u64;
+        self.request(libc::PTRACE_PEEKDATA, field, 0) as u64
+    }
+
     /// The signal as the vCPU's timer sends it.
     fn deliver(&mut self, pc: u64) {
         /// siginfo_t of signals that carry a value.
@@ -312,7 +320,7 @@ impl Tracer<'_> {
             _padding: 0,
             timer: 0,
             overrun: 0,
-            value: self.context,
+            value: self.pending(),
             _rest: [0; 12],
         };
         self.request(libc::PTRACE_SETSIGINFO, 0, &raw const information as u64);
