@@ -56,11 +56,22 @@ pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
 /// Whether the instruction exists in this world's code at all.
 pub fn exists(code: Code, world: World) -> bool {
     let op = code.op_code();
+    // 0F 0D is a prefetch on AMD's processors, and #UD with a register operand.
+    let is_prefetch_on_amd = matches!(
+        code,
+        Code::Reservednop_rm16_r16_0F0D
+            | Code::Reservednop_rm32_r32_0F0D
+            | Code::Reservednop_rm64_r64_0F0D
+    );
+    if is_prefetch_on_amd && host_decoding() == Decoding::Amd {
+        return false;
+    }
+    let is_amd = host_decoding() == Decoding::Amd;
     let mode = match world.bitness() {
-        16 => op.mode16(),
-        64 if host_decoding() == Decoding::Amd => op.mode64() && op.amd_decoder64(),
+        16 => op.mode16() && (!is_amd || op.amd_decoder16()),
+        64 if is_amd => op.mode64() && op.amd_decoder64(),
         64 => op.mode64() && op.intel_decoder64(),
-        _ => op.mode32(),
+        _ => op.mode32() && (!is_amd || op.amd_decoder32()),
     };
     mode && op.is_instruction() && !op.fwait()
 }
