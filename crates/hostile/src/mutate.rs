@@ -1,6 +1,7 @@
 //! Inputs made from a fixed seed: noise, and seeds with something changed.
 
-/// Pseudo-random numbers (xorshift64*), the same in every run.
+/// Pseudo-random numbers (xorshift64*), the same in every run. Not the generator of
+/// `test-support`, which begins in another state: a seed must go on to name the same inputs.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -39,7 +39,8 @@ const EXCEPTIONS: u32 = 32;
 /// Exceptions that push an error code.
 const WITH_ERROR_CODE: u32 = 0x2_7d00;
 
-/// Pseudo-random numbers (xorshift64*).
+/// Pseudo-random numbers (xorshift64*). Not the generator of `test-support`, which begins in
+/// another state: a seed must go on to name the same guest.
 struct Random(u64);
 
 impl Random {

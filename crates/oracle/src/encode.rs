@@ -1,13 +1,13 @@
 //! Random encodings of one instruction, and random bytes.
 
 use crate::layout::{CODE_END, CODE_START, WINDOW, World};
-use crate::random::Random;
 use iced_x86::{
     Code, ConstantOffsets, Decoder, EncodingKind, Instruction, MandatoryPrefix, Mnemonic,
     OpCodeTableKind, OpKind, Register,
 };
 use tollgate_emulate::cpuid::{Vendor, policy_of};
 use tollgate_engine::decode::maker::Decoding;
+use tollgate_test_support::Random;
 use tollgate_x86::CpuModel;
 
 /// One instruction's bytes.

@@ -7,9 +7,9 @@ use crate::exclusions::{enters_kernel, is_hint_space, reason};
 use crate::families::{Family, family_of, is_offered};
 use crate::layout::World;
 use crate::oracle::{Expectation, instructions};
-use crate::random::Random;
 use iced_x86::{Code, DecoderOptions, FlowControl, Mnemonic};
 use std::collections::BTreeMap;
+use tollgate_test_support::Random;
 
 /// A case with what is expected of it.
 #[derive(Clone, Debug)]

@@ -8,11 +8,11 @@ use crate::layout::{
     CODE_END, CODE_START, LOCALS, PAGE, STACK_START, USER_CODE, USER_CODE64, USER_DATA, WINDOW,
     World, has_locals, local_selector,
 };
-use crate::random::Random;
 pub use crate::values::interesting;
 use crate::values::interesting64;
 use crate::values::{data, vector_state};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use tollgate_test_support::Random;
 use tollgate_x86::SegmentRegister;
 
 const EAX: usize = 0;

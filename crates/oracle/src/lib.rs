@@ -19,7 +19,6 @@ pub mod inputs;
 pub mod layout;
 pub mod native;
 pub mod oracle;
-pub mod random;
 pub mod replay;
 pub mod report;
 pub mod run;

@@ -7,10 +7,10 @@ use crate::exclusions::harms_host;
 use crate::guest::Guest;
 use crate::layout::{Access, CODE_END, CODE_START, PAGE, PAGE_ACCESS, WINDOW_BYTES};
 use crate::native::Native;
-use crate::random::Random;
 use crate::tolerance::either_is_right;
 use std::io;
 use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_test_support::Random;
 
 /// What is expected of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::generate::Catalog;
     use crate::inputs;
-    use crate::random::Random;
+    use tollgate_test_support::Random;
 
     #[test]
     fn what_is_written_is_read_back() {

@@ -5,12 +5,12 @@ use crate::generate::Catalog;
 use crate::inputs;
 use crate::layout::World;
 use crate::oracle::Oracle;
-use crate::random::Random;
 use crate::{report, shrink};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
 use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_test_support::Random;
 
 /// What to run.
 #[derive(Clone, Copy)]

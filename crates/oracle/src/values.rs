@@ -1,6 +1,6 @@
 //! Values that processors treat specially, among random ones.
 
-use crate::random::Random;
+use tollgate_test_support::Random;
 use tollgate_x86::state::XSAVE_SIZE;
 
 /// An integer: often small, a power of two, or next to one.

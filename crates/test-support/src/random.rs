@@ -1,6 +1,7 @@
-//! The one generator of random numbers: repeatable, no source of secrets.
+//! A small repeatable generator of random numbers, no source of secrets.
 
-/// xorshift64*: the same sequence for the same seed, on every host.
+/// xorshift64*: the same sequence for the same seed, on every host. Seeds in reports of the
+/// oracle name these sequences: they must not change.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -10,14 +11,7 @@ impl Random {
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self::from_state((mixed ^ mixed >> 31) | 1)
-    }
-
-    /// A generator in this state, which is not zero. For sequences that recorded seeds of a
-    /// tool depend on; everything else begins with [`Random::new`].
-    pub const fn from_state(state: u64) -> Self {
-        assert!(state != 0, "the state zero has no successor but itself");
-        Self(state)
+        Self((mixed ^ mixed >> 31) | 1)
     }
 
     /// 64 random bits.
@@ -64,7 +58,7 @@ mod tests {
         let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
         let mut again = Random::new(1);
         assert!(first.iter().all(|&number| number == again.next_u64()));
-        // Recorded: seeds in reports of the oracle name these sequences.
+        // What the oracle has always drawn first for this seed.
         assert_eq!(first[0], 0x4b46_a55d_f361_1b9b);
     }
 
