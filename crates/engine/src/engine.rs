@@ -5,6 +5,7 @@
 //! the engine changes nothing.
 
 mod linking;
+mod out_of_line;
 pub mod run;
 mod translation;
 mod verified;
@@ -50,6 +51,8 @@ pub struct EngineCounts {
     pub evicted: u64,
     /// Links made.
     pub links: u64,
+    /// Instructions decoded at an exit, because they had not been executed out of line before.
+    pub decoded_at_exits: u64,
 }
 
 /// A fetch that failed: the code does not lie where it can be read.

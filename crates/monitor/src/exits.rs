@@ -171,9 +171,9 @@ impl<P: Platform> Vcpu<P> {
             Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
             Ok(Inline::No) => self.slow_exit(block, site),
             // Loads and stores of its own, in an order of their own.
-            Err(_) if self.is_done_by_monitor() => self.slow_exit(block, site),
+            Err(_) if self.is_done_by_monitor(block) => self.slow_exit(block, site),
             Err(exception) => {
-                let exception = self.first_fault(linear, exception);
+                let exception = self.first_fault(block, linear, exception);
                 self.raise(exception)
             }
         }
@@ -208,7 +208,7 @@ impl<P: Platform> Vcpu<P> {
         let vectors = self.context.vectors_were_live != 0;
         let generation = self.engine.generation();
         let before = self.context.cpu.rip;
-        let completed = self.slow_step()?;
+        let completed = self.slow_step(block)?;
         if !completed {
             return Ok(());
         }

@@ -2,8 +2,8 @@
 //! which becomes the guest's exception.
 
 use crate::vcpu::{Vcpu, VcpuStop};
-use crate::x87_errors::waits_for_x87;
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, Vector};
@@ -29,13 +29,13 @@ impl<P: Platform> Vcpu<P> {
         }
         if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {
             // The look-up of an address that is not canonical: with every check.
-            if self.slow_step()? {
+            if self.slow_step(block)? {
                 self.completed()?;
             }
             return Ok(());
         }
         self.count(ExitKind::HostFault);
-        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error() {
+        if signal.signal == libc::SIGFPE && signal.code != FPE_INTDIV && self.is_x87_error(block) {
             return self.report_x87_error();
         }
         let exception = self.host_fault_exception();
@@ -53,10 +53,10 @@ impl<P: Platform> Vcpu<P> {
 
     /// The host's floating-point fault is the x87's. An x87 error may be pending while an
     /// SSE instruction raises its own: the instruction tells which it was.
-    fn is_x87_error(&mut self) -> bool {
+    fn is_x87_error(&mut self, block: BlockId) -> bool {
         self.x87_error_pending()
-            && match self.decode_current() {
-                Ok(instruction) => waits_for_x87(&instruction),
+            && match self.out_of_line(block) {
+                Ok(instruction) => instruction.traits.contains(Traits::WAITS_FOR_X87),
                 Err(_) => true,
             }
     }

@@ -6,6 +6,7 @@
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
 mod a20;
+mod decode;
 mod due;
 mod emulated;
 mod enter;

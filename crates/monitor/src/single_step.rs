@@ -81,7 +81,7 @@ impl<P: Platform> Vcpu<P> {
         if self.due.mode {
             self.update_mode();
         }
-        self.decode_current().ok()
+        self.decode_current().ok().map(|it| it.helper.instruction)
     }
 
     /// Changes registers from outside; cached translations are forgotten if need be.

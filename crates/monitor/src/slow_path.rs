@@ -8,39 +8,23 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::vcpu::{Vcpu, VcpuStop};
-use crate::x87_errors::{is_x87, waits_for_x87};
 use iced_x86::{Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
 };
-use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::abi::sites::{BlockId, SiteKind};
 use tollgate_engine::engine::run::Exit;
-use tollgate_engine::policy::allow_list::{Treatment, as_offered, treatment};
-use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
-use tollgate_engine::translate::copy::{MemoryUse, memory_use};
+use tollgate_engine::policy::instruction_kind::{Effects, Executor};
+use tollgate_engine::policy::memory_operand::MemoryUse;
+use tollgate_engine::policy::out_of_line::{MOST_BOUNCED, OutOfLine, Traits};
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{Exception, LinearAddress, PhysicalAddress};
+use tollgate_x86::{Exception, LinearAddress};
 
 /// Offset of operands in the bounce buffer; the low six bits are the linear address's.
 const BOUNCE_START: usize = 64;
-/// Largest operand that is bounced.
-const MAX_OPERAND: usize = 64;
-
-/// What CR0.AM demands of a copied instruction's operand (SDM volume 3, table 6-7): that of
-/// its element. Operands of 16 bytes and more are not checked, as on the processors that
-/// we know; those of SSE that must be aligned are #GP by themselves.
-fn checked_alignment(instruction: &Instruction, size: u32) -> u32 {
-    use iced_x86::MemorySize;
-    match instruction.memory_size() {
-        MemorySize::Float80 | MemorySize::Bcd => 8,
-        _ if matches!(size, 2 | 4 | 8) => size,
-        _ => 1,
-    }
-}
-
 /// How a single instruction ended.
 enum Ended {
     Completed,
@@ -49,38 +33,35 @@ enum Ended {
 }
 
 impl<P: Platform> Vcpu<P> {
-    /// Runs the instruction at CS:EIP out of line. False: an exception was raised, or
-    /// nothing more is to be done about its end.
-    pub(crate) fn slow_step(&mut self) -> Result<bool, VcpuStop> {
+    /// Runs the instruction at CS:EIP, which is one of this block's, out of line. False: an
+    /// exception was raised, or nothing more is to be done about its end.
+    pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         self.resume = None;
-        let instruction = match self.decode_current() {
+        let instruction = match self.out_of_line(block) {
             Ok(instruction) => instruction,
             Err(exception) => return self.raise(exception).map(|()| false),
         };
-        let helper = Helper::new(instruction);
+        let helper = &instruction.helper;
         if helper.kind.executor == Executor::Near {
-            return self.near_step(&instruction);
+            return self.near_step(&helper.instruction);
         }
-        let mode = *self.engine.mode(self.mode);
-        let copied = matches!(
-            treatment(&instruction, &mode, &self.features),
-            Treatment::Copy | Treatment::CopyVector
-        );
-        let memory = memory_use(&mut self.info, &instruction, self.features.decoding())
-            .filter(|use_| use_.size as usize <= MAX_OPERAND);
-        if self.x87_error_pending() && copied && waits_for_x87(&instruction) {
+        if instruction
+            .traits
+            .contains(Traits::COPIED | Traits::WAITS_FOR_X87)
+            && self.x87_error_pending()
+        {
             return self.report_x87_error().map(|()| false);
         }
-        match memory {
-            Some(memory) if copied => match self.bounce(&instruction, memory)? {
+        match instruction.bounced() {
+            Some(memory) => match self.bounce(block, &instruction, memory)? {
                 Ended::Completed => Ok(true),
                 Ended::Faulted(exception) => self.raise(exception).map(|()| false),
             },
-            _ => {
+            None => {
                 // Emulated instructions come here as string instructions that the
                 // translator could not inline, or as others that it could but for this time.
                 let rip = self.context.cpu.rip;
-                self.emulate(&helper)?;
+                self.emulate(helper)?;
                 let repeats = helper.kind.effects.contains(Effects::REPEATS);
                 Ok(repeats && self.context.cpu.rip != rip)
             }
@@ -109,39 +90,16 @@ impl<P: Platform> Vcpu<P> {
         Ok(true)
     }
 
-    /// Fetches and decodes the instruction at CS:EIP.
-    pub(crate) fn decode_current(&mut self) -> Result<Instruction, Exception> {
-        let rip = self.context.cpu.rip;
-        let place = self.view.place(&self.context.cpu, rip, false)?;
-        let mut bytes = [0xff; 32];
-        let in_page = (4096 - place.physical % 4096).min(16) as usize;
-        self.view
-            .memory
-            .read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
-        let bitness = self.engine.mode(self.mode).bitness();
-        let policy = tollgate_emulate::cpuid::policy(&self.context.cpu);
-        let decode = |bytes: &[u8]| {
-            let decoded = self.features.decoding().decode(bitness, bytes, rip);
-            as_offered(decoded, |feature| policy.offers(feature))
-        };
-        let instruction = decode(&bytes[..in_page]);
-        if !instruction.is_invalid() || in_page >= 15 {
-            return Ok(instruction);
-        }
-        let place = self.view.place(&self.context.cpu, rip, true)?;
-        if let Some(next) = place.next_page {
-            self.view.memory.read(
-                PhysicalAddress(next << 12),
-                &mut bytes[in_page..in_page + 16],
-            );
-        }
-        Ok(decode(&bytes[..in_page + 16]))
-    }
-
     /// Runs a copied instruction on the bounce buffer; no x87 error waits for it.
-    fn bounce(&mut self, instruction: &Instruction, memory: MemoryUse) -> Result<Ended, VcpuStop> {
+    fn bounce(
+        &mut self,
+        block: BlockId,
+        noted: &OutOfLine,
+        memory: MemoryUse,
+    ) -> Result<Ended, VcpuStop> {
+        let instruction = &noted.helper.instruction;
         // Comes before all that a limit or a page may raise.
-        if let Some(exception) = self.misalignment(instruction) {
+        if let Some(exception) = self.misalignment(noted) {
             return Ok(Ended::Faulted(exception));
         }
         let size = memory.size as usize;
@@ -163,8 +121,8 @@ impl<P: Platform> Vcpu<P> {
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
         let privilege = Privilege::of_cpl(self.context.cpu.cpl());
-        let alignment = checked_alignment(instruction, memory.size);
-        if let Err(exception) = check_alignment(&self.context.cpu, linear, alignment, privilege) {
+        let checked = noted.checked_alignment;
+        if let Err(exception) = check_alignment(&self.context.cpu, linear, checked, privilege) {
             return Ok(Ended::Faulted(exception));
         }
         match self
@@ -178,20 +136,20 @@ impl<P: Platform> Vcpu<P> {
             Ok(Target::Ram(_)) => self.count(ExitKind::SlowAccess),
         }
         let start = BOUNCE_START + (linear.0 % 64) as usize;
-        let mut data = [0; MAX_OPERAND];
+        let mut data = [0; MOST_BOUNCED];
         if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
             return Ok(Ended::Faulted(exception));
         }
         self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
         self.context.bounce_pointer = self.context.bounce.0.as_ptr() as u64 + start as u64;
         let rip = self.context.cpu.rip;
-        if let Some(exception) = self.run_bounced()? {
+        if let Some(exception) = self.run_bounced(block)? {
             return Ok(Ended::Faulted(exception));
         }
-        if is_x87(instruction) && self.context.x87_instruction == rip {
+        if noted.traits.contains(Traits::X87) && self.context.x87_instruction == rip {
             self.context.note_x87_operand(linear.0);
         }
-        if memory.write && !self.store_was_suppressed(instruction) {
+        if memory.write && !self.store_was_suppressed(noted) {
             data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.
@@ -223,12 +181,19 @@ impl<P: Platform> Vcpu<P> {
     /// Runs the current instruction once on the bounce buffer, to its end even if requests to
     /// leave arrive: its operand has been read, perhaps from a device's register that reading
     /// changes, so it must not begin again.
-    fn run_bounced(&mut self) -> Result<Option<Exception>, VcpuStop> {
-        let mode = self.engine.mode(self.mode).bounce();
-        let mode = self.intern_temporary(mode);
+    fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.context.cpu.rip;
-        let Some(block) = self.find_block(mode)? else {
-            return Ok(None);
+        let block = match self.engine.bounced_by(block, eip) {
+            Some(bouncing) => bouncing,
+            None => {
+                let mode = self.engine.mode(self.mode).bounce();
+                let mode = self.intern_temporary(mode);
+                let Some(bouncing) = self.find_block(mode)? else {
+                    return Ok(None);
+                };
+                self.engine.note_bounced(block, eip, bouncing);
+                bouncing
+            }
         };
         let mut offset = 0;
         let mut requested = false;

@@ -52,7 +52,7 @@ impl<P: Platform> Vcpu<P> {
             return Ok(());
         };
         let Some(packed) = self.store_site(alone, physical, size) else {
-            if self.slow_step()? {
+            if self.slow_step(alone)? {
                 self.completed()?;
             }
             return Ok(());

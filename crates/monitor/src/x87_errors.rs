@@ -8,7 +8,8 @@
 //! those that would wait with the error hidden from the host.
 
 use crate::vcpu::{Vcpu, VcpuStop};
-use iced_x86::{CpuidFeature, Instruction, Mnemonic};
+use iced_x86::Mnemonic;
+use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Cr0, Exception, Vector};
@@ -23,29 +24,6 @@ const ALL_MASKED: u16 = 0x3f;
 const EXCEPTIONS: u16 = 0x7f;
 const ERROR_SUMMARY: u16 = 0x80;
 const BUSY: u16 = 0x8000;
-
-/// The instruction is one of the x87's.
-pub(crate) fn is_x87(instruction: &Instruction) -> bool {
-    use CpuidFeature::{FPU, FPU287, FPU387};
-    matches!(instruction.mnemonic(), Mnemonic::Fisttp | Mnemonic::Wait)
-        || instruction
-            .cpuid_features()
-            .iter()
-            .any(|feature| matches!(feature, FPU | FPU287 | FPU387))
-}
-
-/// An x87 or MMX instruction that looks for pending x87 exceptions first
-/// (SDM volume 1, 8.3.11).
-pub(crate) fn waits_for_x87(instruction: &Instruction) -> bool {
-    use Mnemonic::{Fnclex, Fninit, Fnsave, Fnstcw, Fnstenv, Fnstsw};
-    let is_mmx = instruction.mnemonic() == Mnemonic::Emms
-        || (0..instruction.op_count()).any(|index| instruction.op_register(index).is_mm());
-    (is_x87(instruction) || is_mmx)
-        && !matches!(
-            instruction.mnemonic(),
-            Fnclex | Fninit | Fnsave | Fnstcw | Fnstenv | Fnstsw
-        )
-}
 
 /// What was hidden from the host: the control word and the exceptions.
 pub(crate) struct Hidden {
@@ -96,7 +74,8 @@ impl<P: Platform> Vcpu<P> {
     /// Hides the error from the host if the next instruction would wait for it.
     pub(crate) fn hide_x87_error(&mut self) -> Option<Hidden> {
         let instruction = self.decode_current().ok()?;
-        if !self.x87_error_pending() || !waits_for_x87(&instruction) {
+        let waits = instruction.traits.contains(Traits::WAITS_FOR_X87);
+        if !self.x87_error_pending() || !waits {
             return None;
         }
         let (control, status) = (self.x87_word(FCW), self.x87_word(FSW));
@@ -105,7 +84,7 @@ impl<P: Platform> Vcpu<P> {
         Some(Hidden {
             control,
             exceptions: status & EXCEPTIONS,
-            mnemonic: instruction.mnemonic(),
+            mnemonic: instruction.helper.instruction.mnemonic(),
         })
     }
 

@@ -8,6 +8,7 @@ use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
+use crate::policy::out_of_line::OutOfLine;
 use rustc_hash::FxHashSet;
 
 /// What identifies a translation.
@@ -33,6 +34,18 @@ pub struct Incoming {
     pub site: u16,
 }
 
+/// An instruction of a block that was executed out of line before.
+#[derive(Clone, Copy, Debug)]
+pub struct Noted {
+    /// EIP of the instruction.
+    pub rip: u64,
+    /// What it is.
+    pub instruction: OutOfLine,
+    /// The block that runs it on the bounce buffer, and the engine's generation in which that
+    /// was found: void in any other.
+    pub bounced_by: Option<(BlockId, u64)>,
+}
+
 /// A translation and its tables.
 #[derive(Debug)]
 pub struct Block {
@@ -56,6 +69,9 @@ pub struct Block {
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
     pub helpers: Box<[Helper]>,
+    /// Instructions that were executed out of line, in the order in which that first happened.
+    /// Void, and empty, when the guest's code has changed.
+    pub noted: Vec<Noted>,
     /// Operands that can be replaced, in the order of the guest's code.
     pub immediates: Box<[Immediate]>,
     /// Ordered by host offset.

@@ -144,6 +144,7 @@ impl Engine {
             marks: translation.tables.marks,
             sites: translation.tables.sites,
             helpers: translation.tables.helpers,
+            noted: Vec::new(),
             immediates: translation.tables.immediates,
             x87_notes: translation.tables.x87_notes,
             completions: translation.tables.completions,

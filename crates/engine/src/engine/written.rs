@@ -87,6 +87,7 @@ impl Engine {
         self.make_unreachable(id);
         if let Some(block) = self.blocks.get_mut(id) {
             block.is_retired = true;
+            block.noted = Vec::new();
             block.retirements = block.retirements.saturating_add(1);
             block.is_link_wanted = false;
         }

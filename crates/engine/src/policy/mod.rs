@@ -4,5 +4,7 @@
 pub mod access;
 pub mod allow_list;
 pub mod instruction_kind;
+pub mod memory_operand;
 pub mod mode;
+pub mod out_of_line;
 pub mod virtual_interrupts;

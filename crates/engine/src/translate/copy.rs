@@ -5,77 +5,12 @@ use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
-use crate::decode::maker::Decoding;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::operands::guest_number;
-use iced_x86::{
-    Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpAccess, OpKind, Register,
-};
+use crate::policy::memory_operand::memory_use;
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
-
-/// What a memory operand is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryUse {
-    /// Bytes accessed.
-    pub size: u32,
-    /// The operand is read.
-    pub read: bool,
-    /// The operand is written.
-    pub write: bool,
-}
-
-/// What the memory operand of a copied instruction is for, if it has one.
-pub fn memory_use(
-    info: &mut iced_x86::InstructionInfoFactory,
-    instruction: &Instruction,
-    decoding: Decoding,
-) -> Option<MemoryUse> {
-    let operand =
-        (0..instruction.op_count()).find(|&index| instruction.op_kind(index) == OpKind::Memory)?;
-    let (read, write) = match info.info(instruction).op_access(operand) {
-        OpAccess::Read | OpAccess::CondRead => (true, false),
-        OpAccess::Write => (false, true),
-        OpAccess::None | OpAccess::NoMemAccess => (true, false),
-        OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
-    };
-    let size = decoding.operand_bytes(instruction);
-    Some(MemoryUse { size, read, write })
-}
-
-/// What the memory operand of a copied instruction must be aligned to, in bytes: a
-/// processor raises #GP(0) otherwise, before paging is asked (SDM volume 1, 11.8.2.1 and
-/// 14.9). AMD's processors let the SHA instructions access any address.
-pub fn required_alignment(instruction: &Instruction, decoding: Decoding) -> u32 {
-    use Mnemonic::*;
-    let size = instruction.memory_size().size() as u32;
-    let mnemonic = instruction.mnemonic();
-    let demands = match instruction.code().encoding() {
-        EncodingKind::Legacy => {
-            let tolerant = matches!(
-                mnemonic,
-                Movups
-                    | Movupd
-                    | Movdqu
-                    | Lddqu
-                    | Pcmpestri
-                    | Pcmpestri64
-                    | Pcmpestrm
-                    | Pcmpestrm64
-                    | Pcmpistri
-                    | Pcmpistrm
-            );
-            let sha = instruction.cpuid_features().contains(&CpuidFeature::SHA);
-            size == 16 && !tolerant && !(sha && decoding == Decoding::Amd)
-        }
-        EncodingKind::VEX => matches!(
-            mnemonic,
-            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
-        ),
-        _ => false,
-    };
-    if demands { size.max(1) } else { 1 }
-}
 
 fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| {

@@ -168,6 +168,11 @@ impl Translator {
         }
     }
 
+    /// What the guest is offered.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+
     /// Where guest registers live in code that is not 64-bit code;
     /// [`RegisterMap::LEGACY`] at first.
     pub fn register_map(&self) -> &'static RegisterMap {

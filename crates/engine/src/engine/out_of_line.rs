@@ -1,0 +1,82 @@
+//! Instructions that are executed out of line: decoded when that first happens, from the code
+//! that their block was made from, and kept with the block. They die with it, and when its code
+//! is written.
+
+use super::Engine;
+use crate::abi::sites::BlockId;
+use crate::blocks::block::{Block, Noted};
+use crate::policy::mode::Mode;
+use crate::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine};
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Reads the guest's code at `rip` of a block, which is in force: memory holds what it was made
+/// from. `None`: the block has none there.
+fn code_at(
+    block: &Block,
+    mode: &Mode,
+    rip: u64,
+    memory: &GuestMemory,
+) -> Option<[u8; LONGEST_INSTRUCTION]> {
+    let offset = mode.wrap(rip.wrapping_sub(block.key.rip));
+    if offset >= u64::from(block.guest_length) {
+        return None;
+    }
+    // Where there is no memory the bus reads as FFh.
+    let mut bytes = [0xff; LONGEST_INSTRUCTION];
+    let physical = PhysicalAddress(block.key.physical + offset);
+    let in_page = (PAGE_SIZE - physical.page_offset()).min(bytes.len() as u64) as usize;
+    let (first, second) = bytes.split_at_mut(in_page);
+    memory.read(physical, first);
+    if block.key.second_page != u64::MAX {
+        memory.read(PhysicalAddress(block.key.second_page << 12), second);
+    }
+    Some(bytes)
+}
+
+impl Engine {
+    /// The instruction at `rip` of a block in force, for its execution out of line. `None`: the
+    /// block has none there.
+    pub fn out_of_line(
+        &mut self,
+        id: BlockId,
+        rip: u64,
+        memory: &GuestMemory,
+    ) -> Option<OutOfLine> {
+        let block = self.block(id)?;
+        if let Some(noted) = block.noted.iter().find(|noted| noted.rip == rip) {
+            return Some(noted.instruction);
+        }
+        let mode = self.mode(block.key.mode);
+        let bytes = code_at(block, mode, rip, memory)?;
+        let instruction = OutOfLine::decode(&bytes, rip, mode, self.translator.features());
+        self.counts.decoded_at_exits += 1;
+        self.blocks.get_mut(id)?.noted.push(Noted {
+            rip,
+            instruction,
+            bounced_by: None,
+        });
+        Some(instruction)
+    }
+
+    /// The block that [`Engine::note_bounced`] named, if it can still be run.
+    pub fn bounced_by(&self, id: BlockId, rip: u64) -> Option<BlockId> {
+        let noted = &self.block(id)?.noted;
+        let noted = noted.iter().find(|noted| noted.rip == rip)?;
+        let (by, generation) = noted.bounced_by?;
+        (generation == self.generation).then_some(by)
+    }
+
+    /// Notes which block runs an instruction, once executed out of line, on the bounce buffer.
+    pub fn note_bounced(&mut self, id: BlockId, rip: u64, by: BlockId) {
+        let generation = self.generation;
+        let Some(block) = self.blocks.get_mut(id) else {
+            return;
+        };
+        let noted = block.noted.iter_mut().find(|noted| noted.rip == rip);
+        if let Some(noted) = noted {
+            noted.bounced_by = Some((by, generation));
+        }
+    }
+}
