@@ -188,6 +188,12 @@ impl RegisterMap {
         mask
     }
 
+    /// Whether RAX to RDI but RSP, which instructions may use without naming them, live in
+    /// their namesakes.
+    pub const fn has_namesakes_at_home(&self) -> bool {
+        self.slot_mask() & 0xff == 0
+    }
+
     /// The host registers that emitted code must not change, one bit each.
     pub const fn reserved(&self) -> u16 {
         bit(RSP) | bit(self.context) | bit(self.tlb) | bit(self.links)

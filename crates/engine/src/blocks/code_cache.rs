@@ -13,7 +13,8 @@ pub const SEGMENTS: usize = 8;
 pub const MINIMUM_SIZE: usize = 1 << 20;
 /// Largest code cache, in bytes: distances are 32 bits signed.
 pub const MAXIMUM_SIZE: usize = 1 << 30;
-const ALIGNMENT: usize = 16;
+/// What the code of a block is aligned to, in bytes.
+pub const ALIGNMENT: usize = 16;
 
 /// What [`CodeCache::allocate`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,8 @@
 
 use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
 use crate::blocks::block::{Block, BlockKey};
+use crate::blocks::host_order::HostOrder;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The blocks of one engine.
@@ -14,7 +14,7 @@ pub struct BlockTable {
     /// Blocks in force.
     by_key: FxHashMap<BlockKey, BlockId>,
     /// Every block, retired or not, by the offset of its code in the cache.
-    by_host: BTreeMap<u32, BlockId>,
+    by_host: HostOrder,
     /// Host addresses of the cache.
     code: Range<u64>,
 }
@@ -26,19 +26,19 @@ impl BlockTable {
             blocks: Vec::new(),
             free_ids: Vec::new(),
             by_key: FxHashMap::default(),
-            by_host: BTreeMap::new(),
+            by_host: HostOrder::new((code.end - code.start) as usize),
             code,
         }
     }
 
     /// Blocks alive, retired ones included.
     pub fn len(&self) -> usize {
-        self.by_host.len()
+        self.by_host.count()
     }
 
     /// No block is alive.
     pub fn is_empty(&self) -> bool {
-        self.by_host.is_empty()
+        self.by_host.count() == 0
     }
 
     /// A live block.
@@ -70,18 +70,18 @@ impl BlockTable {
             return None;
         }
         let offset = (address - self.code.start) as u32;
-        let (&start, &id) = self.by_host.range(..=offset).next_back()?;
+        let (start, id) = self.by_host.at(offset)?;
         Some((id, self.get(id)?, offset - start))
     }
 
     /// All live blocks, by the offsets of their code.
     pub fn ids(&self) -> impl Iterator<Item = BlockId> {
-        self.by_host.values().copied()
+        self.by_host.within(0..u32::MAX)
     }
 
     /// Live blocks whose code begins at these offsets.
     pub fn ids_within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
-        self.by_host.range(offsets).map(|(_, &id)| id)
+        self.by_host.within(offsets)
     }
 
     /// A number for a block to be; `None` if all are taken.
@@ -121,7 +121,7 @@ impl BlockTable {
     /// Takes a block out, whose number is given out again from then on.
     pub fn remove(&mut self, id: BlockId) -> Option<Box<Block>> {
         let block = self.blocks.get_mut(id.0 as usize)?.take()?;
-        self.by_host.remove(&block.host);
+        self.by_host.remove(block.host);
         self.free_ids.push(id);
         Some(block)
     }

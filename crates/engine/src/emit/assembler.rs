@@ -67,6 +67,50 @@ impl Width {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patch(pub usize);
 
+/// The first bytes of an instruction, at most 8: up to ModRM, SIB and a displacement of 8 bits.
+#[derive(Clone, Copy, Default)]
+struct Head {
+    /// From the low end.
+    bytes: u64,
+    length: u32,
+}
+
+impl Head {
+    /// The prefix of operands of 16 bits.
+    const OPERAND_SIZE: Head = Head {
+        bytes: 0x66,
+        length: 1,
+    };
+
+    fn of_width(width: Width) -> Self {
+        match width {
+            Width::Word => Self::OPERAND_SIZE,
+            _ => Self::default(),
+        }
+    }
+
+    fn byte(self, byte: u8) -> Self {
+        Self {
+            bytes: self.bytes | u64::from(byte) << (self.length * 8),
+            length: self.length + 1,
+        }
+    }
+
+    fn opcode(self, bytes: &[u8]) -> Self {
+        bytes.iter().fold(self, |head, &byte| head.byte(byte))
+    }
+
+    /// A REX prefix, if one is needed.
+    fn rex(self, wide: bool, reg: u8, index: u8, base: u8, force: bool) -> Self {
+        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
+        if rex != 0x40 || force {
+            self.byte(rex)
+        } else {
+            self
+        }
+    }
+}
+
 /// Code under construction.
 pub struct Assembler {
     bytes: Vec<u8>,
@@ -132,62 +176,78 @@ impl Assembler {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    fn rex(&mut self, wide: bool, reg: u8, index: u8, base: u8, force: bool) {
-        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
-        if rex != 0x40 || force {
-            self.byte(rex);
-        }
+    /// Appends what was put together.
+    fn append(&mut self, head: Head) {
+        let end = self.bytes.len() + head.length as usize;
+        self.bytes.extend_from_slice(&head.bytes.to_le_bytes());
+        self.bytes.truncate(end);
     }
 
-    fn modrm_mem(&mut self, reg: u8, mem: Mem) {
+    fn rex(&mut self, wide: bool, reg: u8, index: u8, base: u8, force: bool) {
+        self.append(Head::default().rex(wide, reg, index, base, force));
+    }
+
+    fn modrm_mem(&mut self, head: Head, reg: u8, mem: Mem) {
         let reg = (reg & 7) << 3;
         let Some(base) = mem.base else {
             // No base: SIB with base 101 and mod 00 means disp32 alone (+ index).
             let (index, scale) = mem
                 .index
                 .map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
-            self.byte(reg | 4);
-            self.byte(scale << 6 | index << 3 | 5);
+            self.append(head.byte(reg | 4).byte(scale << 6 | index << 3 | 5));
             self.imm32(mem.displacement);
             return;
         };
-        let small = i8::try_from(mem.displacement).ok();
+        let small = i8::try_from(mem.displacement).is_ok();
         let mode: u8 = match (mem.displacement, small) {
             (0, _) if base.0 & 7 != 5 => 0,
-            (_, Some(_)) => 1,
+            (_, true) => 1,
             _ => 2,
         };
-        if let Some((index, scale)) = mem.index {
-            self.byte(mode << 6 | reg | 4);
-            self.byte((scale.trailing_zeros() as u8) << 6 | (index.0 & 7) << 3 | base.0 & 7);
+        let mut head = if let Some((index, scale)) = mem.index {
+            head.byte(mode << 6 | reg | 4)
+                .byte((scale.trailing_zeros() as u8) << 6 | (index.0 & 7) << 3 | base.0 & 7)
         } else if base.0 & 7 == 4 {
-            self.byte(mode << 6 | reg | 4);
-            self.byte(0x24);
+            head.byte(mode << 6 | reg | 4).byte(0x24)
         } else {
-            self.byte(mode << 6 | reg | base.0 & 7);
+            head.byte(mode << 6 | reg | base.0 & 7)
+        };
+        if mode == 1 {
+            head = head.byte(mem.displacement as u8);
         }
-        match mode {
-            1 => self.byte(mem.displacement as u8),
-            2 => self.imm32(mem.displacement),
-            _ => {}
+        self.append(head);
+        if mode == 2 {
+            self.imm32(mem.displacement);
         }
     }
 
-    fn rex_mem(&mut self, wide: bool, reg: u8, mem: Mem, force: bool) {
+    /// An instruction with the register `reg` and a memory operand, behind `head`.
+    fn op_mem_behind(&mut self, head: Head, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
         let index = mem.index.map_or(0, |(r, _)| r.0);
-        self.rex(wide, reg, index, mem.base.map_or(0, |b| b.0), force);
+        let base = mem.base.map_or(0, |b| b.0);
+        let head = head.rex(wide, reg, index, base, false);
+        self.modrm_mem(head.opcode(opcode), reg, mem);
     }
 
     fn op_mem(&mut self, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
-        self.rex_mem(wide, reg, mem, false);
-        self.bytes.extend_from_slice(opcode);
-        self.modrm_mem(reg, mem);
+        self.op_mem_behind(Head::default(), wide, opcode, reg, mem);
+    }
+
+    /// An instruction with a byte register.
+    fn op_mem_byte(&mut self, opcode: u8, reg: u8, mem: Mem) {
+        let index = mem.index.map_or(0, |(r, _)| r.0);
+        let base = mem.base.map_or(0, |b| b.0);
+        let head = Head::default().rex(false, reg, index, base, reg >= 4);
+        self.modrm_mem(head.byte(opcode), reg, mem);
+    }
+
+    fn op_reg_behind(&mut self, head: Head, wide: bool, opcode: &[u8], reg: u8, rm: u8) {
+        let head = head.rex(wide, reg, 0, rm, false).opcode(opcode);
+        self.append(head.byte(0xc0 | (reg & 7) << 3 | rm & 7));
     }
 
     fn op_reg(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: u8) {
-        self.rex(wide, reg, 0, rm, false);
-        self.bytes.extend_from_slice(opcode);
-        self.byte(0xc0 | (reg & 7) << 3 | rm & 7);
+        self.op_reg_behind(Head::default(), wide, opcode, reg, rm);
     }
 
     /// `mov to, from` (64 bits).
@@ -202,8 +262,7 @@ impl Assembler {
 
     /// `mov to, from` (16 bits, upper bits kept).
     pub fn mov16(&mut self, to: Host, from: Host) {
-        self.byte(0x66);
-        self.op_reg(false, &[0x89], from.0, to.0);
+        self.op_reg_behind(Head::OPERAND_SIZE, false, &[0x89], from.0, to.0);
     }
 
     /// `movzx to, from` from 16 bits.
@@ -213,9 +272,9 @@ impl Assembler {
 
     /// `movzx to, from` from the low 8 bits.
     pub fn movzx8(&mut self, to: Host, from: Host) {
-        self.rex(false, to.0, 0, from.0, from.0 >= 4);
-        self.bytes.extend_from_slice(&[0x0f, 0xb6]);
-        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+        let head = Head::default().rex(false, to.0, 0, from.0, from.0 >= 4);
+        let head = head.opcode(&[0x0f, 0xb6]);
+        self.append(head.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7));
     }
 
     /// `mov to, value` (32 bits, upper half cleared).
@@ -258,28 +317,20 @@ impl Assembler {
 
     /// `mov to, [mem]` (16 bits, upper bits kept).
     pub fn load16_keep(&mut self, to: Host, mem: Mem) {
-        self.byte(0x66);
-        self.op_mem(false, &[0x8b], to.0, mem);
+        self.op_mem_behind(Head::OPERAND_SIZE, false, &[0x8b], to.0, mem);
     }
 
     /// `mov to, [mem]` (low 8 bits, upper bits kept).
     pub fn load8_keep(&mut self, to: Host, mem: Mem) {
-        self.rex_mem(false, to.0, mem, to.0 >= 4);
-        self.byte(0x8a);
-        self.modrm_mem(to.0, mem);
+        self.op_mem_byte(0x8a, to.0, mem);
     }
 
     /// `mov [mem], from`.
     pub fn store(&mut self, width: Width, mem: Mem, from: Host) {
         match width {
-            Width::Byte => {
-                self.rex_mem(false, from.0, mem, from.0 >= 4);
-                self.byte(0x88);
-                self.modrm_mem(from.0, mem);
-            }
+            Width::Byte => self.op_mem_byte(0x88, from.0, mem),
             Width::Word => {
-                self.byte(0x66);
-                self.op_mem(false, &[0x89], from.0, mem);
+                self.op_mem_behind(Head::OPERAND_SIZE, false, &[0x89], from.0, mem);
             }
             Width::Dword => self.op_mem(false, &[0x89], from.0, mem),
             Width::Qword => self.op_mem(true, &[0x89], from.0, mem),
@@ -288,11 +339,9 @@ impl Assembler {
 
     /// `mov [mem], value`; the qword form sign-extends.
     pub fn store_imm(&mut self, width: Width, mem: Mem, value: i32) {
-        if width == Width::Word {
-            self.byte(0x66);
-        }
         let opcode = if width == Width::Byte { 0xc6 } else { 0xc7 };
-        self.op_mem(width == Width::Qword, &[opcode], 0, mem);
+        let head = Head::of_width(width);
+        self.op_mem_behind(head, width == Width::Qword, &[opcode], 0, mem);
         match width {
             Width::Byte => self.byte(value as u8),
             Width::Word => self.bytes.extend_from_slice(&(value as i16).to_le_bytes()),
@@ -303,17 +352,11 @@ impl Assembler {
     /// `cmp register, [mem]`: sets the arithmetic flags. The byte form needs a register
     /// that has one (not AH..DH).
     pub fn compare(&mut self, width: Width, register: Host, mem: Mem) {
-        if width == Width::Word {
-            self.byte(0x66);
+        if width == Width::Byte {
+            return self.op_mem_byte(0x3a, register.0, mem);
         }
-        self.rex_mem(
-            width == Width::Qword,
-            register.0,
-            mem,
-            width == Width::Byte && register.0 >= 4,
-        );
-        self.byte(if width == Width::Byte { 0x3a } else { 0x3b });
-        self.modrm_mem(register.0, mem);
+        let head = Head::of_width(width);
+        self.op_mem_behind(head, width == Width::Qword, &[0x3b], register.0, mem);
     }
 
     /// `lea to, [mem]` with a 32-bit result (upper half cleared).
@@ -398,23 +441,19 @@ impl Assembler {
     fn shift(&mut self, prefix: u8, to: Host, from: Host, count: Host) {
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(from.0 < 8) << 5;
-        self.bytes.extend_from_slice(&[
-            0xc4,
-            r | 0x40 | b | 2,
-            0x80 | (!count.0 & 15) << 3 | prefix,
-            0xf7,
-        ]);
-        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+        let head = Head::default()
+            .opcode(&[0xc4, r | 0x40 | b | 2])
+            .opcode(&[0x80 | (!count.0 & 15) << 3 | prefix, 0xf7]);
+        self.append(head.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7));
     }
 
     /// `rorx to, from, bits` (64 bits): BMI2, touches no flags.
     pub fn rorx(&mut self, to: Host, from: Host, bits: u8) {
         let r = u8::from(to.0 < 8) << 7;
         let b = u8::from(from.0 < 8) << 5;
-        self.bytes
-            .extend_from_slice(&[0xc4, r | 0x40 | b | 3, 0xfb, 0xf0]);
-        self.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
-        self.byte(bits);
+        let head = Head::default().opcode(&[0xc4, r | 0x40 | b | 3, 0xfb, 0xf0]);
+        let head = head.byte(0xc0 | (to.0 & 7) << 3 | from.0 & 7);
+        self.append(head.byte(bits));
     }
 
     /// `jrcxz` forward; patched with [`Assembler::patch_rel8`].

@@ -1,7 +1,7 @@
 //! The code of one block in work, with the tables that go with it.
 
 use super::islands::Seam;
-use super::look_up::LookUpForm;
+use super::look_up::{KEPT_SIZES, LookUpForm};
 use super::stub::Stub;
 use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
@@ -44,6 +44,9 @@ pub(crate) struct Emitter {
     pub(crate) mode: Mode,
     /// How memory is reached in it.
     pub(super) look_up: LookUpForm,
+    /// The code that finds an access's entry in the long software TLB, by size, where it has
+    /// been assembled before. Every map has context and software TLB in the same registers.
+    pub(super) long_entries: [Vec<u8>; KEPT_SIZES],
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
     pub(super) sites: Vec<Site>,
@@ -90,6 +93,7 @@ impl Emitter {
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             look_up: LookUpForm::Flat,
+            long_entries: [const { Vec::new() }; KEPT_SIZES],
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),

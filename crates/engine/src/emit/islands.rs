@@ -75,13 +75,15 @@ impl Emitter {
         if !self.island_reaches(self.assembler.position()) {
             self.insert_island();
         }
-        for (branch, stub) in std::mem::take(&mut self.misses) {
+        let mut misses = std::mem::take(&mut self.misses);
+        for (branch, stub) in misses.drain(..) {
             self.assembler.patch_rel8_here(branch);
             let host = self.assembler.position() as u32;
             self.push_jump_mark(host, stub);
             let jump = self.assembler.jmp();
-            self.stubs[stub].incoming.push(jump);
+            self.stubs[stub].incoming = Some(jump);
         }
+        self.misses = misses;
         self.seam = None;
     }
 
@@ -114,7 +116,7 @@ impl Emitter {
         for (index, (branch, stub)) in misses.into_iter().enumerate() {
             let jump = first + index * JUMP;
             self.assembler.patch_rel8(branch, jump);
-            self.stubs[stub].incoming.push(Patch(jump + JUMP - 4));
+            self.stubs[stub].incoming = Some(Patch(jump + JUMP - 4));
             self.push_jump_mark(jump as u32, stub);
         }
         self.push_mark_again((seam.position + length) as u32, seam.mark);

@@ -28,6 +28,9 @@ fn segment_of(register: Register) -> SegmentRegister {
     }
 }
 
+/// Accesses of fewer bytes have their code for [`LookUpForm::Long`] kept.
+pub(super) const KEPT_SIZES: usize = 65;
+
 /// A segment that emitted code cannot use: the instruction goes out of line.
 pub(crate) struct OddSegment;
 
@@ -218,20 +221,8 @@ impl Emitter {
     /// The same through the long software TLB. An address that is not canonical makes the
     /// load of the pointer fault, so that the monitor does the instruction.
     pub(crate) fn long_look_up(&mut self, size: u32, write: bool) {
-        let (context, tlb) = (self.map.context, self.map.tlb);
         let displacement = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
-        self.assembler.sarx(R9, R8, context);
-        if size > 1 {
-            self.assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
-            self.assembler.sarx(R10, R10, context);
-            self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
-        } else {
-            self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
-        }
-        self.assembler.sarx(R10, R8, tlb);
-        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
-        self.assembler.load(Width::Qword, R10, root);
-        self.assembler.lea64(R9, Mem::indexed(R10, R9, 8, 0));
+        self.form_long_entry(size);
         self.make_room();
         self.free_rcx();
         self.assembler
@@ -242,6 +233,36 @@ impl Emitter {
         });
         self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
         self.return_rcx();
+    }
+
+    /// The address of the entry for an access at R8, in R9. Clobbers R10.
+    ///
+    /// Nothing in this code depends on the block, so it is assembled once for each size and
+    /// copied from then on: most instructions of most programs access memory.
+    fn form_long_entry(&mut self, size: u32) {
+        let (context, tlb) = (self.map.context, self.map.tlb);
+        let assembler = &mut self.assembler;
+        let begin = assembler.position();
+        let known = self.long_entries.get(size as usize);
+        if let Some(code) = known.filter(|code| !code.is_empty()) {
+            assembler.raw(code);
+            return;
+        }
+        assembler.sarx(R9, R8, context);
+        if size > 1 {
+            assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
+            assembler.sarx(R10, R10, context);
+            assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+        } else {
+            assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        }
+        assembler.sarx(R10, R8, tlb);
+        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
+        assembler.load(Width::Qword, R10, root);
+        assembler.lea64(R9, Mem::indexed(R10, R9, 8, 0));
+        if let Some(code) = self.long_entries.get_mut(size as usize) {
+            code.extend_from_slice(&assembler.code()[begin..]);
+        }
     }
 
     /// Offset in R8 to host address in R9 for a given segment.

@@ -122,7 +122,10 @@ impl Emitter {
     /// its memory operand. `None`: there is none, which cannot happen (see above).
     pub(crate) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
         let high = register_operands(instruction).any(|(_, register)| is_high_byte(register));
-        if !high && self.map.slot_mask() == 0 {
+        // Then all that an instruction implies is at home, and so is all that it names.
+        let all_at_home = self.map.has_namesakes_at_home()
+            && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register));
+        if !high && all_at_home {
             return Some(Placement::default());
         }
         let mut operands = self.used_registers(instruction, memory, high);

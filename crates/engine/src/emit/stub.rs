@@ -16,8 +16,8 @@ use crate::policy::mode::ModeFlags;
 pub struct Stub {
     kind: StubKind,
     site: usize,
-    /// 32-bit distances that lead here.
-    pub(super) incoming: Vec<Patch>,
+    /// The 32-bit distance that leads here, when it is known.
+    pub(super) incoming: Option<Patch>,
     /// Guest instruction and ESP adjustment in force in the stub.
     pub(super) rip: u64,
     pub(super) esp: i32,
@@ -31,7 +31,7 @@ pub struct Stub {
 enum StubKind {
     /// A failed check: RCX's guest register is in R10; the linear address is in R8.
     Miss,
-    /// A direct link within the page: `incoming[0]` is the distance that gets linked.
+    /// A direct link within the page: `incoming` is the distance that gets linked.
     DirectLink,
     /// A link through a slot: the slot's jump is elsewhere.
     SlotLink,
@@ -48,7 +48,7 @@ impl Emitter {
         self.stubs.push(Stub {
             kind: StubKind::Miss,
             site,
-            incoming: Vec::new(),
+            incoming: None,
             rip: self.rip,
             esp: self.esp_at_start,
             back: self.assembler.position(),
@@ -65,18 +65,12 @@ impl Emitter {
         linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
     }
 
-    fn new_link(
-        &mut self,
-        kind: StubKind,
-        target: u64,
-        incoming: Vec<Patch>,
-        place: SiteKind,
-    ) -> usize {
+    fn new_link(&mut self, kind: StubKind, target: u64, incoming: Patch, place: SiteKind) -> usize {
         let site = self.new_site(place, target, 0, 0);
         self.stubs.push(Stub {
             kind,
             site,
-            incoming,
+            incoming: Some(incoming),
             rip: target,
             esp: 0,
             back: 0,
@@ -95,38 +89,18 @@ impl Emitter {
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
     pub(crate) fn link_branch(&mut self, branch: Patch, target: u64) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {
-            self.new_link(
-                StubKind::DirectLink,
-                target,
-                vec![branch],
-                SiteKind::Continue,
-            );
+            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Continue);
         } else if self.stays_in_page(target) {
             let place = LinkPlace::Direct {
                 distance: branch.0 as u32,
                 stub: 0,
             };
-            self.new_link(
-                StubKind::DirectLink,
-                target,
-                vec![branch],
-                SiteKind::Link(place),
-            );
+            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Link(place));
         } else if let Some(slot) = self.take_slot() {
             let place = LinkPlace::Slot { slot, stub: 0 };
-            self.new_link(
-                StubKind::SlotJump,
-                target,
-                vec![branch],
-                SiteKind::Link(place),
-            );
+            self.new_link(StubKind::SlotJump, target, branch, SiteKind::Link(place));
         } else {
-            self.new_link(
-                StubKind::DirectLink,
-                target,
-                vec![branch],
-                SiteKind::Continue,
-            );
+            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Continue);
         }
     }
 
@@ -143,7 +117,7 @@ impl Emitter {
             self.new_link(
                 StubKind::SlotLink,
                 target,
-                vec![stub_address],
+                stub_address,
                 SiteKind::Link(place),
             );
             return;
@@ -165,7 +139,7 @@ impl Emitter {
             }
             None => (self.assembler.jmp(), SiteKind::Continue),
         };
-        self.new_link(StubKind::SlotLink, target, vec![incoming], place);
+        self.new_link(StubKind::SlotLink, target, incoming, place);
     }
 
     /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
@@ -188,7 +162,7 @@ impl Emitter {
         self.stubs.push(Stub {
             kind: StubKind::DirectLink,
             site,
-            incoming: vec![branch],
+            incoming: Some(branch),
             rip,
             esp,
             back: 0,
@@ -199,7 +173,8 @@ impl Emitter {
     /// Emits what is left: the last island (see `islands`) and all stubs.
     pub(crate) fn emit_stubs(&mut self) {
         self.emit_last_island();
-        for mut stub in std::mem::take(&mut self.stubs) {
+        let mut stubs = std::mem::take(&mut self.stubs);
+        for stub in stubs.drain(..) {
             let entry = self.assembler.position();
             let restore = if matches!(stub.kind, StubKind::Miss) {
                 self.rcx_freed()
@@ -207,8 +182,8 @@ impl Emitter {
                 Restore::NONE
             };
             self.push_mark(stub.rip, stub.esp, restore, stub.shadowed);
-            for patch in &stub.incoming {
-                self.assembler.patch_rel32(*patch, entry);
+            if let Some(patch) = stub.incoming {
+                self.assembler.patch_rel32(patch, entry);
             }
             if stub.kind == StubKind::SlotJump {
                 let SiteKind::Link(LinkPlace::Slot { slot, .. }) = self.sites[stub.site].kind
@@ -218,7 +193,6 @@ impl Emitter {
                 let stub_address = self.slot_jump(slot);
                 let here = self.assembler.position();
                 self.assembler.patch_rel32(stub_address, here);
-                stub.incoming.clear();
             }
             let position = self.assembler.position() as u32;
             if let SiteKind::Link(place) = &mut self.sites[stub.site].kind {
@@ -242,6 +216,7 @@ impl Emitter {
             }
             self.emit_exit(stub.site);
         }
+        self.stubs = stubs;
     }
 
     /// The field that holds the address of the test for stores of `size` bytes.

@@ -51,7 +51,16 @@ impl Translator {
             self.emit.flush_esp_first();
         }
         let decoding = self.features.decoding();
-        let memory = memory_use(&mut self.emit.info, instruction, decoding);
+        let has_memory =
+            (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
+        let memory = if has_memory {
+            let info = &mut self.emit.info;
+            self.known.memory_use(instruction, decoding, || {
+                memory_use(info, instruction, decoding)
+            })
+        } else {
+            None
+        };
         if let Some(memory) = memory
             && self
                 .emit

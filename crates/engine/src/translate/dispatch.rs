@@ -56,8 +56,14 @@ impl Translator {
     }
 
     pub(super) fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
+        if self.known.is_copied(instruction) {
+            return self.copy(instruction);
+        }
         match treatment(instruction, &self.emit.mode, &self.features) {
-            Treatment::Copy => self.copy(instruction),
+            Treatment::Copy => {
+                self.known.note_copied(instruction);
+                self.copy(instruction)
+            }
             Treatment::CopyVector => {
                 self.emit.require_vectors();
                 self.emit.make_room();

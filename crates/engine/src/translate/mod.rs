@@ -41,6 +41,7 @@ mod dispatch;
 mod far;
 mod flags;
 mod interrupt;
+mod known;
 #[cfg(test)]
 mod long_tests;
 mod redirected;
@@ -52,6 +53,7 @@ mod system_call;
 mod tests;
 mod x87;
 
+use self::known::KnownEncodings;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId};
@@ -126,6 +128,7 @@ pub struct Translator {
     /// The map of all code that is not 64-bit code.
     legacy_map: &'static RegisterMap,
     features: Features,
+    known: KnownEncodings,
     /// How the sensitive instructions are run.
     pub(crate) virtual_interrupts: VirtualInterrupts,
     /// Each instruction counts itself when it begins.
@@ -157,6 +160,7 @@ impl Translator {
             emit: Emitter::new(),
             legacy_map: &RegisterMap::LEGACY,
             features,
+            known: KnownEncodings::new(),
             virtual_interrupts: VirtualInterrupts::default(),
             counts_instructions: false,
             mode_id: 0,
