@@ -3,8 +3,8 @@
 //! Much of what the allow-list and iced-x86's tables say of an instruction follows from its
 //! [`Code`] alone. Asking them costs as much as emitting the copy does, so the answers are kept.
 
-use super::copy::MemoryUse;
 use crate::decode::maker::Decoding;
+use crate::policy::memory_operand::MemoryUse;
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic};
 
 bitflags::bitflags! {
@@ -84,8 +84,8 @@ impl KnownEncodings {
 mod tests {
     use super::*;
     use crate::policy::allow_list::{Features, Treatment, treatment};
+    use crate::policy::memory_operand::memory_use;
     use crate::policy::mode::Mode;
-    use crate::translate::copy::memory_use;
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
     use tollgate_test_support::Random;
     use tollgate_x86::CpuState;
