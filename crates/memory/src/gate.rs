@@ -82,11 +82,6 @@ impl GuestMemory {
         &self.0.code
     }
 
-    /// Which lines hold code, for the translator to mark and clear.
-    pub fn code_mut(&mut self) -> &CodeMap {
-        &self.0.code
-    }
-
     /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {
@@ -244,7 +239,7 @@ mod tests {
     #[test]
     fn a_write_to_data_leaves_no_trace() {
         let mut memory = memory();
-        memory.code_mut().mark(PhysicalAddress(0x10_0000), 64);
+        memory.code().mark(PhysicalAddress(0x10_0000), 64);
         assert!(memory.write_u32(PhysicalAddress(0x10_0040), 7));
         assert!(memory.write_u32(PhysicalAddress(0x20_0000 - 4), 7));
         assert!(!memory.has_code_writes());
@@ -254,7 +249,7 @@ mod tests {
     #[test]
     fn a_write_to_code_is_reported_once_with_its_bytes() {
         let mut memory = memory();
-        memory.code_mut().mark(PhysicalAddress(0x10_0fc0), 128);
+        memory.code().mark(PhysicalAddress(0x10_0fc0), 128);
         assert!(memory.write(PhysicalAddress(0x10_0ffe), &[0x90; 4]));
         assert_eq!(
             memory.take_code_writes(),
@@ -277,7 +272,7 @@ mod tests {
     #[test]
     fn neighbouring_writes_are_merged_and_so_are_many() {
         let mut memory = memory();
-        memory.code_mut().mark(PhysicalAddress(0x10_0000), 4096);
+        memory.code().mark(PhysicalAddress(0x10_0000), 4096);
         for byte in (0x100..0x110).rev().chain(0x110..0x120) {
             assert!(memory.write(PhysicalAddress(0x10_0000 + byte), &[0]));
         }
@@ -305,7 +300,7 @@ mod tests {
     fn setting_bits_in_a_page_table_passes_the_gate() {
         let mut memory = memory();
         memory.write_u32(PhysicalAddress(0x1000), 0x8000_0001);
-        memory.code_mut().mark(PhysicalAddress(0x1000), 4);
+        memory.code().mark(PhysicalAddress(0x1000), 4);
         memory.set_bits(PhysicalAddress(0x1000), 0x60);
         assert_eq!(memory.read_u32(PhysicalAddress(0x1000)), 0x8000_0061);
         assert!(memory.has_code_writes());
@@ -315,7 +310,7 @@ mod tests {
     fn cleared_memory_is_zero_and_its_code_is_stale() {
         let mut memory = memory();
         memory.write_u32(PhysicalAddress(0x3000), 7);
-        memory.code_mut().mark(PhysicalAddress(0x3000), 1);
+        memory.code().mark(PhysicalAddress(0x3000), 1);
         memory.clear().unwrap();
         assert_eq!(memory.read_u32(PhysicalAddress(0x3000)), 0);
         let whole = CodeWrite {

@@ -67,7 +67,7 @@ impl<P: Platform> Vcpu<P> {
                 && !code.is_watched(page)
                 && let Some(host) = self.view.memory.ram().host_page(page)
             {
-                self.view.memory.code_mut().watch(page);
+                self.view.memory.code().watch(page);
                 let physical = PhysicalAddress(page << 12);
                 self.view.translations.protect(physical, host as u64);
             }

@@ -93,7 +93,7 @@ impl GuestView {
         let holds_code = self.memory.code().page_has_code(physical.page());
         let watched = holds_code
             || (self.memory.code().is_watched(physical.page())
-                && !(write && self.memory.code_mut().may_unwatch(physical.page())));
+                && !(write && self.memory.code().may_unwatch(physical.page())));
         let stores = match (translation.writable_now && stores_reach_memory, watched) {
             (false, _) => Stores::Never,
             (true, true) => Stores::BesideCode,

@@ -42,12 +42,12 @@ impl PageParts {
     ) {
         let first = physical % PAGE_SIZE;
         let in_first = u64::from(length).min(PAGE_SIZE - first);
-        memory.code_mut().mark(PhysicalAddress(physical), in_first);
+        memory.code().mark(PhysicalAddress(physical), in_first);
         self.add(physical / PAGE_SIZE, id, first, in_first);
         if let Some(page) = second_page {
             let rest = (u64::from(length) - in_first).max(1);
             let start = PhysicalAddress(page * PAGE_SIZE);
-            memory.code_mut().mark(start, rest);
+            memory.code().mark(start, rest);
             self.add(page, id, 0, rest);
         }
     }
@@ -68,13 +68,13 @@ impl PageParts {
         list.retain(|part| part.id != id);
         if list.is_empty() {
             self.by_page.remove(&page);
-            memory.code_mut().clear_page(page);
+            memory.code().clear_page(page);
             return;
         }
         // Lines that no remaining block was made from are plain data again.
         let kept = list.iter().fold(0, |lines, part| lines | part.lines());
         let gone = memory.code().lines(page) & !kept;
-        memory.code_mut().clear_lines(page, gone);
+        memory.code().clear_lines(page, gone);
     }
 
     /// Forgets the parts of a page that have one of the bytes `first..=last`, and appends
@@ -101,8 +101,8 @@ impl PageParts {
         });
         if parts.len() != before {
             let gone = memory.code().lines(page) & !kept;
-            memory.code_mut().clear_lines(page, gone);
-            memory.code_mut().warm(page);
+            memory.code().clear_lines(page, gone);
+            memory.code().warm(page);
         }
     }
 }
