@@ -6,6 +6,7 @@
 //! form which must not be copied is excluded by `Code`.
 
 use crate::decode::maker::Decoding;
+use crate::policy::masked_access::is_masked_access;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{Code, CodeSize, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_x86::Vector;
@@ -293,7 +294,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
 /// features are listed.
 fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
-    matches!(
+    let is_image = matches!(
         mnemonic,
         Fxsave
             | Fxsave64
@@ -313,23 +314,9 @@ fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
             | Xrstors
             | Xgetbv
             | Xsetbv
-            | Maskmovq
-            | Maskmovdqu
-            | Vmaskmovdqu
-            | Vmaskmovps
-            | Vmaskmovpd
-            | Vpmaskmovd
-            | Vpmaskmovq
-            | Vgatherdps
-            | Vgatherdpd
-            | Vgatherqps
-            | Vgatherqpd
-            | Vpgatherdd
-            | Vpgatherdq
-            | Vpgatherqd
-            | Vpgatherqq
             | Frstpm
-    )
+    );
+    is_image || is_masked_access(mnemonic)
 }
 
 fn is_vector_feature(feature: CpuidFeature) -> bool {

@@ -1,6 +1,7 @@
 //! What an instruction that the monitor executes counts as, who executes it and what it may
 //! change beside its operands: decided once, when its block is translated.
 
+use crate::policy::masked_access::is_masked_access;
 use iced_x86::{Code, Instruction, Mnemonic};
 use tollgate_exits::ExitKind;
 
@@ -218,7 +219,7 @@ fn is_sensitive(mnemonic: Mnemonic) -> bool {
 /// The instruction may have written the save area of the vector registers.
 fn writes_vector_area(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
-    matches!(
+    let loads_state = matches!(
         mnemonic,
         Fxrstor
             | Fxrstor64
@@ -230,23 +231,9 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
             | Fldenv
             | Xrstor
             | Xrstor64
-            | Vgatherdps
-            | Vgatherdpd
-            | Vgatherqps
-            | Vgatherqpd
-            | Vpgatherdd
-            | Vpgatherdq
-            | Vpgatherqd
-            | Vpgatherqq
-            | Vmaskmovps
-            | Vmaskmovpd
-            | Vpmaskmovd
-            | Vpmaskmovq
-            | Maskmovq
-            | Maskmovdqu
-            | Vmaskmovdqu
             | Xsetbv
-    )
+    );
+    loads_state || is_masked_access(mnemonic)
 }
 
 #[cfg(test)]
