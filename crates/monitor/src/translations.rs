@@ -11,7 +11,7 @@
 
 use crate::fetch::{Fetch, FetchCache};
 use std::io;
-use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, SoftwareTlb, Stores, View};
+use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};

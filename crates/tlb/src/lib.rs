@@ -11,9 +11,11 @@ pub mod derived;
 pub mod long_tlb;
 pub mod origins;
 pub mod reservation;
+pub mod slots;
 pub mod software_tlb;
 
 pub use derived::{Derived, PageRange};
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
+pub use slots::Slots;
 pub use software_tlb::{Entry, SoftwareTlb, Stores, View};

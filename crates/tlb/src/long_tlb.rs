@@ -35,6 +35,7 @@
 
 use crate::derived::{Derived, PageRange};
 use crate::reservation::Reservation;
+use crate::slots::{Slots, Table};
 use crate::software_tlb::{Entry, Stores, View};
 use std::io;
 use tollgate_x86::LinearAddress;
@@ -82,16 +83,13 @@ const MOST_PAGES_BY_NUMBER: u64 = 1024;
 /// Fills that are remembered at most.
 const MAX_LOG: usize = 1 << 20;
 
-/// One of a part's tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Table {
-    CodeWrite = 0,
-    Write = 1,
-    Read = 2,
-}
-
-impl Table {
-    const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
+/// Where a table lies in its part, counted in tables.
+const fn place(table: Table) -> usize {
+    match table {
+        Table::CodeWrite => 0,
+        Table::Write => 1,
+        Table::Read => 2,
+    }
 }
 
 /// Number of the page, from -2^35 to 2^35 - 1 if the address is canonical.
@@ -130,7 +128,7 @@ impl Part {
 
     /// `slot`: of the whole view, taken modulo the part's size.
     fn slot(&self, table: Table, slot: i64) -> *mut u64 {
-        let index = table as usize * PART_SLOTS as usize + (slot & (PART_SLOTS - 1)) as usize;
+        let index = place(table) * PART_SLOTS as usize + (slot & (PART_SLOTS - 1)) as usize;
         // SAFETY: the index is below the size of the reservation.
         unsafe { self.tables.base().cast::<u64>().add(index) }
     }
@@ -314,7 +312,7 @@ impl LongTlb {
 
     /// Has the root's pointer of a part (-256 to 255) lead to tables at `tables`.
     fn point(&mut self, view: View, part: i64, tables: u64) {
-        let loads = tables + (Table::Read as usize * TABLE_BYTES) as u64;
+        let loads = tables + (place(Table::Read) * TABLE_BYTES) as u64;
         let entry_zero = loads.wrapping_sub((part * TABLE_BYTES as i64) as u64);
         let index = (part + HALF) as usize % (2 * HALF as usize);
         // SAFETY: the root was opened by `new`, and the index is below its 512 entries.
@@ -335,37 +333,6 @@ impl LongTlb {
         }
         self.parts_in_use = 0;
         self.groups_in_use = 0;
-    }
-
-    /// The host address for a one-byte access, if the entry is filled.
-    pub fn look_up(&self, view: View, write: bool, linear: LinearAddress) -> Option<u64> {
-        let table = if write { Table::Write } else { Table::Read };
-        let page = page_number(linear);
-        let delta = self.views[view as usize].part(page)?.get(table, page * 2);
-        (delta != 0).then(|| delta.wrapping_add(linear.0))
-    }
-
-    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
-    /// `tested` for code needs one in either table.
-    pub fn allows(
-        &self,
-        view: View,
-        write: bool,
-        tested: bool,
-        linear: LinearAddress,
-        size: u32,
-    ) -> bool {
-        let page = page_number(linear);
-        let last = page_number(linear.offset(u64::from(size.max(1) - 1)));
-        let Some(part) = self.views[view as usize].part(page) else {
-            return false;
-        };
-        let filled = |table| part.get(table, page + last) != 0;
-        match (write, tested) {
-            (false, _) => filled(Table::Read),
-            (true, false) => filled(Table::Write),
-            (true, true) => filled(Table::Write) || filled(Table::CodeWrite),
-        }
     }
 
     /// Fills a page's entry in one view. Does nothing for an address that is not canonical,
@@ -434,6 +401,15 @@ impl LongTlb {
                 part.set_page(Table::CodeWrite, page, delta);
             }
         }
+    }
+}
+
+impl Slots for LongTlb {
+    #[inline]
+    fn entry(&self, view: View, table: Table, first: LinearAddress, last: LinearAddress) -> u64 {
+        let (first, last) = (page_number(first), page_number(last));
+        let part = self.views[view as usize].part(first);
+        part.map_or(0, |part| part.get(table, first + last))
     }
 }
 

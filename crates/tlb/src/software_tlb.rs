@@ -18,6 +18,7 @@
 
 use crate::derived::{Derived, PageRange};
 use crate::reservation::Reservation;
+use crate::slots::{Slots, Table};
 use std::io;
 use tollgate_x86::LinearAddress;
 
@@ -46,18 +47,6 @@ const VIEW_SLOTS: usize = SLOTS * 3;
 /// Bytes from a slot of the user's view to the same slot of the supervisor's.
 pub const SUPERVISOR_VIEW_OFFSET: i32 =
     (View::Supervisor as i32 - View::User as i32) * (VIEW_SLOTS * 8) as i32;
-
-/// One view's tables, in their order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Table {
-    Read = 0,
-    Write = 1,
-    CodeWrite = 2,
-}
-
-impl Table {
-    const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
-}
 
 /// Which stores may use a page's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,7 +144,12 @@ impl SoftwareTlb {
     }
 
     fn slot(&self, view: View, table: Table, slot: usize) -> *mut u64 {
-        let index = view as usize * VIEW_SLOTS + table as usize * SLOTS + slot % SLOTS;
+        let table = match table {
+            Table::Read => 0,
+            Table::Write => 1,
+            Table::CodeWrite => 2,
+        };
+        let index = view as usize * VIEW_SLOTS + table * SLOTS + slot % SLOTS;
         // SAFETY: the index is below the size of the reservation.
         unsafe { self.tables.base().cast::<u64>().add(index) }
     }
@@ -169,33 +163,6 @@ impl SoftwareTlb {
         // SAFETY: `slot` yields an aligned address inside the reservation, which
         // only this structure and generated code on the same thread access.
         unsafe { self.slot(view, table, slot).write(value) }
-    }
-
-    /// The host address for a one-byte access, if the entry is filled.
-    pub fn look_up(&self, view: View, write: bool, linear: LinearAddress) -> Option<u64> {
-        let table = if write { Table::Write } else { Table::Read };
-        let delta = self.get(view, table, (linear.page() as usize % PAGES) * 2);
-        (delta != 0).then(|| delta.wrapping_add(linear.0))
-    }
-
-    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
-    /// `tested` for code needs one in either table.
-    pub fn allows(
-        &self,
-        view: View,
-        write: bool,
-        tested: bool,
-        linear: LinearAddress,
-        size: u32,
-    ) -> bool {
-        let last = LinearAddress(linear.0 + u64::from(size.max(1) - 1));
-        let slot = (linear.page() + last.page()) as usize;
-        let filled = |table| slot < SLOTS && self.get(view, table, slot) != 0;
-        match (write, tested) {
-            (false, _) => filled(Table::Read),
-            (true, false) => filled(Table::Write),
-            (true, true) => filled(Table::Write) || filled(Table::CodeWrite),
-        }
     }
 
     /// Fills a page's entry in one view.
@@ -263,6 +230,18 @@ impl SoftwareTlb {
                 self.clear_slots(view, Table::Write, page);
                 self.set_page(view, Table::CodeWrite, page, delta);
             }
+        }
+    }
+}
+
+impl Slots for SoftwareTlb {
+    #[inline]
+    fn entry(&self, view: View, table: Table, first: LinearAddress, last: LinearAddress) -> u64 {
+        let slot = (first.page() + last.page()) as usize;
+        if slot < SLOTS {
+            self.get(view, table, slot)
+        } else {
+            0
         }
     }
 }

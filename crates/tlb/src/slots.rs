@@ -1,0 +1,55 @@
+//! How both software TLBs answer what generated code would find: they differ only in where an
+//! entry lies.
+
+use crate::software_tlb::View;
+use tollgate_x86::LinearAddress;
+
+/// One view's tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Table {
+    /// For loads.
+    Read,
+    /// For stores.
+    Write,
+    /// For stores that have been found not to hit translated code.
+    CodeWrite,
+}
+
+impl Table {
+    pub(crate) const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
+}
+
+/// A software TLB's entries.
+pub trait Slots {
+    /// What a view's table holds for accesses that begin in the page of `first` and end in that
+    /// of `last`, the same or the next one: host minus linear address, or 0 if it is not known.
+    fn entry(&self, view: View, table: Table, first: LinearAddress, last: LinearAddress) -> u64;
+
+    /// The host address for a one-byte access, if the entry is filled.
+    #[inline]
+    fn look_up(&self, view: View, write: bool, linear: LinearAddress) -> Option<u64> {
+        let table = if write { Table::Write } else { Table::Read };
+        let delta = self.entry(view, table, linear, linear);
+        (delta != 0).then(|| delta.wrapping_add(linear.0))
+    }
+
+    /// Whether generated code finds an entry for `size` bytes at `linear`. A store that is
+    /// `tested` for code needs one in either table.
+    #[inline]
+    fn allows(
+        &self,
+        view: View,
+        write: bool,
+        tested: bool,
+        linear: LinearAddress,
+        size: u32,
+    ) -> bool {
+        let last = linear.offset(u64::from(size.max(1) - 1));
+        let filled = |table| self.entry(view, table, linear, last) != 0;
+        match (write, tested) {
+            (false, _) => filled(Table::Read),
+            (true, false) => filled(Table::Write),
+            (true, true) => filled(Table::Write) || filled(Table::CodeWrite),
+        }
+    }
+}
