@@ -389,14 +389,13 @@ impl Rtc {
             let passed =
                 self.crystal_cycles(now) / period - self.crystal_cycles(self.settled) / period;
             let interrupts = self.control_b.contains(Control::PERIODIC_INTERRUPT);
+            let mut ticks = passed != 0;
             if interrupts && !self.requests_interrupt() {
                 // The line would have risen at each of them: the host was late.
                 self.lost_periods.saw(passed, now);
-                if self.lost_periods.take(now) {
-                    self.flags.insert(Flags::PERIODIC);
-                }
+                ticks |= self.lost_periods.take(now);
             }
-            if passed != 0 {
+            if ticks {
                 self.flags.insert(Flags::PERIODIC);
             }
         }
