@@ -5,6 +5,7 @@ use crate::input::Input;
 use std::io;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::devices::io_apic;
 use tollgate_machine::pc::{Pc, PcState};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
@@ -19,7 +20,6 @@ const PORTS: [u16; 48] = [
     0x60b, 0x1f, 0x44, 0x3f7, 0xffff,
 ];
 const LOCAL_APIC: u64 = APIC_DEFAULT_ADDRESS;
-const IO_APIC: u64 = 0xfec0_0000;
 const MSRS: [u32; 4] = [APIC_BASE, TSC_DEADLINE, 0x10, 0x802];
 /// Steps of one input at most.
 const MAX_STEPS: u32 = 2000;
@@ -127,9 +127,9 @@ fn register(input: &mut Input<'_>) -> PhysicalAddress {
     let offset = u64::from(choice >> 2) * 0x10;
     PhysicalAddress(match choice & 3 {
         0 => LOCAL_APIC + offset,
-        1 => IO_APIC + (offset & 0x10),
+        1 => io_apic::BASE_ADDRESS + (offset & 0x10),
         2 => LOCAL_APIC + u64::from(input.word()) % 0x1100,
-        _ => IO_APIC.wrapping_add(input.qword() >> (choice >> 2)),
+        _ => io_apic::BASE_ADDRESS.wrapping_add(input.qword() >> (choice >> 2)),
     })
 }
 

@@ -20,7 +20,7 @@ fn a_saved_machine_goes_on_where_it_was() {
     // Line 13 of the I/O APIC to vector 4Dh, a byte in the UART's scratch register.
     for (register, value) in [(0u64, 0x2au32), (0x10, 0x4d)] {
         pc.memory_write(
-            PhysicalAddress(0xfec0_0000 + register),
+            PhysicalAddress(tollgate_machine::devices::io_apic::BASE_ADDRESS + register),
             &value.to_le_bytes(),
         );
     }
