@@ -122,10 +122,7 @@ impl Emitter {
     /// its memory operand. `None`: there is none, which cannot happen (see above).
     pub(crate) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
         let high = register_operands(instruction).any(|(_, register)| is_high_byte(register));
-        // Then all that an instruction implies is at home, and so is all that it names.
-        let all_at_home = self.map.has_namesakes_at_home()
-            && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register));
-        if !high && all_at_home {
+        if !high && self.is_in_host_registers(instruction) {
             return Some(Placement::default());
         }
         let mut operands = self.used_registers(instruction, memory, high);
@@ -167,6 +164,21 @@ impl Emitter {
         };
         self.save_residents(&mut placement, taken);
         (placement.moves() <= Restore::MAX_MOVES).then_some(placement)
+    }
+
+    /// All registers that an instruction names live in host registers, and those that it may
+    /// use without naming them in their namesakes.
+    fn is_in_host_registers(&self, instruction: &Instruction) -> bool {
+        self.map.has_namesakes_at_home()
+            && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register))
+    }
+
+    /// All registers that an instruction uses are where it names them, and none is a high byte.
+    pub(crate) fn is_at_home(&self, instruction: &Instruction) -> bool {
+        self.is_in_host_registers(instruction)
+            && !register_operands(instruction).any(|(_, register)| {
+                is_high_byte(register) || register.full_register() == Register::RSP
+            })
     }
 
     /// The guest registers that an instruction uses, named or not; not those that only

@@ -1,6 +1,6 @@
 //! Instructions that run as they are, but for where their operands are.
 
-use super::{Flow, Translator};
+use super::{Flow, Translator, verbatim};
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::register_map::{ACCUMULATOR, Home};
@@ -41,6 +41,30 @@ fn portable_code(code: Code) -> Code {
     }
 }
 
+/// The instruction as the host runs it, its memory operand through `memory_base`; its registers
+/// are still the guest's.
+pub(super) fn general_copy(
+    instruction: &Instruction,
+    memory_base: Option<Register>,
+) -> Instruction {
+    let mut copy = *instruction;
+    copy.set_code(portable_code(instruction.code()));
+    copy.set_has_rep_prefix(false);
+    copy.set_has_repne_prefix(false);
+    copy.set_segment_prefix(Register::None);
+    // Nobody but the one processor's thread touches RAM while guest code runs, and a
+    // signal comes between two instructions: each is atomic as it is.
+    copy.set_has_lock_prefix(false);
+    if let Some(base) = memory_base {
+        copy.set_memory_base(base);
+        copy.set_memory_index(Register::None);
+        copy.set_memory_index_scale(1);
+        copy.set_memory_displacement64(0);
+        copy.set_memory_displ_size(0);
+    }
+    copy
+}
+
 impl Translator {
     /// Copies an instruction with its operands rewritten.
     pub(super) fn copy(&mut self, instruction: &Instruction) -> Flow {
@@ -76,27 +100,27 @@ impl Translator {
             None => self.emit.with_slot(instruction),
             Some(_) => None,
         };
+        if with_slot.is_none()
+            && self.emit.is_at_home(instruction)
+            && let raw = &self.raw[..instruction.len().min(self.raw.len())]
+            && let bits = self.emit.mode.bitness()
+            && let Some(copied) = verbatim::copy_of(instruction, raw, bits, has_memory)
+        {
+            // As where operands are brought to their places.
+            if self.emit.map.slot_mask() != 0 {
+                self.emit.make_room();
+            }
+            self.emit.assembler.raw(copied.bytes());
+            self.note_immediate(instruction);
+            return Flow::Next;
+        }
         let instruction = with_slot.as_ref().unwrap_or(instruction);
-        let mut copy = *instruction;
-        copy.set_code(portable_code(instruction.code()));
-        copy.set_has_rep_prefix(false);
-        copy.set_has_repne_prefix(false);
-        copy.set_segment_prefix(Register::None);
-        // Nobody but the one processor's thread touches RAM while guest code runs, and a
-        // signal comes between two instructions: each is atomic as it is.
-        copy.set_has_lock_prefix(false);
         let Some(placement) = self.emit.place(instruction, memory.is_some()) else {
             return self.no_encoding();
         };
         self.emit.bring_operands(&placement);
+        let mut copy = general_copy(instruction, memory.map(|_| placement.memory_base()));
         self.emit.rename_operands(&placement, &mut copy);
-        if memory.is_some() {
-            copy.set_memory_base(placement.memory_base());
-            copy.set_memory_index(Register::None);
-            copy.set_memory_index_scale(1);
-            copy.set_memory_displacement64(0);
-            copy.set_memory_displ_size(0);
-        }
         if self.emit.assembler.instruction(&copy).is_err() {
             self.emit.abandon_operands(&placement);
             return self.no_encoding();

@@ -51,6 +51,7 @@ mod string;
 mod system_call;
 #[cfg(test)]
 mod tests;
+mod verbatim;
 mod x87;
 
 use self::known::KnownEncodings;

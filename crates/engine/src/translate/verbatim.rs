@@ -1,0 +1,246 @@
+//! Copies whose bytes are the guest's, past the general encoder.
+//!
+//! Most copied instructions name registers that live in their namesakes, and memory through R9
+//! at most. Their bytes stay as they are but for the memory operand:
+//!
+//! ```text
+//! guest     48 03 44 88 10        add rax,[rax+rcx*4+10h]
+//! copy      49 03 01              add rax,[r9]
+//! ```
+//!
+//! Everything else (other maps of opcodes than these, 16-bit code, prefixes that mean something
+//! else here or nothing) is left to the encoder.
+
+use iced_x86::{EncodingKind, Instruction, MandatoryPrefix};
+
+/// The bytes of a copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Copied {
+    bytes: [u8; 16],
+    length: usize,
+}
+
+impl Copied {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
+    }
+
+    fn extend(&mut self, bytes: &[u8]) -> Option<()> {
+        let room = self.bytes.get_mut(self.length..self.length + bytes.len())?;
+        room.copy_from_slice(bytes);
+        self.length += bytes.len();
+        Some(())
+    }
+}
+
+/// One-byte opcodes of instructions with ModRM and at most an immediate operand that are the
+/// same in 32-bit and 64-bit code.
+fn has_plain_modrm(opcode: u8) -> bool {
+    match opcode {
+        // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP with r/m.
+        0x00..=0x3f => opcode & 7 < 4,
+        // Their forms with immediates; TEST, XCHG, MOV.
+        0x80 | 0x81 | 0x83..=0x8b => true,
+        // IMUL; shifts; MOV of immediates; TEST, NOT, NEG, MUL, DIV; INC and DEC.
+        0x69 | 0x6b | 0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff => true,
+        _ => false,
+    }
+}
+
+/// One-byte opcodes with no ModRM whose operands are registers and immediates.
+fn has_no_modrm(opcode: u8) -> bool {
+    match opcode {
+        // The accumulator and an immediate.
+        0x00..=0x3f => matches!(opcode & 7, 4 | 5),
+        // CBW, CWD and their like; TEST; MOV of immediates; CMC, CLC, STC.
+        0x98 | 0x99 | 0xa8 | 0xa9 | 0xb0..=0xbf | 0xf5 | 0xf8 | 0xf9 => true,
+        _ => false,
+    }
+}
+
+/// Bytes of SIB and displacement behind a ModRM of 32-bit or 64-bit addressing.
+fn behind_modrm(modrm: u8, next: Option<&u8>) -> Option<usize> {
+    let (mode, rm) = (modrm >> 6, modrm & 7);
+    if mode == 3 {
+        return Some(0);
+    }
+    let sib = usize::from(rm == 4);
+    let no_base = match rm {
+        4 => next? & 7 == 5,
+        _ => rm == 5,
+    };
+    Some(
+        sib + match mode {
+            0 if no_base => 4,
+            0 => 0,
+            1 => 1,
+            _ => 4,
+        },
+    )
+}
+
+/// The bytes of a copy of `raw`, an instruction of `bits` bits with all its registers at home
+/// and none of them the stack pointer or a high byte. With `memory` its memory operand is at R9.
+/// `None`: the encoder must do it.
+pub(super) fn copy_of(
+    instruction: &Instruction,
+    raw: &[u8],
+    bits: u32,
+    memory: bool,
+) -> Option<Copied> {
+    if bits == 16 || instruction.encoding() != EncodingKind::Legacy {
+        return None;
+    }
+    let mut copied = Copied::default();
+    let mut at = 0;
+    let mut repeats = false;
+    loop {
+        match *raw.get(at)? {
+            prefix @ 0x66 => copied.push(prefix),
+            prefix @ (0xf2 | 0xf3) if !repeats => {
+                repeats = true;
+                copied.push(prefix);
+            }
+            // The address is formed already, and nobody else touches memory.
+            0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65 | 0xf0 => {}
+            _ => break,
+        }
+        at += 1;
+    }
+    if at > 1 {
+        // Several prefixes, whose order matters: seldom.
+        return None;
+    }
+    let mut rex = 0;
+    if bits == 64 && *raw.get(at)? & 0xf0 == 0x40 {
+        rex = raw[at];
+        at += 1;
+    }
+    let opcode = at;
+    let modrm = match raw[opcode..] {
+        [0x0f, 0x38 | 0x3a, ..] => opcode + 3,
+        // Conditional moves and SETcc, extending moves, IMUL, shifts of two registers, and what
+        // computes in SSE registers; the others have no ModRM or other operands.
+        [
+            0x0f,
+            0x10..=0x17
+            | 0x28..=0x2f
+            | 0x40..=0x6f
+            | 0x74..=0x76
+            | 0x90..=0x9f
+            | 0xa4
+            | 0xac
+            | 0xaf..=0xb1
+            | 0xb6
+            | 0xb7
+            | 0xba
+            | 0xbc..=0xc2
+            | 0xc6
+            | 0xd0..=0xfe,
+            ..,
+        ] => opcode + 2,
+        [one, ..] if has_plain_modrm(one) => opcode + 1,
+        [0x63, ..] if bits == 64 => opcode + 1,
+        [one, ..] if has_no_modrm(one) && !memory && !repeats => {
+            if rex != 0 {
+                copied.push(rex);
+            }
+            copied.extend(&raw[opcode..])?;
+            return Some(copied);
+        }
+        _ => return None,
+    };
+    if repeats {
+        let prefix = instruction.op_code().mandatory_prefix();
+        if !matches!(prefix, MandatoryPrefix::PF2 | MandatoryPrefix::PF3) {
+            return None;
+        }
+    }
+    let byte = *raw.get(modrm)?;
+    let is_register = byte >> 6 == 3;
+    if is_register == memory {
+        return None;
+    }
+    if !memory {
+        if rex != 0 {
+            copied.push(rex);
+        }
+        copied.extend(&raw[opcode..])?;
+        return Some(copied);
+    }
+    // R9, whose upper bit is REX.B; there is no index.
+    copied.push(0x41 | rex & 0x4c);
+    copied.extend(&raw[opcode..modrm])?;
+    copied.push(byte & 0x38 | 1);
+    let immediate = modrm + 1 + behind_modrm(byte, raw.get(modrm + 1))?;
+    copied.extend(raw.get(immediate..)?)?;
+    Some(copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::register_map::RegisterMap;
+    use crate::emit::assembler::Assembler;
+    use crate::emit::operands::{guest_number, is_high_byte};
+    use crate::policy::allow_list::{Copying, copying};
+    use crate::translate::copy::general_copy;
+    use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
+    use tollgate_test_support::Random;
+
+    fn decoded(bytes: &[u8]) -> String {
+        let instruction = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+        assert_eq!(instruction.len(), bytes.len(), "{bytes:x?}");
+        instruction.to_string()
+    }
+
+    #[test]
+    fn it_is_the_instruction_that_the_encoder_makes() {
+        let mut random = Random::new(3);
+        let mut compared = 0;
+        while compared < 100_000 {
+            let mut bytes = [0_u8; 16];
+            bytes.fill_with(|| random.below(256) as u8);
+            if random.below(2) == 0 {
+                bytes[1] = 0x0f;
+                bytes[0] = [0x66, 0xf2, 0xf3, 0x48, 0x90][random.below(5)];
+            }
+            if random.below(4) == 0 {
+                bytes[0] = 0x0f;
+            }
+            let bits = [32, 64][random.below(2)];
+            let instruction = Decoder::new(bits, &bytes, DecoderOptions::NONE).decode();
+            if copying(&instruction) == Copying::Never {
+                continue;
+            }
+            let registers = (0..instruction.op_count()).map(|i| instruction.op_register(i));
+            let at_home = registers.into_iter().all(|register| {
+                register == Register::None
+                    || !is_high_byte(register)
+                        && guest_number(register).is_none_or(|guest| guest < 8 && guest != 4)
+            });
+            let memory = (0..instruction.op_count())
+                .any(|index| instruction.op_kind(index) == OpKind::Memory);
+            let raw = &bytes[..instruction.len()];
+            let (true, Some(copied)) = (at_home, copy_of(&instruction, raw, bits, memory)) else {
+                continue;
+            };
+            let mut assembler = Assembler::new();
+            let copy = general_copy(&instruction, memory.then_some(Register::R9));
+            let encoded = assembler.instruction(&copy);
+            assert!(encoded.is_ok(), "{instruction}");
+            assert_eq!(
+                decoded(copied.bytes()),
+                decoded(assembler.code()),
+                "{instruction}, {raw:x?}"
+            );
+            compared += 1;
+        }
+        assert!(RegisterMap::LONG.has_namesakes_at_home());
+    }
+}
