@@ -34,19 +34,13 @@ pub fn run(data: &[u8]) {
     let guest = Guest::of(&mut input);
     let mut memory = GuestMemory::new(RAM_BYTES).expect("guest memory");
     let state = guest.prepare(input.rest(), &mut memory);
-    let mut vcpu = Vcpu::new(
-        state,
-        memory,
-        Noise::new(guest.noise),
-        CODE_CACHE_BYTES,
-        true,
-    )
-    .expect("a vCPU");
+    let mut noise = Noise::new(guest.noise);
+    let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, true).expect("a vCPU");
     if guest.spilled {
         vcpu.set_register_map(&RegisterMap::SPILLED);
     }
     vcpu.set_counts_instructions(guest.counted);
-    let stop = vcpu.run();
+    let stop = vcpu.run(&mut noise);
     assert_eq!(HostState::now(), host, "the host's own settings");
     canary::check();
     match stop {

@@ -26,7 +26,8 @@ const FIRST_REAL_MODE_VECTOR: u8 = 8;
 
 /// Tollgate's processor in a PC whose interrupts are never delivered.
 pub struct Subject {
-    vcpu: Vcpu<Pc>,
+    pc: Pc,
+    vcpu: Vcpu,
     info: InstructionInfoFactory,
 }
 
@@ -52,12 +53,13 @@ impl Subject {
         qemu.copy_memory(&mut memory)?;
         let mut state = CpuState::at_reset();
         dump.put_into(&mut state, &memory);
-        let pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
-        let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE_BYTES, config.verify_code)?;
-        vcpu.platform_mut().set_debug_output(Box::new(io::sink()));
+        let mut pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
+        let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, config.verify_code)?;
+        pc.set_debug_output(Box::new(io::sink()));
         // Flags are spread over the engine's own places.
         vcpu.change_state(|_| ());
         Ok(Self {
+            pc,
             vcpu,
             info: InstructionInfoFactory::new(),
         })
@@ -100,7 +102,7 @@ impl Subject {
     /// # Errors
     /// As [`Vcpu::step_one`].
     pub fn step(&mut self) -> Result<(), VcpuStop> {
-        self.vcpu.step_one()
+        self.vcpu.step_one(&mut self.pc)
     }
 
     /// Delivers an interrupt that QEMU delivered.
@@ -108,7 +110,7 @@ impl Subject {
     /// # Errors
     /// As [`Vcpu::deliver_interrupt`].
     pub fn interrupt(&mut self, vector: u8) -> Result<(), VcpuStop> {
-        self.vcpu.deliver_interrupt(vector)
+        self.vcpu.deliver_interrupt(&mut self.pc, vector)
     }
 
     /// Undoes what a refused instruction did to the registers and raises #GP(0) for it.
@@ -117,7 +119,7 @@ impl Subject {
     /// As [`Vcpu::step_one`].
     pub fn refuse(&mut self, before: &Registers) -> Result<(), VcpuStop> {
         self.vcpu.change_state(|state| before.put_all(state));
-        self.vcpu.deliver_general_protection()
+        self.vcpu.deliver_general_protection(&mut self.pc)
     }
 
     /// The vector whose handler starts at these registers' CS:EIP: that of NMI or, if

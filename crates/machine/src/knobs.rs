@@ -13,7 +13,6 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
 use tollgate_monitor::Vcpu;
-use tollgate_platform::Platform;
 
 /// One knob.
 pub struct Knob {
@@ -69,7 +68,7 @@ pub const KNOBS: &[Knob] = &[
 ];
 
 /// Makes a processor run as `config` says. Must not be called while it runs.
-pub fn turn<P: Platform>(vcpu: &mut Vcpu<P>, config: &VmConfig) {
+pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     // Each of these drops translations, so only what differs is turned.
     if vcpu.virtual_interrupts() != config.virtual_interrupts {
         vcpu.set_virtual_interrupts(config.virtual_interrupts);

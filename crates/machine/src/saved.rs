@@ -44,7 +44,7 @@ impl Vm {
         Ok(MachineState {
             version: MACHINE_STATE_VERSION,
             processor: SavedState::of(PROCESSOR_STATE_VERSION, &processor),
-            pc: self.vcpu.platform_mut().save()?,
+            pc: self.pc.save()?,
         })
     }
 
@@ -72,7 +72,7 @@ impl Vm {
                 why: "it is of another model".into(),
             });
         }
-        self.vcpu.platform_mut().restore(state.pc)?;
+        self.pc.restore(state.pc)?;
         self.vcpu
             .change_state(|registers| *registers = processor.registers);
         self.vcpu.set_latches(processor.latches);

@@ -82,7 +82,8 @@ pub struct Past {
 
 /// A machine, ready to run on the thread that calls [`Vm::run`].
 pub struct Vm {
-    pub(crate) vcpu: Vcpu<Pc>,
+    pub(crate) pc: Pc,
+    pub(crate) vcpu: Vcpu,
     memory: GuestMemory,
     commands: VmCommands,
     /// As it was built, with the knobs as they stand now.
@@ -110,7 +111,7 @@ impl Vm {
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-        let mut vcpu = Vcpu::new(state, memory.clone(), pc, cache, config.verify_code)
+        let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
             .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
         knobs::turn(&mut vcpu, config);
@@ -118,6 +119,7 @@ impl Vm {
             vcpu.set_counts_instructions(true);
         }
         let vm = Self {
+            pc,
             vcpu,
             memory,
             commands: handle.commands(),
@@ -133,18 +135,18 @@ impl Vm {
         let kick = self.vcpu.kick();
         let kick: KickFunction = Arc::new(move || kick.kick());
         self.commands.install_kick(Arc::clone(&kick));
-        self.vcpu.platform().set_kick(Some(kick));
+        self.pc.set_kick(Some(kick));
         let outcome = self.run_until_end();
         self.commands.remove_kick();
-        self.vcpu.platform().set_kick(None);
-        self.vcpu.platform_mut().flush_output();
+        self.pc.set_kick(None);
+        self.pc.flush_output();
         outcome
     }
 
     fn run_until_end(&mut self) -> RunOutcome {
         self.publish(State::Running);
         loop {
-            match self.vcpu.run() {
+            match self.vcpu.run(&mut self.pc) {
                 VcpuStop::Requested(StopRequest::Attention) => {
                     if self.obey() {
                         return RunOutcome::Quit;
@@ -183,7 +185,7 @@ impl Vm {
         if self.memory.ram().page_use(page) == PageUse::Device {
             return false;
         }
-        self.vcpu.platform_mut().reset_processor();
+        self.pc.reset_processor();
         self.vcpu.change_state(|state| *state = state.after_init());
         self.vcpu.set_latches(Latches::default());
         self.vcpu.clock_changed();
@@ -223,7 +225,7 @@ impl Vm {
 
     /// Kilohertz of the time-stamp counter in which the books count.
     pub fn tsc_khz(&self) -> u64 {
-        self.vcpu.platform().tsc_khz()
+        self.pc.tsc_khz()
     }
 
     /// From now on every exit is timed and handed to `tracer`.
@@ -270,18 +272,18 @@ impl Vm {
                     Command::Quit => return true,
                     Command::Pause => {
                         if !paused {
-                            self.vcpu.platform_mut().pause();
+                            self.pc.pause();
                         }
                         paused = true;
-                        self.vcpu.platform_mut().flush_output();
+                        self.pc.flush_output();
                     }
                     Command::Resume => {
                         if paused {
-                            self.vcpu.platform_mut().resume();
+                            self.pc.resume();
                         }
                         paused = false;
                     }
-                    Command::PowerButton => self.vcpu.platform_mut().press_power_button(),
+                    Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
                     Command::Set(assignment) => assignment.apply(&mut self.config),
@@ -312,7 +314,7 @@ impl Vm {
         let status = Status {
             state,
             uptime_ns: 0,
-            guest_time_ns: self.vcpu.platform().now().0,
+            guest_time_ns: self.pc.now().0,
             exits: self.exit_counts().total(),
             settings: self.settings(),
         };

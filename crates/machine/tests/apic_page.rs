@@ -8,8 +8,9 @@ use std::io;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{Platform, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS};
 
@@ -71,7 +72,7 @@ impl Program {
         let pc = Pc::new(&VmConfig::default(), memory.clone(), Box::new(io::sink()));
         let mut state = flat::flat_state(CODE);
         state.gpr[7] = RESULTS;
-        let mut vcpu = Vcpu::new(state, memory.clone(), pc, 1 << 20, true).unwrap();
+        let mut vcpu = Computer::new(state, memory.clone(), pc, 1 << 20, true).unwrap();
         let stop = vcpu.run();
         assert_eq!(stop, VcpuStop::Requested(StopRequest::DebugExit(0x10)));
         let read: Vec<u32> = (0..results.len() as u64)

@@ -10,8 +10,9 @@ use tollgate_machine::bus::{Claims, Device, DeviceContext, SavedState, StateErro
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::{BlockId, GuestMemory, Region, RegionKind};
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;
+use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
 const RAM: u64 = 4 << 20;
@@ -191,7 +192,7 @@ impl Program {
         state.gpr[2] = PORT.into();
         state.gpr[4] = 0x8000;
         state.gpr[6] = PAGE;
-        let mut vcpu = Vcpu::new(state, memory.clone(), pc, 1 << 20, true).unwrap();
+        let mut vcpu = Computer::new(state, memory.clone(), pc, 1 << 20, true).unwrap();
         for _ in 0..3 {
             seen.take();
             vcpu.change_state(|state| state.gpr[7] = RESULTS);

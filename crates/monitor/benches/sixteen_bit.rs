@@ -14,7 +14,7 @@ mod sixteen_bit;
 use sixteen_bit::{END, Kind, Machine, Program};
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::Vcpu;
+use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
 /// Runs of each loop in each mode.
@@ -155,7 +155,7 @@ fn with_end(round: &[u8], wide: bool) -> Vec<u8> {
     code
 }
 
-fn sixteen(kind: Kind, of: &Loop) -> Vcpu<Machine> {
+fn sixteen(kind: Kind, of: &Loop) -> Computer<Machine> {
     let mut program = Program::new(kind);
     program.put(MAIN, &with_end(&of.narrow, false));
     let registers = &mut program.state.gpr;
@@ -164,7 +164,7 @@ fn sixteen(kind: Kind, of: &Loop) -> Vcpu<Machine> {
     program.vcpu()
 }
 
-fn flat(of: &Loop) -> Vcpu<Machine> {
+fn flat(of: &Loop) -> Computer<Machine> {
     let mut state = flat::flat_state(MAIN.into());
     let registers = &mut state.gpr;
     registers[1] = 60_000;
@@ -172,11 +172,11 @@ fn flat(of: &Loop) -> Vcpu<Machine> {
     registers[4] = 0x5_0800;
     let mut memory = GuestMemory::new(2 << 20).expect("memory");
     memory.write(PhysicalAddress(MAIN.into()), &with_end(&of.wide, true));
-    Vcpu::new(state, memory, Machine::default(), 1 << 20, false).expect("a vCPU")
+    Computer::new(state, memory, Machine::default(), 1 << 20, false).expect("a vCPU")
 }
 
 /// Nanoseconds per round of one run.
-fn time(vcpu: &mut Vcpu<Machine>, of: &Loop) -> f64 {
+fn time(vcpu: &mut Computer<Machine>, of: &Loop) -> f64 {
     let mut left = of.rounds;
     let mut spent = 0.0;
     while left != 0 {

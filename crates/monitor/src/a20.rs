@@ -4,14 +4,14 @@
 //! ([`PagingRegisters`](tollgate_x86::paging::PagingRegisters)), paging or not. So translations
 //! hold masked addresses, and all of them are void when the gate moves.
 
-use crate::vcpu::Vcpu;
+use crate::running::Running;
 use tollgate_platform::Platform;
 use tollgate_x86::TranslationChange;
 
 /// The bit of physical addresses that the gate masks.
 const A20: u64 = 1 << 20;
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// The machine's A20 gate may have moved.
     pub(crate) fn follow_a20(&mut self) {
         let mask = if self.platform.a20_enabled() {
@@ -19,9 +19,10 @@ impl<P: Platform> Vcpu<P> {
         } else {
             !A20
         };
-        if self.context.cpu.a20_mask != mask {
-            self.context.cpu.a20_mask = mask;
-            self.change_translations(TranslationChange::Everything);
+        if self.runner.context.cpu.a20_mask != mask {
+            self.runner.context.cpu.a20_mask = mask;
+            self.view
+                .change_translations(self.runner, TranslationChange::Everything);
         }
     }
 }

@@ -1,17 +1,24 @@
 //! The instruction at CS:EIP: as it was noted with its block, or fetched and decoded.
 
-use crate::vcpu::Vcpu;
+use crate::guest_view::GuestView;
+use crate::running::Running;
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::policy::mode::Mode;
 use tollgate_engine::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine};
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
-use tollgate_x86::{Exception, PhysicalAddress};
+use tollgate_x86::{CpuState, Exception, PhysicalAddress};
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
-        let rip = self.context.cpu.rip;
-        match self.engine.out_of_line(block, rip, &self.view.memory) {
+        let rip = self.runner.context.cpu.rip;
+        match self
+            .runner
+            .engine
+            .out_of_line(block, rip, &self.view.memory)
+        {
             Some(instruction) => Ok(instruction),
             None => self.decode_current(),
         }
@@ -19,23 +26,38 @@ impl<P: Platform> Vcpu<P> {
 
     /// Fetches and decodes the instruction at CS:EIP.
     pub(crate) fn decode_current(&mut self) -> Result<OutOfLine, Exception> {
-        let rip = self.context.cpu.rip;
-        let place = self.view.place(&self.context.cpu, rip, false)?;
-        let mode = self.engine.mode(self.mode);
+        let runner = &*self.runner;
+        let mode = runner.engine.mode(runner.mode);
+        self.view.decode(&runner.context.cpu, mode, self.features)
+    }
+}
+
+impl GuestView {
+    /// Fetches and decodes the instruction at CS:EIP, in this mode.
+    ///
+    /// # Errors
+    /// The fault of the fetch.
+    pub(crate) fn decode(
+        &mut self,
+        state: &CpuState,
+        mode: &Mode,
+        features: &Features,
+    ) -> Result<OutOfLine, Exception> {
+        let rip = state.rip;
+        let place = self.place(state, rip, false)?;
         let mut bytes = [0xff; LONGEST_INSTRUCTION];
         let in_page =
             (PAGE_SIZE - place.physical % PAGE_SIZE).min(LONGEST_INSTRUCTION as u64) as usize;
         let physical = PhysicalAddress(place.physical);
-        self.view.memory.read(physical, &mut bytes[..in_page]);
-        let instruction = OutOfLine::decode(&bytes[..in_page], rip, mode, &self.features);
+        self.memory.read(physical, &mut bytes[..in_page]);
+        let instruction = OutOfLine::decode(&bytes[..in_page], rip, mode, features);
         if !instruction.helper.instruction.is_invalid() || in_page == LONGEST_INSTRUCTION {
             return Ok(instruction);
         }
-        let place = self.view.place(&self.context.cpu, rip, true)?;
-        if let Some(next) = place.next_page {
+        if let Some(next) = self.place(state, rip, true)?.next_page {
             let next = PhysicalAddress(next << 12);
-            self.view.memory.read(next, &mut bytes[in_page..]);
+            self.memory.read(next, &mut bytes[in_page..]);
         }
-        Ok(OutOfLine::decode(&bytes, rip, mode, &self.features))
+        Ok(OutOfLine::decode(&bytes, rip, mode, features))
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::hypercall;
 use crate::near;
-use crate::vcpu::{Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use tollgate_emulate::Outcome;
 use tollgate_engine::abi::vector_registers;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
@@ -12,20 +13,20 @@ use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Flags, Vector};
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// Executes an instruction in the monitor, or raises its exception. True: control
     /// goes on behind it.
     pub(crate) fn emulate(&mut self, helper: &Helper) -> Result<bool, VcpuStop> {
         let Helper { instruction, kind } = helper;
         let effects = kind.effects;
-        let is_null = hypercall::is_null(&self.context.cpu, kind.executor);
+        let is_null = hypercall::is_null(&self.runner.context.cpu, kind.executor);
         self.count(if is_null {
             ExitKind::NullHypercall
         } else {
             kind.exit
         });
-        let before = self.context.cpu.rip;
-        let task = self.context.cpu.tr.selector;
+        let before = self.runner.context.cpu.rip;
+        let task = self.runner.context.cpu.tr.selector;
         if effects.contains(Effects::ENTERS_HANDLER) {
             self.settle_resume_flag();
         }
@@ -37,14 +38,14 @@ impl<P: Platform> Vcpu<P> {
         };
         let touched_device = surroundings.touched_device;
         if effects.contains(Effects::WRITES_VECTOR_AREA) {
-            vector_registers::sanitize(&mut self.context.cpu.vector);
-            self.context.scatter_x87_pointers();
+            vector_registers::sanitize(&mut self.runner.context.cpu.vector);
+            self.runner.context.scatter_x87_pointers();
         }
-        self.context.scatter_flags();
+        self.runner.context.scatter_flags();
         if kind.exit == ExitKind::FastSystemCall && matches!(result, Ok(Outcome::Jumped)) {
             self.remember_level_change(instruction.mnemonic());
         } else if effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
-            self.forget_level_changes();
+            self.runner.forget_level_changes();
         }
         self.due.mode |= effects.contains(Effects::CHANGES_MODE);
         if touched_device {
@@ -55,7 +56,7 @@ impl<P: Platform> Vcpu<P> {
         self.due.events |= touched_device
             || effects.intersects(Effects::CHANGES_MODE | Effects::LETS_INTERRUPTS_IN);
         self.due.clock |= effects.contains(Effects::CHANGES_CLOCK);
-        let cpu = &mut self.context.cpu;
+        let cpu = &mut self.runner.context.cpu;
         let ended = matches!(
             result,
             Ok(Outcome::Next | Outcome::Jumped | Outcome::Halted)
@@ -72,7 +73,7 @@ impl<P: Platform> Vcpu<P> {
         match result {
             Ok(Outcome::Next) => {
                 // MOV SS and POP SS put the trap off to the next instruction's.
-                let cpu = &self.context.cpu;
+                let cpu = &self.runner.context.cpu;
                 if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
                     self.work.set_traps(false);
                     self.work.complete();
@@ -94,24 +95,24 @@ impl<P: Platform> Vcpu<P> {
                     // A breakpoint that MOV SS put off is part of this very #DB.
                     let hits = std::mem::take(&mut self.latches.breakpoint_hits);
                     if hits != 0 {
-                        self.context.cpu.report_debug_conditions(hits);
+                        self.runner.context.cpu.report_debug_conditions(hits);
                     }
                 }
                 if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-                    self.latches.resume_flag_rip = self.context.cpu.rip;
+                    self.latches.resume_flag_rip = self.runner.context.cpu.rip;
                     self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
                     // No step into an entry that FMASK keeps them out of, but one behind
                     // SYSRET.
-                    let traps = self.context.cpu.flags().contains(Flags::TF);
+                    let traps = self.runner.context.cpu.flags().contains(Flags::TF);
                     self.work.set_traps(traps);
                 }
                 self.completed()?;
                 Ok(false)
             }
             Ok(Outcome::Halted) => {
-                self.context.cpu.activity = Activity::Halted;
+                self.runner.context.cpu.activity = Activity::Halted;
                 self.completed()?;
                 Ok(false)
             }
@@ -125,7 +126,7 @@ impl<P: Platform> Vcpu<P> {
                 if exception.vector == Vector::Debug
                     && effects.contains(Effects::NAMES_DEBUG_REGISTER)
                 {
-                    tollgate_emulate::control::note_detected_access(&mut self.context.cpu);
+                    tollgate_emulate::control::note_detected_access(&mut self.runner.context.cpu);
                 }
                 self.raise(exception)?;
                 Ok(false)
@@ -136,7 +137,7 @@ impl<P: Platform> Vcpu<P> {
     /// A repeated string instruction has done some iterations, but not the last. What comes
     /// now finds RF set (SDM volume 3, 17.3.1.1).
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
-        let cpu = &mut self.context.cpu;
+        let cpu = &mut self.runner.context.cpu;
         cpu.flags |= Flags::RF.bits();
         self.latches.resume_flag_rip = cpu.rip;
         if self.work.traps() || self.latches.breakpoint_hits != 0 {

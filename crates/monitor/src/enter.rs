@@ -1,6 +1,7 @@
 //! The way into translated code and out of it.
 
-use crate::vcpu::{Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::engine::run::{Entry, Exit};
 use tollgate_platform::Platform;
@@ -20,7 +21,7 @@ pub(crate) struct Resume {
     pub store_pass: u64,
 }
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// Enters guest code and handles the exit.
     pub(crate) fn enter_at(
         &mut self,
@@ -40,7 +41,7 @@ impl<P: Platform> Vcpu<P> {
         // SAFETY: the target is an address inside a live block of this context's
         // engine, whose tables were set up by `new` and `update_mode`; the vector area
         // is sanitised whenever an emulated instruction has written it.
-        unsafe { self.engine.run(&mut self.context, &entry) }
+        unsafe { self.runner.engine.run(&mut self.runner.context, &entry) }
     }
 
     fn handle_exit(&mut self, exit: Exit) -> Result<(), VcpuStop> {

@@ -2,7 +2,8 @@
 
 use crate::guest_view::code_address;
 use crate::host;
-use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
@@ -16,24 +17,24 @@ use tollgate_x86::{Exception, Flags, Selector};
 /// Longest sleep of a halted processor without a deadline, in nanoseconds.
 const LONGEST_SLEEP: u64 = 1_000_000_000;
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// Delivers what is due at this boundary. True: call again, since more may be due.
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         let shadowed = cpu.shadow_rip == cpu.rip;
         let unsettled = self.latches.resume_flag_unsettled;
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
             self.latches.nmi_pending = false;
             // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
-            self.context.cpu.nmi_blocked = true;
+            self.runner.context.cpu.nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
             return Ok(true);
         }
-        let flags = self.context.cpu.flags();
+        let flags = self.runner.context.cpu.flags();
         let waits = self.platform.interrupt_pending();
         // Guest code leaves when it lets in what waits behind this boundary.
-        self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
+        self.runner.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
         if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
@@ -41,8 +42,8 @@ impl<P: Platform> Vcpu<P> {
             }
             return Ok(true);
         }
-        match self.context.cpu.activity {
-            Activity::Running if virtual_interrupt_is_due(&self.context.cpu) => {
+        match self.runner.context.cpu.activity {
+            Activity::Running if virtual_interrupt_is_due(&self.runner.context.cpu) => {
                 self.raise(Exception::general_protection(0))?;
                 Ok(true)
             }
@@ -66,14 +67,13 @@ impl<P: Platform> Vcpu<P> {
         vector: u8,
         source: EventSource,
     ) -> Result<(), VcpuStop> {
-        self.resume = None;
-        self.link = PendingLink::None;
+        self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
-        self.context.cpu.end_shadow();
+        self.runner.context.cpu.end_shadow();
         self.settle_resume_flag();
-        let rip = self.context.cpu.rip;
-        let task = self.context.cpu.tr.selector;
+        let rip = self.runner.context.cpu.rip;
+        let task = self.runner.context.cpu.tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver(state, &mut surroundings, vector, source, None, rip);
         self.note_task_switch(task);
@@ -81,7 +81,7 @@ impl<P: Platform> Vcpu<P> {
             self.raise(exception)?;
         }
         self.latches.breakpoint_hits = 0;
-        self.context.scatter_flags();
+        self.runner.context.scatter_flags();
         Ok(())
     }
 
@@ -95,24 +95,23 @@ impl<P: Platform> Vcpu<P> {
         } else {
             ExitKind::GuestException
         });
-        self.resume = None;
-        self.link = PendingLink::None;
+        self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
-        self.context.cpu.end_shadow();
+        self.runner.context.cpu.end_shadow();
         self.settle_resume_flag();
-        let task = self.context.cpu.tr.selector;
+        let task = self.runner.context.cpu.tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
         self.note_task_switch(task);
         self.latches.breakpoint_hits = 0;
         match result {
             Ok(()) => {
-                self.context.scatter_flags();
+                self.runner.context.scatter_flags();
                 Ok(())
             }
             Err(TripleFault) => {
-                self.context.cpu.activity = Activity::Shutdown;
+                self.runner.context.cpu.activity = Activity::Shutdown;
                 let mut text = format!("first exception: {exception:?}\n");
                 text += &self.dump();
                 Err(VcpuStop::TripleFault(text))
@@ -123,7 +122,7 @@ impl<P: Platform> Vcpu<P> {
     /// Whether another task than `before` runs now. EFLAGS was loaded from its TSS, RF
     /// included, and the trap flag of the old task stays with that.
     pub(crate) fn note_task_switch(&mut self, before: Selector) -> bool {
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         let switched = cpu.tr.selector != before;
         if switched {
             self.latches.resume_flag_rip = cpu.rip;
@@ -133,17 +132,12 @@ impl<P: Platform> Vcpu<P> {
     }
 
     pub(crate) fn not_implemented(&self, what: &str) -> VcpuStop {
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         VcpuStop::NotImplemented(format!(
             "the guest needs {what}, which this version does not implement (at {:#06x}:{:#010x})",
             cpu.cs().selector.0,
             cpu.rip
         ))
-    }
-
-    /// The registers as text.
-    pub fn dump(&self) -> String {
-        crate::state_dump::dump(&self.context.cpu)
     }
 
     /// HLT: sleeps until something may have happened.
@@ -152,9 +146,9 @@ impl<P: Platform> Vcpu<P> {
         let deadline = self.platform.next_deadline();
         let sleep = deadline.map_or(LONGEST_SLEEP, |deadline| deadline.since(now));
         let start = self.ledger.now();
-        host::sleep_while_zero(self.pending(), sleep.clamp(1, LONGEST_SLEEP));
+        host::sleep_while_zero(self.pending, sleep.clamp(1, LONGEST_SLEEP));
         self.ledger.slept(self.ledger.now().wrapping_sub(start));
-        self.pending().store(1, Ordering::SeqCst);
+        self.pending.store(1, Ordering::SeqCst);
     }
 
     /// Whether a breakpoint stands at the instruction that comes next; DR6 shows it then.
@@ -162,8 +156,8 @@ impl<P: Platform> Vcpu<P> {
     /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1). AMD's report it.
     pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
         self.settle_resume_flag();
-        let behind_load_of_ss = self.work.is_shadowed() && self.context.cpu.shadow_holds_all;
-        let cpu = &mut self.context.cpu;
+        let behind_load_of_ss = self.work.is_shadowed() && self.runner.context.cpu.shadow_holds_all;
+        let cpu = &mut self.runner.context.cpu;
         if !behind_load_of_ss {
             // Those of the instruction before are reported; MOV SS's are still to be.
             self.latches.breakpoint_hits = 0;
@@ -184,7 +178,7 @@ impl<P: Platform> Vcpu<P> {
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
         self.work.complete();
         if !self.work.loads_resume_flag() {
-            self.context.cpu.flags &= !Flags::RF.bits();
+            self.runner.context.cpu.flags &= !Flags::RF.bits();
         }
         if !self.work.traps() && self.latches.breakpoint_hits == 0 {
             return Ok(());
@@ -198,7 +192,7 @@ impl<P: Platform> Vcpu<P> {
         if self.work.take_trap() {
             conditions |= DR6_SINGLE_STEP;
         }
-        self.context.cpu.report_debug_conditions(conditions);
+        self.runner.context.cpu.report_debug_conditions(conditions);
         self.raise(Exception::new(tollgate_x86::Vector::Debug))
     }
 }

@@ -6,7 +6,9 @@ use crate::enter::Resume;
 use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
-use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::translated::PendingLink;
+use crate::vcpu::VcpuStop;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
@@ -19,24 +21,24 @@ use tollgate_x86::canonical::{is_canonical, is_canonical_range};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, Gpr, LinearAddress, SegmentRegister};
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
         if by != 0 {
-            let mask = self.engine.stack_mask(block);
-            let rsp = &mut self.context.cpu.gpr[Gpr::Rsp as usize];
+            let mask = self.runner.engine.stack_mask(block);
+            let rsp = &mut self.runner.context.cpu.gpr[Gpr::Rsp as usize];
             *rsp = adjust_stack_pointer(*rsp, by, mask);
         }
     }
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        let Some((block, index, site)) = self.engine.site(packed) else {
+        let Some((block, index, site)) = self.runner.engine.site(packed) else {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
         let resume_flag = self.resume_flag();
-        self.context.gather_flags();
+        self.runner.context.gather_flags();
         self.follow_mode(block);
-        self.context.cpu.rip = site.rip;
+        self.runner.context.cpu.rip = site.rip;
         if is_before_instruction(site.kind) {
             self.keep_resume_flag(resume_flag);
         }
@@ -67,8 +69,8 @@ impl<P: Platform> Vcpu<P> {
 
     /// Goes on inside a block, unless something intervenes.
     pub(crate) fn resume_at(&mut self, block: BlockId, offset: u32, esp: i32, vectors: bool) {
-        let generation = self.engine.generation();
-        self.resume = Some(Resume {
+        let generation = self.runner.engine.generation();
+        self.runner.resume = Some(Resume {
             block,
             offset,
             esp,
@@ -80,21 +82,21 @@ impl<P: Platform> Vcpu<P> {
 
     fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
         self.count(ExitKind::LinkMiss);
-        self.link = PendingLink::From {
+        self.runner.link = PendingLink::From {
             block,
             site,
-            generation: self.engine.generation(),
+            generation: self.runner.engine.generation(),
         };
         self.completed()
     }
 
     fn indirect_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         let (target, reachable) = if cpu.is_64_bit() {
-            let target = self.context.exit_value;
+            let target = self.runner.context.exit_value;
             (target, is_canonical(target))
         } else {
-            let target = self.context.exit_value & 0xffff_ffff;
+            let target = self.runner.context.exit_value & 0xffff_ffff;
             (target, target <= u64::from(cpu.cs().limit))
         };
         if !reachable {
@@ -103,29 +105,29 @@ impl<P: Platform> Vcpu<P> {
             return self.raise(Exception::general_protection(0));
         }
         self.count(ExitKind::IndirectMiss);
-        self.context.cpu.rip = target;
-        self.link = PendingLink::Indirect;
+        self.runner.context.cpu.rip = target;
+        self.runner.link = PendingLink::Indirect;
         self.completed()
     }
 
     /// A change of the privilege level is done but for RIP.
     fn level_changed_exit(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
-        self.context.cpu.rip = self.context.exit_value;
+        self.runner.context.cpu.rip = self.runner.context.exit_value;
         self.due.mode = true;
-        self.link = PendingLink::Indirect;
+        self.runner.link = PendingLink::Indirect;
         self.completed()
     }
 
     /// A far transfer of real or V86 mode is done but for CS and IP.
     fn far_exit(&mut self) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
-        let pointer = FarPointer::unpack(self.context.exit_value as u32);
-        let cpu = &mut self.context.cpu;
+        let pointer = FarPointer::unpack(self.runner.context.exit_value as u32);
+        let cpu = &mut self.runner.context.cpu;
         cpu.load_real_mode_segment(SegmentRegister::Cs, pointer.selector);
         cpu.rip = u64::from(pointer.ip);
         self.due.mode = true;
-        self.link = PendingLink::Far;
+        self.runner.link = PendingLink::Far;
         self.completed()
     }
 
@@ -137,21 +139,21 @@ impl<P: Platform> Vcpu<P> {
         size: u8,
         write: bool,
     ) -> Result<(), VcpuStop> {
-        let cpu = &self.context.cpu;
-        let linear = LinearAddress(self.context.exit_value & system_mask(cpu));
+        let cpu = &self.runner.context.cpu;
+        let linear = LinearAddress(self.runner.context.exit_value & system_mask(cpu));
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
             return self.slow_exit(block, site);
         }
-        let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        let privilege = Privilege::of_cpl(self.runner.context.cpu.cpl());
         let kind = if write {
             AccessKind::Write
         } else {
             AccessKind::Read
         };
-        let vectors = self.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors_were_live != 0;
         let tested = write && at::code_store(size).is_some();
         let inline = self.view.make_inline(
-            &self.context.cpu,
+            &self.runner.context.cpu,
             linear,
             u32::from(size),
             kind,
@@ -188,10 +190,10 @@ impl<P: Platform> Vcpu<P> {
         size: u8,
         helper: u16,
     ) -> Result<(), VcpuStop> {
-        let cpu = &self.context.cpu;
-        let linear = LinearAddress(self.context.exit_value & system_mask(cpu));
+        let cpu = &self.runner.context.cpu;
+        let linear = LinearAddress(self.runner.context.exit_value & system_mask(cpu));
         let (kind, privilege) = (AccessKind::Read, Privilege::Supervisor);
-        let vectors = self.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors_were_live != 0;
         let size = u32::from(size);
         match (self.view).make_inline(cpu, linear, size, kind, false, privilege) {
             Ok(Inline::Yes) => {
@@ -205,16 +207,16 @@ impl<P: Platform> Vcpu<P> {
 
     /// Runs the site's instruction out of line.
     fn slow_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
-        let vectors = self.context.vectors_were_live != 0;
-        let generation = self.engine.generation();
-        let before = self.context.cpu.rip;
+        let vectors = self.runner.context.vectors_were_live != 0;
+        let generation = self.runner.engine.generation();
+        let before = self.runner.context.cpu.rip;
         let completed = self.slow_step(block)?;
         if !completed {
             return Ok(());
         }
         // Fell through to the next instruction, and the block still stands?
-        let fell_through = site.after != 0 && self.context.cpu.rip != before;
-        if fell_through && generation == self.engine.generation() && !self.due.mode {
+        let fell_through = site.after != 0 && self.runner.context.cpu.rip != before;
+        if fell_through && generation == self.runner.engine.generation() && !self.due.mode {
             self.resume_at(block, site.after, site.after_esp, vectors);
         }
         self.completed()
@@ -222,13 +224,14 @@ impl<P: Platform> Vcpu<P> {
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
         let Some(helper) = self
+            .runner
             .engine
             .block(block)
             .and_then(|block| block.helpers.get(helper as usize).copied())
         else {
             unreachable!("helper sites name instructions of their block");
         };
-        let is_null = hypercall::is_null(&self.context.cpu, helper.kind.executor);
+        let is_null = hypercall::is_null(&self.runner.context.cpu, helper.kind.executor);
         if is_null && !self.work.traps() {
             self.null_hypercall(block, site, &helper.instruction);
             return Ok(());

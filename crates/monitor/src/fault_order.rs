@@ -5,14 +5,14 @@
 //! faults of the instruction come before those of the operand's page: a pending x87
 //! error, for which the instruction waits, and the misalignment of an SSE operand.
 
-use crate::vcpu::Vcpu;
+use crate::running::Running;
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::{OutOfLine, Traits};
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
     /// was found to fault like that before the instruction ran.
     pub(crate) fn first_fault(
@@ -25,7 +25,7 @@ impl<P: Platform> Vcpu<P> {
             return fault;
         };
         let waits = instruction.traits.contains(Traits::WAITS_FOR_X87);
-        let reports = self.context.cpu.cr0().contains(Cr0::NE);
+        let reports = self.runner.context.cpu.cr0().contains(Cr0::NE);
         if waits && reports && self.x87_error_pending() {
             return Exception::new(Vector::FloatingPoint);
         }
@@ -49,7 +49,7 @@ impl<P: Platform> Vcpu<P> {
         if alignment == 1 {
             return None;
         }
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         let address = memory_address(cpu, &instruction.helper.instruction);
         let linear = cpu
             .segment_base(address.segment)
@@ -62,7 +62,7 @@ impl<P: Platform> Vcpu<P> {
     /// pending before would have been raised instead.
     pub(crate) fn store_was_suppressed(&self, instruction: &OutOfLine) -> bool {
         const PRECISION: u8 = 1 << 5;
-        let area = &self.context.cpu.vector.0;
+        let area = &self.runner.context.cpu.vector.0;
         let raised = area[2] & !area[0] & 0x3f & !PRECISION;
         instruction.traits.contains(Traits::WAITS_FOR_X87) && raised != 0
     }

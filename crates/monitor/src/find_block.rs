@@ -1,29 +1,31 @@
 //! From CS:EIP to a block: fetch, find or translate, and link.
 
-use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::translated::PendingLink;
+use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
     /// instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {
-        let rip = self.context.cpu.rip;
-        let place = match self.view.place(&self.context.cpu, rip, false) {
+        let rip = self.runner.context.cpu.rip;
+        let place = match self.view.place(&self.runner.context.cpu, rip, false) {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
         let near_end = place.physical % 4096 > 4096 - 16;
-        let mut found = self.engine.find(&place, mode);
+        let mut found = self.runner.engine.find(&place, mode);
         let mut place = place;
         if found.is_none() && near_end {
-            if let Ok(with_next) = self.view.place(&self.context.cpu, rip, true) {
+            if let Ok(with_next) = self.view.place(&self.runner.context.cpu, rip, true) {
                 place = with_next;
             }
-            found = self.engine.find(&place, mode);
+            found = self.runner.engine.find(&place, mode);
         }
         let block = match found {
             Some(block) => block,
@@ -35,12 +37,12 @@ impl<P: Platform> Vcpu<P> {
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
                     let in_page = 4096 - place.linear % 4096;
-                    let cpu = &self.context.cpu;
+                    let cpu = &self.runner.context.cpu;
                     if !cpu.is_64_bit() && rip + in_page > u64::from(cpu.cs().limit) {
                         let fault = Exception::general_protection(0);
                         return self.raise(fault).map(|()| None);
                     }
-                    let result = self.view.place(&self.context.cpu, rip, true);
+                    let result = self.view.place(&self.runner.context.cpu, rip, true);
                     return match result {
                         Err(exception) => self.raise(exception).map(|()| None),
                         Ok(_) => Ok(None),
@@ -53,7 +55,7 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
-        let (engine, memory) = (&mut self.engine, &mut self.view.memory);
+        let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
         let result = match engine.revive(place, mode, memory) {
             Some(block) => LookUp::Block(block),
             None => self
@@ -77,29 +79,33 @@ impl<P: Platform> Vcpu<P> {
 
     /// Makes the link that the last exit asked for, now that its target is known.
     fn make_link(&mut self, block: BlockId, linear: u64) {
-        let link = std::mem::replace(&mut self.link, PendingLink::None);
-        if matches!(link, PendingLink::None) || !self.engine.is_worth_linking(block) {
+        let link = std::mem::replace(&mut self.runner.link, PendingLink::None);
+        if matches!(link, PendingLink::None) || !self.runner.engine.is_worth_linking(block) {
             return;
         }
         let straddles = self
+            .runner
             .engine
             .block(block)
             .is_some_and(|b| b.key.second_page != u64::MAX);
-        let Some(dependence) = self.view.dependence(&self.context.cpu, linear, straddles) else {
+        let Some(dependence) = self
+            .view
+            .dependence(&self.runner.context.cpu, linear, straddles)
+        else {
             return;
         };
         match link {
             PendingLink::None => {}
-            PendingLink::Indirect => self.engine.link_indirect(block, dependence),
-            PendingLink::Far => self.engine.link_far(block, dependence),
+            PendingLink::Indirect => self.runner.engine.link_indirect(block, dependence),
+            PendingLink::Far => self.runner.engine.link_far(block, dependence),
             PendingLink::From {
                 block: from,
                 site,
                 generation,
             } => {
-                if generation == self.engine.generation() {
-                    self.engine.link_direct(from, site, block);
-                    self.engine.link_slot(from, site, block, dependence);
+                if generation == self.runner.engine.generation() {
+                    self.runner.engine.link_direct(from, site, block);
+                    self.runner.engine.link_slot(from, site, block, dependence);
                 }
             }
         }

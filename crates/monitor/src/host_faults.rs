@@ -1,7 +1,8 @@
 //! The guest was taken out by a signal: a request to leave, or a host fault in copied code,
 //! which becomes the guest's exception.
 
-use crate::vcpu::{Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
@@ -11,15 +12,15 @@ use tollgate_x86::{Exception, Vector};
 /// si_code of a SIGFPE for an integer division.
 const FPE_INTDIV: i32 = 1;
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// A signal took the guest out: a request to leave, or a host fault.
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
-        let signal = self.context.signal;
-        let block = BlockId(self.context.exit_value as u32);
+        let signal = self.runner.context.signal;
+        let block = BlockId(self.runner.context.exit_value as u32);
         let resume_flag = self.resume_flag();
-        self.context.gather_flags();
+        self.runner.context.gather_flags();
         self.follow_mode(block);
-        self.context.cpu.rip = signal.rip;
+        self.runner.context.cpu.rip = signal.rip;
         self.keep_resume_flag(resume_flag);
         self.set_stack_pointer(block, signal.esp);
         self.continue_shadow(signal.shadowed);
@@ -61,7 +62,7 @@ impl<P: Platform> Vcpu<P> {
             }
     }
 
-    /// As [`Vcpu::host_fault_exception`], with a last resort.
+    /// As [`Running::host_fault_exception`], with a last resort.
     pub(crate) fn fault_of_bounced(&mut self) -> Option<Exception> {
         self.host_fault_exception()
             .or(Some(Exception::general_protection(0)))
@@ -69,15 +70,16 @@ impl<P: Platform> Vcpu<P> {
 
     /// The guest exception behind a host fault in copied code.
     fn host_fault_exception(&mut self) -> Option<Exception> {
-        let signal = self.context.signal;
+        let signal = self.runner.context.signal;
         match signal.signal {
             libc::SIGFPE if signal.code == FPE_INTDIV => Some(Exception::new(Vector::DivideError)),
             libc::SIGFPE => {
-                let mxcsr = &self.context.cpu.vector.0[24..28];
+                let mxcsr = &self.runner.context.cpu.vector.0[24..28];
                 let mxcsr = u32::from_le_bytes([mxcsr[0], mxcsr[1], mxcsr[2], mxcsr[3]]);
                 let unmasked = mxcsr & 0x3f & !(mxcsr >> 7);
                 if unmasked != 0
                     && !self
+                        .runner
                         .context
                         .cpu
                         .cr4()

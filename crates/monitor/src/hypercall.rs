@@ -5,7 +5,7 @@
 //! and entering it again. Any ring and any mode may make these calls; they give nothing
 //! away and change nothing outside the caller's registers.
 
-use crate::vcpu::Vcpu;
+use crate::running::Running;
 use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
@@ -49,12 +49,12 @@ pub(crate) fn execute(
     Ok(Outcome::Next)
 }
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// Counts the null hypercall and goes on behind it. The caller has made sure that
     /// the trap flag does not strike here.
     pub(crate) fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {
         self.count(ExitKind::NullHypercall);
-        let cpu = &mut self.context.cpu;
+        let cpu = &mut self.runner.context.cpu;
         cpu.rip = next_rip(cpu, call);
         cpu.flags &= !Flags::RF.bits();
         self.work.complete();

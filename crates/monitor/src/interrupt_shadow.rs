@@ -1,18 +1,20 @@
 //! The interrupt shadow: interrupts are held off during the instruction that follows STI,
 //! MOV SS or POP SS. While an interrupt waits for the end of that instruction, it is run alone.
 
-use crate::vcpu::{PendingLink, Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::translated::PendingLink;
+use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::marks::Shadow;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::Flags;
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
     /// completed holds, however it goes on.
     pub(crate) fn continue_shadow(&mut self, shadow: Shadow) {
-        let cpu = &mut self.context.cpu;
+        let cpu = &mut self.runner.context.cpu;
         match shadow {
             Shadow::None => {}
             Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
@@ -26,10 +28,10 @@ impl<P: Platform> Vcpu<P> {
 
     pub(crate) fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending()
-            || self.context.cpu.shadow_holds_all && self.nmi_waits()
+            || self.runner.context.cpu.shadow_holds_all && self.nmi_waits()
     }
 
-    /// As [`Vcpu::something_waits_for_shadow`], of an instruction that nothing may precede.
+    /// As [`Running::something_waits_for_shadow`], of an instruction that nothing may precede.
     pub(crate) fn something_waits(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending() || self.nmi_waits()
     }
@@ -39,12 +41,12 @@ impl<P: Platform> Vcpu<P> {
         self.count(ExitKind::SingleStep);
         // What waited for this instruction is due behind it.
         self.due.events = true;
-        self.link = PendingLink::None;
+        self.runner.link = PendingLink::None;
         let passing = self.take_passing_store();
         let (block, offset, esp) = match passing {
             Some(resume) => (resume.block, resume.offset, resume.esp),
             None => {
-                let mode = self.engine.mode(self.mode).single();
+                let mode = self.runner.engine.mode(self.runner.mode).single();
                 let mode = self.intern_temporary(mode);
                 let Some(block) = self.find_block(mode)? else {
                     return Ok(());
@@ -52,20 +54,20 @@ impl<P: Platform> Vcpu<P> {
                 (block, 0, 0)
             }
         };
-        let Some(target) = self.engine.address(block, offset) else {
+        let Some(target) = self.runner.engine.address(block, offset) else {
             return Ok(());
         };
-        self.context.load_vectors = 1;
-        self.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
-        let before = self.context.cpu.rip;
+        self.runner.context.load_vectors = 1;
+        self.runner.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
+        let before = self.runner.context.cpu.rip;
         self.enter_at(target, block, esp)?;
         if self.work.has_completed() {
-            self.resume = None;
+            self.runner.resume = None;
         }
-        self.link = PendingLink::None;
+        self.runner.link = PendingLink::None;
         // Unless the instruction cast a shadow of its own.
-        if self.work.has_completed() && self.context.cpu.shadow_rip == before {
-            self.context.cpu.end_shadow();
+        if self.work.has_completed() && self.runner.context.cpu.shadow_rip == before {
+            self.runner.context.cpu.end_shadow();
         }
         Ok(())
     }

@@ -7,7 +7,6 @@
 
 use crate::vcpu::Vcpu;
 use serde::{Deserialize, Serialize};
-use tollgate_platform::Platform;
 
 /// The latches of one vCPU: plain data, zero after a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -28,7 +27,7 @@ pub struct Latches {
     pub ignores_x87_error: bool,
 }
 
-impl<P: Platform> Vcpu<P> {
+impl Vcpu {
     /// What a saved state must hold beside [`Vcpu::state`]; exact whenever `run` does not run.
     pub fn latches(&self) -> Latches {
         self.latches

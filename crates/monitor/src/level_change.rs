@@ -2,7 +2,8 @@
 //! that it makes the next such change itself.
 
 use crate::guest_view::view_of;
-use crate::vcpu::Vcpu;
+use crate::running::Running;
+use crate::translated::Translated;
 use iced_x86::Mnemonic;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
@@ -20,12 +21,12 @@ const CLEARED: Flags = SYSTEM_FLAGS
     .union(Flags::IF)
     .union(Flags::DF);
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// The monitor has just done an instruction that changes the privilege level. Its result
     /// holds for any other in the same mode, if it depends only on registers whose changes
     /// discard it.
     pub(crate) fn remember_level_change(&mut self, mnemonic: Mnemonic) {
-        let cpu = &self.context.cpu;
+        let cpu = &self.runner.context.cpu;
         let is_long = cpu.is_long_mode();
         let no_system_flags = cpu.flags & SYSTEM_FLAGS.bits() == 0;
         let (kind, holds) = match mnemonic {
@@ -39,7 +40,7 @@ impl<P: Platform> Vcpu<P> {
             _ => return,
         };
         let to = Mode::of(cpu);
-        let from = *self.engine.mode(self.mode);
+        let from = *self.runner.engine.mode(self.runner.mode);
         let changes_size = from.flags.symmetric_difference(to.flags);
         // Alignment checks begin with AC, which is no part of the mode.
         let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;
@@ -55,18 +56,20 @@ impl<P: Platform> Vcpu<P> {
         let tlb = self.view.translations.table(cpu, view_of(privilege));
         let code = *cpu.segment(SegmentRegister::Cs);
         let stack = *cpu.segment(SegmentRegister::Ss);
-        let from = self.mode;
-        let epoch = self.engine.mode_epoch();
+        let from = self.runner.mode;
+        let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);
-        if epoch != self.engine.mode_epoch() {
+        if epoch != self.runner.engine.mode_epoch() {
             // `from` means nothing any more.
             return;
         }
-        let table = self.engine.branch_table(to);
-        self.context.level_changes[kind as usize] =
+        let table = self.runner.engine.branch_table(to);
+        self.runner.context.level_changes[kind as usize] =
             LevelChange::new((from, to), table, code, stack, tlb);
     }
+}
 
+impl Translated {
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.level_changes = Default::default();

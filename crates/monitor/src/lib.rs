@@ -6,6 +6,8 @@
 //! `surroundings.rs` are memory as the processor and its emulated instructions see it.
 
 mod a20;
+mod alarm;
+mod changes;
 mod decode;
 mod due;
 mod emulated;
@@ -32,11 +34,13 @@ mod near;
 mod raw;
 mod resume_flag;
 mod run_loop;
+mod running;
 mod single_step;
 mod slow_path;
 pub mod state_dump;
 mod stores_to_code;
 mod surroundings;
+mod translated;
 pub mod translations;
 pub mod vcpu;
 mod x87_errors;

@@ -7,7 +7,8 @@
 
 use crate::guest_view::Target;
 use crate::near;
-use crate::vcpu::{Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use iced_x86::{Instruction, OpKind};
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
@@ -32,11 +33,11 @@ enum Ended {
     Faulted(Exception),
 }
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// Runs the instruction at CS:EIP, which is one of this block's, out of line. False: an
     /// exception was raised, or nothing more is to be done about its end.
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
-        self.resume = None;
+        self.runner.resume = None;
         let instruction = match self.out_of_line(block) {
             Ok(instruction) => instruction,
             Err(exception) => return self.raise(exception).map(|()| false),
@@ -60,10 +61,10 @@ impl<P: Platform> Vcpu<P> {
             None => {
                 // Emulated instructions come here as string instructions that the
                 // translator could not inline, or as others that it could but for this time.
-                let rip = self.context.cpu.rip;
+                let rip = self.runner.context.cpu.rip;
                 self.emulate(helper)?;
                 let repeats = helper.kind.effects.contains(Effects::REPEATS);
-                Ok(repeats && self.context.cpu.rip != rip)
+                Ok(repeats && self.runner.context.cpu.rip != rip)
             }
         }
     }
@@ -108,26 +109,32 @@ impl<P: Platform> Vcpu<P> {
         } else {
             AccessKind::Read
         };
-        let address = memory_address(&self.context.cpu, instruction);
+        let address = memory_address(&self.runner.context.cpu, instruction);
         if memory.read
             && memory.write
-            && let Err(exception) =
-                linear_address(&self.context.cpu, address, memory.size, AccessKind::Read)
+            && let Err(exception) = linear_address(
+                &self.runner.context.cpu,
+                address,
+                memory.size,
+                AccessKind::Read,
+            )
         {
             return Ok(Ended::Faulted(exception));
         }
-        let linear = match linear_address(&self.context.cpu, address, memory.size, kind) {
+        let linear = match linear_address(&self.runner.context.cpu, address, memory.size, kind) {
             Ok(linear) => linear,
             Err(exception) => return Ok(Ended::Faulted(exception)),
         };
-        let privilege = Privilege::of_cpl(self.context.cpu.cpl());
+        let privilege = Privilege::of_cpl(self.runner.context.cpu.cpl());
         let checked = noted.checked_alignment;
-        if let Err(exception) = check_alignment(&self.context.cpu, linear, checked, privilege) {
+        if let Err(exception) =
+            check_alignment(&self.runner.context.cpu, linear, checked, privilege)
+        {
             return Ok(Ended::Faulted(exception));
         }
         match self
             .view
-            .resolve(&self.context.cpu, linear, kind, privilege)
+            .resolve(&self.runner.context.cpu, linear, kind, privilege)
         {
             Err(exception) => return Ok(Ended::Faulted(exception)),
             Ok(Target::Device(_)) if !memory.write => self.count(ExitKind::MmioRead),
@@ -140,17 +147,18 @@ impl<P: Platform> Vcpu<P> {
         if let Err(exception) = self.check_and_read(linear, &mut data[..size], memory, privilege) {
             return Ok(Ended::Faulted(exception));
         }
-        self.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
-        self.context.bounce_pointer = self.context.bounce.0.as_ptr() as u64 + start as u64;
-        let rip = self.context.cpu.rip;
+        self.runner.context.bounce.0[start..start + size].copy_from_slice(&data[..size]);
+        self.runner.context.bounce_pointer =
+            self.runner.context.bounce.0.as_ptr() as u64 + start as u64;
+        let rip = self.runner.context.cpu.rip;
         if let Some(exception) = self.run_bounced(block)? {
             return Ok(Ended::Faulted(exception));
         }
-        if noted.traits.contains(Traits::X87) && self.context.x87_instruction == rip {
-            self.context.note_x87_operand(linear.0);
+        if noted.traits.contains(Traits::X87) && self.runner.context.x87_instruction == rip {
+            self.runner.context.note_x87_operand(linear.0);
         }
         if memory.write && !self.store_was_suppressed(noted) {
-            data[..size].copy_from_slice(&self.context.bounce.0[start..start + size]);
+            data[..size].copy_from_slice(&self.runner.context.bounce.0[start..start + size]);
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.
             let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
@@ -182,54 +190,54 @@ impl<P: Platform> Vcpu<P> {
     /// leave arrive: its operand has been read, perhaps from a device's register that reading
     /// changes, so it must not begin again.
     fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
-        let eip = self.context.cpu.rip;
-        let block = match self.engine.bounced_by(block, eip) {
+        let eip = self.runner.context.cpu.rip;
+        let block = match self.runner.engine.bounced_by(block, eip) {
             Some(bouncing) => bouncing,
             None => {
-                let mode = self.engine.mode(self.mode).bounce();
+                let mode = self.runner.engine.mode(self.runner.mode).bounce();
                 let mode = self.intern_temporary(mode);
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
-                self.engine.note_bounced(block, eip, bouncing);
+                self.runner.engine.note_bounced(block, eip, bouncing);
                 bouncing
             }
         };
         let mut offset = 0;
         let mut requested = false;
         loop {
-            let Some(target) = self.engine.address(block, offset) else {
+            let Some(target) = self.runner.engine.address(block, offset) else {
                 return Ok(None);
             };
-            requested |= self.pending().swap(0, Ordering::SeqCst) != 0;
+            requested |= self.pending.swap(0, Ordering::SeqCst) != 0;
             match self.enter_raw(target, block, 0) {
                 Exit::NotEntered => continue,
                 Exit::Signal => {
-                    self.context.gather_flags();
-                    if self.context.signal.signal != 0 {
+                    self.runner.context.gather_flags();
+                    if self.runner.context.signal.signal != 0 {
                         self.restore_request(requested);
                         self.count(ExitKind::HostFault);
-                        self.context.cpu.rip = eip;
+                        self.runner.context.cpu.rip = eip;
                         return Ok(self.fault_of_bounced());
                     }
                     requested = true;
-                    if self.context.signal.rip != eip {
-                        self.context.cpu.rip = self.context.signal.rip;
+                    if self.runner.context.signal.rip != eip {
+                        self.runner.context.cpu.rip = self.runner.context.signal.rip;
                         break;
                     }
-                    if self.context.vectors_were_live != 0 {
-                        self.context.load_vectors = 1;
+                    if self.runner.context.vectors_were_live != 0 {
+                        self.runner.context.load_vectors = 1;
                     }
                 }
                 Exit::Site(packed) => {
-                    self.context.gather_flags();
-                    match self.engine.site(packed).map(|(_, _, site)| site) {
+                    self.runner.context.gather_flags();
+                    match self.runner.engine.site(packed).map(|(_, _, site)| site) {
                         Some(site) if site.kind == SiteKind::VectorLoad => {
-                            self.context.load_vectors = 1;
+                            self.runner.context.load_vectors = 1;
                             offset = site.retry;
                         }
                         Some(site) if site.kind == SiteKind::Continue => {
-                            self.context.cpu.rip = site.rip;
+                            self.runner.context.cpu.rip = site.rip;
                             break;
                         }
                         _ => {
@@ -246,7 +254,7 @@ impl<P: Platform> Vcpu<P> {
 
     fn restore_request(&mut self, requested: bool) {
         if requested {
-            self.pending().store(1, Ordering::SeqCst);
+            self.pending.store(1, Ordering::SeqCst);
         }
     }
 }

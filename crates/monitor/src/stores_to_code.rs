@@ -7,7 +7,8 @@
 //! bytes is run on the bounce buffer.
 
 use crate::enter::Resume;
-use crate::vcpu::{Vcpu, VcpuStop};
+use crate::running::Running;
+use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::engine::written::Moment;
@@ -21,7 +22,7 @@ fn pass_of(packed: u32) -> u64 {
     u64::from(packed).wrapping_neg()
 }
 
-impl<P: Platform> Vcpu<P> {
+impl<P: Platform> Running<'_, P> {
     /// A store of `size` bytes at `physical`, all in one page, which holds code.
     pub(crate) fn code_page_exit(
         &mut self,
@@ -31,22 +32,22 @@ impl<P: Platform> Vcpu<P> {
         physical: PhysicalAddress,
         size: u8,
     ) -> Result<(), VcpuStop> {
-        let vectors = self.context.vectors_were_live != 0;
+        let vectors = self.runner.context.vectors_were_live != 0;
         if !self.view.memory.code().contains(physical, u64::from(size)) {
             self.count(ExitKind::TlbMissWrite);
             self.resume_at(block, site.retry, site.esp, vectors);
             return Ok(());
         }
         // The walk may have set bits in a page table that holds code too.
-        self.apply_changes();
+        self.view.apply_changes(self.runner);
         self.retire_bytes(physical, size);
-        if self.engine.is_in_force(block) {
+        if self.runner.engine.is_in_force(block) {
             self.count(ExitKind::CodeWrite);
             self.resume_at(block, site.retry, site.esp, vectors);
             self.let_pass(packed);
             return Ok(());
         }
-        let mode = self.engine.mode(self.mode).single();
+        let mode = self.runner.engine.mode(self.runner.mode).single();
         let mode = self.intern_temporary(mode);
         let Some(alone) = self.find_block(mode)? else {
             return Ok(());
@@ -65,7 +66,7 @@ impl<P: Platform> Vcpu<P> {
 
     fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) {
         let first = physical.page_offset() as u16;
-        self.engine.code_written(
+        self.runner.engine.code_written(
             physical.page(),
             first,
             first + u16::from(size) - 1,
@@ -76,7 +77,7 @@ impl<P: Platform> Vcpu<P> {
 
     /// The site of a block's store, unless what the block was made from is written.
     fn store_site(&self, id: BlockId, physical: PhysicalAddress, size: u8) -> Option<u32> {
-        let block = self.engine.block(id)?;
+        let block = self.runner.engine.block(id)?;
         let start = block.key.physical;
         let end = start + u64::from(block.guest_length);
         let is_apart = physical.0 >= end || physical.0 + u64::from(size) <= start;
@@ -88,21 +89,23 @@ impl<P: Platform> Vcpu<P> {
     }
 
     fn let_pass(&mut self, packed: u32) {
-        if let Some(resume) = &mut self.resume {
+        if let Some(resume) = &mut self.runner.resume {
             resume.store_pass = pass_of(packed);
         }
     }
 
     /// Where the instruction that runs alone goes on with a store that may pass.
     pub(crate) fn take_passing_store(&mut self) -> Option<Resume> {
-        let resume = self.resume.take()?;
-        let is_single = self.engine.block(resume.block).is_some_and(|block| {
-            self.engine
+        let resume = self.runner.resume.take()?;
+        let is_single = self.runner.engine.block(resume.block).is_some_and(|block| {
+            self.runner
+                .engine
                 .mode(block.key.mode)
                 .flags
                 .contains(ModeFlags::SINGLE)
         });
-        let holds = resume.store_pass != NO_PASS && resume.generation == self.engine.generation();
+        let holds =
+            resume.store_pass != NO_PASS && resume.generation == self.runner.engine.generation();
         (is_single && holds).then_some(resume)
     }
 }

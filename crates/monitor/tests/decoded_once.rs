@@ -6,8 +6,9 @@ mod flat;
 
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -63,12 +64,12 @@ fn state() -> CpuState {
 }
 
 /// Runs pieces of code, each with its address, until a port is written.
-fn run(state: CpuState, pieces: &[(u64, &[u8])]) -> Vcpu<Device> {
+fn run(state: CpuState, pieces: &[(u64, &[u8])]) -> Computer<Device> {
     let mut memory = GuestMemory::new(RAM).unwrap();
     for (address, bytes) in pieces {
         assert!(memory.write(PhysicalAddress(*address), bytes));
     }
-    let mut vcpu = Vcpu::new(state, memory, Device::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Device::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),

@@ -6,8 +6,9 @@ mod flat;
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -77,13 +78,13 @@ fn run(
     state: CpuState,
     code: &[u8],
     prepare: impl FnOnce(&mut GuestMemory),
-) -> Vcpu<Device> {
+) -> Computer<Device> {
     let mut memory = GuestMemory::new(RAM).unwrap();
     memory.write(PhysicalAddress(u64::from(CODE)), code);
     let end = u64::from(CODE) + code.len() as u64;
     memory.write(PhysicalAddress(end), &[0xe6, 0xf4]);
     prepare(&mut memory);
-    let mut vcpu = Vcpu::new(state, memory, Device::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Device::default(), 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
     let stop = vcpu.run();
     assert!(
@@ -280,7 +281,7 @@ fn a_device_is_not_read_for_a_push_that_has_no_room() {
         for map in MAPS {
             let mut state = paged_state();
             state.gpr[4] = u64::from(ABSENT) + 4;
-            let mut vcpu = Vcpu::new(
+            let mut vcpu = Computer::new(
                 state,
                 {
                     let mut memory = GuestMemory::new(RAM).unwrap();

@@ -15,7 +15,7 @@ use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put, visible};
 use iced_x86::Mnemonic;
 use std::fmt::Write;
 use tollgate_engine::abi::register_map::RegisterMap;
-use tollgate_monitor::Vcpu;
+use tollgate_test_support::Computer;
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
 use tracer::{COUNT, Orders, Outcome};
@@ -36,7 +36,7 @@ struct Moment {
 }
 
 impl Moment {
-    fn of(vcpu: &mut Vcpu<Machine>) -> Self {
+    fn of(vcpu: &mut Computer<Machine>) -> Self {
         let mut memory = vec![0; MEMORY];
         assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
         let vectors = visible(&vcpu.state().vector);
@@ -124,7 +124,7 @@ enum Way {
 }
 
 impl Subject<'_> {
-    fn prepared(&self) -> Vcpu<Machine> {
+    fn prepared(&self) -> Computer<Machine> {
         let mut vcpu = vcpu(self.guest);
         if self.way == Way::Spilled {
             vcpu.set_register_map(&RegisterMap::SPILLED);
@@ -171,7 +171,7 @@ impl Subject<'_> {
         }
     }
 
-    fn follow(&self, vcpu: &mut Vcpu<Machine>) -> Option<String> {
+    fn follow(&self, vcpu: &mut Computer<Machine>) -> Option<String> {
         for _ in 0..4 {
             vcpu.platform_mut().begin();
             let stop = vcpu.run();

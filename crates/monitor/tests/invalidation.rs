@@ -5,7 +5,8 @@ mod support;
 
 use support::*;
 use tollgate_memory::{GuestMemory, Region, RegionKind};
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
+use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
 /// Physical addresses of two interrupt descriptor tables, of which the first small page shows
@@ -201,7 +202,7 @@ const fn routine(number: u8) -> [u8; 6] {
 }
 
 /// Puts memory with a routine at the page of a physical address.
-fn put_region(vcpu: &mut Vcpu<Bench>, start: PhysicalAddress, code: &[u8]) {
+fn put_region(vcpu: &mut Computer<Bench>, start: PhysicalAddress, code: &[u8]) {
     let memory = vcpu.memory_mut();
     let block = memory.new_block(0x1000).unwrap();
     assert!(memory.write_block(block, 0, code).unwrap());
@@ -233,7 +234,7 @@ fn code_of_a_region_is_seen_instead_of_what_it_hides() {
         // lea ecx, [rax + rax*2]; ret
         memory.write(PhysicalAddress(CODE + 0x1000), &[0x8d, 0x0c, 0x40, 0xc3]);
     });
-    let round = |vcpu: &mut Vcpu<Bench>| {
+    let round = |vcpu: &mut Computer<Bench>| {
         assert!(matches!(vcpu.run(), VcpuStop::Requested(_)));
         let gpr = vcpu.state().gpr;
         (gpr[0], gpr[1], gpr[6] >> 8 & 0xff)

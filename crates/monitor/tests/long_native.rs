@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use support::*;
 use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;
-use tollgate_test_support::Random;
+use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
 /// Where the data of programs lies, for the guest and for us.
@@ -327,7 +327,7 @@ fn run_natively(start: &[u64; 16], flags: u64, code: &[u8], memory: &[u8]) -> En
     ended
 }
 
-fn prepare(start: &[u64; 16], flags: u64, code: &[u8], memory: &[u8]) -> Vcpu<Bench> {
+fn prepare(start: &[u64; 16], flags: u64, code: &[u8], memory: &[u8]) -> Computer<Bench> {
     let code = [code, &EXIT].concat();
     vcpu(&code, |state, ram| {
         state.gpr = *start;
@@ -337,7 +337,7 @@ fn prepare(start: &[u64; 16], flags: u64, code: &[u8], memory: &[u8]) -> Vcpu<Be
     })
 }
 
-fn ended(mut vcpu: Vcpu<Bench>, stop: &VcpuStop) -> End {
+fn ended(mut vcpu: Computer<Bench>, stop: &VcpuStop) -> End {
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
         "{stop:?}\n{}",
@@ -354,7 +354,7 @@ fn ended(mut vcpu: Vcpu<Bench>, stop: &VcpuStop) -> End {
     }
 }
 
-fn run_kicked(mut vcpu: Vcpu<Bench>) -> End {
+fn run_kicked(mut vcpu: Computer<Bench>) -> End {
     let done = AtomicBool::new(false);
     let kick = vcpu.kick();
     let stop = std::thread::scope(|scope| {
@@ -375,7 +375,7 @@ fn run_kicked(mut vcpu: Vcpu<Bench>) -> End {
     ended(vcpu, &stop)
 }
 
-fn run_stepped(mut vcpu: Vcpu<Bench>) -> End {
+fn run_stepped(mut vcpu: Computer<Bench>) -> End {
     for _ in 0..100_000 {
         if let Err(stop) = vcpu.step_one() {
             return ended(vcpu, &stop);

@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
-use tollgate_test_support::Random;
+use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// How long one program may run, in nanoseconds.
@@ -218,7 +218,7 @@ fn random_bytes_never_harm_the_monitor() {
             start: Instant::now(),
             random,
         };
-        let mut vcpu = Vcpu::new(state, memory, noise, 1 << 20, true).unwrap();
+        let mut vcpu = Computer::new(state, memory, noise, 1 << 20, true).unwrap();
         if std::env::var_os("TOLLGATE_RANDOM_TRACE").is_some() {
             eprintln!("program {program} in {mode}");
         }

@@ -9,9 +9,9 @@ use tollgate_engine::abi::register_map::{Home, RegisterMap};
 use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Random;
+use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 /// A map in which no host register is idle: what instructions borrow is somebody's home.
@@ -243,7 +243,7 @@ fn run(map: &'static RegisterMap, state: &CpuState, program: &[u8], kicked: bool
         stop: None,
         end: Instant::now() + Duration::from_secs(20),
     };
-    let mut vcpu = Vcpu::new(state.clone(), memory, platform, 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state.clone(), memory, platform, 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
     let done = AtomicBool::new(false);
     let stop = std::thread::scope(|scope| {

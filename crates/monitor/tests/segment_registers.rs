@@ -10,9 +10,9 @@ use sixteen_bit::{END, Kind, Program};
 use std::time::Instant;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
-use tollgate_test_support::Random;
+use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Where the programs lie: 1000:0000.
@@ -208,7 +208,7 @@ fn interrupted(round: &[u8]) -> [Vec<u8>; 2] {
         acknowledged: 0,
         ended: false,
     };
-    let mut vcpu = Vcpu::new(state, memory, machine, 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, machine, 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
     [0x5_0400 - 16, 0x6_0800 - 16].map(|at| {

@@ -7,9 +7,9 @@ mod flat;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Random;
+use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Vector of the one interrupt that a machine may have.
@@ -184,18 +184,18 @@ impl Program {
     }
 }
 
-fn vcpu(program: &Program, map: &'static RegisterMap) -> Vcpu<Bench> {
+fn vcpu(program: &Program, map: &'static RegisterMap) -> Computer<Bench> {
     let mut state = flat::flat_state(u64::from(MAIN));
     state.gpr[4] = 0x8000;
     let mut memory = GuestMemory::new(1 << 20).unwrap();
     memory.write(PhysicalAddress(u64::from(MAIN)), &program.bytes);
-    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
     vcpu
 }
 
 /// Registers and the program's bytes at its end.
-fn result(vcpu: &mut Vcpu<Bench>) -> ([u64; 8], Vec<u8>) {
+fn result(vcpu: &mut Computer<Bench>) -> ([u64; 8], Vec<u8>) {
     let mut bytes = vec![0; 0x1000];
     vcpu.memory_mut()
         .read(PhysicalAddress(u64::from(MAIN)), &mut bytes);
@@ -303,7 +303,7 @@ fn a_request_to_leave_during_a_store_beside_code_loses_and_repeats_nothing() {
 }
 
 /// Runs real-mode code at 8000h, with an interrupt that waits and is handled by IRET.
-fn run_interrupted(code: &[u8]) -> Vcpu<Bench> {
+fn run_interrupted(code: &[u8]) -> Computer<Bench> {
     let mut state = CpuState::at_reset();
     state.rip = 0x8000;
     *state.segment_mut(SegmentRegister::Cs) = Segment::real_mode(0, 0);
@@ -316,7 +316,7 @@ fn run_interrupted(code: &[u8]) -> Vcpu<Bench> {
         interrupt: true,
         ..Bench::default()
     };
-    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, bench, 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),

@@ -5,8 +5,9 @@
 mod flat;
 
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -99,7 +100,7 @@ fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuStat
         nmi: false,
         stop: None,
     };
-    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, bench, 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),

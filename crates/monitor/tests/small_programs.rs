@@ -5,8 +5,9 @@ mod flat;
 
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::{Attributes, CpuModel, CpuState, PhysicalAddress, SegmentRegister};
 
 /// A machine that stops when the guest writes port F4h and remembers port E9h.
@@ -51,10 +52,11 @@ fn flat_state(entry: u64) -> CpuState {
 }
 
 /// Runs code at 64 KiB until it writes port F4h.
-fn run_with(map: &'static RegisterMap, code: &[u8]) -> Vcpu<Bench> {
+fn run_with(map: &'static RegisterMap, code: &[u8]) -> Computer<Bench> {
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     memory.write(PhysicalAddress(0x10000), code);
-    let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu =
+        Computer::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
     let stop = vcpu.run();
     assert!(
@@ -66,12 +68,12 @@ fn run_with(map: &'static RegisterMap, code: &[u8]) -> Vcpu<Bench> {
 }
 
 /// Runs code on a processor of another model.
-fn run_on(model: CpuModel, code: &[u8]) -> Vcpu<Bench> {
+fn run_on(model: CpuModel, code: &[u8]) -> Computer<Bench> {
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     memory.write(PhysicalAddress(0x10000), code);
     let mut state = flat_state(0x10000);
     state.model = model;
-    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
@@ -82,7 +84,7 @@ fn run_on(model: CpuModel, code: &[u8]) -> Vcpu<Bench> {
 }
 
 /// Runs code wherever its registers live; it must end in the same state.
-fn run(code: &[u8]) -> Vcpu<Bench> {
+fn run(code: &[u8]) -> Computer<Bench> {
     let legacy = run_with(&RegisterMap::LEGACY, code);
     let spilled = run_with(&RegisterMap::SPILLED, code);
     assert_eq!(legacy.dump(), spilled.dump());
@@ -252,7 +254,7 @@ fn a_call_that_is_done_out_of_line_goes_to_its_target_only() {
     let stack = state.segment_mut(SegmentRegister::Ss);
     stack.attributes |= Attributes::EXPAND_DOWN_OR_CONFORMING;
     stack.limit = 0xfff;
-    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
     assert_eq!((vcpu.state().gpr[3], vcpu.state().gpr[4]), (1, 0x8000));
@@ -270,7 +272,8 @@ fn a_device_that_writes_running_code_changes_what_runs_next() {
     memory.write(PhysicalAddress(0x10000), &code);
     // mov ebx, 2222h; ret
     memory.write(PhysicalAddress(0x11000), &[0xbb, 0x22, 0x22, 0, 0, 0xc3]);
-    let mut vcpu = Vcpu::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu =
+        Computer::new(flat_state(0x10000), memory, Bench::default(), 1 << 20, true).unwrap();
     for round in 0..4_u32 {
         let stop = vcpu.run();
         assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
@@ -301,7 +304,7 @@ fn page_tables_outside_of_ram_shut_the_processor_down() {
             (state.cr3, state.cr4) = (cr3, cr4);
             // Present, with tables outside of RAM too.
             state.pdpte = [cr3 | 1; 4];
-            let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+            let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
             let stop = vcpu.run();
             assert!(
                 matches!(stop, VcpuStop::TripleFault(_)),
@@ -370,7 +373,7 @@ fn every_instruction_traps_once_however_often_timers_interrupt() {
     (state.idtr.base, state.idtr.limit) = (0x9100, 0xff);
     (state.gdtr.base, state.gdtr.limit) = (0x9200, 0x1f);
     state.flags |= 1 << 8;
-    let mut vcpu = Vcpu::new(state, memory, Restless::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Restless::default(), 1 << 20, true).unwrap();
     let stop = vcpu.run();
     assert!(matches!(stop, VcpuStop::Requested(_)), "{stop:?}");
     assert_eq!(vcpu.state().gpr[0], u64::from(LOOPS));

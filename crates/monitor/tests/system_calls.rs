@@ -12,7 +12,7 @@ use std::time::Duration;
 use support::*;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::Vcpu;
+use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
 const RBX: usize = 3;
@@ -35,7 +35,7 @@ fn as_user_with_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
     memory.write_u64(PhysicalAddress(DATA), KERNEL + KERNEL_STACK);
 }
 
-fn system_calls(vcpu: &Vcpu<Bench>) -> u64 {
+fn system_calls(vcpu: &Computer<Bench>) -> u64 {
     vcpu.exit_counts().get(ExitKind::FastSystemCall)
 }
 
@@ -274,7 +274,7 @@ fn a_return_that_lets_in_a_waiting_interrupt_is_followed_by_it() {
 
 /// Runs a program while another thread has it leave guest code, at times that spread over all
 /// host instructions, but rarely enough that it gets on.
-fn run_kicked(mut vcpu: Vcpu<Bench>) -> Vcpu<Bench> {
+fn run_kicked(mut vcpu: Computer<Bench>) -> Computer<Bench> {
     let kick = vcpu.kick();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

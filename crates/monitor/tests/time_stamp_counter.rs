@@ -4,8 +4,9 @@
 mod flat;
 
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 
 const CODE: u32 = 0x1_0000;
@@ -50,7 +51,7 @@ fn read_in_guest(adjust: impl Fn(&mut CpuState)) -> (u64, u64, u64) {
     memory.write(PhysicalAddress(CODE.into()), &code);
     let mut state = flat::flat_state(CODE.into());
     adjust(&mut state);
-    let mut vcpu = Vcpu::new(state, memory, Machine::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Machine::default(), 1 << 20, true).unwrap();
     let before = host_counter();
     let stop = vcpu.run();
     let after = host_counter();

@@ -10,7 +10,7 @@ use every_shape::{Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put, visible};
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind};
 use std::collections::HashSet;
 use tollgate_exits::ExitKind;
-use tollgate_monitor::Vcpu;
+use tollgate_test_support::Computer;
 use tollgate_x86::Flags;
 
 /// movaps xmm0, xmm0: needs the registers and changes none.
@@ -39,14 +39,14 @@ fn is_vector(instruction: &Instruction) -> bool {
 }
 
 /// The registers as the guest has them at the end.
-fn end(vcpu: &mut Vcpu<Machine>, what: &str) -> Vec<u8> {
+fn end(vcpu: &mut Computer<Machine>, what: &str) -> Vec<u8> {
     vcpu.platform_mut().begin();
     let stop = vcpu.run();
     assert!(vcpu.platform().ended, "{what}: {stop:?}");
     visible(&vcpu.state().vector)
 }
 
-fn check(vcpu: &mut Vcpu<Machine>, guest: &Guest, what: &str) {
+fn check(vcpu: &mut Computer<Machine>, guest: &Guest, what: &str) {
     let found = end(vcpu, what);
     let expected = visible(&guest.state.vector);
     let differs = |at: &usize| found[*at] != expected[*at];

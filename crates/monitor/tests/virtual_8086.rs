@@ -11,7 +11,7 @@ use machine::*;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::Vcpu;
+use tollgate_test_support::Computer;
 use tollgate_x86::{
     Attributes, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
@@ -80,7 +80,7 @@ fn task(
     cr4: Cr4,
     arm: VirtualInterrupts,
     change: impl FnOnce(&mut CpuState, &mut GuestMemory),
-) -> Vcpu<Bench> {
+) -> Computer<Bench> {
     vcpu_with(GuestMode::Virtual8086, code, arm, |state, memory| {
         state.flags &= !Flags::IOPL.bits();
         state.flags |= Flags::IF.bits();
@@ -91,7 +91,7 @@ fn task(
 }
 
 /// A program of 32-bit code at CPL 3 and IOPL 0.
-fn ring_3(code: &[u8], cr4: Cr4, arm: VirtualInterrupts) -> Vcpu<Bench> {
+fn ring_3(code: &[u8], cr4: Cr4, arm: VirtualInterrupts) -> Computer<Bench> {
     vcpu_with(GuestMode::Flat, code, arm, |state, memory| {
         for register in SegmentRegister::ALL {
             let segment = state.segment_mut(register);
@@ -106,7 +106,7 @@ fn ring_3(code: &[u8], cr4: Cr4, arm: VirtualInterrupts) -> Vcpu<Bench> {
 }
 
 /// The error code, EIP and EFLAGS of the fault that ended the run.
-fn fault(vcpu: &mut Vcpu<Bench>) -> [u32; 3] {
+fn fault(vcpu: &mut Computer<Bench>) -> [u32; 3] {
     assert_eq!(vcpu.state().rip, HANDLER + 2, "{}", vcpu.dump());
     let top = vcpu.state().gpr[4];
     [0, 4, 12].map(|offset| {
@@ -361,7 +361,7 @@ fn random_loop(numbers: &mut Numbers) -> Vec<u8> {
     code
 }
 
-fn random_task(code: &[u8], rounds: u64, flags: u64, arm: VirtualInterrupts) -> Vcpu<Bench> {
+fn random_task(code: &[u8], rounds: u64, flags: u64, arm: VirtualInterrupts) -> Computer<Bench> {
     task(code, Cr4::VME, arm, |state, memory| {
         state.flags |= flags;
         state.gpr[1] = rounds;
@@ -372,7 +372,7 @@ fn random_task(code: &[u8], rounds: u64, flags: u64, arm: VirtualInterrupts) -> 
 }
 
 /// What a task leaves behind, but for what lies below stack pointers.
-fn result(vcpu: &mut Vcpu<Bench>) -> (String, Vec<u8>) {
+fn result(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     let (registers, mut memory) = end_state(vcpu);
     memory[INNER_STACK as usize - 0x100..INNER_STACK as usize].fill(0);
     memory[STACK as usize - 0x200..STACK as usize].fill(0);

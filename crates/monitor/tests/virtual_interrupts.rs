@@ -456,7 +456,11 @@ fn marking_handler() -> Vec<u8> {
     code
 }
 
-fn random_guest(code: &[u8], rounds: u64, arm: VirtualInterrupts) -> tollgate_monitor::Vcpu<Bench> {
+fn random_guest(
+    code: &[u8],
+    rounds: u64,
+    arm: VirtualInterrupts,
+) -> tollgate_test_support::Computer<Bench> {
     vcpu_with(GuestMode::Flat, code, arm, |state, memory| {
         state.gpr[1] = rounds;
         memory.write(PhysicalAddress(HANDLER + 0x100), &marking_handler());
@@ -467,7 +471,7 @@ fn random_guest(code: &[u8], rounds: u64, arm: VirtualInterrupts) -> tollgate_mo
 }
 
 /// What a program leaves behind, and what was marked, apart.
-fn result(vcpu: &mut tollgate_monitor::Vcpu<Bench>) -> (String, Vec<u8>, Vec<u8>) {
+fn result(vcpu: &mut tollgate_test_support::Computer<Bench>) -> (String, Vec<u8>, Vec<u8>) {
     let (registers, mut memory) = end_state(vcpu);
     let marks = memory[MARKS as usize..][..0x1000].to_vec();
     memory[MARKS as usize..][..0x1000].fill(0);

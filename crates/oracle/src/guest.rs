@@ -44,7 +44,8 @@ const KERNEL_DATA: u16 = 0x18;
 
 /// The guest, ready to run cases.
 pub struct Guest {
-    vcpu: Vcpu<Bench>,
+    bench: Bench,
+    vcpu: Vcpu,
     start: CpuState,
     map: &'static RegisterMap,
     /// 16- and 32-bit code runs in compatibility mode.
@@ -258,9 +259,10 @@ impl Guest {
         for (index, value) in start.pdpte.iter_mut().enumerate() {
             *value = memory.read_u64(PhysicalAddress(TABLES + index as u64 * 8));
         }
-        let mut vcpu = Vcpu::new(start.clone(), memory, Bench::default(), 4 << 20, true)?;
+        let mut vcpu = Vcpu::new(start.clone(), memory, 4 << 20, true)?;
         vcpu.set_register_map(map);
         Ok(Self {
+            bench: Bench::default(),
             vcpu,
             start,
             map,
@@ -336,13 +338,13 @@ impl Guest {
             state.cr2 = 0;
             state.vector.0.copy_from_slice(&input.vector[..]);
         });
-        self.vcpu.platform_mut().start();
-        let stop = self.vcpu.run();
+        self.bench.start();
+        let stop = self.vcpu.run(&mut self.bench);
         match stop {
             VcpuStop::Requested(StopRequest::DebugExit(_)) => self.outcome(case.world),
             VcpuStop::Requested(_) => Outcome::without_registers(Outcome::ENDLESS),
             VcpuStop::TripleFault(why) | VcpuStop::NotImplemented(why) => {
-                self.vcpu.platform_mut().complaint = why;
+                self.bench.complaint = why;
                 Outcome::without_registers(Outcome::GAVE_UP)
             }
         }
@@ -350,7 +352,7 @@ impl Guest {
 
     /// What the monitor said when it last gave up.
     pub fn complaint(&self) -> &str {
-        &self.vcpu.platform().complaint
+        &self.bench.complaint
     }
 
     fn outcome(&mut self, world: World) -> Outcome {

@@ -1,7 +1,12 @@
 //! What the tests of several crates share, and the tools that run random guests.
 //!
-//! Crates of the product name it under `[dev-dependencies]` only.
+//! Crates of the product name it under `[dev-dependencies]` only. What needs a vCPU is behind
+//! the feature `vcpu`, so that tests of the crates below the monitor do without it.
 
+#[cfg(feature = "vcpu")]
+mod computer;
 mod random;
 
+#[cfg(feature = "vcpu")]
+pub use computer::Computer;
 pub use random::Random;

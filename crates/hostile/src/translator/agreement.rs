@@ -108,18 +108,18 @@ fn end(data: &[u8], way: Way) -> Option<End> {
     }
     let mut memory = GuestMemory::new(RAM_BYTES).expect("guest memory");
     let state = guest.prepare(input.rest(), &mut memory);
-    let noise = Noise::new(guest.noise);
-    let mut vcpu = Vcpu::new(state, memory, noise, CODE_CACHE_BYTES, false).expect("a vCPU");
+    let mut noise = Noise::new(guest.noise);
+    let mut vcpu = Vcpu::new(state, memory, CODE_CACHE_BYTES, false).expect("a vCPU");
     let stop = match way {
         Way::Blocks(map) => {
             vcpu.set_register_map(map);
             vcpu.set_counts_instructions(guest.counted);
-            vcpu.run()
+            vcpu.run(&mut noise)
         }
-        Way::Steps => step(&mut vcpu)?,
+        Way::Steps => step(&mut vcpu, &mut noise)?,
     };
     let stop = match stop {
-        VcpuStop::Requested(_) if !vcpu.platform().was_stopped() => return None,
+        VcpuStop::Requested(_) if !noise.was_stopped() => return None,
         VcpuStop::Requested(_) => "stopped".into(),
         VcpuStop::TripleFault(why) | VcpuStop::NotImplemented(why) => why,
     };
@@ -138,12 +138,12 @@ fn end(data: &[u8], way: Way) -> Option<End> {
     })
 }
 
-fn step(vcpu: &mut Vcpu<Noise>) -> Option<VcpuStop> {
+fn step(vcpu: &mut Vcpu, noise: &mut Noise) -> Option<VcpuStop> {
     for _ in 0..MAX_STEPS {
         if vcpu.state().activity == Activity::Halted {
             return None;
         }
-        if let Err(stop) = vcpu.step_one() {
+        if let Err(stop) = vcpu.step_one(noise) {
             return Some(stop);
         }
     }

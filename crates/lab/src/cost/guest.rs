@@ -170,7 +170,8 @@ pub const AROUND_A_COMMAND: [(ExitKind, u64); 2] = [(ExitKind::Cli, 1), (ExitKin
 
 /// The guest, running in one mode and waiting for commands.
 pub struct Guest {
-    vcpu: Vcpu<Pc>,
+    pc: Pc,
+    vcpu: Vcpu,
     mode: GuestMode,
 }
 
@@ -194,21 +195,21 @@ impl Guest {
         let mut config = VmConfig::default();
         config.virtual_interrupts.flag = false;
         let pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
-        let mut vcpu = Vcpu::new(state, memory, pc, CODE_CACHE, false).map_err(refused)?;
+        let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
         // What a sensitive instruction costs that is an exit.
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
-        let mut guest = Self { vcpu, mode };
+        let mut guest = Self { pc, vcpu, mode };
         guest.run_until_ready("the guest's start")?;
         Ok(guest)
     }
 
     /// Ticks of the guest's time-stamp counter in a millisecond.
     pub fn tsc_khz(&self) -> u64 {
-        self.vcpu.platform().tsc_khz()
+        self.pc.tsc_khz()
     }
 
     /// The processor, for the ledger's switches.
-    pub fn vcpu_mut(&mut self) -> &mut Vcpu<Pc> {
+    pub fn vcpu_mut(&mut self) -> &mut Vcpu {
         &mut self.vcpu
     }
 
@@ -252,7 +253,7 @@ impl Guest {
     }
 
     fn run_until_ready(&mut self, what: &str) -> Result<(), CostError> {
-        let why = match self.vcpu.run() {
+        let why = match self.vcpu.run(&mut self.pc) {
             VcpuStop::Requested(StopRequest::DebugExit(READY)) => return Ok(()),
             VcpuStop::Requested(StopRequest::DebugExit(_)) => {
                 let memory = self.vcpu.memory_mut();

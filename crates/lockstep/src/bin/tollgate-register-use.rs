@@ -237,7 +237,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
         is_due: Arc::clone(&is_due),
     }));
     let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
-    let mut vcpu = Vcpu::new(state, memory, machine, cache, false)?;
+    let mut vcpu = Vcpu::new(state, memory, cache, false)?;
     let kick = vcpu.kick();
     std::thread::spawn(move || {
         loop {
@@ -252,7 +252,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let mut to_type = arguments.r#type.as_deref();
     let mut typed: Vec<u8> = Vec::new();
     let end = loop {
-        match vcpu.run() {
+        match vcpu.run(&mut machine) {
             VcpuStop::Requested(StopRequest::Attention) => {}
             stop => break stop,
         }
@@ -262,11 +262,15 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
         {
             typed.extend(line.bytes().chain([b'\n']));
         }
-        let machine = vcpu.platform_mut();
         let space = machine.serial_input_space().min(typed.len());
         machine.serial_input(&typed[..space]);
         typed.drain(..space);
-        if let Err(stop) = sample(&mut vcpu, arguments.window, &mut rings, &mut info) {
+        if let Err(stop) = sample(
+            (&mut vcpu, &mut machine),
+            arguments.window,
+            &mut rings,
+            &mut info,
+        ) {
             break stop;
         }
         vcpu.clock_changed();
@@ -282,7 +286,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
 
 /// Runs some instructions one by one and counts those of 64-bit code.
 fn sample(
-    vcpu: &mut Vcpu<Pc>,
+    (vcpu, machine): (&mut Vcpu, &mut Pc),
     window: u32,
     rings: &mut [Count; 2],
     info: &mut InstructionInfoFactory,
@@ -298,7 +302,7 @@ fn sample(
         if state.is_64_bit() {
             rings[usize::from(state.cpl() == 3)].add(&instruction, info);
         }
-        match vcpu.step_one() {
+        match vcpu.step_one(machine) {
             Ok(()) | Err(VcpuStop::Requested(StopRequest::Attention)) => {}
             Err(stop) => return Err(stop),
         }

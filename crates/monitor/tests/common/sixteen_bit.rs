@@ -1,8 +1,9 @@
 //! 16-bit programs in real mode and V86 mode.
 
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
@@ -64,7 +65,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn of(vcpu: &mut Vcpu<Machine>) -> Self {
+    fn of(vcpu: &mut Computer<Machine>) -> Self {
         let mut memory = vec![0; RAM as usize];
         // Device memory reads as zeros here.
         for (page, bytes) in memory.chunks_mut(4096).enumerate() {
@@ -176,12 +177,12 @@ impl Program {
     }
 
     /// A vCPU at the start. All its emitted code is verified.
-    pub fn vcpu(&self) -> Vcpu<Machine> {
+    pub fn vcpu(&self) -> Computer<Machine> {
         let mut memory = GuestMemory::new(RAM).unwrap();
         for (at, bytes) in &self.pieces {
             assert!(memory.write(PhysicalAddress(u64::from(*at)), bytes));
         }
-        Vcpu::new(
+        Computer::new(
             self.state.clone(),
             memory,
             Machine::default(),
@@ -191,14 +192,14 @@ impl Program {
         .unwrap()
     }
 
-    pub fn run_to_stop(&self) -> (Vcpu<Machine>, VcpuStop) {
+    pub fn run_to_stop(&self) -> (Computer<Machine>, VcpuStop) {
         let mut vcpu = self.vcpu();
         let stop = vcpu.run();
         (vcpu, stop)
     }
 
     /// Runs to the end, and again one instruction at a time, which must give the same result.
-    pub fn run(&self) -> Vcpu<Machine> {
+    pub fn run(&self) -> Computer<Machine> {
         let (mut vcpu, stop) = self.run_to_stop();
         assert!(vcpu.platform().ended, "{stop:?}\n{}", vcpu.dump());
         let stepped = self.stepped();
@@ -229,7 +230,7 @@ impl Program {
     }
 
     /// Bytes in the stack segment.
-    pub fn stack(&self, vcpu: &mut Vcpu<Machine>, at: u64, count: usize) -> Vec<u8> {
+    pub fn stack(&self, vcpu: &mut Computer<Machine>, at: u64, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         let at = PhysicalAddress(u64::from(STACK) * 16 + at);
         assert!(vcpu.memory_mut().read(at, &mut bytes));
@@ -237,7 +238,7 @@ impl Program {
     }
 
     /// CS and IP that the handler of an exception finds, and SP before it.
-    pub fn faulted_at(&self, vcpu: &mut Vcpu<Machine>) -> (u16, u16, u16) {
+    pub fn faulted_at(&self, vcpu: &mut Computer<Machine>) -> (u16, u16, u16) {
         let pointer = vcpu.state().gpr[4];
         let word = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         if self.kind == Kind::Real {
@@ -253,7 +254,7 @@ impl Program {
 }
 
 /// The exception that ended the program, if its handler did.
-pub fn seen(vcpu: &Vcpu<Machine>) -> Option<u8> {
+pub fn seen(vcpu: &Computer<Machine>) -> Option<u8> {
     let state = vcpu.state();
     let handlers = if state.flags().contains(Flags::VM) || state.cr0 & 1 == 0 {
         REAL_HANDLERS

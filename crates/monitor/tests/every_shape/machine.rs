@@ -3,8 +3,8 @@
 
 use super::Guest;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::Vcpu;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
 /// Bytes of the code cache.
@@ -68,11 +68,11 @@ impl Machine {
 }
 
 /// A vCPU at the start of a guest. All its emitted code is verified.
-pub fn vcpu(guest: &Guest) -> Vcpu<Machine> {
+pub fn vcpu(guest: &Guest) -> Computer<Machine> {
     let mut memory = GuestMemory::new(1 << 20).unwrap();
     guest.fill(&mut memory);
     let state = guest.state.clone();
-    let mut vcpu = Vcpu::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
     vcpu.set_register_map(guest.map);
     vcpu.set_virtual_interrupts(guest.virtual_interrupts);
     vcpu

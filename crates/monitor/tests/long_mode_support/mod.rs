@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
@@ -219,7 +220,7 @@ pub fn as_user(state: &mut CpuState) {
 }
 
 /// A vCPU before code at [`CODE`], in a state that may be changed first.
-pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
+pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let mut memory = prepare_memory();
     memory.write(PhysicalAddress(CODE), code);
     let mut state = prepare_state();
@@ -231,14 +232,17 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcp
         device_written: Vec::new(),
         start: Instant::now(),
     };
-    let mut vcpu = Vcpu::new(state, memory, bench, 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, bench, 1 << 20, true).unwrap();
     // Flags are spread over the engine's own places.
     vcpu.change_state(|_| ());
     vcpu
 }
 
 /// Runs code until it writes port F4h, in blocks and again instruction by instruction.
-pub fn run_prepared(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
+pub fn run_prepared(
+    code: &[u8],
+    setup: impl Fn(&mut CpuState, &mut GuestMemory),
+) -> Computer<Bench> {
     let mut running = vcpu(code, setup);
     let stop = running.run();
     assert!(
@@ -250,7 +254,7 @@ pub fn run_prepared(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)
 }
 
 /// Runs code until it writes port F4h; run instruction by instruction it must end the same.
-pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Vcpu<Bench> {
+pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
     let running = run_prepared(code, &setup);
     let mut stepping = vcpu(code, &setup);
     let mut steps = 0;
@@ -271,11 +275,11 @@ pub fn run_with(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) ->
     running
 }
 
-pub fn run(code: &[u8]) -> Vcpu<Bench> {
+pub fn run(code: &[u8]) -> Computer<Bench> {
     run_with(code, |_, _| {})
 }
 
-pub fn read_u64(vcpu: &mut Vcpu<Bench>, physical: u64) -> u64 {
+pub fn read_u64(vcpu: &mut Computer<Bench>, physical: u64) -> u64 {
     vcpu.memory_mut().read_u64(PhysicalAddress(physical))
 }
 
@@ -290,7 +294,7 @@ pub struct Caught {
     pub rsp: u64,
 }
 
-pub fn caught(vcpu: &mut Vcpu<Bench>) -> Caught {
+pub fn caught(vcpu: &mut Computer<Bench>) -> Caught {
     let rsp = vcpu.state().gpr[4];
     let handler = vcpu.state().rip.wrapping_sub(HANDLERS);
     assert!(handler < 0x800, "no exception came\n{}", vcpu.dump());

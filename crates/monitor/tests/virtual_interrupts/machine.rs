@@ -9,8 +9,9 @@ use std::time::Duration;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_test_support::Computer;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
@@ -196,20 +197,20 @@ pub fn vcpu_with(
     code: &[u8],
     arm: VirtualInterrupts,
     change: impl FnOnce(&mut CpuState, &mut GuestMemory),
-) -> Vcpu<Bench> {
+) -> Computer<Bench> {
     let mut memory = GuestMemory::new(4 << 20).unwrap();
     prepare(&mut memory);
     memory.write(PhysicalAddress(CODE), &[code, &[0xe6, END]].concat());
     let mut state = mode.state();
     change(&mut state, &mut memory);
-    let mut vcpu = Vcpu::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
+    let mut vcpu = Computer::new(state, memory, Bench::default(), 1 << 20, true).unwrap();
     vcpu.set_virtual_interrupts(arm);
     vcpu
 }
 
 /// Runs to the end while another thread raises interrupts, rarely enough that the guest gets
 /// on. How many came.
-pub fn run_interrupted(vcpu: &mut Vcpu<Bench>) -> u64 {
+pub fn run_interrupted(vcpu: &mut Computer<Bench>) -> u64 {
     let outside = Arc::clone(&vcpu.platform().outside);
     let kick = vcpu.kick();
     let over = AtomicBool::new(false);
@@ -232,12 +233,12 @@ pub fn run_interrupted(vcpu: &mut Vcpu<Bench>) -> u64 {
 }
 
 /// Runs to the end.
-pub fn run(vcpu: &mut Vcpu<Bench>) {
+pub fn run(vcpu: &mut Computer<Bench>) {
     let stop = vcpu.run();
     assert_ended(vcpu, &stop);
 }
 
-fn assert_ended(vcpu: &Vcpu<Bench>, stop: &VcpuStop) {
+fn assert_ended(vcpu: &Computer<Bench>, stop: &VcpuStop) {
     assert!(
         matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
         "{stop:?}\n{}",
@@ -246,7 +247,7 @@ fn assert_ended(vcpu: &Vcpu<Bench>, stop: &VcpuStop) {
 }
 
 /// Runs to the end, one instruction after the other.
-pub fn step(vcpu: &mut Vcpu<Bench>) {
+pub fn step(vcpu: &mut Computer<Bench>) {
     loop {
         match vcpu.step_one() {
             Ok(()) => {}
@@ -257,7 +258,7 @@ pub fn step(vcpu: &mut Vcpu<Bench>) {
 }
 
 /// How many bytes of the program had run when the handler that ended the run was entered.
-pub fn interrupted_at(mode: GuestMode, vcpu: &mut Vcpu<Bench>) -> u64 {
+pub fn interrupted_at(mode: GuestMode, vcpu: &mut Computer<Bench>) -> u64 {
     assert_eq!(
         vcpu.state().cs().base + vcpu.state().rip,
         HANDLER + 2,
@@ -271,7 +272,7 @@ pub fn interrupted_at(mode: GuestMode, vcpu: &mut Vcpu<Bench>) -> u64 {
 }
 
 /// Exits of the six kinds.
-pub fn sensitive_exits(vcpu: &Vcpu<Bench>) -> [u64; 6] {
+pub fn sensitive_exits(vcpu: &Computer<Bench>) -> [u64; 6] {
     [
         ExitKind::Cli,
         ExitKind::Sti,
@@ -284,7 +285,7 @@ pub fn sensitive_exits(vcpu: &Vcpu<Bench>) -> [u64; 6] {
 }
 
 /// Registers that a guest can see, and its memory.
-pub fn end_state(vcpu: &mut Vcpu<Bench>) -> (String, Vec<u8>) {
+pub fn end_state(vcpu: &mut Computer<Bench>) -> (String, Vec<u8>) {
     // Below the hole for devices.
     let mut memory = vec![0; 0xa_0000];
     assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));

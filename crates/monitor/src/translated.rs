@@ -1,0 +1,89 @@
+//! What runs guest code by copy-translation: the engine with its context, and where guest code
+//! goes on.
+
+use crate::enter::Resume;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use tollgate_engine::abi::link_layout::ModeId;
+use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::gate;
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::signals::{self, CodeRange};
+use tollgate_engine::{Context, Engine};
+use tollgate_memory::GuestMemory;
+use tollgate_x86::CpuState;
+
+/// A link to be made once the target's block is known.
+#[derive(Clone, Copy)]
+pub(crate) enum PendingLink {
+    None,
+    From {
+        block: BlockId,
+        site: usize,
+        generation: u64,
+    },
+    Indirect,
+    Far,
+}
+
+/// A processor whose code runs by copy-translation.
+pub struct Translated {
+    pub(crate) context: Box<Context>,
+    pub(crate) engine: Box<Engine>,
+    pub(crate) mode: ModeId,
+    /// Base of CS when `mode` was formed: guest code may change it.
+    pub(crate) code_base: u64,
+    /// When the numbers of modes in what is known of level changes were given out.
+    pub(crate) level_changes_epoch: u64,
+    pub(crate) resume: Option<Resume>,
+    pub(crate) link: PendingLink,
+    _range: CodeRange,
+}
+
+impl Translated {
+    /// A processor in `state`; translated code is left when `pending` is not 0. With
+    /// `verify_code` every block passes the verifier before it can run.
+    ///
+    /// # Errors
+    /// The host refused memory, signals or executable mappings.
+    pub(crate) fn new(
+        state: CpuState,
+        features: Features,
+        code_cache_bytes: usize,
+        verify_code: bool,
+        pending: &Arc<AtomicU32>,
+    ) -> io::Result<Self> {
+        signals::install()?;
+        let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
+        let range = CodeRange::register(engine.code_range())?;
+        let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
+        engine.attach(&mut context);
+        Ok(Self {
+            context,
+            engine,
+            mode: ModeId(0),
+            code_base: 0,
+            level_changes_epoch: 0,
+            resume: None,
+            link: PendingLink::None,
+            _range: range,
+        })
+    }
+
+    /// The next run begins at CS:RIP, wherever the last one left off.
+    pub(crate) fn start_anew(&mut self) {
+        self.resume = None;
+        self.link = PendingLink::None;
+    }
+
+    /// Changes the engine in a way that drops all translations.
+    pub(crate) fn change_engine(
+        &mut self,
+        memory: &mut GuestMemory,
+        change: impl FnOnce(&mut Engine, &mut GuestMemory),
+    ) {
+        change(&mut self.engine, memory);
+        self.start_anew();
+    }
+}
