@@ -385,6 +385,9 @@ impl Platform for Pc {
         if std::mem::take(&mut self.attention) {
             return Some(StopRequest::Attention);
         }
+        if self.board.interrupts.local_apic.take_init() {
+            self.board.request_stop(StopRequest::ProcessorReset);
+        }
         let request = self.board.stop.take();
         if request.is_some() {
             self.flush_output();

@@ -70,6 +70,22 @@ fn out(port: u16, value: u8) -> Vec<u8> {
 /// lidt [0700h], where zeros are: no interrupt can be delivered; ud2
 const TRIPLE_FAULT: [u8; 7] = [0x0f, 0x01, 0x1e, 0x00, 0x07, 0x0f, 0x0b];
 
+/// Makes DS flat by way of protected mode and writes `command` to the local APIC's interrupt
+/// command register; to stand at 7C05h, where [`guest`] has it.
+fn command_to_self(command: u16) -> Vec<u8> {
+    let [low, high] = command.to_le_bytes();
+    let code = [
+        0x0f, 0x01, 0x16, 0x25, 0x7c, // lgdt [7C25h]
+        0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22, 0xc0, // mov eax,cr0; or al,1; mov cr0,eax
+        0xb8, 0x08, 0x00, 0x8e, 0xd8, // mov ax,8; mov ds,ax
+        0x67, 0x66, 0xc7, 0x05, 0x00, 0x03, 0xe0, 0xfe, low, high, 0, 0, // mov [FEE00300h],..
+        0xeb, 0xfe, // jmp to itself
+        0x0f, 0x00, 0x2b, 0x7c, 0x00, 0x00, // limit and base of the GDT, which follows
+    ];
+    let data = [0xff, 0xff, 0x00, 0x00, 0x00, 0x93, 0xcf, 0x00];
+    [&code[..], &[0; 8], &data].concat()
+}
+
 #[test]
 fn init_of_the_processor_keeps_memory_and_goes_on_in_the_firmware() {
     let resets = [
@@ -77,6 +93,7 @@ fn init_of_the_processor_keeps_memory_and_goes_on_in_the_firmware() {
         ("92", out(0x92, 3)),
         ("cf9", out(0xcf9, 4)),
         ("shutdown", TRIPLE_FAULT.to_vec()),
+        ("message", command_to_self(0x4500)),
     ];
     for (name, reset) in resets {
         let mut vm = vm(name, &guest(&reset));
@@ -92,6 +109,7 @@ fn without_firmware_every_reset_is_the_machine_s() {
         ("92-bare", out(0x92, 3)),
         ("cf9-bare", out(0xcf9, 4)),
         ("shutdown-bare", TRIPLE_FAULT.to_vec()),
+        ("message-bare", command_to_self(0x4500)),
     ];
     for (name, reset) in resets {
         assert_eq!(vm(name, &guest(&reset)).run(), RunOutcome::Reset, "{name}");

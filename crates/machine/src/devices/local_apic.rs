@@ -2,7 +2,8 @@
 //!
 //! It accepts interrupt messages from the I/O APIC and from itself, keeps them by
 //! priority, and has the timer that Linux prefers. Interrupts to other processors
-//! go nowhere: the machine has one. Time comes in as a [`Clock`] and leaves as a
+//! go nowhere: the machine has one. NMI and INIT messages reach the processor whether or not
+//! software has enabled the APIC (SDM volume 3, 11.4.7.2); SMIs are ignored. Time comes in as a [`Clock`] and leaves as a
 //! deadline, so the device needs no thread.
 //!
 //! Not offered: x2APIC mode, suppression of EOI broadcasts, corrected-machine-check
@@ -95,6 +96,14 @@ const SOFTWARE_ENABLE: u32 = 1 << 8;
 /// Spurious-vector register: vector, software enable, focus checking.
 const SPURIOUS_WRITABLE: u32 = 0x3ff;
 
+/// Bits of the interrupt command register's low half (SDM volume 3, figure 11-12).
+mod command {
+    /// Clear: de-assert.
+    pub const LEVEL: u32 = 1 << 14;
+    /// Set: level.
+    pub const TRIGGER: u32 = 1 << 15;
+}
+
 /// Error status bits (SDM volume 3, 11.5.3).
 mod error {
     pub const SEND_ILLEGAL_VECTOR: u32 = 1 << 5;
@@ -148,6 +157,9 @@ pub struct LocalApic {
     timer: Timer,
     lint_level: [bool; 2],
     nmi_pending: bool,
+    /// INIT of the processor was asked for.
+    #[serde(default)]
+    init_pending: bool,
 }
 
 impl Default for LocalApic {
@@ -175,6 +187,7 @@ impl LocalApic {
             timer: Timer::default(),
             lint_level: [false; 2],
             nmi_pending: false,
+            init_pending: false,
         }
     }
 
@@ -505,10 +518,16 @@ impl LocalApic {
                     self.deliver(&message);
                 }
             }
-            DeliveryMode::Nmi => {
+            // With level trigger and the level bit clear it is INIT level de-assert, which
+            // concerns arbitration between processors (SDM volume 3, 11.6.1).
+            DeliveryMode::Init if low & (command::TRIGGER | command::LEVEL) == command::TRIGGER => {
+            }
+            // Of these, the manual defines no combination with a shorthand that names oneself
+            // (SDM volume 3, table 11-3); processors deliver them.
+            DeliveryMode::Nmi | DeliveryMode::Init => {
                 self.deliver(&message);
             }
-            // SMI: there is no SMM. INIT and start-up to oneself do nothing useful.
+            // There is no SMM. A processor that runs ignores start-up (SDM volume 3, 9.4).
             _ => {}
         }
     }
@@ -564,6 +583,12 @@ impl LocalApic {
         std::mem::take(&mut self.nmi_pending)
     }
 
+    /// Takes an INIT that arrived as a message: the processor must be reset, and
+    /// [`LocalApic::init`] be called then.
+    pub fn take_init(&mut self) -> bool {
+        std::mem::take(&mut self.init_pending)
+    }
+
     /// Lets the timer fire if it is due; while it is masked, the expiry is lost.
     pub fn advance(&mut self, clock: &Clock) {
         let entry = self.local_vectors[local_vector::TIMER];
@@ -596,8 +621,12 @@ impl InterruptBus for LocalApic {
                 self.nmi_pending = true;
                 true
             }
-            // External interrupts are looked up at the I/O APIC; there is no SMM,
-            // and one processor cannot be started by another.
+            DeliveryMode::Init => {
+                self.init_pending = true;
+                true
+            }
+            // External interrupts are looked up at the I/O APIC; there is no SMM, so that an
+            // SMI is lost, and one processor cannot be started by another.
             _ => false,
         }
     }

@@ -131,13 +131,57 @@ fn commands_reach_oneself_and_nobody_else() {
     write(&mut apic, register::COMMAND_HIGH, 0, 0);
     write(&mut apic, register::COMMAND_LOW, 0x60, 0);
     assert_eq!(apic.pending(), Some(0x60));
-    // INIT and start-up change nothing; the command is never busy.
-    write(&mut apic, register::COMMAND_LOW, 0x4500, 0);
+    // Start-up and SMI change nothing; the command is never busy.
+    write(&mut apic, register::COMMAND_LOW, 0x4200, 0);
     write(&mut apic, register::COMMAND_LOW, 0x0608, 0);
+    assert!(!apic.take_nmi() && !apic.take_init());
     assert_eq!(read(&mut apic, register::COMMAND_LOW, 0) & 1 << 12, 0);
     write(&mut apic, register::COMMAND_LOW, 0x0400, 0);
     assert!(apic.take_nmi());
     assert!(!apic.take_nmi());
+}
+
+/// INIT by the command register: what its low half must be.
+const INIT: u32 = 0x500;
+
+#[test]
+fn init_messages_reach_oneself_with_and_without_a_shorthand() {
+    let mut apic = enabled();
+    write(&mut apic, register::COMMAND_HIGH, 0, 0);
+    // Edge; level, asserted; to self; to all including self.
+    for low in [INIT, INIT | 0xc000, INIT | 0x4_0000, INIT | 0x8_4000] {
+        write(&mut apic, register::COMMAND_LOW, low, 0);
+        assert!(apic.take_init(), "{low:#x}");
+        assert!(!apic.take_init());
+    }
+    // De-assert, which goes to all; to all but self; to another processor.
+    write(&mut apic, register::COMMAND_LOW, INIT | 0x8_8000, 0);
+    write(&mut apic, register::COMMAND_LOW, INIT | 0xc_4000, 0);
+    write(&mut apic, register::COMMAND_HIGH, 1 << 24, 0);
+    write(&mut apic, register::COMMAND_LOW, INIT | 0x4000, 0);
+    assert!(!apic.take_init());
+}
+
+#[test]
+fn nmi_and_init_are_taken_while_software_has_the_apic_disabled() {
+    let mut apic = enabled();
+    write(&mut apic, register::SPURIOUS_VECTOR, 0xff, 0);
+    for (mode, number) in [(DeliveryMode::Nmi, 4), (DeliveryMode::Init, 5)] {
+        let message = InterruptMessage {
+            mode,
+            ..fixed(0, false)
+        };
+        assert!(apic.deliver(&message));
+        let taken = (apic.take_nmi(), apic.take_init());
+        assert_eq!(taken, (number == 4, number == 5));
+        write(&mut apic, register::COMMAND_LOW, number << 8, 0);
+        assert_eq!((apic.take_nmi(), apic.take_init()), taken);
+    }
+    let smi = InterruptMessage {
+        mode: DeliveryMode::Smi,
+        ..fixed(0, false)
+    };
+    assert!(!apic.deliver(&smi));
 }
 
 #[test]
