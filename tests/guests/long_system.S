@@ -354,6 +354,9 @@ leaves:
     mov rcx, -1
     rdtscp
     EXPECT64 rcx, 0x12345678, "rdtscp gives TSC_AUX"
+    mov r12, -1
+    rdpid r12
+    EXPECT64 r12, 0x12345678, "rdpid gives TSC_AUX"
     RDMSR64 TSC_AUX
     EXPECT64 rax, 0x12345678, "which its MSR holds"
 1:  ret

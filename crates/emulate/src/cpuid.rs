@@ -16,7 +16,7 @@ pub use models::ModelError;
 use crate::Outcome;
 use features::{
     FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_ebx,
-    structured_ecx, structured_edx,
+    structured_1_eax, structured_ecx, structured_edx, xsave_eax,
 };
 use iced_x86::CpuidFeature;
 use std::sync::OnceLock;
@@ -31,8 +31,6 @@ use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr};
 const ARAT: u32 = 1 << 2;
 /// Bit of leaf 8000_0007h EDX: the time-stamp counter runs at a constant rate.
 const INVARIANT_TSC: u32 = 1 << 8;
-/// Bit of leaf 0Dh subleaf 1, EAX.
-const XSAVEOPT: u32 = 1 << 0;
 
 /// State components 0 (x87), 1 (SSE) and 2 (AVX), as XCR0 numbers them.
 const XCR0_X87_SSE: u64 = 3;
@@ -83,12 +81,7 @@ pub struct CpuidPolicy {
     signature: u32,
     /// CLFLUSH line size, in units of 8 bytes.
     line_units: u32,
-    basic_ecx: u32,
-    basic_edx: u32,
-    structured_ebx: u32,
-    structured_ecx: u32,
-    extended_ecx: u32,
-    extended_edx: u32,
+    features: FeatureWords,
     power_edx: u32,
     /// Leaf 8000_0021h, EAX.
     amd_features_2: u32,
@@ -159,13 +152,21 @@ impl CpuidPolicy {
         let xsave = leaf1[2] & basic_ecx::XSAVE != 0 && host_xcr0 & XCR0_X87_SSE == XCR0_X87_SSE;
         let avx = xsave && host_xcr0 & XCR0_AVX != 0 && leaf1[2] & basic_ecx::AVX != 0;
         let mut basic_ecx_bits = leaf1[2] & basic_ecx::HANDLED;
-        let mut structured = basic(7, 0)[1] & structured_ebx::HANDLED;
+        let [last_structured, mut structured, mut structured_ecx_bits, _] = basic(7, 0);
+        structured &= structured_ebx::HANDLED;
+        structured_ecx_bits &= structured_ecx::HANDLED;
+        let mut structured_1 = match last_structured {
+            0 => 0,
+            _ => basic(7, 1)[0] & structured_1_eax::HANDLED,
+        };
         if !xsave {
             basic_ecx_bits &= !(basic_ecx::XSAVE);
         }
         if !avx {
             basic_ecx_bits &= !(basic_ecx::AVX | basic_ecx::NEEDS_AVX);
             structured &= !structured_ebx::NEEDS_AVX;
+            structured_ecx_bits &= !structured_ecx::NEEDS_AVX;
+            structured_1 &= !structured_1_eax::NEEDS_AVX;
         }
         let leaf_extended = extended(0x8000_0001, 0);
         let emulated =
@@ -176,7 +177,7 @@ impl CpuidPolicy {
         // The page walker and the emulated instructions are there whatever the host has.
         let mut extended_edx = extended::EDX_EMULATED;
         if vendor == Vendor::Amd {
-            extended_ecx |= leaf_extended[2] & extended::ECX_TOPOLOGY;
+            extended_ecx |= leaf_extended[2] & (extended::ECX_TOPOLOGY | extended::ECX_SSE4A);
             extended_edx |= leaf_extended[3] & extended::EDX_MMXEXT;
         }
         let cache_leaf = |subleaf: usize| {
@@ -194,12 +195,17 @@ impl CpuidPolicy {
             vendor_name: [name_b, name_d, name_c],
             signature: leaf1[0],
             line_units: leaf1[1] >> 8 & 0xff,
-            basic_ecx: basic_ecx_bits | basic_ecx::EMULATED,
-            basic_edx: basic_edx_bits,
-            structured_ebx: structured | structured_ebx::EMULATED,
-            structured_ecx: structured_ecx::EMULATED,
-            extended_ecx,
-            extended_edx,
+            features: FeatureWords {
+                basic_ecx: basic_ecx_bits | basic_ecx::EMULATED,
+                basic_edx: basic_edx_bits,
+                structured_ebx: structured | structured_ebx::EMULATED,
+                structured_ecx: structured_ecx_bits | structured_ecx::EMULATED,
+                structured_edx: 0,
+                structured_1_eax: structured_1,
+                xsave_eax: if xsave { xsave_eax::EMULATED } else { 0 },
+                extended_ecx,
+                extended_edx,
+            },
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
             amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
             arat: ARAT,
@@ -216,29 +222,9 @@ impl CpuidPolicy {
         self.vendor
     }
 
-    fn features(&self) -> FeatureWords {
-        FeatureWords {
-            basic_ecx: self.basic_ecx,
-            basic_edx: self.basic_edx,
-            structured_ebx: self.structured_ebx,
-            structured_ecx: self.structured_ecx,
-            extended_ecx: self.extended_ecx,
-            extended_edx: self.extended_edx,
-        }
-    }
-
-    fn set_features(&mut self, words: FeatureWords) {
-        self.basic_ecx = words.basic_ecx;
-        self.basic_edx = words.basic_edx;
-        self.structured_ebx = words.structured_ebx;
-        self.structured_ecx = words.structured_ecx;
-        self.extended_ecx = words.extended_ecx;
-        self.extended_edx = words.extended_edx;
-    }
-
-    /// XSAVE is offered, and with it XSAVEOPT, which is emulated.
+    /// XSAVE is offered.
     fn has_xsave(&self) -> bool {
-        self.basic_ecx & basic_ecx::XSAVE != 0
+        self.features.basic_ecx & basic_ecx::XSAVE != 0
     }
 
     /// The last basic leaf.
@@ -259,7 +245,7 @@ impl CpuidPolicy {
     pub fn xcr0_mask(&self) -> u64 {
         if !self.has_xsave() {
             0
-        } else if self.basic_ecx & basic_ecx::AVX == 0 {
+        } else if self.features.basic_ecx & basic_ecx::AVX == 0 {
             XCR0_X87_SSE
         } else {
             XCR0_X87_SSE | XCR0_AVX
@@ -279,21 +265,21 @@ impl CpuidPolicy {
     /// CR4 bits that the guest may set.
     pub fn cr4_mask(&self) -> Cr4 {
         let mut mask = Cr4::TSD | Cr4::PCE;
-        mask.set(Cr4::VME | Cr4::PVI, self.basic_edx & basic_edx::VME != 0);
-        mask.set(Cr4::DE, self.basic_edx & basic_edx::DE != 0);
-        mask.set(Cr4::PSE, self.basic_edx & basic_edx::PSE != 0);
-        mask.set(Cr4::PAE, self.basic_edx & basic_edx::PAE != 0);
-        mask.set(Cr4::PGE, self.basic_edx & basic_edx::PGE != 0);
-        mask.set(Cr4::OSFXSR, self.basic_edx & basic_edx::FXSR != 0);
-        mask.set(Cr4::OSXMMEXCPT, self.basic_edx & basic_edx::SSE != 0);
+        mask.set(Cr4::VME | Cr4::PVI, self.features.basic_edx & basic_edx::VME != 0);
+        mask.set(Cr4::DE, self.features.basic_edx & basic_edx::DE != 0);
+        mask.set(Cr4::PSE, self.features.basic_edx & basic_edx::PSE != 0);
+        mask.set(Cr4::PAE, self.features.basic_edx & basic_edx::PAE != 0);
+        mask.set(Cr4::PGE, self.features.basic_edx & basic_edx::PGE != 0);
+        mask.set(Cr4::OSFXSR, self.features.basic_edx & basic_edx::FXSR != 0);
+        mask.set(Cr4::OSXMMEXCPT, self.features.basic_edx & basic_edx::SSE != 0);
         mask.set(Cr4::OSXSAVE, self.has_xsave());
-        mask.set(Cr4::PCIDE, self.basic_ecx & basic_ecx::PCID != 0);
+        mask.set(Cr4::PCIDE, self.features.basic_ecx & basic_ecx::PCID != 0);
         mask.set(
             Cr4::FSGSBASE,
-            self.structured_ebx & structured_ebx::FSGSBASE != 0,
+            self.features.structured_ebx & structured_ebx::FSGSBASE != 0,
         );
-        mask.set(Cr4::SMEP, self.structured_ebx & structured_ebx::SMEP != 0);
-        mask.set(Cr4::UMIP, self.structured_ecx & structured_ecx::UMIP != 0);
+        mask.set(Cr4::SMEP, self.features.structured_ebx & structured_ebx::SMEP != 0);
+        mask.set(Cr4::UMIP, self.features.structured_ecx & structured_ecx::UMIP != 0);
         mask
     }
 
@@ -329,13 +315,13 @@ impl CpuidPolicy {
                 [self.max_basic(), b, c, d]
             }
             1 => {
-                let mut ecx = self.basic_ecx;
+                let mut ecx = self.features.basic_ecx;
                 if state.cr4().contains(Cr4::OSXSAVE) {
                     ecx |= basic_ecx::OSXSAVE;
                 }
                 // One logical processor with APIC identifier 0.
                 let ebx = self.line_units << 8 | 1 << 16;
-                [self.signature, ebx, ecx, self.basic_edx]
+                [self.signature, ebx, ecx, self.features.basic_edx]
             }
             2 => self.cache_descriptors,
             4 if self.vendor != Vendor::Amd => self.cache(subleaf),
@@ -345,8 +331,11 @@ impl CpuidPolicy {
                     Some(_) => structured_edx::ARCH_CAPABILITIES,
                     None => 0,
                 };
-                [0, self.structured_ebx, self.structured_ecx, edx]
+                let last = u32::from(self.features.structured_1_eax != 0);
+                let words = self.features;
+                [last, words.structured_ebx, words.structured_ecx, edx]
             }
+            7 if subleaf == 1 => [self.features.structured_1_eax, 0, 0, 0],
             0xb => match subleaf {
                 // One thread in the core, one core in the package, x2APIC identifier 0.
                 0 => [0, 1, 1 << 8, 0],
@@ -380,7 +369,7 @@ impl CpuidPolicy {
                 size(self.xcr0_mask()),
                 0,
             ],
-            1 if self.has_xsave() => [XSAVEOPT, 0, 0, 0],
+            1 => [self.features.xsave_eax, 0, 0, 0],
             2 if self.xcr0_mask() & XCR0_AVX != 0 => {
                 [AVX_COMPONENT_SIZE, LEGACY_AND_HEADER_SIZE, 0, 0]
             }
@@ -397,14 +386,14 @@ impl CpuidPolicy {
             }
             0x8000_0001 => {
                 let signature = if amd { self.signature } else { 0 };
-                let mut edx = self.extended_edx;
+                let mut edx = self.features.extended_edx;
                 if amd {
-                    edx |= self.basic_edx & basic_edx::REPEATED_BY_AMD;
+                    edx |= self.features.basic_edx & basic_edx::REPEATED_BY_AMD;
                 } else if !state.is_64_bit() {
                     // Intel has SYSCALL in 64-bit mode only, and says so.
                     edx &= !extended::EDX_SYSCALL;
                 }
-                [signature, 0, self.extended_ecx, edx]
+                [signature, 0, self.features.extended_ecx, edx]
             }
             0x8000_0002..=0x8000_0004 => self.brand[(leaf - 0x8000_0002) as usize],
             0x8000_0005 if amd => self.amd_caches[0],
@@ -416,7 +405,7 @@ impl CpuidPolicy {
                 [sizes, if amd { extended::BTC_NO } else { 0 }, 0, 0]
             }
             0x8000_001a if amd => [self.performance_hints, 0, 0, 0],
-            LEAF_AMD_CACHES if self.extended_ecx & extended::ECX_TOPOLOGY != 0 => {
+            LEAF_AMD_CACHES if self.features.extended_ecx & extended::ECX_TOPOLOGY != 0 => {
                 self.cache(subleaf)
             }
             // Identifier 0, one thread in the core, one node: all zero.
@@ -434,9 +423,11 @@ impl CpuidPolicy {
     /// control registers are the translator's to check.
     pub fn offers(&self, feature: CpuidFeature) -> bool {
         use CpuidFeature as F;
-        let edx = |bit: u32| self.basic_edx & bit != 0;
-        let ecx = |bit: u32| self.basic_ecx & bit != 0;
-        let structured = |bit: u32| self.structured_ebx & bit != 0;
+        let edx = |bit: u32| self.features.basic_edx & bit != 0;
+        let ecx = |bit: u32| self.features.basic_ecx & bit != 0;
+        let structured = |bit: u32| self.features.structured_ebx & bit != 0;
+        let structured_c = |bit: u32| self.features.structured_ecx & bit != 0;
+        let structured_1 = |bit: u32| self.features.structured_1_eax & bit != 0;
         match feature {
             F::INTEL8086
             | F::INTEL186
@@ -471,7 +462,7 @@ impl CpuidPolicy {
             F::POPCNT => ecx(basic_ecx::POPCNT),
             F::AES => ecx(basic_ecx::AES),
             F::XSAVE => ecx(basic_ecx::XSAVE),
-            F::XSAVEOPT => self.has_xsave(),
+            F::XSAVEOPT => self.features.xsave_eax & xsave_eax::XSAVEOPT != 0,
             F::AVX => ecx(basic_ecx::AVX),
             F::F16C => ecx(basic_ecx::F16C),
             F::RDRAND => ecx(basic_ecx::RDRAND),
@@ -482,20 +473,29 @@ impl CpuidPolicy {
             F::INVPCID => structured(structured_ebx::INVPCID),
             F::ADX => structured(structured_ebx::ADX),
             F::CLFLUSHOPT => structured(structured_ebx::CLFLUSHOPT),
+            F::CLWB => structured(structured_ebx::CLWB),
             F::SHA => structured(structured_ebx::SHA),
-            F::X64 => self.extended_edx & extended::EDX_LM != 0,
-            F::SYSCALL => self.extended_edx & extended::EDX_SYSCALL != 0,
-            F::RDTSCP => self.extended_edx & extended::EDX_RDTSCP != 0,
+            F::GFNI => structured_c(structured_ecx::GFNI),
+            F::VAES => structured_c(structured_ecx::VAES),
+            F::VPCLMULQDQ => structured_c(structured_ecx::VPCLMULQDQ),
+            F::RDPID => structured_c(structured_ecx::RDPID),
+            F::MOVDIRI => structured_c(structured_ecx::MOVDIRI),
+            F::AVX_VNNI => structured_1(structured_1_eax::AVX_VNNI),
+            F::AVX_IFMA => structured_1(structured_1_eax::AVX_IFMA),
+            F::SSE4A => self.features.extended_ecx & extended::ECX_SSE4A != 0,
+            F::X64 => self.features.extended_edx & extended::EDX_LM != 0,
+            F::SYSCALL => self.features.extended_edx & extended::EDX_SYSCALL != 0,
+            F::RDTSCP => self.features.extended_edx & extended::EDX_RDTSCP != 0,
             F::FSGSBASE => structured(structured_ebx::FSGSBASE),
-            F::LZCNT => self.extended_ecx & extended::ECX_LZCNT != 0,
-            F::PREFETCHW => self.extended_ecx & extended::ECX_PREFETCHW != 0,
+            F::LZCNT => self.features.extended_ecx & extended::ECX_LZCNT != 0,
+            F::PREFETCHW => self.features.extended_ecx & extended::ECX_PREFETCHW != 0,
             _ => false,
         }
     }
 
     /// Whether the guest may execute LAHF and SAHF in 64-bit code.
     pub fn offers_lahf_in_64_bit_code(&self) -> bool {
-        self.extended_ecx & extended::ECX_LAHF != 0
+        self.features.extended_ecx & extended::ECX_LAHF != 0
     }
 }
 

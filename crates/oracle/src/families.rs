@@ -147,6 +147,7 @@ pub fn family_of(instruction: &Instruction) -> Family {
         | M::Mfence
         | M::Clflush
         | M::Clflushopt
+        | M::Clwb
         | M::Prefetcht0
         | M::Prefetcht1
         | M::Prefetcht2
@@ -162,8 +163,8 @@ pub fn family_of(instruction: &Instruction) -> Family {
         _ if has(F::FMA) || has(F::F16C) => Family::Fma,
         _ if has(F::AVX2) => Family::Avx2,
         _ if has(F::AVX) || instruction.encoding() == EncodingKind::VEX => Family::Avx,
-        _ if has(F::AES) || has(F::PCLMULQDQ) || has(F::SHA) => Family::Aes,
-        _ if has(F::SSE4_1) || has(F::SSE4_2) => Family::Sse4,
+        _ if has(F::AES) || has(F::PCLMULQDQ) || has(F::SHA) || has(F::GFNI) => Family::Aes,
+        _ if has(F::SSE4_1) || has(F::SSE4_2) || has(F::SSE4A) => Family::Sse4,
         _ if has(F::SSE3) || has(F::SSSE3) => Family::Sse3,
         _ if has(F::SSE2) => Family::Sse2,
         _ if has(F::SSE) => Family::Sse,

@@ -11,6 +11,12 @@ pub struct FeatureWords {
     pub structured_ebx: u32,
     /// Leaf 7, ECX.
     pub structured_ecx: u32,
+    /// Leaf 7, EDX.
+    pub structured_edx: u32,
+    /// Leaf 7 subleaf 1, EAX.
+    pub structured_1_eax: u32,
+    /// Leaf 0Dh subleaf 1, EAX.
+    pub xsave_eax: u32,
     /// Leaf 8000_0001h, ECX.
     pub extended_ecx: u32,
     /// Leaf 8000_0001h, EDX.
@@ -18,6 +24,19 @@ pub struct FeatureWords {
 }
 
 impl FeatureWords {
+    /// No feature at all.
+    pub const NONE: Self = Self {
+        basic_ecx: 0,
+        basic_edx: 0,
+        structured_ebx: 0,
+        structured_ecx: 0,
+        structured_edx: 0,
+        structured_1_eax: 0,
+        xsave_eax: 0,
+        extended_ecx: 0,
+        extended_edx: 0,
+    };
+
     /// What both have.
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -25,6 +44,9 @@ impl FeatureWords {
             basic_edx: self.basic_edx & other.basic_edx,
             structured_ebx: self.structured_ebx & other.structured_ebx,
             structured_ecx: self.structured_ecx & other.structured_ecx,
+            structured_edx: self.structured_edx & other.structured_edx,
+            structured_1_eax: self.structured_1_eax & other.structured_1_eax,
+            xsave_eax: self.xsave_eax & other.xsave_eax,
             extended_ecx: self.extended_ecx & other.extended_ecx,
             extended_edx: self.extended_edx & other.extended_edx,
         }
@@ -37,6 +59,9 @@ impl FeatureWords {
             basic_edx: self.basic_edx | other.basic_edx,
             structured_ebx: self.structured_ebx | other.structured_ebx,
             structured_ecx: self.structured_ecx | other.structured_ecx,
+            structured_edx: self.structured_edx | other.structured_edx,
+            structured_1_eax: self.structured_1_eax | other.structured_1_eax,
+            xsave_eax: self.xsave_eax | other.xsave_eax,
             extended_ecx: self.extended_ecx | other.extended_ecx,
             extended_edx: self.extended_edx | other.extended_edx,
         }
@@ -49,6 +74,9 @@ impl FeatureWords {
             basic_edx: !other.basic_edx,
             structured_ebx: !other.structured_ebx,
             structured_ecx: !other.structured_ecx,
+            structured_edx: !other.structured_edx,
+            structured_1_eax: !other.structured_1_eax,
+            xsave_eax: !other.xsave_eax,
             extended_ecx: !other.extended_ecx,
             extended_edx: !other.extended_edx,
         })
@@ -61,6 +89,9 @@ impl FeatureWords {
             (self.basic_ecx, BASIC_ECX_NAMES),
             (self.structured_ebx, STRUCTURED_EBX_NAMES),
             (self.structured_ecx, STRUCTURED_ECX_NAMES),
+            (self.structured_edx, STRUCTURED_EDX_NAMES),
+            (self.structured_1_eax, STRUCTURED_1_EAX_NAMES),
+            (self.xsave_eax, XSAVE_EAX_NAMES),
             (self.extended_ecx, EXTENDED_ECX_NAMES),
             (self.extended_edx, EXTENDED_EDX_NAMES),
         ];
@@ -125,14 +156,32 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::RDSEED, "rdseed"),
     (structured_ebx::ADX, "adx"),
     (structured_ebx::CLFLUSHOPT, "clflushopt"),
+    (structured_ebx::CLWB, "clwb"),
     (structured_ebx::SHA, "sha_ni"),
 ];
 
-const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[(structured_ecx::UMIP, "umip")];
+const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[
+    (structured_ecx::UMIP, "umip"),
+    (structured_ecx::GFNI, "gfni"),
+    (structured_ecx::VAES, "vaes"),
+    (structured_ecx::VPCLMULQDQ, "vpclmulqdq"),
+    (structured_ecx::RDPID, "rdpid"),
+    (structured_ecx::MOVDIRI, "movdiri"),
+];
+
+const STRUCTURED_EDX_NAMES: &[(u32, &str)] = &[];
+
+const STRUCTURED_1_EAX_NAMES: &[(u32, &str)] = &[
+    (structured_1_eax::AVX_VNNI, "avx_vnni"),
+    (structured_1_eax::AVX_IFMA, "avx_ifma"),
+];
+
+const XSAVE_EAX_NAMES: &[(u32, &str)] = &[(xsave_eax::XSAVEOPT, "xsaveopt")];
 
 const EXTENDED_ECX_NAMES: &[(u32, &str)] = &[
     (extended::ECX_LAHF, "lahf_lm"),
     (extended::ECX_LZCNT, "abm"),
+    (extended::ECX_SSE4A, "sse4a"),
     (extended::ECX_PREFETCHW, "3dnowprefetch"),
     (extended::ECX_TOPOLOGY, "topoext"),
 ];
@@ -249,9 +298,10 @@ pub mod structured_ebx {
     pub const RDSEED: u32 = 1 << 18;
     pub const ADX: u32 = 1 << 19;
     pub const CLFLUSHOPT: u32 = 1 << 23;
+    pub const CLWB: u32 = 1 << 24;
     pub const SHA: u32 = 1 << 29;
     /// What is offered if the host has it.
-    pub const HANDLED: u32 = BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | SHA;
+    pub const HANDLED: u32 = BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | CLWB | SHA;
     /// What the monitor does itself.
     pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | SMEP | INVPCID;
     /// Encoded with VEX, which needs AVX's state.
@@ -262,8 +312,36 @@ pub mod structured_ebx {
 pub mod structured_ecx {
     /// CR4.UMIP, for instructions that the monitor executes whatever the host has.
     pub const UMIP: u32 = 1 << 2;
+    pub const GFNI: u32 = 1 << 8;
+    pub const VAES: u32 = 1 << 9;
+    pub const VPCLMULQDQ: u32 = 1 << 10;
+    /// RDPID, which reads a register of the guest's own.
+    pub const RDPID: u32 = 1 << 22;
+    pub const MOVDIRI: u32 = 1 << 27;
+    /// What is offered if the host has it.
+    pub const HANDLED: u32 = GFNI | VAES | VPCLMULQDQ | MOVDIRI;
     /// What the monitor does itself.
-    pub const EMULATED: u32 = UMIP;
+    pub const EMULATED: u32 = UMIP | RDPID;
+    /// Encoded with VEX, which needs AVX's state.
+    pub const NEEDS_AVX: u32 = VAES | VPCLMULQDQ;
+}
+
+/// Bits of leaf 7 subleaf 1, EAX.
+pub mod structured_1_eax {
+    pub const AVX_VNNI: u32 = 1 << 4;
+    pub const AVX_IFMA: u32 = 1 << 23;
+    /// What is offered if the host has it.
+    pub const HANDLED: u32 = AVX_VNNI | AVX_IFMA;
+    /// Encoded with VEX, which needs AVX's state.
+    pub const NEEDS_AVX: u32 = AVX_VNNI | AVX_IFMA;
+}
+
+/// Bits of leaf 0Dh subleaf 1, EAX. The monitor executes all of these instructions, so that
+/// they need nothing of the host but XSAVE.
+pub mod xsave_eax {
+    pub const XSAVEOPT: u32 = 1 << 0;
+    /// What is offered with XSAVE.
+    pub const EMULATED: u32 = XSAVEOPT;
 }
 
 /// Bits of leaf 7, EDX.
@@ -276,6 +354,8 @@ pub mod extended {
     /// LAHF and SAHF in 64-bit mode.
     pub const ECX_LAHF: u32 = 1 << 0;
     pub const ECX_LZCNT: u32 = 1 << 5;
+    /// AMD: EXTRQ, INSERTQ, MOVNTSS, MOVNTSD.
+    pub const ECX_SSE4A: u32 = 1 << 6;
     pub const ECX_PREFETCHW: u32 = 1 << 8;
     /// AMD: leaf 8000_001Dh describes the caches.
     pub const ECX_TOPOLOGY: u32 = 1 << 22;

@@ -4,7 +4,7 @@
 //! beside; `qemu64` is what QEMU gives by default, as far as it is implemented.
 
 use super::features::{
-    FeatureWords, basic_ecx, basic_edx, extended, structured_ebx, structured_ecx,
+    FeatureWords, basic_ecx, basic_edx, extended, structured_ebx, structured_ecx, xsave_eax,
 };
 use super::{CpuidPolicy, Vendor};
 use std::fmt;
@@ -29,9 +29,8 @@ const SYSTEM: FeatureWords = FeatureWords {
         | basic_edx::PAT
         | basic_edx::CLFSH,
     structured_ebx: structured_ebx::TSC_ADJUST,
-    structured_ecx: 0,
-    extended_ecx: 0,
     extended_edx: extended::EDX_SYSCALL | extended::EDX_NX | extended::EDX_LM,
+    ..FeatureWords::NONE
 };
 
 /// What the monitor executes itself, beyond what any level asks for. The levels name what
@@ -40,23 +39,18 @@ const EMULATED: FeatureWords = FeatureWords {
     basic_ecx: basic_ecx::PCID,
     basic_edx: basic_edx::VME,
     structured_ebx: structured_ebx::FSGSBASE | structured_ebx::SMEP | structured_ebx::INVPCID,
-    structured_ecx: structured_ecx::UMIP,
-    extended_ecx: 0,
+    structured_ecx: structured_ecx::UMIP | structured_ecx::RDPID,
     extended_edx: extended::EDX_RDTSCP,
+    ..FeatureWords::NONE
 };
 
 /// Of those models that have them.
 const HUGE_PAGES: FeatureWords = FeatureWords {
-    basic_ecx: 0,
-    basic_edx: 0,
-    structured_ebx: 0,
-    structured_ecx: 0,
-    extended_ecx: 0,
     extended_edx: extended::EDX_PDPE1GB,
+    ..FeatureWords::NONE
 };
 
 const LEVEL_1: FeatureWords = FeatureWords {
-    basic_ecx: 0,
     basic_edx: basic_edx::FPU
         | basic_edx::CX8
         | basic_edx::CMOV
@@ -64,10 +58,7 @@ const LEVEL_1: FeatureWords = FeatureWords {
         | basic_edx::FXSR
         | basic_edx::SSE
         | basic_edx::SSE2,
-    structured_ebx: 0,
-    structured_ecx: 0,
-    extended_ecx: 0,
-    extended_edx: 0,
+    ..FeatureWords::NONE
 };
 
 const LEVEL_2: FeatureWords = LEVEL_1.or(FeatureWords {
@@ -77,11 +68,8 @@ const LEVEL_2: FeatureWords = LEVEL_1.or(FeatureWords {
         | basic_ecx::SSE4_1
         | basic_ecx::SSE4_2
         | basic_ecx::POPCNT,
-    basic_edx: 0,
-    structured_ebx: 0,
-    structured_ecx: 0,
     extended_ecx: extended::ECX_LAHF,
-    extended_edx: 0,
+    ..FeatureWords::NONE
 });
 
 const LEVEL_3: FeatureWords = LEVEL_2.or(FeatureWords {
@@ -90,20 +78,16 @@ const LEVEL_3: FeatureWords = LEVEL_2.or(FeatureWords {
         | basic_ecx::XSAVE
         | basic_ecx::AVX
         | basic_ecx::F16C,
-    basic_edx: 0,
     structured_ebx: structured_ebx::BMI1 | structured_ebx::AVX2 | structured_ebx::BMI2,
-    structured_ecx: 0,
+    xsave_eax: xsave_eax::EMULATED,
     extended_ecx: extended::ECX_LZCNT,
-    extended_edx: 0,
+    ..FeatureWords::NONE
 });
 
 const QEMU64: FeatureWords = LEVEL_1.or(FeatureWords {
     basic_ecx: basic_ecx::SSE3 | basic_ecx::CX16,
-    basic_edx: 0,
-    structured_ebx: 0,
-    structured_ecx: 0,
     extended_ecx: extended::ECX_LAHF,
-    extended_edx: 0,
+    ..FeatureWords::NONE
 });
 
 /// All features of a model; `None` for the host's own.
@@ -186,7 +170,7 @@ impl CpuidPolicy {
             .into_iter()
             .map(|model| {
                 let words =
-                    features(model).unwrap_or_else(|| super::policy_of(CpuModel::Host).features());
+                    features(model).unwrap_or_else(|| super::policy_of(CpuModel::Host).features);
                 (model.name(), words.names())
             })
             .collect()
@@ -199,7 +183,7 @@ impl CpuidPolicy {
     pub fn check(&self, model: CpuModel) -> Result<(), ModelError> {
         let missing = features(model)
             .unwrap_or_default()
-            .without(self.features())
+            .without(self.features)
             .names();
         if missing.is_empty() {
             Ok(())
@@ -225,7 +209,7 @@ impl CpuidPolicy {
         } else {
             INTEL_SIGNATURE
         };
-        self.set_features(self.features().and(words));
+        self.features = self.features.and(words);
         self
     }
 }

@@ -90,14 +90,12 @@ fn nothing_unhandled_is_offered() {
         F::RTM,
         F::PKU,
         F::D3NOW,
-        F::SSE4A,
         F::XOP,
         F::FMA4,
         F::TBM,
         F::CYRIX_FPU,
         F::INTEL386_ONLY,
         F::SMM,
-        F::RDPID,
         F::RDPRU,
         F::CLZERO,
         F::WAITPKG,
@@ -146,13 +144,44 @@ fn without_avx_state_nothing_that_needs_it_is_offered() {
         CpuidFeature::FMA,
         CpuidFeature::F16C,
         CpuidFeature::BMI1,
+        CpuidFeature::VAES,
+        CpuidFeature::VPCLMULQDQ,
+        CpuidFeature::AVX_VNNI,
+        CpuidFeature::AVX_IFMA,
     ] {
         assert!(!policy.offers(feature));
     }
+    assert!(policy.offers(CpuidFeature::GFNI), "has forms of SSE");
     assert!(policy.offers(CpuidFeature::XSAVE));
     let policy = CpuidPolicy::derive(everything, 0);
     assert!(!policy.offers(CpuidFeature::XSAVE));
     assert!(!policy.cr4_mask().contains(Cr4::OSXSAVE));
+}
+
+#[test]
+fn leaf_7_shows_what_the_host_has_and_what_needs_nothing_of_it() {
+    let host = |structured: [u32; 4], subleaf_1: u32| {
+        move |leaf: u32, subleaf: u32| match (leaf, subleaf) {
+            (0, _) => [0xd, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+            (1, _) => [0x600, 0, basic_ecx::XSAVE | basic_ecx::AVX, 0x178b_fbff],
+            (7, 0) => structured,
+            (7, 1) => [subleaf_1, 0, 0, 0],
+            _ => [0; 4],
+        }
+    };
+    let (state, _) = protected_mode(0);
+    let (gfni, clwb, vnni) = (1 << 8, 1 << 24, 1 << 4);
+    let rich = CpuidPolicy::derive(host([1, clwb, gfni, 0], vnni), 7);
+    let [last, ebx, ecx, _] = rich.leaf(&state, 7, 0);
+    assert_eq!((last, ebx & clwb, ecx & gfni), (1, clwb, gfni));
+    assert_eq!(rich.leaf(&state, 7, 1), [vnni, 0, 0, 0]);
+    assert!(rich.offers(CpuidFeature::CLWB) && rich.offers(CpuidFeature::AVX_VNNI));
+    // What a subleaf holds that leaf 7 does not announce means nothing.
+    let poor = CpuidPolicy::derive(host([0; 4], vnni), 7);
+    let [last, _, ecx, _] = poor.leaf(&state, 7, 0);
+    assert_eq!((last, ecx & gfni), (0, 0));
+    assert!(!poor.offers(CpuidFeature::AVX_VNNI) && !poor.offers(CpuidFeature::GFNI));
+    assert!(poor.offers(CpuidFeature::RDPID), "reads a register of the guest's");
 }
 
 /// Leaf 8000_0001h: SYSCALL, NX, 1 GiB pages, RDTSCP, LM.

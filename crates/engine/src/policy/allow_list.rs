@@ -228,6 +228,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Lzcnt
             | Mov
             | Movbe
+            | Movdiri
             | Movnti
             | Movsx
             | Movsxd
@@ -287,6 +288,7 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
             | Mfence
             | Clflush
             | Clflushopt
+            | Clwb
     )
 }
 
@@ -338,6 +340,9 @@ fn is_vector_feature(feature: CpuidFeature) -> bool {
             | AVX2
             | FMA
             | F16C
+            | SSE4A
+            | AVX_VNNI
+            | AVX_IFMA
             | SHA
             | GFNI
             | VAES

@@ -12,7 +12,7 @@ use crate::policy::memory_operand::memory_use;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
-fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
+pub(super) fn uses_stack_pointer_register(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| {
         instruction.op_kind(index) == OpKind::Register
             && matches!(

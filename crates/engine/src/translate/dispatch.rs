@@ -42,6 +42,7 @@ impl Translator {
                 self.string(instruction)
             }
             Rdtsc | Rdtscp => self.time_stamp(instruction),
+            Rdpid if self.features.allow(instruction) => self.processor_number(instruction),
             Int => self.software_interrupt(instruction),
             Iret | Iretd | Iretq => self.interrupt_return(instruction),
             Retf => self.far(instruction),

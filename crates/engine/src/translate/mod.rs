@@ -426,4 +426,20 @@ impl Translator {
         self.emit.assembler.mov32(ACCUMULATOR, R8);
         Flow::Next
     }
+
+    /// RDPID: IA32_TSC_AUX into a register, all of it (SDM volume 2, RDPID).
+    fn processor_number(&mut self, instruction: &Instruction) -> Flow {
+        let register = instruction.op0_register();
+        if copy::uses_stack_pointer_register(instruction) {
+            self.emit.flush_esp_first();
+        }
+        let processor = self.emit.field(at::register::TSC_AUX);
+        self.emit.assembler.load(Width::Dword, R8, processor);
+        let width = match register.size() {
+            8 => Width::Qword,
+            _ => Width::Dword,
+        };
+        self.emit.set_register(register, R8, width);
+        Flow::Next
+    }
 }
