@@ -15,8 +15,8 @@ pub use models::ModelError;
 
 use crate::Outcome;
 use features::{
-    FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_ebx,
-    structured_1_eax, structured_ecx, structured_edx, xsave_eax,
+    FeatureWords, arch_capabilities, basic_ecx, basic_edx, extended, structured_1_eax,
+    structured_ebx, structured_ecx, structured_edx, xsave_eax,
 };
 use iced_x86::CpuidFeature;
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ use tollgate_platform::Environment;
 use tollgate_x86::address::LINEAR_ADDRESS_BITS;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_BASE_ENABLE, TSC_DEADLINE};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
-use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, component};
 use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr};
 
 /// Bit of leaf 6 EAX: the local APIC timer never stops.
@@ -32,12 +32,8 @@ const ARAT: u32 = 1 << 2;
 /// Bit of leaf 8000_0007h EDX: the time-stamp counter runs at a constant rate.
 const INVARIANT_TSC: u32 = 1 << 8;
 
-/// State components 0 (x87), 1 (SSE) and 2 (AVX), as XCR0 numbers them.
-const XCR0_X87_SSE: u64 = 3;
-/// The AVX component in XCR0: the upper halves of YMM.
-pub const XCR0_AVX: u64 = 4;
-const LEGACY_AND_HEADER_SIZE: u32 = 576;
-const AVX_COMPONENT_SIZE: u32 = 256;
+/// State components 0 (x87) and 1 (SSE), as XCR0 numbers them.
+const XCR0_X87_SSE: u64 = component::X87 | component::SSE;
 
 /// First leaf of the range that hypervisors use.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
@@ -86,6 +82,8 @@ pub struct CpuidPolicy {
     /// Leaf 8000_0021h, EAX.
     amd_features_2: u32,
     arat: u32,
+    /// Leaf 0Dh: where the standard format has the components of [`EXTENDED`].
+    component_offsets: [u32; EXTENDED.len()],
     /// Leaf 2 (Intel).
     cache_descriptors: [u32; 4],
     /// Leaf 4 (Intel) or 8000_001Dh (AMD), not shared with anybody.
@@ -150,7 +148,7 @@ impl CpuidPolicy {
         };
         let leaf1 = basic(1, 0);
         let xsave = leaf1[2] & basic_ecx::XSAVE != 0 && host_xcr0 & XCR0_X87_SSE == XCR0_X87_SSE;
-        let avx = xsave && host_xcr0 & XCR0_AVX != 0 && leaf1[2] & basic_ecx::AVX != 0;
+        let avx = xsave && host_xcr0 & component::AVX != 0 && leaf1[2] & basic_ecx::AVX != 0;
         let mut basic_ecx_bits = leaf1[2] & basic_ecx::HANDLED;
         let [last_structured, mut structured, mut structured_ecx_bits, _] = basic(7, 0);
         structured &= structured_ebx::HANDLED;
@@ -209,6 +207,7 @@ impl CpuidPolicy {
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
             amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
             arat: ARAT,
+            component_offsets: EXTENDED.map(|part| part.start as u32),
             cache_descriptors: basic(2, 0),
             caches: std::array::from_fn(cache_leaf),
             brand: std::array::from_fn(|part| extended(0x8000_0002 + part as u32, 0)),
@@ -225,6 +224,20 @@ impl CpuidPolicy {
     /// XSAVE is offered.
     fn has_xsave(&self) -> bool {
         self.features.basic_ecx & basic_ecx::XSAVE != 0
+    }
+
+    /// XGETBV with ECX 1 tells which components are in use.
+    pub fn has_in_use_register(&self) -> bool {
+        self.features.xsave_eax & xsave_eax::XGETBV_1 != 0
+    }
+
+    /// Where the standard format of the XSAVE area has the component with this index in
+    /// [`EXTENDED`].
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn component_offset(&self, index: usize) -> usize {
+        self.component_offsets[index] as usize
     }
 
     /// The last basic leaf.
@@ -248,7 +261,7 @@ impl CpuidPolicy {
         } else if self.features.basic_ecx & basic_ecx::AVX == 0 {
             XCR0_X87_SSE
         } else {
-            XCR0_X87_SSE | XCR0_AVX
+            XCR0_X87_SSE | component::AVX
         }
     }
 
@@ -265,21 +278,33 @@ impl CpuidPolicy {
     /// CR4 bits that the guest may set.
     pub fn cr4_mask(&self) -> Cr4 {
         let mut mask = Cr4::TSD | Cr4::PCE;
-        mask.set(Cr4::VME | Cr4::PVI, self.features.basic_edx & basic_edx::VME != 0);
+        mask.set(
+            Cr4::VME | Cr4::PVI,
+            self.features.basic_edx & basic_edx::VME != 0,
+        );
         mask.set(Cr4::DE, self.features.basic_edx & basic_edx::DE != 0);
         mask.set(Cr4::PSE, self.features.basic_edx & basic_edx::PSE != 0);
         mask.set(Cr4::PAE, self.features.basic_edx & basic_edx::PAE != 0);
         mask.set(Cr4::PGE, self.features.basic_edx & basic_edx::PGE != 0);
         mask.set(Cr4::OSFXSR, self.features.basic_edx & basic_edx::FXSR != 0);
-        mask.set(Cr4::OSXMMEXCPT, self.features.basic_edx & basic_edx::SSE != 0);
+        mask.set(
+            Cr4::OSXMMEXCPT,
+            self.features.basic_edx & basic_edx::SSE != 0,
+        );
         mask.set(Cr4::OSXSAVE, self.has_xsave());
         mask.set(Cr4::PCIDE, self.features.basic_ecx & basic_ecx::PCID != 0);
         mask.set(
             Cr4::FSGSBASE,
             self.features.structured_ebx & structured_ebx::FSGSBASE != 0,
         );
-        mask.set(Cr4::SMEP, self.features.structured_ebx & structured_ebx::SMEP != 0);
-        mask.set(Cr4::UMIP, self.features.structured_ecx & structured_ecx::UMIP != 0);
+        mask.set(
+            Cr4::SMEP,
+            self.features.structured_ebx & structured_ebx::SMEP != 0,
+        );
+        mask.set(
+            Cr4::UMIP,
+            self.features.structured_ecx & structured_ecx::UMIP != 0,
+        );
         mask
     }
 
@@ -355,24 +380,29 @@ impl CpuidPolicy {
     }
 
     fn xsave_leaf(&self, state: &CpuState, subleaf: u32) -> [u32; 4] {
-        let size = |mask: u64| {
-            if mask & XCR0_AVX != 0 {
-                XSAVE_SIZE as u32
-            } else {
-                LEGACY_AND_HEADER_SIZE
-            }
+        let mask = self.xcr0_mask();
+        let extended = |enabled: u64| {
+            let parts = EXTENDED.iter().zip(self.component_offsets);
+            parts.filter(move |(part, _)| enabled & part.bit != 0)
+        };
+        let size = |enabled: u64| {
+            let ends = extended(enabled).map(|(part, start)| start + part.size as u32);
+            ends.max().unwrap_or(EXTENDED_REGION as u32)
         };
         match subleaf {
-            0 => [
-                self.xcr0_mask() as u32,
-                size(state.xcr0),
-                size(self.xcr0_mask()),
-                0,
-            ],
-            1 => [self.features.xsave_eax, 0, 0, 0],
-            2 if self.xcr0_mask() & XCR0_AVX != 0 => {
-                [AVX_COMPONENT_SIZE, LEGACY_AND_HEADER_SIZE, 0, 0]
+            0 => [mask as u32, size(state.xcr0), size(mask), 0],
+            1 => {
+                let compacted: usize = extended(state.xcr0).map(|(part, _)| part.size).sum();
+                let compacts = self.features.xsave_eax & xsave_eax::XSAVEC != 0;
+                let size = match compacts {
+                    true => (EXTENDED_REGION + compacted) as u32,
+                    false => 0,
+                };
+                [self.features.xsave_eax, size, 0, 0]
             }
+            2..63 => extended(mask)
+                .find(|(part, _)| part.bit == 1 << subleaf)
+                .map_or([0; 4], |(part, start)| [part.size as u32, start, 0, 0]),
             _ => [0; 4],
         }
     }
@@ -463,6 +493,8 @@ impl CpuidPolicy {
             F::AES => ecx(basic_ecx::AES),
             F::XSAVE => ecx(basic_ecx::XSAVE),
             F::XSAVEOPT => self.features.xsave_eax & xsave_eax::XSAVEOPT != 0,
+            F::XSAVEC => self.features.xsave_eax & xsave_eax::XSAVEC != 0,
+            F::XSAVES => self.features.xsave_eax & xsave_eax::XSAVES != 0,
             F::AVX => ecx(basic_ecx::AVX),
             F::F16C => ecx(basic_ecx::F16C),
             F::RDRAND => ecx(basic_ecx::RDRAND),

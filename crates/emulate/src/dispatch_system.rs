@@ -1,6 +1,7 @@
 //! The second half of dispatch: system registers, ports, strings, vector images.
 
 use crate::cpuid::policy;
+use crate::vector_image::Imaging;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
     performance_counters, stack, string, tsc_offset, vector_image, vector_state, x87_environment,
@@ -13,7 +14,7 @@ use tollgate_x86::{CpuState, Exception};
 ///
 /// # Errors
 /// Its exception; #UD for any other instruction, which covers what CPUID does not offer:
-/// MONITOR, MWAIT, RSM, XSAVEC, XSAVES, RDPID and their like.
+/// MONITOR, MWAIT, RSM and their like.
 pub(crate) fn dispatch(
     state: &mut CpuState,
     environment: &mut dyn Environment,
@@ -126,15 +127,24 @@ fn dispatch_vector(
             vector_image::fxrstor(state, environment, instruction)
         }
         Mnemonic::Xsave | Mnemonic::Xsave64 => {
-            vector_image::xsave(state, environment, instruction, false)
+            vector_image::xsave(state, environment, instruction, Imaging::Plain)
         }
         Mnemonic::Xsaveopt | Mnemonic::Xsaveopt64 => {
-            vector_image::xsave(state, environment, instruction, true)
+            vector_image::xsave(state, environment, instruction, Imaging::Optimized)
+        }
+        Mnemonic::Xsavec | Mnemonic::Xsavec64 => {
+            vector_image::xsave(state, environment, instruction, Imaging::Compacted)
+        }
+        Mnemonic::Xsaves | Mnemonic::Xsaves64 => {
+            vector_image::xsave(state, environment, instruction, Imaging::Supervisor)
         }
         Mnemonic::Xrstor | Mnemonic::Xrstor64 => {
-            vector_image::xrstor(state, environment, instruction)
+            vector_image::xrstor(state, environment, instruction, Imaging::Plain)
         }
-        Mnemonic::Xgetbv => vector_state::get_extended_control(state),
+        Mnemonic::Xrstors | Mnemonic::Xrstors64 => {
+            vector_image::xrstor(state, environment, instruction, Imaging::Supervisor)
+        }
+        Mnemonic::Xgetbv => vector_state::get_extended_control(state, environment),
         Mnemonic::Xsetbv => vector_state::set_extended_control(state),
         Mnemonic::Ldmxcsr => vector_state::load_mxcsr(state, environment, instruction, false),
         Mnemonic::Stmxcsr => vector_state::store_mxcsr(state, environment, instruction, false),

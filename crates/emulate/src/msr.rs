@@ -32,6 +32,8 @@ const SYSENTER_EIP: u32 = 0x176;
 const MISC_ENABLE: u32 = 0x1a0;
 const DEBUG_CONTROL: u32 = 0x1d9;
 const PAT: u32 = 0x277;
+/// IA32_XSS: the supervisors' state components that XSAVES saves. There are none.
+const EXTENDED_SUPERVISOR_STATE: u32 = 0xda0;
 const EFER: u32 = 0xc000_0080;
 const STAR: u32 = 0xc000_0081;
 const LSTAR: u32 = 0xc000_0082;
@@ -119,6 +121,7 @@ pub fn read(
         MISC_ENABLE => state.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
         DEBUG_CONTROL => 0,
         PAT => state.pat,
+        EXTENDED_SUPERVISOR_STATE if policy(state).offers(CpuidFeature::XSAVES) => 0,
         EFER => state.efer,
         STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star,
         LSTAR if policy(state).offers(CpuidFeature::X64) => state.lstar,
@@ -214,6 +217,11 @@ pub fn write(
                 return refused();
             }
             state.pat = value;
+        }
+        EXTENDED_SUPERVISOR_STATE if policy(state).offers(CpuidFeature::XSAVES) => {
+            if value != 0 {
+                return refused();
+            }
         }
         EFER => return write_efer(state, environment, value),
         STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star = value,

@@ -1,27 +1,30 @@
-//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XRSTOR (SDM volume 1, 10.5 and 13.7 to 13.9).
+//! FXSAVE, FXRSTOR, XSAVE, XSAVEOPT, XSAVEC, XSAVES, XRSTOR, XRSTORS (SDM volume 1, 10.5 and
+//! 13.7 to 13.12).
 //!
 //! 64-bit code reaches sixteen XMM and YMM registers, other code eight. The eight bytes of
 //! each x87 pointer are stored and loaded as they are held: an offset and a selector from
 //! 16- and 32-bit code, an offset of 64 bits from 64-bit code. So the forms with REX.W do
 //! what those without do, and nothing is lost when a 64-bit system saves a 32-bit program.
 //!
-//! Only the standard format: compaction is not offered.
+//! There are no components for supervisors, so that XSAVES and XRSTORS do what XSAVEC and
+//! XRSTOR of a compacted image do.
 
 use crate::Outcome;
 use crate::cpuid::{Vendor, policy};
 use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_linear, write_linear,
 };
-use crate::operand::memory_address;
+use crate::operand::{memory_address, require_cpl0};
 use crate::vector_state::{
-    MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component, loaded_control_word,
-    offset, require_x87, require_xsave,
+    MXCSR_INITIAL, MXCSR_MASK, Registers, ST_SIZE, aligned_operand, check_mxcsr, component,
+    loaded_control_word, offset, require_x87, require_xsave,
 };
-use iced_x86::Instruction;
+use iced_x86::{CpuidFeature, Instruction};
 use std::ops::Range;
 use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{COMPACTED, EXTENDED, EXTENDED_REGION, Extended, XCOMP_BV};
 use tollgate_x86::{CpuState, Exception, Gpr, LinearAddress};
 
 /// Bytes that FXSAVE and FXRSTOR address.
@@ -30,9 +33,8 @@ const FXSAVE_SIZE: usize = 512;
 const X87_CONTROL: Range<usize> = 0..offset::MXCSR;
 const MXCSR_AND_MASK: Range<usize> = offset::MXCSR..offset::ST;
 const X87_REGISTERS: Range<usize> = offset::ST..offset::XMM;
-/// Header bytes that must be zero in standard format, relative to the header.
-const HEADER_RESERVED: Range<usize> = 8..24;
-const HEADER_END: usize = offset::AVX;
+/// Bytes of the header that must be zero in standard format.
+const HEADER_RESERVED: Range<usize> = XCOMP_BV..offset::HEADER + 24;
 
 /// Bytes of the vector registers that the running code reaches.
 fn reachable(state: &CpuState) -> usize {
@@ -41,10 +43,6 @@ fn reachable(state: &CpuState) -> usize {
 
 fn xmm_registers(state: &CpuState) -> Range<usize> {
     offset::XMM..offset::XMM + reachable(state)
-}
-
-fn ymm_upper_halves(state: &CpuState) -> Range<usize> {
-    offset::AVX..offset::AVX + reachable(state)
 }
 
 /// The area as the guest may read it.
@@ -117,46 +115,170 @@ pub fn fxrstor(
     Ok(Outcome::Next)
 }
 
-/// The requested-feature bitmap: EDX:EAX and XCR0.
+/// The requested-feature bitmap: EDX:EAX and XCR0. IA32_XSS holds no component.
 fn requested(state: &CpuState) -> u64 {
     (state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32) & state.xcr0
 }
 
-/// Linear address of a part of the area: only what is asked for is accessed, and only
-/// that can fault.
-fn part_address(
-    state: &CpuState,
-    area: SegmentedAddress,
-    part: &Range<usize>,
-    kind: AccessKind,
-) -> Result<LinearAddress, Exception> {
-    linear_address(
-        state,
-        area.offset(part.start as u64),
-        part.len() as u32,
-        kind,
-    )
+/// Which instruction stores or loads an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Imaging {
+    /// XSAVE and XRSTOR.
+    Plain,
+    /// XSAVEOPT, which leaves out components in their initial configuration. (It may also
+    /// leave out unmodified ones; this one does not.)
+    Optimized,
+    /// XSAVEC: compacted, without initial components.
+    Compacted,
+    /// XSAVES and XRSTORS: the same for supervisors, of whose own components there is none.
+    Supervisor,
 }
 
-/// The parts of the area that requested components stand in, whether in use or not. AMD's
-/// processors touch the legacy region even if nothing of it is asked for.
-fn touched(state: &CpuState, components: u64) -> Vec<Range<usize>> {
-    let always_begins = policy(state).vendor() == Vendor::Amd;
-    let mut parts = Vec::with_capacity(3);
-    if components & (component::X87 | component::SSE) != 0 {
-        parts.push(0..FXSAVE_SIZE);
-    } else if components & component::AVX != 0 || always_begins {
-        parts.push(MXCSR_AND_MASK);
+/// Where the extended components of an image lie: the offset of each in [`EXTENDED`], if it
+/// is there.
+#[derive(Clone, Copy)]
+struct Format([Option<usize>; EXTENDED.len()]);
+
+impl Format {
+    /// The standard format, in which this processor's CPUID tells the places.
+    fn standard(state: &CpuState) -> Self {
+        let policy = policy(state);
+        Self(std::array::from_fn(|index| {
+            Some(policy.component_offset(index))
+        }))
     }
-    parts.push(offset::HEADER..HEADER_END);
-    if components & component::AVX != 0 {
-        parts.push(HEADER_END..XSAVE_SIZE);
+
+    /// The compacted format with these components (SDM volume 1, 13.4.3).
+    fn compacted(components: u64) -> Self {
+        let mut next = EXTENDED_REGION;
+        Self(EXTENDED.map(|part| {
+            let is_there = components & part.bit != 0;
+            is_there.then(|| {
+                next += part.size;
+                next - part.size
+            })
+        }))
+    }
+
+    /// A component's place.
+    fn place(self, index: usize) -> Option<usize> {
+        self.0.get(index).copied().flatten()
+    }
+}
+
+/// Bytes of the state, and where they stand in the image.
+#[derive(Clone, Debug)]
+struct Part {
+    bytes: Range<usize>,
+    at: usize,
+}
+
+impl Part {
+    /// What both have at the same place: the legacy region and the header.
+    fn same(bytes: Range<usize>) -> Self {
+        Self {
+            at: bytes.start,
+            bytes,
+        }
+    }
+
+    /// Its linear address: only what is asked for is accessed, and only that can fault.
+    fn address(
+        &self,
+        state: &CpuState,
+        area: SegmentedAddress,
+        kind: AccessKind,
+    ) -> Result<LinearAddress, Exception> {
+        let address = area.offset(self.at as u64);
+        linear_address(state, address, self.bytes.len() as u32, kind)
+    }
+}
+
+/// Bytes of an extended component that the running code reaches: eight registers of each
+/// kind outside 64-bit mode, and none of ZMM16 to ZMM31 (SDM volume 1, 13.5.4).
+fn reachable_part(state: &CpuState, part: &Extended) -> Range<usize> {
+    let size = if state.is_64_bit() || part.bit == component::OPMASK {
+        part.size
+    } else if part.bit == component::ZMM_16_TO_31 {
+        0
+    } else {
+        part.size / 2
+    };
+    part.start..part.start + size
+}
+
+/// The extended components among these, as far as they are reached, and where the image has
+/// them.
+fn extended_parts(state: &CpuState, format: Format, components: u64) -> Vec<Part> {
+    let mut parts = Vec::with_capacity(EXTENDED.len());
+    for (index, part) in EXTENDED.iter().enumerate() {
+        let bytes = reachable_part(state, part);
+        if let Some(at) = format.place(index)
+            && components & part.bit != 0
+            && !bytes.is_empty()
+        {
+            parts.push(Part { bytes, at });
+        }
     }
     parts
 }
 
-/// XSAVE and, with `skip_initial`, XSAVEOPT, which leaves out components in their
-/// initial state. (It may also leave out unmodified ones; this one does not.)
+/// The parts of the area that requested components stand in, whether in use or not, and
+/// whether all of their registers are reached or not. AMD's processors touch the legacy
+/// region even if nothing of it is asked for.
+fn touched(state: &CpuState, format: Format, components: u64) -> Vec<Part> {
+    let always_begins = policy(state).vendor() == Vendor::Amd;
+    let mut parts = Vec::with_capacity(2 + EXTENDED.len());
+    if components & (component::X87 | component::SSE) != 0 {
+        parts.push(Part::same(0..FXSAVE_SIZE));
+    } else if components & component::AVX != 0 || always_begins {
+        parts.push(Part::same(MXCSR_AND_MASK));
+    }
+    parts.push(Part::same(offset::HEADER..EXTENDED_REGION));
+    parts.extend(whole_parts(format, components));
+    parts
+}
+
+/// The extended components among these, and where the image has them.
+fn whole_parts(format: Format, components: u64) -> impl Iterator<Item = Part> {
+    EXTENDED
+        .into_iter()
+        .enumerate()
+        .filter_map(move |(index, part)| {
+            let at = format.place(index)?;
+            let bytes = part.start..part.start + part.size;
+            (components & part.bit != 0).then_some(Part { bytes, at })
+        })
+}
+
+fn word(image: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&image[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Fails unless the instruction is offered and permitted.
+///
+/// # Errors
+/// #UD, #NM; #GP(0) for the supervisor's instructions above CPL 0.
+fn require_imaging(state: &CpuState, imaging: Imaging) -> Result<(), Exception> {
+    let feature = match imaging {
+        Imaging::Plain => CpuidFeature::XSAVE,
+        Imaging::Optimized => CpuidFeature::XSAVEOPT,
+        Imaging::Compacted => CpuidFeature::XSAVEC,
+        Imaging::Supervisor => CpuidFeature::XSAVES,
+    };
+    if !policy(state).offers(feature) {
+        return Err(Exception::invalid_opcode());
+    }
+    require_xsave(state)?;
+    match imaging {
+        Imaging::Supervisor => require_cpl0(state),
+        _ => Ok(()),
+    }
+}
+
+/// XSAVE, XSAVEOPT, XSAVEC, XSAVES.
 ///
 /// # Errors
 /// #UD, #NM, #GP(0) for misalignment, the fault of the write.
@@ -164,71 +286,93 @@ pub fn xsave(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
-    skip_initial: bool,
+    imaging: Imaging,
 ) -> Result<Outcome, Exception> {
-    require_xsave(state)?;
+    require_imaging(state, imaging)?;
     let components = requested(state);
+    let compacts = matches!(imaging, Imaging::Compacted | Imaging::Supervisor);
+    let format = match compacts {
+        true => Format::compacted(components),
+        false => Format::standard(state),
+    };
     aligned_operand(state, instruction, 1, 64, AccessKind::Write)?;
     let area = memory_address(state, instruction);
     let privilege = current_privilege(state);
-    for part in touched(state, components) {
-        let linear = part_address(state, area, &part, AccessKind::Write)?;
-        probe_linear(state, environment, linear, part.len() as u32, privilege)?;
+    for part in touched(state, format, components) {
+        let linear = part.address(state, area, AccessKind::Write)?;
+        let size = part.bytes.len() as u32;
+        probe_linear(state, environment, linear, size, privilege)?;
     }
-    let bitmap_part = offset::HEADER..offset::HEADER + 8;
-    let header = part_address(state, area, &bitmap_part, AccessKind::Write)?;
+    let bitmap_part = Part::same(offset::HEADER..offset::HEADER + 8);
+    let header = bitmap_part.address(state, area, AccessKind::Write)?;
     let mut old = [0; 8];
-    read_linear(state, environment, header, &mut old, privilege)?;
+    if !compacts {
+        read_linear(state, environment, header, &mut old, privilege)?;
+    }
 
     let mut image = guest_image(state, environment);
-    let in_use = u64::from(image[offset::HEADER]) & components;
-    let saved = if skip_initial { in_use } else { components };
-    let bitmap = u64::from_le_bytes(old) & !components | in_use;
+    let mut in_use = word(&image, offset::HEADER) & components;
+    if compacts && components & component::SSE != 0 && mxcsr_of(&image) != MXCSR_INITIAL {
+        // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
+        in_use |= component::SSE;
+    }
+    let (bitmap, layout) = match compacts {
+        true => (in_use, COMPACTED | components),
+        false => (u64::from_le_bytes(old) & !components | in_use, 0),
+    };
+    let saved = match imaging {
+        Imaging::Plain => components,
+        _ => in_use,
+    };
     image[offset::HEADER..offset::HEADER + 8].copy_from_slice(&bitmap.to_le_bytes());
+    image[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&layout.to_le_bytes());
 
-    let mut parts = Vec::with_capacity(6);
+    let mut parts = Vec::with_capacity(5 + EXTENDED.len());
     if saved & component::X87 != 0 {
-        parts.extend([X87_CONTROL, X87_REGISTERS]);
+        parts.extend([X87_CONTROL, X87_REGISTERS].map(Part::same));
     }
     if saved & component::SSE != 0 {
-        parts.push(xmm_registers(state));
+        parts.push(Part::same(xmm_registers(state)));
     }
-    if saved & component::AVX != 0 {
-        parts.push(ymm_upper_halves(state));
+    let with_mxcsr = match compacts {
+        true => saved & component::SSE,
+        false => components & (component::SSE | component::AVX),
+    };
+    if with_mxcsr != 0 {
+        parts.push(Part::same(MXCSR_AND_MASK));
     }
-    if components & (component::SSE | component::AVX) != 0 {
-        parts.push(MXCSR_AND_MASK);
-    }
-    parts.push(bitmap_part);
+    parts.extend(extended_parts(state, format, saved));
+    parts.push(match compacts {
+        true => Part::same(offset::HEADER..XCOMP_BV + 8),
+        false => bitmap_part,
+    });
     for part in parts {
-        let linear = part_address(state, area, &part, AccessKind::Write)?;
-        write_linear(state, environment, linear, &image[part], privilege)?;
+        let linear = part.address(state, area, AccessKind::Write)?;
+        write_linear(state, environment, linear, &image[part.bytes], privilege)?;
     }
     Ok(Outcome::Next)
 }
 
 /// Gives components their initial contents, but for registers out of reach, which keep a
 /// component in use.
-fn initialize_reachable(registers: &mut Registers<'_>, components: u64, reachable: usize) {
-    const ALL: usize = 16 * 16;
-    let beyond = |start: usize| start + reachable..start + ALL;
-    let (xmm, ymm) = (beyond(offset::XMM), beyond(offset::AVX));
-    let kept = (
-        registers.0[xmm.clone()].to_vec(),
-        registers.0[ymm.clone()].to_vec(),
-    );
+fn initialize_reachable(registers: &mut Registers<'_>, components: u64, reached: &[Range<usize>]) {
+    let before = *registers.0;
     registers.initialize(components);
     registers.set_in_use(components, false);
-    for (component, range, bytes) in [(component::SSE, xmm, kept.0), (component::AVX, ymm, kept.1)]
-    {
-        if components & component != 0 && bytes.iter().any(|byte| *byte != 0) {
-            registers.0[range].copy_from_slice(&bytes);
-            registers.set_in_use(component, true);
+    let all = [(component::SSE, offset::XMM..offset::XMM + 16 * 16)]
+        .into_iter()
+        .chain(EXTENDED.map(|part| (part.bit, part.start..part.start + part.size)));
+    for ((bit, range), reached) in all.zip(reached) {
+        let beyond = reached.end..range.end;
+        let kept = &before[beyond.clone()];
+        if components & bit != 0 && kept.iter().any(|byte| *byte != 0) {
+            registers.0[beyond].copy_from_slice(kept);
+            registers.set_in_use(bit, true);
         }
     }
 }
 
-/// XRSTOR. Requested components that the header does not mark become initial.
+/// XRSTOR and XRSTORS. Requested components that the header does not mark become initial.
 ///
 /// # Errors
 /// #UD, #NM; #GP(0) for misalignment, a bad header, a reserved MXCSR bit; the read's fault.
@@ -236,39 +380,75 @@ pub fn xrstor(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     instruction: &Instruction,
+    imaging: Imaging,
 ) -> Result<Outcome, Exception> {
-    require_xsave(state)?;
+    require_imaging(state, imaging)?;
     let components = requested(state);
     aligned_operand(state, instruction, 1, 64, AccessKind::Read)?;
     let area = memory_address(state, instruction);
     let mut image = [0; XSAVE_SIZE];
     let privilege = current_privilege(state);
-    for part in touched(state, components) {
-        let linear = part_address(state, area, &part, AccessKind::Read)?;
-        read_linear(state, environment, linear, &mut image[part], privilege)?;
+    let mut read = |state: &CpuState, image: &mut [u8; XSAVE_SIZE], part: Part| {
+        let linear = part.address(state, area, AccessKind::Read)?;
+        read_linear(
+            state,
+            environment,
+            linear,
+            &mut image[part.bytes],
+            privilege,
+        )
+    };
+    let header_part = Part::same(offset::HEADER..EXTENDED_REGION);
+    for part in touched(state, Format::compacted(0), components) {
+        read(state, &mut image, part)?;
     }
-
-    let header = &image[offset::HEADER..HEADER_END];
-    let mut bitmap = [0; 8];
-    bitmap.copy_from_slice(&header[..8]);
-    let bitmap = u64::from_le_bytes(bitmap);
-    let reserved_is_set = header[HEADER_RESERVED].iter().any(|byte| *byte != 0);
-    if bitmap & !state.xcr0 != 0 || reserved_is_set {
+    let (bitmap, layout) = (word(&image, offset::HEADER), word(&image, XCOMP_BV));
+    let is_compacted = layout & COMPACTED != 0;
+    let may_be_compacted = policy(state).offers(CpuidFeature::XSAVEC);
+    let reserved = match is_compacted {
+        true => XCOMP_BV + 8..header_part.bytes.end,
+        false => HEADER_RESERVED,
+    };
+    let refused = match is_compacted {
+        true => {
+            let present = layout & !COMPACTED;
+            !may_be_compacted || present & !state.xcr0 != 0 || bitmap & !present != 0
+        }
+        false => imaging == Imaging::Supervisor || bitmap & !state.xcr0 != 0,
+    };
+    if refused || image[reserved].iter().any(|byte| *byte != 0) {
         return Err(Exception::general_protection(0));
     }
-    let loads_mxcsr = components & (component::SSE | component::AVX) != 0;
-    if loads_mxcsr {
-        check_mxcsr(mxcsr_of(&image))?;
+    let format = match is_compacted {
+        true => Format::compacted(layout),
+        false => Format::standard(state),
+    };
+    let (loaded, initial) = (components & bitmap, components & !bitmap);
+    let read_too = match is_compacted {
+        true => loaded,
+        false => components,
+    };
+    for part in whole_parts(format, read_too) {
+        read(state, &mut image, part)?;
+    }
+    let mxcsr = match is_compacted {
+        true if components & component::SSE == 0 => None,
+        true if loaded & component::SSE == 0 => Some(MXCSR_INITIAL),
+        false if components & (component::SSE | component::AVX) == 0 => None,
+        _ => Some(mxcsr_of(&image)),
+    };
+    if let Some(value) = mxcsr {
+        check_mxcsr(value)?;
     }
 
-    let reachable = reachable(state);
-    let (xmm_registers, ymm_upper_halves) = (xmm_registers(state), ymm_upper_halves(state));
+    let xmm_registers = xmm_registers(state);
+    let mut reached = vec![xmm_registers.clone()];
+    reached.extend(EXTENDED.map(|part| reachable_part(state, &part)));
     let mut registers = Registers::of(state, environment);
-    let (loaded, initial) = (components & bitmap, components & !bitmap);
-    initialize_reachable(&mut registers, initial, reachable);
+    initialize_reachable(&mut registers, initial, &reached);
     registers.set_in_use(loaded, true);
-    if loads_mxcsr {
-        registers.set_u32(offset::MXCSR, mxcsr_of(&image));
+    if let Some(value) = mxcsr {
+        registers.set_u32(offset::MXCSR, value);
     }
     if loaded & component::X87 != 0 {
         load_x87(&mut registers, &image);
@@ -276,8 +456,10 @@ pub fn xrstor(
     if loaded & component::SSE != 0 {
         registers.0[xmm_registers.clone()].copy_from_slice(&image[xmm_registers]);
     }
-    if loaded & component::AVX != 0 {
-        registers.0[ymm_upper_halves.clone()].copy_from_slice(&image[ymm_upper_halves]);
+    for (part, bytes) in EXTENDED.iter().zip(reached.drain(1..)) {
+        if loaded & part.bit != 0 {
+            registers.0[bytes.clone()].copy_from_slice(&image[bytes]);
+        }
     }
     Ok(Outcome::Next)
 }

@@ -1,18 +1,20 @@
-//! The x87, MMX, SSE and AVX registers as bytes, who may touch them, MXCSR and XCR0
-//! (SDM volume 1, chapters 8, 10 and 13).
+//! The x87, MMX, SSE, AVX and AVX-512 registers as bytes, who may touch them, MXCSR and XCR0
+//! (SDM volume 1, chapters 8, 10, 13 and 15).
 //!
-//! `CpuState::vector` is an XSAVE area in standard format. Its legacy region has the
+//! `CpuState::vector` is an area as [`tollgate_x86::xsave`] describes it. Its legacy region has the
 //! layout that a 32-bit guest's FXSAVE shows: FIP and FDP are 32-bit offsets with their
 //! selectors. ST registers are kept in stack order, tags by physical register.
 
 use crate::Outcome;
-use crate::cpuid::{XCR0_AVX, policy};
+use crate::cpuid::policy;
 use crate::memory_access::{linear_address, read_value, write_value};
 use crate::operand::{memory_address, require_cpl0};
 use iced_x86::Instruction;
 use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::state::{Activity, VectorState, XSAVE_SIZE};
+pub(crate) use tollgate_x86::xsave::component;
+use tollgate_x86::xsave::{self, AVX, ZMM_16_TO_31, ZMM_HIGH};
 use tollgate_x86::{CpuState, Cr0, Cr4, Exception, Gpr, LinearAddress, Vector};
 
 /// Offsets in the legacy region (SDM volume 1, table 10-2) and what follows it.
@@ -29,20 +31,13 @@ pub(crate) mod offset {
     pub const MXCSR_MASK: usize = 28;
     pub const ST: usize = 32;
     pub const XMM: usize = 160;
-    pub const HEADER: usize = 512;
-    pub const AVX: usize = 576;
+    pub use tollgate_x86::xsave::HEADER;
 }
 
-/// State components as XCR0 and XSTATE_BV number them.
-pub(crate) mod component {
-    pub const X87: u64 = 1;
-    pub const SSE: u64 = 2;
-    pub const AVX: u64 = 4;
-}
-
+/// MXCSR as it is initially.
+pub(crate) const MXCSR_INITIAL: u32 = 0x1f80;
 /// MXCSR bits that exist: misaligned SSE mode (AMD) is not offered.
 pub(crate) const MXCSR_MASK: u32 = 0xffff;
-const FCW_INITIAL: u16 = 0x037f;
 /// FCW bits that can be loaded; bit 6 always reads as one (SDM volume 1, figure 8-6).
 const FCW_LOADABLE: u16 = 0x1f3f;
 const FCW_ONE: u16 = 0x40;
@@ -54,6 +49,9 @@ const ST_SLOT: usize = 16;
 /// Bytes of an x87 register.
 pub(crate) const ST_SIZE: usize = 10;
 
+/// Bytes of a vector register: the longest, of which all others are parts.
+pub(crate) const VECTOR_SIZE: usize = 64;
+
 /// The bytes of the vector state, with accessors.
 pub(crate) struct Registers<'a>(pub &'a mut [u8; XSAVE_SIZE]);
 
@@ -64,8 +62,7 @@ impl<'a> Registers<'a> {
         environment.sync_vector_state(state);
         let VectorState(bytes) = &mut state.vector;
         let mut registers = Self(bytes);
-        let initial = !registers.in_use();
-        registers.initialize(initial);
+        registers.initialize(!registers.in_use());
         registers
     }
 
@@ -90,6 +87,11 @@ impl<'a> Registers<'a> {
         u64::from(self.0[offset::HEADER])
     }
 
+    /// Gives components their initial contents, MXCSR excepted.
+    pub fn initialize(&mut self, components: u64) {
+        xsave::initialize(self.0, components);
+    }
+
     /// Sets components' bits in XSTATE_BV.
     pub fn set_in_use(&mut self, components: u64, in_use: bool) {
         let byte = &mut self.0[offset::HEADER];
@@ -97,21 +99,6 @@ impl<'a> Registers<'a> {
             *byte |= components as u8;
         } else {
             *byte &= !(components as u8);
-        }
-    }
-
-    /// Gives components their initial contents (SDM volume 1, 13.6), MXCSR excepted.
-    pub fn initialize(&mut self, components: u64) {
-        if components & component::X87 != 0 {
-            self.0[..offset::MXCSR].fill(0);
-            self.0[offset::ST..offset::XMM].fill(0);
-            self.set_u16(offset::FCW, FCW_INITIAL);
-        }
-        if components & component::SSE != 0 {
-            self.0[offset::XMM..offset::XMM + 256].fill(0);
-        }
-        if components & component::AVX != 0 {
-            self.0[offset::AVX..].fill(0);
         }
     }
 
@@ -172,19 +159,50 @@ impl<'a> Registers<'a> {
 
     /// YMM register `number` (0 to 15), upper half included.
     pub fn ymm(&self, number: usize) -> [u8; 32] {
-        let at = (number & 15) * 16;
         let mut bytes = [0; 32];
-        bytes[..16].copy_from_slice(&self.0[offset::XMM + at..][..16]);
-        bytes[16..].copy_from_slice(&self.0[offset::AVX + at..][..16]);
+        bytes.copy_from_slice(&self.zmm(number & 15)[..32]);
         bytes
     }
 
-    /// Sets YMM register `number` (0 to 15), upper half included.
+    /// Sets YMM register `number` (0 to 15), upper half included. What lies above it in the
+    /// ZMM register is cleared (SDM volume 1, 15.5).
     pub fn set_ymm(&mut self, number: usize, bytes: &[u8; 32]) {
-        let at = (number & 15) * 16;
-        self.0[offset::XMM + at..][..16].copy_from_slice(&bytes[..16]);
-        self.0[offset::AVX + at..][..16].copy_from_slice(&bytes[16..]);
+        let mut wide = [0; VECTOR_SIZE];
+        wide[..32].copy_from_slice(bytes);
+        self.set_zmm(number & 15, &wide);
+    }
+
+    /// ZMM register `number` (0 to 31).
+    pub fn zmm(&self, number: usize) -> [u8; VECTOR_SIZE] {
+        let mut bytes = [0; VECTOR_SIZE];
+        let area = &*self.0;
+        if number & 16 != 0 {
+            bytes.copy_from_slice(&area[ZMM_16_TO_31.start + (number & 15) * 64..][..64]);
+        } else {
+            let number = number & 15;
+            bytes[..16].copy_from_slice(&area[offset::XMM + number * 16..][..16]);
+            bytes[16..32].copy_from_slice(&area[AVX.start + number * 16..][..16]);
+            bytes[32..].copy_from_slice(&area[ZMM_HIGH.start + number * 32..][..32]);
+        }
+        bytes
+    }
+
+    /// Sets ZMM register `number` (0 to 31).
+    pub fn set_zmm(&mut self, number: usize, bytes: &[u8; VECTOR_SIZE]) {
+        let area = &mut *self.0;
+        if number & 16 != 0 {
+            area[ZMM_16_TO_31.start + (number & 15) * 64..][..64].copy_from_slice(bytes);
+            self.set_in_use(component::ZMM_16_TO_31, true);
+            return;
+        }
+        let number = number & 15;
+        area[offset::XMM + number * 16..][..16].copy_from_slice(&bytes[..16]);
+        area[AVX.start + number * 16..][..16].copy_from_slice(&bytes[16..32]);
+        area[ZMM_HIGH.start + number * 32..][..32].copy_from_slice(&bytes[32..]);
         self.set_in_use(component::SSE | component::AVX, true);
+        if bytes[32..].iter().any(|&byte| byte != 0) {
+            self.set_in_use(component::ZMM_HIGH, true);
+        }
     }
 }
 
@@ -361,17 +379,31 @@ pub fn require_vector(state: &CpuState, vex: bool) -> Result<(), Exception> {
     }
 }
 
-/// XGETBV: XCR0 into EDX:EAX.
+/// XGETBV: XCR0 into EDX:EAX, or with ECX 1 those of its components that are in use.
 ///
 /// # Errors
-/// #UD without CR4.OSXSAVE; #GP(0) for any register but XCR0.
-pub fn get_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> {
+/// #UD without CR4.OSXSAVE; #GP(0) for any other register.
+pub fn get_extended_control(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+) -> Result<Outcome, Exception> {
     require_osxsave(state)?;
-    if state.register(Gpr::Rcx) as u32 != 0 {
-        return Err(Exception::general_protection(0));
-    }
-    state.gpr[Gpr::Rax as usize] = state.xcr0 & 0xffff_ffff;
-    state.gpr[Gpr::Rdx as usize] = state.xcr0 >> 32;
+    let value = match state.register(Gpr::Rcx) as u32 {
+        0 => state.xcr0,
+        1 if policy(state).has_in_use_register() => {
+            let enabled = state.xcr0;
+            let registers = Registers::of(state, environment);
+            let mut in_use = registers.in_use();
+            // SSE's is in use if MXCSR is (SDM volume 1, 13.6).
+            if registers.u32(offset::MXCSR) != MXCSR_INITIAL {
+                in_use |= component::SSE;
+            }
+            in_use & enabled
+        }
+        _ => return Err(Exception::general_protection(0)),
+    };
+    state.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
+    state.gpr[Gpr::Rdx as usize] = value >> 32;
     Ok(Outcome::Next)
 }
 
@@ -379,16 +411,19 @@ pub fn get_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> 
 ///
 /// # Errors
 /// #UD without CR4.OSXSAVE; #GP(0) above CPL 0, for any register but XCR0, and for values
-/// that CPUID does not offer or that lack x87, or AVX without SSE.
+/// that CPUID does not offer or that lack x87, or AVX without SSE, or that have a part of
+/// AVX-512 alone, or all of it without AVX.
 pub fn set_extended_control(state: &mut CpuState) -> Result<Outcome, Exception> {
     require_osxsave(state)?;
     require_cpl0(state)?;
     let value = state.register(Gpr::Rax) & 0xffff_ffff | state.register(Gpr::Rdx) << 32;
-    let avx_without_sse = value & XCR0_AVX != 0 && value & component::SSE == 0;
+    let has = |components: u64| value & components == components;
+    let is_part = value & component::AVX_512 != 0 && !has(component::AVX_512 | component::AVX)
+        || has(component::AVX) && !has(component::SSE);
     if state.register(Gpr::Rcx) as u32 != 0
         || value & !policy(state).xcr0_mask() != 0
         || value & component::X87 == 0
-        || avx_without_sse
+        || is_part
     {
         return Err(Exception::general_protection(0));
     }

@@ -5,6 +5,7 @@ use crate::enter::Resume;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use tollgate_emulate::cpuid::policy;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::gate;
@@ -58,6 +59,7 @@ impl Translated {
         let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
+        context.set_vector_components(policy(&context.cpu).xcr0_mask());
         engine.attach(&mut context);
         Ok(Self {
             context,

@@ -1,7 +1,15 @@
 //! What is run, and what came of it.
 
 use crate::layout::World;
+use tollgate_emulate::cpuid::policy_of;
+use tollgate_x86::CpuModel;
 use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{self, EXTENDED, EXTENDED_REGION, HEADER};
+
+/// The state components of both sides, as XCR0 numbers them.
+pub fn components() -> u64 {
+    policy_of(CpuModel::Host).xcr0_mask()
+}
 
 /// Code and the segments under which it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +53,7 @@ impl Input {
     pub fn plain() -> Self {
         let mut vector = Box::new([0; XSAVE_SIZE]);
         vector.copy_from_slice(&tollgate_x86::state::VectorState::initial().0);
-        vector[512] = 7;
+        vector[HEADER] = components() as u8;
         Self {
             gpr: [0; 16],
             flags: 0x202,
@@ -127,8 +135,10 @@ pub fn normalize(area: &mut [u8; XSAVE_SIZE], world: World) {
     if present & 2 == 0 {
         area[160..416].fill(0);
     }
-    if present & 4 == 0 {
-        area[576..832].fill(0);
+    for part in EXTENDED {
+        if u64::from(present) & part.bit == 0 {
+            area[part.start..part.start + part.size].fill(0);
+        }
     }
     // MXCSR_MASK, the upper six bytes of each x87 register, registers 8 to 15.
     area[28..32].fill(0);
@@ -137,8 +147,11 @@ pub fn normalize(area: &mut [u8; XSAVE_SIZE], world: World) {
     }
     if !world.is_long() {
         area[288..416].fill(0);
-        area[704..832].fill(0);
+        for part in [xsave::AVX, xsave::ZMM_HIGH] {
+            area[part.start + part.size / 2..part.start + part.size].fill(0);
+        }
+        area[xsave::ZMM_16_TO_31.start..].fill(0);
     }
-    area[416..576].fill(0);
-    area[512] = 7;
+    area[416..EXTENDED_REGION].fill(0);
+    area[HEADER] = components() as u8;
 }

@@ -10,6 +10,7 @@ use crate::tolerance::{
 };
 use std::fmt;
 use std::ops::Range;
+use tollgate_x86::xsave::{OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 
 /// One thing that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -152,6 +153,16 @@ fn vectors(
             format!("ymm{register} upper half"),
             576 + register * 16..592 + register * 16,
         );
+        let high = ZMM_HIGH.start + register * 32;
+        part(format!("zmm{register} upper half"), high..high + 32);
+    }
+    for mask in 0..8 {
+        let start = OPMASK.start + mask * 8;
+        part(format!("k{mask}"), start..start + 8);
+    }
+    for register in 16..32 {
+        let start = ZMM_16_TO_31.start + (register - 16) * 64;
+        part(format!("zmm{register}"), start..start + 64);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is never run, and why.
 
+use crate::case::components;
 use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
 
 /// Why an instruction is left out.
@@ -72,7 +73,7 @@ pub fn reason(instruction: &Instruction) -> Option<Reason> {
 }
 
 /// Whether the host may run the state: XSAVE and XRSTOR of components that the host has
-/// and the guest has not (protection keys, AVX-512) would change the test's own state.
+/// and the guest has not (protection keys) would change the test's own state.
 pub fn harms_host(instruction: &Instruction, gpr: &[u64; 16]) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -84,7 +85,7 @@ pub fn harms_host(instruction: &Instruction, gpr: &[u64; 16]) -> bool {
             | Mnemonic::Xsaveopt64
             | Mnemonic::Xrstor
             | Mnemonic::Xrstor64
-    ) && (gpr[0] as u32 & !7 != 0 || gpr[2] as u32 != 0)
+    ) && (gpr[0] as u32 & !(components() as u32) != 0 || gpr[2] as u32 != 0)
 }
 
 /// Byte sequences that enter the host's kernel wherever control may land in them.

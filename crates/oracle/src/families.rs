@@ -128,6 +128,8 @@ pub fn family_of(instruction: &Instruction) -> Family {
         | M::Xsave64
         | M::Xrstor64
         | M::Xsaveopt64
+        | M::Xsavec
+        | M::Xsavec64
         | M::Ldmxcsr
         | M::Stmxcsr
         | M::Vldmxcsr

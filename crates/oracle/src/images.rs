@@ -4,8 +4,11 @@
 use crate::encode::host_decoding;
 use iced_x86::{Instruction, Mnemonic};
 use std::ops::Range;
+use tollgate_emulate::cpuid::policy_of;
 use tollgate_engine::decode::maker::Decoding;
+use tollgate_x86::CpuModel;
 use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, component};
 
 /// Bytes of memory, and those of their bits that are not compared.
 pub type Uncompared = (Range<usize>, u8);
@@ -18,40 +21,58 @@ mod at {
     pub const XSTATE_BV: usize = 512;
 }
 
-/// A state component: its bit in XSTATE_BV and its parts.
+/// A state component: its bit in XSTATE_BV and its parts in the image.
 struct Component {
     bit: u8,
-    /// Where they begin and end.
-    parts: &'static [(usize, usize)],
+    parts: [Range<usize>; 2],
 }
-
-const X87: Component = Component {
-    bit: 1,
-    parts: &[(0, 24), (32, 160)],
-};
-const SSE: Component = Component {
-    bit: 2,
-    parts: &[(160, 416)],
-};
-const AVX: Component = Component {
-    bit: 4,
-    parts: &[(576, XSAVE_SIZE)],
-};
 
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// The components of `vector` in their initial configuration (SDM volume 1, 13.6).
-fn initial_components(vector: &[u8; XSAVE_SIZE]) -> Vec<&'static Component> {
+/// The components of `vector` in their initial configuration (SDM volume 1, 13.6), in an
+/// image that is compacted or not, of which `requested` are stored.
+fn initial_components(
+    vector: &[u8; XSAVE_SIZE],
+    is_compacted: bool,
+    requested: u64,
+) -> Vec<Component> {
+    let mut found = Vec::new();
+    let mut add = |is_initial: bool, bit: u64, parts: [Range<usize>; 2]| {
+        if is_initial {
+            let bit = bit as u8;
+            found.push(Component { bit, parts });
+        }
+    };
     let control_to_tags = &vector[..=at::TAGS];
     let x87 = control_to_tags == [0x7f, 0x03, 0, 0, 0] && is_zero(&vector[32..160]);
-    let sse = is_zero(&vector[160..416]);
-    let avx = is_zero(&vector[576..]);
-    [(&X87, x87), (&SSE, sse), (&AVX, avx)]
-        .into_iter()
-        .filter_map(|(component, is_initial)| is_initial.then_some(component))
-        .collect()
+    add(x87, component::X87, [0..24, 32..160]);
+    if is_compacted {
+        // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
+        let sse = is_zero(&vector[160..416]) && vector[24..28] == 0x1f80u32.to_le_bytes();
+        add(sse, component::SSE, [24..32, 160..416]);
+    } else {
+        add(is_zero(&vector[160..416]), component::SSE, [0..0, 160..416]);
+    }
+    let mut next = EXTENDED_REGION;
+    for (index, part) in EXTENDED.iter().enumerate() {
+        let place = match is_compacted {
+            true => next,
+            false => policy_of(CpuModel::Host).component_offset(index),
+        };
+        if requested & part.bit != 0 {
+            next += part.size;
+        }
+        let is_initial = is_zero(&vector[part.start..part.start + part.size]);
+        let place = place..place + part.size;
+        add(
+            is_initial && requested & part.bit != 0,
+            part.bit,
+            [0..0, place],
+        );
+    }
+    found
 }
 
 /// What of the image that `instruction` stores of `vector` is not compared, as offsets from
@@ -64,9 +85,16 @@ fn initial_components(vector: &[u8; XSAVE_SIZE]) -> Vec<&'static Component> {
 ///   volume 1, 4.2.2), which no guest is offered;
 /// - whether a component in its initial configuration is in use, which is the
 ///   implementation's choice (SDM volume 1, 13.6), and whether XSAVEOPT, which leaves out
-///   what is not in use (13.9), stores it.
-pub fn uncompared(instruction: &Instruction, vector: &[u8; XSAVE_SIZE]) -> Vec<Uncompared> {
+///   what is not in use (13.9), stores it; XSAVEC likewise.
+///
+/// `requested` are the components that EDX and EAX ask for.
+pub fn uncompared(
+    instruction: &Instruction,
+    vector: &[u8; XSAVE_SIZE],
+    requested: u64,
+) -> Vec<Uncompared> {
     use Mnemonic as M;
+    let mut is_compacted = false;
     let (extended, optimized) = match instruction.mnemonic() {
         M::Fnstenv | M::Fnsave => {
             let pointers = match instruction.memory_size().size() {
@@ -78,6 +106,10 @@ pub fn uncompared(instruction: &Instruction, vector: &[u8; XSAVE_SIZE]) -> Vec<U
         M::Fxsave | M::Fxsave64 => (false, false),
         M::Xsave | M::Xsave64 => (true, false),
         M::Xsaveopt | M::Xsaveopt64 => (true, true),
+        M::Xsavec | M::Xsavec64 => {
+            is_compacted = true;
+            (true, true)
+        }
         _ => return Vec::new(),
     };
     let mut found: Vec<Uncompared> = vec![(6..24, 0xff)];
@@ -86,11 +118,11 @@ pub fn uncompared(instruction: &Instruction, vector: &[u8; XSAVE_SIZE]) -> Vec<U
         found.push((byte..byte + 1, 1 << 1));
     }
     if extended {
-        for component in initial_components(vector) {
+        for component in initial_components(vector, is_compacted, requested) {
             found.push((at::XSTATE_BV..at::XSTATE_BV + 1, component.bit));
             if optimized {
-                let parts = component.parts.iter();
-                found.extend(parts.map(|&(start, end)| (start..end, 0xff)));
+                let parts = component.parts.into_iter();
+                found.extend(parts.map(|part| (part, 0xff)));
             }
         }
     }
@@ -104,7 +136,7 @@ mod tests {
 
     fn bits(code: &[u8], vector: &[u8; XSAVE_SIZE], offset: usize) -> u8 {
         let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
-        uncompared(&instruction, vector)
+        uncompared(&instruction, vector, 7)
             .iter()
             .filter(|(range, _)| range.contains(&offset))
             .fold(0, |bits, (_, more)| bits | more)

@@ -1,7 +1,7 @@
 //! Random registers and memory for given instructions: operands are steered into the
 //! window, branches onto INT3, selectors to segments that both sides have.
 
-use crate::case::{Fill, Input};
+use crate::case::{Fill, Input, components};
 use crate::encode::{Encoded, instruction_size, rip_of};
 use crate::exclusions::loads_segment;
 use crate::layout::{
@@ -14,6 +14,7 @@ use crate::values::{data, vector_state};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_test_support::Random;
 use tollgate_x86::SegmentRegister;
+use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV};
 
 const EAX: usize = 0;
 const ECX: usize = 1;
@@ -473,9 +474,16 @@ impl Generator<'_> {
                     self.poke(target, value);
                 }
             }
-            M::Xsave | M::Xsave64 | M::Xrstor | M::Xrstor64 | M::Xsaveopt | M::Xsaveopt64 => {
+            M::Xsave
+            | M::Xsave64
+            | M::Xrstor
+            | M::Xrstor64
+            | M::Xsaveopt
+            | M::Xsaveopt64
+            | M::Xsavec
+            | M::Xsavec64 => {
                 // Components that the guest has and the host has too.
-                self.input.gpr[EAX] &= 7;
+                self.input.gpr[EAX] = self.random.next_u64() & components();
                 self.input.gpr[EDX] = 0;
                 self.image(instruction, target);
             }
@@ -513,7 +521,12 @@ impl Generator<'_> {
             mnemonic => {
                 let mut image = source.to_vec();
                 if matches!(mnemonic, Mnemonic::Xrstor | Mnemonic::Xrstor64) {
-                    image[512] = self.random.byte() & 7;
+                    let present = self.random.next_u64() & components();
+                    image[HEADER] = present as u8;
+                    if self.random.one_in(2) {
+                        let format = COMPACTED | present | self.random.next_u64() & components();
+                        image[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
+                    }
                     if self.random.one_in(12) {
                         image[528 + self.random.below(48)] = 1;
                     }

@@ -11,7 +11,7 @@
 //! 64-bit code could reach all of the process, but no register holds an address of the
 //! process's own. System calls are excluded by the generator ([`crate::exclusions`]).
 
-use crate::case::{Case, Input, Outcome, normalize};
+use crate::case::{Case, Input, Outcome, components, normalize};
 use crate::layout::{
     Access, HIGH_WINDOW, LOCALS, PAGE, PAGE_ACCESS, PAGES, USER_CODE, USER_CODE64, USER_DATA,
     WINDOW, WINDOW_BYTES, World,
@@ -22,7 +22,10 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use tollgate_emulate::cpuid::policy_of;
+use tollgate_x86::CpuModel;
 use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{COMPACTED, EXTENDED, EXTENDED_REGION, XCOMP_BV, component};
 
 /// Linear address of the stub's page.
 const STUB: u32 = 0x5d3a_7000;
@@ -41,6 +44,8 @@ struct Area([u8; XSAVE_SIZE]);
 #[repr(C)]
 struct Frame {
     host_rsp: u64,
+    /// Which components of `vector` are loaded.
+    components: u64,
     fs_base: u64,
     gs_base: u64,
     gpr: [u64; 16],
@@ -86,7 +91,7 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
         "mov [rdi + {fs_base}], rax",
         "rdgsbase rax",
         "mov [rdi + {gs_base}], rax",
-        "mov eax, 7",
+        "mov eax, [rdi + {components}]",
         "xor edx, edx",
         "xrstor [rdi + {vector}]",
         "mov r8w, [rdi + {selectors}]",
@@ -132,6 +137,7 @@ unsafe extern "sysv64" fn enter(frame: *mut Frame) {
         fs_base = const offset_of!(Frame, fs_base),
         gs_base = const offset_of!(Frame, gs_base),
         vector = const offset_of!(Frame, vector),
+        components = const offset_of!(Frame, components),
         selectors = const offset_of!(Frame, data_selectors),
         gpr = const offset_of!(Frame, gpr),
         flags = const offset_of!(Frame, flags),
@@ -230,9 +236,18 @@ unsafe extern "sysv64" fn collect(
     frame.signal = signal;
     frame.registers.copy_from_slice(&context.uc_mcontext.gregs);
     let area = context.uc_mcontext.fpregs.cast::<u8>();
-    // SAFETY: on a host with AVX the kernel saves at least the XSAVE area of x87, SSE
-    // and AVX in the standard format.
-    unsafe { ptr::copy_nonoverlapping(area, frame.vector.0.as_mut_ptr(), XSAVE_SIZE) };
+    let vector = &mut frame.vector.0;
+    // SAFETY: on a host with AVX the kernel saves the legacy region and the header.
+    unsafe { ptr::copy_nonoverlapping(area, vector.as_mut_ptr(), EXTENDED_REGION) };
+    for (index, part) in EXTENDED.iter().enumerate() {
+        if frame.components & part.bit != 0 {
+            let offset = policy_of(CpuModel::Host).component_offset(index);
+            // SAFETY: the kernel saves what XCR0 enables in the standard format, whose
+            // offsets CPUID tells.
+            let saved = unsafe { std::slice::from_raw_parts(area.add(offset), part.size) };
+            vector[part.start..part.start + part.size].copy_from_slice(saved);
+        }
+    }
 }
 
 /// The host's processor, ready to run cases. One at a time in a process.
@@ -468,6 +483,7 @@ impl Native {
             stub,
             frame: Box::new(Frame {
                 host_rsp: 0,
+                components: components(),
                 fs_base: 0,
                 gs_base: 0,
                 gpr: [0; 16],
@@ -524,6 +540,10 @@ impl Native {
         self.frame.flags = u64::from(input.flags | 0x202);
         self.frame.data_selectors = [selectors[0], selectors[3], selectors[4], selectors[5]];
         self.frame.vector.0.copy_from_slice(&input.vector[..]);
+        if self.frame.components & component::AVX_512 != 0 {
+            let format = COMPACTED | self.frame.components;
+            self.frame.vector.0[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
+        }
         FRAME.store(frame, Ordering::SeqCst);
         // SAFETY: all is set up by `new`, which also holds the lock; the area was made by
         // the generator or by the reproducer's reader, which `sanitize` it.

@@ -130,7 +130,7 @@ pub fn read(line: &str) -> Result<(Case, Input), String> {
     }
     // XRSTOR's own faults are not the guest's.
     input.vector[512..576].fill(0);
-    input.vector[512] = 7;
+    input.vector[512] = crate::case::components() as u8;
     input.vector[26..32].fill(0);
     input.settle();
     Ok((case, input))
@@ -165,7 +165,7 @@ mod tests {
             "code=9",
             "gpr=1",
             "poke=ffff:0000",
-            "vector=33f:0000",
+            "vector=97f:0000",
             "world=64",
             "x",
         ] {

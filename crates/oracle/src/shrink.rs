@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Fill, Input};
 use crate::oracle::{Expectation, Oracle, instructions};
+use tollgate_x86::xsave::{OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 
 fn fails(oracle: &mut Oracle, case: &Case, input: &Input, expectation: Expectation) -> bool {
     let code = instructions(case);
@@ -59,7 +60,22 @@ fn simpler(input: &Input) -> Vec<Input> {
     let parts = [0..2, 2..4, 4..5, 6..24, 24..28];
     let registers = (0..16)
         .flat_map(|n| [32 + n * 16, 160 + n * 16, 576 + n * 16])
-        .map(|start| start..start + 16);
+        .map(|start| start..start + 16)
+        .chain(
+            (0..8)
+                .map(|n| OPMASK.start + n * 8)
+                .map(|start| start..start + 8),
+        )
+        .chain(
+            (0..16)
+                .map(|n| ZMM_HIGH.start + n * 32)
+                .map(|start| start..start + 32),
+        )
+        .chain(
+            (0..16)
+                .map(|n| ZMM_16_TO_31.start + n * 64)
+                .map(|start| start..start + 64),
+        );
     for range in parts.into_iter().chain(registers) {
         add(&|input| input.vector[range.clone()].copy_from_slice(&plain.vector[range.clone()]));
     }

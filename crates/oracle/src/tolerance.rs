@@ -9,6 +9,7 @@ use std::ops::Range;
 use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::decode::maker::Decoding;
 use tollgate_x86::SegmentRegister;
+use tollgate_x86::state::XSAVE_SIZE;
 
 /// EFLAGS bits of iced-x86's set.
 fn eflags(bits: u32) -> u32 {
@@ -126,7 +127,7 @@ pub fn same_fault_address(code: &[Encoded], expected: &Outcome, got: &Outcome) -
     use Mnemonic as M;
     // Images of several fields may wrap inside 64 KiB, field by field.
     let distance = expected.cr2.abs_diff(got.cr2) & 0xffff;
-    let near = distance.min(0x1_0000 - distance) < 832;
+    let near = distance.min(0x1_0000 - distance) < XSAVE_SIZE as u64;
     code.iter().any(|one| match one.instruction.mnemonic() {
         M::Cmpsb
         | M::Cmpsw
@@ -328,7 +329,8 @@ pub fn uncompared_memory(
         return Vec::new();
     };
     let offset = case.world.offset_of(address) as usize;
-    images::uncompared(&one.instruction, &expected.vector_state)
+    let requested = input.gpr[0] & 0xffff_ffff | input.gpr[2] << 32;
+    images::uncompared(&one.instruction, &expected.vector_state, requested)
         .into_iter()
         .map(|(range, bits)| {
             let place = offset.saturating_add(range.start)..offset.saturating_add(range.end);

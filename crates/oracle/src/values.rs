@@ -1,7 +1,9 @@
 //! Values that processors treat specially, among random ones.
 
+use crate::case::components;
 use tollgate_test_support::Random;
 use tollgate_x86::state::XSAVE_SIZE;
+use tollgate_x86::xsave::{HEADER, OPMASK, ZMM_16_TO_31, ZMM_HIGH, component};
 
 /// An integer: often small, a power of two, or next to one.
 pub fn interesting(random: &mut Random) -> u32 {
@@ -122,7 +124,7 @@ pub fn data(random: &mut Random, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The x87, SSE and AVX registers, of the latter the first 8 or 16.
+/// The x87 and vector registers, of the latter the first 8 or all.
 pub fn vector_state(random: &mut Random, registers: usize) -> Box<[u8; XSAVE_SIZE]> {
     let mut area = Box::new([0; XSAVE_SIZE]);
     let control: u16 = match random.below(6) {
@@ -158,6 +160,25 @@ pub fn vector_state(random: &mut Random, registers: usize) -> Box<[u8; XSAVE_SIZ
         area[low..low + 16].copy_from_slice(&data(random, 16));
         area[high..high + 16].copy_from_slice(&data(random, 16));
     }
-    area[512] = 7;
+    if components() & component::AVX_512 != 0 {
+        for mask in area[OPMASK.start..OPMASK.start + OPMASK.size].chunks_mut(8) {
+            let value = match random.below(4) {
+                0 => random.pick(&[0, u64::MAX, 1, 1 << 63]),
+                1 => random.next_u64() & random.next_u64(),
+                _ => random.next_u64(),
+            };
+            mask.copy_from_slice(&value.to_le_bytes());
+        }
+        for register in 0..registers {
+            let high = ZMM_HIGH.start + register * 32;
+            area[high..high + 32].copy_from_slice(&data(random, 32));
+        }
+        if registers == 16 {
+            for register in area[ZMM_16_TO_31.start..].chunks_mut(64) {
+                register.copy_from_slice(&data(random, 64));
+            }
+        }
+    }
+    area[HEADER] = components() as u8;
     area
 }

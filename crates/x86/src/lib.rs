@@ -18,6 +18,7 @@ pub mod prefix;
 pub mod registers;
 pub mod state;
 pub mod translation_change;
+pub mod xsave;
 
 pub use address::{LinearAddress, PhysicalAddress};
 pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector};

@@ -32,10 +32,12 @@ pub enum Activity {
     Shutdown,
 }
 
-/// Bytes of the standard-format XSAVE area for x87, SSE and AVX (SDM volume 1, 13.4).
-pub const XSAVE_SIZE: usize = 832;
+pub use crate::xsave::XSAVE_SIZE;
 
-/// x87, MMX, SSE and AVX registers in XSAVE's standard format.
+/// Bytes of the area in states that were saved before AVX-512 had a place in it.
+const XSAVE_SIZE_TO_AVX: usize = 832;
+
+/// x87, MMX, SSE, AVX and AVX-512 registers; [`crate::xsave`] says what lies where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
 pub struct VectorState(pub [u8; XSAVE_SIZE]);
@@ -60,17 +62,20 @@ impl Serialize for VectorState {
 
 impl<'de> Deserialize<'de> for VectorState {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        let mut bytes = Vec::<u8>::deserialize(deserializer)?;
         let length = bytes.len();
-        let array = bytes
-            .try_into()
-            .map_err(|_| serde::de::Error::invalid_length(length, &"832 bytes of XSAVE state"))?;
+        if length == XSAVE_SIZE_TO_AVX {
+            bytes.resize(XSAVE_SIZE, 0);
+        }
+        let array = bytes.try_into().map_err(|_| {
+            serde::de::Error::invalid_length(length, &"2432 or 832 bytes of XSAVE state")
+        })?;
         Ok(Self(array))
     }
 }
 
 /// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 3;
+pub const CPU_STATE_VERSION: u32 = 4;
 
 /// Registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -147,7 +152,7 @@ pub struct CpuState {
     pub activity: Activity,
     /// Which processor this is; never changes.
     pub model: CpuModel,
-    /// x87, MMX, SSE, AVX.
+    /// x87, MMX, SSE, AVX, AVX-512.
     pub vector: VectorState,
 }
 

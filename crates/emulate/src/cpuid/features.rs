@@ -176,7 +176,12 @@ const STRUCTURED_1_EAX_NAMES: &[(u32, &str)] = &[
     (structured_1_eax::AVX_IFMA, "avx_ifma"),
 ];
 
-const XSAVE_EAX_NAMES: &[(u32, &str)] = &[(xsave_eax::XSAVEOPT, "xsaveopt")];
+const XSAVE_EAX_NAMES: &[(u32, &str)] = &[
+    (xsave_eax::XSAVEOPT, "xsaveopt"),
+    (xsave_eax::XSAVEC, "xsavec"),
+    (xsave_eax::XGETBV_1, "xgetbv1"),
+    (xsave_eax::XSAVES, "xsaves"),
+];
 
 const EXTENDED_ECX_NAMES: &[(u32, &str)] = &[
     (extended::ECX_LAHF, "lahf_lm"),
@@ -340,8 +345,14 @@ pub mod structured_1_eax {
 /// they need nothing of the host but XSAVE.
 pub mod xsave_eax {
     pub const XSAVEOPT: u32 = 1 << 0;
+    /// XSAVEC, and XRSTOR of compacted images.
+    pub const XSAVEC: u32 = 1 << 1;
+    /// XGETBV with ECX 1.
+    pub const XGETBV_1: u32 = 1 << 2;
+    /// XSAVES, XRSTORS and IA32_XSS.
+    pub const XSAVES: u32 = 1 << 3;
     /// What is offered with XSAVE.
-    pub const EMULATED: u32 = XSAVEOPT;
+    pub const EMULATED: u32 = XSAVEOPT | XSAVEC | XGETBV_1 | XSAVES;
 }
 
 /// Bits of leaf 7, EDX.

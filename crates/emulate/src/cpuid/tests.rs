@@ -85,8 +85,6 @@ fn nothing_unhandled_is_offered() {
         F::VMX,
         F::SVM,
         F::AVX512F,
-        F::XSAVEC,
-        F::XSAVES,
         F::RTM,
         F::PKU,
         F::D3NOW,
@@ -181,7 +179,10 @@ fn leaf_7_shows_what_the_host_has_and_what_needs_nothing_of_it() {
     let [last, _, ecx, _] = poor.leaf(&state, 7, 0);
     assert_eq!((last, ecx & gfni), (0, 0));
     assert!(!poor.offers(CpuidFeature::AVX_VNNI) && !poor.offers(CpuidFeature::GFNI));
-    assert!(poor.offers(CpuidFeature::RDPID), "reads a register of the guest's");
+    assert!(
+        poor.offers(CpuidFeature::RDPID),
+        "reads a register of the guest's"
+    );
 }
 
 /// Leaf 8000_0001h: SYSCALL, NX, 1 GiB pages, RDTSCP, LM.

@@ -24,6 +24,18 @@ fn msrs_are_privileged_and_unknown_ones_fault() {
 }
 
 #[test]
+fn no_supervisor_state_component_can_be_enabled() {
+    let (mut state, mut environment) = protected_mode(0);
+    assert_eq!(read(&state, &mut environment, 0xda0), Ok(0));
+    assert_eq!(write(&mut state, &mut environment, 0xda0, 0), Ok(()));
+    for value in [1, 1 << 8, 1 << 63] {
+        assert_eq!(write(&mut state, &mut environment, 0xda0, value), Err(GP));
+    }
+    state.model = CpuModel::X86_64V2;
+    assert_eq!(read(&state, &mut environment, 0xda0), Err(GP));
+}
+
+#[test]
 fn writing_the_time_stamp_counter_moves_its_offset() {
     let (mut state, mut environment) = protected_mode(0);
     environment.platform.time_stamp = 1000;

@@ -125,7 +125,7 @@ fn xrstor_initializes_what_the_header_leaves_out() {
 fn xrstor_refuses_bad_headers() {
     let (mut state, mut environment) = ready();
     state.gpr[2] = 0;
-    for (at, value) in [(0x9200, 8u64), (0x9208, 1 << 63), (0x9210, 1)] {
+    for (at, value) in [(0x9200, 8u64), (0x9208, 1), (0x9210, 1)] {
         environment.put_u64(at, value);
         assert_eq!(run(&mut state, &mut environment, &XRSTOR), Err(GP));
         environment.put_u64(at, 0);
@@ -141,6 +141,93 @@ fn xrstor_refuses_bad_headers() {
             run(&mut state, &mut environment, &code),
             Err(Exception::invalid_opcode())
         );
+    }
+}
+
+/// xsavec [ebx], xrstor [ebx], xsaves [ebx], xrstors [ebx]
+const XSAVEC_EBX: [u8; 3] = [0x0f, 0xc7, 0x23];
+const XRSTOR_EBX: [u8; 3] = [0x0f, 0xae, 0x2b];
+const XSAVES_EBX: [u8; 3] = [0x0f, 0xc7, 0x2b];
+const XRSTORS_EBX: [u8; 3] = [0x0f, 0xc7, 0x1b];
+
+#[test]
+fn xsavec_and_xsaves_store_what_is_in_use_and_say_that_the_image_is_compacted() {
+    for code in [XSAVEC_EBX, XSAVES_EBX] {
+        let (mut state, mut environment) = ready();
+        state.vector.0[offset::HEADER] = 1;
+        environment.ram[0x9000..0x9340].fill(0xee);
+        (state.gpr[0], state.gpr[3]) = (7, 0x9000);
+        run(&mut state, &mut environment, &code).unwrap();
+        let header = (environment.u64(0x9200), environment.u64(0x9208));
+        assert_eq!(header, (1, 7 | 1 << 63));
+        assert_eq!(environment.u16(0x9000), 0x37f);
+        assert_eq!(environment.u32(0x9018), 0xeeee_eeee, "MXCSR is initial");
+        assert_eq!(environment.ram[0x90a0], 0xee);
+        assert_eq!(environment.ram[0x9210], 0xee, "the rest of the header");
+        assert_eq!(environment.ram[0x9240], 0xee);
+        // MXCSR goes with SSE's registers.
+        state.vector.0[offset::MXCSR] = 0xa0;
+        run(&mut state, &mut environment, &code).unwrap();
+        assert_eq!(environment.u64(0x9200), 3);
+        assert_eq!(environment.u32(0x9018), 0x1fa0);
+        assert_eq!(environment.ram[0x90a0], 0);
+    }
+}
+
+#[test]
+fn a_compacted_image_comes_back_without_what_it_leaves_out() {
+    for restore in [XRSTOR_EBX, XRSTORS_EBX] {
+        let (mut state, mut environment) = ready();
+        (state.gpr[0], state.gpr[3]) = (7, 0x9000);
+        state.vector.0[offset::MXCSR] = 0xa0;
+        state.vector.0[offset::HEADER] = 3;
+        let before = state.vector.clone();
+        run(&mut state, &mut environment, &XSAVEC_EBX).unwrap();
+        let mut registers = Registers::of(&mut state, &mut environment);
+        registers.set_ymm(3, &[9; 32]);
+        registers.set_u32(offset::MXCSR, 0x1fc0);
+        run(&mut state, &mut environment, &restore).unwrap();
+        assert!(state.vector == before);
+        // SSE is left out of the image: its registers and MXCSR become initial.
+        environment.put_u64(0x9200, 1);
+        run(&mut state, &mut environment, &restore).unwrap();
+        let registers = Registers::of(&mut state, &mut environment);
+        assert_eq!(registers.u32(offset::MXCSR), 0x1f80);
+        assert_eq!(registers.ymm(0), [0; 32]);
+    }
+}
+
+#[test]
+fn xrstor_refuses_bad_compacted_headers_and_xrstors_the_standard_format() {
+    let (mut state, mut environment) = ready();
+    (state.gpr[0], state.gpr[3]) = (7, 0x9000);
+    let compacted = 1 << 63;
+    for (bitmap, layout, more) in [
+        (1, compacted | 2, 0u64),
+        (0, compacted | 1 << 3, 0),
+        (0, compacted | 7, 1),
+    ] {
+        environment.put_u64(0x9200, bitmap);
+        environment.put_u64(0x9208, layout);
+        environment.put_u64(0x9210, more);
+        for code in [XRSTOR_EBX, XRSTORS_EBX] {
+            assert_eq!(run(&mut state, &mut environment, &code), Err(GP));
+        }
+    }
+    environment.put(0x9200, &[0; 24]);
+    assert_eq!(run(&mut state, &mut environment, &XRSTORS_EBX), Err(GP));
+    assert!(run(&mut state, &mut environment, &XRSTOR_EBX).is_ok());
+}
+
+#[test]
+fn xsaves_and_xrstors_are_for_cpl_0() {
+    let (mut state, mut environment) = crate::test_environment::protected_mode(3);
+    state.cr4 |= (Cr4::OSXSAVE | Cr4::OSFXSR).bits();
+    state.xcr0 = 7;
+    (state.gpr[0], state.gpr[3]) = (7, 0x9000);
+    assert!(run(&mut state, &mut environment, &XSAVEC_EBX).is_ok());
+    for code in [XSAVES_EBX, XRSTORS_EBX] {
+        assert_eq!(run(&mut state, &mut environment, &code), Err(GP));
     }
 }
 

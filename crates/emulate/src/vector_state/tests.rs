@@ -59,7 +59,7 @@ fn xsetbv_checks_privilege_register_and_value() {
     state.gpr[0] = 1;
     assert_eq!(run(&mut state, &mut environment, &xsetbv), Err(UD));
     state.cr4 |= Cr4::OSXSAVE.bits();
-    for value in [0, 2, 5, 0xb, 0xe7] {
+    for value in [0, 2, 5, 0xb, 0x27, 0x67, 0xe3, 0x1e7] {
         state.gpr[0] = value;
         assert_eq!(run(&mut state, &mut environment, &xsetbv), Err(GP));
     }
@@ -71,6 +71,19 @@ fn xsetbv_checks_privilege_register_and_value() {
     assert_eq!((state.gpr[0], state.gpr[2]), (state.xcr0, 0));
     state.gpr[1] = 1;
     assert_eq!(run(&mut state, &mut environment, &xsetbv), Err(GP));
+    // xgetbv with ECX 1: what is in use of that, to which MXCSR belongs.
+    state.vector.0[offset::HEADER] = 0;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0xd0]).unwrap();
+    assert_eq!((state.gpr[0], state.gpr[2]), (0, 0));
+    state.vector.0[offset::HEADER] = 5;
+    state.vector.0[offset::MXCSR] ^= 0x20;
+    run(&mut state, &mut environment, &[0x0f, 0x01, 0xd0]).unwrap();
+    assert_eq!((state.gpr[0], state.gpr[2]), (7, 0));
+    state.gpr[1] = 2;
+    assert_eq!(
+        run(&mut state, &mut environment, &[0x0f, 0x01, 0xd0]),
+        Err(GP)
+    );
     let (mut state, mut environment) = virtual_8086_mode(3);
     state.cr4 |= Cr4::OSXSAVE.bits();
     state.gpr[0] = 1;

@@ -70,6 +70,8 @@ displacements! {
     VECTORS_OFF = vectors_off: Read,
     LOAD_VECTORS = load_vectors,
     VECTORS_WERE_LIVE = vectors_were_live,
+    VECTOR_COMPONENTS = vector_components,
+    COMPACTS_VECTORS = compacts_vectors,
     DIRECTION = direction: Write,
     EXIT_ENTRY = exit_entry: Jump,
     TLB = tlb: Write,

@@ -7,6 +7,7 @@
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::marks::Shadow;
+use crate::abi::vector_registers;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use tollgate_memory::GuestMemory;
@@ -138,6 +139,10 @@ pub struct Context {
     pub work: [u64; 3],
     /// Set by the monitor: load the vector registers on the way in.
     pub load_vectors: u64,
+    /// The components that are loaded and saved: a mask for XRSTOR and XSAVE.
+    pub vector_components: u64,
+    /// Not zero: they are saved by XSAVEC.
+    pub compacts_vectors: u64,
     /// Set on the way out if the vector registers were live and have been saved.
     pub vectors_were_live: u64,
     /// Set by a task switch out of guest code: the way in is one too.
@@ -220,6 +225,8 @@ impl Context {
             vectors_off: 1,
             load_vectors: 0,
             vectors_were_live: 0,
+            vector_components: vector_registers::ALWAYS,
+            compacts_vectors: u64::from(vector_registers::host_compacts()),
             direction: 1,
             exit_entry: gate.exit,
             tlb: 0,

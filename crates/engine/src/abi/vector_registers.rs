@@ -1,18 +1,62 @@
-//! The save area of the guest's x87, SSE and AVX registers.
+//! The save area of the guest's x87, SSE, AVX and AVX-512 registers, and how the host's
+//! instructions for it are used.
 
+use crate::abi::context::Context;
 use tollgate_x86::state::VectorState;
+use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV, component};
 
-/// Components that the guest may enable: x87, SSE, AVX.
-const COMPONENTS: u8 = 7;
+/// Components that every host has, and every guest: x87, SSE, AVX.
+pub const ALWAYS: u64 = component::X87 | component::SSE | component::AVX;
 
 /// Makes an area safe for XRSTOR: what the guest wrote through state images must not
 /// raise #GP in the monitor (SDM volume 1, 13.8.1).
 pub fn sanitize(state: &mut VectorState) {
-    let header = &mut state.0[512..576];
-    header[0] &= COMPONENTS;
+    let header = &mut state.0[HEADER..HEADER + 64];
+    header[0] &= component::ALL as u8;
     header[1..].fill(0);
     let mxcsr = u32::from_le_bytes([state.0[24], state.0[25], state.0[26], state.0[27]]) & 0xffff;
     state.0[24..28].copy_from_slice(&mxcsr.to_le_bytes());
+}
+
+/// Whether the host has XSAVEC, which skips what is in its initial configuration. Without
+/// it there is no AVX-512 (SDM volume 1, 13.2).
+pub fn host_compacts() -> bool {
+    std::arch::is_x86_feature_detected!("xsavec")
+}
+
+impl Context {
+    /// Which components guest code may use: they are loaded and saved together.
+    pub fn set_vector_components(&mut self, components: u64) {
+        self.vector_components = components & component::ALL | ALWAYS;
+    }
+
+    /// Gives the header the form that the way in loads from, if it is to load the vector
+    /// registers; yields XSTATE_BV.
+    pub(crate) fn prepare_vector_load(&mut self) -> u64 {
+        if self.load_vectors == 0 {
+            return 0;
+        }
+        let area = &mut self.cpu.vector.0;
+        area[HEADER] &= self.vector_components as u8;
+        if self.compacts_vectors != 0 {
+            let format = COMPACTED | self.vector_components;
+            area[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
+        }
+        self.cpu.vector.in_use()
+    }
+
+    /// Gives the saved area its resting form. XSAVEC has not touched the bytes of components
+    /// that became initial since they were loaded with XSTATE_BV `before`.
+    pub(crate) fn settle_vector_area(&mut self, before: u64) {
+        let state = &mut self.cpu.vector;
+        state.0[XCOMP_BV..XCOMP_BV + 8].fill(0);
+        // MXCSR_MASK: the host's, which is not always stored, and not the guest's.
+        state.0[28..32].fill(0);
+        let ended = before & !state.in_use();
+        if ended != 0 {
+            state.initialize(ended);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -23,9 +67,13 @@ mod tests {
     fn reserved_bits_are_cleared() {
         let mut state = VectorState::initial();
         state.0[26] = 1;
+        state.0[512] = 0xff;
         state.0[513] = 0xff;
+        state.0[520] = 1;
         state.0[560] = 1;
         sanitize(&mut state);
+        assert_eq!(state.in_use(), component::ALL);
+        state.0[512] = 3;
         assert_eq!(state, VectorState::initial());
     }
 }

@@ -1,7 +1,7 @@
 //! The way into generated code and back: the only hand-written machine code.
 //!
 //! [`enter`] saves the host's callee-saved registers, tests `pending`, loads the
-//! guest's registers and jumps. The guest's x87, SSE and AVX registers are loaded
+//! guest's registers and jumps. The guest's x87 and vector registers are loaded
 //! only when guest code has asked for them, and saved on the way out only if they
 //! were loaded, so that exits of code that does not use them stay cheap. Exit stubs jump to the exit path, which stores the
 //! registers and returns from `enter`. A signal that arrives between the test and
@@ -33,9 +33,11 @@ global_asm!(
     "mov r13, [r15 + {links}]",
     "cmp qword ptr [r15 + {load_vectors}], 0",
     "je 2f",
-    "mov eax, 7",
+    "mov eax, [r15 + {vector_components}]",
     "xor edx, edx",
     "xrstor [r15 + {vector_area}]",
+    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    "ldmxcsr [r15 + {mxcsr}]",
     "mov qword ptr [r15 + {load_vectors}], 0",
     "mov qword ptr [r15 + {vectors_off}], 0",
     "2:",
@@ -77,9 +79,17 @@ global_asm!(
     "tollgate_abort:",
     "cmp qword ptr [r15 + {vectors_off}], 0",
     "jne 3f",
-    "mov eax, 7",
+    "mov eax, [r15 + {vector_components}]",
     "xor edx, edx",
+    "cmp qword ptr [r15 + {compacts_vectors}], 0",
+    "je 4f",
+    "xsavec [r15 + {vector_area}]",
+    // XSAVEC leaves it out like the registers that are initial.
+    "stmxcsr [r15 + {mxcsr}]",
+    "jmp 5f",
+    "4:",
     "xsave [r15 + {vector_area}]",
+    "5:",
     // The C ABI's x87 and MXCSR settings for the monitor.
     "fninit",
     "ldmxcsr [rip + tollgate_default_mxcsr]",
@@ -108,7 +118,10 @@ global_asm!(
     load_vectors = const at::LOAD_VECTORS,
     vectors_off = const at::VECTORS_OFF,
     vectors_were_live = const at::VECTORS_WERE_LIVE,
+    vector_components = const at::VECTOR_COMPONENTS,
+    compacts_vectors = const at::COMPACTS_VECTORS,
     vector_area = const at::VECTOR_AREA,
+    mxcsr = const at::VECTOR_AREA + 24,
     rax = const gpr_displacement(Gpr::Rax),
     rcx = const gpr_displacement(Gpr::Rcx),
     rdx = const gpr_displacement(Gpr::Rdx),

@@ -198,9 +198,8 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
             (ExitKind::StringInstruction, false)
         }
         Fxsave | Fxrstor | Fxsave64 | Fxrstor64 | Fnsave | Fsave | Frstor | Fnstenv | Fstenv
-        | Fldenv | Xsave | Xsaveopt | Xrstor | Xsave64 | Xsaveopt64 | Xrstor64 => {
-            (ExitKind::VectorImage, false)
-        }
+        | Fldenv | Xsave | Xsaveopt | Xsavec | Xsaves | Xrstor | Xrstors | Xsave64 | Xsaveopt64
+        | Xsavec64 | Xsaves64 | Xrstor64 | Xrstors64 => (ExitKind::VectorImage, false),
         // FS and GS have a base in every mode word of 64-bit code.
         Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
         _ => (ExitKind::OtherInstruction, true),
@@ -231,6 +230,8 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
             | Fldenv
             | Xrstor
             | Xrstor64
+            | Xrstors
+            | Xrstors64
             | Xsetbv
     );
     loads_state || is_masked_access(mnemonic)

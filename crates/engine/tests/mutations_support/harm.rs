@@ -23,8 +23,8 @@ const COMPUTING: &[CpuidFeature] = {
     &[
         INTEL8086, INTEL186, INTEL286, INTEL386, INTEL486, X64, FPU, FPU287, FPU387, CMOV, CX8,
         CMPXCHG16B, MMX, SSE, SSE2, SSE3, SSSE3, SSE4_1, SSE4_2, POPCNT, AES, PCLMULQDQ, AVX, AVX2,
-        FMA, F16C, BMI1, BMI2, LZCNT, ADX, MOVBE, RDRAND, RDSEED, SHA, GFNI, VAES, VPCLMULQDQ, TSC,
-        CLFSH, CLFLUSHOPT, PAUSE,
+        FMA, F16C, BMI1, BMI2, LZCNT, ADX, MOVBE, RDRAND, RDSEED, SHA, GFNI, VAES, VPCLMULQDQ,
+        SSE4A, AVX_VNNI, AVX_IFMA, TSC, CLFSH, CLFLUSHOPT, CLWB, MOVDIRI, PAUSE,
     ]
 };
 
@@ -60,6 +60,8 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(load_vectors, u64, false),
         field!(vectors_off, u64, true),
         field!(vectors_were_live, u64, false),
+        field!(vector_components, u64, false),
+        field!(compacts_vectors, u64, false),
         field!(switch_in, u64, false),
         field!(target, u64, false),
         field!(signal, SignalExit, false),

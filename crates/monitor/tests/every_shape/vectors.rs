@@ -1,9 +1,12 @@
-//! Contents of the x87, SSE and AVX registers.
+//! Contents of the x87 and vector registers.
 
 use super::filling;
+use tollgate_emulate::cpuid::policy_of;
+use tollgate_x86::CpuModel;
 use tollgate_x86::state::VectorState;
+use tollgate_x86::xsave::EXTENDED;
 
-/// x87, SSE and AVX registers all in use, with settings that are nobody's default.
+/// All registers in use, with settings that are nobody's default.
 pub fn vectors(seed: u32) -> VectorState {
     let mut state = VectorState::initial();
     for (at, byte) in state.0.iter_mut().enumerate() {
@@ -26,7 +29,7 @@ pub fn vectors(seed: u32) -> VectorState {
     state.0[16..22].copy_from_slice(&[0xdc, 0xfe, 0xba, 0x98, 0x18, 0]);
     // MXCSR: downwards.
     state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
-    state.0[512] = 7;
+    state.0[512] = policy_of(CpuModel::Host).xcr0_mask() as u8;
     state
 }
 
@@ -35,7 +38,9 @@ pub fn visible(vector: &VectorState) -> Vec<u8> {
     let mut bytes = vector.0.to_vec();
     let initial = VectorState::initial();
     let in_use = bytes[512];
-    for (bit, range) in [(1, 0..24), (1, 32..160), (2, 160..416), (4, 576..832)] {
+    let extended = EXTENDED.map(|part| (part.bit as u8, part.start..part.start + part.size));
+    let legacy = [(1, 0..24), (1, 32..160), (2, 160..416)];
+    for (bit, range) in legacy.into_iter().chain(extended) {
         if in_use & bit == 0 {
             bytes[range.clone()].copy_from_slice(&initial.0[range]);
         }
