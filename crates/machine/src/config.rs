@@ -2,6 +2,7 @@
 //! socket or a test fills in.
 
 use crate::cpu::{self, CpuModel, ModelError};
+use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -130,6 +131,8 @@ pub struct VmConfig {
     pub rtc_base: RtcBase,
     /// Devices beside those that every machine has, each at most once.
     pub devices: Vec<OptionalDevice>,
+    /// Files that the guest finds by fw_cfg.
+    pub fw_cfg_files: Vec<FwCfgFile>,
 }
 
 impl Default for VmConfig {
@@ -150,6 +153,7 @@ impl Default for VmConfig {
             acpi: true,
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
+            fw_cfg_files: Vec::new(),
         }
     }
 }
@@ -165,6 +169,8 @@ pub enum ConfigError {
     CodeCacheSize(u64),
     /// A device is named twice.
     DeviceTwice(OptionalDevice),
+    /// The guest cannot be shown a file.
+    FwCfg(FwCfgError),
     /// This host cannot give the processor.
     Cpu(ModelError),
 }
@@ -188,6 +194,7 @@ impl fmt::Display for ConfigError {
             Self::DeviceTwice(device) => {
                 write!(formatter, "device {} is named twice", device.name())
             }
+            Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
         }
     }
@@ -220,6 +227,7 @@ impl VmConfig {
         {
             return Err(ConfigError::DeviceTwice(*device));
         }
+        fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
         Ok(())
     }

@@ -7,6 +7,7 @@
 pub mod acpi;
 pub mod boot;
 pub mod bus;
+pub mod comma_list;
 pub mod config;
 pub mod cpu;
 pub mod devices;

@@ -9,6 +9,7 @@ use clap::{Args, Parser, ValueEnum};
 use tollgate_machine::config::OptionalDevice;
 use tollgate_machine::cpu::CpuModel;
 
+use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::statistics::{Format, StatisticsArguments};
 use crate::{control, cpu_models, devices, exit_code, size, terminal_keys, usage};
@@ -142,6 +143,19 @@ pub struct RunArguments {
     /// A device beside those that every machine has; 'help' lists them. May be repeated
     #[arg(long, value_name = "NAME", value_parser = devices::parse)]
     pub device: Vec<OptionalDevice>,
+
+    /// A file that the guest finds by QEMU's fw_cfg device: NAME,file=PATH or NAME,string=TEXT
+    ///
+    /// Names should begin with opt/ and a domain, as in opt/org.example/key. A comma that
+    /// belongs to a name, path or text is doubled. May be repeated.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = fw_cfg::parse,
+        alias = "fw_cfg",
+        verbatim_doc_comment
+    )]
+    pub fw_cfg: Vec<FwCfgArgument>,
 
     /// What a triple fault does: stop, with exit code 3 and the registers, or reset
     ///

@@ -17,6 +17,7 @@ mod event_loop;
 mod exit_code;
 mod failure;
 mod files;
+mod fw_cfg;
 mod host;
 mod keyboard;
 mod knob_flags;

@@ -22,7 +22,7 @@ use crate::keyboard::Keyboard;
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{doctor, exit_code, perf_map};
+use crate::{doctor, exit_code, fw_cfg, perf_map};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -134,6 +134,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         cpu: arguments.cpu,
         reboot: arguments.reboot,
         devices: arguments.device.clone(),
+        fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {
             TripleFault::Reset => TripleFaultAction::Reset,
             TripleFault::Stop => TripleFaultAction::Stop,

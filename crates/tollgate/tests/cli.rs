@@ -64,6 +64,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--reboot",
         "--triple-fault <ACTION>",
         "--device <NAME>",
+        "--fw-cfg <FILE>",
         "--code-cache <SIZE>",
         "--verify-code",
         "--memory-access <WAY>",
@@ -188,6 +189,25 @@ fn values_outside_a_list_are_refused_with_the_list() {
         &["control", "s", "dance"],
         "<COMMAND>: 'dance' is not one of: status, stats, pause, resume, quit, power-button; \
          try 'tollgate control --help'",
+    );
+}
+
+#[test]
+fn fw_cfg_files_that_cannot_be_shown_are_refused_with_the_reason() {
+    let expected =
+        "expected NAME,string=TEXT or NAME,file=PATH, such as opt/org.example/key,string=1";
+    refused(
+        &["run", "--kernel", "k", "--fw-cfg", "opt/a"],
+        &format!("--fw-cfg <FILE>: 'opt/a': it has no content; {expected}"),
+    );
+    let kernel = some_file();
+    refused(
+        &["run", "--kernel", &kernel, "--fw-cfg", "opt/a,file=/tmp"],
+        "--fw-cfg: cannot read '/tmp': it is a folder; name a file",
+    );
+    refused(
+        &["run", "--kernel", &kernel, "--fw_cfg", "etc/e820,string="],
+        "fw_cfg file 'etc/e820' is the machine's own",
     );
 }
 

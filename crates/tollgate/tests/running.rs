@@ -48,6 +48,26 @@ fn ended(child: Child) -> std::process::Output {
 }
 
 #[test]
+fn the_guest_reads_the_files_of_the_command_line() {
+    let folder = Folder::new();
+    let file = folder.file("value", b"\x21");
+    // mov dx,510h; mov ax,selector; out dx,ax; inc dx; in al,dx; out F4h,al
+    let code = |selector| {
+        [
+            0xba, 0x10, 0x05, 0xb8, selector, 0, 0xef, 0x42, 0xec, 0xe6, 0xf4,
+        ]
+    };
+    let of_file = format!("name=opt/b,file={}", file.display());
+    let arguments = ["--fw-cfg", "opt/a,string=$x", "--fw-cfg", &of_file];
+    // Behind etc/e820, by their names.
+    for (selector, value) in [(0x21, b'$'), (0x22, 0x21)] {
+        let child = run_code(&folder, &code(selector), &arguments).spawn();
+        let code = ended(child.unwrap()).status.code();
+        assert_eq!(code, Some(i32::from(value) * 2 + 1));
+    }
+}
+
+#[test]
 fn ctrl_a_x_quits_and_the_terminal_is_as_before() {
     let folder = Folder::new();
     let mut terminal = Terminal::new();

@@ -4,6 +4,7 @@
 use super::image::{Image, low_memory_end, u32_at, write};
 use super::room::Room;
 use super::{BootError, e820, elf, layout, read_initrd, state};
+use crate::comma_list;
 use std::ops::Range;
 use std::path::Path;
 use tollgate_memory::GuestMemory;
@@ -66,30 +67,12 @@ pub fn find_header(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Splits `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]` at single commas; a doubled
-/// comma stands for one that belongs to the text.
-fn split_modules(list: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut characters = list.chars().peekable();
-    while let Some(character) = characters.next() {
-        if character != ',' {
-            parts.last_mut().expect("never empty").push(character);
-        } else if characters.next_if_eq(&',').is_some() {
-            parts.last_mut().expect("never empty").push(',');
-        } else {
-            parts.push(String::new());
-        }
-    }
-    parts.retain(|part| !part.is_empty());
-    parts
-}
-
 /// Reads the modules that the user named.
 ///
 /// # Errors
 /// [`BootError::Unreadable`] or [`BootError::InitrdTooLarge`].
 pub fn read_modules(list: &str, memory: &GuestMemory) -> Result<Vec<Module>, BootError> {
-    split_modules(list)
+    comma_list::split(list)
         .into_iter()
         .map(|text| {
             let path = text.split(' ').next().unwrap_or("");
@@ -268,13 +251,6 @@ impl TextArea {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modules_are_split_at_single_commas() {
-        assert_eq!(split_modules("a,b x=1,,2"), ["a", "b x=1,2"]);
-        assert_eq!(split_modules(""), Vec::<String>::new());
-        assert_eq!(split_modules(",a,"), ["a"]);
-    }
 
     #[test]
     fn a_header_needs_a_right_checksum_and_alignment() {

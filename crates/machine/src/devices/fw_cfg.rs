@@ -17,6 +17,7 @@
 use crate::boot::e820;
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tollgate_memory::PhysicalLayout;
 
 /// Selector, 16 bits, written only.
@@ -51,13 +52,69 @@ const NAME_BYTES: usize = 56;
 /// Processors of the machine.
 const PROCESSORS: u16 = 1;
 
+/// The machine's own file: its memory map.
+const MEMORY_MAP: &str = "etc/e820";
+/// Files that may be added at most.
+pub const MOST_FILES: usize = 256;
+
 /// A file: its name, at most 55 bytes, and its content.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct File {
-    /// Such as `etc/e820`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FwCfgFile {
+    /// Such as `opt/org.example/key`.
     pub name: String,
     /// What the guest reads.
     pub content: Vec<u8>,
+}
+
+/// Why a file cannot be shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FwCfgError {
+    /// A name that does not fit, or that would end early: its bytes must be 1 to 55, none of
+    /// them zero.
+    Name(String),
+    /// Another file has this name.
+    NameTwice(String),
+    /// More than [`MOST_FILES`].
+    TooMany,
+}
+
+impl fmt::Display for FwCfgError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(
+                formatter,
+                "fw_cfg file '{name}': its name must have 1 to {} bytes",
+                NAME_BYTES - 1
+            ),
+            Self::NameTwice(name) if name == MEMORY_MAP => {
+                write!(formatter, "fw_cfg file '{name}' is the machine's own")
+            }
+            Self::NameTwice(name) => write!(formatter, "fw_cfg file '{name}' is named twice"),
+            Self::TooMany => write!(formatter, "more than {MOST_FILES} fw_cfg files"),
+        }
+    }
+}
+
+impl std::error::Error for FwCfgError {}
+
+/// Checks that a machine can show these files beside its own.
+///
+/// # Errors
+/// What is wrong with the first one that cannot be shown.
+pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
+    if files.len() > MOST_FILES {
+        return Err(FwCfgError::TooMany);
+    }
+    for (index, file) in files.iter().enumerate() {
+        let name = &file.name;
+        if name.is_empty() || name.len() >= NAME_BYTES || name.contains('\0') {
+            return Err(FwCfgError::Name(name.clone()));
+        }
+        if name == MEMORY_MAP || files[..index].iter().any(|other| other.name == *name) {
+            return Err(FwCfgError::NameTwice(name.clone()));
+        }
+    }
+    Ok(())
 }
 
 /// The device.
@@ -82,7 +139,7 @@ impl FwCfg {
 
     /// The device of a machine with this memory, which shows `etc/e820` and these files.
     /// Names are cut at 55 bytes.
-    pub fn new(layout: &PhysicalLayout, files: Vec<File>) -> Self {
+    pub fn new(layout: &PhysicalLayout, files: Vec<FwCfgFile>) -> Self {
         let memory_bytes = layout.low_bytes() + layout.high_bytes();
         let mut items = vec![
             (item::SIGNATURE, b"QEMU".to_vec()),
@@ -92,8 +149,8 @@ impl FwCfg {
             (item::MOST_PROCESSORS, PROCESSORS.to_le_bytes().to_vec()),
         ];
         let mut files = files;
-        files.push(File {
-            name: "etc/e820".into(),
+        files.push(FwCfgFile {
+            name: MEMORY_MAP.into(),
             content: e820::memory_map(layout)
                 .into_iter()
                 .flat_map(e820::MemoryRange::to_bytes)
@@ -127,7 +184,7 @@ impl FwCfg {
 
 /// The directory: the number of files, then for each its size, its selector and its name,
 /// all in big-endian order.
-fn directory(files: &[File]) -> Vec<u8> {
+fn directory(files: &[FwCfgFile]) -> Vec<u8> {
     let mut bytes = (files.len() as u32).to_be_bytes().to_vec();
     for (selector, file) in (item::FIRST_FILE..).zip(files) {
         let mut name = file.name.as_bytes().to_vec();
@@ -187,7 +244,7 @@ mod tests {
     const MEMORY: u64 = 64 << 20;
 
     fn device(files: &[(&str, &[u8])]) -> FwCfg {
-        let files = files.iter().map(|(name, content)| File {
+        let files = files.iter().map(|(name, content)| FwCfgFile {
             name: (*name).into(),
             content: content.to_vec(),
         });
@@ -260,6 +317,29 @@ mod tests {
         assert_eq!((list[1].0, list[1].1), (5, 0x21));
         assert_eq!(read(&mut device, 0x21, 6), b"first\0");
         assert_eq!(read(&mut device, 0x22, 6), b"second");
+    }
+
+    #[test]
+    fn names_must_fit_and_be_of_one_file_each() {
+        let check = |names: &[&str]| {
+            let files = names.iter().map(|name| FwCfgFile {
+                name: (*name).into(),
+                content: Vec::new(),
+            });
+            super::check(&files.collect::<Vec<_>>())
+        };
+        let longest = "x".repeat(55);
+        assert_eq!(check(&["opt/a", "opt/b", &longest]), Ok(()));
+        for bad in ["", "opt/\0", &(longest + "x")] {
+            assert_eq!(check(&["a", bad]), Err(FwCfgError::Name(bad.into())));
+        }
+        for twice in ["etc/e820", "a"] {
+            assert_eq!(
+                check(&["a", twice]),
+                Err(FwCfgError::NameTwice(twice.into()))
+            );
+        }
+        assert_eq!(check(&["a"; MOST_FILES + 1]), Err(FwCfgError::TooMany));
     }
 
     #[test]

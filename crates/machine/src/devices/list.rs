@@ -31,7 +31,7 @@ pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
         Box::new(ResetPorts::default()),
         Box::new(DebugPorts::default()),
         Box::new(FpuErrorPorts),
-        Box::new(FwCfg::new(&layout, Vec::new())),
+        Box::new(FwCfg::new(&layout, config.fw_cfg_files.clone())),
     ];
     devices.extend(config.devices.iter().map(|device| optional(*device)));
     devices
