@@ -1,0 +1,221 @@
+"""The machines that compare-real runs programs in, and one run of one of them."""
+
+import contextlib
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+END = re.compile(r"^real: end (\S+) (\d+) (\d+) (\d+) ([0-9a-f]+) (\S+)$")
+# How far the guest's clock may be off the host's in one run: a part of it, and
+# seconds for the transfer of the line that tells its end.
+CLOCK_PART, CLOCK_SLACK = 0.05, 0.05
+
+
+class Failure(Exception):
+    """A machine that cannot be run, or that did not do its work."""
+
+
+@dataclass
+class Machine:
+    """One arm of the comparison.
+
+    name: as in tables, unique; kind: native, uml, tcg or tollgate; about: for people.
+    command: what starts it; {initrd} and {append} are replaced.
+    optional: it may fail, and is then left out: QEMU 7.2's `max` offers ERMS, with which
+    some of Debian's kernels fault at random early in their boot.
+    """
+
+    name: str
+    kind: str
+    about: str
+    command: list = field(default_factory=list)
+    optional: bool = False
+
+
+@dataclass
+class Sample:
+    """One run of one row.
+
+    time: nanoseconds of a run, or of an operation, by the guest's clock; cpu: the same
+    by the processor time that the host spent, or None. output: a hash of it.
+    """
+
+    row: str
+    time: float
+    cpu: float | None
+    status: int
+    output: str
+
+
+def emulator_of(architecture):
+    return "qemu-system-x86_64" if architecture == "amd64" else "qemu-system-i386"
+
+
+def version_of(command):
+    """The first line that a program's --version prints."""
+    try:
+        run = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failure(f"cannot run {command[0]}: {error}") from error
+    return (run.stdout.splitlines() or ["?"])[0]
+
+
+def require(tool, package):
+    if shutil.which(tool) is None:
+        raise Failure(f"'{tool}' is missing; install the Debian package {package}")
+
+
+def machines_of(kind, architecture, root, memory, tollgates, options):
+    """The machines of one arm: one natively, two models of TCG, one for each Tollgate."""
+    kernel = os.path.join(root, "vmlinuz")
+    if kind == "native":
+        require("unshare", "util-linux")
+        return [Machine("native", "native", f"Linux {os.uname().release}")]
+    if kind == "uml":
+        require("linux.uml", "user-mode-linux")
+        return [Machine("uml", "uml", "User-mode Linux " + version_of(["linux.uml"]),
+                        ["linux.uml", f"mem={memory}", "initrd={initrd}", "con=null", "con0=null,fd:1",
+                         "console=tty0", "{append}"])]
+    if kind == "tcg":
+        emulator = emulator_of(architecture)
+        require(emulator, "qemu-system-x86")
+        models = {"tcg-max": "max", "tcg": "max,-erms,-la57" if architecture == "amd64" else "max,-erms"}
+        return [Machine(name, "tcg", f"{version_of([emulator])}, -cpu {model}",
+                        [emulator, "-accel", "tcg,thread=single", "-cpu", model, "-smp", "1", "-M", "pc",
+                         "-m", memory, "-display", "none", "-serial", "stdio", "-monitor", "none",
+                         "-no-reboot", "-nic", "none", "-kernel", kernel, "-initrd", "{initrd}",
+                         "-append", "console=ttyS0 {append}"], optional=name == "tcg-max")
+                for name, model in models.items()]
+    found = []
+    for number, words in enumerate(shlex.split(line) for line in tollgates):
+        name = "tollgate" if len(tollgates) == 1 else f"tollgate-{chr(ord('a') + number)}"
+        found.append(Machine(name, "tollgate", f"{version_of(words[:1])}: {' '.join(words)}",
+                             [words[0], "run", "--kernel", kernel, "--initrd", "{initrd}", "--memory", memory,
+                              "--append", "console=ttyS0 {append}", *words[1:], *options]))
+    return found
+
+
+def command_of(machine, work, root, mode, pin, append):
+    """The command line of a machine's run; `mode` is the driver's (driver.c)."""
+    if machine.kind == "native":
+        # A root in RAM, as the guests have it. It goes with the namespace.
+        script = ('mount -t tmpfs -o size=4G,mode=755 tmpfs "$1" && tar -x -C "$1" --exclude="./dev/*" -f "$2" '
+                  '--no-same-owner && tar -x -C "$1" -f "$3" --no-same-owner && mkdir -p "$1/dev" && '
+                  'mount --rbind /dev "$1/dev" && mount -t proc proc "$1/proc" && '
+                  'exec env real_mode=native chroot "$1" /real/driver')
+        namespaces = ["unshare", "--mount", "--pid", "--fork"]
+        if os.geteuid() != 0:
+            namespaces.append("--map-root-user")
+        return [*pin, *namespaces, "sh", "-c", script, "sh", os.path.join(work, "native"),
+                os.path.join(root, "root.tar"), os.path.join(work, "rows.tar")]
+    words = {"{initrd}": os.path.join(work, "initrd"),
+             "{append}": f"quiet panic=-1 rdinit=/real/driver real_mode={mode} {append}".strip()}
+    command = []
+    for part in machine.command:
+        if part == "{append}":
+            command += words[part].split()
+            continue
+        for word, text in words.items():
+            part = part.replace(word, text)
+        command.append(part)
+    return [*pin, *command]
+
+
+def lines_of(process, limit):
+    """Lines of the process's output with the host's time of their arrival."""
+    buffer, deadline = b"", time.monotonic() + limit
+    descriptor = process.stdout.fileno()
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+        if not ready:
+            raise Failure(f"no end after {limit} seconds")
+        block, now = os.read(descriptor, 65536), time.monotonic()
+        if not block:
+            return
+        *lines, buffer = (buffer + block).split(b"\n")
+        for line in lines:
+            yield now, line.decode("utf-8", "replace").strip("\r")
+
+
+def run(machine, work, root, mode, pin, append, limit, on_row, log):
+    """Run a machine once: its samples in order, and the host's times of markers.
+
+    on_row is called with each row's name as it begins. All output goes into the file `log`.
+    """
+    samples, marks, begun, complete = [], {}, {}, False
+    command = command_of(machine, work, root, mode, pin, append)
+    with tempfile.TemporaryDirectory(prefix="uml-", dir="/dev/shm") as scratch, open(log, "w") as copy:
+        copy.write(shlex.join(command) + "\n")
+        started = time.monotonic()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": scratch},
+                                   start_new_session=True)
+        try:
+            for now, line in lines_of(process, limit):
+                copy.write(f"{now - started:.6f} {line}\n")
+                # What the kernel prints may stand before it on the same line.
+                line = line[max(0, line.find("real: ")):]
+                words = line.split()
+                if line.startswith("real: begin ") and len(words) == 3:
+                    begun[words[2]] = now, process_cpu(process)
+                    on_row(words[2])
+                elif match := END.match(line):
+                    samples.append(sample_of(machine, match, now, process_cpu(process), begun))
+                elif line.startswith(("real: init ", "real: ready ")) and len(words) == 3:
+                    marks[words[1]] = now - started, int(words[2]) / 1e9
+                elif line == "real: complete":
+                    complete = True
+                elif line.startswith("real: cannot "):
+                    raise Failure(line[len("real: "):])
+            process.wait(30)
+        finally:
+            # User-mode Linux is several processes; all of a machine's are in its session.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if mode == "systemd":
+        complete = "ready" in marks and "init" in marks
+    if not complete:
+        raise Failure(f"it ended (exit code {process.returncode}) before its work was done")
+    return samples, marks
+
+
+def process_cpu(process):
+    """Nanoseconds that all threads of a process have spent, by its CPU clock (clock_getcpuclockid(3))."""
+    try:
+        return time.clock_gettime_ns((~process.pid << 3) | 2)
+    except OSError:
+        return None
+
+
+def sample_of(machine, match, now, cpu, begun):
+    """What the driver's `end` line tells, and the host's clocks beside it."""
+    name, elapsed, own_cpu, status, output, value = match.groups()
+    elapsed, own_cpu, value = int(elapsed), int(own_cpu), float(value)
+    begin, cpu_before = begun.pop(name, (None, None))
+    if begin is not None:
+        check_clock(machine, name, elapsed / 1e9, now - begin)
+    if machine.kind == "native":
+        cpu = own_cpu
+    elif machine.kind == "uml" or cpu is None or cpu_before is None:
+        # User-mode Linux is many processes, which come and go.
+        cpu = None
+    else:
+        cpu -= cpu_before
+    if value:
+        # Time per operation: what part of the elapsed time the processor worked.
+        cpu = value * cpu / elapsed if cpu is not None and elapsed else None
+    return Sample(name, value or elapsed, cpu, int(status), output)
+
+
+def check_clock(machine, name, guest, host):
+    """A guest's clock must agree with the host's."""
+    if guest > 0 and abs(guest - host) > CLOCK_PART * host + CLOCK_SLACK:
+        raise Failure(f"{name} took {guest:.3f} s by the guest's clock and {host:.3f} s by the host's")
