@@ -4,6 +4,7 @@
 //! ([`PagingRegisters`](tollgate_x86::paging::PagingRegisters)), paging or not. So translations
 //! hold masked addresses, and all of them are void when the gate moves.
 
+use crate::runner::Runner;
 use crate::running::Running;
 use tollgate_platform::Platform;
 use tollgate_x86::TranslationChange;
@@ -11,7 +12,7 @@ use tollgate_x86::TranslationChange;
 /// The bit of physical addresses that the gate masks.
 const A20: u64 = 1 << 20;
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// The machine's A20 gate may have moved.
     pub(crate) fn follow_a20(&mut self) {
         let mask = if self.platform.a20_enabled() {
@@ -19,8 +20,8 @@ impl<P: Platform> Running<'_, P> {
         } else {
             !A20
         };
-        if self.runner.context.cpu.a20_mask != mask {
-            self.runner.context.cpu.a20_mask = mask;
+        if self.runner.state().a20_mask != mask {
+            self.runner.state_mut().a20_mask = mask;
             self.view
                 .change_translations(self.runner, TranslationChange::Everything);
         }

@@ -1,7 +1,9 @@
 //! The instruction at CS:EIP: as it was noted with its block, or fetched and decoded.
 
 use crate::guest_view::GuestView;
+use crate::runner::Runner;
 use crate::running::Running;
+use crate::translated::Translated;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::Mode;
@@ -10,7 +12,7 @@ use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{CpuState, Exception, PhysicalAddress};
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
         let rip = self.runner.context.cpu.rip;
@@ -23,27 +25,27 @@ impl<P: Platform> Running<'_, P> {
             None => self.decode_current(),
         }
     }
+}
 
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Fetches and decodes the instruction at CS:EIP.
     pub(crate) fn decode_current(&mut self) -> Result<OutOfLine, Exception> {
-        let runner = &*self.runner;
-        let mode = runner.engine.mode(runner.mode);
-        self.view.decode(&runner.context.cpu, mode, self.features)
+        self.view.decode(self.runner.state(), self.features)
     }
 }
 
 impl GuestView {
-    /// Fetches and decodes the instruction at CS:EIP, in this mode.
+    /// Fetches and decodes the instruction at CS:EIP.
     ///
     /// # Errors
     /// The fault of the fetch.
     pub(crate) fn decode(
         &mut self,
         state: &CpuState,
-        mode: &Mode,
         features: &Features,
     ) -> Result<OutOfLine, Exception> {
         let rip = state.rip;
+        let mode = &Mode::of(state);
         let place = self.place(state, rip, false)?;
         let mut bytes = [0xff; LONGEST_INSTRUCTION];
         let in_page =

@@ -3,30 +3,31 @@
 
 use crate::hypercall;
 use crate::near;
+use crate::runner::Runner;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use tollgate_emulate::Outcome;
-use tollgate_engine::abi::vector_registers;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
+use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Flags, Vector};
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Executes an instruction in the monitor, or raises its exception. True: control
     /// goes on behind it.
     pub(crate) fn emulate(&mut self, helper: &Helper) -> Result<bool, VcpuStop> {
         let Helper { instruction, kind } = helper;
         let effects = kind.effects;
-        let is_null = hypercall::is_null(&self.runner.context.cpu, kind.executor);
+        let is_null = hypercall::is_null(self.runner.state(), kind.executor);
         self.count(if is_null {
             ExitKind::NullHypercall
         } else {
             kind.exit
         });
-        let before = self.runner.context.cpu.rip;
-        let task = self.runner.context.cpu.tr.selector;
+        let before = self.runner.state().rip;
+        let task = self.runner.state().tr.selector;
         if effects.contains(Effects::ENTERS_HANDLER) {
             self.settle_resume_flag();
         }
@@ -38,15 +39,10 @@ impl<P: Platform> Running<'_, P> {
         };
         let touched_device = surroundings.touched_device;
         if effects.contains(Effects::WRITES_VECTOR_AREA) {
-            vector_registers::sanitize(&mut self.runner.context.cpu.vector);
-            self.runner.context.scatter_x87_pointers();
+            self.runner.vectors_changed();
         }
-        self.runner.context.scatter_flags();
-        if kind.exit == ExitKind::FastSystemCall && matches!(result, Ok(Outcome::Jumped)) {
-            self.remember_level_change(instruction.mnemonic());
-        } else if effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
-            self.runner.forget_level_changes();
-        }
+        self.runner.registers_changed();
+        R::executed(self, helper, matches!(result, Ok(Outcome::Jumped)));
         self.due.mode |= effects.contains(Effects::CHANGES_MODE);
         if touched_device {
             self.arm_timer();
@@ -56,7 +52,7 @@ impl<P: Platform> Running<'_, P> {
         self.due.events |= touched_device
             || effects.intersects(Effects::CHANGES_MODE | Effects::LETS_INTERRUPTS_IN);
         self.due.clock |= effects.contains(Effects::CHANGES_CLOCK);
-        let cpu = &mut self.runner.context.cpu;
+        let cpu = self.runner.state_mut();
         let ended = matches!(
             result,
             Ok(Outcome::Next | Outcome::Jumped | Outcome::Halted)
@@ -73,7 +69,7 @@ impl<P: Platform> Running<'_, P> {
         match result {
             Ok(Outcome::Next) => {
                 // MOV SS and POP SS put the trap off to the next instruction's.
-                let cpu = &self.runner.context.cpu;
+                let cpu = self.runner.state();
                 if cpu.shadow_holds_all && cpu.shadow_rip == cpu.rip {
                     self.work.set_traps(false);
                     self.work.complete();
@@ -95,24 +91,24 @@ impl<P: Platform> Running<'_, P> {
                     // A breakpoint that MOV SS put off is part of this very #DB.
                     let hits = std::mem::take(&mut self.latches.breakpoint_hits);
                     if hits != 0 {
-                        self.runner.context.cpu.report_debug_conditions(hits);
+                        self.runner.state_mut().report_debug_conditions(hits);
                     }
                 }
                 if effects.contains(Effects::RETURNS_FROM_HANDLER) {
-                    self.latches.resume_flag_rip = self.runner.context.cpu.rip;
+                    self.latches.resume_flag_rip = self.runner.state().rip;
                     self.work.load_resume_flag();
                 }
                 if effects.contains(Effects::LOOKS_AT_TRAP_FLAG) {
                     // No step into an entry that FMASK keeps them out of, but one behind
                     // SYSRET.
-                    let traps = self.runner.context.cpu.flags().contains(Flags::TF);
+                    let traps = self.runner.state().flags().contains(Flags::TF);
                     self.work.set_traps(traps);
                 }
                 self.completed()?;
                 Ok(false)
             }
             Ok(Outcome::Halted) => {
-                self.runner.context.cpu.activity = Activity::Halted;
+                self.runner.state_mut().activity = Activity::Halted;
                 self.completed()?;
                 Ok(false)
             }
@@ -126,7 +122,7 @@ impl<P: Platform> Running<'_, P> {
                 if exception.vector == Vector::Debug
                     && effects.contains(Effects::NAMES_DEBUG_REGISTER)
                 {
-                    tollgate_emulate::control::note_detected_access(&mut self.runner.context.cpu);
+                    tollgate_emulate::control::note_detected_access(self.runner.state_mut());
                 }
                 self.raise(exception)?;
                 Ok(false)
@@ -134,10 +130,22 @@ impl<P: Platform> Running<'_, P> {
         }
     }
 
+    /// Executes the instruction at CS:EIP, of which the runner has done nothing.
+    pub(crate) fn execute_current(&mut self) -> Result<(), VcpuStop> {
+        let instruction = match self.decode_current() {
+            Ok(instruction) => instruction,
+            Err(exception) => return self.raise(exception),
+        };
+        if instruction.traits.contains(Traits::COPIED) {
+            return Err(self.not_implemented("the monitor to do what a runner does"));
+        }
+        self.emulate(&instruction.helper).map(|_| ())
+    }
+
     /// A repeated string instruction has done some iterations, but not the last. What comes
     /// now finds RF set (SDM volume 3, 17.3.1.1).
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
-        let cpu = &mut self.runner.context.cpu;
+        let cpu = self.runner.state_mut();
         cpu.flags |= Flags::RF.bits();
         self.latches.resume_flag_rip = cpu.rip;
         if self.work.traps() || self.latches.breakpoint_hits != 0 {

@@ -1,10 +1,22 @@
-//! The way into translated code and out of it.
+//! The way into translated code and out of it: copy-translation as a [`Runner`].
 
+use crate::guest_view::GuestView;
+use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
+use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
+use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
-use tollgate_engine::engine::run::{Entry, Exit};
+use tollgate_engine::abi::vector_registers;
+use tollgate_engine::blocks::links::LinkTables;
+use tollgate_engine::engine::run::{self, Entry};
+use tollgate_engine::engine::written::Moment;
+use tollgate_engine::policy::instruction_kind::{Effects, Helper};
+use tollgate_exits::ExitKind;
+use tollgate_memory::GuestMemory;
+use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
+use tollgate_x86::{CpuState, Flags};
 
 /// Which part of a vCPU's code runs next, inside a block.
 #[derive(Clone, Copy)]
@@ -21,34 +33,187 @@ pub(crate) struct Resume {
     pub store_pass: u64,
 }
 
-impl<P: Platform> Running<'_, P> {
-    /// Enters guest code and handles the exit.
-    pub(crate) fn enter_at(
-        &mut self,
-        target: *const u8,
-        block: BlockId,
-        esp: i32,
-    ) -> Result<(), VcpuStop> {
-        self.ledger.enter_guest();
-        let exit = self.enter_raw(target, block, esp);
-        self.ledger.leave_guest();
-        self.handle_exit(exit)
+/// Exits that only translated code has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TranslatedExit {
+    /// A signal took the guest out: a request to leave, or a host fault.
+    Signal,
+    /// It left at this site, as [`tollgate_engine::abi::sites::pack_site`] names it.
+    Site(u32),
+}
+
+impl Runner for Translated {
+    type Entry = Entry;
+    type Exit = TranslatedExit;
+    type Derived = LinkTables;
+
+    #[inline]
+    fn state(&self) -> &CpuState {
+        &self.context.cpu
     }
 
-    /// Enters guest code at `target`, where ESP's home must hold ESP minus `esp`.
-    pub(crate) fn enter_raw(&mut self, target: *const u8, block: BlockId, esp: i32) -> Exit {
-        let entry = Entry { block, target, esp };
-        // SAFETY: the target is an address inside a live block of this context's
-        // engine, whose tables were set up by `new` and `update_mode`; the vector area
-        // is sanitised whenever an emulated instruction has written it.
-        unsafe { self.runner.engine.run(&mut self.runner.context, &entry) }
+    #[inline]
+    fn state_mut(&mut self) -> &mut CpuState {
+        &mut self.context.cpu
     }
 
-    fn handle_exit(&mut self, exit: Exit) -> Result<(), VcpuStop> {
-        match exit {
-            Exit::NotEntered => Ok(()),
-            Exit::Signal => self.signal_exit(),
-            Exit::Site(packed) => self.site_exit(packed),
+    #[inline]
+    fn state_and_derived(&mut self) -> (&mut CpuState, &mut LinkTables) {
+        (&mut self.context.cpu, self.engine.links_mut())
+    }
+
+    #[inline]
+    fn registers_changed(&mut self) {
+        self.context.scatter_flags();
+    }
+
+    fn vectors_changed(&mut self) {
+        vector_registers::sanitize(&mut self.context.cpu.vector);
+        self.context.scatter_x87_pointers();
+    }
+
+    fn state_replaced(&mut self) {
+        self.context.scatter_flags();
+        self.context.scatter_x87_pointers();
+        self.forget_level_changes();
+    }
+
+    fn control_changed(&mut self, view: &mut GuestView) {
+        self.form_mode(view);
+    }
+
+    fn set_time_stamp_offset(&mut self, offset: u64) {
+        self.context.time_stamp_offset = offset;
+    }
+
+    #[inline]
+    fn interrupt_waits(&mut self, waits: bool) {
+        self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
+    }
+
+    fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory) {
+        let (first, last) = (write.first, write.last);
+        self.engine
+            .code_written(write.page, first, last, Moment::After, memory);
+    }
+
+    fn translations_changed(&mut self) {
+        self.resume = None;
+    }
+
+    #[inline]
+    fn start_anew(&mut self) {
+        self.resume = None;
+        self.link = PendingLink::None;
+    }
+
+    #[inline]
+    fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
+        if helper.kind.exit == ExitKind::FastSystemCall && jumped {
+            vcpu.remember_level_change(helper.instruction.mnemonic());
+        } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
+            vcpu.runner.forget_level_changes();
         }
+    }
+
+    #[inline]
+    fn entry<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        extent: Extent,
+    ) -> Result<Option<Entry>, VcpuStop> {
+        match extent {
+            Extent::Free => match vcpu.runner.go_on() {
+                Some(entry) => Ok(Some(entry)),
+                None => vcpu.begin(false),
+            },
+            Extent::RestOfOne => match vcpu.runner.go_on() {
+                Some(entry) => Ok(Some(entry)),
+                None => vcpu.begin(true),
+            },
+            Extent::One => vcpu.begin_alone(),
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, entry: Entry) -> Exit<TranslatedExit> {
+        match self.enter_raw(&entry) {
+            run::Exit::NotEntered => Exit::Interrupted,
+            run::Exit::Signal => Exit::Own(TranslatedExit::Signal),
+            run::Exit::Site(packed) => Exit::Own(TranslatedExit::Site(packed)),
+        }
+    }
+
+    #[inline]
+    fn settle<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        exit: TranslatedExit,
+    ) -> Result<(), VcpuStop> {
+        match exit {
+            TranslatedExit::Signal => vcpu.signal_exit(),
+            TranslatedExit::Site(packed) => vcpu.site_exit(packed),
+        }
+    }
+}
+
+impl Translated {
+    /// Enters guest code.
+    pub(crate) fn enter_raw(&mut self, entry: &Entry) -> run::Exit {
+        // SAFETY: `entry_of` has just made the entry: its target is an address inside a live
+        // block of this context's engine, whose tables were set up by `new` and `form_mode`;
+        // the vector area is sanitised whenever an emulated instruction has written it.
+        unsafe { self.engine.run(&mut self.context, entry) }
+    }
+
+    /// The entry at an offset in a block, where ESP's home must hold ESP minus `esp`. `None`:
+    /// the block is gone.
+    pub(crate) fn entry_of(&self, block: BlockId, offset: u32, esp: i32) -> Option<Entry> {
+        let target = self.engine.address(block, offset)?;
+        Some(Entry { block, target, esp })
+    }
+
+    /// Where the last exit left off, if that holds.
+    #[inline]
+    fn go_on(&mut self) -> Option<Entry> {
+        let resume = self.resume.take()?;
+        if resume.generation != self.engine.generation() {
+            return None;
+        }
+        let entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
+        self.context.load_vectors = u64::from(resume.vectors);
+        self.context.store_pass = resume.store_pass;
+        Some(entry)
+    }
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// The block at CS:EIP, or that of its first instruction alone (`single`).
+    fn begin(&mut self, single: bool) -> Result<Option<Entry>, VcpuStop> {
+        let mode = if single {
+            let mode = self.runner.engine.mode(self.runner.mode).single();
+            self.intern_temporary(mode)
+        } else {
+            self.runner.mode
+        };
+        let block = self.find_block(mode)?;
+        Ok(block.and_then(|block| self.runner.entry_of(block, 0, 0)))
+    }
+
+    /// The instruction at CS:EIP alone, from its begin, or where its store may pass.
+    fn begin_alone(&mut self) -> Result<Option<Entry>, VcpuStop> {
+        self.runner.link = PendingLink::None;
+        let passing = self.take_passing_store();
+        let found = match passing {
+            Some(resume) => {
+                let (block, offset) = (resume.block, resume.offset);
+                self.runner.entry_of(block, offset, resume.esp)
+            }
+            None => self.begin(true)?,
+        };
+        let Some(entry) = found else {
+            return Ok(None);
+        };
+        self.runner.context.load_vectors = 1;
+        self.runner.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
+        Ok(Some(entry))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::guest_view::code_address;
 use crate::host;
+use crate::runner::Runner;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use std::sync::atomic::Ordering;
@@ -17,24 +18,24 @@ use tollgate_x86::{Exception, Flags, Selector};
 /// Longest sleep of a halted processor without a deadline, in nanoseconds.
 const LONGEST_SLEEP: u64 = 1_000_000_000;
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Delivers what is due at this boundary. True: call again, since more may be due.
     pub(crate) fn next_event(&mut self) -> Result<bool, VcpuStop> {
-        let cpu = &self.runner.context.cpu;
+        let cpu = self.runner.state();
         let shadowed = cpu.shadow_rip == cpu.rip;
         let unsettled = self.latches.resume_flag_unsettled;
         let held = cpu.nmi_blocked || shadowed && cpu.shadow_holds_all || unsettled;
         if self.nmi_waits() && !held {
             self.latches.nmi_pending = false;
             // Until IRET, even if the delivery faults (SDM volume 3, 6.7.1).
-            self.runner.context.cpu.nmi_blocked = true;
+            self.runner.state_mut().nmi_blocked = true;
             self.deliver_event(2, EventSource::External)?;
             return Ok(true);
         }
-        let flags = self.runner.context.cpu.flags();
+        let flags = self.runner.state().flags();
         let waits = self.platform.interrupt_pending();
         // Guest code leaves when it lets in what waits behind this boundary.
-        self.runner.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
+        self.runner.interrupt_waits(waits);
         if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
@@ -42,8 +43,8 @@ impl<P: Platform> Running<'_, P> {
             }
             return Ok(true);
         }
-        match self.runner.context.cpu.activity {
-            Activity::Running if virtual_interrupt_is_due(&self.runner.context.cpu) => {
+        match self.runner.state().activity {
+            Activity::Running if virtual_interrupt_is_due(self.runner.state()) => {
                 self.raise(Exception::general_protection(0))?;
                 Ok(true)
             }
@@ -70,10 +71,10 @@ impl<P: Platform> Running<'_, P> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
-        self.runner.context.cpu.end_shadow();
+        self.runner.state_mut().end_shadow();
         self.settle_resume_flag();
-        let rip = self.runner.context.cpu.rip;
-        let task = self.runner.context.cpu.tr.selector;
+        let rip = self.runner.state().rip;
+        let task = self.runner.state().tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver(state, &mut surroundings, vector, source, None, rip);
         self.note_task_switch(task);
@@ -81,7 +82,7 @@ impl<P: Platform> Running<'_, P> {
             self.raise(exception)?;
         }
         self.latches.breakpoint_hits = 0;
-        self.runner.context.scatter_flags();
+        self.runner.registers_changed();
         Ok(())
     }
 
@@ -98,20 +99,20 @@ impl<P: Platform> Running<'_, P> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
-        self.runner.context.cpu.end_shadow();
+        self.runner.state_mut().end_shadow();
         self.settle_resume_flag();
-        let task = self.runner.context.cpu.tr.selector;
+        let task = self.runner.state().tr.selector;
         let (state, mut surroundings) = self.parts();
         let result = deliver_exception(state, &mut surroundings, exception);
         self.note_task_switch(task);
         self.latches.breakpoint_hits = 0;
         match result {
             Ok(()) => {
-                self.runner.context.scatter_flags();
+                self.runner.registers_changed();
                 Ok(())
             }
             Err(TripleFault) => {
-                self.runner.context.cpu.activity = Activity::Shutdown;
+                self.runner.state_mut().activity = Activity::Shutdown;
                 let mut text = format!("first exception: {exception:?}\n");
                 text += &self.dump();
                 Err(VcpuStop::TripleFault(text))
@@ -122,7 +123,7 @@ impl<P: Platform> Running<'_, P> {
     /// Whether another task than `before` runs now. EFLAGS was loaded from its TSS, RF
     /// included, and the trap flag of the old task stays with that.
     pub(crate) fn note_task_switch(&mut self, before: Selector) -> bool {
-        let cpu = &self.runner.context.cpu;
+        let cpu = self.runner.state();
         let switched = cpu.tr.selector != before;
         if switched {
             self.latches.resume_flag_rip = cpu.rip;
@@ -132,7 +133,7 @@ impl<P: Platform> Running<'_, P> {
     }
 
     pub(crate) fn not_implemented(&self, what: &str) -> VcpuStop {
-        let cpu = &self.runner.context.cpu;
+        let cpu = self.runner.state();
         VcpuStop::NotImplemented(format!(
             "the guest needs {what}, which this version does not implement (at {:#06x}:{:#010x})",
             cpu.cs().selector.0,
@@ -156,8 +157,8 @@ impl<P: Platform> Running<'_, P> {
     /// SS, "as if EFLAGS.RF were 1" (SDM volume 3, 18.3.1.1). AMD's report it.
     pub(crate) fn meets_code_breakpoint(&mut self) -> bool {
         self.settle_resume_flag();
-        let behind_load_of_ss = self.work.is_shadowed() && self.runner.context.cpu.shadow_holds_all;
-        let cpu = &mut self.runner.context.cpu;
+        let behind_load_of_ss = self.work.is_shadowed() && self.runner.state().shadow_holds_all;
+        let cpu = self.runner.state_mut();
         if !behind_load_of_ss {
             // Those of the instruction before are reported; MOV SS's are still to be.
             self.latches.breakpoint_hits = 0;
@@ -178,7 +179,7 @@ impl<P: Platform> Running<'_, P> {
     pub(crate) fn completed(&mut self) -> Result<(), VcpuStop> {
         self.work.complete();
         if !self.work.loads_resume_flag() {
-            self.runner.context.cpu.flags &= !Flags::RF.bits();
+            self.runner.state_mut().flags &= !Flags::RF.bits();
         }
         if !self.work.traps() && self.latches.breakpoint_hits == 0 {
             return Ok(());
@@ -192,7 +193,7 @@ impl<P: Platform> Running<'_, P> {
         if self.work.take_trap() {
             conditions |= DR6_SINGLE_STEP;
         }
-        self.runner.context.cpu.report_debug_conditions(conditions);
+        self.runner.state_mut().report_debug_conditions(conditions);
         self.raise(Exception::new(tollgate_x86::Vector::Debug))
     }
 }

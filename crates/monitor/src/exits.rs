@@ -7,7 +7,7 @@ use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
 use crate::running::Running;
-use crate::translated::PendingLink;
+use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
@@ -21,7 +21,7 @@ use tollgate_x86::canonical::{is_canonical, is_canonical_range};
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, Gpr, LinearAddress, SegmentRegister};
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
         if by != 0 {
             let mask = self.runner.engine.stack_mask(block);

@@ -6,13 +6,14 @@
 //! error, for which the instruction waits, and the misalignment of an SSE operand.
 
 use crate::running::Running;
+use crate::translated::Translated;
 use tollgate_emulate::operand::memory_address;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::{OutOfLine, Traits};
 use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
     /// was found to fault like that before the instruction ran.
     pub(crate) fn first_fault(

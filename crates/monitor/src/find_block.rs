@@ -1,7 +1,7 @@
 //! From CS:EIP to a block: fetch, find or translate, and link.
 
 use crate::running::Running;
-use crate::translated::PendingLink;
+use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
@@ -9,7 +9,7 @@ use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// The block at CS:EIP, translated if need be. `None`: an exception was raised
     /// instead.
     pub(crate) fn find_block(&mut self, mode: ModeId) -> Result<Option<BlockId>, VcpuStop> {

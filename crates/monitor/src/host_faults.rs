@@ -2,6 +2,7 @@
 //! which becomes the guest's exception.
 
 use crate::running::Running;
+use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::out_of_line::Traits;
@@ -12,7 +13,7 @@ use tollgate_x86::{Exception, Vector};
 /// si_code of a SIGFPE for an integer division.
 const FPE_INTDIV: i32 = 1;
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// A signal took the guest out: a request to leave, or a host fault.
     pub(crate) fn signal_exit(&mut self) -> Result<(), VcpuStop> {
         let signal = self.runner.context.signal;

@@ -6,6 +6,7 @@
 //! away and change nothing outside the caller's registers.
 
 use crate::running::Running;
+use crate::translated::Translated;
 use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
@@ -49,7 +50,7 @@ pub(crate) fn execute(
     Ok(Outcome::Next)
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// Counts the null hypercall and goes on behind it. The caller has made sure that
     /// the trap flag does not strike here.
     pub(crate) fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {

@@ -1,20 +1,19 @@
 //! The interrupt shadow: interrupts are held off during the instruction that follows STI,
 //! MOV SS or POP SS. While an interrupt waits for the end of that instruction, it is run alone.
 
+use crate::runner::{Extent, Runner};
 use crate::running::Running;
-use crate::translated::PendingLink;
 use crate::vcpu::VcpuStop;
-use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::marks::Shadow;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::Flags;
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// The shadow of an inline STI, MOV SS or POP SS over the instruction that has not
     /// completed holds, however it goes on.
     pub(crate) fn continue_shadow(&mut self, shadow: Shadow) {
-        let cpu = &mut self.runner.context.cpu;
+        let cpu = self.runner.state_mut();
         match shadow {
             Shadow::None => {}
             Shadow::Interrupts if cpu.shadow_rip == cpu.rip => {}
@@ -28,7 +27,7 @@ impl<P: Platform> Running<'_, P> {
 
     pub(crate) fn something_waits_for_shadow(&mut self, flags: Flags) -> bool {
         flags.contains(Flags::IF) && self.platform.interrupt_pending()
-            || self.runner.context.cpu.shadow_holds_all && self.nmi_waits()
+            || self.runner.state().shadow_holds_all && self.nmi_waits()
     }
 
     /// As [`Running::something_waits_for_shadow`], of an instruction that nothing may precede.
@@ -41,33 +40,18 @@ impl<P: Platform> Running<'_, P> {
         self.count(ExitKind::SingleStep);
         // What waited for this instruction is due behind it.
         self.due.events = true;
-        self.runner.link = PendingLink::None;
-        let passing = self.take_passing_store();
-        let (block, offset, esp) = match passing {
-            Some(resume) => (resume.block, resume.offset, resume.esp),
-            None => {
-                let mode = self.runner.engine.mode(self.runner.mode).single();
-                let mode = self.intern_temporary(mode);
-                let Some(block) = self.find_block(mode)? else {
-                    return Ok(());
-                };
-                (block, 0, 0)
-            }
-        };
-        let Some(target) = self.runner.engine.address(block, offset) else {
+        let before = self.runner.state().rip;
+        let Some(entry) = R::entry(self, Extent::One)? else {
             return Ok(());
         };
-        self.runner.context.load_vectors = 1;
-        self.runner.context.store_pass = passing.map_or(NO_PASS, |resume| resume.store_pass);
-        let before = self.runner.context.cpu.rip;
-        self.enter_at(target, block, esp)?;
+        self.enter(entry)?;
         if self.work.has_completed() {
-            self.runner.resume = None;
-        }
-        self.runner.link = PendingLink::None;
-        // Unless the instruction cast a shadow of its own.
-        if self.work.has_completed() && self.runner.context.cpu.shadow_rip == before {
-            self.runner.context.cpu.end_shadow();
+            self.runner.start_anew();
+            // Unless the instruction cast a shadow of its own.
+            let cpu = self.runner.state_mut();
+            if cpu.shadow_rip == before {
+                cpu.end_shadow();
+            }
         }
         Ok(())
     }

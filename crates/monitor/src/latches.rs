@@ -5,6 +5,7 @@
 //! or a breakpoint, or sees EFLAGS.RF where a processor has cleared it. Everything else in a
 //! vCPU belongs to the instruction in work or is derived, and is formed anew.
 
+use crate::runner::Runner;
 use crate::vcpu::Vcpu;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ pub struct Latches {
     pub ignores_x87_error: bool,
 }
 
-impl Vcpu {
+impl<R: Runner> Vcpu<R> {
     /// What a saved state must hold beside [`Vcpu::state`]; exact whenever `run` does not run.
     pub fn latches(&self) -> Latches {
         self.latches

@@ -21,7 +21,7 @@ const CLEARED: Flags = SYSTEM_FLAGS
     .union(Flags::IF)
     .union(Flags::DF);
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has just done an instruction that changes the privilege level. Its result
     /// holds for any other in the same mode, if it depends only on registers whose changes
     /// discard it.

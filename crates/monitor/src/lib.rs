@@ -1,9 +1,10 @@
 //! One vCPU's life: enter guest code, take an exit, handle it, account for it, inject.
 //!
-//! `run_loop.rs` is the loop, `enter.rs` the way into translated code; `exits.rs` has one
-//! function per kind of exit site, `emulated.rs` executes what is not copied,
-//! `slow_path.rs` runs single instructions out of line, `guest_view.rs` and
-//! `surroundings.rs` are memory as the processor and its emulated instructions see it.
+//! `run_loop.rs` is the loop, `events.rs` what it delivers, `emulated.rs` executes what does not
+//! run as guest code, `guest_view.rs` and `surroundings.rs` are memory as the processor and its
+//! emulated instructions see it. All of it is written for any `runner.rs`, what runs guest code.
+//! That is `translated.rs`: `enter.rs` is the way into translated code, `exits.rs` has one
+//! function per kind of exit site, `slow_path.rs` runs single instructions out of line.
 
 mod a20;
 mod alarm;
@@ -34,17 +35,19 @@ mod near;
 mod raw;
 mod resume_flag;
 mod run_loop;
-mod running;
+pub mod runner;
+pub mod running;
 mod single_step;
 mod slow_path;
 pub mod state_dump;
 mod stores_to_code;
 mod surroundings;
-mod translated;
+pub mod translated;
 pub mod translations;
 pub mod vcpu;
 mod x87_errors;
 
 pub use kick::Kick;
 pub use latches::Latches;
+pub use runner::Runner;
 pub use vcpu::{Vcpu, VcpuStop};

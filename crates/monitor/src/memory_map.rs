@@ -1,7 +1,7 @@
 //! The memory map's effect: what leads to pages that mean something else now is forgotten.
 
 use crate::guest_view::GuestView;
-use crate::translated::Translated;
+use crate::runner::Runner;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{PhysicalAddress, TranslationChange};
 
@@ -9,7 +9,7 @@ impl GuestView {
     /// Follows changes of regions. Blocks from there are found by the writes of code that the
     /// gate has noted.
     #[cold]
-    pub(crate) fn follow_map(&mut self, runner: &mut Translated) {
+    pub(crate) fn follow_map<R: Runner>(&mut self, runner: &mut R) {
         for (first, last) in self.memory.take_map_changes() {
             self.change_translations(
                 runner,

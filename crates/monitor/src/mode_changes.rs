@@ -1,36 +1,30 @@
 //! The mode word that the vCPU's code is translated for, formed anew when its inputs change.
 
-use crate::guest_view::view_of;
+use crate::guest_view::{GuestView, view_of};
 use crate::running::Running;
+use crate::translated::Translated;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
 use tollgate_x86::paging::Privilege;
 
-impl<P: Platform> Running<'_, P> {
-    pub(crate) fn update_mode(&mut self) {
-        self.due.mode = false;
-        let mode = Mode::of(&self.runner.context.cpu);
-        self.runner.mode = self.runner.engine.intern(mode, &mut self.view.memory);
-        self.runner.forget_old_level_changes();
-        self.runner.code_base = self.runner.context.cpu.cs().base;
-        let privilege = Privilege::of_cpl(self.runner.context.cpu.cpl());
-        self.runner.context.tlb = self
-            .view
-            .translations
-            .table(&self.runner.context.cpu, view_of(privilege));
-        self.runner.context.watch_memory(&self.view.memory);
-        self.runner.context.note_descriptors();
-        if self.due.clock {
-            self.due.clock = false;
-            self.runner.context.time_stamp_offset = self
-                .platform
-                .host_time_stamp_offset()
-                .wrapping_add(self.runner.context.cpu.tsc_offset);
-        }
+impl Translated {
+    /// Forms the mode word, and what else follows from the registers that decide how code runs.
+    pub(crate) fn form_mode(&mut self, view: &mut GuestView) {
+        let mode = Mode::of(&self.context.cpu);
+        self.mode = self.engine.intern(mode, &mut view.memory);
+        self.forget_old_level_changes();
+        let cpu = &self.context.cpu;
+        self.code_base = cpu.cs().base;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        self.context.tlb = view.translations.table(cpu, view_of(privilege));
+        self.context.watch_memory(&view.memory);
+        self.context.note_descriptors();
     }
+}
 
+impl<P: Platform> Running<'_, Translated, P> {
     /// Guest code was left in `block`, or on the way out of it: the mode may be another one
     /// than when it was entered, by a far transfer or a change of the privilege level.
     pub(crate) fn follow_mode(&mut self, block: BlockId) {

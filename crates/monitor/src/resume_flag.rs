@@ -8,6 +8,7 @@
 //! instruction has completed: if one waits, it is run alone. With breakpoints enabled each
 //! instruction is run alone anyway, and RF is exact.
 
+use crate::runner::Runner;
 use crate::running::Running;
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_platform::Platform;
@@ -21,12 +22,12 @@ pub(crate) fn is_before_instruction(kind: SiteKind) -> bool {
     )
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// EFLAGS.RF is cleared by the first instruction that completes (SDM volume 3,
     /// 17.3.1.1). Copied ones leave it alone, so this is made up for before it can be seen,
     /// which is in the frame of an event.
     pub(crate) fn settle_resume_flag(&mut self) {
-        let cpu = &mut self.runner.context.cpu;
+        let cpu = self.runner.state_mut();
         if cpu.rip != self.latches.resume_flag_rip {
             cpu.flags &= !Flags::RF.bits();
         }
@@ -35,7 +36,7 @@ impl<P: Platform> Running<'_, P> {
     /// Guest code was left at the start of an instruction; `was_set` is RF as it was when
     /// guest code was entered.
     pub(crate) fn keep_resume_flag(&mut self, was_set: bool) {
-        let cpu = &mut self.runner.context.cpu;
+        let cpu = self.runner.state_mut();
         if was_set && cpu.rip == self.latches.resume_flag_rip {
             cpu.flags |= Flags::RF.bits();
             self.latches.resume_flag_unsettled = !cpu.has_breakpoints();
@@ -44,6 +45,6 @@ impl<P: Platform> Running<'_, P> {
 
     /// RF is set.
     pub(crate) fn resume_flag(&self) -> bool {
-        self.runner.context.cpu.flags().contains(Flags::RF)
+        self.runner.state().flags().contains(Flags::RF)
     }
 }

@@ -1,6 +1,7 @@
 //! The vCPU's loop: requests, changes, events, then guest code until its next exit.
 
 use crate::instruction_in_work::InstructionInWork;
+use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use std::sync::atomic::Ordering;
@@ -8,7 +9,7 @@ use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Vector};
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
         loop {
             if self.pending.load(Ordering::Relaxed) != 0 {
@@ -20,7 +21,7 @@ impl<P: Platform> Running<'_, P> {
                 self.due.events = true;
             }
             self.view.apply_changes(self.runner);
-            if self.due.events || self.runner.context.cpu.activity != Activity::Running {
+            if self.due.events || self.runner.state().activity != Activity::Running {
                 if let Some(request) = self.platform.take_stop_request() {
                     return VcpuStop::Requested(request);
                 }
@@ -47,11 +48,11 @@ impl<P: Platform> Running<'_, P> {
     /// Runs guest code once and handles the exit.
     fn step(&mut self) -> Result<(), VcpuStop> {
         if self.due.mode {
-            self.update_mode();
+            self.follow_control();
         }
-        let flags = self.runner.context.cpu.flags();
+        let flags = self.runner.state().flags();
         self.begin_instruction();
-        if self.runner.context.cpu.has_breakpoints() && self.meets_code_breakpoint() {
+        if self.runner.state().has_breakpoints() && self.meets_code_breakpoint() {
             return self.raise(Exception::new(Vector::Debug));
         }
         let unsettled = std::mem::take(&mut self.latches.resume_flag_unsettled);
@@ -63,22 +64,36 @@ impl<P: Platform> Running<'_, P> {
         if self.latches.ignores_x87_error {
             return self.step_ignoring_x87_error();
         }
-        let generation = self.runner.engine.generation();
-        if let Some(resume) = self.runner.resume.take()
-            && resume.generation == generation
-            && let Some(target) = self.runner.engine.address(resume.block, resume.offset)
-        {
-            self.runner.context.load_vectors = u64::from(resume.vectors);
-            self.runner.context.store_pass = resume.store_pass;
-            return self.enter_at(target, resume.block, resume.esp);
+        let Some(entry) = R::entry(self, Extent::Free)? else {
+            return Ok(());
+        };
+        self.enter(entry)
+    }
+
+    /// Runs guest code from this entry on, and handles the exit.
+    pub(crate) fn enter(&mut self, entry: R::Entry) -> Result<(), VcpuStop> {
+        self.ledger.enter_guest();
+        let exit = self.runner.run(entry);
+        self.ledger.leave_guest();
+        match exit {
+            Exit::Interrupted => Ok(()),
+            Exit::Completed => self.completed(),
+            Exit::Instruction => self.execute_current(),
+            Exit::Fault(exception) => self.raise(exception),
+            Exit::Own(exit) => R::settle(self, exit),
         }
-        let Some(block) = self.find_block(self.runner.mode)? else {
-            return Ok(());
-        };
-        let Some(target) = self.runner.engine.address(block, 0) else {
-            return Ok(());
-        };
-        self.enter_at(target, block, 0)
+    }
+
+    /// Has the runner follow what decides how guest code runs.
+    pub(crate) fn follow_control(&mut self) {
+        self.due.mode = false;
+        self.runner.control_changed(self.view);
+        if self.due.clock {
+            self.due.clock = false;
+            let offset = self.platform.host_time_stamp_offset();
+            let own = self.runner.state().tsc_offset;
+            self.runner.set_time_stamp_offset(offset.wrapping_add(own));
+        }
     }
 
     /// Runs one instruction while a pending x87 error is ignored.
@@ -94,7 +109,7 @@ impl<P: Platform> Running<'_, P> {
 
     /// The instruction at CS:EIP begins, or is begun anew.
     pub(crate) fn begin_instruction(&mut self) {
-        let cpu = &self.runner.context.cpu;
+        let cpu = self.runner.state();
         let traps = cpu.flags().contains(Flags::TF);
         *self.work = InstructionInWork::begin(traps, cpu.shadow_rip == cpu.rip);
     }

@@ -6,8 +6,8 @@ use crate::guest_view::{GuestView, code_address};
 use crate::instruction_in_work::InstructionInWork;
 use crate::latches::Latches;
 use crate::metered::Metered;
+use crate::runner::Runner;
 use crate::surroundings::Surroundings;
-use crate::translated::Translated;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use tollgate_engine::policy::allow_list::Features;
@@ -18,24 +18,24 @@ use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
 
 /// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform.
-pub(crate) struct Running<'a, P> {
-    pub runner: &'a mut Translated,
-    pub platform: &'a mut P,
-    pub view: &'a mut GuestView,
-    pub ledger: &'a mut Ledger,
-    pub features: &'a Features,
-    pub latches: &'a mut Latches,
-    pub due: &'a mut Due,
-    pub work: &'a mut InstructionInWork,
-    pub pending: &'a Arc<AtomicU32>,
-    pub alarm: &'a mut Alarm,
+pub struct Running<'a, R, P> {
+    pub(crate) runner: &'a mut R,
+    pub(crate) platform: &'a mut P,
+    pub(crate) view: &'a mut GuestView,
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) features: &'a Features,
+    pub(crate) latches: &'a mut Latches,
+    pub(crate) due: &'a mut Due,
+    pub(crate) work: &'a mut InstructionInWork,
+    pub(crate) pending: &'a Arc<AtomicU32>,
+    pub(crate) alarm: &'a mut Alarm,
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Linear address and address space of the instruction at CS:EIP.
     #[inline]
-    pub fn place(&self) -> Place {
-        let cpu = &self.runner.context.cpu;
+    pub(crate) fn place(&self) -> Place {
+        let cpu = self.runner.state();
         Place {
             linear: code_address(cpu),
             space: cpu.address_space(),
@@ -44,27 +44,28 @@ impl<P: Platform> Running<'_, P> {
 
     /// Counts an exit of the instruction at CS:EIP.
     #[inline]
-    pub fn count(&mut self, kind: ExitKind) {
+    pub(crate) fn count(&mut self, kind: ExitKind) {
         let place = self.place();
         self.ledger.count(kind, place);
     }
 
     /// The registers as text.
     pub fn dump(&self) -> String {
-        crate::state_dump::dump(&self.runner.context.cpu)
+        crate::state_dump::dump(self.runner.state())
     }
 
     /// Borrows everything an emulated instruction needs.
-    pub fn parts(&mut self) -> (&mut CpuState, Surroundings<'_>) {
+    pub(crate) fn parts(&mut self) -> (&mut CpuState, Surroundings<'_>) {
+        let (state, derived) = self.runner.state_and_derived();
         (
-            &mut self.runner.context.cpu,
+            state,
             Surroundings {
                 view: self.view,
                 platform: Metered {
                     machine: self.platform,
                     ledger: self.ledger,
                 },
-                links: self.runner.engine.links_mut(),
+                derived,
                 pending: self.pending,
                 touched_device: false,
                 breakpoint_hits: &mut self.latches.breakpoint_hits,

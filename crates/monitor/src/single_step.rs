@@ -4,12 +4,12 @@
 //! wait, so that what a step does depends on the guest's state alone. Do not mix with
 //! [`Vcpu::run`] on the same vCPU.
 
+use crate::runner::{Extent, Runner};
 use crate::running::Running;
 use crate::vcpu::{Vcpu, VcpuStop};
 use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::interrupt::EventSource;
-use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
@@ -19,11 +19,11 @@ use tollgate_x86::{CpuState, Exception, TranslationChange};
 /// not complete it resolves a page or loads registers, and few are needed.
 const MAX_ENTRIES: u32 = 10_000;
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// See [`Vcpu::step_one`].
     fn step_one(&mut self) -> Result<(), VcpuStop> {
         self.runner.start_anew();
-        let before = self.runner.context.cpu.rip;
+        let before = self.runner.state().rip;
         self.count(ExitKind::SingleStep);
         for _ in 0..MAX_ENTRIES {
             // Requests would make the next entry return at once.
@@ -33,7 +33,7 @@ impl<P: Platform> Running<'_, P> {
             if self.work.has_ended() {
                 self.runner.start_anew();
                 self.view.apply_changes(self.runner);
-                let cpu = &mut self.runner.context.cpu;
+                let cpu = self.runner.state_mut();
                 if cpu.shadow_rip == before && cpu.rip != before {
                     cpu.end_shadow();
                 }
@@ -49,30 +49,17 @@ impl<P: Platform> Running<'_, P> {
     /// Enters the current instruction, or goes on where its last exit left off.
     fn enter_single(&mut self) -> Result<(), VcpuStop> {
         if self.due.mode {
-            self.update_mode();
+            self.follow_control();
         }
         self.begin_instruction();
-        if let Some(resume) = self.runner.resume.take()
-            && resume.generation == self.runner.engine.generation()
-            && let Some(target) = self.runner.engine.address(resume.block, resume.offset)
-        {
-            self.runner.context.load_vectors = u64::from(resume.vectors);
-            self.runner.context.store_pass = resume.store_pass;
-            return self.enter_at(target, resume.block, resume.esp);
+        match R::entry(self, Extent::RestOfOne)? {
+            Some(entry) => self.enter(entry),
+            None => Ok(()),
         }
-        let mode = self.runner.engine.mode(self.runner.mode).single();
-        let mode = self.intern_temporary(mode);
-        let Some(block) = self.find_block(mode)? else {
-            return Ok(());
-        };
-        let Some(target) = self.runner.engine.address(block, 0) else {
-            return Ok(());
-        };
-        self.enter_at(target, block, 0)
     }
 }
 
-impl Vcpu {
+impl<R: Runner> Vcpu<R> {
     /// Executes the instruction at CS:EIP in the machine `platform`, a repeated one with all
     /// its iterations, or delivers the exception that it raises. No interrupt is delivered
     /// before or after.
@@ -86,8 +73,8 @@ impl Vcpu {
 
     /// The instruction at CS:EIP; `None` if fetching it faults.
     pub fn next_instruction(&mut self) -> Option<Instruction> {
-        let cpu = &self.runner.context.cpu;
-        let decoded = self.view.decode(cpu, &Mode::of(cpu), &self.features);
+        let cpu = self.runner.state();
+        let decoded = self.view.decode(cpu, &self.features);
         decoded.ok().map(|it| it.helper.instruction)
     }
 
@@ -96,14 +83,12 @@ impl Vcpu {
         let steering =
             |cpu: &CpuState| (cpu.cr0, cpu.cr3, cpu.cr4, cpu.efer, cpu.pdpte, cpu.a20_mask);
         let (runner, view) = (&mut self.runner, &mut self.view);
-        let before = steering(&runner.context.cpu);
-        change(&mut runner.context.cpu);
-        if steering(&runner.context.cpu) != before {
+        let before = steering(runner.state());
+        change(runner.state_mut());
+        if steering(runner.state()) != before {
             view.change_translations(runner, TranslationChange::Everything);
         }
-        runner.context.scatter_flags();
-        runner.context.scatter_x87_pointers();
-        runner.forget_level_changes();
+        runner.state_replaced();
         runner.start_anew();
         view.apply_changes(runner);
         self.due.mode = true;
@@ -118,7 +103,7 @@ impl Vcpu {
         platform: &mut P,
         vector: u8,
     ) -> Result<(), VcpuStop> {
-        self.runner.context.cpu.activity = Activity::Running;
+        self.runner.state_mut().activity = Activity::Running;
         let mut running = self.running(platform);
         running.deliver_event(vector, EventSource::External)
     }

@@ -8,6 +8,7 @@
 use crate::guest_view::Target;
 use crate::near;
 use crate::running::Running;
+use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
 use iced_x86::{Instruction, OpKind};
 use std::sync::atomic::Ordering;
@@ -33,7 +34,7 @@ enum Ended {
     Faulted(Exception),
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// Runs the instruction at CS:EIP, which is one of this block's, out of line. False: an
     /// exception was raised, or nothing more is to be done about its end.
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
@@ -206,11 +207,11 @@ impl<P: Platform> Running<'_, P> {
         let mut offset = 0;
         let mut requested = false;
         loop {
-            let Some(target) = self.runner.engine.address(block, offset) else {
+            let Some(entry) = self.runner.entry_of(block, offset, 0) else {
                 return Ok(None);
             };
             requested |= self.pending.swap(0, Ordering::SeqCst) != 0;
-            match self.enter_raw(target, block, 0) {
+            match self.runner.enter_raw(&entry) {
                 Exit::NotEntered => continue,
                 Exit::Signal => {
                     self.runner.context.gather_flags();

@@ -8,6 +8,7 @@
 
 use crate::enter::Resume;
 use crate::running::Running;
+use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
@@ -22,7 +23,7 @@ fn pass_of(packed: u32) -> u64 {
     u64::from(packed).wrapping_neg()
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<P: Platform> Running<'_, Translated, P> {
     /// A store of `size` bytes at `physical`, all in one page, which holds code.
     pub(crate) fn code_page_exit(
         &mut self,

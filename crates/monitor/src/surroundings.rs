@@ -5,8 +5,8 @@ use crate::metered::Metered;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
-use tollgate_engine::blocks::links::LinkTables;
 use tollgate_platform::{Environment, Platform};
+use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, TranslationChange};
@@ -23,8 +23,8 @@ pub struct Surroundings<'a> {
     pub view: &'a mut GuestView,
     /// The machine, whose time in devices is counted.
     pub platform: Metered<'a>,
-    /// The engine's links, which depend on translations.
-    pub links: &'a mut LinkTables,
+    /// What the runner has derived from translations.
+    pub derived: &'a mut dyn Derived,
     /// Not zero: a request to leave guest code is pending.
     pub pending: &'a AtomicU32,
     /// A device was accessed.
@@ -228,7 +228,7 @@ impl Environment for Surroundings<'_> {
 
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange) {
         let loaded = Space::loaded(state);
-        self.view.translations.change(loaded, change, self.links);
+        self.view.translations.change(loaded, change, self.derived);
     }
 
     fn sync_vector_state(&mut self, _state: &mut CpuState) {

@@ -2,6 +2,7 @@
 //! goes on.
 
 use crate::enter::Resume;
+use crate::runner::Runner;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -10,7 +11,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::gate;
 use tollgate_engine::policy::allow_list::Features;
-use tollgate_engine::signals::{self, CodeRange};
+use tollgate_engine::signals::CodeRange;
 use tollgate_engine::{Context, Engine};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
@@ -55,7 +56,6 @@ impl Translated {
         verify_code: bool,
         pending: &Arc<AtomicU32>,
     ) -> io::Result<Self> {
-        signals::install()?;
         let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
@@ -71,12 +71,6 @@ impl Translated {
             link: PendingLink::None,
             _range: range,
         })
-    }
-
-    /// The next run begins at CS:RIP, wherever the last one left off.
-    pub(crate) fn start_anew(&mut self) {
-        self.resume = None;
-        self.link = PendingLink::None;
     }
 
     /// Changes the engine in a way that drops all translations.

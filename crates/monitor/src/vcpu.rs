@@ -7,6 +7,7 @@ use crate::host;
 use crate::instruction_in_work::InstructionInWork;
 use crate::kick::Kick;
 use crate::latches::Latches;
+use crate::runner::Runner;
 use crate::running::Running;
 use crate::translated::Translated;
 use crate::translations::Translations;
@@ -19,6 +20,7 @@ use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_memory::GuestMemory;
@@ -37,9 +39,9 @@ pub enum VcpuStop {
 }
 
 /// One virtual processor with its memory. The machine around it is the caller's, and borrowed
-/// for the time that the processor runs.
-pub struct Vcpu {
-    pub(crate) runner: Translated,
+/// for the time that the processor runs. What runs its code is a [`Runner`].
+pub struct Vcpu<R: Runner = Translated> {
+    pub(crate) runner: R,
     pub(crate) view: GuestView,
     ledger: Ledger,
     pub(crate) features: Features,
@@ -52,8 +54,20 @@ pub struct Vcpu {
     kick: Kick,
 }
 
+/// The instructions that a guest on this processor may use, and how its maker decodes them.
+pub(crate) fn features_of(state: &CpuState) -> Features {
+    let policy = tollgate_emulate::cpuid::policy(state);
+    Features::new(|feature| policy.offers(feature))
+        .with_narrow_selectors(policy.vendor() == Vendor::Intel)
+        .with_decoding(match policy.vendor() {
+            Vendor::Amd => Decoding::Amd,
+            Vendor::Intel | Vendor::Other => Decoding::Intel,
+        })
+        .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code())
+}
+
 impl Vcpu {
-    /// A vCPU that starts in `state`.
+    /// A vCPU that starts in `state` and whose code runs by copy-translation.
     ///
     /// # Errors
     /// The host refused memory, signals or executable mappings.
@@ -63,71 +77,10 @@ impl Vcpu {
         code_cache_bytes: usize,
         verify_code: bool,
     ) -> io::Result<Self> {
-        let policy = tollgate_emulate::cpuid::policy(&state);
-        let features = Features::new(|feature| policy.offers(feature))
-            .with_narrow_selectors(policy.vendor() == Vendor::Intel)
-            .with_decoding(match policy.vendor() {
-                Vendor::Amd => Decoding::Amd,
-                Vendor::Intel | Vendor::Other => Decoding::Intel,
-            })
-            .with_lahf_in_64_bit_code(policy.offers_lahf_in_64_bit_code());
-        let pending = Arc::new(AtomicU32::new(0));
-        Ok(Self {
-            runner: Translated::new(
-                state,
-                features.clone(),
-                code_cache_bytes,
-                verify_code,
-                &pending,
-            )?,
-            view: GuestView {
-                memory,
-                translations: Translations::new()?,
-            },
-            ledger: Ledger::new(host::thread_time, Detail::default()),
-            features,
-            latches: Latches::default(),
-            due: Due::ALL,
-            work: InstructionInWork::default(),
-            pending,
-            alarm: Alarm::default(),
-            kick: Kick::default(),
+        Self::with_runner(memory, features_of(&state), |features, requests| {
+            let features = features.clone();
+            Translated::new(state, features, code_cache_bytes, verify_code, requests)
         })
-    }
-
-    /// The vCPU with the machine that it runs in.
-    pub(crate) fn running<'a, P: Platform>(&'a mut self, platform: &'a mut P) -> Running<'a, P> {
-        Running {
-            runner: &mut self.runner,
-            platform,
-            view: &mut self.view,
-            ledger: &mut self.ledger,
-            features: &self.features,
-            latches: &mut self.latches,
-            due: &mut self.due,
-            work: &mut self.work,
-            pending: &self.pending,
-            alarm: &mut self.alarm,
-        }
-    }
-
-    /// Runs the guest in the machine `platform`, on the calling thread, until it or the
-    /// machine stops. It must be the same machine each time.
-    pub fn run<P: Platform>(&mut self, platform: &mut P) -> VcpuStop {
-        if let Err(error) = self.alarm.start(Arc::clone(&self.pending)) {
-            // Without it the guest's timers would not fire: better no run than that one.
-            return VcpuStop::NotImplemented(format!(
-                "the host refused a timer: {error} (is its limit of queued signals reached?)"
-            ));
-        }
-        self.kick.arm(Arc::clone(&self.pending));
-        self.pending.store(1, Ordering::SeqCst);
-        self.ledger.start();
-        let stop = self.running(platform).run_until_stop();
-        self.ledger.stop();
-        self.alarm.stop();
-        self.kick.disarm();
-        stop
     }
 
     /// Moves guest registers to the homes that `map` gives them; at first these are those of
@@ -170,9 +123,90 @@ impl Vcpu {
         counts.then_some(self.runner.context.instructions)
     }
 
+    /// Translated code as it lies in the host's memory now.
+    pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
+        self.runner.engine.blocks()
+    }
+
+    /// The host addresses at which guest code runs.
+    pub fn code_range(&self) -> std::ops::Range<u64> {
+        self.runner.engine.code_range()
+    }
+
+    /// Translation work so far.
+    pub fn engine_counts(&self) -> EngineCounts {
+        self.runner.engine.counts()
+    }
+}
+
+impl<R: Runner> Vcpu<R> {
+    /// A vCPU whose code is run by what `make_runner` makes, given the instructions that the
+    /// guest may use and the word that is not 0 while an exit is requested.
+    ///
+    /// # Errors
+    /// The host refused memory or signals, or `make_runner` failed.
+    pub fn with_runner(
+        memory: GuestMemory,
+        features: Features,
+        make_runner: impl FnOnce(&Features, &Arc<AtomicU32>) -> io::Result<R>,
+    ) -> io::Result<Self> {
+        signals::install()?;
+        let pending = Arc::new(AtomicU32::new(0));
+        Ok(Self {
+            runner: make_runner(&features, &pending)?,
+            view: GuestView {
+                memory,
+                translations: Translations::new()?,
+            },
+            ledger: Ledger::new(host::thread_time, Detail::default()),
+            features,
+            latches: Latches::default(),
+            due: Due::ALL,
+            work: InstructionInWork::default(),
+            pending,
+            alarm: Alarm::default(),
+            kick: Kick::default(),
+        })
+    }
+
+    /// The vCPU with the machine that it runs in.
+    pub(crate) fn running<'a, P: Platform>(&'a mut self, platform: &'a mut P) -> Running<'a, R, P> {
+        Running {
+            runner: &mut self.runner,
+            platform,
+            view: &mut self.view,
+            ledger: &mut self.ledger,
+            features: &self.features,
+            latches: &mut self.latches,
+            due: &mut self.due,
+            work: &mut self.work,
+            pending: &self.pending,
+            alarm: &mut self.alarm,
+        }
+    }
+
+    /// Runs the guest in the machine `platform`, on the calling thread, until it or the
+    /// machine stops. It must be the same machine each time.
+    pub fn run<P: Platform>(&mut self, platform: &mut P) -> VcpuStop {
+        if let Err(error) = self.alarm.start(Arc::clone(&self.pending)) {
+            // Without it the guest's timers would not fire: better no run than that one.
+            return VcpuStop::NotImplemented(format!(
+                "the host refused a timer: {error} (is its limit of queued signals reached?)"
+            ));
+        }
+        self.kick.arm(Arc::clone(&self.pending));
+        self.pending.store(1, Ordering::SeqCst);
+        self.ledger.start();
+        let stop = self.running(platform).run_until_stop();
+        self.ledger.stop();
+        self.alarm.stop();
+        self.kick.disarm();
+        stop
+    }
+
     /// The processor's registers, exact whenever `run` does not run.
     pub fn state(&self) -> &CpuState {
-        &self.runner.context.cpu
+        self.runner.state()
     }
 
     /// Guest memory.
@@ -213,21 +247,6 @@ impl Vcpu {
         crate::state_dump::dump(self.state())
     }
 
-    /// Translated code as it lies in the host's memory now.
-    pub fn translated_blocks(&self) -> impl Iterator<Item = TranslatedBlock> {
-        self.runner.engine.blocks()
-    }
-
-    /// The host addresses at which guest code runs.
-    pub fn code_range(&self) -> std::ops::Range<u64> {
-        self.runner.engine.code_range()
-    }
-
-    /// Translation work so far.
-    pub fn engine_counts(&self) -> EngineCounts {
-        self.runner.engine.counts()
-    }
-
     /// Guest time was stopped or started: offsets must be formed anew.
     pub fn clock_changed(&mut self) {
         self.due.clock = true;
@@ -240,7 +259,7 @@ impl Vcpu {
     }
 }
 
-impl Drop for Vcpu {
+impl<R: Runner> Drop for Vcpu<R> {
     fn drop(&mut self) {
         self.kick.disarm();
     }

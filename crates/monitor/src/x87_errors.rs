@@ -7,6 +7,7 @@
 //! the error is cleared the processor ignores it: instructions are run alone meanwhile,
 //! those that would wait with the error hidden from the host.
 
+use crate::runner::Runner;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use iced_x86::Mnemonic;
@@ -33,33 +34,33 @@ pub(crate) struct Hidden {
     mnemonic: Mnemonic,
 }
 
-impl<P: Platform> Running<'_, P> {
+impl<R: Runner, P: Platform> Running<'_, R, P> {
     fn x87_word(&self, at: usize) -> u16 {
-        let bytes = &self.runner.context.cpu.vector.0;
+        let bytes = &self.runner.state().vector.0;
         u16::from_le_bytes([bytes[at], bytes[at + 1]])
     }
 
     fn set_x87_word(&mut self, at: usize, value: u16) {
-        self.runner.context.cpu.vector.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        self.runner.state_mut().vector.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
 
     /// An unmasked x87 error is pending. The vector registers must not be live.
     pub(crate) fn x87_error_pending(&self) -> bool {
-        let in_use = self.runner.context.cpu.vector.0[HEADER] & 1 != 0;
+        let in_use = self.runner.state().vector.0[HEADER] & 1 != 0;
         in_use && self.x87_word(FSW) & ERROR_SUMMARY != 0
     }
 
     /// Reports the pending x87 error before the instruction at CS:EIP, as that instruction
     /// waits for the x87 (SDM volume 1, 8.7).
     pub(crate) fn report_x87_error(&mut self) -> Result<(), VcpuStop> {
-        if self.runner.context.cpu.cr0().contains(Cr0::NE) {
+        if self.runner.state().cr0().contains(Cr0::NE) {
             return self.raise(Exception::new(Vector::FloatingPoint));
         }
         self.platform.signal_fpu_error();
-        self.runner.context.cpu.end_shadow();
-        self.runner.context.cpu.activity = Activity::Halted;
+        self.runner.state_mut().end_shadow();
+        self.runner.state_mut().activity = Activity::Halted;
         self.due.events = true;
-        self.runner.resume = None;
+        self.runner.start_anew();
         Ok(())
     }
 
