@@ -65,7 +65,7 @@ impl Decoding {
                 refined.set_code(Code::INVALID);
             }
             // The decoder takes it for MOV CR8, which AMD's CPUID offers by a bit of its own
-            // (APM volume 3, appendix D, AltMovCr8) that no guest is given.
+            // (APM volume 3, MOV CRn; CPUID 8000_0001h, ECX bit 4) that no guest is given.
             Code::Mov_cr_r32 | Code::Mov_cr_r64 | Code::Mov_r32_cr | Code::Mov_r64_cr
                 if has_lock(bytes) =>
             {
