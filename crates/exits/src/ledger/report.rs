@@ -1,0 +1,85 @@
+//! What the books say: where the time went, and what each kind of exit costs.
+
+use super::Ledger;
+use crate::ExitKind;
+
+/// Where a vCPU's time goes, in cycles of the time-stamp counter.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TimeShares {
+    /// From the start of the run to its end.
+    pub wall: u64,
+    /// In guest code (estimated).
+    pub guest: u64,
+    /// Translating (measured).
+    pub translating: u64,
+    /// In devices (estimated).
+    pub devices: u64,
+    /// Asleep in HLT (measured).
+    pub halted: u64,
+    /// Ready to run, while the host ran something else (measured).
+    pub waiting: u64,
+    /// In each kind of exit, devices and translation apart (estimated).
+    pub exits: Vec<(ExitKind, u64)>,
+}
+
+impl TimeShares {
+    /// Everything told apart, together.
+    pub fn sum(&self) -> u64 {
+        let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
+        self.guest + self.translating + self.devices + self.halted + self.waiting + exits
+    }
+
+    /// Wall time less the sum: what is not accounted for, or negative, counted twice.
+    pub fn remainder(&self) -> i64 {
+        self.wall as i64 - self.sum() as i64
+    }
+}
+
+/// One kind's costs, from its samples, in cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cost {
+    /// How many exits were timed.
+    pub samples: u64,
+    /// Estimated total of all exits of this kind.
+    pub total: u64,
+    /// Median.
+    pub p50: u64,
+    /// 95th percentile.
+    pub p95: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl Ledger {
+    /// What one kind of exit costs; `None` if none was timed.
+    pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
+        let record = self.kinds[kind as usize].as_deref()?;
+        let at = |quantile| record.histogram.value_at_quantile(quantile);
+        Some(Cost {
+            samples: record.histogram.len(),
+            total: record.total,
+            p50: at(0.50),
+            p95: at(0.95),
+            p99: at(0.99),
+            max: record.histogram.max(),
+        })
+    }
+
+    /// Where the time went, up to the last stop.
+    pub fn shares(&self) -> TimeShares {
+        TimeShares {
+            wall: self.wall,
+            guest: self.guest,
+            translating: self.translating,
+            devices: self.devices,
+            halted: self.halted,
+            waiting: self.waiting,
+            exits: ExitKind::ALL
+                .iter()
+                .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))
+                .collect(),
+        }
+    }
+}

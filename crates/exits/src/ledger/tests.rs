@@ -1,0 +1,205 @@
+use super::*;
+use crate::counter::TIME;
+use std::cell::Cell;
+
+thread_local! {
+    static LOST: Cell<u64> = const { Cell::new(0) };
+}
+
+fn host_time() -> HostTime {
+    HostTime {
+        passed: TIME.get() / 2,
+        on_processor: (TIME.get() - LOST.get()) / 2,
+    }
+}
+
+fn pass(cycles: u64) {
+    TIME.set(TIME.get() + cycles);
+}
+
+/// Time passes without a processor.
+fn wait(cycles: u64) {
+    LOST.set(LOST.get() + cycles);
+    pass(cycles);
+}
+
+fn ledger() -> Ledger {
+    TIME.set(1000);
+    LOST.set(0);
+    Ledger::new(host_time, Detail::Full)
+}
+
+#[test]
+fn time_is_told_apart_and_adds_up() {
+    let mut ledger = ledger();
+    ledger.start();
+    for _ in 0..100 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(300);
+        ledger.count(ExitKind::InterruptDelivered, Place::default());
+        pass(700);
+        ledger.translate(|| pass(5000));
+        ledger.enter_guest();
+        pass(100_000);
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    assert_eq!(shares.guest, 100 * 100_000);
+    assert_eq!(shares.translating, 100 * 5000);
+    assert_eq!(
+        shares.exits,
+        vec![
+            (ExitKind::Cli, 30_000),
+            (ExitKind::InterruptDelivered, 70_000)
+        ]
+    );
+    assert_eq!(shares.remainder(), 0);
+    assert_eq!(ledger.cost(ExitKind::Cli).unwrap().samples, 100);
+}
+
+#[test]
+fn frequent_exits_are_sampled_and_scaled() {
+    let mut ledger = ledger();
+    ledger.start();
+    for _ in 0..1_000_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(100);
+        ledger.enter_guest();
+        pass(50);
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    let samples = ledger.cost(ExitKind::Cli).unwrap().samples;
+    assert!(samples < 20_000, "{samples}");
+    assert_eq!(ledger.counts().get(ExitKind::Cli), 1_000_000);
+    let off = shares.remainder().unsigned_abs() as f64 / shares.wall as f64;
+    assert!(off < 0.02, "{off}");
+}
+
+#[test]
+fn time_that_the_host_gave_to_others_spoils_no_sample() {
+    let mut ledger = ledger();
+    ledger.start();
+    for round in 0..200_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(100);
+        if round % 64 == 0 {
+            ledger.translate(|| pass(300));
+        }
+        // Samples and others alike are struck, in exits and in guest code.
+        if round % 501 == 0 {
+            wait(300_000);
+        }
+        if round % 5000 == 0 {
+            ledger.look_at_waiting();
+        }
+        ledger.enter_guest();
+        pass(50);
+        if round % 507 == 0 {
+            wait(200_000);
+        }
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    assert!(shares.waiting.abs_diff(LOST.get()) < 10);
+    let exits = shares.exits[0].1 as f64;
+    assert!((exits / 20e6 - 1.0).abs() < 0.02, "{exits}");
+    let guest = shares.guest as f64;
+    assert!((guest / 10e6 - 1.0).abs() < 0.02, "{guest}");
+}
+
+#[test]
+fn sleep_is_not_waiting() {
+    let mut ledger = ledger();
+    ledger.start();
+    ledger.leave_guest();
+    ledger.count(ExitKind::Halt, Place::default());
+    wait(70_000);
+    ledger.slept(70_000);
+    pass(100);
+    ledger.enter_guest();
+    pass(900);
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    assert_eq!((shares.halted, shares.waiting), (70_000, 0));
+    assert_eq!(shares.exits, vec![(ExitKind::Halt, 100)]);
+    assert_eq!(shares.remainder(), 0);
+}
+
+#[test]
+fn a_trace_has_every_exit_with_its_time() {
+    let mut ledger = ledger();
+    let (tracer, events) = crate::trace::channel();
+    ledger.begin_trace(tracer);
+    ledger.start();
+    ledger.count(ExitKind::InterruptDelivered, Place::default());
+    pass(7);
+    ledger.enter_guest();
+    for _ in 0..1000 {
+        pass(50);
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(100);
+        ledger.count(ExitKind::Halt, Place::default());
+        pass(20);
+        ledger.slept(20);
+        ledger.enter_guest();
+    }
+    ledger.stop();
+    ledger.end_trace();
+    let mut traced = Vec::new();
+    while let Some(batch) = events.next_batch() {
+        traced.extend(
+            batch
+                .into_iter()
+                .map(|e| (e.span, e.start - 1000, e.cycles)),
+        );
+    }
+    assert_eq!(traced.len(), 3001);
+    let expected = [
+        (Span::Exit(ExitKind::InterruptDelivered), 0, 7),
+        (Span::Exit(ExitKind::Cli), 57, 100),
+        (Span::Exit(ExitKind::Halt), 157, 20),
+        (Span::Asleep, 157, 20),
+        (Span::Exit(ExitKind::Cli), 227, 100),
+    ];
+    assert_eq!(traced[..5], expected);
+}
+
+#[test]
+fn a_trace_that_nobody_wants_ends() {
+    let mut ledger = ledger();
+    let (tracer, events) = crate::trace::channel();
+    ledger.begin_trace(tracer);
+    ledger.start();
+    events.stop();
+    for _ in 0..100_000 {
+        ledger.enter_guest();
+        pass(10);
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(10);
+    }
+    ledger.stop();
+    assert!(ledger.cost(ExitKind::Cli).unwrap().samples < 10_000);
+}
+
+#[test]
+fn counts_only_reads_no_clock() {
+    let mut ledger = Ledger::new(host_time, Detail::CountsOnly);
+    ledger.start();
+    for _ in 0..10 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Sti, Place::default());
+        ledger.enter_guest();
+    }
+    assert_eq!(ledger.counts().get(ExitKind::Sti), 10);
+    assert!(ledger.cost(ExitKind::Sti).is_none());
+}
