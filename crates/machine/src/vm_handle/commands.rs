@@ -1,0 +1,148 @@
+//! The vCPU thread's side of a handle.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::mailbox::{Command, KickFunction, Mailbox, Shared, Status};
+use crate::devices::i8042::Key;
+use crate::pc::Outside;
+use tollgate_exits::books::Books;
+
+/// The vCPU thread's side: takes what was queued, publishes the status.
+pub struct VmCommands(pub(super) Arc<Shared>);
+
+impl Outside for VmCommands {
+    #[inline]
+    fn serial_input(&mut self, room: usize) -> Vec<u8> {
+        self.take_serial_input(room)
+    }
+
+    #[inline]
+    fn key(&mut self) -> Option<(Key, bool)> {
+        self.take_key()
+    }
+
+    fn wants_attention(&mut self) -> bool {
+        self.has_commands()
+    }
+}
+
+impl VmCommands {
+    /// Installs the closure that makes this thread leave guest code. Commands queued
+    /// earlier caused no kick: call [`VmCommands::take`] afterwards.
+    pub fn install_kick(&self, kick: KickFunction) {
+        *self.0.kick_slot() = Some(kick);
+    }
+
+    /// Removes the kick. When this returns, no kick is under way and none will come,
+    /// so the thread it was aimed at may end.
+    pub fn remove_kick(&self) {
+        *self.0.kick_slot() = None;
+    }
+
+    /// Whether commands wait. Takes no lock.
+    #[inline]
+    pub fn has_commands(&self) -> bool {
+        self.0.has_commands.load(Ordering::Acquire)
+    }
+
+    /// Whether serial input waits. Takes no lock.
+    #[inline]
+    pub fn has_serial_input(&self) -> bool {
+        self.0.has_serial_input.load(Ordering::Acquire)
+    }
+
+    /// Takes all waiting commands, oldest first.
+    pub fn take(&self) -> Vec<Command> {
+        if !self.has_commands() {
+            return Vec::new();
+        }
+        let mut mailbox = self.0.mailbox();
+        self.0.has_commands.store(false, Ordering::Release);
+        std::mem::take(&mut mailbox.commands)
+    }
+
+    /// Takes at most `limit` bytes of serial input: as many as the device has room for.
+    pub fn take_serial_input(&self, limit: usize) -> Vec<u8> {
+        if limit == 0 || !self.has_serial_input() {
+            return Vec::new();
+        }
+        let mut mailbox = self.0.mailbox();
+        let count = limit.min(mailbox.serial_input.len());
+        let taken = mailbox.serial_input.drain(..count).collect();
+        if mailbox.serial_input.is_empty() {
+            self.0.has_serial_input.store(false, Ordering::Release);
+        }
+        taken
+    }
+
+    /// Takes the oldest key event: a key, and whether it goes down. Takes no lock if there
+    /// is none.
+    pub fn take_key(&self) -> Option<(Key, bool)> {
+        if !self.0.has_keys.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut mailbox = self.0.mailbox();
+        let key = mailbox.keys.pop_front();
+        if mailbox.keys.is_empty() {
+            self.0.has_keys.store(false, Ordering::Release);
+        }
+        key
+    }
+
+    /// Sleeps until a command waits, or until `timeout` if one is given. Returns
+    /// whether a command waits. For the paused machine, and for one that has no room
+    /// for serial input.
+    pub fn wait_for_command(&self, timeout: Option<Duration>) -> bool {
+        self.sleep(timeout, |mailbox| !mailbox.commands.is_empty())
+    }
+
+    /// Sleeps until a command, serial input or a key waits, or until `timeout` if one is
+    /// given. Returns whether anything waits. For the halted machine.
+    pub fn wait_for_work(&self, timeout: Option<Duration>) -> bool {
+        self.sleep(timeout, |mailbox| {
+            !mailbox.commands.is_empty()
+                || !mailbox.serial_input.is_empty()
+                || !mailbox.keys.is_empty()
+        })
+    }
+
+    fn sleep(&self, timeout: Option<Duration>, awaited: impl Fn(&Mailbox) -> bool) -> bool {
+        let mailbox = self.0.mailbox();
+        let asleep = |mailbox: &mut Mailbox| !awaited(mailbox);
+        let mailbox = match timeout {
+            None => self
+                .0
+                .queued
+                .wait_while(mailbox, asleep)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(timeout) => {
+                self.0
+                    .queued
+                    .wait_timeout_while(mailbox, timeout, asleep)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+        };
+        awaited(&mailbox)
+    }
+
+    /// Makes `status` the one that others see.
+    pub fn publish(&self, status: Status) {
+        let mut mailbox = self.0.mailbox();
+        mailbox.status = status;
+        mailbox.publications = mailbox.publications.wrapping_add(1);
+        drop(mailbox);
+        self.0.tell_listener();
+    }
+
+    /// Makes `books` the ones that others see; the previous ones are dropped.
+    pub fn publish_books(&self, books: Books) {
+        let books = Arc::new(books);
+        let previous = self.0.mailbox().books.replace((Instant::now(), books));
+        self.0.tell_listener();
+        // Freed outside the lock.
+        drop(previous);
+    }
+}

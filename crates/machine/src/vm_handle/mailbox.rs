@@ -1,0 +1,165 @@
+//! What both sides of a handle share: commands, input and published answers under one lock.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::devices::i8042::Key;
+use crate::knobs::{Assignment, Settings};
+use serde::Serialize;
+use tollgate_exits::books::Books;
+
+/// Bytes of serial input that wait for the guest at most.
+pub const SERIAL_INPUT_CAPACITY: usize = 4096;
+
+/// Key events that wait for the guest at most.
+pub const KEY_CAPACITY: usize = 256;
+
+/// Books that are no older than this serve another reader too, so that readers who ask
+/// all the time take little of the vCPU's.
+pub const BOOKS_AGE: Duration = Duration::from_millis(20);
+
+/// Makes the vCPU thread leave guest code. It must not call the handle.
+pub use crate::bus::completion::KickFunction;
+
+/// Hears on the vCPU thread that something was published. It must not call the handle.
+pub type Listener = Arc<dyn Fn() + Send + Sync>;
+
+/// A request from another thread to the virtual machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Stop at an instruction boundary; guest time stands still.
+    Pause,
+    /// Go on after a pause.
+    Resume,
+    /// End the virtual machine.
+    Quit,
+    /// Press the ACPI power button.
+    PowerButton,
+    /// Publish a fresh [`Status`].
+    ReportStatus,
+    /// Publish the books as they are now.
+    ReportBooks,
+    /// Turn a knob.
+    Set(Assignment),
+}
+
+/// What the virtual machine is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Being built; no instruction has run yet.
+    #[default]
+    Starting,
+    /// Running guest code.
+    Running,
+    /// Waiting for an interrupt in HLT.
+    Halted,
+    /// Stopped by a pause.
+    Paused,
+    /// Ended; it runs no more.
+    Stopped,
+}
+
+/// A snapshot of the virtual machine as others see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Status {
+    /// What the machine is doing.
+    pub state: State,
+    /// Nanoseconds of host time since the handle was made; filled in when the status
+    /// is read, so the vCPU thread may leave it zero.
+    pub uptime_ns: u64,
+    /// Nanoseconds of guest time.
+    pub guest_time_ns: u64,
+    /// Exits of all kinds so far.
+    pub exits: u64,
+    /// How the knobs stand.
+    #[serde(rename = "knobs")]
+    pub settings: Settings,
+}
+
+/// What the two sides share under the lock.
+#[derive(Default)]
+pub(super) struct Mailbox {
+    pub commands: Vec<Command>,
+    pub serial_input: VecDeque<u8>,
+    pub keys: VecDeque<(Key, bool)>,
+    pub pause_wanted: bool,
+    pub status: Status,
+    /// Counts publications, so that a waiting reader sees a new one.
+    pub publications: u64,
+    /// The books published last, and when.
+    pub books: Option<(Instant, Arc<Books>)>,
+}
+
+pub(super) struct Shared {
+    pub mailbox: Mutex<Mailbox>,
+    /// Commands wait; read without the lock on the vCPU's fast path.
+    pub has_commands: AtomicBool,
+    /// Serial input waits; read without the lock on the vCPU's fast path.
+    pub has_serial_input: AtomicBool,
+    /// Keys wait; read without the lock on the vCPU's fast path.
+    pub has_keys: AtomicBool,
+    /// Signalled when something is queued.
+    pub queued: Condvar,
+    /// Signalled when a status is published.
+    pub published: Condvar,
+    /// Held while the kick runs, so that no kick is under way once it was removed.
+    pub kick: Mutex<Option<KickFunction>>,
+    /// Called after each publication.
+    pub listener: Mutex<Option<Listener>>,
+    pub created: Instant,
+}
+
+impl Shared {
+    /// No user of the lock leaves the mailbox half-changed, so a panic elsewhere
+    /// does not make its content wrong.
+    pub(super) fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn kick_slot(&self) -> MutexGuard<'_, Option<KickFunction>> {
+        self.kick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell_listener(&self) {
+        self.published.notify_all();
+        let listener = self.listener.lock();
+        if let Some(listener) = listener.unwrap_or_else(PoisonError::into_inner).as_ref() {
+            listener();
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        self.queued.notify_all();
+        if let Some(kick) = self.kick_slot().as_ref() {
+            kick();
+        }
+    }
+}
+
+/// A status was asked for when this many had been published.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusRequest(pub(super) u64);
+
+impl StatusRequest {
+    pub(super) fn is_answered(self, mailbox: &Mailbox) -> bool {
+        mailbox.publications != self.0 || mailbox.status.state == State::Stopped
+    }
+}
+
+/// Books were asked for at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct BooksRequest(pub(super) Instant);
+
+impl BooksRequest {
+    pub(super) fn answer(self, mailbox: &Mailbox) -> Option<Arc<Books>> {
+        let (at, books) = mailbox.books.as_ref()?;
+        (self.0.saturating_duration_since(*at) < BOOKS_AGE).then(|| Arc::clone(books))
+    }
+
+    pub(super) fn is_answered(self, mailbox: &Mailbox) -> bool {
+        self.answer(mailbox).is_some()
+    }
+}
