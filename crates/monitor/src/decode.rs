@@ -1,31 +1,14 @@
-//! The instruction at CS:EIP: as it was noted with its block, or fetched and decoded.
+//! The instruction at CS:EIP, fetched and decoded.
 
 use crate::guest_view::GuestView;
 use crate::runner::Runner;
 use crate::running::Running;
-use crate::translated::Translated;
-use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::Mode;
 use tollgate_engine::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine};
 use tollgate_platform::Platform;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{CpuState, Exception, PhysicalAddress};
-
-impl<P: Platform> Running<'_, Translated, P> {
-    /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
-    pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
-        let rip = self.runner.context.cpu.rip;
-        match self
-            .runner
-            .engine
-            .out_of_line(block, rip, &self.view.memory)
-        {
-            Some(instruction) => Ok(instruction),
-            None => self.decode_current(),
-        }
-    }
-}
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Fetches and decodes the instruction at CS:EIP.

@@ -5,15 +5,10 @@
 //! and entering it again. Any ring and any mode may make these calls; they give nothing
 //! away and change nothing outside the caller's registers.
 
-use crate::running::Running;
-use crate::translated::Translated;
 use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
-use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_engine::policy::instruction_kind::Executor;
-use tollgate_exits::ExitKind;
-use tollgate_platform::Platform;
 use tollgate_x86::{CpuState, Exception, Flags, Gpr};
 
 /// EAX of the null hypercall: returns at once, no register and no flag changes.
@@ -48,21 +43,6 @@ pub(crate) fn execute(
     state.rip = next_rip(state, instruction);
     state.flags &= !Flags::RF.bits();
     Ok(Outcome::Next)
-}
-
-impl<P: Platform> Running<'_, Translated, P> {
-    /// Counts the null hypercall and goes on behind it. The caller has made sure that
-    /// the trap flag does not strike here.
-    pub(crate) fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {
-        self.count(ExitKind::NullHypercall);
-        let cpu = &mut self.runner.context.cpu;
-        cpu.rip = next_rip(cpu, call);
-        cpu.flags &= !Flags::RF.bits();
-        self.work.complete();
-        if site.after != 0 {
-            self.resume_at(block, site.after, site.after_esp, false);
-        }
-    }
 }
 
 #[cfg(test)]

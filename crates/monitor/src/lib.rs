@@ -3,8 +3,7 @@
 //! `run_loop.rs` is the loop, `events.rs` what it delivers, `emulated.rs` executes what does not
 //! run as guest code, `guest_view.rs` and `surroundings.rs` are memory as the processor and its
 //! emulated instructions see it. All of it is written for any `runner.rs`, what runs guest code.
-//! That is `translated.rs`: `enter.rs` is the way into translated code, `exits.rs` has one
-//! function per kind of exit site, `slow_path.rs` runs single instructions out of line.
+//! That is copy-translation, in `translated.rs` and its folder.
 
 mod a20;
 mod alarm;
@@ -12,25 +11,18 @@ mod changes;
 mod decode;
 mod due;
 mod emulated;
-mod enter;
 mod events;
-mod exits;
-mod fault_order;
 mod fetch;
-mod find_block;
 pub mod guest_view;
 mod host;
-mod host_faults;
 mod host_timer;
 pub mod hypercall;
 mod instruction_in_work;
 mod interrupt_shadow;
 pub mod kick;
 pub mod latches;
-mod level_change;
 mod memory_map;
 mod metered;
-mod mode_changes;
 mod near;
 mod raw;
 mod resume_flag;
@@ -38,9 +30,7 @@ mod run_loop;
 pub mod runner;
 pub mod running;
 mod single_step;
-mod slow_path;
 pub mod state_dump;
-mod stores_to_code;
 mod surroundings;
 pub mod translated;
 pub mod translations;

@@ -1,8 +1,23 @@
-//! What runs guest code by copy-translation: the engine with its context, and where guest code
-//! goes on.
+//! Copy-translation as a [`Runner`]: the engine with its context, and where guest code goes on.
+//!
+//! `enter.rs` is the way into translated code, `find_block.rs` finds where it begins. `exits.rs`
+//! has one function per kind of exit site, `host_faults.rs` those of signals. `slow_path.rs`
+//! runs single instructions out of line.
 
-use crate::enter::Resume;
+mod enter;
+mod exits;
+mod fault_order;
+mod find_block;
+mod host_faults;
+mod level_change;
+mod mode_changes;
+mod slow_path;
+mod stores_to_code;
+
+pub use enter::TranslatedExit;
+
 use crate::runner::Runner;
+use enter::Resume;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

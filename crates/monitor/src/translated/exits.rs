@@ -2,14 +2,15 @@
 //! ([`SiteKind`]). The function also determines the exit's *kind*, as which it is counted: the
 //! instructions that the monitor executes share one function and have many kinds.
 
-use crate::enter::Resume;
 use crate::guest_view::Inline;
 use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
 use crate::running::Running;
+use crate::translated::enter::Resume;
 use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
-use tollgate_emulate::operand::system_mask;
+use iced_x86::Instruction;
+use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
@@ -19,7 +20,7 @@ use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::canonical::{is_canonical, is_canonical_range};
 use tollgate_x86::paging::{AccessKind, Privilege};
-use tollgate_x86::{Exception, Gpr, LinearAddress, SegmentRegister};
+use tollgate_x86::{Exception, Flags, Gpr, LinearAddress, SegmentRegister};
 
 impl<P: Platform> Running<'_, Translated, P> {
     pub(crate) fn set_stack_pointer(&mut self, block: BlockId, by: i32) {
@@ -241,5 +242,18 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())
+    }
+
+    /// Counts the null hypercall and goes on behind it. The caller has made sure that
+    /// the trap flag does not strike here.
+    fn null_hypercall(&mut self, block: BlockId, site: &Site, call: &Instruction) {
+        self.count(ExitKind::NullHypercall);
+        let cpu = &mut self.runner.context.cpu;
+        cpu.rip = next_rip(cpu, call);
+        cpu.flags &= !Flags::RF.bits();
+        self.work.complete();
+        if site.after != 0 {
+            self.resume_at(block, site.after, site.after_esp, false);
+        }
     }
 }

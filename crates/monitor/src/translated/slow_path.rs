@@ -70,6 +70,19 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
+    /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
+    pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
+        let rip = self.runner.context.cpu.rip;
+        match self
+            .runner
+            .engine
+            .out_of_line(block, rip, &self.view.memory)
+        {
+            Some(instruction) => Ok(instruction),
+            None => self.decode_current(),
+        }
+    }
+
     /// Executes an instruction of [`near`]. False: it raised an exception.
     fn near_step(&mut self, instruction: &Instruction) -> Result<bool, VcpuStop> {
         let place = self.place();
