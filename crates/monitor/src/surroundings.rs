@@ -29,6 +29,8 @@ pub struct Surroundings<'a> {
     pub pending: &'a AtomicU32,
     /// A device was accessed.
     pub touched_device: bool,
+    /// Device memory was written.
+    pub wrote_device: bool,
     /// Breakpoints that accesses have met, as in DR6.
     pub breakpoint_hits: &'a mut u64,
 }
@@ -114,6 +116,7 @@ impl Surroundings<'_> {
             }
             Target::Device(physical) => {
                 self.touched_device = true;
+                self.wrote_device = true;
                 for (index, piece) in data.chunks(DEVICE_ACCESS).enumerate() {
                     let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
                     let at = PhysicalAddress(address);

@@ -86,6 +86,8 @@ fn a_loop_of_device_accesses_decodes_each_of_its_instructions_once() {
     let vcpu = run(state(), &[(CODE, &body), (CODE + 10, &END)]);
     assert_eq!(vcpu.platform().reads, 2 * ROUNDS);
     assert_eq!(vcpu.platform().written.len() as u64, ROUNDS);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::MmioRead), 2 * ROUNDS);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::MmioWrite), ROUNDS);
     assert_eq!(vcpu.engine_counts().decoded_at_exits, 3);
 }
 

@@ -10,7 +10,7 @@ use crate::near;
 use crate::running::Running;
 use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
-use iced_x86::{Instruction, OpKind};
+use iced_x86::Instruction;
 use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::{
     check_alignment, linear_address, memory_address, probe_linear, read_linear, write_linear,
@@ -89,18 +89,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         let (state, mut surroundings) = self.parts();
         let result = near::execute(state, &mut surroundings, instruction);
         let touched_device = surroundings.touched_device;
-        if touched_device {
-            self.due.events = true;
-            self.arm_timer();
-        }
-        if let Err(exception) = result {
-            return self.raise(exception).map(|()| false);
-        }
-        let kind = match (touched_device, instruction.op0_kind() == OpKind::Memory) {
+        let kind = match (touched_device, surroundings.wrote_device) {
             (false, _) => ExitKind::SlowAccess,
             (true, false) => ExitKind::MmioRead,
             (true, true) => ExitKind::MmioWrite,
         };
+        self.follow_access(touched_device);
+        if let Err(exception) = result {
+            return self.raise(exception).map(|()| false);
+        }
         self.ledger.count(kind, place);
         Ok(true)
     }
@@ -176,9 +173,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             let (state, mut surroundings) = self.parts();
             // Checked above: nothing has changed the translations since.
             let _ = write_linear(state, &mut surroundings, linear, &data[..size], privilege);
+            let touched_device = surroundings.touched_device;
+            self.follow_access(touched_device);
         }
-        self.due.events = true;
-        self.arm_timer();
         Ok(Ended::Completed)
     }
 
@@ -190,14 +187,25 @@ impl<P: Platform> Running<'_, Translated, P> {
         privilege: Privilege,
     ) -> Result<(), Exception> {
         let (state, mut surroundings) = self.parts();
+        let size = data.len() as u32;
+        let mut result = Ok(());
         if memory.write {
-            let size = data.len() as u32;
-            probe_linear(state, &mut surroundings, linear, size, privilege)?;
+            result = probe_linear(state, &mut surroundings, linear, size, privilege);
         }
-        if memory.read {
-            read_linear(state, &mut surroundings, linear, data, privilege)?;
+        if memory.read && result.is_ok() {
+            result = read_linear(state, &mut surroundings, linear, data, privilege);
         }
-        Ok(())
+        let touched_device = surroundings.touched_device;
+        self.follow_access(touched_device);
+        result
+    }
+
+    /// After an access: a device's registers may have changed what is due.
+    fn follow_access(&mut self, touched_device: bool) {
+        if touched_device {
+            self.due.events = true;
+            self.arm_timer();
+        }
     }
 
     /// Runs the current instruction once on the bounce buffer, to its end even if requests to
