@@ -9,7 +9,8 @@ use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::mode::Mode;
 use tollgate_memory::GuestMemory;
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_test_support::flat_state;
+use tollgate_x86::PhysicalAddress;
 
 const START: u64 = 0x1000;
 const PLACE: CodeAddress = CodeAddress {
@@ -21,18 +22,7 @@ const PLACE: CodeAddress = CodeAddress {
 
 /// Flat 32-bit code and data.
 fn flat() -> Mode {
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1;
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = Segment {
-            base: 0,
-            limit: u32::MAX,
-            selector: Selector(0x18),
-            attributes: Attributes::from_bits_retain(0xc093),
-        };
-    }
-    state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(0xc09b);
-    Mode::of(&state)
+    Mode::of(&flat_state(START))
 }
 
 fn engine_and_memory(code: &[u8]) -> (Engine, GuestMemory) {

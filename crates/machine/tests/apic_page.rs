@@ -1,16 +1,13 @@
 //! A guest that moves the local APIC's page: over RAM its registers are there at the next
 //! access, and the RAM again when they have gone.
 
-#[path = "../../monitor/tests/common/flat.rs"]
-mod flat;
-
 use std::io;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{Platform, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS};
 
@@ -70,7 +67,7 @@ impl Program {
         let mut memory = GuestMemory::new(RAM).unwrap();
         memory.write(PhysicalAddress(CODE), &code);
         let pc = Pc::new(&VmConfig::default(), memory.clone(), Box::new(io::sink()));
-        let mut state = flat::flat_state(CODE);
+        let mut state = flat_state(CODE);
         state.gpr[7] = RESULTS;
         let mut vcpu = Computer::new(state, memory.clone(), pc, 1 << 20, true).unwrap();
         let stop = vcpu.run();

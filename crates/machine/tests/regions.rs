@@ -1,9 +1,6 @@
 //! Regions of memory that a device changes while the guest runs: the guest's next access
 //! sees the change, in the middle of translated code that has just accessed the same page.
 
-#[path = "../../monitor/tests/common/flat.rs"]
-mod flat;
-
 use std::io;
 use std::sync::{Arc, Mutex};
 use tollgate_machine::bus::{Claims, Device, DeviceContext, SavedState, StateError};
@@ -12,7 +9,7 @@ use tollgate_machine::pc::Pc;
 use tollgate_memory::{BlockId, GuestMemory, Region, RegionKind};
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::PhysicalAddress;
 
 const RAM: u64 = 4 << 20;
@@ -188,7 +185,7 @@ impl Program {
         memory.write_block(switch.rom, 0, rom).unwrap();
         let mut pc = Pc::new(&VmConfig::default(), memory.clone(), Box::new(io::sink()));
         pc.add_device(Box::new(switch)).unwrap();
-        let mut state = flat::flat_state(CODE);
+        let mut state = flat_state(CODE);
         state.gpr[2] = PORT.into();
         state.gpr[4] = 0x8000;
         state.gpr[6] = PAGE;

@@ -5,41 +5,21 @@
 #[allow(dead_code)]
 mod guests;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
 use tollgate_machine::config::{MIB, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, VmHandle};
+use tollgate_test_support::Transcript;
 
 /// What a guest writes to isa-debug-exit if all its facts hold.
 const ALL_FACTS_HOLD: u8 = 0x10;
 /// How long anything may take on a slow, busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A console that a test reads afterwards.
-#[derive(Clone, Default)]
-struct Console(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Console {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Console {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
 
 fn config(kernel: PathBuf) -> VmConfig {
     VmConfig {
@@ -51,7 +31,7 @@ fn config(kernel: PathBuf) -> VmConfig {
     }
 }
 
-fn build(config: &VmConfig, serial: &Console, handle: &VmHandle) -> Vm {
+fn build(config: &VmConfig, serial: &Transcript, handle: &VmHandle) -> Vm {
     let consoles = Consoles {
         serial: Box::new(serial.clone()),
         debug: Box::new(io::sink()),
@@ -62,7 +42,7 @@ fn build(config: &VmConfig, serial: &Console, handle: &VmHandle) -> Vm {
 /// Runs a bare-metal guest to its end on this thread.
 #[track_caller]
 fn facts_hold(name: &str) {
-    let serial = Console::default();
+    let serial = Transcript::default();
     let mut vm = build(&config(guests::bare_metal(name)), &serial, &VmHandle::new());
     let outcome = vm.run();
     let facts = serial.text();
@@ -136,7 +116,7 @@ fn machines_run_one_after_the_other_in_one_process_and_thread() {
 
 #[test]
 fn a_machine_is_built_while_another_one_exists_and_survives_its_end() {
-    let serial = Console::default();
+    let serial = Transcript::default();
     let mut first = build(
         &config(guests::bare_metal("hello")),
         &serial,
@@ -153,7 +133,7 @@ fn a_machine_is_built_while_another_one_exists_and_survives_its_end() {
 
 #[test]
 fn two_guests_of_one_thread_take_nothing_from_each_other() {
-    let consoles = [Console::default(), Console::default()];
+    let consoles = [Transcript::default(), Transcript::default()];
     let mut vms = ["segments", "vm86"]
         .map(guests::bare_metal)
         .into_iter()
@@ -177,7 +157,7 @@ fn pausing_and_quitting_one_machine_leaves_the_other_running() {
     let handles = [VmHandle::new(), VmHandle::new()];
     let threads = handles.each_ref().map(|handle| {
         let (handle, config) = (handle.clone(), config(guest.0.clone()));
-        thread::spawn(move || build(&config, &Console::default(), &handle).run())
+        thread::spawn(move || build(&config, &Transcript::default(), &handle).run())
     });
     let [first, second] = &handles;
     for handle in &handles {
@@ -208,6 +188,6 @@ fn a_machine_that_was_told_to_quit_before_its_start_runs_nothing() {
     let guest = BootSector::new("early", &LOOP);
     let handle = VmHandle::new();
     handle.quit();
-    let mut vm = build(&config(guest.0.clone()), &Console::default(), &handle);
+    let mut vm = build(&config(guest.0.clone()), &Transcript::default(), &handle);
     assert_eq!(vm.run(), RunOutcome::Quit);
 }

@@ -5,16 +5,13 @@
 //! flat code does not have, are compared with near calls.
 
 #[allow(dead_code, reason = "tests use the rest")]
-#[path = "../tests/common/flat.rs"]
-mod flat;
-#[allow(dead_code, reason = "tests use the rest")]
 #[path = "../tests/common/sixteen_bit.rs"]
 mod sixteen_bit;
 
 use sixteen_bit::{END, Kind, Machine, Program};
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::PhysicalAddress;
 
 /// Runs of each loop in each mode.
@@ -165,7 +162,7 @@ fn sixteen(kind: Kind, of: &Loop) -> Computer<Machine> {
 }
 
 fn flat(of: &Loop) -> Computer<Machine> {
-    let mut state = flat::flat_state(MAIN.into());
+    let mut state = flat_state(MAIN.into());
     let registers = &mut state.gpr;
     registers[1] = 60_000;
     (registers[3], registers[6], registers[7]) = (0x300, 0x4_0400, 0x4_0500);

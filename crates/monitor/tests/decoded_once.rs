@@ -1,14 +1,11 @@
 //! An instruction that is executed out of line is decoded when that first happens, not at each
 //! exit; and anew when its bytes have changed.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -55,7 +52,7 @@ impl BareMachine for Device {
 
 /// At `CODE`; ESI on the device, ECX the number of rounds, ESP in plain memory, the rest zero.
 fn state() -> CpuState {
-    let mut state = flat::flat_state(CODE);
+    let mut state = flat_state(CODE);
     state.gpr = [0; 16];
     state.gpr[1] = ROUNDS;
     state.gpr[4] = 0x2_0000;

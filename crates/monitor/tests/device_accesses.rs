@@ -1,14 +1,11 @@
 //! What a device sees of each kind of instruction: every access once, in its size and
 //! order, also when another access of the same instruction faults first.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -56,7 +53,7 @@ impl BareMachine for Device {
 
 /// ESI on the device, EDI and ESP in plain memory, ECX 3, EAX 2, the rest zero.
 fn state() -> CpuState {
-    let mut state = flat::flat_state(u64::from(CODE));
+    let mut state = flat_state(u64::from(CODE));
     state.cr0 = 0x21;
     state.cr4 = 0x600;
     for (register, value) in [

@@ -8,8 +8,6 @@ use iced_x86::{
     CpuidFeature, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
 use std::arch::global_asm;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use support::*;
 use tollgate_engine::policy::allow_list::{Features, Treatment, treatment};
 use tollgate_engine::policy::mode::Mode;
@@ -355,23 +353,7 @@ fn ended(mut vcpu: Computer<Bench>, stop: &VcpuStop) -> End {
 }
 
 fn run_kicked(mut vcpu: Computer<Bench>) -> End {
-    let done = AtomicBool::new(false);
-    let kick = vcpu.kick();
-    let stop = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                kick.kick();
-                // Rarely enough that the guest gets on.
-                let next = Instant::now() + Duration::from_micros(30);
-                while Instant::now() < next {
-                    std::hint::spin_loop();
-                }
-            }
-        });
-        let stop = vcpu.run();
-        done.store(true, Ordering::Relaxed);
-        stop
-    });
+    let stop = vcpu.run_kicked();
     ended(vcpu, &stop)
 }
 

@@ -2,7 +2,6 @@
 //! state under every register map, interrupted or not. All emitted code is verified.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate_engine::abi::host::*;
 use tollgate_engine::abi::register_map::{Home, RegisterMap};
@@ -245,26 +244,11 @@ fn run(map: &'static RegisterMap, state: &CpuState, program: &[u8], kicked: bool
     };
     let mut vcpu = Computer::new(state.clone(), memory, platform, 1 << 20, true).unwrap();
     vcpu.set_register_map(map);
-    let done = AtomicBool::new(false);
-    let stop = std::thread::scope(|scope| {
-        if kicked {
-            let kick = vcpu.kick();
-            let done = &done;
-            scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    kick.kick();
-                    // Rarely enough that the guest gets on.
-                    let next = Instant::now() + Duration::from_micros(30);
-                    while Instant::now() < next {
-                        std::hint::spin_loop();
-                    }
-                }
-            });
-        }
-        let stop = vcpu.run();
-        done.store(true, Ordering::Relaxed);
-        stop
-    });
+    let stop = if kicked {
+        vcpu.run_kicked()
+    } else {
+        vcpu.run()
+    };
     let stop = match stop {
         VcpuStop::Requested(request) => format!("{request:?}"),
         VcpuStop::TripleFault(_) => "triple fault".into(),

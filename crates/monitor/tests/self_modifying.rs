@@ -1,15 +1,12 @@
 //! Random programs that write their own code: what they do with all that is remembered of
 //! code must be what they do when each instruction is translated anew.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::{Computer, Random};
+use tollgate_test_support::{Computer, Random, flat_state};
 use tollgate_x86::{CpuState, PhysicalAddress, Segment, SegmentRegister};
 
 /// Vector of the one interrupt that a machine may have.
@@ -185,7 +182,7 @@ impl Program {
 }
 
 fn vcpu(program: &Program, map: &'static RegisterMap) -> Computer<Bench> {
-    let mut state = flat::flat_state(u64::from(MAIN));
+    let mut state = flat_state(u64::from(MAIN));
     state.gpr[4] = 0x8000;
     let mut memory = GuestMemory::new(1 << 20).unwrap();
     memory.write(PhysicalAddress(u64::from(MAIN)), &program.bytes);
@@ -276,22 +273,14 @@ fn a_request_to_leave_during_a_store_beside_code_loses_and_repeats_nothing() {
     let mut program = fixed(&code);
     program.bytes[0x80..0x8c].fill(0);
     let mut vcpu = vcpu(&program, &RegisterMap::LEGACY);
-    let kick = vcpu.kick();
-    let ended = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
-                kick.kick();
-                std::thread::sleep(std::time::Duration::from_micros(20));
-            }
-        });
-        let stop = vcpu.run();
-        ended.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(
-            matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
-            "{stop:?}"
-        );
+    let stop = vcpu.run_beside(|kick| {
+        kick.kick();
+        std::thread::sleep(std::time::Duration::from_micros(20));
     });
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}"
+    );
     let counts = vcpu.exit_counts();
     assert_eq!(counts.get(ExitKind::CodeWrite), 0);
     assert!(counts.get(ExitKind::Interrupted) > 0);

@@ -1,13 +1,10 @@
 //! Interrupts and NMIs that come in the very instruction that loads SS: its operand is a
 //! device's register, and reading that raises them.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -71,7 +68,7 @@ fn interrupted_behind(raises: Raises, code: &[u8]) -> u64 {
 
 /// The same for a processor prepared further; DR6 follows.
 fn run_to_handler(raises: Raises, code: &[u8], prepare: impl FnOnce(&mut CpuState)) -> (u64, u64) {
-    let mut state = flat::flat_state(CODE);
+    let mut state = flat_state(CODE);
     state.flags = INTERRUPT_FLAG;
     state.gpr[4] = STACK;
     state.gdtr = TableRegister {

@@ -1,8 +1,5 @@
 //! Small flat 32-bit programs run by a vCPU with almost no machine around it.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
@@ -46,7 +43,7 @@ impl BareMachine for Bench {
 }
 
 fn flat_state(entry: u64) -> CpuState {
-    let mut state = flat::flat_state(entry);
+    let mut state = tollgate_test_support::flat_state(entry);
     state.gpr[4] = 0x8000;
     state
 }

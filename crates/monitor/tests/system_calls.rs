@@ -1,18 +1,15 @@
 //! System calls in translated code: what they come to, what the monitor must still do, and
 //! that nothing is seen half done.
 
-#[path = "common/flat.rs"]
-mod flat;
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use support::*;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::{CpuState, PhysicalAddress};
 
 const RBX: usize = 3;
@@ -275,19 +272,11 @@ fn a_return_that_lets_in_a_waiting_interrupt_is_followed_by_it() {
 /// Runs a program while another thread has it leave guest code, at times that spread over all
 /// host instructions, but rarely enough that it gets on.
 fn run_kicked(mut vcpu: Computer<Bench>) -> Computer<Bench> {
-    let kick = vcpu.kick();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut pause = 0;
-            while !done.load(Ordering::Relaxed) {
-                kick.kick();
-                pause = (pause + 37) % 1000;
-                thread::sleep(Duration::from_nanos(50_000 + pause));
-            }
-        });
-        vcpu.run();
-        done.store(true, Ordering::Relaxed);
+    let mut pause = 0;
+    vcpu.run_beside(|kick| {
+        kick.kick();
+        pause = (pause + 37) % 1000;
+        thread::sleep(Duration::from_nanos(50_000 + pause));
     });
     vcpu
 }
@@ -331,7 +320,7 @@ fn no_system_call_is_lost_or_done_twice_however_often_the_guest_is_interrupted()
 
 /// A 32-bit program in ring 3 that enters the kernel by SYSENTER.
 fn in_flat_segments(state: &mut CpuState, _: &mut GuestMemory) {
-    *state = flat::flat_state(CODE);
+    *state = flat_state(CODE);
     state.gpr[4] = STACK;
     state.sysenter_cs = 0x10;
     state.sysenter_esp = KERNEL_STACK;

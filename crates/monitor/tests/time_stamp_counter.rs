@@ -1,12 +1,9 @@
 //! The time-stamp counter that translated code reads: the host's with one exact offset.
 
-#[path = "common/flat.rs"]
-mod flat;
-
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::{CpuState, Gpr, PhysicalAddress};
 
 const CODE: u32 = 0x1_0000;
@@ -49,7 +46,7 @@ fn read_in_guest(adjust: impl Fn(&mut CpuState)) -> (u64, u64, u64) {
     let code = [0x0f, 0x31, 0xe6, 0xf4];
     let mut memory = GuestMemory::new(2 << 20).unwrap();
     memory.write(PhysicalAddress(CODE.into()), &code);
-    let mut state = flat::flat_state(CODE.into());
+    let mut state = flat_state(CODE.into());
     adjust(&mut state);
     let mut vcpu = Computer::new(state, memory, Machine::default(), 1 << 20, true).unwrap();
     let before = host_counter();

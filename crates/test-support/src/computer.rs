@@ -2,10 +2,21 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_monitor::{Kick, Vcpu, VcpuStop};
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
+
+/// Sets a flag when it goes, also if the thread panics.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// A vCPU, which this stands for ([`Deref`]), in a machine `P`.
 pub struct Computer<P> {
@@ -42,6 +53,33 @@ impl<P: Platform> Computer<P> {
     /// [`Vcpu::run`] in this machine.
     pub fn run(&mut self) -> VcpuStop {
         self.vcpu.run(&mut self.platform)
+    }
+
+    /// As [`Computer::run`], while another thread calls `act` again and again. It must pause
+    /// long enough between two kicks for the guest to get on.
+    pub fn run_beside(&mut self, mut act: impl FnMut(&Kick) + Send) -> VcpuStop {
+        let kick = self.vcpu.kick();
+        let over = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    act(&kick);
+                }
+            });
+            let _end = SetAtEnd(over);
+            self.run()
+        })
+    }
+
+    /// As [`Computer::run`], while another thread kicks, rarely enough that the guest gets on.
+    pub fn run_kicked(&mut self) -> VcpuStop {
+        self.run_beside(|kick| {
+            kick.kick();
+            let next = Instant::now() + Duration::from_micros(30);
+            while Instant::now() < next {
+                std::hint::spin_loop();
+            }
+        })
     }
 
     /// [`Vcpu::step_one`] in this machine.

@@ -5,8 +5,12 @@
 
 #[cfg(feature = "vcpu")]
 mod computer;
+mod flat;
 mod random;
+mod transcript;
 
 #[cfg(feature = "vcpu")]
 pub use computer::Computer;
+pub use flat::flat_state;
 pub use random::Random;
+pub use transcript::Transcript;

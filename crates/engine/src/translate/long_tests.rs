@@ -10,26 +10,18 @@ use crate::policy::mode::{Mode, ModeFlags};
 use crate::verify::{Subject, verify};
 use iced_x86::{Code, Decoder, DecoderOptions, Formatter, IntelFormatter, Mnemonic};
 use std::collections::BTreeSet;
-use tollgate_test_support::Random;
-use tollgate_x86::{Attributes, CpuState, Efer, Segment, SegmentRegister, Selector, Vector};
+use tollgate_test_support::{Random, flat_state};
+use tollgate_x86::{Attributes, CpuState, Efer, SegmentRegister, Vector};
 
 const RIP: u64 = 0xffff_ffff_8100_1000;
 
 /// Code in ring 0 of IA-32e mode, whose segment has these attributes.
 fn mode_of(code: u16) -> Mode {
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1 | 1 << 31;
+    let mut state = flat_state(RIP);
+    state.cr0 |= 1 << 31;
     state.cr4 |= 0x4_0620;
     state.efer = (Efer::LME | Efer::LMA).bits();
     state.xcr0 = 7;
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = Segment {
-            base: 0,
-            limit: u32::MAX,
-            selector: Selector(0x18),
-            attributes: Attributes::from_bits_retain(0xc093),
-        };
-    }
     state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(code);
     Mode::of(&state)
 }

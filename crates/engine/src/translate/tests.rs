@@ -11,7 +11,8 @@ use crate::policy::allow_list::Features;
 use crate::policy::mode::Mode;
 use crate::verify::{Subject, verify};
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
-use tollgate_x86::{Attributes, CpuState, Segment, SegmentRegister, Selector, Vector};
+use tollgate_test_support::flat_state;
+use tollgate_x86::Vector;
 
 /// A map in which every host register is a home, so that operands borrow.
 static CROWDED: RegisterMap = RegisterMap {
@@ -31,19 +32,9 @@ const _: () = CROWDED.check();
 
 /// Flat 32-bit code and data.
 fn flat() -> Mode {
-    let mut state = CpuState::at_reset();
-    state.cr0 |= 1;
+    let mut state = flat_state(0x1000);
     state.cr4 |= 0x4_0600;
     state.xcr0 = 7;
-    for register in SegmentRegister::ALL {
-        *state.segment_mut(register) = Segment {
-            base: 0,
-            limit: u32::MAX,
-            selector: Selector(0x18),
-            attributes: Attributes::from_bits_retain(0xc093),
-        };
-    }
-    state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(0xc09b);
     Mode::of(&state)
 }
 

@@ -3,25 +3,11 @@
 use super::*;
 use crate::devices::io_apic;
 use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tollgate_test_support::Transcript;
 
 const LOCAL_APIC: u64 = local_apic_msrs::APIC_DEFAULT_ADDRESS;
 const IO_APIC: u64 = io_apic::BASE_ADDRESS;
-
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 fn pc_with(serial: Box<dyn Write + Send>) -> Pc {
     let memory = GuestMemory::new(2 << 20).unwrap();
@@ -234,7 +220,7 @@ fn a_level_interrupt_comes_again_until_its_cause_is_gone() {
 
 #[test]
 fn serial_input_interrupts_and_output_reaches_the_sink() {
-    let sink = Sink::default();
+    let sink = Transcript::default();
     let mut pc = pc_with(Box::new(sink.clone()));
     redirect(&mut pc, 4, 0x34);
     out(&mut pc, 0x3fc, 0x0b);
@@ -245,21 +231,21 @@ fn serial_input_interrupts_and_output_reaches_the_sink() {
     for byte in b"ok\n" {
         out(&mut pc, 0x3f8, *byte);
     }
-    assert_eq!(*sink.0.lock().unwrap(), b"ok\n");
+    assert_eq!(sink.bytes(), b"ok\n");
     out(&mut pc, 0x3f8, b'#');
     drop(pc);
-    assert_eq!(*sink.0.lock().unwrap(), b"ok\n#");
+    assert_eq!(sink.bytes(), b"ok\n#");
 }
 
 #[test]
 fn debug_consoles_write_to_their_sink() {
-    let sink = Sink::default();
+    let sink = Transcript::default();
     let mut pc = pc();
     pc.set_debug_output(Box::new(sink.clone()));
     assert_eq!(pc.port_read(0xe9, 1), 0xe9);
     out(&mut pc, 0xe9, b'A');
     out(&mut pc, 0x402, b'\n');
-    assert_eq!(*sink.0.lock().unwrap(), b"A\n");
+    assert_eq!(sink.bytes(), b"A\n");
 }
 
 #[test]

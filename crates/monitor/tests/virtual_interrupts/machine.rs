@@ -1,8 +1,5 @@
 //! Guests in several modes, and a machine that raises interrupts when it is told to.
 
-#[path = "../common/flat.rs"]
-mod flat;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +8,7 @@ use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, StopRequest};
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, flat_state};
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress, Segment, SegmentRegister};
 
@@ -102,7 +99,7 @@ pub const MODES: [GuestMode; 4] = [
 
 impl GuestMode {
     fn state(self) -> CpuState {
-        let mut state = flat::flat_state(CODE);
+        let mut state = flat_state(CODE);
         state.gdtr = TableRegister {
             base: GDT,
             limit: 0x1f,
@@ -212,21 +209,12 @@ pub fn vcpu_with(
 /// on. How many came.
 pub fn run_interrupted(vcpu: &mut Computer<Bench>) -> u64 {
     let outside = Arc::clone(&vcpu.platform().outside);
-    let kick = vcpu.kick();
-    let over = AtomicBool::new(false);
-    let stop = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
-                // Signals that no handler takes would queue up.
-                if !outside.swap(true, Ordering::SeqCst) {
-                    kick.kick();
-                }
-                std::thread::sleep(Duration::from_micros(20));
-            }
-        });
-        let stop = vcpu.run();
-        over.store(true, Ordering::SeqCst);
-        stop
+    let stop = vcpu.run_beside(|kick| {
+        // Signals that no handler takes would queue up.
+        if !outside.swap(true, Ordering::SeqCst) {
+            kick.kick();
+        }
+        std::thread::sleep(Duration::from_micros(20));
     });
     assert_ended(vcpu, &stop);
     vcpu.platform().delivered
