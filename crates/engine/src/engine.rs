@@ -17,12 +17,14 @@ use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::{Block, BlockKey, Incoming};
 use crate::blocks::code_cache::CodeCache;
+use crate::blocks::homes::Homes;
 use crate::blocks::links::LinkTables;
 use crate::blocks::pages::PageParts;
 use crate::blocks::published::Published;
 use crate::blocks::table::BlockTable;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::Features;
+use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
@@ -88,6 +90,30 @@ pub struct CodeAddress {
     pub rip: u64,
     /// Linear address.
     pub linear: u64,
+    /// EIP's home, if the block is to be relocatable (see [`Engine::home`]).
+    pub home: Option<u64>,
+}
+
+impl CodeAddress {
+    /// What identifies the block that is wanted here.
+    fn key(&self, second_page: u64, mode: ModeId) -> BlockKey {
+        BlockKey {
+            physical: self.physical,
+            second_page,
+            rip: self.home.unwrap_or(self.rip),
+            relocates: self.home.is_some(),
+            mode,
+        }
+    }
+}
+
+/// What has control come to a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReachedBy {
+    /// A direct branch at this site of a block.
+    Link(BlockId, usize),
+    /// Anything else.
+    Other,
 }
 
 /// Translations and everything that belongs to them.
@@ -95,6 +121,7 @@ pub struct Engine {
     cache: CodeCache,
     blocks: Published<BlockTable>,
     pages: PageParts,
+    homes: Homes,
     /// Blocks whose code was written, by what they translated, the oldest first.
     retired: FxHashMap<BlockKey, Vec<BlockId>>,
     /// Blocks whose code is being written: empty but for its allocation otherwise.
@@ -123,6 +150,7 @@ impl Engine {
             blocks: Published::new(BlockTable::new(cache.executable_range())),
             cache,
             pages: PageParts::default(),
+            homes: Homes::default(),
             retired: FxHashMap::default(),
             doomed: Vec::new(),
             modes: Modes::default(),
@@ -203,9 +231,16 @@ impl Engine {
             Some(TranslatedBlock {
                 host: self.cache.address(block.host) as u64,
                 bytes: block.host_length,
-                linear: self.mode(block.key.mode).linear(block.key.rip),
+                linear: self.mode(block.key.mode).linear(self.last_rip(block)),
             })
         })
+    }
+
+    /// Where a block was run last, or where it is going to be.
+    fn last_rip(&self, block: &Block) -> u64 {
+        let (physical, home) = (block.key.physical, block.key.rip);
+        let delta = self.homes.last_delta(physical >> 12, home >> 12);
+        block.relocation(delta.unwrap_or(0)).rip(home)
     }
 
     /// Addresses at which guest code runs.
@@ -245,9 +280,56 @@ impl Engine {
         self.blocks.get(id)
     }
 
-    /// The site that an exit names, if its block still lives.
-    pub fn site(&self, packed: u32) -> Option<(BlockId, usize, Site)> {
-        self.blocks.site(packed)
+    /// The site that an exit names, if its block still lives; the context's delta is
+    /// `code_delta`.
+    pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, usize, Site)> {
+        let (id, index, mut site) = self.blocks.site(packed)?;
+        site.rip = self.block(id)?.relocation(code_delta).rip(site.rip);
+        Some((id, index, site))
+    }
+
+    /// An instruction that a block leaves to the monitor, as the block's site names it; the
+    /// context's delta is `code_delta`.
+    pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {
+        let block = self.block(block)?;
+        let mut helper = *block.helpers.get(usize::from(index))?;
+        helper.instruction = block
+            .relocation(code_delta)
+            .instruction(&helper.instruction);
+        Some(helper)
+    }
+
+    /// What the context's delta must be for a block to be entered where the guest's EIP is
+    /// `rip`; `None`: it does not matter.
+    pub fn code_delta(&self, block: BlockId, rip: u64) -> Option<u64> {
+        let key = &self.block(block)?.key;
+        key.relocates.then(|| rip.wrapping_sub(key.rip))
+    }
+
+    /// The home of the code at a place, if it is to be relocatable there. Blocks for it must be
+    /// found with that home as long as the links' epoch lasts.
+    pub fn home(&mut self, place: &CodeAddress, mode: ModeId, by: ReachedBy) -> Option<u64> {
+        let mode = self.modes.get(mode);
+        if !mode.is_relocatable_at(place.rip) {
+            return None;
+        }
+        let wanted = match by {
+            ReachedBy::Link(id, site) => {
+                let block = self.blocks.get(id)?;
+                if !block.key.relocates {
+                    // Code that is not: no delta is known to it.
+                    return None;
+                }
+                let target = block.sites.get(site)?.rip;
+                Some(place.rip.wrapping_sub(target))
+            }
+            ReachedBy::Other => None,
+        };
+        let pages = (place.physical >> 12, place.linear >> 12);
+        let epoch = self.links.epoch();
+        let has_code = |page| self.pages.has_code(page);
+        let delta = self.homes.delta(epoch, pages, wanted, has_code)?;
+        Some(place.rip.wrapping_sub(delta))
     }
 
     /// The site at which the instruction in work at a host address may leave (see
@@ -270,16 +352,17 @@ impl Engine {
 
     /// Finds the block for a place and mode, without translating.
     pub fn find(&self, place: &CodeAddress, mode: ModeId) -> Option<BlockId> {
-        let key = BlockKey {
-            physical: place.physical,
-            second_page: u64::MAX,
-            rip: place.rip,
-            mode,
+        let find = |place: &CodeAddress| {
+            let found = self.blocks.find(&place.key(u64::MAX, mode));
+            found.or_else(|| self.blocks.find(&place.key(place.next_page?, mode)))
         };
-        let found = self.blocks.find(&key);
-        found.or_else(|| {
-            let second_page = place.next_page?;
-            self.blocks.find(&BlockKey { second_page, ..key })
+        find(place).or_else(|| {
+            // Some code cannot be relocatable.
+            place.home?;
+            find(&CodeAddress {
+                home: None,
+                ..*place
+            })
         })
     }
 

@@ -43,15 +43,17 @@ pub fn site_at(blocks: &BlockTable, pc: u64) -> Option<(BlockId, usize)> {
 }
 
 impl GuestPosition {
-    /// At a host address in the code cache.
-    pub fn at(blocks: &BlockTable, pc: u64) -> Option<Self> {
+    /// At a host address in the code cache, while the context's delta is `code_delta`.
+    pub fn at(blocks: &BlockTable, pc: u64, code_delta: u64) -> Option<Self> {
         let (id, block, offset) = blocks.at_host_address(pc)?;
         let mark = block.mark_at(offset)?;
+        let relocation = block.relocation(code_delta);
+        let x87_note = block.x87_note_at(offset).map(|note| note.moved(relocation));
         Some(Self {
-            rip: mark.rip,
+            rip: relocation.rip(mark.rip),
             esp: mark.esp,
             restore: mark.restore,
-            x87_note: block.x87_note_at(offset).copied(),
+            x87_note,
             completion: block.completion_at(offset).copied(),
             shadowed: mark.shadowed,
             block: id,
@@ -61,11 +63,11 @@ impl GuestPosition {
     }
 
     /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
-    pub fn of_store(blocks: &BlockTable, packed: u32) -> Option<Self> {
+    pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         let (id, _, site) = blocks.site(packed)?;
         let block = blocks.get(id)?;
         Some(Self {
-            rip: site.rip,
+            rip: block.relocation(code_delta).rip(site.rip),
             esp: site.esp,
             restore: Restore::count_lent(block.map),
             x87_note: None,
@@ -85,14 +87,14 @@ impl GuestPosition {
     pub unsafe fn of_interrupted(context: *const Context, pc: u64) -> Option<Self> {
         // SAFETY: the caller vouches for the context. The thread stands in guest code, where
         // it holds no reference to the table, and no other thread changes the table.
-        let (blocks, site) = unsafe {
+        let (blocks, site, code_delta) = unsafe {
             let blocks = (*context).blocks.cast::<BlockTable>().as_ref()?;
-            (blocks, (*context).exit_site)
+            (blocks, (*context).exit_site, (*context).code_delta)
         };
         if store_test::is_here(pc) {
-            Self::of_store(blocks, site)
+            Self::of_store(blocks, site, code_delta)
         } else {
-            Self::at(blocks, pc)
+            Self::at(blocks, pc, code_delta)
         }
     }
 }

@@ -182,6 +182,7 @@ impl GuestView {
             next_page,
             rip,
             linear,
+            home: None,
         })
     }
 

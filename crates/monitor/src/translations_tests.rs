@@ -4,7 +4,7 @@ use super::*;
 use std::collections::{HashMap, HashSet};
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
-use tollgate_engine::blocks::links::{Dependence, LinkTables};
+use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
 use tollgate_x86::{Cr4, Efer};
 
 /// Host address of physical page zero.
@@ -164,7 +164,7 @@ impl Bench {
                     }
                     Kind::Indirect => {
                         let rip = Self::rip(page.linear);
-                        let target = TARGET + page.linear;
+                        let target = Target::fixed(TARGET + page.linear);
                         self.links.fill_hash(rip, MODE, target, dependence);
                     }
                     _ => {
@@ -202,7 +202,7 @@ impl Bench {
             }
             Kind::Indirect => {
                 let found = self.links.hash(Self::rip(page.linear), MODE);
-                found == Some(TARGET + page.linear)
+                found == Some(Target::fixed(TARGET + page.linear))
             }
             Kind::Far => {
                 let pointer = Self::far_pointer(page.linear);

@@ -121,6 +121,8 @@ enum Way {
     Warm,
     /// The same, and most registers live in slots.
     Spilled,
+    /// The code was run before at another address: it is relocatable.
+    Moved,
 }
 
 impl Subject<'_> {
@@ -130,9 +132,17 @@ impl Subject<'_> {
             vcpu.set_register_map(&RegisterMap::SPILLED);
         }
         if self.way != Way::Cold {
+            if self.way == Way::Moved {
+                let elsewhere = self.guest.elsewhere();
+                vcpu.change_state(|cpu| cpu.rip = elsewhere.unwrap_or(cpu.rip));
+            }
             vcpu.platform_mut().begin();
             vcpu.run();
             let state = self.guest.state.clone();
+            if self.way == Way::Moved {
+                // What is known of the address space is forgotten.
+                vcpu.change_state(|cpu| cpu.cr3 ^= 8);
+            }
             vcpu.change_state(|cpu| *cpu = state);
             self.guest.fill(vcpu.memory_mut());
             *vcpu.platform_mut() = Machine::default();
@@ -247,7 +257,10 @@ fn child(orders: &Orders) -> String {
             machine,
             way: Way::Cold,
         };
-        for way in [Way::Cold, Way::Warm, Way::Spilled] {
+        for way in [Way::Cold, Way::Warm, Way::Spilled, Way::Moved] {
+            if way == Way::Moved && guest.elsewhere().is_none() {
+                continue;
+            }
             subject.way = way;
             looked_at += 1;
             if !looked_at.is_multiple_of(part) {

@@ -1,6 +1,7 @@
 //! What is left to do of an instruction that counts as done.
 
 use crate::abi::flags::InterruptFlag;
+use crate::abi::relocation::Relocation;
 
 /// What must be noted of an x87 instruction that has completed (see
 /// [`crate::translate`]'s `x87`), while the code that does so is under way.
@@ -14,6 +15,18 @@ pub struct X87Note {
     pub instruction: u64,
     /// [`crate::Context::x87_opcode`]; with a memory operand, its linear address is in R8.
     pub opcode: u32,
+}
+
+impl X87Note {
+    /// The note as it is where its block runs.
+    pub fn moved(&self, relocation: Relocation) -> Self {
+        let mut moved = *self;
+        // FNINIT notes nothing.
+        if self.opcode != 0 {
+            moved.instruction = relocation.rip(self.instruction);
+        }
+        moved
+    }
 }
 
 /// Host code that completes an instruction in several steps. The instruction counts as done

@@ -106,6 +106,9 @@ pub struct Context {
     /// that live in host registers are room for code that needs the host register. R8 to
     /// R15 have theirs in `cpu`.
     pub spilled: [u64; 8],
+    /// Added to addresses in the tables of relocatable blocks gives those at which the guest
+    /// runs them now (see [`crate::abi::relocation`]). Left alone by code of other blocks.
+    pub code_delta: u64,
     /// Offset of the last memory operand in its segment.
     pub x87_operand_offset: u64,
     /// Holds the memory operand of an instruction that is run alone.
@@ -241,6 +244,7 @@ impl Context {
             x87_code_selector: 0,
             x87_data_selector: 0,
             spilled: [0; 8],
+            code_delta: 0,
             bounce: BounceBuffer([0; 192]),
             cpu,
             signal: SignalExit::default(),

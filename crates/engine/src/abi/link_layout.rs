@@ -22,24 +22,39 @@ pub enum BranchTable {
 /// Tables for modes of 64-bit code at most.
 pub const MAX_LONG_TABLES: u8 = 64;
 
-/// Entries of the hash table of indirect branches, indexed by the low 16 bits of EIP.
+/// Entries of a hash table of indirect branches, indexed by the low 16 bits of EIP.
 pub const HASH_ENTRIES: usize = 1 << 16;
-/// Bytes of the hash table: the slots begin behind it.
-pub const SLOTS_OFFSET: i32 = (HASH_ENTRIES * 16) as i32;
+/// Bytes of an entry of these tables: tag, target, what
+/// [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, nothing.
+pub const ENTRY_BYTES: i32 = 32;
+/// Offset in an entry of the host address of the target.
+pub const ENTRY_TARGET: i32 = 8;
+/// Offset in an entry of the target's delta.
+pub const ENTRY_DELTA: i32 = 16;
+/// Bytes of a hash table. Behind the first one the slots begin.
+pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES;
+/// Bytes from the start of the tables to the slots.
+pub const SLOTS_OFFSET: i32 = TABLE_BYTES;
 /// Slots that can be given out.
 pub const MAX_SLOTS: usize = 1 << 20;
 /// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
 pub const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
 
 /// Bytes from the start of the tables to that of far transfers in real and V86 mode.
-pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * SLOTS_OFFSET;
+pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * TABLE_BYTES;
+/// Entries of that table.
+pub const FAR_ENTRIES: usize = 1 << 16;
+/// Bytes of one of its entries: tag and target.
+pub const FAR_ENTRY_BYTES: i32 = 16;
+/// Bytes of all tables.
+pub const TABLES_BYTES: i32 = FAR_TABLE_OFFSET + FAR_ENTRIES as i32 * FAR_ENTRY_BYTES;
 
 /// Where a mode's table of indirect branches lies, in bytes from the start of the tables
 /// (R13 in guest code).
 pub const fn table_offset(table: BranchTable) -> i32 {
     match table {
         BranchTable::Shared => 0,
-        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * SLOTS_OFFSET,
+        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * TABLE_BYTES,
     }
 }
 

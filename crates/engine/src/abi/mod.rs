@@ -13,6 +13,7 @@ pub mod level_change;
 pub mod link_layout;
 pub mod marks;
 pub mod register_map;
+pub mod relocation;
 pub mod sites;
 pub mod vector_registers;
 pub mod x87_pointers;

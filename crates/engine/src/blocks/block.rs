@@ -6,6 +6,7 @@ use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
+use crate::abi::relocation::Relocation;
 use crate::abi::sites::{BlockId, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::out_of_line::OutOfLine;
@@ -19,8 +20,10 @@ pub struct BlockKey {
     /// Physical page number of the second page, if the first instruction straddles;
     /// otherwise `u64::MAX`.
     pub second_page: u64,
-    /// EIP of the first instruction.
+    /// EIP of the first instruction, or its home.
     pub rip: u64,
+    /// The block is relocatable: its addresses are homes (see [`crate::abi::relocation`]).
+    pub relocates: bool,
     /// Mode word.
     pub mode: ModeId,
 }
@@ -37,9 +40,9 @@ pub struct Incoming {
 /// An instruction of a block that was executed out of line before.
 #[derive(Clone, Copy, Debug)]
 pub struct Noted {
-    /// EIP of the instruction.
+    /// EIP of the instruction, or its home.
     pub rip: u64,
-    /// What it is.
+    /// What it is, there.
     pub instruction: OutOfLine,
     /// The block that runs it on the bounce buffer, and the engine's generation in which that
     /// was found: void in any other.
@@ -51,6 +54,10 @@ pub struct Noted {
 pub struct Block {
     /// What it translates.
     pub key: BlockKey,
+    /// Where an indirect branch last found it: the table's entry for this EIP may lead here.
+    pub listed_at: u64,
+    /// The bits that an instruction pointer has in its mode.
+    pub rip_mask: u64,
     /// Where the guest's registers live in its code.
     pub map: &'static RegisterMap,
     /// It holds one instruction and returns to the monitor behind it.
@@ -94,6 +101,14 @@ pub struct Block {
 }
 
 impl Block {
+    /// Where what its tables name is, while the context's delta is this.
+    pub fn relocation(&self, code_delta: u64) -> Relocation {
+        match self.key.relocates {
+            true => Relocation::new(code_delta, self.rip_mask),
+            false => Relocation::NONE,
+        }
+    }
+
     /// The mark in force at an offset of the block's code.
     pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
         let next = self.marks.partition_point(|mark| mark.host <= offset);

@@ -16,8 +16,9 @@
 
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
-    BranchTable, FAR_TABLE_OFFSET, FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId,
-    SLOTS_OFFSET, far_tag_base, indirect_tag, table_offset,
+    BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
+    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLES_BYTES,
+    far_tag_base, indirect_tag, table_offset,
 };
 use rustc_hash::FxHashMap;
 use std::io;
@@ -33,6 +34,23 @@ pub struct Dependence {
     pub last_page: u64,
     /// Survives an address-space switch.
     pub global: bool,
+}
+
+/// Where indirect branches lead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Host address of the block's code.
+    pub address: u64,
+    /// What [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, if
+    /// the block is relocatable.
+    pub delta: u64,
+}
+
+impl Target {
+    /// A block that is not relocatable.
+    pub fn fixed(address: u64) -> Self {
+        Self { address, delta: 0 }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -53,6 +71,7 @@ pub struct LinkTables {
     local: Vec<Entry>,
     free_slots: Vec<u32>,
     next_slot: u32,
+    epoch: u64,
 }
 
 impl LinkTables {
@@ -62,18 +81,25 @@ impl LinkTables {
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            memory: Reservation::new((FAR_TABLE_OFFSET + SLOTS_OFFSET) as usize)?,
+            memory: Reservation::new(TABLES_BYTES as usize)?,
             filled: FxHashMap::default(),
             by_page: FxHashMap::default(),
             local: Vec::new(),
             free_slots: Vec::new(),
             next_slot: 0,
+            epoch: 0,
         })
     }
 
     /// Address of the tables (R13 in guest code).
     pub fn base(&self) -> u64 {
         self.memory.base() as u64
+    }
+
+    /// Changes whenever all entries that are not global have been dropped: what is known of one
+    /// epoch holds for all entries that were filled in it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// A slot for a new link site; `None` if all are taken.
@@ -160,17 +186,18 @@ impl LinkTables {
         &mut self,
         rip: u64,
         (mode, table): (ModeId, BranchTable),
-        target: u64,
+        target: Target,
         dependence: Dependence,
     ) {
         let offset = entry_offset(rip, table);
         self.write(offset as usize, Self::tag(rip, mode, table));
-        self.write(offset as usize + 8, target);
+        self.write(offset as usize + ENTRY_TARGET as usize, target.address);
+        self.write(offset as usize + ENTRY_DELTA as usize, target.delta);
         self.note(Entry::Hash(offset), dependence);
     }
 
-    /// Forgets whatever leads to the host address `target`: a block died. `rip` is the
-    /// block's, whose entry in its mode's table may name it.
+    /// Forgets whatever leads to the host address `target`: a block died. `rip` is where it was
+    /// last listed: that entry in its mode's table may name it.
     pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
         let offset = entry_offset(rip, table);
         if self.read(offset as usize + 8) == target {
@@ -214,10 +241,13 @@ impl LinkTables {
 
     /// Where an indirect branch to `rip` in `mode`, whose table is `table`, goes; `None` if it
     /// leaves.
-    pub fn hash(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<u64> {
+    pub fn hash(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
         let offset = entry_offset(rip, table) as usize;
         let found = self.read(offset) == Self::tag(rip, mode, table);
-        found.then(|| self.read(offset + 8))
+        found.then(|| Target {
+            address: self.read(offset + ENTRY_TARGET as usize),
+            delta: self.read(offset + ENTRY_DELTA as usize),
+        })
     }
 
     /// Where a far transfer to `pointer` in a mode of `family` goes; `None` if it leaves.
@@ -242,6 +272,7 @@ impl LinkTables {
 
 impl Derived for LinkTables {
     fn drop_local(&mut self) {
+        self.epoch += 1;
         let mut local = std::mem::take(&mut self.local);
         for entry in local.drain(..) {
             if self
@@ -275,6 +306,7 @@ impl Derived for LinkTables {
     }
 
     fn drop_everything(&mut self) {
+        self.epoch += 1;
         for entry in self.filled.keys().copied().collect::<Vec<_>>() {
             self.clear(entry);
         }
@@ -285,21 +317,23 @@ impl Derived for LinkTables {
 
 /// Where the entry of a target lies.
 fn entry_offset(rip: u64, table: BranchTable) -> u32 {
-    table_offset(table) as u32 + (rip as u32 & 0xffff) * 16
+    table_offset(table) as u32 + (rip as u32 & 0xffff) * ENTRY_BYTES as u32
 }
 
 /// Where the entry of a far transfer's target lies. Emitted code computes the same.
 fn far_entry_offset(pointer: FarPointer) -> u32 {
     let packed = pointer.packed();
     let index = (packed >> 12).wrapping_add(packed) & 0xffff;
-    FAR_TABLE_OFFSET as u32 + index * 16
+    FAR_TABLE_OFFSET as u32 + index * FAR_ENTRY_BYTES as u32
 }
 
 /// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
 /// of the very last address; it is looked for in the last entry.
 fn vacant(offset: u32) -> u64 {
-    let is_last = offset / 16 % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
-    u64::from(is_last && offset >= LONG_TABLES_OFFSET as u32)
+    let long_tables = LONG_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
+    let index = offset.wrapping_sub(long_tables.start) / ENTRY_BYTES as u32;
+    let is_last = index % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
+    u64::from(is_last && long_tables.contains(&offset))
 }
 
 /// Lists an entry, keeping each once from time to time: entries come back after each
@@ -337,7 +371,7 @@ mod tests {
         links.fill_hash(
             0x2000,
             (ModeId(3), BranchTable::Shared),
-            0x1234,
+            Target::fixed(0x1234),
             Dependence {
                 page: 2,
                 last_page: 2,
@@ -346,7 +380,7 @@ mod tests {
         );
         links.drop_local();
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 5);
-        assert_eq!(links.read(0x2000 * 16), 0);
+        assert_eq!(links.read(0x2000 * ENTRY_BYTES as usize), 0);
         links.drop_pages(page_range(1, 1));
         assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
     }
@@ -408,7 +442,7 @@ mod tests {
                 last_page: page,
                 global: true,
             };
-            links.fill_hash(rip, mode, 0x1234, dependence);
+            links.fill_hash(rip, mode, Target::fixed(0x1234), dependence);
             assert_eq!(sought(&links, rip, table), 0);
             assert_ne!(sought(&links, rip ^ 1 << 63, table), 0);
             links.forget_hash(rip, table, 0x1234);
@@ -440,7 +474,7 @@ mod tests {
             links.fill_hash(
                 rip,
                 mode,
-                0x1234,
+                Target::fixed(0x1234),
                 Dependence {
                     page: 0xffe,
                     last_page: 0x1000,

@@ -3,6 +3,7 @@
 
 pub mod block;
 pub mod code_cache;
+pub mod homes;
 pub mod host_order;
 pub mod links;
 pub mod pages;

@@ -60,6 +60,11 @@ impl PageParts {
         });
     }
 
+    /// Whether blocks in force were made from a page.
+    pub fn has_code(&self, page: u64) -> bool {
+        self.by_page.contains_key(&page)
+    }
+
     /// Forgets a block's part of a page.
     pub fn forget(&mut self, page: u64, id: BlockId, memory: &mut GuestMemory) {
         let Some(list) = self.by_page.get_mut(&page) else {

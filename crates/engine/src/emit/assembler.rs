@@ -28,6 +28,15 @@ impl Mem {
         }
     }
 
+    /// `[index * scale]`.
+    pub const fn scaled(index: Host, scale: u8) -> Self {
+        Self {
+            base: None,
+            index: Some((index, scale)),
+            displacement: 0,
+        }
+    }
+
     /// `[base + index * scale + displacement]`.
     pub const fn indexed(base: Host, index: Host, scale: u8, displacement: i32) -> Self {
         Self {

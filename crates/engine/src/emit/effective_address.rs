@@ -89,9 +89,12 @@ impl Emitter {
         };
         let wide = wide && width == Width::Qword;
         let displacement = instruction.memory_displacement64();
-        if instruction.is_ip_rel_memory_operand()
-            || base == Register::None && index == Register::None
-        {
+        if instruction.is_ip_rel_memory_operand() {
+            let width = if wide { Width::Qword } else { Width::Dword };
+            self.code_address(to, R8, displacement, width);
+            return;
+        }
+        if base == Register::None && index == Register::None {
             let mask = if wide { u64::MAX } else { 0xffff_ffff };
             self.assembler.mov_value(to, displacement & mask);
             return;

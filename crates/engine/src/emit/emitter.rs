@@ -29,6 +29,8 @@ pub(crate) struct Target<'a> {
     pub(crate) block: BlockId,
     /// Linear page of its first instruction.
     pub(crate) linear_page: u64,
+    /// Its addresses are homes: it is relocatable (see [`crate::abi::relocation`]).
+    pub(crate) relocates: bool,
     /// Free link slots.
     pub(crate) slots: &'a [u32],
     /// What carries an exit of a sensitive instruction to the monitor.
@@ -68,6 +70,8 @@ pub(crate) struct Emitter {
     pub(crate) esp_at_start: i32,
     /// The vector registers are known to be loaded.
     pub(crate) vectors_loaded: bool,
+    /// The block is relocatable: addresses of its code are homes.
+    pub(crate) relocates: bool,
     /// Linear page of the block; direct links may only stay in it.
     pub(super) linear_page: u64,
     pub(super) slots: Vec<u32>,
@@ -109,6 +113,7 @@ impl Emitter {
             esp: 0,
             esp_at_start: 0,
             vectors_loaded: false,
+            relocates: false,
             linear_page: 0,
             slots: Vec::new(),
             slots_used: 0,
@@ -145,6 +150,7 @@ impl Emitter {
         self.esp = 0;
         self.vectors_loaded = false;
         self.linear_page = target.linear_page;
+        self.relocates = target.relocates;
         self.slots.clear();
         self.slots.extend_from_slice(target.slots);
         self.slots_used = 0;
@@ -243,6 +249,34 @@ impl Emitter {
         } else {
             self.assembler.mov32(to, from);
         }
+    }
+
+    /// `to := address`, which is one in the guest's code or at a fixed distance from it, of
+    /// `width`. Uses `scratch`, which may be the same; only the last instruction changes `to`.
+    pub(crate) fn code_address(&mut self, to: Host, scratch: Host, address: u64, width: Width) {
+        let narrow = width != Width::Qword;
+        if !self.relocates {
+            let mask = if narrow { 0xffff_ffff } else { u64::MAX };
+            self.assembler.mov_value(to, address & mask);
+            return;
+        }
+        let delta = self.field(at::CODE_DELTA);
+        if narrow {
+            self.assembler.load(Width::Dword, scratch, delta);
+            let sum = Mem::base(scratch, address as i32);
+            self.assembler.lea32(to, sum);
+            return;
+        }
+        self.assembler.load(Width::Qword, scratch, delta);
+        let mut rest = address as i64;
+        // Homes are small (see `blocks/homes.rs`): two steps are enough.
+        while i32::try_from(rest).is_err() {
+            let step = i64::from(if rest > 0 { i32::MAX } else { i32::MIN });
+            let sum = Mem::base(scratch, step as i32);
+            self.assembler.lea64(scratch, sum);
+            rest -= step;
+        }
+        self.assembler.lea64(to, Mem::base(scratch, rest as i32));
     }
 
     /// Brings the folded adjustment into ESP's home; only flag-free instructions.

@@ -27,6 +27,7 @@ fn pieces(random: &mut Random) -> Pieces {
         map: &RegisterMap::LEGACY,
         block: BlockId(0),
         linear_page: 0,
+        relocates: false,
         slots: &[],
         transition: Transition::Call,
     });

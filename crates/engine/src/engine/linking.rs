@@ -4,8 +4,25 @@
 use super::Engine;
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
-use crate::blocks::block::Incoming;
-use crate::blocks::links::{Dependence, LinkTables};
+use crate::blocks::block::{Block, Incoming};
+use crate::blocks::links::{Dependence, LinkTables, Target};
+
+/// Whether a direct branch to `target` may leave the delta as it is. It need not know about
+/// the delta of code that is not relocatable; but that does not say which one its targets have.
+fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
+    let site = source.sites.get(site);
+    match (source.key.relocates, target.key.relocates) {
+        (_, false) => true,
+        (false, true) => false,
+        (true, true) => site.is_some_and(|site| site.rip == target.key.rip),
+    }
+}
+
+/// What a link that a relocatable block is part of depends on: it has its delta for an epoch.
+fn of_epoch(block: &Block, mut dependence: Dependence) -> Dependence {
+    dependence.global &= !block.key.relocates;
+    dependence
+}
 
 impl Engine {
     /// Links a block's site to a target block in the same page; the distance is
@@ -21,7 +38,10 @@ impl Engine {
         else {
             return;
         };
+        let same_form = source.key.relocates == target.key.relocates;
         if target.key.second_page != u64::MAX
+            || !same_form
+            || !leads_home(source, site_index, target)
             || source.outgoing.iter().any(|o| o.0 as usize == site_index)
         {
             return;
@@ -71,6 +91,10 @@ impl Engine {
         else {
             return;
         };
+        if !leads_home(source, site_index, target) {
+            return;
+        }
+        let dependence = of_epoch(source, dependence);
         let distance = u64::from(target.host).wrapping_sub(u64::from(source.host + stub));
         self.verify_target(to);
         self.links.fill_slot(slot, distance, dependence);
@@ -78,14 +102,22 @@ impl Engine {
         self.list_link(from, site_index as u16, to);
     }
 
-    /// Lets indirect branches find a block.
-    pub fn link_indirect(&mut self, to: BlockId, dependence: Dependence) {
-        let Some(target) = self.block(to) else { return };
-        let (rip, mode) = (target.key.rip, target.key.mode);
+    /// Lets indirect branches to `rip` find a block.
+    pub fn link_indirect(&mut self, to: BlockId, rip: u64, dependence: Dependence) {
+        let code_delta = self.code_delta(to, rip);
+        let Some(block) = self.blocks.get_mut(to) else {
+            return;
+        };
+        block.listed_at = rip;
+        let dependence = of_epoch(block, dependence);
+        let mode = block.key.mode;
+        let target = Target {
+            address: self.cache.address(block.host) as u64,
+            delta: code_delta.unwrap_or(0),
+        };
         let mode = (mode, self.modes.table(mode));
-        let address = self.cache.address(target.host) as u64;
         self.verify_target(to);
-        self.links.fill_hash(rip, mode, address, dependence);
+        self.links.fill_hash(rip, mode, target, dependence);
         self.counts.links += 1;
     }
 
@@ -119,14 +151,14 @@ impl Engine {
             return;
         }
         let incoming = std::mem::take(&mut block.incoming);
-        let (key, host) = (block.key, block.host);
+        let (key, host, listed_at) = (block.key, block.host, block.listed_at);
         self.blocks.forget_key(&key);
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
         let table = self.modes.table(key.mode);
         let target = self.cache.address(host) as u64;
-        self.links.forget_hash(key.rip, table, target);
+        self.links.forget_hash(listed_at, table, target);
         let mode = self.modes.get(key.mode);
         if mode.has_real_mode_segments()
             && let Some(pointer) = FarPointer::of(mode.code_base, key.rip)

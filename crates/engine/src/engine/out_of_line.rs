@@ -36,45 +36,53 @@ fn code_at(
 }
 
 impl Engine {
-    /// The instruction at `rip` of a block in force, for its execution out of line. `None`: the
-    /// block has none there.
+    /// The instruction at `rip` of a block in force, for its execution out of line; the
+    /// context's delta is `code_delta`. `None`: the block has none there.
     pub fn out_of_line(
         &mut self,
         id: BlockId,
-        rip: u64,
+        (rip, code_delta): (u64, u64),
         memory: &GuestMemory,
     ) -> Option<OutOfLine> {
         let block = self.block(id)?;
-        if let Some(noted) = block.noted.iter().find(|noted| noted.rip == rip) {
-            return Some(noted.instruction);
-        }
-        let mode = self.mode(block.key.mode);
-        let bytes = code_at(block, mode, rip, memory)?;
-        let instruction = OutOfLine::decode(&bytes, rip, mode, self.translator.features());
-        self.counts.decoded_at_exits += 1;
-        self.blocks.get_mut(id)?.noted.push(Noted {
-            rip,
-            instruction,
-            bounced_by: None,
-        });
-        Some(instruction)
+        let relocation = block.relocation(code_delta);
+        let home = relocation.home(rip);
+        let found = match block.noted.iter().find(|noted| noted.rip == home) {
+            Some(noted) => noted.instruction,
+            None => {
+                let mode = self.mode(block.key.mode);
+                let bytes = code_at(block, mode, home, memory)?;
+                let found = OutOfLine::decode(&bytes, home, mode, self.translator.features());
+                self.counts.decoded_at_exits += 1;
+                self.blocks.get_mut(id)?.noted.push(Noted {
+                    rip: home,
+                    instruction: found,
+                    bounced_by: None,
+                });
+                found
+            }
+        };
+        Some(found.moved(relocation))
     }
 
-    /// The block that [`Engine::note_bounced`] named, if it can still be run.
-    pub fn bounced_by(&self, id: BlockId, rip: u64) -> Option<BlockId> {
-        let noted = &self.block(id)?.noted;
-        let noted = noted.iter().find(|noted| noted.rip == rip)?;
+    /// The block that [`Engine::note_bounced`] named, if it can still be run at `rip`.
+    pub fn bounced_by(&self, id: BlockId, rip: u64, code_delta: u64) -> Option<BlockId> {
+        let block = self.block(id)?;
+        let home = block.relocation(code_delta).home(rip);
+        let noted = block.noted.iter().find(|noted| noted.rip == home)?;
         let (by, generation) = noted.bounced_by?;
-        (generation == self.generation).then_some(by)
+        let holds = generation == self.generation && self.block(by)?.key.rip == rip;
+        holds.then_some(by)
     }
 
     /// Notes which block runs an instruction, once executed out of line, on the bounce buffer.
-    pub fn note_bounced(&mut self, id: BlockId, rip: u64, by: BlockId) {
+    pub fn note_bounced(&mut self, id: BlockId, (rip, code_delta): (u64, u64), by: BlockId) {
         let generation = self.generation;
         let Some(block) = self.blocks.get_mut(id) else {
             return;
         };
-        let noted = block.noted.iter_mut().find(|noted| noted.rip == rip);
+        let home = block.relocation(code_delta).home(rip);
+        let noted = block.noted.iter_mut().find(|noted| noted.rip == home);
         if let Some(noted) = noted {
             noted.bounced_by = Some((by, generation));
         }

@@ -15,6 +15,8 @@ pub struct Entry {
     pub target: *const u8,
     /// ESP's home must hold ESP minus this there.
     pub esp: i32,
+    /// What [`Context::code_delta`] must be there (see [`Engine::code_delta`]).
+    pub code_delta: u64,
 }
 
 /// Why guest code does not run any more.
@@ -45,6 +47,7 @@ impl Engine {
         }
         context.vectors_were_live = 0;
         context.exit_site = SITE_NONE;
+        context.code_delta = entry.code_delta;
         // 64-bit code has a map of its own, whose slots need no copies.
         let slots = match self.slot_mask {
             0 => 0,

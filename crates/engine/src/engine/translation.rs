@@ -36,56 +36,45 @@ impl Engine {
             };
             self.slots.push(slot);
         }
-        let request = Request {
-            bytes: &bytes[..in_page],
-            straddles: false,
-            rip: place.rip,
-            linear: place.linear,
-            mode: &mode_word,
-            mode_id: mode.0,
-            branch_table,
-            family,
-            block: id,
-        };
+        let mut place = *place;
         let mut second_page = u64::MAX;
-        let translation = match self.translator.translate(&request, &self.slots) {
-            Ok(translation) => translation,
-            Err(TranslateError::Access(unavailable)) => {
-                self.blocks.return_id(id);
-                return LookUp::Unavailable(unavailable);
-            }
-            Err(TranslateError::NeedsNextPage) => {
-                let Some(next) = place.next_page else {
+        let translation = loop {
+            let straddles = second_page != u64::MAX;
+            let request = Request {
+                bytes: &bytes[..in_page + if straddles { 16 } else { 0 }],
+                straddles,
+                rip: place.home.unwrap_or(place.rip),
+                // Relocatable code is flat.
+                linear: place.home.unwrap_or(place.linear),
+                relocates: place.home.is_some(),
+                mode: &mode_word,
+                mode_id: mode.0,
+                branch_table,
+                family,
+                block: id,
+            };
+            match self.translator.translate(&request, &self.slots) {
+                Ok(translation) => break translation,
+                Err(TranslateError::Access(unavailable)) => {
                     self.blocks.return_id(id);
-                    return LookUp::NeedsNextPage;
-                };
-                second_page = next;
-                memory.read(
-                    PhysicalAddress(next << 12),
-                    &mut bytes[in_page..in_page + 16],
-                );
-                let request = Request {
-                    bytes: &bytes[..in_page + 16],
-                    straddles: true,
-                    rip: place.rip,
-                    linear: place.linear,
-                    mode: &mode_word,
-                    mode_id: mode.0,
-                    branch_table,
-                    family,
-                    block: id,
-                };
-                self.translator
-                    .translate(&request, &self.slots)
-                    .expect("fifteen bytes hold every instruction")
+                    return LookUp::Unavailable(unavailable);
+                }
+                Err(TranslateError::NeedsAddress) => place.home = None,
+                Err(TranslateError::NeedsNextPage) => {
+                    assert!(!straddles, "fifteen bytes hold every instruction");
+                    let Some(next) = place.next_page else {
+                        self.blocks.return_id(id);
+                        return LookUp::NeedsNextPage;
+                    };
+                    second_page = next;
+                    memory.read(
+                        PhysicalAddress(next << 12),
+                        &mut bytes[in_page..in_page + 16],
+                    );
+                }
             }
         };
-        let key = BlockKey {
-            physical: place.physical,
-            second_page,
-            rip: place.rip,
-            mode,
-        };
+        let key = place.key(second_page, mode);
         self.install(id, key, translation, &bytes, memory);
         LookUp::Block(id)
     }
@@ -112,6 +101,7 @@ impl Engine {
         let mode = self.mode(key.mode);
         let map = self.translator.map_of(mode);
         let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
+        let rip_mask = mode.wrap(u64::MAX);
         // Slots that the translation did not use stay for the next one.
         let used: Vec<u32> = translation
             .tables
@@ -135,6 +125,8 @@ impl Engine {
         self.counts.host_bytes += length as u64;
         let block = Block {
             key,
+            listed_at: key.rip,
+            rip_mask,
             map,
             is_single,
             stack_mask,

@@ -126,12 +126,7 @@ impl Engine {
         mode: ModeId,
         memory: &mut GuestMemory,
     ) -> Option<BlockId> {
-        let key = BlockKey {
-            physical: place.physical,
-            second_page: u64::MAX,
-            rip: place.rip,
-            mode,
-        };
+        let key = place.key(u64::MAX, mode);
         let versions = self.retired.get(&key)?;
         let longest = versions
             .iter()

@@ -7,6 +7,7 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
 use tollgate_x86::{CpuState, Segment, SegmentRegister};
@@ -229,6 +230,29 @@ impl Mode {
         } else {
             None
         }
+    }
+
+    /// Whether code of this mode may be relocatable (see [`crate::abi::relocation`]): programs'
+    /// flat code of 32 or 64 bits. Whatever branches in such a mode says where its target runs.
+    pub fn is_relocatable(&self) -> bool {
+        let flags = self.flags;
+        let program = ModeFlags::USER | ModeFlags::PROTECTED;
+        let none = ModeFlags::VIRTUAL_8086 | ModeFlags::SINGLE | ModeFlags::BOUNCE;
+        let is_flat = self.code_base == 0 && self.code_limit == u32::MAX;
+        flags.contains(program)
+            && !flags.intersects(none)
+            && (flags.contains(ModeFlags::CODE64) || flags.contains(ModeFlags::CODE32) && is_flat)
+    }
+
+    /// Whether code at `rip`, in a mode that [may be relocatable](Self::is_relocatable), is. It
+    /// is not near the ends of the address space, where a direct branch may fault or an address
+    /// wrap. Nor where programs lie that are linked for fixed addresses, which gain nothing.
+    pub fn is_relocatable_at(&self, rip: u64) -> bool {
+        let places = match self.flags.contains(ModeFlags::CODE64) {
+            true => 1 << 31..(1 << 47) - (1 << 32),
+            false => 1 << 28..(1 << 32) - PAGE_SIZE,
+        };
+        self.is_relocatable() && places.contains(&rip)
     }
 
     /// Whether instructions run alone, or the monitor performs each access. Then translated

@@ -1,6 +1,7 @@
 //! What the monitor must know of an instruction that it executes out of line, because its
 //! operand cannot be accessed inline: decided once for each place in a block.
 
+use crate::abi::relocation::Relocation;
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::policy::instruction_kind::Helper;
@@ -75,6 +76,13 @@ impl OutOfLine {
             checked_alignment: memory.map_or(1, |it| checked_alignment(instruction, it.size)),
             traits,
         }
+    }
+
+    /// The same where its block runs.
+    pub fn moved(&self, relocation: Relocation) -> Self {
+        let mut moved = *self;
+        moved.helper.instruction = relocation.instruction(&self.helper.instruction);
+        moved
     }
 
     /// The memory operand of an instruction that can be run on the bounce buffer.

@@ -6,7 +6,7 @@ use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::link_layout::BranchTable;
-use crate::abi::link_layout::table_offset;
+use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET, table_offset};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
 use crate::abi::sites::SiteKind;
@@ -163,10 +163,7 @@ impl Translator {
                 let Some(target) = self.direct_target(instruction) else {
                     return self.slow_end();
                 };
-                if self
-                    .push(Pushed::Immediate(self.emit.next_rip as i64), width)
-                    .is_err()
-                {
+                if self.push(Pushed::NextRip, width).is_err() {
                     return self.slow_end();
                 }
                 // Nothing behind the store can fail: the call is done.
@@ -187,10 +184,7 @@ impl Translator {
                 if self.emit.is_64_bit() {
                     self.demand_canonical(R11);
                 }
-                if self
-                    .push(Pushed::Immediate(self.emit.next_rip as i64), width)
-                    .is_err()
-                {
+                if self.push(Pushed::NextRip, width).is_err() {
                     return self.slow_end();
                 }
                 self.indirect_branch(true);
@@ -245,7 +239,7 @@ impl Translator {
             return;
         }
         self.emit.assembler.movzx16(R9, R8);
-        self.emit.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+        self.emit.assembler.lea64(R9, Mem::scaled(R9, 4));
         // The entry holds the negated tag; the sum is zero where it is this target.
         let is_shared = self.branch_table == BranchTable::Shared;
         if is_shared {
@@ -274,9 +268,22 @@ impl Translator {
         self.mark_branch(is_called, self.emit.rcx_freed());
         self.emit.return_rcx();
         self.mark_branch(is_called, Restore::NONE);
-        self.emit
-            .assembler
-            .jmp_memory(Mem::indexed(links, R9, 8, table + 8));
+        let entry = |part| Mem::indexed(links, R9, 8, table + part);
+        if self.emit.mode.is_relocatable() {
+            self.load_code_delta(entry(ENTRY_DELTA));
+        }
+        self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
+    }
+
+    /// Puts the delta of an indirect branch's target in force, whose entry has it at `delta`;
+    /// the target is in R8. From then on the branch is done: what marks say of its block is no
+    /// longer where the delta leads.
+    pub(super) fn load_code_delta(&mut self, delta: Mem) {
+        let place = self.emit.field(at::CODE_DELTA);
+        self.emit.assembler.load(Width::Qword, R11, delta);
+        self.emit.assembler.store(Width::Qword, place, R11);
+        let done = Restore::NONE.with_eip(R8);
+        self.emit.mark_as(self.emit.rip, 0, done);
     }
 
     /// Marks a place in an indirect branch whose target is in R8 and which a call has done.

@@ -70,7 +70,7 @@ use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
-use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
 use tollgate_x86::{Gpr, Vector};
 
 /// Guest instructions in one block at most.
@@ -86,6 +86,8 @@ pub struct Request<'a> {
     pub rip: u64,
     /// Linear address of the first byte.
     pub linear: u64,
+    /// Both are homes: the block is to be relocatable (see [`crate::abi::relocation`]).
+    pub relocates: bool,
     /// Mode word.
     pub mode: &'a Mode,
     /// Number of the mode word.
@@ -103,6 +105,9 @@ pub struct Request<'a> {
 pub enum TranslateError {
     /// The first instruction continues in the next page: call again with that page's bytes.
     NeedsNextPage,
+    /// What the first instruction does depends on its address in a way that no relocatable
+    /// block has.
+    NeedsAddress,
     /// There is no code for the mode's access to memory.
     Access(AccessUnavailable),
 }
@@ -220,7 +225,7 @@ impl Translator {
     ///
     /// # Errors
     /// The first instruction needs bytes of the next page, or the mode reaches memory in a way
-    /// for which there is no code.
+    /// for which there is no code, or the block cannot be relocatable.
     pub fn translate(
         &mut self,
         request: &Request<'_>,
@@ -264,6 +269,14 @@ impl Translator {
                     break;
                 }
                 return Err(TranslateError::NeedsNextPage);
+            }
+            if request.relocates && instruction.op0_kind() == OpKind::NearBranch16 {
+                // Its target has the low 16 bits of a sum.
+                if count > 0 {
+                    self.end_with_link();
+                    break;
+                }
+                return Err(TranslateError::NeedsAddress);
             }
             let length = instruction.len() as u64;
             let last = self
@@ -330,6 +343,7 @@ impl Translator {
             map: self.map_of(request.mode),
             block: request.block,
             linear_page: request.linear >> 12,
+            relocates: request.relocates,
             slots,
             transition: self.virtual_interrupts.transition,
         })

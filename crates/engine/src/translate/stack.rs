@@ -17,6 +17,8 @@ pub(super) enum Pushed {
     /// Sign-extended if the push is wider.
     Immediate(i64),
     Register(Host),
+    /// The address behind the current instruction.
+    NextRip,
 }
 
 /// Operand width of a push or pop from iced's stack pointer increment.
@@ -38,7 +40,16 @@ impl Translator {
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
         self.emit.stack_operand(-bytes, width.bytes(), true)?;
+        let value = match value {
+            Pushed::NextRip if self.emit.relocates => {
+                self.emit.code_address(R10, R10, self.emit.next_rip, width);
+                Pushed::Register(R10)
+            }
+            Pushed::NextRip => Pushed::Immediate(self.emit.next_rip as i64),
+            value => value,
+        };
         match value {
+            Pushed::NextRip => unreachable!("it has just been replaced"),
             Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
                 self.emit.assembler.mov_imm64(R10, value as u64);
                 self.emit.assembler.store(width, Mem::base(R9, 0), R10);

@@ -26,6 +26,7 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::*;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, from_mode};
+use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA};
 use crate::abi::sites::SiteKind;
@@ -129,7 +130,8 @@ impl Translator {
         self.begin_undivided();
         let image = self.emit.slot(Gpr::R11 as u8);
         self.emit.assembler.store(Width::Qword, image, R11);
-        self.emit.assembler.mov_imm64(COUNT, self.emit.next_rip);
+        let next_rip = self.emit.next_rip;
+        self.emit.code_address(COUNT, COUNT, next_rip, Width::Qword);
         self.load_level(kind);
         // IA32_FMASK clears them all, or the change would not be known.
         self.clear_system_flags();
@@ -244,7 +246,7 @@ impl Translator {
         let table = self.change_field(kind, offset_of!(LevelChange, table));
         self.emit.assembler.load(Width::Qword, R11, table);
         self.emit.assembler.movzx16(R9, R8);
-        self.emit.assembler.lea64(R9, Mem::indexed(R11, R9, 2, 0));
+        self.emit.assembler.lea64(R9, Mem::indexed(R11, R9, 4, 0));
         let tag = self.change_field(kind, offset_of!(LevelChange, tag));
         self.emit.assembler.load(Width::Qword, R11, tag);
         self.emit.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
@@ -267,7 +269,10 @@ impl Translator {
         self.mark_at_target(self.emit.rcx_freed());
         self.emit.return_rcx();
         self.mark_at_target(Restore::NONE);
-        self.emit.assembler.jmp_memory(entry(8));
+        if matches!(kind, LevelChangeKind::Sysret | LevelChangeKind::Sysexit) {
+            self.load_code_delta(entry(ENTRY_DELTA));
+        }
+        self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
         Flow::End
     }
 

@@ -53,6 +53,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
         straddles: true,
         rip: 0x1000,
         linear: 0x1000,
+        relocates: false,
         mode: &mode,
         mode_id: 0,
         branch_table: BranchTable::Shared,

@@ -66,9 +66,15 @@ impl Translator {
             };
         let place = self.emit.field(at::X87_INSTRUCTION);
         let settles = self.emit.mode.has_real_mode_segments() && opcode & X87_FRESH != 0;
-        if self.emit.is_64_bit() || settles {
+        if self.emit.is_64_bit() || settles || self.emit.relocates {
             // R8 holds the operand's address until all is noted.
-            self.emit.assembler.mov_value(R9, instruction);
+            match opcode {
+                0 => self.emit.assembler.mov_value(R9, instruction),
+                _ if self.emit.is_64_bit() => {
+                    self.emit.code_address(R9, R9, instruction, Width::Qword);
+                }
+                _ => self.emit.code_address(R9, R9, instruction, Width::Dword),
+            }
             self.emit.assembler.store(Width::Qword, place, R9);
         } else {
             self.emit

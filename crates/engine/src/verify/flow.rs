@@ -4,8 +4,9 @@ use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};
 use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
+use crate::abi::level_change::LevelChangeKind;
 use crate::abi::link_layout::{
-    BranchTable, FAR_TABLE_OFFSET, ModeId, far_tag_base, indirect_tag, table_offset,
+    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, far_tag_base, indirect_tag, table_offset,
 };
 use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::policy::mode::ModeFlags;
@@ -199,18 +200,32 @@ impl Walk<'_> {
             && match state.matched {
                 Some((number, Table::At(table))) => {
                     number == entry.number
-                        && displacement == i64::from(table) + 8
+                        && displacement == i64::from(table + ENTRY_TARGET)
                         && state.level.is_none()
                 }
                 Some((number, Table::Level(kind))) => {
-                    number == entry.number && displacement == 8 && state.level == Some(kind)
+                    number == entry.number
+                        && displacement == i64::from(ENTRY_TARGET)
+                        && state.level == Some(kind)
                 }
                 None => false,
             };
-        match is_entry {
+        match is_entry && self.has_delta(state) {
             true => Ok(()),
             false => Err(REFUSED),
         }
+    }
+
+    /// Whether the delta of the target whose entry has been found is in force, if the target
+    /// may be relocatable.
+    fn has_delta(&self, state: &State) -> bool {
+        let is_needed = match state.matched {
+            Some((_, Table::Level(kind))) => {
+                matches!(kind, LevelChangeKind::Sysret | LevelChangeKind::Sysexit)
+            }
+            _ => self.subject.mode.is_relocatable(),
+        };
+        !is_needed || state.moved == state.matched
     }
 
     /// The jump to the test of a store for code, whose look-up goes on where RCX says.

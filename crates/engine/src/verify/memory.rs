@@ -6,7 +6,9 @@ use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
-use crate::abi::link_layout::{FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, table_offset};
+use crate::abi::link_layout::{
+    ENTRY_DELTA, FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, table_offset,
+};
 use crate::abi::sites::unpack_site;
 use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
@@ -246,13 +248,21 @@ impl Walk<'_> {
         let entry = state.registers[9];
         let own = i64::from(table_offset(self.subject.branch_table));
         let far = i64::from(FAR_TABLE_OFFSET);
-        let table = match entry.kind {
-            Kind::Index if [own, far].contains(&operand.displacement) => {
-                Table::At(operand.displacement as i32)
-            }
-            Kind::LevelIndex(kind) if operand.displacement == 0 => Table::Level(kind),
+        let (table, first) = match entry.kind {
+            Kind::FarIndex => (Table::At(FAR_TABLE_OFFSET), far),
+            Kind::Index => (Table::At(own as i32), own),
+            Kind::LevelIndex(kind) => (Table::Level(kind), 0),
             _ => return Err(REFUSED),
         };
+        let has_delta = entry.kind != Kind::FarIndex;
+        let part = operand.displacement - first;
+        if part == i64::from(ENTRY_DELTA) && has_delta {
+            let index = entry.number;
+            return Ok(self.numbers.new_value(Kind::CodeDelta { index, table }));
+        }
+        if part != 0 {
+            return Err(REFUSED);
+        }
         Ok(self.numbers.new_value(Kind::Tag {
             index: entry.number,
             table,
@@ -339,6 +349,20 @@ impl Walk<'_> {
         if place == i64::from(at::TLB) {
             let is_view = self.moves_view(instruction) && state.level.is_some();
             return is_view.then_some(()).ok_or(REFUSED);
+        }
+        if place == i64::from(at::CODE_DELTA) {
+            let number = super::registers::number(instruction.op1_register());
+            let value = number.map(|number| state.registers[number].kind);
+            return match value {
+                Some(Kind::CodeDelta { index, table })
+                    if instruction.code() == Code::Mov_rm64_r64
+                        && state.matched == Some((index, table)) =>
+                {
+                    state.moved = state.matched;
+                    Ok(())
+                }
+                _ => Err(REFUSED),
+            };
         }
         if let Some((work, offset)) = work_place(place) {
             let value = match instruction.code() {

@@ -177,6 +177,7 @@ impl Walk<'_> {
             _ if instruction.code() == Code::Lea_r32_m => Kind::Narrow,
             _ if !is_wide => Kind::Any,
             (Some(base), None) => sum_with_constant(&base, added),
+            (None, Some(index)) if scale == 4 && added == 0 && index.is_word() => Kind::Index,
             (Some(base), Some(index)) => self.sum_of_two(&base, &index, scale, added),
             _ => Kind::Any,
         };
@@ -210,8 +211,8 @@ impl Walk<'_> {
                 1,
                 0,
             ) if index.number == of => Kind::Checked { size, write },
-            (Kind::Word, _, 1, 0) if base.number == index.number => Kind::Index,
-            (Kind::LevelTable(kind), _, 2, 0) if index.is_word() => Kind::LevelIndex(kind),
+            (Kind::Word, _, 1, 0) if base.number == index.number => Kind::FarIndex,
+            (Kind::LevelTable(kind), _, 4, 0) if index.is_word() => Kind::LevelIndex(kind),
             (Kind::LevelTag(kind), _, 1, 0) if self.may_be_target(Table::Level(kind), index) => {
                 Kind::LevelSum(kind)
             }

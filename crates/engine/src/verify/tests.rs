@@ -4,7 +4,7 @@ use super::{Rule, Subject, verify, verify_patched};
 use crate::abi::at;
 use crate::abi::context::{BIAS, Context};
 use crate::abi::host::*;
-use crate::abi::link_layout::{BranchTable, FamilyId, SLOTS_OFFSET};
+use crate::abi::link_layout::{BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, SLOTS_OFFSET};
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
@@ -43,6 +43,7 @@ fn exit(assembler: &mut Assembler, number: usize) {
 fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) -> Vec<Rule> {
     let mut mode = Mode::of(&CpuState::at_reset());
     mode.flags |= flags;
+    (mode.code_base, mode.code_limit) = (0, u32::MAX);
     let subject = Subject {
         code,
         sites,
@@ -557,7 +558,7 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
         rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
             a.mov32(R8, RAX);
             a.movzx16(R9, R8);
-            a.lea64(R9, Mem::indexed(R9, R9, 1, 0));
+            a.lea64(R9, Mem::scaled(R9, 4));
             a.mov_imm64(R11, constant);
             a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, table));
             a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
@@ -581,4 +582,45 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
     assert_ne!(found(tag + 1, 0, 8, true), 0);
     assert_ne!(found(tag, 8, 16, true), 0);
     assert_ne!(found(tag, 0, 16, true), 0);
+}
+
+#[test]
+fn a_branch_to_relocatable_code_puts_its_targets_delta_in_force() {
+    let program = ModeFlags::USER | ModeFlags::PROTECTED | ModeFlags::CODE32;
+    let found = |flags: ModeFlags, delta: Option<i32>, stored: Host, early: bool| {
+        let load_delta = |a: &mut Assembler| {
+            let Some(delta) = delta else { return };
+            a.load(Width::Qword, R10, Mem::indexed(R13, R9, 8, delta));
+            a.store(Width::Qword, Mem::base(R15, at::CODE_DELTA), stored);
+        };
+        rules_in(flags, &RegisterMap::LEGACY, |a| {
+            a.mov32(R8, RAX);
+            a.movzx16(R9, R8);
+            a.lea64(R9, Mem::scaled(R9, 4));
+            a.mov_imm64(R11, (3 << 32) + 1);
+            a.load(Width::Qword, RCX, Mem::indexed(R13, R9, 8, 0));
+            a.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+            a.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            if early {
+                load_delta(a);
+            }
+            let hit = a.jrcxz();
+            let miss = a.jmp_short();
+            a.patch_rel8_here(hit);
+            if !early {
+                load_delta(a);
+            }
+            a.jmp_memory(Mem::indexed(R13, R9, 8, ENTRY_TARGET));
+            a.patch_rel8_here(miss);
+            Vec::new()
+        })
+        .len()
+    };
+    assert_eq!(found(program, Some(ENTRY_DELTA), R10, false), 0);
+    assert_eq!(found(ModeFlags::empty(), None, R10, false), 0);
+    assert_ne!(found(program, None, R10, false), 0);
+    assert_ne!(found(program, Some(ENTRY_TARGET), R10, false), 0);
+    assert_ne!(found(program, Some(ENTRY_DELTA), R11, false), 0);
+    // Before it is known whose the entry is.
+    assert_ne!(found(program, Some(ENTRY_DELTA), R10, true), 0);
 }

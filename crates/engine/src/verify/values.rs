@@ -62,8 +62,12 @@ pub(super) enum Kind {
     },
     /// The host address of so many bytes of guest memory.
     Checked { size: u32, write: bool },
-    /// Twice a word: the index of an entry in a table of targets.
+    /// Twice a word: the index of an entry in the table of far transfers.
+    FarIndex,
+    /// Four times a word: the index of an entry in a table of indirect branches.
     Index,
+    /// The delta that goes with the target of the entry at this index of a table.
+    CodeDelta { index: Number, table: Table },
     /// Where the table of a change of the privilege level begins.
     LevelTable(LevelChangeKind),
     /// The index of an entry in that, from the start of all tables.
@@ -147,6 +151,8 @@ pub(super) struct State {
     pub(super) work: [Value; 3],
     /// The entry whose tag is the target's: its index and its table.
     pub(super) matched: Option<(Number, Table)>,
+    /// The entry whose delta is in force.
+    pub(super) moved: Option<(Number, Table)>,
     /// The instruction before has named this exit.
     pub(super) named: Option<usize>,
     /// R14 is the software TLB of the level that this change leads to.
@@ -162,6 +168,7 @@ impl State {
             registers: [(); 16].map(|()| numbers.new_value(Kind::Any)),
             work: [(); 3].map(|()| numbers.new_value(Kind::Any)),
             matched: None,
+            moved: None,
             named: None,
             level: None,
             vectors: false,
@@ -178,6 +185,9 @@ impl State {
         }
         if self.matched != other.matched {
             self.matched = None;
+        }
+        if self.moved != other.moved {
+            self.moved = None;
         }
         if self.named != other.named {
             self.named = None;

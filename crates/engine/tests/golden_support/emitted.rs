@@ -48,6 +48,7 @@ impl Emitted {
             straddles: false,
             rip: guest.rip,
             linear,
+            relocates: guest.relocates,
             mode: &guest.mode,
             mode_id: 0,
             branch_table: if guest.mode.bitness() == 64 {

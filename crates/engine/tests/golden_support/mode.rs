@@ -9,7 +9,9 @@
 //! - `real`: real mode
 //! - `vm86`: virtual-8086 mode
 //! - `long`: 64-bit code in ring 0
+//! - `user64`: the same in ring 3
 //! - `compat`: 32-bit code in IA-32e mode
+//! - `usercompat`: the same in ring 3
 //!
 //! and the others change something:
 //!
@@ -25,6 +27,7 @@
 //!   `redirect`: INT n goes to the task's own table, where it is run
 //! - `vif-off`, `vir-off`: sensitive instructions run without that part of the mechanism
 //! - `at-HEX`: EIP is this, not 1000h
+//! - `moved`: the block is relocatable, and that EIP is its home
 //! - `page`: the code goes on, with NOPs, to the end of the page
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
@@ -42,6 +45,8 @@ pub struct Guest {
     pub virtual_interrupts: VirtualInterrupts,
     /// NOPs follow up to the end of the page.
     pub fills_page: bool,
+    /// The block is relocatable.
+    pub relocates: bool,
 }
 
 fn segment(attributes: u16, limit: u32) -> Segment {
@@ -72,11 +77,13 @@ fn base_state(name: &str) -> CpuState {
         "prot16" => (segment(0x9b, 0xffff), segment(0x93, 0xffff)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "long" => (segment(0xa09b, u32::MAX), segment(0xc093, u32::MAX)),
+        "user64" => (segment(0xa0fb, u32::MAX), segment(0xc0f3, u32::MAX)),
         "compat" => (segment(0xc09b, u32::MAX), segment(0xc093, u32::MAX)),
+        "usercompat" => (segment(0xc0fb, u32::MAX), segment(0xc0f3, u32::MAX)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
         _ => panic!("'{name}' is no mode"),
     };
-    if matches!(name, "long" | "compat") {
+    if matches!(name, "long" | "user64" | "compat" | "usercompat") {
         state.efer = (Efer::LME | Efer::LMA).bits();
     }
     if name == "vm86" {
@@ -123,6 +130,7 @@ impl Guest {
             map: &RegisterMap::LEGACY,
             virtual_interrupts: VirtualInterrupts::default(),
             fills_page: false,
+            relocates: false,
         };
         assert!(
             !guest.code.is_empty() && code.len().is_multiple_of(2),
@@ -151,6 +159,7 @@ impl Guest {
                 "vif-off" => guest.virtual_interrupts.flag = false,
                 "vir-off" => guest.virtual_interrupts.request = false,
                 "page" => guest.fills_page = true,
+                "moved" => guest.relocates = true,
                 _ => match word.strip_prefix("at-") {
                     Some(digits) => guest.rip = number(digits),
                     None => change_segment(&mut state, word),

@@ -9,7 +9,9 @@ use std::mem::offset_of;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
-use tollgate_engine::abi::link_layout::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
+use tollgate_engine::abi::link_layout::{
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, SLOTS_OFFSET,
+};
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::policy::instruction_kind::Helper;
@@ -66,6 +68,7 @@ fn field(displacement: i32) -> String {
         (at::X87_SELECTORS, "x87_selectors"),
         (at::X87_SELECTORS + 2, "x87_data_selector"),
         (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
+        (at::CODE_DELTA, "code_delta"),
         (at::CODE_LINES, "code_lines"),
         (at::STORE_RETURN, "store_return"),
         (at::STORE_DELTA, "store_delta"),
@@ -148,8 +151,15 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::R13 if displacement == FAR_TABLE_OFFSET + 8 => {
             Some(format!("links.far_targets+{index}"))
         }
-        Register::R13 if displacement & 15 == 0 => Some(format!("links.tags+{index}")),
-        Register::R13 => Some(format!("links.targets+{index}")),
+        Register::R13 => {
+            let part = match displacement & (ENTRY_BYTES - 1) {
+                0 => "tags",
+                ENTRY_TARGET => "targets",
+                ENTRY_DELTA => "deltas",
+                _ => panic!("a table at {displacement:#x}"),
+            };
+            Some(format!("links.{part}+{index}"))
+        }
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, SignalExit};
 use tollgate_engine::abi::level_change::LevelChange;
-use tollgate_engine::abi::link_layout::{FAR_TABLE_OFFSET, SLOTS_OFFSET};
+use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
@@ -239,7 +239,7 @@ impl Access {
                 (!fits).then_some("it is no slot of the software TLB")
             }
             Register::R13 if !self.write && self.size == 8 => {
-                let last = i64::from(FAR_TABLE_OFFSET + SLOTS_OFFSET);
+                let last = i64::from(TABLES_BYTES);
                 let fits = match self.index {
                     Register::None => self.displacement >= i64::from(SLOTS_OFFSET),
                     Register::R9 => self.scale == 8 && self.displacement >= 0,

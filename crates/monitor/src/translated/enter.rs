@@ -31,6 +31,8 @@ pub(crate) struct Resume {
     pub vectors: bool,
     /// [`tollgate_engine::Context::store_pass`] for this entry.
     pub store_pass: u64,
+    /// The delta of the block's code, if it is relocatable.
+    pub code_delta: u64,
 }
 
 /// Exits that only translated code has.
@@ -164,11 +166,32 @@ impl Translated {
         unsafe { self.engine.run(&mut self.context, entry) }
     }
 
-    /// The entry at an offset in a block, where ESP's home must hold ESP minus `esp`. `None`:
-    /// the block is gone.
+    /// The entry at an offset in a block, where ESP's home must hold ESP minus `esp`, with the
+    /// delta that is in force. `None`: the block is gone.
     pub(crate) fn entry_of(&self, block: BlockId, offset: u32, esp: i32) -> Option<Entry> {
         let target = self.engine.address(block, offset)?;
-        Some(Entry { block, target, esp })
+        Some(Entry {
+            block,
+            target,
+            esp,
+            code_delta: self.context.code_delta,
+        })
+    }
+
+    /// The start of a block for the instruction at CS:EIP. `None`: the block is gone.
+    fn start_of(&self, block: BlockId) -> Option<Entry> {
+        let mut entry = self.entry_of(block, 0, 0)?;
+        if let Some(delta) = self.engine.code_delta(block, self.context.cpu.rip) {
+            entry.code_delta = delta;
+        }
+        Some(entry)
+    }
+
+    /// Where an exit left off. `None`: the block is gone.
+    fn place_of(&self, resume: &Resume) -> Option<Entry> {
+        let mut entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
+        entry.code_delta = resume.code_delta;
+        Some(entry)
     }
 
     /// Where the last exit left off, if that holds.
@@ -178,7 +201,7 @@ impl Translated {
         if resume.generation != self.engine.generation() {
             return None;
         }
-        let entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
+        let entry = self.place_of(&resume)?;
         self.context.load_vectors = u64::from(resume.vectors);
         self.context.store_pass = resume.store_pass;
         Some(entry)
@@ -195,18 +218,15 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.runner.mode
         };
         let block = self.find_block(mode)?;
-        Ok(block.and_then(|block| self.runner.entry_of(block, 0, 0)))
+        Ok(block.and_then(|block| self.runner.start_of(block)))
     }
 
     /// The instruction at CS:EIP alone, from its begin, or where its store may pass.
     fn begin_alone(&mut self) -> Result<Option<Entry>, VcpuStop> {
         self.runner.link = PendingLink::None;
         let passing = self.take_passing_store();
-        let found = match passing {
-            Some(resume) => {
-                let (block, offset) = (resume.block, resume.offset);
-                self.runner.entry_of(block, offset, resume.esp)
-            }
+        let found = match &passing {
+            Some(resume) => self.runner.place_of(resume),
             None => self.begin(true)?,
         };
         let Some(entry) = found else {

@@ -33,7 +33,11 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        let Some((block, index, site)) = self.runner.engine.site(packed) else {
+        let Some((block, index, site)) = self
+            .runner
+            .engine
+            .site(packed, self.runner.context.code_delta)
+        else {
             unreachable!("exits name sites of live blocks: nothing was dropped since");
         };
         let resume_flag = self.resume_flag();
@@ -78,6 +82,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             generation,
             vectors,
             store_pass: NO_PASS,
+            code_delta: self.runner.context.code_delta,
         });
     }
 
@@ -224,12 +229,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     fn helper_exit(&mut self, block: BlockId, site: &Site, helper: u16) -> Result<(), VcpuStop> {
-        let Some(helper) = self
-            .runner
-            .engine
-            .block(block)
-            .and_then(|block| block.helpers.get(helper as usize).copied())
-        else {
+        let code_delta = self.runner.context.code_delta;
+        let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
             unreachable!("helper sites name instructions of their block");
         };
         let is_null = hypercall::is_null(&self.runner.context.cpu, helper.kind.executor);

@@ -5,7 +5,7 @@ use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
-use tollgate_engine::engine::{CodeAddress, LookUp};
+use tollgate_engine::engine::{CodeAddress, LookUp, ReachedBy};
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
@@ -18,12 +18,21 @@ impl<P: Platform> Running<'_, Translated, P> {
             Ok(place) => place,
             Err(exception) => return self.raise(exception).map(|()| None),
         };
+        let by = match self.runner.link {
+            PendingLink::From {
+                block,
+                site,
+                generation,
+            } if generation == self.runner.engine.generation() => ReachedBy::Link(block, site),
+            _ => ReachedBy::Other,
+        };
+        let home = self.runner.engine.home(&place, mode, by);
+        let mut place = CodeAddress { home, ..place };
         let near_end = place.physical % 4096 > 4096 - 16;
         let mut found = self.runner.engine.find(&place, mode);
-        let mut place = place;
         if found.is_none() && near_end {
             if let Ok(with_next) = self.view.place(&self.runner.context.cpu, rip, true) {
-                place = with_next;
+                place = CodeAddress { home, ..with_next };
             }
             found = self.runner.engine.find(&place, mode);
         }
@@ -83,6 +92,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if matches!(link, PendingLink::None) || !self.runner.engine.is_worth_linking(block) {
             return;
         }
+        let rip = self.runner.context.cpu.rip;
         let straddles = self
             .runner
             .engine
@@ -96,7 +106,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         match link {
             PendingLink::None => {}
-            PendingLink::Indirect => self.runner.engine.link_indirect(block, dependence),
+            PendingLink::Indirect => self.runner.engine.link_indirect(block, rip, dependence),
             PendingLink::Far => self.runner.engine.link_far(block, dependence),
             PendingLink::From {
                 block: from,

@@ -73,10 +73,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// What an exit asks about the instruction at CS:EIP, which is one of this block's.
     pub(crate) fn out_of_line(&mut self, block: BlockId) -> Result<OutOfLine, Exception> {
         let rip = self.runner.context.cpu.rip;
+        let place = (rip, self.runner.context.code_delta);
         match self
             .runner
             .engine
-            .out_of_line(block, rip, &self.view.memory)
+            .out_of_line(block, place, &self.view.memory)
         {
             Some(instruction) => Ok(instruction),
             None => self.decode_current(),
@@ -213,7 +214,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// changes, so it must not begin again.
     fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.runner.context.cpu.rip;
-        let block = match self.runner.engine.bounced_by(block, eip) {
+        let block = match self
+            .runner
+            .engine
+            .bounced_by(block, eip, self.runner.context.code_delta)
+        {
             Some(bouncing) => bouncing,
             None => {
                 let mode = self.runner.engine.mode(self.runner.mode).bounce();
@@ -221,7 +226,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let Some(bouncing) = self.find_block(mode)? else {
                     return Ok(None);
                 };
-                self.runner.engine.note_bounced(block, eip, bouncing);
+                let place = (eip, self.runner.context.code_delta);
+                self.runner.engine.note_bounced(block, place, bouncing);
                 bouncing
             }
         };
@@ -253,7 +259,11 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
                 Exit::Site(packed) => {
                     self.runner.context.gather_flags();
-                    match self.runner.engine.site(packed).map(|(_, _, site)| site) {
+                    let found = self
+                        .runner
+                        .engine
+                        .site(packed, self.runner.context.code_delta);
+                    match found.map(|(_, _, site)| site) {
                         Some(site) if site.kind == SiteKind::VectorLoad => {
                             self.runner.context.load_vectors = 1;
                             offset = site.retry;

@@ -1,6 +1,6 @@
 //! What guests in IA-32e mode have besides: page tables, 64-bit gates and registers R8 to R15.
 
-use super::{HANDLER, Scene, put, segment};
+use super::{HANDLER, Scene, put};
 use tollgate_x86::CpuState;
 
 /// The table of interrupts: 256 gates of 16 bytes.
@@ -31,20 +31,23 @@ const DESCRIPTORS: [u64; 10] = [
     0x00cf_9b00_0000_ffff,
 ];
 
-/// Code with 64 bits, or with 32 bits in compatibility mode. All data lies flat, but FS and
-/// GS have a base in 64-bit code.
-pub fn prepare_state(state: &mut CpuState, is_64_bit: bool) {
+/// How far from code that lies at `rip`, outside the identity mapping, it lies once more.
+pub fn distance_elsewhere(rip: u64) -> u64 {
+    if rip >> 32 == 0 { 1 << 30 } else { 1 << 39 }
+}
+
+/// `code`, if it is another than that in `state`, with 64 bits, or with 32 bits in
+/// compatibility mode. All data lies flat, but FS and GS have a base in 64-bit code.
+pub fn prepare_state(state: &mut CpuState, code: Option<tollgate_x86::Segment>) {
     // PG, WP; PAE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE; SCE, LME, LMA.
     state.cr0 |= 0x8001_0000;
     state.cr3 = PAGE_TABLES.into();
     state.cr4 |= 0x5_0620;
     state.efer = 0x501;
-    *state.segment_mut(tollgate_x86::SegmentRegister::Cs) = if is_64_bit {
-        segment(0xa09b, u32::MAX, 0x10)
-    } else {
-        segment(0xc09b, u32::MAX, 0x48)
-    };
-    if is_64_bit {
+    if let Some(code) = code {
+        *state.segment_mut(tollgate_x86::SegmentRegister::Cs) = code;
+    }
+    if state.is_64_bit() {
         state.segments[4].base = 0x1_0000;
         state.segments[5].base = 0x1_0000;
     }
@@ -148,8 +151,19 @@ pub fn put_tables(memory: &mut [u8], code: u64) {
         entry(PAGE_TABLES + 0x3000, page, page << 12 | PAGE);
     }
     if code > 0xf_ffff {
-        entry(PAGE_TABLES, code >> 39 & 511, table(4));
+        if code >> 39 == 0 {
+            // Beside the identity mapping.
+            entry(PAGE_TABLES + 0x1000, code >> 30 & 511, table(5));
+        } else {
+            entry(PAGE_TABLES, code >> 39 & 511, table(4));
+        }
         entry(PAGE_TABLES + 0x4000, code >> 30 & 511, table(5));
+        let again = code.wrapping_add(distance_elsewhere(code));
+        if again >> 39 == 0 {
+            entry(PAGE_TABLES + 0x1000, again >> 30 & 511, table(5));
+        } else if code < again {
+            entry(PAGE_TABLES, again >> 39 & 511, table(4));
+        }
         entry(PAGE_TABLES + 0x5000, code >> 21 & 511, table(6));
         for page in 0..2 {
             let value = (0x1000 * (page + 1)) | PAGE;

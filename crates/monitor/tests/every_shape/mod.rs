@@ -26,6 +26,10 @@ pub const INTERRUPT_TABLE: u32 = 0x4000;
 const STACK: u32 = 0x7f80;
 const DESCRIPTOR_TABLE: u32 = 0x4800;
 const TASK_STATE: u32 = 0x4900;
+/// How far from its home code runs that is to be relocatable.
+const MOVED_64: u64 = 0x7f12_3450_0000;
+/// The same in 32-bit code.
+const MOVED_32: u64 = 0x4340_0000;
 /// out F4h, al
 pub const EXIT: [u8; 2] = [0xe6, 0xf4];
 
@@ -109,6 +113,14 @@ fn base_state(name: &str) -> CpuState {
         "prot16" => (segment(0x9b, 0xffff, 0x10), segment(0x93, 0xffff, 0x18)),
         "real" => (Segment::real_mode(0, 0), Segment::real_mode(0x100, 0)),
         "vm86" => (Segment::real_mode(0, 3), Segment::real_mode(0x100, 3)),
+        "user64" => (
+            segment(0xa0fb, u32::MAX, 0x33),
+            segment(0xc0f3, u32::MAX, 0x2b),
+        ),
+        "usercompat" => (
+            segment(0xc0fb, u32::MAX, 0x23),
+            segment(0xc0f3, u32::MAX, 0x2b),
+        ),
         _ => panic!("'{name}' is no mode"),
     };
     if name == "vm86" {
@@ -130,8 +142,11 @@ fn base_state(name: &str) -> CpuState {
         selector: Selector(0x30),
         attributes: Attributes::from_bits_retain(0x8b),
     };
-    if matches!(name, "long" | "compat") {
-        long::prepare_state(&mut state, name == "long");
+    match name {
+        "long" => long::prepare_state(&mut state, Some(segment(0xa09b, u32::MAX, 0x10))),
+        "compat" => long::prepare_state(&mut state, Some(segment(0xc09b, u32::MAX, 0x48))),
+        "user64" | "usercompat" => long::prepare_state(&mut state, None),
+        _ => {}
     }
     state
 }
@@ -252,6 +267,7 @@ impl Guest {
         let mut map = &RegisterMap::LEGACY;
         let mut rip: u64 = 0x1000;
         let mut virtual_interrupts = VirtualInterrupts::default();
+        let mut is_moved = false;
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -272,6 +288,8 @@ impl Guest {
                 "vif-off" => virtual_interrupts.flag = false,
                 "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
+                // Where the code lies is its home; it runs elsewhere.
+                "moved" => is_moved = true,
                 _ => match word.strip_prefix("at-") {
                     Some(digits) => rip = u64::from_str_radix(digits, 16).ok()?,
                     None => change_segment(&mut state, word),
@@ -282,6 +300,16 @@ impl Guest {
             .map(|index| u8::from_str_radix(&code[2 * index..2 * index + 2], 16).unwrap())
             .collect();
         let is_long = state.is_long_mode();
+        if is_moved {
+            if !is_long {
+                return None;
+            }
+            rip += if state.is_64_bit() {
+                MOVED_64
+            } else {
+                MOVED_32
+            };
+        }
         let bits = if state.is_64_bit() {
             64
         } else if state.cs().attributes.contains(Attributes::DEFAULT_BIG) {
@@ -363,6 +391,13 @@ impl Guest {
             memory,
             is_repeatable,
         })
+    }
+
+    /// Where else the code is mapped, if it is relocatable.
+    pub fn elsewhere(&self) -> Option<u64> {
+        let rip = self.state.rip;
+        let is_moved = self.state.is_long_mode() && self.state.cpl() == 3 && rip > 0xf_ffff;
+        is_moved.then(|| rip + long::distance_elsewhere(rip))
     }
 
     /// The piece's instructions.

@@ -1,0 +1,125 @@
+//! Where relocatable code runs.
+//!
+//! A relocatable block is translated once, wherever its page is mapped. Its tables and its code
+//! name *home* addresses, which the engine has chosen (see [`crate::blocks::homes`]). While such
+//! code runs, [`Context::code_delta`](crate::abi::context::Context::code_delta) holds the
+//! distance from home to the address at which the guest runs it.
+//!
+//! All that is read in a block's tables passes [`Relocation`] before it means anything to the
+//! guest: instruction pointers of marks and sites, instructions that the monitor executes.
+
+use iced_x86::{Instruction, OpKind};
+
+/// Leads from addresses in a block's tables to those of the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Relocation {
+    delta: u64,
+    /// The bits that an instruction pointer has.
+    mask: u64,
+}
+
+impl Relocation {
+    /// Of a block whose tables name the guest's addresses.
+    pub const NONE: Self = Self {
+        delta: 0,
+        mask: u64::MAX,
+    };
+
+    /// Of a relocatable block, with the delta that is in force. Instruction pointers have the
+    /// bits in `mask`: 64, or 32 outside 64-bit code.
+    pub const fn new(delta: u64, mask: u64) -> Self {
+        Self { delta, mask }
+    }
+
+    /// An instruction pointer.
+    pub const fn rip(self, home: u64) -> u64 {
+        home.wrapping_add(self.delta) & self.mask
+    }
+
+    /// The home of an instruction pointer.
+    pub const fn home(self, rip: u64) -> u64 {
+        rip.wrapping_sub(self.delta) & self.mask
+    }
+
+    /// An instruction, decoded at its home: what in it depends on where it lies.
+    pub fn instruction(self, home: &Instruction) -> Instruction {
+        let mut instruction = *home;
+        if self == Self::NONE {
+            return instruction;
+        }
+        instruction.set_ip(self.rip(home.ip()));
+        match home.op0_kind() {
+            OpKind::NearBranch32 => {
+                instruction.set_near_branch32(self.rip(home.near_branch64()) as u32);
+            }
+            OpKind::NearBranch64 => instruction.set_near_branch64(self.rip(home.near_branch64())),
+            _ => {}
+        }
+        if home.is_ip_rel_memory_operand() {
+            let target = home.ip_rel_memory_address().wrapping_add(self.delta);
+            // Relative to EIP, an address has 32 bits.
+            let mask = match home.memory_base() {
+                iced_x86::Register::EIP => 0xffff_ffff,
+                _ => u64::MAX,
+            };
+            instruction.set_memory_displacement64(target & mask);
+        }
+        instruction
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    const HOME: u64 = 0x2345_6789;
+
+    fn decoded(bits: u32, bytes: &[u8], rip: u64) -> Instruction {
+        Decoder::with_ip(bits, bytes, rip, DecoderOptions::NONE).decode()
+    }
+
+    /// Everything that the decoder knows of an instruction, its address included.
+    fn text(instruction: &Instruction) -> String {
+        format!(
+            "{:x} {:x} {:x} {:x} {instruction}",
+            instruction.ip(),
+            instruction.next_ip(),
+            instruction.near_branch_target(),
+            instruction.memory_displacement64(),
+        )
+    }
+
+    #[test]
+    fn an_instruction_is_relocated_to_what_decoding_it_there_gives() {
+        let long: &[&[u8]] = &[
+            &[0x8b, 0x05, 0x80, 0xff, 0xff, 0xff], // mov eax,[rip-80h]
+            &[0x67, 0x8b, 0x05, 0x80, 0xff, 0xff, 0x7f], // mov eax,[eip+7fffff80h]
+            &[0xe8, 0x00, 0x00, 0x00, 0x80],       // call back by 2 GiB
+            &[0x74, 0x7f],                         // je
+            &[0xe2, 0x80],                         // loop
+            &[0xff, 0x15, 0x00, 0x00, 0x00, 0x40], // call [rip+40000000h]
+            &[0xf3, 0xa4],                         // rep movsb
+        ];
+        for rip in [0x7f12_3456_789a, 0x8000_0000] {
+            for bytes in long {
+                let home = decoded(64, bytes, HOME);
+                let moved = Relocation::new(rip - HOME, u64::MAX).instruction(&home);
+                assert_eq!(text(&moved), text(&decoded(64, bytes, rip)));
+            }
+        }
+        let narrow: &[&[u8]] = &[
+            &[0xe8, 0x00, 0x00, 0x00, 0x80],
+            &[0x75, 0x80],
+            &[0x8b, 0x05, 0x80, 0xff, 0xff, 0xff], // mov eax,[ffffff80h]
+        ];
+        for rip in [0x1234_5678_u64, 0xf765_4321] {
+            for bytes in narrow {
+                let home = decoded(32, bytes, HOME);
+                let delta = rip.wrapping_sub(HOME);
+                let moved = Relocation::new(delta, 0xffff_ffff).instruction(&home);
+                assert_eq!(text(&moved), text(&decoded(32, bytes, rip)));
+            }
+        }
+    }
+}
