@@ -150,7 +150,7 @@ def lines_of(process, limit):
 
 
 def run(machine, work, root, mode, pin, append, limit, on_row, log):
-    """Run a machine once: its samples in order, and the host's times of markers.
+    """Run a machine once: its samples in order.
 
     on_row is called with each row's name as it begins. All output goes into the file `log`.
     """
@@ -174,7 +174,7 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log):
                 elif match := END.match(line):
                     samples.append(sample_of(machine, match, now, process_cpu(process), begun))
                 elif line.startswith(("real: init ", "real: ready ")) and len(words) == 3:
-                    marks[words[1]] = now - started, int(words[2]) / 1e9
+                    marks[words[1]] = now - started, int(words[2]), process_cpu(process)
                 elif line == "real: complete":
                     complete = True
                 elif line.startswith("real: cannot "):
@@ -185,13 +185,13 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if mode == "systemd":
-        complete = "ready" in marks and "init" in marks
+    if mode == "systemd" and "ready" in marks and "init" in marks:
+        complete, samples = True, samples_of_boot(machine, marks)
     if not complete:
         failure = Failure(f"it ended (exit code {process.returncode}) before its work was done")
         failure.booted = bool(samples or begun or marks)
         raise failure
-    return samples, marks
+    return samples
 
 
 def process_cpu(process):
@@ -220,6 +220,16 @@ def sample_of(machine, match, now, cpu, begun):
         # Time per operation: what part of the elapsed time the processor worked.
         cpu = value * cpu / elapsed if cpu is not None and elapsed else None
     return Sample(name, value or elapsed, cpu, int(status), output)
+
+
+def samples_of_boot(machine, marks):
+    """From systemd's start to multi-user.target, and from the start of the process to there."""
+    (host_init, init, cpu_init), (host_ready, ready, cpu_ready) = marks["init"], marks["ready"]
+    check_clock(machine, "the boot of systemd", (ready - init) / 1e9, host_ready - host_init)
+    if machine.kind == "uml" or cpu_init is None or cpu_ready is None:
+        cpu_init = cpu_ready = None
+    return [Sample("systemd_boot", ready - init, cpu_ready and cpu_ready - cpu_init, 0, "0"),
+            Sample("systemd_from_start", host_ready * 1e9, cpu_ready, 0, "0")]
 
 
 def check_clock(machine, name, guest, host):

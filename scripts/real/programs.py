@@ -13,7 +13,8 @@ class Row:
 
     kind: `program` is started directly, `shell` by bash; `rate` is a bash command that
           prints nanoseconds per operation; `series` is started `runs` times in a row
-          and gives the rows NAME_10th and NAME_last; `boot` is the boot of systemd.
+          and gives the rows NAME_10th and NAME_last; `boot` is the boot of systemd, a run
+          of its own, and gives NAME_boot and NAME_from_start.
     runs: how often it runs in a machine; the first is kept apart.
     prepare: a bash command that runs before, untimed.
     same_output: False where the output differs from run to run by its nature.
@@ -93,7 +94,15 @@ ROWS = [
         "sysbench memory, blocks of 1 KiB", same_output=False),
     Row("sysbench_threads", "sysbench", "program", "sysbench threads --threads=4 --events=50 --time=0 run",
         "sysbench threads", same_output=False),
+    Row("systemd", "boot", "boot", "", "systemd from its start to multi-user.target, and from the machine's start",
+        runs=1, same_output=False),
 ]
+
+
+def names_of(row):
+    """The names in the results of a row."""
+    parts = {"series": ("_10th", "_last"), "boot": ("_boot", "_from_start")}.get(row.kind, ("",))
+    return [row.name + part for part in parts]
 
 
 def select(words):

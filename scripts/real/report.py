@@ -125,7 +125,8 @@ def table(results, run, out):
         line = f"{name:{width}}{with_unit(times[0]):>14}"
         for (other, _), time in zip(others, times[1:]):
             value = ratio(time, times[0])
-            line += f"{shown(value):>12}"
+            # What has no native time is shown as it is.
+            line += f"{with_unit(time) if times[0] is None else shown(value):>12}"
             if value:
                 ratios[other].append(value)
         for a, b in pairs:
