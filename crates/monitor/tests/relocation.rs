@@ -198,6 +198,14 @@ fn enter(cpu: &mut CpuState, linear: u64) {
     cpu.rip = linear;
 }
 
+/// The same in 32-bit code.
+fn enter_narrow(cpu: &mut CpuState, linear: u64) {
+    enter(cpu, linear);
+    let code = cpu.segment_mut(SegmentRegister::Cs);
+    code.attributes = Attributes::from_bits_retain(0xc0fb);
+    code.selector = Selector(0x18 | 3);
+}
+
 /// Runs the library at `linear` and looks at what it found.
 fn run_library(vcpu: &mut Computer<Bench>, space: u64, linear: u64) {
     vcpu.change_state(|cpu| enter(cpu, linear));
@@ -464,12 +472,7 @@ fn code_of_32_bits_is_translated_once_too() {
     for round in 0..3 {
         for (space, linear) in (0..).zip(places) {
             switch(&mut vcpu, space);
-            vcpu.change_state(|cpu| {
-                enter(cpu, linear);
-                cpu.segment_mut(SegmentRegister::Cs).attributes =
-                    Attributes::from_bits_retain(0xc0fb);
-                cpu.segment_mut(SegmentRegister::Cs).selector = Selector(0x18 | 3);
-            });
+            vcpu.change_state(|cpu| enter_narrow(cpu, linear));
             run_to_end(&mut vcpu);
             let dump = vcpu.dump();
             let gpr = vcpu.state().gpr;
@@ -483,6 +486,27 @@ fn code_of_32_bits_is_translated_once_too() {
                 let now = vcpu.engine_counts().translations;
                 assert!(round == 0 || now == *translations.get_or_insert(now));
             }
+        }
+    }
+}
+
+#[test]
+fn a_branch_that_keeps_16_bits_of_eip_leads_where_it_does_from_there() {
+    // nop; nop; jmp back by 16 bits to E000h, which has the upper half cleared.
+    const TARGET: u64 = 0xe000;
+    let code = [0x90, 0x90, 0x66, 0xe9, 0xfa, 0x5f];
+    let mut vcpu = prepared();
+    vcpu.memory_mut().write(PhysicalAddress(LIBRARY[0]), &code);
+    // out 0xf4, al
+    vcpu.memory_mut()
+        .write(PhysicalAddress(TARGET), &[0xe6, 0xf4]);
+    for (space, linear) in (0..).zip([0x4567_8000_u64, 0xb7ff_8000, 0x7654_8000]) {
+        make_space(vcpu.memory_mut(), space, linear);
+        switch(&mut vcpu, space);
+        for _ in 0..3 {
+            vcpu.change_state(|cpu| enter_narrow(cpu, linear));
+            run_to_end(&mut vcpu);
+            assert_eq!(vcpu.state().rip, TARGET + 2, "{}", vcpu.dump());
         }
     }
 }
