@@ -115,6 +115,31 @@ fn host_xcr0() -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
+/// Where the components lie if none is left out between them.
+const COMPACTED_OFFSETS: [u32; EXTENDED.len()] = {
+    let [avx, opmask, zmm_high, zmm_16_to_31] = EXTENDED;
+    [
+        avx.start as u32,
+        opmask.start as u32,
+        zmm_high.start as u32,
+        zmm_16_to_31.start as u32,
+    ]
+};
+
+/// Where the standard format has the components, by leaf 0Dh; `None` if one of them is not
+/// as every known processor has it: of a fixed size, not aligned further when compacted.
+fn component_offsets(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> Option<[u32; EXTENDED.len()]> {
+    let mut offsets = [0; EXTENDED.len()];
+    for (offset, part) in offsets.iter_mut().zip(EXTENDED) {
+        let [size, start, flags, _] = leaf(0xd, part.bit.trailing_zeros());
+        if size as usize != part.size || flags & 3 != 0 {
+            return None;
+        }
+        *offset = start;
+    }
+    Some(offsets)
+}
+
 impl CpuidPolicy {
     /// The policy for guests of this host that get the host's own processor.
     pub fn of_host() -> Self {
@@ -150,7 +175,13 @@ impl CpuidPolicy {
         let xsave = leaf1[2] & basic_ecx::XSAVE != 0 && host_xcr0 & XCR0_X87_SSE == XCR0_X87_SSE;
         let avx = xsave && host_xcr0 & component::AVX != 0 && leaf1[2] & basic_ecx::AVX != 0;
         let mut basic_ecx_bits = leaf1[2] & basic_ecx::HANDLED;
-        let [last_structured, mut structured, mut structured_ecx_bits, _] = basic(7, 0);
+        let [
+            last_structured,
+            mut structured,
+            mut structured_ecx_bits,
+            mut structured_edx_bits,
+        ] = basic(7, 0);
+        structured_edx_bits &= structured_edx::HANDLED;
         structured &= structured_ebx::HANDLED;
         structured_ecx_bits &= structured_ecx::HANDLED;
         let mut structured_1 = match last_structured {
@@ -165,6 +196,20 @@ impl CpuidPolicy {
             structured &= !structured_ebx::NEEDS_AVX;
             structured_ecx_bits &= !structured_ecx::NEEDS_AVX;
             structured_1 &= !structured_1_eax::NEEDS_AVX;
+        }
+        let has_evex_state = avx
+            && structured & structured_ebx::AVX512F != 0
+            && host_xcr0 & component::AVX_512 == component::AVX_512
+            && basic(0xd, 1)[0] & xsave_eax::XSAVEC != 0;
+        let component_offsets = match has_evex_state {
+            true => component_offsets(&basic),
+            false => None,
+        };
+        if component_offsets.is_none() {
+            structured &= !structured_ebx::NEEDS_AVX_512;
+            structured_ecx_bits &= !structured_ecx::NEEDS_AVX_512;
+            structured_edx_bits = 0;
+            structured_1 &= !structured_1_eax::NEEDS_AVX_512;
         }
         let leaf_extended = extended(0x8000_0001, 0);
         let emulated =
@@ -198,7 +243,7 @@ impl CpuidPolicy {
                 basic_edx: basic_edx_bits,
                 structured_ebx: structured | structured_ebx::EMULATED,
                 structured_ecx: structured_ecx_bits | structured_ecx::EMULATED,
-                structured_edx: 0,
+                structured_edx: structured_edx_bits,
                 structured_1_eax: structured_1,
                 xsave_eax: if xsave { xsave_eax::EMULATED } else { 0 },
                 extended_ecx,
@@ -207,7 +252,7 @@ impl CpuidPolicy {
             power_edx: extended(0x8000_0007, 0)[3] & INVARIANT_TSC,
             amd_features_2: extended(LEAF_AMD_FEATURES_2, 0)[0] & extended::LFENCE_SERIALIZES,
             arat: ARAT,
-            component_offsets: EXTENDED.map(|part| part.start as u32),
+            component_offsets: component_offsets.unwrap_or(COMPACTED_OFFSETS),
             cache_descriptors: basic(2, 0),
             caches: std::array::from_fn(cache_leaf),
             brand: std::array::from_fn(|part| extended(0x8000_0002 + part as u32, 0)),
@@ -260,8 +305,10 @@ impl CpuidPolicy {
             0
         } else if self.features.basic_ecx & basic_ecx::AVX == 0 {
             XCR0_X87_SSE
-        } else {
+        } else if self.features.structured_ebx & structured_ebx::AVX512F == 0 {
             XCR0_X87_SSE | component::AVX
+        } else {
+            component::ALL
         }
     }
 
@@ -352,12 +399,12 @@ impl CpuidPolicy {
             4 if self.vendor != Vendor::Amd => self.cache(subleaf),
             6 => [self.arat, 0, 0, 0],
             7 if subleaf == 0 => {
-                let edx = match self.arch_capabilities() {
-                    Some(_) => structured_edx::ARCH_CAPABILITIES,
-                    None => 0,
-                };
-                let last = u32::from(self.features.structured_1_eax != 0);
                 let words = self.features;
+                let mut edx = words.structured_edx;
+                if self.arch_capabilities().is_some() {
+                    edx |= structured_edx::ARCH_CAPABILITIES;
+                }
+                let last = u32::from(words.structured_1_eax != 0);
                 [last, words.structured_ebx, words.structured_ecx, edx]
             }
             7 if subleaf == 1 => [self.features.structured_1_eax, 0, 0, 0],
@@ -457,6 +504,7 @@ impl CpuidPolicy {
         let ecx = |bit: u32| self.features.basic_ecx & bit != 0;
         let structured = |bit: u32| self.features.structured_ebx & bit != 0;
         let structured_c = |bit: u32| self.features.structured_ecx & bit != 0;
+        let structured_d = |bit: u32| self.features.structured_edx & bit != 0;
         let structured_1 = |bit: u32| self.features.structured_1_eax & bit != 0;
         match feature {
             F::INTEL8086
@@ -514,6 +562,20 @@ impl CpuidPolicy {
             F::MOVDIRI => structured_c(structured_ecx::MOVDIRI),
             F::AVX_VNNI => structured_1(structured_1_eax::AVX_VNNI),
             F::AVX_IFMA => structured_1(structured_1_eax::AVX_IFMA),
+            F::AVX512F => structured(structured_ebx::AVX512F),
+            F::AVX512DQ => structured(structured_ebx::AVX512DQ),
+            F::AVX512_IFMA => structured(structured_ebx::AVX512_IFMA),
+            F::AVX512CD => structured(structured_ebx::AVX512CD),
+            F::AVX512BW => structured(structured_ebx::AVX512BW),
+            F::AVX512VL => structured(structured_ebx::AVX512VL),
+            F::AVX512_VBMI => structured_c(structured_ecx::AVX512_VBMI),
+            F::AVX512_VBMI2 => structured_c(structured_ecx::AVX512_VBMI2),
+            F::AVX512_VNNI => structured_c(structured_ecx::AVX512_VNNI),
+            F::AVX512_BITALG => structured_c(structured_ecx::AVX512_BITALG),
+            F::AVX512_VPOPCNTDQ => structured_c(structured_ecx::AVX512_VPOPCNTDQ),
+            F::AVX512_VP2INTERSECT => structured_d(structured_edx::AVX512_VP2INTERSECT),
+            F::AVX512_FP16 => structured_d(structured_edx::AVX512_FP16),
+            F::AVX512_BF16 => structured_1(structured_1_eax::AVX512_BF16),
             F::SSE4A => self.features.extended_ecx & extended::ECX_SSE4A != 0,
             F::X64 => self.features.extended_edx & extended::EDX_LM != 0,
             F::SYSCALL => self.features.extended_edx & extended::EDX_SYSCALL != 0,

@@ -4,9 +4,10 @@ use crate::cpuid::policy;
 use crate::vector_image::Imaging;
 use crate::{
     Outcome, base_registers, bits, control, cpuid, decimal, gather, invlpg, invpcid, io, msr,
-    performance_counters, stack, string, tsc_offset, vector_image, vector_state, x87_environment,
+    performance_counters, scatter, stack, string, tsc_offset, vector_image, vector_state,
+    x87_environment,
 };
-use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic};
+use iced_x86::{Code, CpuidFeature, EncodingKind, Instruction, Mnemonic, OpKind};
 use tollgate_platform::Environment;
 use tollgate_x86::{CpuState, Exception};
 
@@ -154,6 +155,12 @@ fn dispatch_vector(
         Mnemonic::Fldenv => x87_environment::load_environment(state, environment, instruction),
         Mnemonic::Fnsave => x87_environment::save(state, environment, instruction),
         Mnemonic::Frstor => x87_environment::restore(state, environment, instruction),
+        _ if instruction.is_vsib() && instruction.encoding() == EncodingKind::EVEX => {
+            match instruction.op0_kind() {
+                OpKind::Register => scatter::gather(state, environment, instruction),
+                _ => scatter::scatter(state, environment, instruction),
+            }
+        }
         Mnemonic::Vpgatherdd
         | Mnemonic::Vpgatherdq
         | Mnemonic::Vpgatherqd

@@ -1,4 +1,4 @@
-//! Vector instructions that touch memory element by element: AVX2 gathers, masked moves,
+//! VEX-encoded and older vector instructions that touch memory element by element: AVX2 gathers, masked moves,
 //! MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
 
 use crate::Outcome;
@@ -7,7 +7,9 @@ use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_memory, write_memory,
 };
 use crate::operand::{address_size, memory_address, size_mask};
-use crate::vector_state::{Registers, require_avx, require_mmx, require_vector, x87_error_pending};
+use crate::vector_state::{
+    Registers, VECTOR_SIZE, require_avx, require_mmx, require_vector, x87_error_pending,
+};
 use iced_x86::{Code, EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
@@ -27,13 +29,13 @@ fn require_vex(state: &CpuState, instruction: &Instruction) -> Result<(), Except
 }
 
 /// Whether the top bit of an element in `mask` is set.
-fn is_selected(mask: &[u8; 32], index: usize, size: usize) -> bool {
+fn is_selected(mask: &[u8], index: usize, size: usize) -> bool {
     mask.get((index + 1) * size - 1)
         .is_some_and(|byte| byte & 0x80 != 0)
 }
 
 /// Makes every mask element in the vector's length its sign, and what lies beyond zero.
-fn extend_signs(mask: &mut [u8; 32], length: usize, size: usize) {
+fn extend_signs(mask: &mut [u8; VECTOR_SIZE], length: usize, size: usize) {
     mask[length..].fill(0);
     for element in 0..length / size {
         let sign = if is_selected(mask, element, size) {
@@ -83,7 +85,7 @@ pub fn gather(
     let count = (target.size() / size).min(index_register.size() / index_size);
     let registers = Registers::of(state, environment);
     let indexes = registers.ymm(from);
-    let (mut result, mut mask) = (registers.ymm(to), registers.ymm(masked));
+    let (mut result, mut mask) = (registers.zmm(to), registers.zmm(masked));
     let length = mask_register.size().max(index_register.size());
     let changes_early = policy(state).vendor() != Vendor::Amd;
     if changes_early {
@@ -113,8 +115,8 @@ pub fn gather(
             let mut bytes = [0; 8];
             if let Err(fault) = read_memory(state, environment, address, &mut bytes[..size]) {
                 let mut registers = Registers::of(state, environment);
-                registers.set_ymm(to, &result);
-                registers.set_ymm(masked, &mask);
+                registers.set_zmm(to, &result);
+                registers.set_zmm(masked, &mask);
                 return Err(fault);
             }
             loaded.copy_from_slice(&bytes[..size]);
@@ -128,8 +130,8 @@ pub fn gather(
     }
     result[count * size..].fill(0);
     let mut registers = Registers::of(state, environment);
-    registers.set_ymm(to, &result);
-    registers.set_ymm(masked, &[0; 32]);
+    registers.set_zmm(to, &result);
+    registers.set_zmm(masked, &[0; VECTOR_SIZE]);
     Ok(Outcome::Next)
 }
 

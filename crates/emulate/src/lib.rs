@@ -31,6 +31,7 @@ pub mod msr;
 pub mod operand;
 pub mod performance_counters;
 pub mod privilege_change;
+pub mod scatter;
 pub mod segments;
 pub mod stack;
 pub mod stack_access;

@@ -285,7 +285,11 @@ pub fn run(
     let instruction = decode(state, code);
     let before = state.clone();
     let result = crate::execute(state, environment, &instruction);
-    if result.is_err() && !instruction.has_rep_prefix() && !instruction.has_repne_prefix() {
+    // These go on where they have faulted.
+    let resumes = instruction.has_rep_prefix()
+        || instruction.has_repne_prefix()
+        || instruction.is_vsib() && instruction.has_op_mask();
+    if result.is_err() && !resumes {
         assert_eq!(*state, before, "a fault changed the registers");
     }
     result

@@ -14,7 +14,7 @@ use tollgate_platform::Environment;
 use tollgate_x86::paging::AccessKind;
 use tollgate_x86::state::{Activity, VectorState, XSAVE_SIZE};
 pub(crate) use tollgate_x86::xsave::component;
-use tollgate_x86::xsave::{self, AVX, ZMM_16_TO_31, ZMM_HIGH};
+use tollgate_x86::xsave::{self, AVX, OPMASK, ZMM_16_TO_31, ZMM_HIGH};
 use tollgate_x86::{CpuState, Cr0, Cr4, Exception, Gpr, LinearAddress, Vector};
 
 /// Offsets in the legacy region (SDM volume 1, table 10-2) and what follows it.
@@ -204,6 +204,20 @@ impl<'a> Registers<'a> {
             self.set_in_use(component::ZMM_HIGH, true);
         }
     }
+
+    /// Mask register `number` (0 to 7).
+    pub fn opmask(&self, number: usize) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[OPMASK.start + (number & 7) * 8..][..8]);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Sets mask register `number` (0 to 7).
+    pub fn set_opmask(&mut self, number: usize, mask: u64) {
+        let bytes = mask.to_le_bytes();
+        self.0[OPMASK.start + (number & 7) * 8..][..8].copy_from_slice(&bytes);
+        self.set_in_use(component::OPMASK, true);
+    }
 }
 
 /// Fails unless x87 instructions may execute.
@@ -247,6 +261,18 @@ pub fn require_sse(state: &CpuState) -> Result<(), Exception> {
 /// #NM with CR0.TS.
 pub fn require_avx(state: &CpuState) -> Result<(), Exception> {
     let enabled = component::SSE | component::AVX;
+    if state.has_real_mode_segments() || state.xcr0 & enabled != enabled {
+        return Err(Exception::invalid_opcode());
+    }
+    require_xsave(state)
+}
+
+/// Fails unless EVEX-encoded instructions may execute.
+///
+/// # Errors
+/// As [`require_avx`], and #UD if XCR0 does not enable AVX-512's components.
+pub fn require_avx_512(state: &CpuState) -> Result<(), Exception> {
+    let enabled = component::SSE | component::AVX | component::AVX_512;
     if state.has_real_mode_segments() || state.xcr0 & enabled != enabled {
         return Err(Exception::invalid_opcode());
     }

@@ -8,8 +8,10 @@ mod enter;
 mod exits;
 mod fault_order;
 mod find_block;
+mod guarded_pages;
 mod host_faults;
 mod level_change;
+mod masked;
 mod mode_changes;
 mod slow_path;
 mod stores_to_code;
@@ -18,6 +20,7 @@ pub use enter::TranslatedExit;
 
 use crate::runner::Runner;
 use enter::Resume;
+use guarded_pages::GuardedPages;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -55,6 +58,8 @@ pub struct Translated {
     pub(crate) level_changes_epoch: u64,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
+    /// Where masked operands are accessed that lie beside what must not be.
+    pub(crate) guarded: Option<GuardedPages>,
     _range: CodeRange,
 }
 
@@ -84,6 +89,7 @@ impl Translated {
             level_changes_epoch: 0,
             resume: None,
             link: PendingLink::None,
+            guarded: None,
             _range: range,
         })
     }

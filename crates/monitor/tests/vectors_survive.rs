@@ -23,7 +23,10 @@ fn is_vector(instruction: &Instruction) -> bool {
     let names = (0..instruction.op_count()).any(|index| {
         let register = instruction.op_register(index);
         instruction.op_kind(index) == OpKind::Register
-            && (register.is_vector_register() || register.is_mm() || register.is_st())
+            && (register.is_vector_register()
+                || register.is_k()
+                || register.is_mm()
+                || register.is_st())
     });
     let general = |feature: &CpuidFeature| {
         matches!(

@@ -146,12 +146,25 @@ fn attempt(code: Code, world: World, random: &mut Random) -> Vec<u8> {
             let map = table_number(op.table());
             match op.encoding() {
                 EncodingKind::EVEX => {
-                    let low = random.byte() & 0x17;
+                    // Broadcast or rounding, and the mask.
+                    let mut low = random.byte() & 0x17;
+                    // Zeroing.
+                    if random.one_in(3) {
+                        low |= 0x80;
+                    }
+                    // The fifth bits of registers, both inverted.
+                    let (mut high_register, mut high_source) = (0, 8);
+                    if bitness == 64 && random.one_in(3) {
+                        high_register = 0x10;
+                    }
+                    if bitness == 64 && random.one_in(3) {
+                        high_source = 0;
+                    }
                     bytes.extend([
                         0x62,
-                        0xf0 ^ extension << 5 | map,
+                        (0xf0 ^ extension << 5 ^ high_register) | map,
                         w << 7 | v << 3 | 4 | mandatory,
-                        l << 5 | 8 | low,
+                        l << 5 | high_source | low,
                     ]);
                 }
                 EncodingKind::XOP => {

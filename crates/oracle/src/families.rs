@@ -1,6 +1,6 @@
 //! The families of instructions that must be covered.
 
-use iced_x86::{CpuidFeature, EncodingKind, FlowControl, Instruction, Mnemonic};
+use iced_x86::{CpuidFeature, EncodingKind, FlowControl, Instruction, Mnemonic, OpKind};
 
 macro_rules! families {
     ($($name:ident $text:literal,)+) => {
@@ -59,6 +59,11 @@ families! {
     Image "state-images",
     Masked "masked",
     Gather "gathers",
+    Avx512 "avx-512",
+    Avx512Masked "avx-512-masked",
+    Avx512Memory "avx-512-memory",
+    Avx512Mask "avx-512-mask-registers",
+    Avx512Gather "avx-512-gathers",
     Hint "hints-fences",
     NotOffered "not-offered",
     RandomBytes "random-bytes",
@@ -160,7 +165,14 @@ pub fn family_of(instruction: &Instruction) -> Family {
         | M::Endbr32
         | M::Endbr64
         | M::Wait => Family::Hint,
+        _ if instruction.is_vsib() && instruction.encoding() == EncodingKind::EVEX => {
+            Family::Avx512Gather
+        }
         _ if instruction.is_vsib() => Family::Gather,
+        _ if instruction.encoding() == EncodingKind::EVEX => avx_512(instruction),
+        _ if (0..instruction.op_count()).any(|op| instruction.op_register(op).is_k()) => {
+            Family::Avx512Mask
+        }
         _ if has(F::BMI1) || has(F::BMI2) || has(F::ADX) => Family::Bmi,
         _ if has(F::FMA) || has(F::F16C) => Family::Fma,
         _ if has(F::AVX2) => Family::Avx2,
@@ -184,6 +196,17 @@ pub fn family_of(instruction: &Instruction) -> Family {
     }
 }
 
+/// The family of an instruction that EVEX encodes.
+fn avx_512(instruction: &Instruction) -> Family {
+    let is_memory = |op: u32| instruction.op_kind(op) == OpKind::Memory;
+    let has_memory = (0..instruction.op_count()).any(is_memory);
+    match (has_memory, instruction.has_op_mask()) {
+        (true, false) => Family::Avx512Memory,
+        (_, true) => Family::Avx512Masked,
+        (false, false) => Family::Avx512,
+    }
+}
+
 /// Whether the guest may execute the instruction.
 pub fn is_offered(instruction: &Instruction) -> bool {
     let policy = tollgate_emulate::cpuid::policy_of(tollgate_x86::CpuModel::Host);
@@ -195,7 +218,7 @@ pub fn is_offered(instruction: &Instruction) -> bool {
     legacy_meaning
         || (matches!(
             instruction.encoding(),
-            EncodingKind::Legacy | EncodingKind::VEX
+            EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX
         ) && instruction
             .cpuid_features()
             .iter()

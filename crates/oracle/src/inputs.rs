@@ -14,7 +14,7 @@ use crate::values::{data, vector_state};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_test_support::Random;
 use tollgate_x86::SegmentRegister;
-use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV};
+use tollgate_x86::xsave::{self, COMPACTED, HEADER, XCOMP_BV};
 
 const EAX: usize = 0;
 const ECX: usize = 1;
@@ -389,26 +389,15 @@ impl Generator<'_> {
         Some(offset as u16)
     }
 
-    /// Indices of gathers: near each other, some in other pages.
+    /// Indices of gathers and scatters: near each other, some in other pages.
     fn vector_index(&mut self, instruction: &Instruction) {
-        let register = instruction.memory_index().number();
-        let wide = matches!(
-            instruction.mnemonic(),
-            Mnemonic::Vgatherqps
-                | Mnemonic::Vgatherqpd
-                | Mnemonic::Vpgatherqd
-                | Mnemonic::Vpgatherqq
-        );
-        for lane in 0..if wide { 4 } else { 8 } {
+        let register = instruction.memory_index();
+        let wide = instruction.is_vsib64();
+        let width = if wide { 8 } else { 4 };
+        for lane in 0..64 / width {
             let range = self.random.pick(&[16, 64, 2000]);
             let index = self.random.below(range) as i64 - (range / 4) as i64;
-            let width = if wide { 8 } else { 4 };
-            let position = lane * width;
-            let start = if position < 16 {
-                160 + register * 16 + position
-            } else {
-                576 + register * 16 + position - 16
-            };
+            let start = xsave::vector_byte(register.number(), lane * width);
             self.input.vector[start..start + width].copy_from_slice(&index.to_le_bytes()[..width]);
         }
     }

@@ -314,6 +314,56 @@ fn movsxd_of_16_bits_reads_what_the_host_reads() {
 }
 
 #[test]
+fn what_a_mask_leaves_out_of_an_operand_does_not_fault_where_the_hosts_does_not() {
+    // vmovdqu32 zmm2{k1}, [rdx], vmovdqu8 [rdx]{k1}, zmm2, vaddps zmm2{k1}, zmm2, [rdx], and
+    // vshufps, which ignores its mask, across the end of page 10 and of page 13; page 14 is
+    // absent.
+    for code in [
+        "62f17e496f12",
+        "62f17f497f12",
+        "62f16c495812",
+        "62f16c49c61201",
+    ] {
+        for target in ["1150afe0", "1150dfe0", "1150e010"] {
+            for mask in ["ff00", "00ff", "0000", "ffff"] {
+                let line = format!(
+                    "world=long64 code={code} \
+                     gpr=0,0,{target},0,0,0,0,0,0,0,0,0,0,0,0,0 fill=random \
+                     vector=340:0000000000000000{mask}000000000000"
+                );
+                agree(&[&line]);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_operand_that_reaches_beyond_canonical_addresses_faults_by_its_mask() {
+    agree(&[
+        // vpminuq zmm30{k1}, zmm12, [rbx]; vpmaddwd zmm20{k2}, zmm0, [rsi], which ignores it
+        "world=long64 at=20de code=62629d493b33 \
+         gpr=0,0,0,7fffffffffc9,0,0,0,0,0,0,0,0,0,0,0,0 vector=340:0000000000000000e3784908bc0d1783",
+        "world=long64 at=12eb code=2662e17d4af526 \
+         gpr=0,0,0,0,0,0,7ffffffffff8,0,0,0,0,0,0,0,0,0",
+        // vpdpbusds xmm7{k5}, xmm7, [rsi], whose lanes have four bytes
+        "world=long64 at=23e8 code=62f2450d513e \
+         gpr=0,0,0,0,0,0,7ffffffffff1,0,0,0,0,0,0,0,0,0 vector=360:000000000000000088d0a0cc28001102",
+    ]);
+}
+
+#[test]
+fn a_gather_that_faults_leaves_what_the_host_leaves_above_its_vectors() {
+    agree(&[
+        // vpgatherqd xmm7, k1, [r15+ymm22*8]; vgatherqpd xmm7, [rdx+xmm5*4], xmm9
+        "world=long64 at=206d code=62d27d21913cf7 \
+         gpr=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,11503ffc \
+         vector=2b0:3516aeff7373520a00001842000080ff vector=340:0000000000000000ae6bfedb899c649b",
+        "world=long64 at=1ff3 code=c4e2b1933caa gpr=0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0 \
+         vector=130:0000807fffff7fff616198ff00008080 vector=4a0:01ef9bff0000807f9a6ad1ff3419f57f",
+    ]);
+}
+
+#[test]
 fn int1_is_a_trap_whatever_a_hypervisor_makes_of_it() {
     agree(&[
         "world=wide16 at=1c7e code=65f1",

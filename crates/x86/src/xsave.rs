@@ -80,6 +80,17 @@ impl VectorState {
     }
 }
 
+/// Offset in the area of a byte of a vector register, of which ZMM is all; `number` is below 32
+/// and `byte` below 64.
+pub const fn vector_byte(number: usize, byte: usize) -> usize {
+    match (number & 16, byte) {
+        (0, 0..16) => 160 + number * 16 + byte,
+        (0, 16..32) => AVX.start + number * 16 + byte - 16,
+        (0, _) => ZMM_HIGH.start + number * 32 + byte - 32,
+        _ => ZMM_16_TO_31.start + (number & 15) * 64 + byte,
+    }
+}
+
 /// Gives components their initial contents (SDM volume 1, 13.6), MXCSR excepted.
 pub fn initialize(area: &mut [u8; XSAVE_SIZE], components: u64) {
     if components & component::X87 != 0 {

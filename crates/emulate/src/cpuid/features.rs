@@ -151,6 +151,12 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
     (structured_ebx::AVX2, "avx2"),
     (structured_ebx::SMEP, "smep"),
     (structured_ebx::BMI2, "bmi2"),
+    (structured_ebx::AVX512F, "avx512f"),
+    (structured_ebx::AVX512DQ, "avx512dq"),
+    (structured_ebx::AVX512_IFMA, "avx512ifma"),
+    (structured_ebx::AVX512CD, "avx512cd"),
+    (structured_ebx::AVX512BW, "avx512bw"),
+    (structured_ebx::AVX512VL, "avx512vl"),
     (structured_ebx::ERMS, "erms"),
     (structured_ebx::INVPCID, "invpcid"),
     (structured_ebx::RDSEED, "rdseed"),
@@ -162,6 +168,11 @@ const STRUCTURED_EBX_NAMES: &[(u32, &str)] = &[
 
 const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[
     (structured_ecx::UMIP, "umip"),
+    (structured_ecx::AVX512_VBMI, "avx512vbmi"),
+    (structured_ecx::AVX512_VBMI2, "avx512_vbmi2"),
+    (structured_ecx::AVX512_VNNI, "avx512_vnni"),
+    (structured_ecx::AVX512_BITALG, "avx512_bitalg"),
+    (structured_ecx::AVX512_VPOPCNTDQ, "avx512_vpopcntdq"),
     (structured_ecx::GFNI, "gfni"),
     (structured_ecx::VAES, "vaes"),
     (structured_ecx::VPCLMULQDQ, "vpclmulqdq"),
@@ -169,10 +180,14 @@ const STRUCTURED_ECX_NAMES: &[(u32, &str)] = &[
     (structured_ecx::MOVDIRI, "movdiri"),
 ];
 
-const STRUCTURED_EDX_NAMES: &[(u32, &str)] = &[];
+const STRUCTURED_EDX_NAMES: &[(u32, &str)] = &[
+    (structured_edx::AVX512_VP2INTERSECT, "avx512_vp2intersect"),
+    (structured_edx::AVX512_FP16, "avx512_fp16"),
+];
 
 const STRUCTURED_1_EAX_NAMES: &[(u32, &str)] = &[
     (structured_1_eax::AVX_VNNI, "avx_vnni"),
+    (structured_1_eax::AVX512_BF16, "avx512_bf16"),
     (structured_1_eax::AVX_IFMA, "avx_ifma"),
 ];
 
@@ -297,6 +312,12 @@ pub mod structured_ebx {
     /// CR4.SMEP, which the page walker obeys whatever the host has.
     pub const SMEP: u32 = 1 << 7;
     pub const BMI2: u32 = 1 << 8;
+    pub const AVX512F: u32 = 1 << 16;
+    pub const AVX512DQ: u32 = 1 << 17;
+    pub const AVX512_IFMA: u32 = 1 << 21;
+    pub const AVX512CD: u32 = 1 << 28;
+    pub const AVX512BW: u32 = 1 << 30;
+    pub const AVX512VL: u32 = 1 << 31;
     pub const ERMS: u32 = 1 << 9;
     /// INVPCID, which the monitor executes whatever the host has.
     pub const INVPCID: u32 = 1 << 10;
@@ -306,17 +327,26 @@ pub mod structured_ebx {
     pub const CLWB: u32 = 1 << 24;
     pub const SHA: u32 = 1 << 29;
     /// What is offered if the host has it.
-    pub const HANDLED: u32 = BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | CLWB | SHA;
+    pub const HANDLED: u32 =
+        BMI1 | AVX2 | BMI2 | ERMS | RDSEED | ADX | CLFLUSHOPT | CLWB | SHA | NEEDS_AVX_512;
     /// What the monitor does itself.
     pub const EMULATED: u32 = FSGSBASE | TSC_ADJUST | SMEP | INVPCID;
     /// Encoded with VEX, which needs AVX's state.
     pub const NEEDS_AVX: u32 = BMI1 | AVX2 | BMI2;
+    /// Encoded with EVEX, which needs AVX-512's state.
+    pub const NEEDS_AVX_512: u32 =
+        AVX512F | AVX512DQ | AVX512_IFMA | AVX512CD | AVX512BW | AVX512VL;
 }
 
 /// Bits of leaf 7, ECX.
 pub mod structured_ecx {
     /// CR4.UMIP, for instructions that the monitor executes whatever the host has.
     pub const UMIP: u32 = 1 << 2;
+    pub const AVX512_VBMI: u32 = 1 << 1;
+    pub const AVX512_VBMI2: u32 = 1 << 6;
+    pub const AVX512_VNNI: u32 = 1 << 11;
+    pub const AVX512_BITALG: u32 = 1 << 12;
+    pub const AVX512_VPOPCNTDQ: u32 = 1 << 14;
     pub const GFNI: u32 = 1 << 8;
     pub const VAES: u32 = 1 << 9;
     pub const VPCLMULQDQ: u32 = 1 << 10;
@@ -324,21 +354,27 @@ pub mod structured_ecx {
     pub const RDPID: u32 = 1 << 22;
     pub const MOVDIRI: u32 = 1 << 27;
     /// What is offered if the host has it.
-    pub const HANDLED: u32 = GFNI | VAES | VPCLMULQDQ | MOVDIRI;
+    pub const HANDLED: u32 = GFNI | VAES | VPCLMULQDQ | MOVDIRI | NEEDS_AVX_512;
     /// What the monitor does itself.
     pub const EMULATED: u32 = UMIP | RDPID;
     /// Encoded with VEX, which needs AVX's state.
     pub const NEEDS_AVX: u32 = VAES | VPCLMULQDQ;
+    /// Encoded with EVEX, which needs AVX-512's state.
+    pub const NEEDS_AVX_512: u32 =
+        AVX512_VBMI | AVX512_VBMI2 | AVX512_VNNI | AVX512_BITALG | AVX512_VPOPCNTDQ;
 }
 
 /// Bits of leaf 7 subleaf 1, EAX.
 pub mod structured_1_eax {
     pub const AVX_VNNI: u32 = 1 << 4;
+    pub const AVX512_BF16: u32 = 1 << 5;
     pub const AVX_IFMA: u32 = 1 << 23;
     /// What is offered if the host has it.
-    pub const HANDLED: u32 = AVX_VNNI | AVX_IFMA;
+    pub const HANDLED: u32 = AVX_VNNI | AVX512_BF16 | AVX_IFMA;
     /// Encoded with VEX, which needs AVX's state.
     pub const NEEDS_AVX: u32 = AVX_VNNI | AVX_IFMA;
+    /// Encoded with EVEX, which needs AVX-512's state.
+    pub const NEEDS_AVX_512: u32 = AVX512_BF16;
 }
 
 /// Bits of leaf 0Dh subleaf 1, EAX. The monitor executes all of these instructions, so that
@@ -357,7 +393,11 @@ pub mod xsave_eax {
 
 /// Bits of leaf 7, EDX.
 pub mod structured_edx {
+    pub const AVX512_VP2INTERSECT: u32 = 1 << 8;
+    pub const AVX512_FP16: u32 = 1 << 23;
     pub const ARCH_CAPABILITIES: u32 = 1 << 29;
+    /// What is offered if the host has it. All of it is encoded with EVEX.
+    pub const HANDLED: u32 = AVX512_VP2INTERSECT | AVX512_FP16;
 }
 
 /// Bits of leaf 8000_0001h and of the extended leaves behind it.

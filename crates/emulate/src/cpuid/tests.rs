@@ -84,7 +84,8 @@ fn nothing_unhandled_is_offered() {
         F::MONITOR,
         F::VMX,
         F::SVM,
-        F::AVX512F,
+        F::AVX512ER,
+        F::AVX512_4VNNIW,
         F::RTM,
         F::PKU,
         F::D3NOW,
@@ -183,6 +184,50 @@ fn leaf_7_shows_what_the_host_has_and_what_needs_nothing_of_it() {
         poor.offers(CpuidFeature::RDPID),
         "reads a register of the guest's"
     );
+}
+
+/// A host with all of AVX-512 whose standard format begins its components at these offsets.
+fn host_with_avx_512(offsets: [u32; 4], xsave: u32) -> impl Fn(u32, u32) -> [u32; 4] {
+    move |leaf, subleaf| match (leaf, subleaf) {
+        (0, _) => [0xd, 0x756e_6547, 0x6c65_746e, 0x4965_6e69],
+        (1, _) => [0x600, 0, basic_ecx::XSAVE | basic_ecx::AVX, 0x178b_fbff],
+        (7, 0) => [1, u32::MAX, u32::MAX, u32::MAX],
+        (7, 1) => [u32::MAX, 0, 0, 0],
+        (0xd, 1) => [xsave, 0, 0, 0],
+        (0xd, 2) => [256, offsets[0], 0, 0],
+        (0xd, 5) => [64, offsets[1], 0, 0],
+        (0xd, 6) => [512, offsets[2], 0, 0],
+        (0xd, 7) => [1024, offsets[3], 0, 0],
+        _ => [0; 4],
+    }
+}
+
+#[test]
+fn avx_512_comes_with_its_state_where_the_host_has_it() {
+    let offsets = [576, 1088, 1152, 1664];
+    let (mut state, _) = protected_mode(0);
+    state.xcr0 = 0xe7;
+    let rich = CpuidPolicy::derive(host_with_avx_512(offsets, 0xf), 0xe7);
+    assert_eq!(rich.xcr0_mask(), 0xe7);
+    assert!(rich.offers(CpuidFeature::AVX512F) && rich.offers(CpuidFeature::AVX512_FP16));
+    assert_eq!(rich.leaf(&state, 0xd, 0), [0xe7, 2688, 2688, 0]);
+    assert_eq!(rich.leaf(&state, 0xd, 1), [0xf, 2432, 0, 0]);
+    assert_eq!(rich.leaf(&state, 0xd, 6), [512, 1152, 0, 0]);
+    state.xcr0 = 7;
+    assert_eq!(rich.leaf(&state, 0xd, 0), [0xe7, 832, 2688, 0]);
+    assert_eq!(rich.leaf(&state, 0xd, 1), [0xf, 832, 0, 0]);
+    // A system that does not enable it, and a processor without XSAVEC.
+    for (xsave, xcr0) in [(0xf, 7), (1, 0xe7)] {
+        let poor = CpuidPolicy::derive(host_with_avx_512(offsets, xsave), xcr0);
+        assert_eq!(poor.xcr0_mask(), 7);
+        let words = poor.leaf(&state, 7, 0);
+        assert_eq!(words[1] & structured_ebx::NEEDS_AVX_512, 0);
+        assert_eq!(words[2] & structured_ecx::NEEDS_AVX_512, 0);
+        assert_eq!(words[3] & structured_edx::HANDLED, 0);
+        assert!(!poor.offers(CpuidFeature::AVX512_BF16));
+        assert!(poor.offers(CpuidFeature::AVX_VNNI));
+        assert_eq!(poor.leaf(&state, 0xd, 5), [0; 4]);
+    }
 }
 
 /// Leaf 8000_0001h: SYSCALL, NX, 1 GiB pages, RDTSCP, LM.

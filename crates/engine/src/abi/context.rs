@@ -166,7 +166,7 @@ pub struct Context {
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.
-pub const STORE_SIZES: [u8; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
+pub const STORE_SIZES: [u8; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
 /// In `store_pass`: no site.
 pub const NO_PASS: u64 = 1;
 

@@ -80,14 +80,14 @@ global_asm!(
     "jmp tollgate_exit",
     ".endm",
     ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
-    ".globl tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32",
+    ".globl tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32, tollgate_code_store_64",
     ".globl tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
-    ".globl tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32",
+    ".globl tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32, tollgate_long_code_store_64",
     ".globl tollgate_code_store_start, tollgate_code_store_end",
     ".hidden tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
-    ".hidden tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32",
+    ".hidden tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32, tollgate_code_store_64",
     ".hidden tollgate_long_code_store_1, tollgate_long_code_store_2, tollgate_long_code_store_4",
-    ".hidden tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32",
+    ".hidden tollgate_long_code_store_6, tollgate_long_code_store_8, tollgate_long_code_store_12, tollgate_long_code_store_16, tollgate_long_code_store_32, tollgate_long_code_store_64",
     ".hidden tollgate_code_store_start, tollgate_code_store_end",
     "tollgate_code_store_start:",
     "tollgate_test_store 1 0",
@@ -98,6 +98,7 @@ global_asm!(
     "tollgate_test_store 12 0",
     "tollgate_test_store 16 0",
     "tollgate_test_store 32 0",
+    "tollgate_test_store 64 0",
     "tollgate_test_store 1 1",
     "tollgate_test_store 2 1",
     "tollgate_test_store 4 1",
@@ -106,6 +107,7 @@ global_asm!(
     "tollgate_test_store 12 1",
     "tollgate_test_store 16 1",
     "tollgate_test_store 32 1",
+    "tollgate_test_store 64 1",
     "tollgate_code_store_end:",
     ".purgem tollgate_test_line",
     ".purgem tollgate_test_store",
@@ -129,6 +131,7 @@ unsafe extern "sysv64" {
     fn tollgate_code_store_12();
     fn tollgate_code_store_16();
     fn tollgate_code_store_32();
+    fn tollgate_code_store_64();
     fn tollgate_long_code_store_1();
     fn tollgate_long_code_store_2();
     fn tollgate_long_code_store_4();
@@ -137,6 +140,7 @@ unsafe extern "sysv64" {
     fn tollgate_long_code_store_12();
     fn tollgate_long_code_store_16();
     fn tollgate_long_code_store_32();
+    fn tollgate_long_code_store_64();
     fn tollgate_code_store_start();
     fn tollgate_code_store_end();
 }
@@ -152,6 +156,7 @@ pub fn addresses() -> [u64; STORE_SIZES.len()] {
         tollgate_code_store_12 as *const () as u64,
         tollgate_code_store_16 as *const () as u64,
         tollgate_code_store_32 as *const () as u64,
+        tollgate_code_store_64 as *const () as u64,
     ]
 }
 
@@ -167,6 +172,7 @@ pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
         tollgate_long_code_store_12 as *const () as u64,
         tollgate_long_code_store_16 as *const () as u64,
         tollgate_long_code_store_32 as *const () as u64,
+        tollgate_long_code_store_64 as *const () as u64,
     ]
 }
 

@@ -115,7 +115,7 @@ pub fn as_offered(instruction: Instruction, offers: impl Fn(CpuidFeature) -> boo
 pub enum Treatment {
     /// Copied; touches general registers, flags and at most one memory operand.
     Copy,
-    /// Copied; touches x87, MMX, SSE or AVX registers too.
+    /// Copied; touches x87, MMX or vector registers too.
     CopyVector,
     /// Does nothing that the guest can see.
     Nothing,
@@ -163,8 +163,14 @@ pub fn copying(instruction: &Instruction) -> Copying {
 fn is_listed_encoding(instruction: &Instruction) -> bool {
     matches!(
         instruction.encoding(),
-        EncodingKind::Legacy | EncodingKind::VEX
+        EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX
     )
+}
+
+/// The instruction needs AVX-512's state: EVEX, and the VEX-encoded ones on mask registers.
+pub fn needs_avx_512(instruction: &Instruction) -> bool {
+    instruction.encoding() == EncodingKind::EVEX
+        || (0..instruction.op_count()).any(|index| instruction.op_register(index).is_k())
 }
 
 /// General-register instructions, whose every form outside `Code` exclusions is
@@ -292,12 +298,12 @@ fn is_listed_general(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// State images, masked and gathered accesses: never copied although their
+/// State images and masked accesses: never copied although their
 /// features are listed.
-fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
+fn is_excluded_vector(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let is_image = matches!(
-        mnemonic,
+        instruction.mnemonic(),
         Fxsave
             | Fxsave64
             | Fxrstor
@@ -318,7 +324,7 @@ fn is_excluded_vector(mnemonic: Mnemonic) -> bool {
             | Xsetbv
             | Frstpm
     );
-    is_image || is_masked_access(mnemonic)
+    is_image || is_masked_access(instruction)
 }
 
 fn is_vector_feature(feature: CpuidFeature) -> bool {
@@ -347,6 +353,20 @@ fn is_vector_feature(feature: CpuidFeature) -> bool {
             | GFNI
             | VAES
             | VPCLMULQDQ
+            | AVX512F
+            | AVX512CD
+            | AVX512BW
+            | AVX512DQ
+            | AVX512VL
+            | AVX512_IFMA
+            | AVX512_VBMI
+            | AVX512_VBMI2
+            | AVX512_VNNI
+            | AVX512_BITALG
+            | AVX512_VPOPCNTDQ
+            | AVX512_VP2INTERSECT
+            | AVX512_BF16
+            | AVX512_FP16
     )
 }
 
@@ -381,7 +401,10 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     if is_nothing(mnemonic) {
         return Treatment::Nothing;
     }
-    let vex = instruction.encoding() == EncodingKind::VEX;
+    let vex = matches!(
+        instruction.encoding(),
+        EncodingKind::VEX | EncodingKind::EVEX
+    );
     if !is_listed_encoding(instruction) {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
@@ -412,11 +435,11 @@ pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) ->
     vector_treatment(instruction, mode, vex)
 }
 
-/// x87, MMX, SSE and AVX instructions that run as they are.
+/// x87, MMX, SSE, AVX and AVX-512 instructions that run as they are. Those whose addresses
+/// are in a vector register have many operands in memory.
 fn is_listed_vector(instruction: &Instruction) -> bool {
     let features = instruction.cpuid_features();
-    !is_excluded_vector(instruction.mnemonic())
-        && features.iter().any(|&feature| is_vector_feature(feature))
+    !is_excluded_vector(instruction) && features.iter().any(|&feature| is_vector_feature(feature))
 }
 
 /// The 8087's and the 287's own control instructions, which do nothing today (SDM volume 3,
@@ -478,7 +501,9 @@ fn vector_treatment(instruction: &Instruction, mode: &Mode, vex: bool) -> Treatm
             Treatment::CopyVector
         };
     }
-    let enabled = if vex {
+    let enabled = if needs_avx_512(instruction) {
+        mode.flags.contains(ModeFlags::AVX_512)
+    } else if vex {
         mode.flags.contains(ModeFlags::AVX)
     } else if instruction.cpuid_features().contains(&MMX)
         || (mmx_registers && !touches_xmm(instruction))

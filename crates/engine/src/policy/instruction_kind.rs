@@ -68,10 +68,7 @@ impl InstructionKind {
         let (exit, changes_mode) = exit_of(instruction);
         let mut effects = Effects::empty();
         effects.set(Effects::CHANGES_MODE, changes_mode);
-        effects.set(
-            Effects::WRITES_VECTOR_AREA,
-            writes_vector_area(instruction.mnemonic()),
-        );
+        effects.set(Effects::WRITES_VECTOR_AREA, writes_vector_area(instruction));
         effects.set(Effects::SENSITIVE, is_sensitive(instruction.mnemonic()));
         effects |= match exit {
             ExitKind::ControlRegister => Effects::CHANGES_LEVEL_CHANGES,
@@ -216,10 +213,10 @@ fn is_sensitive(mnemonic: Mnemonic) -> bool {
 }
 
 /// The instruction may have written the save area of the vector registers.
-fn writes_vector_area(mnemonic: Mnemonic) -> bool {
+fn writes_vector_area(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     let loads_state = matches!(
-        mnemonic,
+        instruction.mnemonic(),
         Fxrstor
             | Fxrstor64
             | Fnsave
@@ -234,7 +231,7 @@ fn writes_vector_area(mnemonic: Mnemonic) -> bool {
             | Xrstors64
             | Xsetbv
     );
-    loads_state || is_masked_access(mnemonic)
+    loads_state || is_masked_access(instruction)
 }
 
 #[cfg(test)]

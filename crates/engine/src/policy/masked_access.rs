@@ -1,27 +1,17 @@
-//! Instructions that access some elements of memory and not others, as a mask says: what is
-//! masked out must not fault, so they are never copied.
+//! Instructions that access some elements of memory and not others, as a mask says, and that
+//! the monitor executes: what is masked out must not fault. Those that EVEX encodes, with one
+//! operand in memory and a mask register, are copied all the same: see
+//! [`crate::policy::memory_operand::suppresses_faults`].
 
-use iced_x86::Mnemonic;
+use iced_x86::{Instruction, Mnemonic};
 
-/// A gather or a masked move of vectors, whose elements the monitor accesses one by one.
-pub fn is_masked_access(mnemonic: Mnemonic) -> bool {
+/// A gather, a scatter or a masked move of vectors, whose elements the monitor accesses one
+/// by one.
+pub fn is_masked_access(instruction: &Instruction) -> bool {
     use Mnemonic::*;
-    matches!(
-        mnemonic,
-        Maskmovq
-            | Maskmovdqu
-            | Vmaskmovdqu
-            | Vmaskmovps
-            | Vmaskmovpd
-            | Vpmaskmovd
-            | Vpmaskmovq
-            | Vgatherdps
-            | Vgatherdpd
-            | Vgatherqps
-            | Vgatherqpd
-            | Vpgatherdd
-            | Vpgatherdq
-            | Vpgatherqd
-            | Vpgatherqq
-    )
+    instruction.is_vsib()
+        || matches!(
+            instruction.mnemonic(),
+            Maskmovq | Maskmovdqu | Vmaskmovdqu | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
+        )
 }

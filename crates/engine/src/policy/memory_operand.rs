@@ -64,9 +64,20 @@ pub fn required_alignment(instruction: &Instruction, decoding: Decoding) -> u32 
             mnemonic,
             Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
         ),
+        EncodingKind::EVEX => matches!(
+            mnemonic,
+            Vmovaps | Vmovapd | Vmovdqa32 | Vmovdqa64 | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+        ),
         _ => false,
     };
     if demands { size.max(1) } else { 1 }
+}
+
+/// Whether parts of the memory operand that a mask register leaves out may be where the
+/// instruction must not access: it then does not fault (SDM volume 2, 2.7.5). Some
+/// instructions with a mask fault all the same, which is left to the host's processor.
+pub fn suppresses_faults(instruction: &Instruction) -> bool {
+    instruction.encoding() == EncodingKind::EVEX && instruction.has_op_mask()
 }
 
 /// What CR0.AM demands of a copied instruction's operand of `size` bytes (SDM volume 3, table

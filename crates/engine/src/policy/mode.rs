@@ -102,6 +102,8 @@ bitflags::bitflags! {
         /// The extension that lets programs work on EFLAGS.VIF: CR4.VME in V86 mode, CR4.PVI
         /// at CPL 3 of protected mode. They do at IOPL below 3.
         const VIRTUAL_INTERRUPTS = 1 << 21;
+        /// CR4.OSXSAVE, and XCR0 enables AVX-512.
+        const AVX_512 = 1 << 22;
     }
 }
 
@@ -141,6 +143,10 @@ impl Mode {
         flags.set(
             ModeFlags::AVX,
             cr4.contains(Cr4::OSXSAVE) && state.xcr0 & 6 == 6,
+        );
+        flags.set(
+            ModeFlags::AVX_512,
+            cr4.contains(Cr4::OSXSAVE) && state.xcr0 & 0xe6 == 0xe6,
         );
         flags.set(ModeFlags::CODE_WRITABLE, real);
         flags.set(

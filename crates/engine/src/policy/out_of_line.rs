@@ -5,7 +5,9 @@ use crate::abi::relocation::Relocation;
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::policy::allow_list::{Features, Treatment, as_offered, treatment};
 use crate::policy::instruction_kind::Helper;
-use crate::policy::memory_operand::{MemoryUse, checked_alignment, memory_use, required_alignment};
+use crate::policy::memory_operand::{
+    MemoryUse, checked_alignment, memory_use, required_alignment, suppresses_faults,
+};
 use crate::policy::mode::Mode;
 use iced_x86::{CpuidFeature, Instruction, InstructionInfoFactory, Mnemonic};
 
@@ -29,6 +31,8 @@ bitflags::bitflags! {
         /// It makes several accesses, of which emitted code looks some up: if one of them is
         /// unusual, the monitor executes all of the instruction.
         const DONE_BY_MONITOR = 1 << 3;
+        /// [`suppresses_faults`].
+        const SUPPRESSES_FAULTS = 1 << 4;
     }
 }
 
@@ -69,6 +73,7 @@ impl OutOfLine {
         traits.set(Traits::X87, is_x87(instruction));
         traits.set(Traits::WAITS_FOR_X87, waits_for_x87(instruction));
         traits.set(Traits::DONE_BY_MONITOR, is_done_by_monitor(instruction));
+        traits.set(Traits::SUPPRESSES_FAULTS, suppresses_faults(instruction));
         Self {
             helper: Helper::new(*instruction),
             memory,

@@ -8,7 +8,7 @@ use iced_x86::{
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
-use tollgate_engine::abi::context::{BIAS, Context, SignalExit};
+use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
 use tollgate_engine::abi::level_change::LevelChange;
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::register_map::RegisterMap;
@@ -21,10 +21,66 @@ use tollgate_x86::CpuState;
 const COMPUTING: &[CpuidFeature] = {
     use CpuidFeature::*;
     &[
-        INTEL8086, INTEL186, INTEL286, INTEL386, INTEL486, X64, FPU, FPU287, FPU387, CMOV, CX8,
-        CMPXCHG16B, MMX, SSE, SSE2, SSE3, SSSE3, SSE4_1, SSE4_2, POPCNT, AES, PCLMULQDQ, AVX, AVX2,
-        FMA, F16C, BMI1, BMI2, LZCNT, ADX, MOVBE, RDRAND, RDSEED, SHA, GFNI, VAES, VPCLMULQDQ,
-        SSE4A, AVX_VNNI, AVX_IFMA, TSC, CLFSH, CLFLUSHOPT, CLWB, MOVDIRI, PAUSE,
+        INTEL8086,
+        INTEL186,
+        INTEL286,
+        INTEL386,
+        INTEL486,
+        X64,
+        FPU,
+        FPU287,
+        FPU387,
+        CMOV,
+        CX8,
+        CMPXCHG16B,
+        MMX,
+        SSE,
+        SSE2,
+        SSE3,
+        SSSE3,
+        SSE4_1,
+        SSE4_2,
+        POPCNT,
+        AES,
+        PCLMULQDQ,
+        AVX,
+        AVX2,
+        FMA,
+        F16C,
+        BMI1,
+        BMI2,
+        LZCNT,
+        ADX,
+        MOVBE,
+        RDRAND,
+        RDSEED,
+        SHA,
+        GFNI,
+        VAES,
+        VPCLMULQDQ,
+        SSE4A,
+        AVX_VNNI,
+        AVX_IFMA,
+        AVX512F,
+        AVX512CD,
+        AVX512BW,
+        AVX512DQ,
+        AVX512VL,
+        AVX512_IFMA,
+        AVX512_VBMI,
+        AVX512_VBMI2,
+        AVX512_VNNI,
+        AVX512_BITALG,
+        AVX512_VPOPCNTDQ,
+        AVX512_VP2INTERSECT,
+        AVX512_BF16,
+        AVX512_FP16,
+        TSC,
+        CLFSH,
+        CLFLUSHOPT,
+        CLWB,
+        MOVDIRI,
+        PAUSE,
     ]
 };
 
@@ -51,8 +107,8 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(exit_entry, u64, false),
         field!(links, u64, false),
         field!(bounce_pointer, u64, true),
-        field!(code_store, [u64; 8], false),
-        field!(long_code_store, [u64; 8], false),
+        field!(code_store, [u64; STORE_SIZES.len()], false),
+        field!(long_code_store, [u64; STORE_SIZES.len()], false),
         field!(code_lines, u64, false),
         field!(store_return, u64, false),
         field!(store_delta, u64, false),
@@ -265,8 +321,10 @@ impl Access {
             offset_of!(Context, code_store),
         ];
         if is_jump {
+            // Those for both software TLBs.
+            let tests = 2 * 8 * STORE_SIZES.len() as i64;
             let fits = offset == jumps[0] as i64
-                || (0..128).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0;
+                || (0..tests).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0;
             return (!fits).then_some("it jumps where the context does not say");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;

@@ -38,10 +38,13 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// The instruction at CS:EIP, part of which emitted code looked up, is one that the
-    /// monitor does as a whole if anything is unusual: several accesses in one.
+    /// monitor does as a whole if anything is unusual: several accesses in one, or lanes that
+    /// a mask leaves out.
     pub(crate) fn is_done_by_monitor(&mut self, block: BlockId) -> bool {
-        self.out_of_line(block)
-            .is_ok_and(|it| it.traits.contains(Traits::DONE_BY_MONITOR))
+        self.out_of_line(block).is_ok_and(|it| {
+            it.traits
+                .intersects(Traits::DONE_BY_MONITOR | Traits::SUPPRESSES_FAULTS)
+        })
     }
 
     /// The alignment fault of a copied instruction, which comes before the limit too.

@@ -27,8 +27,9 @@ use tollgate_x86::{Exception, LinearAddress};
 
 /// Offset of operands in the bounce buffer; the low six bits are the linear address's.
 const BOUNCE_START: usize = 64;
+
 /// How a single instruction ended.
-enum Ended {
+pub(crate) enum Ended {
     Completed,
     /// Raised this exception; nothing was done.
     Faulted(Exception),
@@ -111,8 +112,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         memory: MemoryUse,
     ) -> Result<Ended, VcpuStop> {
         let instruction = &noted.helper.instruction;
-        // Comes before all that a limit or a page may raise.
-        if let Some(exception) = self.misalignment(noted) {
+        if noted.traits.contains(Traits::SUPPRESSES_FAULTS) {
+            // With its mask the alignment is the host's to judge, too.
+            if let Some(ended) = self.bounce_beside_fault(block, noted, memory)? {
+                return Ok(ended);
+            }
+        } else if let Some(exception) = self.misalignment(noted) {
+            // Comes before all that a limit or a page may raise.
             return Ok(Ended::Faulted(exception));
         }
         let size = memory.size as usize;
@@ -212,7 +218,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Runs the current instruction once on the bounce buffer, to its end even if requests to
     /// leave arrive: its operand has been read, perhaps from a device's register that reading
     /// changes, so it must not begin again.
-    fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
+    pub(crate) fn run_bounced(&mut self, block: BlockId) -> Result<Option<Exception>, VcpuStop> {
         let eip = self.runner.context.cpu.rip;
         let block = match self
             .runner

@@ -7,12 +7,13 @@ mod vectors;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::path::Path;
+use tollgate_emulate::cpuid::policy_of;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{
-    Attributes, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
+    Attributes, CpuModel, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 use vectors::vectors;
 pub use vectors::visible;
@@ -278,6 +279,8 @@ impl Guest {
                     stack.attributes.set(Attributes::DEFAULT_BIG, big);
                 }
                 "ts" => state.cr0 |= 8,
+                // As far as the host has it; otherwise #UD.
+                "avx512" => state.xcr0 = policy_of(CpuModel::Host).xcr0_mask(),
                 "noavx" => state.cr4 &= !0x4_0000,
                 "spilled" => map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
