@@ -20,7 +20,7 @@ pub fn parse(name: &str) -> Result<CpuModel, String> {
             let names = CpuModel::ALL.map(CpuModel::name).join(", ");
             format!("expected one of {names}; --cpu help tells their features")
         }
-        ModelError::Missing(..) => error.to_string(),
+        ModelError::Missing(..) | ModelError::OtherMaker(..) => error.to_string(),
     })
 }
 

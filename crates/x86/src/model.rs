@@ -18,16 +18,34 @@ pub enum CpuModel {
     X86_64V3,
     /// The processor that QEMU gives by default.
     Qemu64,
+    /// Level 4 of the x86-64 psABI.
+    X86_64V4,
+    /// Intel's server processor of 2017, by QEMU's name.
+    SkylakeServer,
+    /// Intel's server processor of 2021, by QEMU's name.
+    IcelakeServer,
+    /// AMD's server processor of 2017, family 17h, by QEMU's name.
+    Epyc,
+    /// AMD's server processor of 2021, family 19h, by QEMU's name.
+    EpycMilan,
+    /// AMD's server processor of 2022, family 19h, by QEMU's name.
+    EpycGenoa,
 }
 
 impl CpuModel {
     /// All models.
-    pub const ALL: [CpuModel; 5] = [
+    pub const ALL: [CpuModel; 11] = [
         CpuModel::Host,
         CpuModel::X86_64V1,
         CpuModel::X86_64V2,
         CpuModel::X86_64V3,
         CpuModel::Qemu64,
+        CpuModel::X86_64V4,
+        CpuModel::SkylakeServer,
+        CpuModel::IcelakeServer,
+        CpuModel::Epyc,
+        CpuModel::EpycMilan,
+        CpuModel::EpycGenoa,
     ];
 
     /// Whether it has pages of 1 GiB. The page walker asks; CPUID says the same.
@@ -43,6 +61,12 @@ impl CpuModel {
             CpuModel::X86_64V2 => "x86-64-v2",
             CpuModel::X86_64V3 => "x86-64-v3",
             CpuModel::Qemu64 => "qemu64",
+            CpuModel::X86_64V4 => "x86-64-v4",
+            CpuModel::SkylakeServer => "Skylake-Server",
+            CpuModel::IcelakeServer => "Icelake-Server",
+            CpuModel::Epyc => "EPYC",
+            CpuModel::EpycMilan => "EPYC-Milan",
+            CpuModel::EpycGenoa => "EPYC-Genoa",
         }
     }
 }

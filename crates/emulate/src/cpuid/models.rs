@@ -1,10 +1,13 @@
 //! CPU models: processors with fixed features, the same on every host that has them.
 //!
-//! `x86-64-v1` to `-v3` are the levels of the x86-64 psABI, with what a system needs
-//! beside; `qemu64` is what QEMU gives by default, as far as it is implemented.
+//! `x86-64-v1` to `-v4` are the levels of the x86-64 psABI, with what a system needs
+//! beside; `qemu64` is what QEMU gives by default, as far as it is implemented. The other names
+//! of QEMU's are processors of one maker, which the host's must be, as far as implemented:
+//! without SMAP, protection keys, MONITOR, transactions.
 
 use super::features::{
-    FeatureWords, basic_ecx, basic_edx, extended, structured_ebx, structured_ecx, xsave_eax,
+    FeatureWords, basic_ecx, basic_edx, extended, structured_1_eax, structured_ebx, structured_ecx,
+    xsave_eax,
 };
 use super::{CpuidPolicy, Vendor};
 use std::fmt;
@@ -84,6 +87,60 @@ const LEVEL_3: FeatureWords = LEVEL_2.or(FeatureWords {
     ..FeatureWords::NONE
 });
 
+const LEVEL_4: FeatureWords = LEVEL_3.or(FeatureWords {
+    structured_ebx: structured_ebx::AVX512F
+        | structured_ebx::AVX512DQ
+        | structured_ebx::AVX512CD
+        | structured_ebx::AVX512BW
+        | structured_ebx::AVX512VL,
+    ..FeatureWords::NONE
+});
+
+/// What the named processors have beyond level 3, those of both makers.
+const SERVER: FeatureWords = LEVEL_3.or(FeatureWords {
+    basic_ecx: basic_ecx::PCLMULQDQ | basic_ecx::AES | basic_ecx::RDRAND,
+    structured_ebx: structured_ebx::RDSEED | structured_ebx::ADX | structured_ebx::CLFLUSHOPT,
+    extended_ecx: extended::ECX_PREFETCHW,
+    ..FeatureWords::NONE
+});
+
+const SKYLAKE_SERVER: FeatureWords = SERVER.or(LEVEL_4).or(FeatureWords {
+    structured_ebx: structured_ebx::ERMS | structured_ebx::CLWB,
+    ..FeatureWords::NONE
+});
+
+/// What Intel added in 2019 to 2021 and AMD in 2022 at the latest.
+const LATER_AVX_512: FeatureWords = FeatureWords {
+    structured_ebx: structured_ebx::AVX512_IFMA | structured_ebx::SHA,
+    structured_ecx: structured_ecx::AVX512_VBMI
+        | structured_ecx::AVX512_VBMI2
+        | structured_ecx::GFNI
+        | structured_ecx::VAES
+        | structured_ecx::VPCLMULQDQ
+        | structured_ecx::AVX512_VNNI
+        | structured_ecx::AVX512_BITALG
+        | structured_ecx::AVX512_VPOPCNTDQ,
+    ..FeatureWords::NONE
+};
+
+const EPYC: FeatureWords = SERVER.or(FeatureWords {
+    structured_ebx: structured_ebx::SHA,
+    extended_ecx: extended::ECX_SSE4A | extended::ECX_TOPOLOGY,
+    extended_edx: extended::EDX_MMXEXT,
+    ..FeatureWords::NONE
+});
+
+const EPYC_MILAN: FeatureWords = EPYC.or(FeatureWords {
+    structured_ebx: structured_ebx::CLWB | structured_ebx::ERMS,
+    structured_ecx: structured_ecx::VAES | structured_ecx::VPCLMULQDQ,
+    ..FeatureWords::NONE
+});
+
+const EPYC_GENOA: FeatureWords = EPYC_MILAN.or(LEVEL_4).or(LATER_AVX_512).or(FeatureWords {
+    structured_1_eax: structured_1_eax::AVX512_BF16,
+    ..FeatureWords::NONE
+});
+
 const QEMU64: FeatureWords = LEVEL_1.or(FeatureWords {
     basic_ecx: basic_ecx::SSE3 | basic_ecx::CX16,
     extended_ecx: extended::ECX_LAHF,
@@ -97,7 +154,13 @@ const fn features(model: CpuModel) -> Option<FeatureWords> {
         CpuModel::X86_64V1 => LEVEL_1.or(SYSTEM).or(EMULATED),
         CpuModel::X86_64V2 => LEVEL_2.or(SYSTEM).or(EMULATED),
         CpuModel::X86_64V3 => LEVEL_3.or(SYSTEM).or(EMULATED),
+        CpuModel::X86_64V4 => LEVEL_4.or(SYSTEM).or(EMULATED),
         CpuModel::Qemu64 => QEMU64.or(SYSTEM),
+        CpuModel::SkylakeServer => SKYLAKE_SERVER.or(SYSTEM).or(EMULATED),
+        CpuModel::IcelakeServer => SKYLAKE_SERVER.or(LATER_AVX_512).or(SYSTEM).or(EMULATED),
+        CpuModel::Epyc => EPYC.or(SYSTEM).or(EMULATED),
+        CpuModel::EpycMilan => EPYC_MILAN.or(SYSTEM).or(EMULATED),
+        CpuModel::EpycGenoa => EPYC_GENOA.or(SYSTEM).or(EMULATED),
     };
     Some(if model.has_huge_pages() {
         words.or(HUGE_PAGES)
@@ -106,11 +169,37 @@ const fn features(model: CpuModel) -> Option<FeatureWords> {
     })
 }
 
+/// A processor that was made: its maker, its signature (leaf 1, EAX) and its name.
+struct Product {
+    vendor: Vendor,
+    signature: u32,
+    brand: &'static str,
+}
+
+/// Which product a model is, if it is one.
+const fn product(model: CpuModel) -> Option<Product> {
+    let (vendor, signature, brand) = match model {
+        CpuModel::SkylakeServer => (Vendor::Intel, 0x0005_0654, "Intel Xeon Processor (Skylake)"),
+        CpuModel::IcelakeServer => (Vendor::Intel, 0x0006_06a0, "Intel Xeon Processor (Icelake)"),
+        CpuModel::Epyc => (Vendor::Amd, 0x0080_0f12, "AMD EPYC Processor"),
+        CpuModel::EpycMilan => (Vendor::Amd, 0x00a0_0f11, "AMD EPYC-Milan Processor"),
+        CpuModel::EpycGenoa => (Vendor::Amd, 0x00a1_0f10, "AMD EPYC-Genoa Processor"),
+        _ => return None,
+    };
+    Some(Product {
+        vendor,
+        signature,
+        brand,
+    })
+}
+
 /// Why a CPU model cannot be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ModelError {
     /// No model has this name.
     Unknown(String),
+    /// The model is a processor of this maker, and the host's is of another.
+    OtherMaker(CpuModel, Vendor),
     /// The host lacks these features of the model.
     Missing(CpuModel, Vec<&'static str>),
 }
@@ -125,6 +214,16 @@ impl fmt::Display for ModelError {
                     "there is no CPU model {name:?}: choose one of {names}"
                 )
             }
+            ModelError::OtherMaker(model, vendor) => write!(
+                formatter,
+                "CPU model {} is a processor of {}, and this host's is not",
+                model.name(),
+                if *vendor == Vendor::Amd {
+                    "AMD's"
+                } else {
+                    "Intel's"
+                }
+            ),
             ModelError::Missing(model, features) => write!(
                 formatter,
                 "CPU model {} needs what this host does not have: {}",
@@ -179,8 +278,13 @@ impl CpuidPolicy {
     /// Whether a host with this policy of its own has what a model needs.
     ///
     /// # Errors
-    /// [`ModelError::Missing`].
+    /// [`ModelError::OtherMaker`] or [`ModelError::Missing`].
     pub fn check(&self, model: CpuModel) -> Result<(), ModelError> {
+        if let Some(product) = product(model)
+            && product.vendor != self.vendor
+        {
+            return Err(ModelError::OtherMaker(model, product.vendor));
+        }
         let missing = features(model)
             .unwrap_or_default()
             .without(self.features)
@@ -197,6 +301,14 @@ impl CpuidPolicy {
         let Some(words) = features(model) else {
             return self;
         };
+        // The same on every host: as if no component were left out between others.
+        self.component_offsets = super::COMPACTED_OFFSETS;
+        if let Some(product) = product(model) {
+            self.signature = product.signature;
+            self.brand = brand(product.brand);
+            self.features = self.features.and(words);
+            return self;
+        }
         if model == CpuModel::Qemu64 {
             self.vendor = Vendor::Amd;
             self.vendor_name = [0x6874_7541, 0x6974_6e65, 0x444d_4163];

@@ -295,6 +295,42 @@ fn a_model_is_refused_with_the_features_that_the_host_lacks() {
 }
 
 #[test]
+fn a_product_is_for_hosts_of_its_maker_that_have_its_features() {
+    // A host of Intel's with everything.
+    let intel = CpuidPolicy::derive(
+        |leaf, subleaf| match leaf {
+            1 => [0x600, 0, u32::MAX, u32::MAX],
+            0x8000_0000 => [0x8000_0008, 0, 0, 0],
+            0x8000_0001 => [0, 0, u32::MAX, u32::MAX],
+            _ => host_with_avx_512([576, 1088, 1152, 1664], 0xf)(leaf, subleaf),
+        },
+        0xe7,
+    );
+    assert_eq!(intel.check(CpuModel::X86_64V4), Ok(()));
+    assert_eq!(intel.check(CpuModel::IcelakeServer), Ok(()));
+    let error = intel.check(CpuModel::EpycGenoa).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "CPU model EPYC-Genoa is a processor of AMD's, and this host's is not"
+    );
+    let (mut state, _) = protected_mode(0);
+    state.xcr0 = 0xe7;
+    let skylake = intel.clone().restricted_to(CpuModel::SkylakeServer);
+    assert_eq!(skylake.leaf(&state, 1, 0)[0], 0x0005_0654);
+    assert!(skylake.offers(CpuidFeature::AVX512VL) && !skylake.offers(CpuidFeature::GFNI));
+    assert_eq!(skylake.xcr0_mask(), 0xe7);
+    // Saved images have one layout on all hosts.
+    assert_eq!(skylake.leaf(&state, 0xd, 0), [0xe7, 2432, 2432, 0]);
+    let without = intel.restricted_to(CpuModel::X86_64V3);
+    assert_eq!(without.xcr0_mask(), 7);
+    assert_eq!(
+        without.check(CpuModel::X86_64V4).unwrap_err().to_string(),
+        "CPU model x86-64-v4 needs what this host does not have: avx512f, avx512dq, avx512cd, \
+         avx512bw, avx512vl"
+    );
+}
+
+#[test]
 fn the_page_walker_and_cpuid_agree_on_pages_of_1_gib() {
     let (mut state, _) = long_mode(0);
     for model in CpuModel::ALL {
@@ -329,7 +365,7 @@ fn models_are_found_by_name_and_an_unknown_name_lists_them() {
     assert_eq!(
         error.to_string(),
         "there is no CPU model \"486\": choose one of host, x86-64-v1, x86-64-v2, x86-64-v3, \
-         qemu64"
+         qemu64, x86-64-v4, Skylake-Server, Icelake-Server, EPYC, EPYC-Milan, EPYC-Genoa"
     );
     let models = CpuidPolicy::models();
     assert_eq!(models.len(), CpuModel::ALL.len());
