@@ -1,38 +1,7 @@
 # breakpoints - DR0 to DR7: on code, on data, with the trap flag and general detect
 .include "guest.inc"
+.include "debug.inc"
 
-.set MAX_HITS, 8
-.set B0, 1
-.set B1, 2
-.set BD, 0x2000
-.set BS, 0x4000
-# DR7: enable a breakpoint, locally or globally; what it watches, how many bytes.
-.set L0, 1
-.set G0, 2
-.set L1, 4
-.set GD, 0x2000
-.set WRITES0, 0x10000
-.set ACCESSES0, 0x30000
-.set TWO0, 0x40000
-.set FOUR0, 0xC0000
-.set WRITES1, 0x100000
-.set FOUR1, 0xC00000
-
-.macro WATCH0 address, control
-    mov dword ptr [hits], 0
-    mov eax, \address
-    mov dr0, eax
-    mov eax, \control
-    mov dr7, eax
-.endm
-.macro UNWATCH
-    xor eax, eax
-    mov dr7, eax
-.endm
-.macro HIT number, label, status, fact
-    EXPECT hit_eips[4*\number], "offset \label", "\fact"
-    EXPECT hit_status[4*\number], \status, "\fact: DR6"
-.endm
 # DATA control, hits, "fact", instruction
 .macro ON_DATA control, count, fact, instruction:vararg
     WATCH0 "offset watched", L0|\control
@@ -54,27 +23,6 @@ main:
     call shadows
     call others
     ret
-
-debug:
-    pushad
-    mov ebx, [hits]
-    inc dword ptr [hits]
-    cmp ebx, MAX_HITS
-    jae 1f
-    mov eax, [esp+32]
-    mov hit_eips[ebx*4], eax
-    mov eax, [esp+40]
-    mov hit_flags[ebx*4], eax
-    mov hit_counts[ebx*4], ecx
-    mov eax, dr6
-    and eax, 0xE00F
-    mov hit_status[ebx*4], eax
-    xor eax, eax
-    mov dr6, eax
-1:  mov eax, [handler_flags]     # RF, if the instruction is to run now
-    or [esp+40], eax
-    popad
-    iretd
 
 code:
     mov dword ptr [handler_flags], FLAG_R
@@ -245,11 +193,3 @@ text:      .ascii "abcdefgh"
 .align 16
            .long 0
 watched:   .skip 16
-.bss
-.align 4
-hits:          .skip 4
-handler_flags: .skip 4
-hit_eips:      .skip 4*MAX_HITS
-hit_flags:     .skip 4*MAX_HITS
-hit_status:    .skip 4*MAX_HITS
-hit_counts:    .skip 4*MAX_HITS

@@ -1,39 +1,16 @@
 # ports - breakpoints on ports (CR4.DE): which accesses meet them, when they strike, what DR6 says
 .include "guest.inc"
+.include "debug.inc"
 
 .set PORT, 0x80                  # POST codes: free to read and write
-.set MAX_HITS, 8
-.set B0, 1
-.set B1, 2
-.set BS, 0x4000
-.set L0, 1
-.set G0, 2
-.set L1, 4
-.set PORTS0, 0x20000
-.set TWO0, 0x40000
-.set FOUR0, 0xC0000
-.set ACCESSES1, 0x300000
 
-.macro WATCH0 port, control
-    mov dword ptr [hits], 0
-    mov eax, \port
-    mov dr0, eax
-    mov eax, \control
-    mov dr7, eax
+.macro WATCH_PORT port, control
+    WATCH0 "\port", "\control"
     mov edx, PORT
-.endm
-.macro UNWATCH
-    push 0
-    pop ebx
-    mov dr7, ebx
-.endm
-.macro HIT number, label, status, fact
-    EXPECT hit_eips[4*\number], "offset \label", "\fact"
-    EXPECT hit_status[4*\number], \status, "\fact: DR6"
 .endm
 # ON_PORT control, port, hits, "fact", instruction: breakpoint 0 is there.
 .macro ON_PORT control, port, count, fact, instruction:vararg
-    WATCH0 "\port", PORTS0|\control
+    WATCH_PORT "\port", PORTS0|\control
     \instruction
 port_\@:
     UNWATCH
@@ -62,27 +39,6 @@ main:
     call refused
     call disabled
 1:  ret
-
-debug:
-    pushad
-    mov ebx, [hits]
-    inc dword ptr [hits]
-    cmp ebx, MAX_HITS
-    jae 1f
-    mov ecx, [esp+32]
-    mov hit_eips[ebx*4], ecx
-    mov ecx, [esp+24]
-    mov hit_counts[ebx*4], ecx
-    mov hit_values[ebx*4], eax
-    mov eax, dr6
-    and eax, 0xE00F
-    mov hit_status[ebx*4], eax
-    cmp byte ptr [keeps_status], 0
-    jne 1f
-    xor eax, eax
-    mov dr6, eax
-1:  popad
-    iretd
 
 names:
     mov eax, 0x6005
@@ -130,7 +86,7 @@ accesses:
 beyond:
     mov eax, 0x11223344
     out PORT, al
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
     mov eax, 0x55667788
     in al, PORT
     UNWATCH
@@ -145,7 +101,7 @@ repeated:
     ON_PORT L0, PORT, 1, "outs", outsb
 .ifndef QEMU
     mov ecx, 3
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
 p1: rep insb
 p2: UNWATCH
     EXPECT [hits], 3, "rep insb: once for each iteration"
@@ -153,7 +109,7 @@ p2: UNWATCH
     EXPECT [hit_counts], 2, "with two to go"
     HIT 2, p2, B0, "and behind the last"
     mov ecx, 2
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
 p3: rep outsb
 p4: UNWATCH
     EXPECT [hits], 2, "rep outsb"
@@ -161,7 +117,7 @@ p4: UNWATCH
     HIT 1, p4, B0, "and behind"
 .endif
     xor ecx, ecx
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
     rep outsb
     UNWATCH
     EXPECT [hits], 0, "rep outsb without an iteration"
@@ -171,12 +127,12 @@ together:
 .ifndef QEMU
     mov esi, offset buffer
     mov dr1, esi
-    WATCH0 PORT, L0|PORTS0|L1|ACCESSES1
+    WATCH_PORT PORT, L0|PORTS0|L1|ACCESSES1
     outsb
 t1: UNWATCH
     EXPECT [hits], 1, "outs from what is watched to a port that is"
     HIT 0, t1, B0|B1, "one trap says both"
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
     pushfd
     or dword ptr [esp], FLAG_T
     popfd
@@ -188,13 +144,13 @@ t2: pushfd
     HIT 0, t2, B0|BS, "with TF too: one trap says both"
     mov byte ptr [keeps_status], 1
     mov esi, offset buffer
-    WATCH0 PORT, L0|PORTS0|L1|ACCESSES1
+    WATCH_PORT PORT, L0|PORTS0|L1|ACCESSES1
     in al, dx
 t3: mov al, [esi]
 t4: UNWATCH
     HIT 0, t3, B0, "the first of two traps"
     HIT 1, t4, B1, "the second clears what it has not met, though nobody else did"
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
     in al, dx
     pushfd
     or dword ptr [esp], FLAG_T
@@ -215,7 +171,7 @@ t6: UNWATCH
     ret
 
 refused:
-    WATCH0 PORT, L0|PORTS0
+    WATCH_PORT PORT, L0|PORTS0
     USER_TRY in al, dx
     EXPECT_FAULT EXC_GP, 0, "an access without permission is refused"
     UNWATCH
@@ -236,10 +192,4 @@ disabled:
 
 .bss
 .align 4
-hits:         .skip 4
-hit_eips:     .skip 4*MAX_HITS
-hit_status:   .skip 4*MAX_HITS
-hit_counts:   .skip 4*MAX_HITS
-hit_values:   .skip 4*MAX_HITS
 buffer:       .skip 16
-keeps_status: .skip 1
