@@ -3,31 +3,10 @@
 # The first 8 MiB are mapped onto themselves for everybody; what is tested lies
 # at WINDOW, whose one page table the test rewrites.
 .include "guest.inc"
+.include "window.inc"
 
-.set DIRECTORY, 0x400000         # physical
-.set LOW_TABLES, 0x401000        # two tables
-.set TABLE, 0x403000             # WINDOW's
-.set OTHER_TABLE, 0x404000
-.set FRAME_A, 0x500000
-.set FRAME_B, 0x501000
-.set WINDOW, 0x40000000
-.set WINDOW_PDE, DIRECTORY + (WINDOW >> 22) * 4
-.set LARGE, 0x40400000           # the directory's next entry: a 4 MiB page
-.set LARGE_PDE, WINDOW_PDE + 4
 .set LARGE_FRAME, 0x800000
 
-.set P, 1
-.set W, 2
-.set U, 4
-.set A, 0x20
-.set D, 0x40
-.set PS, 0x80
-
-# PTE n, value: the window's page n.
-.macro PTE number, value
-    mov dword ptr [TABLE+4*\number], \value
-    invlpg [WINDOW+4096*\number]
-.endm
 .macro CR0_SET bits
     mov eax, cr0
     or eax, \bits
@@ -44,22 +23,7 @@
 .endm
 
 main:
-    cld
-    mov edi, DIRECTORY
-    mov ecx, 5 * 1024
-    xor eax, eax
-    rep stosd
-    mov edi, LOW_TABLES
-    mov eax, P|W|U
-1:  stosd
-    add eax, 4096
-    cmp eax, 8 << 20
-    jb 1b
-    mov dword ptr [DIRECTORY], LOW_TABLES + (P|W|U)
-    mov dword ptr [DIRECTORY+4], LOW_TABLES + 4096 + (P|W|U)
-    mov dword ptr [WINDOW_PDE], TABLE + (P|W|U)
-    mov eax, DIRECTORY
-    mov cr3, eax
+    MAKE_TABLES P|W|U
     CR0_SET CR0_PG
     call mapping
     call faults

@@ -2,30 +2,12 @@
 #
 # The guest itself lies in pages of the supervisor; WINDOW's one page table is rewritten.
 .include "guest.inc"
+.include "window.inc"
 
 .set CR4_SMEP, 1 << 20
 .set CR0_ET, 0x10
-.set DIRECTORY, 0x400000         # physical
-.set LOW_TABLES, 0x401000        # two tables
-.set TABLE, 0x403000             # WINDOW's
-.set FRAME_A, 0x500000
-.set FRAME_B, 0x501000
-.set WINDOW, 0x40000000
-.set WINDOW_PDE, DIRECTORY + (WINDOW >> 22) * 4
-.set LARGE, 0x40400000           # the directory's next entry: a 4 MiB page
-.set LARGE_PDE, WINDOW_PDE + 4
 .set BACK, 0x81                  # how ring 3 comes back
 
-.set P, 1
-.set W, 2
-.set U, 4
-.set PS, 0x80
-
-# PTE number, value: the window's page.
-.macro PTE number, value
-    mov dword ptr [TABLE+4*\number], \value
-    invlpg [WINDOW+4096*\number]
-.endm
 .macro SMEP_ON
     mov eax, cr4
     or eax, CR4_SMEP
@@ -62,26 +44,11 @@ main:
     TRY mov cr4, eax
     EXPECT_FAULT EXC_GP, 0, "CR4.SMEP is reserved, as cpuid does not offer it"
     ret
-2:  cld
-    mov edi, DIRECTORY
-    mov ecx, 4 * 1024
-    xor eax, eax
-    rep stosd
-    mov edi, LOW_TABLES
-    mov eax, P|W
-1:  stosd
-    add eax, 4096
-    cmp eax, 8 << 20
-    jb 1b
-    mov dword ptr [DIRECTORY], LOW_TABLES + (P|W|U)
-    mov dword ptr [DIRECTORY+4], LOW_TABLES + 4096 + (P|W|U)
-    mov dword ptr [WINDOW_PDE], TABLE + (P|W|U)
+2:  MAKE_TABLES P|W
     mov dword ptr [LARGE_PDE], 0x400000 + (P|W|U|PS)
     mov eax, cr4
     or eax, CR4_PSE
     mov cr4, eax
-    mov eax, DIRECTORY
-    mov cr3, eax
     GATE BACK, back, 0xEE
     mov dword ptr [FRAME_A], 0x000001B8      # mov eax, 1; ret
     mov word ptr [FRAME_A+4], 0xC300
