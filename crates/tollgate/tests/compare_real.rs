@@ -1,20 +1,35 @@
-//! The command line of `scripts/compare-real`, without a machine: what it lists and refuses.
+//! `scripts/compare-real` without a machine: its command line, its clocks and figures, its
+//! initramfs.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn compare_real(arguments: &[&str]) -> Option<Output> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/compare-real");
-    if Command::new("python3").arg("--version").output().is_err() {
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts");
+
+/// What Python says to these arguments in the folder; nothing without a Python.
+fn python(folder: &Path, arguments: &[&str]) -> Option<Output> {
+    let output = Command::new("python3")
+        .arg("-B")
+        .args(arguments)
+        .current_dir(folder)
+        .output();
+    if output.is_err() {
         eprintln!("skipped: python3 is missing (scripts/install-dependencies --with-real)");
-        return None;
     }
-    Some(
-        Command::new(script)
-            .args(arguments)
-            .output()
-            .expect("the script starts"),
-    )
+    output.ok()
+}
+
+fn compare_real(arguments: &[&str]) -> Option<Output> {
+    python(Path::new(SCRIPTS), &[&["compare-real"], arguments].concat())
+}
+
+#[test]
+fn its_own_facts_hold() {
+    let folder = Path::new(SCRIPTS).join("real");
+    if let Some(output) = python(&folder, &["-m", "unittest"]) {
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("Ran "), "{text}");
+    }
 }
 
 #[test]
@@ -57,6 +72,8 @@ fn a_wrong_command_line_is_exit_code_2() {
         &["--arms", "kvm"],
         &["--rounds", "0"],
         &["--processes", "3"],
+        &["--guest", "i386", "--arms", "native,uml"],
+        &["--guest", "i386", "--kernel", "backports"],
         &["--no-such-flag"],
     ] {
         let Some(output) = compare_real(arguments) else {
