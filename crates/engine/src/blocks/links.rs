@@ -20,7 +20,7 @@ use crate::abi::link_layout::{
     FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLES_BYTES,
     far_tag_base, indirect_tag, table_offset,
 };
-use rustc_hash::FxHashMap;
+use crate::blocks::listed::Listed;
 use std::io;
 use tollgate_tlb::reservation::Reservation;
 use tollgate_tlb::{Derived, PageRange};
@@ -63,12 +63,10 @@ enum Entry {
 /// The tables of one vCPU.
 pub struct LinkTables {
     memory: Reservation,
-    /// Entries that may be filled. What one depends on lists it in `by_page` and `local`.
-    filled: FxHashMap<Entry, Dependence>,
-    /// Entries by the linear pages they depend on; may name entries that are gone.
-    by_page: FxHashMap<u64, Vec<Entry>>,
-    /// Entries that an address-space switch clears; may name entries that are gone.
-    local: Vec<Entry>,
+    /// Entries that survive an address-space switch.
+    global: Listed<Entry>,
+    /// Entries that do not.
+    local: Listed<Entry>,
     free_slots: Vec<u32>,
     next_slot: u32,
     epoch: u64,
@@ -82,9 +80,8 @@ impl LinkTables {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             memory: Reservation::new(TABLES_BYTES as usize)?,
-            filled: FxHashMap::default(),
-            by_page: FxHashMap::default(),
-            local: Vec::new(),
+            global: Listed::default(),
+            local: Listed::default(),
             free_slots: Vec::new(),
             next_slot: 0,
             epoch: 0,
@@ -121,45 +118,32 @@ impl LinkTables {
     }
 
     fn write(&mut self, offset: usize, value: u64) {
-        // SAFETY: offsets are computed from checked hash indices and slot numbers and
-        // lie, aligned, inside the reservation.
-        unsafe { self.memory.base().add(offset).cast::<u64>().write(value) };
+        write(&mut self.memory, offset, value);
     }
 
     fn read(&self, offset: usize) -> u64 {
-        // SAFETY: as in `write`.
+        // SAFETY: as in the function `write`.
         unsafe { self.memory.base().add(offset).cast::<u64>().read() }
     }
 
-    /// Empties an entry that stays listed: it may well be filled again as it was.
+    /// Empties an entry, which may stay listed.
     fn empty(&mut self, entry: Entry) {
-        match entry {
-            Entry::Hash(offset) => {
-                self.write(offset as usize, vacant(offset));
-                self.write(offset as usize + 8, 0);
-            }
-            Entry::Slot(slot) => self.write(SLOTS_OFFSET as usize + slot as usize * 8, 0),
-        }
+        empty(&mut self.memory, entry);
     }
 
     fn clear(&mut self, entry: Entry) {
         self.empty(entry);
-        self.filled.remove(&entry);
+        self.local.remove(entry);
+        self.global.remove(entry);
     }
 
     fn note(&mut self, entry: Entry, dependence: Dependence) {
-        if self.filled.insert(entry, dependence) == Some(dependence) {
-            return;
-        }
-        if !dependence.global {
-            self.local.push(entry);
-        }
-        for page in [dependence.page, dependence.last_page] {
-            add(self.by_page.entry(page).or_default(), entry, &self.filled);
-            if dependence.page == dependence.last_page {
-                break;
-            }
-        }
+        let (of, other) = match dependence.global {
+            true => (&mut self.global, &mut self.local),
+            false => (&mut self.local, &mut self.global),
+        };
+        other.remove(entry);
+        of.list(entry, (dependence.page, dependence.last_page));
     }
 
     /// Fills a slot with `target` minus the address of the site's stub.
@@ -257,61 +241,43 @@ impl LinkTables {
         let found = self.read(offset) == sought.wrapping_neg();
         found.then(|| self.read(offset + 8))
     }
-
-    /// Drops what is listed under a linear page and depends on it.
-    fn drop_page(&mut self, page: u64) {
-        for entry in self.by_page.remove(&page).unwrap_or_default() {
-            let depends =
-                |dependence: &Dependence| dependence.page == page || dependence.last_page == page;
-            if self.filled.get(&entry).is_some_and(depends) {
-                self.clear(entry);
-            }
-        }
-    }
 }
 
 impl Derived for LinkTables {
     fn drop_local(&mut self) {
         self.epoch += 1;
-        let mut local = std::mem::take(&mut self.local);
-        for entry in local.drain(..) {
-            if self
-                .filled
-                .get(&entry)
-                .is_some_and(|dependence| !dependence.global)
-            {
-                self.clear(entry);
-            }
-        }
-        self.local = local;
+        let memory = &mut self.memory;
+        self.local.drop_all(|entry| empty(memory, entry));
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
-        if pages.count() <= self.filled.len() as u64 {
-            for page in pages.pages() {
-                self.drop_page(page);
-            }
-            return;
-        }
-        let depends = |dependence: &Dependence| {
-            pages.contains(dependence.page) || pages.contains(dependence.last_page)
-        };
-        let filled = self.filled.iter();
-        let named: Vec<Entry> = filled
-            .filter_map(|(&entry, dependence)| depends(dependence).then_some(entry))
-            .collect();
-        for entry in named {
-            self.clear(entry);
+        let memory = &mut self.memory;
+        for listed in [&mut self.local, &mut self.global] {
+            listed.drop_pages(pages, |entry| empty(memory, entry));
         }
     }
 
     fn drop_everything(&mut self) {
-        self.epoch += 1;
-        for entry in self.filled.keys().copied().collect::<Vec<_>>() {
-            self.clear(entry);
+        self.drop_local();
+        let memory = &mut self.memory;
+        self.global.drop_all(|entry| empty(memory, entry));
+    }
+}
+
+fn write(memory: &mut Reservation, offset: usize, value: u64) {
+    // SAFETY: offsets are computed from checked hash indices and slot numbers and
+    // lie, aligned, inside the reservation.
+    unsafe { memory.base().add(offset).cast::<u64>().write(value) };
+}
+
+/// Empties an entry of the tables.
+fn empty(memory: &mut Reservation, entry: Entry) {
+    match entry {
+        Entry::Hash(offset) => {
+            write(memory, offset as usize, vacant(offset));
+            write(memory, offset as usize + ENTRY_TARGET as usize, 0);
         }
-        self.by_page.clear();
-        self.local.clear();
+        Entry::Slot(slot) => write(memory, SLOTS_OFFSET as usize + slot as usize * 8, 0),
     }
 }
 
@@ -334,17 +300,6 @@ fn vacant(offset: u32) -> u64 {
     let index = offset.wrapping_sub(long_tables.start) / ENTRY_BYTES as u32;
     let is_last = index % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
     u64::from(is_last && long_tables.contains(&offset))
-}
-
-/// Lists an entry, keeping each once from time to time: entries come back after each
-/// address-space switch.
-fn add(list: &mut Vec<Entry>, entry: Entry, filled: &FxHashMap<Entry, Dependence>) {
-    if list.len() >= 32 && list.len().is_power_of_two() {
-        list.sort_unstable();
-        list.dedup();
-        list.retain(|entry| filled.contains_key(entry));
-    }
-    list.push(entry);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod code_cache;
 pub mod homes;
 pub mod host_order;
 pub mod links;
+pub mod listed;
 pub mod pages;
 pub mod published;
 pub mod table;

@@ -1,0 +1,149 @@
+//! Entries of tables, listed by the linear pages that they depend on.
+//!
+//! All of them go when the address space is switched, which happens so often that it must cost
+//! little more than emptying the entries does: no entry is looked up then.
+
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+use tollgate_tlb::PageRange;
+
+/// Linear page of the first and of the last byte that an entry depends on.
+type Pages = (u64, u64);
+
+/// Entries that may be filled.
+pub struct Listed<E> {
+    /// What each depends on.
+    filled: FxHashMap<E, Pages>,
+    /// By page; may name entries that are gone, or depend on other pages by now.
+    by_page: FxHashMap<u64, Vec<E>>,
+    /// Empty lists, for pages to come.
+    spare: Vec<Vec<E>>,
+}
+
+impl<E> Default for Listed<E> {
+    fn default() -> Self {
+        Self {
+            filled: FxHashMap::default(),
+            by_page: FxHashMap::default(),
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl<E: Copy + Eq + Ord + Hash> Listed<E> {
+    /// An entry is filled, and depends on these pages.
+    pub fn list(&mut self, entry: E, pages: Pages) {
+        if self.filled.insert(entry, pages) == Some(pages) {
+            return;
+        }
+        let (first, last) = pages;
+        for page in [first, last] {
+            let spare = &mut self.spare;
+            let list = self.by_page.entry(page);
+            let list = list.or_insert_with(|| spare.pop().unwrap_or_default());
+            // An entry that is filled in turn for several pages comes back again and again.
+            if list.len() >= 32 && list.len().is_power_of_two() {
+                list.sort_unstable();
+                list.dedup();
+                list.retain(|entry| self.filled.contains_key(entry));
+            }
+            list.push(entry);
+            if first == last {
+                break;
+            }
+        }
+    }
+
+    /// An entry is not listed any more.
+    pub fn remove(&mut self, entry: E) {
+        self.filled.remove(&entry);
+    }
+
+    /// Hands all entries that depend on one of these pages to `drop`.
+    pub fn drop_pages(&mut self, pages: PageRange, mut drop: impl FnMut(E)) {
+        let depends = |of: &Pages| pages.contains(of.0) || pages.contains(of.1);
+        if pages.count() > self.by_page.len() as u64 {
+            self.filled.retain(|&entry, of| {
+                let kept = !depends(of);
+                if !kept {
+                    drop(entry);
+                }
+                kept
+            });
+            return;
+        }
+        for page in pages.pages() {
+            let Some(mut list) = self.by_page.remove(&page) else {
+                continue;
+            };
+            for entry in list.drain(..) {
+                if self.filled.get(&entry).is_some_and(depends) {
+                    self.filled.remove(&entry);
+                    drop(entry);
+                }
+            }
+            self.spare.push(list);
+        }
+    }
+
+    /// Hands all entries to `drop`.
+    pub fn drop_all(&mut self, mut drop: impl FnMut(E)) {
+        for (entry, _) in self.filled.drain() {
+            drop(entry);
+        }
+        for (_, mut list) in self.by_page.drain() {
+            list.clear();
+            self.spare.push(list);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use tollgate_test_support::Random;
+
+    /// Entries and the pages that they depend on, against a plain map.
+    #[test]
+    fn exactly_what_depends_on_a_page_goes_with_it() {
+        let mut random = Random::new(9);
+        let mut listed = Listed::<u32>::default();
+        let mut model = BTreeMap::new();
+        for _ in 0..20_000 {
+            let page = random.below(40) as u64;
+            match random.below(40) {
+                0 => {
+                    let mut dropped = Vec::new();
+                    listed.drop_all(|entry| dropped.push(entry));
+                    dropped.sort_unstable();
+                    assert_eq!(dropped, model.keys().copied().collect::<Vec<_>>());
+                    model.clear();
+                }
+                1..8 => {
+                    let last = page + [0, 0, 3, 100][random.below(4)];
+                    let range = PageRange { first: page, last };
+                    let mut dropped = Vec::new();
+                    listed.drop_pages(range, |entry| dropped.push(entry));
+                    dropped.sort_unstable();
+                    let depends =
+                        |of: &Pages| (page..=last).contains(&of.0) || (page..=last).contains(&of.1);
+                    let gone = model.iter().filter(|(_, of)| depends(of));
+                    assert_eq!(dropped, gone.map(|(&entry, _)| entry).collect::<Vec<_>>());
+                    model.retain(|_, of| !depends(of));
+                }
+                8..10 => {
+                    let entry = random.below(100) as u32;
+                    listed.remove(entry);
+                    model.remove(&entry);
+                }
+                _ => {
+                    let pages = (page, page + random.below(2) as u64);
+                    let entry = random.below(100) as u32;
+                    listed.list(entry, pages);
+                    model.insert(entry, pages);
+                }
+            }
+        }
+    }
+}
