@@ -30,6 +30,7 @@ use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
 use crate::translate::Translator;
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::io;
 use tollgate_memory::GuestMemory;
 
@@ -55,6 +56,21 @@ pub struct EngineCounts {
     pub links: u64,
     /// Instructions decoded at an exit, because they had not been executed out of line before.
     pub decoded_at_exits: u64,
+}
+
+/// The code cache, and what was translated into it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct CodeCacheUse {
+    /// Bytes that it has.
+    pub size_bytes: u64,
+    /// Bytes of the code of the blocks in it.
+    pub used_bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+    /// Blocks translated since the start.
+    pub translated: u64,
+    /// Blocks dropped since then to make room for others.
+    pub evicted: u64,
 }
 
 /// A fetch that failed: the code does not lie where it can be read.
@@ -212,6 +228,17 @@ impl Engine {
     /// What has been done.
     pub fn counts(&self) -> EngineCounts {
         self.counts
+    }
+
+    /// How full the code cache is.
+    pub fn code_cache(&self) -> CodeCacheUse {
+        CodeCacheUse {
+            size_bytes: self.cache.size() as u64,
+            used_bytes: self.blocks.code_bytes(),
+            blocks: self.blocks.len() as u64,
+            translated: self.counts.translations,
+            evicted: self.counts.evicted,
+        }
     }
 
     /// Changes whenever a block dies: positions in blocks noted before are void.

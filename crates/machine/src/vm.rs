@@ -316,6 +316,7 @@ impl Vm {
             uptime_ns: 0,
             guest_time_ns: self.pc.now().0,
             exits: self.exit_counts().total(),
+            code_cache: self.vcpu.code_cache(),
             settings: self.settings(),
         };
         self.commands.publish(status);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::decode::maker::Decoding;
-use tollgate_engine::engine::{EngineCounts, TranslatedBlock};
+use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_engine::signals;
@@ -131,6 +131,11 @@ impl Vcpu {
     /// The host addresses at which guest code runs.
     pub fn code_range(&self) -> std::ops::Range<u64> {
         self.runner.engine.code_range()
+    }
+
+    /// How full the code cache is.
+    pub fn code_cache(&self) -> CodeCacheUse {
+        self.runner.engine.code_cache()
     }
 
     /// Translation work so far.

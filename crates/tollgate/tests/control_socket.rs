@@ -125,6 +125,10 @@ fn status_counts_and_the_power_button_harms_no_guest_that_ignores_it() {
         let second = number(name);
         assert!(first > 0 && second > first, "{name}: {first}, {second}");
     }
+    let answer = ask(&socket, &json!({"command": "status"}));
+    let cache = |name: &str| answer["status"]["code_cache"][name].as_u64().unwrap();
+    assert!(cache("blocks") > 0 && cache("translated") >= cache("blocks"));
+    assert!((1..cache("size_bytes")).contains(&cache("used_bytes")));
     for _ in 0..3 {
         assert_eq!(command(&socket, "power-button"), json!({"ok": true}));
     }

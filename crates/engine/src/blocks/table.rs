@@ -15,6 +15,8 @@ pub struct BlockTable {
     by_key: FxHashMap<BlockKey, BlockId>,
     /// Every block, retired or not, by the offset of its code in the cache.
     by_host: HostOrder,
+    /// Bytes of all blocks' code.
+    code_bytes: u64,
     /// Host addresses of the cache.
     code: Range<u64>,
 }
@@ -27,6 +29,7 @@ impl BlockTable {
             free_ids: Vec::new(),
             by_key: FxHashMap::default(),
             by_host: HostOrder::new((code.end - code.start) as usize),
+            code_bytes: 0,
             code,
         }
     }
@@ -34,6 +37,11 @@ impl BlockTable {
     /// Blocks alive, retired ones included.
     pub fn len(&self) -> usize {
         self.by_host.count()
+    }
+
+    /// Bytes of the code of all blocks alive.
+    pub fn code_bytes(&self) -> u64 {
+        self.code_bytes
     }
 
     /// No block is alive.
@@ -105,6 +113,7 @@ impl BlockTable {
     pub fn insert(&mut self, id: BlockId, block: Block) {
         self.by_key.insert(block.key, id);
         self.by_host.insert(block.host, id);
+        self.code_bytes += u64::from(block.host_length);
         self.blocks[id.0 as usize] = Some(Box::new(block));
     }
 
@@ -122,6 +131,7 @@ impl BlockTable {
     pub fn remove(&mut self, id: BlockId) -> Option<Box<Block>> {
         let block = self.blocks.get_mut(id.0 as usize)?.take()?;
         self.by_host.remove(block.host);
+        self.code_bytes -= u64::from(block.host_length);
         self.free_ids.push(id);
         Some(block)
     }

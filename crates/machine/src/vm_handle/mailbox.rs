@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::devices::i8042::Key;
 use crate::knobs::{Assignment, Settings};
 use serde::Serialize;
+use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::books::Books;
 
 /// Bytes of serial input that wait for the guest at most.
@@ -74,6 +75,8 @@ pub struct Status {
     pub guest_time_ns: u64,
     /// Exits of all kinds so far.
     pub exits: u64,
+    /// How full the code cache is.
+    pub code_cache: CodeCacheUse,
     /// How the knobs stand.
     #[serde(rename = "knobs")]
     pub settings: Settings,

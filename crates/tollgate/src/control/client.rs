@@ -117,12 +117,20 @@ fn describe(answer: &Value) -> String {
         Some(other) => other.to_string(),
         None => "unknown".into(),
     };
+    let cache = |field: &str| status["code_cache"][field].as_u64().unwrap_or(0);
+    const MIB: u64 = 1 << 20;
     format!(
-        "state       {}\nuptime      {}\nguest time  {}\nexits       {}",
+        "state       {}\nuptime      {}\nguest time  {}\nexits       {}\n\
+         code cache  {} of {} MiB, {} blocks; {} translated, {} dropped to make room",
         text("state"),
         seconds("uptime_ns"),
         seconds("guest_time_ns"),
         text("exits"),
+        cache("used_bytes").div_ceil(MIB),
+        cache("size_bytes").div_ceil(MIB),
+        cache("blocks"),
+        cache("translated"),
+        cache("evicted"),
     )
 }
 
@@ -133,11 +141,15 @@ mod tests {
     #[test]
     fn a_status_is_shown_in_seconds() {
         let answer = json!({"ok": true, "status": {
-            "state": "running", "uptime_ns": 1_234_567_890u64, "guest_time_ns": 5_000_000, "exits": 7
+            "state": "running", "uptime_ns": 1_234_567_890u64, "guest_time_ns": 5_000_000, "exits": 7,
+            "code_cache": {
+                "size_bytes": 64 << 20, "used_bytes": 5_000_000, "blocks": 8, "translated": 9, "evicted": 1
+            }
         }});
         assert_eq!(
             describe(&answer),
-            "state       running\nuptime      1.234 s\nguest time  0.005 s\nexits       7"
+            "state       running\nuptime      1.234 s\nguest time  0.005 s\nexits       7\n\
+             code cache  5 of 64 MiB, 8 blocks; 9 translated, 1 dropped to make room"
         );
     }
 
