@@ -93,7 +93,16 @@ fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
         // What the host lacks, the guest is not offered either.
         let optional = matches!(
             family,
-            Family::Avx2 | Family::Fma | Family::Gather | Family::Aes | Family::Bmi
+            Family::Avx2
+                | Family::Fma
+                | Family::Gather
+                | Family::Aes
+                | Family::Bmi
+                | Family::Avx512
+                | Family::Avx512Masked
+                | Family::Avx512Memory
+                | Family::Avx512Mask
+                | Family::Avx512Gather
         );
         assert!(
             generated || optional || sizes.contains_key(&family),
@@ -103,27 +112,46 @@ fn every_instruction_of_the_decoder_has_an_encoding_and_each_family_some() {
     }
 }
 
+/// Runs `code` in 32-bit and in 64-bit code, of which this is expected.
+fn assert_ends_as_expected(code: &str, expected: Expectation) {
+    let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
+    for world in ["flat32", "high64"] {
+        let line = format!("world={world} code={code}");
+        let (case, input) = replay::read(&line).unwrap();
+        assert_eq!(expectation(&case), expected, "{code}");
+        let (text, agree) = report::describe(&mut oracle, &case, &input, expected);
+        assert!(agree, "{text}");
+    }
+}
+
 #[test]
 fn what_the_guest_is_not_offered_is_undefined_there() {
-    let mut oracle = Oracle::new(&RegisterMap::LEGACY).unwrap();
     for code in [
-        "62f17c4858c0", // vaddps zmm0, zmm0, zmm0
-        "c5ec41c9",     // kandw k1, k2, k1
-        "c4e27ddcc1",   // vaesenc ymm0, ymm0, ymm1
-        "c4e279cfc1",   // vgf2p8mulb xmm0, xmm0, xmm1
         "c7f800000000", // xbegin
         "0f01e8",       // serialize
         "660f38f800",   // movdir64b eax, [eax]
         "0f0fc19e",     // pfadd mm0, mm1
     ] {
-        for world in ["flat32", "high64"] {
-            let line = format!("world={world} code={code}");
-            let (case, input) = replay::read(&line).unwrap();
-            assert_eq!(expectation(&case), Expectation::Undefined, "{code}");
-            let (text, agree) =
-                report::describe(&mut oracle, &case, &input, Expectation::Undefined);
-            assert!(agree, "{text}");
-        }
+        assert_ends_as_expected(code, Expectation::Undefined);
+    }
+}
+
+#[test]
+fn what_only_some_hosts_have_is_defined_on_those() {
+    let has_avx512 = is_x86_feature_detected!("avx512f");
+    let has_vaes = is_x86_feature_detected!("vaes");
+    let has_gfni = is_x86_feature_detected!("gfni");
+    for (code, is_there) in [
+        ("62f17c4858c0", has_avx512), // vaddps zmm0, zmm0, zmm0
+        ("c5ec41c9", has_avx512),     // kandw k1, k2, k1
+        ("c4e27ddcc1", has_vaes),     // vaesenc ymm0, ymm0, ymm1
+        ("c4e279cfc1", has_gfni),     // vgf2p8mulb xmm0, xmm0, xmm1
+    ] {
+        let expected = match is_there {
+            true => Expectation::Native,
+            false => Expectation::Undefined,
+        };
+        assert_ends_as_expected(code, expected);
     }
 }
 
