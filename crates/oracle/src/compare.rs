@@ -5,8 +5,8 @@ use crate::encode::Encoded;
 use crate::layout::{Access, PAGE, PAGE_ACCESS, USER_CODE64, WINDOW_BYTES};
 use crate::tolerance::{
     compared_error, compared_flags, compared_pointers, compared_selector, crosses_four_gibibytes,
-    done_before_the_fault, either_is_right, hypervisors_address, popped_before_the_fault,
-    same_fault_address, uncompared_memory,
+    done_before_the_fault, either_is_right, hypervisors_address, partly_gathered,
+    popped_before_the_fault, same_fault_address, uncompared_memory,
 };
 use std::fmt;
 use std::ops::Range;
@@ -104,6 +104,7 @@ pub fn outcomes(
     if expected.vector_state != got.vector_state {
         let mut got = got.vector_state.clone();
         done_before_the_fault(code, expected, &mut got[..]);
+        partly_gathered(code, expected, &mut got[..]);
         let long = expected.selectors[1] == USER_CODE64;
         let pointers = compared_pointers(code, long);
         vectors(
