@@ -14,7 +14,7 @@ pub mod written;
 use crate::abi::context::Context;
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::register_map::RegisterMap;
-use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, unpack_site};
 use crate::blocks::block::{Block, BlockKey, Incoming};
 use crate::blocks::code_cache::CodeCache;
 use crate::blocks::homes::Homes;
@@ -310,8 +310,10 @@ impl Engine {
     /// The site that an exit names, if its block still lives; the context's delta is
     /// `code_delta`.
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, usize, Site)> {
-        let (id, index, mut site) = self.blocks.site(packed)?;
-        site.rip = self.block(id)?.relocation(code_delta).rip(site.rip);
+        let (id, index) = unpack_site(packed);
+        let block = self.blocks.get(id)?;
+        let mut site = *block.sites.get(index)?;
+        site.rip = block.relocation(code_delta).rip(site.rip);
         Some((id, index, site))
     }
 
@@ -320,9 +322,10 @@ impl Engine {
     pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {
         let block = self.block(block)?;
         let mut helper = *block.helpers.get(usize::from(index))?;
-        helper.instruction = block
-            .relocation(code_delta)
-            .instruction(&helper.instruction);
+        if block.key.relocates {
+            let relocation = block.relocation(code_delta);
+            helper.instruction = relocation.instruction(&helper.instruction);
+        }
         Some(helper)
     }
 
