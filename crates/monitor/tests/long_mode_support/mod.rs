@@ -17,6 +17,9 @@ macro_rules! guest_code {
             std::arch::global_asm!(
                 ".section .rodata",
                 ".balign 64",
+                // Other codegen units refer to both.
+                concat!(".globl tollgate_test_", stringify!($name), "_start"),
+                concat!(".globl tollgate_test_", stringify!($name), "_end"),
                 concat!("tollgate_test_", stringify!($name), "_start:"),
                 $($line,)+
                 concat!("tollgate_test_", stringify!($name), "_end:"),
