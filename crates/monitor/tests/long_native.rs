@@ -30,6 +30,8 @@ const EXIT: [u8; 2] = [0xe6, 0xf4];
 
 global_asm!(
     // (RDI: 16 registers and the flags, RSI: code that ends with RET)
+    // Other codegen units refer to it.
+    ".globl tollgate_test_native",
     "tollgate_test_native:",
     "push rbx",
     "push rbp",
