@@ -14,7 +14,7 @@ pub mod written;
 use crate::abi::context::Context;
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::register_map::RegisterMap;
-use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, unpack_site};
+use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::{Block, BlockKey, Incoming};
 use crate::blocks::code_cache::CodeCache;
 use crate::blocks::homes::Homes;
@@ -310,10 +310,7 @@ impl Engine {
     /// The site that an exit names, if its block still lives; the context's delta is
     /// `code_delta`.
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, usize, Site)> {
-        let (id, index) = unpack_site(packed);
-        let block = self.blocks.get(id)?;
-        let mut site = *block.sites.get(index)?;
-        site.rip = block.relocation(code_delta).rip(site.rip);
+        let (id, _, index, site) = self.blocks.site(packed, code_delta)?;
         Some((id, index, site))
     }
 

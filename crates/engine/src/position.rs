@@ -64,10 +64,9 @@ impl GuestPosition {
 
     /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
     pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
-        let (id, _, site) = blocks.site(packed)?;
-        let block = blocks.get(id)?;
+        let (id, block, _, site) = blocks.site(packed, code_delta)?;
         Some(Self {
-            rip: block.relocation(code_delta).rip(site.rip),
+            rip: site.rip,
             esp: site.esp,
             restore: Restore::count_lent(block.map),
             x87_note: None,

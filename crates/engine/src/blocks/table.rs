@@ -59,11 +59,14 @@ impl BlockTable {
         self.blocks.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
-    /// The site that an exit names, if its block still lives.
-    pub fn site(&self, packed: u32) -> Option<(BlockId, usize, Site)> {
+    /// The site that an exit names, with its number and its block, if that still lives. The
+    /// context's delta is `code_delta`.
+    pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, &Block, usize, Site)> {
         let (id, index) = unpack_site(packed);
-        let site = *self.get(id)?.sites.get(index)?;
-        Some((id, index, site))
+        let block = self.get(id)?;
+        let mut site = *block.sites.get(index)?;
+        site.rip = block.relocation(code_delta).rip(site.rip);
+        Some((id, block, index, site))
     }
 
     /// The block in force that translates `key`.

@@ -388,7 +388,8 @@ fn is_nothing(mnemonic: Mnemonic) -> bool {
     )
 }
 
-fn has_memory(instruction: &Instruction) -> bool {
+/// The instruction names an operand in memory.
+pub(crate) fn has_memory(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory)
 }
 

@@ -8,6 +8,7 @@ use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::operands::guest_number;
+use crate::policy::allow_list::has_memory;
 use crate::policy::memory_operand::memory_use;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
@@ -75,8 +76,7 @@ impl Translator {
             self.emit.flush_esp_first();
         }
         let decoding = self.features.decoding();
-        let has_memory =
-            (0..instruction.op_count()).any(|index| instruction.op_kind(index) == OpKind::Memory);
+        let has_memory = has_memory(instruction);
         let memory = if has_memory {
             let info = &mut self.emit.info;
             self.known.memory_use(instruction, decoding, || {

@@ -123,7 +123,7 @@ pub(super) fn copy_of(
     }
     let opcode = at;
     let modrm = match raw[opcode..] {
-        [0x0f, 0x38 | 0x3a, ..] => opcode + 3,
+        [0x0f, 0x38 | 0x3a, ..] => Some(opcode + 3),
         // Conditional moves and SETcc, extending moves, IMUL, shifts of two registers, and what
         // computes in SSE registers; the others have no ModRM or other operands.
         [
@@ -143,16 +143,10 @@ pub(super) fn copy_of(
             | 0xc6
             | 0xd0..=0xfe,
             ..,
-        ] => opcode + 2,
-        [one, ..] if has_plain_modrm(one) => opcode + 1,
-        [0x63, ..] if bits == 64 => opcode + 1,
-        [one, ..] if has_no_modrm(one) && !memory && !repeats => {
-            if rex != 0 {
-                copied.push(rex);
-            }
-            copied.extend(&raw[opcode..])?;
-            return Some(copied);
-        }
+        ] => Some(opcode + 2),
+        [one, ..] if has_plain_modrm(one) => Some(opcode + 1),
+        [0x63, ..] if bits == 64 => Some(opcode + 1),
+        [one, ..] if has_no_modrm(one) => None,
         _ => return None,
     };
     if repeats {
@@ -161,18 +155,20 @@ pub(super) fn copy_of(
             return None;
         }
     }
-    let byte = *raw.get(modrm)?;
-    let is_register = byte >> 6 == 3;
-    if is_register == memory {
+    let operand = match modrm {
+        Some(modrm) => Some((modrm, *raw.get(modrm)?)).filter(|(_, byte)| byte >> 6 != 3),
+        None => None,
+    };
+    if operand.is_some() != memory {
         return None;
     }
-    if !memory {
+    let Some((modrm, byte)) = operand else {
         if rex != 0 {
             copied.push(rex);
         }
         copied.extend(&raw[opcode..])?;
         return Some(copied);
-    }
+    };
     // R9, whose upper bit is REX.B; there is no index.
     copied.push(0x41 | rex & 0x4c);
     copied.extend(&raw[opcode..modrm])?;
