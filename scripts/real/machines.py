@@ -149,10 +149,11 @@ def lines_of(process, limit):
             yield now, line.decode("utf-8", "replace").strip("\r")
 
 
-def run(machine, work, root, mode, pin, append, limit, on_row, log):
+def run(machine, work, root, mode, pin, append, limit, on_row, log, on_end=None):
     """Run a machine once: its samples in order.
 
-    on_row is called with each row's name as it begins. All output goes into the file `log`.
+    on_row is called with each row's name as it begins, on_end as it ends. All output goes into
+    the file `log`.
     """
     samples, marks, begun, complete = [], {}, {}, False
     command = command_of(machine, work, root, mode, pin, append)
@@ -173,6 +174,8 @@ def run(machine, work, root, mode, pin, append, limit, on_row, log):
                     on_row(words[2])
                 elif match := END.match(line):
                     samples.append(sample_of(machine, match, now, process_cpu(process), begun))
+                    if on_end is not None:
+                        on_end(match.group(1))
                 elif line.startswith(("real: init ", "real: ready ")) and len(words) == 3:
                     marks[words[1]] = now - started, int(words[2]), process_cpu(process)
                 elif line == "real: complete":

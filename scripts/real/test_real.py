@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 import unittest
 
+import host_code
 import machines
 import programs
 import report
@@ -137,6 +138,25 @@ class Initramfs(unittest.TestCase):
         self.assertEqual(entries["a"], (inode, 2, b"abc"))
         self.assertEqual(entries["b"], (inode, 2, b""))
         self.assertIn("TRAILER!!!", entries)
+
+
+class HostCode(unittest.TestCase):
+    def test_a_row_is_what_was_counted_between_its_ends(self):
+        now = iter([(100, 700, 3000), (300, 1500, 7000), (300, 1500, 7000), (310, 1530, 7100)])
+        counter = host_code.Counter(lambda: next(now))
+        for _ in range(2):
+            counter.begin("sort")
+            counter.end("sort")
+        self.assertEqual(counter.rows, [("sort", [210, 830, 4100])])
+
+    def test_an_end_without_a_beginning_counts_nothing(self):
+        counter = host_code.Counter(lambda: self.fail("nobody asks"))
+        counter.end("sort")
+        self.assertEqual(counter.rows, [])
+
+    def test_the_table_has_all_rows_together(self):
+        text = host_code.table([("sort", [100, 400, 2000]), ("gzip", [300, 1200, 4000])])
+        self.assertEqual(text.split("\n")[-1].split(), ["all", "400", "4.00", "15.0"])
 
 
 if __name__ == "__main__":

@@ -213,7 +213,8 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
-    /// Has each guest instruction count itself in [`crate::Context::instructions`], or not.
+    /// Has each guest instruction count itself in [`crate::Context::instructions`], and what
+    /// stands for it in the fields behind that, or not.
     /// Drops all blocks.
     pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
         self.flush(memory);

@@ -6,6 +6,7 @@
 use crate::ExitKind;
 use crate::blame::Blamed;
 use crate::ledger::{Cost, Ledger, TimeShares};
+use serde::{Deserialize, Serialize};
 
 /// One kind of exit.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,6 +40,17 @@ pub struct Books {
     pub settings_changed: bool,
     /// Guest instructions begun; `None` if they were not counted.
     pub instructions: Option<u64>,
+    /// The host code that stood for them; `None` if they were not counted.
+    pub host_code: Option<HostCode>,
+}
+
+/// How much host code stood for guest instructions, each as often as it was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HostCode {
+    /// Host instructions.
+    pub instructions: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 impl Books {
@@ -63,6 +75,7 @@ impl Books {
             settings: Vec::new(),
             settings_changed: false,
             instructions: None,
+            host_code: None,
         }
     }
 }

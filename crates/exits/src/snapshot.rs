@@ -3,7 +3,7 @@
 //! docs/stats.md describes every field for readers of the JSON.
 
 use crate::blame::Blamed;
-use crate::books::{Books, KindBooks};
+use crate::books::{Books, HostCode, KindBooks};
 use crate::ledger::Cost;
 use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,9 @@ pub struct Snapshot {
     /// Guest instructions begun, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
+    /// The host code that stood for them, if they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_code: Option<HostCode>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -166,6 +169,7 @@ impl Snapshot {
                 .collect(),
             settings_changed: books.settings_changed,
             instructions: books.instructions,
+            host_code: books.host_code,
             estimate: None,
         }
     }
@@ -293,6 +297,7 @@ pub(crate) mod tests {
             settings: vec![("vif", "off")],
             settings_changed: false,
             instructions: None,
+            host_code: None,
         }
     }
 

@@ -214,6 +214,7 @@ impl Vm {
             settings: self.settings().names().collect(),
             settings_changed: self.knobs_turned,
             instructions: self.vcpu.instructions(),
+            host_code: self.vcpu.host_code(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
     }

@@ -22,6 +22,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
+use tollgate_exits::books::HostCode;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{Platform, StopRequest};
@@ -121,6 +122,16 @@ impl Vcpu {
     pub fn instructions(&self) -> Option<u64> {
         let counts = self.runner.engine.counts_instructions();
         counts.then_some(self.runner.context.instructions)
+    }
+
+    /// The host code that stood for these instructions, without what counts them: what runs if
+    /// every look-up hits and no exit is taken.
+    pub fn host_code(&self) -> Option<HostCode> {
+        let context = &self.runner.context;
+        self.instructions().map(|_| HostCode {
+            instructions: context.host_instructions,
+            bytes: context.host_bytes,
+        })
     }
 
     /// Translated code as it lies in the host's memory now.

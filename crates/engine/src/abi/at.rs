@@ -98,6 +98,8 @@ displacements! {
     STACK_DESCRIPTOR = stack_descriptor: Read,
     TASK_LIMIT = task_limit: Read,
     INSTRUCTIONS = instructions: Write,
+    HOST_INSTRUCTIONS = host_instructions: Write,
+    HOST_BYTES = host_bytes: Write,
 }
 
 /// Displacement of the address of the test for stores of `size` bytes, if there is one.

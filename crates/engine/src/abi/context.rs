@@ -162,6 +162,10 @@ pub struct Context {
     pub store_pass: u64,
     /// Guest instructions begun, if blocks count them.
     pub instructions: u64,
+    /// Host instructions that stand for these (see `translate/count.rs`).
+    pub host_instructions: u64,
+    /// Their bytes.
+    pub host_bytes: u64,
 }
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
@@ -266,6 +270,8 @@ impl Context {
             work: [0; 3],
             store_pass: NO_PASS,
             instructions: 0,
+            host_instructions: 0,
+            host_bytes: 0,
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

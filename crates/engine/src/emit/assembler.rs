@@ -531,6 +531,11 @@ impl Assembler {
         self.bytes.splice(position..position, inserted);
     }
 
+    /// Puts a 32-bit immediate or displacement in its place.
+    pub fn patch_imm32(&mut self, place: usize, value: u32) {
+        self.bytes[place..place + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
     /// Points a 32-bit distance at `target`.
     pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
         let distance = target as i64 - (patch.0 as i64 + 4);

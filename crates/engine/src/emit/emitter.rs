@@ -12,6 +12,7 @@ use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
 use crate::emit::exits::RESUME_AFTER;
+use crate::emit::host_code_counts::HostCodeCounts;
 use crate::emit::tables::Tables;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::instruction_kind::Helper;
@@ -64,6 +65,8 @@ pub(crate) struct Emitter {
     pub(crate) next_rip: u64,
     /// Where the current instruction's host code starts.
     pub(crate) start: usize,
+    /// Where its counts stand, if it is counted.
+    pub(crate) counts: Option<HostCodeCounts>,
     /// Guest ESP is its home plus this.
     pub(crate) esp: i32,
     /// `esp` when the current instruction began.
@@ -110,6 +113,7 @@ impl Emitter {
             rip: 0,
             next_rip: 0,
             start: 0,
+            counts: None,
             esp: 0,
             esp_at_start: 0,
             vectors_loaded: false,

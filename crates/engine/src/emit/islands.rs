@@ -149,6 +149,9 @@ impl Emitter {
         if self.start > position {
             self.start += length;
         }
+        if let Some(counts) = &mut self.counts {
+            counts.move_on(position, length);
+        }
         for site in &mut self.sites {
             place(&mut site.retry);
             place(&mut site.after);

@@ -4,6 +4,7 @@ pub mod assembler;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;
+pub(crate) mod host_code_counts;
 #[cfg(test)]
 mod island_tests;
 mod islands;

@@ -37,6 +37,7 @@
 
 mod branch;
 pub mod copy;
+mod count;
 mod dispatch;
 mod far;
 mod flags;
@@ -318,6 +319,7 @@ impl Translator {
             self.raw = [0; 16];
             self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
             let flow = self.instruction(&instruction);
+            self.count_host_code();
             self.emit.end(flow == Flow::Next);
             if flow == Flow::End {
                 break;
@@ -363,20 +365,6 @@ impl Translator {
     fn is_beyond_limit(&self, rip: u64) -> bool {
         !self.emit.mode.flags.contains(ModeFlags::CODE64)
             && rip > u64::from(self.emit.mode.code_limit)
-    }
-
-    /// Counts the current instruction, if that is wanted: before its own code, so that what
-    /// starts that again does not count twice. An instruction run on a bounced operand was
-    /// counted when it began.
-    fn count_instruction(&mut self) {
-        if !self.counts_instructions || self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
-            return;
-        }
-        let counter = self.emit.field(at::INSTRUCTIONS);
-        self.emit.assembler.load(Width::Qword, R8, counter);
-        self.emit.assembler.lea64(R8, Mem::base(R8, 1));
-        self.emit.assembler.store(Width::Qword, counter, R8);
-        self.emit.start = self.emit.assembler.position();
     }
 
     /// Ends the block because the next instruction belongs to another.

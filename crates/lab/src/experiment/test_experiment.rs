@@ -176,6 +176,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         settings: Vec::new(),
         settings_changed: false,
         instructions: None,
+        host_code: None,
     };
     Sample {
         arm: arm.to_owned(),

@@ -48,7 +48,7 @@ pub struct StatisticsArguments {
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
 
-    /// Count guest instructions too (slows the guest)
+    /// Count guest instructions too, and the host instructions that stand for them (slows the guest)
     #[arg(long)]
     pub count_instructions: bool,
 

@@ -123,6 +123,18 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "total", "instructions");
     }
+    if let Some(code) = snapshot.host_code {
+        for (name, count) in [
+            ("host instructions", code.instructions),
+            ("host bytes", code.bytes),
+        ] {
+            let row = Row {
+                count: count.to_string(),
+                ..Row::default()
+            };
+            row.write(text, "total", name);
+        }
+    }
 }
 
 fn origins(text: &mut String, snapshot: &Snapshot) {

@@ -158,7 +158,7 @@ pub mod tests {
     use super::*;
     use tollgate_exits::ExitKind;
     use tollgate_exits::blame::{Blamed, Place};
-    use tollgate_exits::books::KindBooks;
+    use tollgate_exits::books::{HostCode, KindBooks};
     use tollgate_exits::ledger::{Cost, TimeShares};
     use tollgate_exits::snapshot::SymbolAt;
 
@@ -208,6 +208,10 @@ pub mod tests {
             settings: vec![("vif", "off"), ("vir", "on")],
             settings_changed: false,
             instructions: Some(50_000),
+            host_code: Some(HostCode {
+                instructions: 200_000,
+                bytes: 1_000_000,
+            }),
         }
     }
 

@@ -116,6 +116,16 @@ fn exits(snapshot: &Snapshot) -> String {
             grouped(instructions),
             grouped(instructions / snapshot.exit_count.max(1))
         ));
+        if let Some(code) = snapshot.host_code {
+            let each = |count: u64| count as f64 / instructions.max(1) as f64;
+            text.push_str(&format!(
+                "{:<20} {:>13} ({:.2} for each, {:.1} bytes)\n",
+                "host instructions",
+                grouped(code.instructions),
+                each(code.instructions),
+                each(code.bytes)
+            ));
+        }
     }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text

@@ -1,0 +1,133 @@
+//! Counts of guest instructions, and of the host instructions that stand for them.
+//!
+//! Where they are wanted, each guest instruction adds to three fields of the context before its
+//! own code:
+//!
+//! ```text
+//! mov r8, [r15+instructions]        ; one more
+//! lea r8, [r8+1]
+//! mov [r15+instructions], r8
+//! mov r8, [r15+host_instructions]   ; as many as stand for it
+//! lea r8, [r8+...]
+//! mov [r15+host_instructions], r8
+//! mov r8, [r15+host_bytes]          ; and their bytes
+//! ...
+//! ```
+//!
+//! How many they are is known when its code is there: [`Translator::count_host_code`] puts
+//! them in. They are those that run if every look-up hits and no exit is taken, without the
+//! counting. A conditional branch of the guest counts as far as its condition.
+
+use super::Translator;
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::emit::assembler::{Mem, Width};
+use crate::emit::host_code_counts::HostCodeCounts;
+use crate::policy::mode::ModeFlags;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
+
+/// More than one instruction's code has, and more than a byte: what the number that is not yet
+/// known is encoded as.
+const UNKNOWN: i32 = 0x0100_0000;
+
+/// Host instructions and bytes on the way through `code`, as described above.
+fn length_of_way(code: &[u8]) -> (u32, u32) {
+    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+    let (mut instructions, mut bytes) = (0, 0);
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        instructions += 1;
+        bytes += instruction.len() as u32;
+        let target = instruction.near_branch_target();
+        let leads_on = target > instruction.next_ip() && target <= code.len() as u64;
+        match instruction.flow_control() {
+            // Over an exit, or over an island.
+            FlowControl::ConditionalBranch if instruction.mnemonic() == Mnemonic::Jrcxz => {
+                if leads_on && decoder.set_position(target as usize).is_ok() {
+                    decoder.set_ip(target);
+                }
+            }
+            FlowControl::UnconditionalBranch if leads_on => {
+                if decoder.set_position(target as usize).is_err() {
+                    break;
+                }
+                decoder.set_ip(target);
+            }
+            FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => break,
+            _ => {}
+        }
+    }
+    (instructions, bytes)
+}
+
+impl Translator {
+    /// Counts the current instruction, if that is wanted: before its own code, so that what
+    /// starts that again does not count twice. An instruction run on a bounced operand was
+    /// counted when it began.
+    pub(super) fn count_instruction(&mut self) {
+        self.emit.counts = None;
+        if !self.counts_instructions || self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
+            return;
+        }
+        self.add_to(at::INSTRUCTIONS, 1);
+        let instructions = self.add_to(at::HOST_INSTRUCTIONS, UNKNOWN);
+        let bytes = self.add_to(at::HOST_BYTES, UNKNOWN);
+        let begin = self.emit.assembler.position();
+        self.emit.start = begin;
+        self.emit.counts = Some(HostCodeCounts {
+            instructions,
+            bytes,
+            begin,
+        });
+    }
+
+    /// Adds to a field; where the code of what is added ends with a displacement. Uses R8.
+    fn add_to(&mut self, field: i32, more: i32) -> usize {
+        let field = self.emit.field(field);
+        let assembler = &mut self.emit.assembler;
+        assembler.load(Width::Qword, R8, field);
+        assembler.lea64(R8, Mem::base(R8, more));
+        let behind = assembler.position();
+        assembler.store(Width::Qword, field, R8);
+        behind - size_of::<u32>()
+    }
+
+    /// Behind the current instruction's code: puts in what is counted for it.
+    pub(super) fn count_host_code(&mut self) {
+        let Some(counts) = self.emit.counts.take() else {
+            return;
+        };
+        let code = &self.emit.assembler.code()[counts.begin..];
+        let (instructions, bytes) = length_of_way(code);
+        self.emit
+            .assembler
+            .patch_imm32(counts.instructions, instructions);
+        self.emit.assembler.patch_imm32(counts.bytes, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_leads_over_what_short_branches_skip() {
+        // jrcxz +1; int3; nop; jmp +1; int3; ret
+        let code = [0xe3, 1, 0xcc, 0x90, 0xeb, 1, 0xcc, 0xc3];
+        assert_eq!(length_of_way(&code), (4, 6));
+    }
+
+    #[test]
+    fn it_ends_where_the_code_goes_elsewhere() {
+        // A branch that is not taken; nop; jmp, whose distance is not known yet.
+        let code = [0xe3, 0, 0x90, 0xe9, 0, 0, 0, 0, 0x90];
+        assert_eq!(length_of_way(&code), (3, 8));
+    }
+
+    #[test]
+    fn a_conditional_branch_of_the_guest_goes_on() {
+        // jz, whose distance is not known yet; jmp likewise.
+        let code = [0x0f, 0x84, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
+        assert_eq!(length_of_way(&code), (2, 11));
+    }
+}
