@@ -40,21 +40,18 @@ fn length_of_way(code: &[u8]) -> (u32, u32) {
         bytes += instruction.len() as u32;
         let target = instruction.near_branch_target();
         let leads_on = target > instruction.next_ip() && target <= code.len() as u64;
-        match instruction.flow_control() {
-            // Over an exit, or over an island.
-            FlowControl::ConditionalBranch if instruction.mnemonic() == Mnemonic::Jrcxz => {
-                if leads_on && decoder.set_position(target as usize).is_ok() {
-                    decoder.set_ip(target);
-                }
-            }
-            FlowControl::UnconditionalBranch if leads_on => {
-                if decoder.set_position(target as usize).is_err() {
-                    break;
-                }
-                decoder.set_ip(target);
-            }
+        let skips = match instruction.flow_control() {
+            FlowControl::ConditionalBranch => leads_on && instruction.mnemonic() == Mnemonic::Jrcxz,
+            FlowControl::UnconditionalBranch if leads_on => true,
             FlowControl::UnconditionalBranch | FlowControl::IndirectBranch => break,
-            _ => {}
+            _ => false,
+        };
+        // Over an exit, or over an island.
+        if skips {
+            if decoder.set_position(target as usize).is_err() {
+                break;
+            }
+            decoder.set_ip(target);
         }
     }
     (instructions, bytes)
