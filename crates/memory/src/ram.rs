@@ -5,8 +5,10 @@
 //! inaccessible but for regions with memory of their own ([`crate::map`]), so that a 32-bit displacement added to any checked address still
 //! cannot reach anything of the monitor's.
 
+mod huge_pages;
 mod regions;
 
+use self::huge_pages::{HUGE_PAGE, HugePages};
 use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
 use crate::map::{MemoryMap, PageUse, REGIONS_END};
 use std::fmt;
@@ -48,7 +50,8 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// An address range with inaccessible guards around guest RAM; unmapped when dropped.
+/// An address range with inaccessible guards around guest RAM, from a multiple of [`HUGE_PAGE`]
+/// on; unmapped when dropped.
 #[derive(Debug)]
 struct GuardedRange {
     start: *mut u8,
@@ -57,11 +60,12 @@ struct GuardedRange {
 
 impl GuardedRange {
     fn new(bytes: usize) -> io::Result<Self> {
+        let more = HUGE_PAGE as usize;
         // SAFETY: a new private mapping at an address of the kernel's choice.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                bytes,
+                bytes + more,
                 libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -71,8 +75,20 @@ impl GuardedRange {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        let start: *mut u8 = start.cast();
+        let before = start.align_offset(more).min(more);
+        let aligned = start.wrapping_add(before);
+        for (surplus, length) in [
+            (start, before),
+            (aligned.wrapping_add(bytes), more - before),
+        ] {
+            // SAFETY: parts of the new mapping that nobody knows of.
+            if length != 0 && unsafe { libc::munmap(surplus.cast(), length) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
         Ok(Self {
-            start: start.cast(),
+            start: aligned,
             bytes,
         })
     }
@@ -142,6 +158,7 @@ pub struct GuestRam {
     size: u64,
     file: OwnedFd,
     map: MemoryMap,
+    huge_pages: HugePages,
 }
 
 // SAFETY: the mapping belongs to this value, is valid in every thread and is freed
@@ -194,10 +211,11 @@ impl GuestRam {
         Ok(Self {
             reservation,
             base,
-            layout,
             size: bytes,
             file,
             map: MemoryMap::new(),
+            huge_pages: HugePages::new(layout.span()),
+            layout,
         })
     }
 
@@ -243,6 +261,7 @@ impl GuestRam {
     #[inline]
     pub fn host_page(&self, physical_page: u64) -> Option<*mut u8> {
         if self.page_use(physical_page) != PageUse::Device {
+            self.ask_for(physical_page * PAGE_SIZE, 1);
             // SAFETY: a page of memory lies inside the mapping.
             Some(unsafe { self.base.add((physical_page * PAGE_SIZE) as usize) })
         } else {
@@ -254,10 +273,24 @@ impl GuestRam {
     #[inline]
     pub fn host_range(&self, address: PhysicalAddress, length: u64) -> Option<*mut u8> {
         if self.is_readable(address, length) {
+            self.ask_for(address.0, length);
             // SAFETY: the range is memory, which is contiguous inside the mapping.
             Some(unsafe { self.base.add(address.0 as usize) })
         } else {
             None
+        }
+    }
+
+    /// Has the host give what it has not been asked for yet of `length` bytes, more than none.
+    #[inline]
+    fn ask_for(&self, address: u64, length: u64) {
+        let last = address + (length - 1);
+        let mut at = address;
+        while at / HUGE_PAGE <= last / HUGE_PAGE {
+            if self.huge_pages.is_due(at) {
+                self.huge_pages.ask(self.base, at);
+            }
+            at += HUGE_PAGE;
         }
     }
 
@@ -277,6 +310,7 @@ impl GuestRam {
             )
         };
         if result == 0 {
+            self.huge_pages.forget();
             Ok(())
         } else {
             Err(io::Error::last_os_error())
