@@ -1,7 +1,7 @@
 //! From a host address to exact guest state: all that a signal handler uses of the engine.
 //!
-//! A handler may look here only when it interrupted guest code, or the test of a store that
-//! guest code makes, on the engine's own thread, so the engine changes nothing meanwhile.
+//! A handler may look here only when it interrupted guest code, or the test of a store or the
+//! string instruction of guest code, on the engine's own thread, so the engine changes nothing meanwhile.
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::context::Context;
@@ -9,7 +9,7 @@ use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
 use crate::blocks::table::BlockTable;
-use crate::gate::store_test;
+use crate::gate::{store_test, string};
 
 /// Exact guest state at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,8 @@ pub struct GuestPosition {
     pub map: &'static RegisterMap,
     /// The block holds one instruction and returns to the monitor behind it.
     pub single: bool,
+    /// A repeated string instruction, and where its routine was interrupted.
+    pub string: Option<string::Interrupted>,
 }
 
 /// The site at which the instruction in work at a host address in the code cache may leave:
@@ -59,26 +61,54 @@ impl GuestPosition {
             block: id,
             map: block.map,
             single: block.is_single,
+            string: None,
         })
     }
 
     /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
     pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
+        let position = Self::of_site(blocks, packed, code_delta)?;
+        Some(Self {
+            restore: Restore::count_lent(position.map),
+            ..position
+        })
+    }
+
+    /// While a site's string instruction is executed (see [`crate::gate::string`]).
+    pub fn of_string(
+        blocks: &BlockTable,
+        packed: u32,
+        code_delta: u64,
+        string: string::Interrupted,
+    ) -> Option<Self> {
+        Some(Self {
+            restore: match string.stage {
+                string::Stage::Undivided => Restore::UNDIVIDED,
+                string::Stage::Between | string::Stage::Running => Restore::NONE,
+            },
+            string: Some(string),
+            ..Self::of_site(blocks, packed, code_delta)?
+        })
+    }
+
+    /// Before the instruction of a site.
+    fn of_site(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         let (id, block, _, site) = blocks.site(packed, code_delta)?;
         Some(Self {
             rip: site.rip,
             esp: site.esp,
-            restore: Restore::count_lent(block.map),
+            restore: Restore::NONE,
             x87_note: None,
             completion: None,
             shadowed: site.shadowed,
             block: id,
             map: block.map,
             single: block.is_single,
+            string: None,
         })
     }
 
-    /// Of a thread that a signal interrupted at `pc`, in guest code or in the test of a store.
+    /// Of a thread that a signal interrupted at `pc`, in guest code or in what it calls.
     ///
     /// # Safety
     /// The context is the interrupted thread's, and its `blocks` is null or what
@@ -92,6 +122,8 @@ impl GuestPosition {
         };
         if store_test::is_here(pc) {
             Self::of_store(blocks, site, code_delta)
+        } else if let Some(string) = string::Interrupted::at(pc) {
+            Self::of_string(blocks, site, code_delta, string)
         } else {
             Self::at(blocks, pc, code_delta)
         }

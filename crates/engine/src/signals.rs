@@ -22,8 +22,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::gate::entry;
-use crate::gate::store_test;
+use crate::gate::{entry, store_test, string};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use std::io;
@@ -86,6 +85,11 @@ fn in_code_cache(pc: u64) -> bool {
         let last = end.load(Ordering::SeqCst);
         first != 0 && pc >= first && pc < last && start.load(Ordering::SeqCst) == first
     })
+}
+
+/// Whether guest code runs at `pc`, or what it calls.
+fn in_guest_code(pc: u64) -> bool {
+    in_code_cache(pc) || store_test::is_here(pc) || string::is_here(pc)
 }
 
 /// The signal that asks a vCPU thread to leave guest code.
@@ -232,6 +236,11 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         // SAFETY: as above; the guest was interrupted in that code.
         unsafe { complete(&mut *context, registers, &completion.kind) };
     }
+    let between_iterations = match position.string {
+        // SAFETY: as above; plain memory of this thread's.
+        Some(string) => string.put_back(unsafe { &mut *context }, registers),
+        None => false,
+    };
     // All values first: a home may hold another register's value.
     let mut values = [0; Restore::MAX_MOVES];
     for (value, (guest, source)) in values.iter_mut().zip(position.restore.moves()) {
@@ -274,6 +283,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
             rip,
             esp: position.esp,
             shadowed: position.shadowed,
+            between_iterations,
             ..exit
         };
         (*context).exit_value = u64::from(position.block.0);
@@ -295,7 +305,7 @@ const TRAP_TRACE: i32 = 2;
 unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
     frame.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
     // On the exit path the guest leaves by itself.
-    if in_code_cache(pc) || store_test::is_here(pc) {
+    if in_guest_code(pc) {
         // SAFETY: the program counter says that this is guest code.
         unsafe { leave_guest_code(frame, SignalExit::default()) };
     }
@@ -356,8 +366,8 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {
         frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
-    } else if in_code_cache(pc) || store_test::is_here(pc) {
-        // SAFETY: the program counter says that this is guest code, or a store of it.
+    } else if in_guest_code(pc) {
+        // SAFETY: the program counter says so.
         unsafe { leave_guest_code(frame, SignalExit::default()) };
     }
 }

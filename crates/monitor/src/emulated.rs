@@ -145,9 +145,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// A repeated string instruction has done some iterations, but not the last. What comes
     /// now finds RF set (SDM volume 3, 17.3.1.1).
     fn between_iterations(&mut self) -> Result<(), VcpuStop> {
-        let cpu = self.runner.state_mut();
-        cpu.flags |= Flags::RF.bits();
-        self.latches.resume_flag_rip = cpu.rip;
+        self.set_resume_flag_between_iterations();
         if self.work.traps() || self.latches.breakpoint_hits != 0 {
             return self.debug_trap();
         }

@@ -43,6 +43,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
     }
 
+    /// A repeated string instruction has done some iterations, but not the last.
+    pub(crate) fn set_resume_flag_between_iterations(&mut self) {
+        let cpu = self.runner.state_mut();
+        cpu.flags |= Flags::RF.bits();
+        self.latches.resume_flag_rip = cpu.rip;
+    }
+
     /// RF is set.
     pub(crate) fn resume_flag(&self) -> bool {
         self.runner.state().flags().contains(Flags::RF)

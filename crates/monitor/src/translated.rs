@@ -24,7 +24,7 @@ use guarded_pages::GuardedPages;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use tollgate_emulate::cpuid::policy;
+use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::gate;
@@ -80,6 +80,8 @@ impl Translated {
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
+        let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;
+        context.string_shows_each = u64::from(shows_each);
         engine.attach(&mut context);
         Ok(Self {
             context,

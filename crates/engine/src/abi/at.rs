@@ -7,13 +7,14 @@
 use crate::abi::context::{Context, STORE_SIZES, displacement};
 use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
 use tollgate_x86::{CpuState, Segment};
 
 /// What emitted code may do with a field of the context. Fields that [`fields`] does not
-/// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`] and
-/// [`crate::gate::store_test`]. The verifier enforces it.
+/// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`],
+/// [`crate::gate::store_test`] and [`crate::gate::string`]. The verifier enforces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {
     /// It is read.
@@ -100,6 +101,9 @@ displacements! {
     INSTRUCTIONS = instructions: Write,
     HOST_INSTRUCTIONS = host_instructions: Write,
     HOST_BYTES = host_bytes: Write,
+    STRINGS = strings: Jump,
+    STRING_FLAGS = string_flags,
+    STRING_SHOWS_EACH = string_shows_each,
 }
 
 /// Displacement of the address of the test for stores of `size` bytes, if there is one.
@@ -112,6 +116,11 @@ pub fn code_store(size: u8) -> Option<i32> {
 pub fn long_code_store(size: u8) -> Option<i32> {
     let from_other = offset_of!(Context, long_code_store) - offset_of!(Context, code_store);
     code_store(size).map(|at| at + from_other as i32)
+}
+
+/// Displacement of the address of a routine for a repeated string instruction.
+pub const fn string_routine(routine: StringRoutine) -> i32 {
+    STRINGS + 8 * routine.0 as i32
 }
 
 /// Displacement of a guest register's slot.

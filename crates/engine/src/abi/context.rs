@@ -7,6 +7,7 @@
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::marks::Shadow;
+use crate::abi::strings::ROUTINES;
 use crate::abi::vector_registers;
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
@@ -39,6 +40,8 @@ pub struct SignalExit {
     pub address: u64,
     /// The instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
+    /// It is a repeated string instruction that has done some iterations, but not all.
+    pub between_iterations: bool,
 }
 
 /// Host addresses to which emitted code jumps by way of the context.
@@ -50,6 +53,8 @@ pub struct Gate {
     pub code_store: [u64; STORE_SIZES.len()],
     /// The same for modes whose memory is reached through the long software TLB.
     pub long_code_store: [u64; STORE_SIZES.len()],
+    /// The routines for repeated string instructions.
+    pub strings: [u64; ROUTINES],
 }
 
 /// All that generated code may touch beside guest memory.
@@ -166,6 +171,13 @@ pub struct Context {
     pub host_instructions: u64,
     /// Their bytes.
     pub host_bytes: u64,
+    /// Addresses of [`crate::gate::string`], by [`StringRoutine`](crate::abi::strings::StringRoutine).
+    pub strings: [u64; ROUTINES],
+    /// While one of them runs: the guest's flags, as `arithmetic` has them.
+    pub string_flags: u16,
+    /// Not zero: CMPS and SCAS that are left between two iterations show the flags of the last
+    /// comparison, as on AMD's processors, and not those from before the first.
+    pub string_shows_each: u64,
 }
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
@@ -272,6 +284,9 @@ impl Context {
             instructions: 0,
             host_instructions: 0,
             host_bytes: 0,
+            strings: gate.strings,
+            string_flags: 0,
+            string_shows_each: 0,
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

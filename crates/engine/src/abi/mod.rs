@@ -15,5 +15,6 @@ pub mod marks;
 pub mod register_map;
 pub mod relocation;
 pub mod sites;
+pub mod strings;
 pub mod vector_registers;
 pub mod x87_pointers;

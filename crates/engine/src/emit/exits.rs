@@ -71,6 +71,15 @@ impl Emitter {
         }
     }
 
+    /// Names the exit that the code which is jumped to next may take, and behind which it goes
+    /// on if it does not.
+    pub(crate) fn name_exit(&mut self, kind: SiteKind) {
+        let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
+        let packed = pack_site(self.block, site);
+        self.assembler
+            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+    }
+
     pub(crate) fn leave_and_return(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);

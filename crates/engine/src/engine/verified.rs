@@ -19,6 +19,7 @@ impl Engine {
         let subject = Subject {
             code: &code,
             sites: &block.sites,
+            helpers: &block.helpers,
             immediates: &block.immediates,
             completions: &block.completions,
             mode,

@@ -1,8 +1,9 @@
-//! The way into emitted code and out of it, and the store test that it calls: all that is
-//! written in assembly by hand.
+//! The way into emitted code and out of it, and what it calls: the test of stores and the
+//! repeated string instructions. All that is written in assembly by hand.
 
 pub mod entry;
 pub mod store_test;
+pub mod string;
 
 use crate::abi::context::Gate;
 
@@ -12,5 +13,6 @@ pub fn addresses() -> Gate {
         exit: entry::exit_address(),
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
+        strings: string::addresses(),
     }
 }

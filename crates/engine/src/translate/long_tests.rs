@@ -59,6 +59,7 @@ fn emit(mode: &Mode, bytes: &[u8], straddles: bool) -> Emitted {
     let subject = Subject {
         code: &code,
         sites: &translation.tables.sites,
+        helpers: &translation.tables.helpers,
         immediates: &translation.tables.immediates,
         completions: &translation.tables.completions,
         mode: request.mode,

@@ -1,4 +1,5 @@
-//! Single string instructions; the monitor executes repeated ones.
+//! String instructions: single ones, and the calls of routines for repeated ones
+//! ([`crate::gate::string`]), of which the monitor executes the rest.
 
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -6,6 +7,7 @@ use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
+use crate::abi::strings::StringRoutine;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::OddSegment;
@@ -76,12 +78,30 @@ fn pointer_width(instruction: &Instruction) -> Width {
 impl Translator {
     pub(super) fn string(&mut self, instruction: &Instruction) -> Flow {
         if instruction.has_rep_prefix() || instruction.has_repne_prefix() {
-            return self.helper(instruction);
+            return self.repeated_string(instruction);
         }
         match self.single_string(instruction) {
             Ok(()) => Flow::Next,
             Err(OddSegment) => self.helper(instruction),
         }
+    }
+
+    /// Names the exit, for what the routine cannot do, and calls the routine.
+    fn repeated_string(&mut self, instruction: &Instruction) -> Flow {
+        let routine = StringRoutine::of(instruction, &self.emit.mode, self.emit.map);
+        let Some(routine) = routine else {
+            return self.helper(instruction);
+        };
+        self.emit.flush_esp_first();
+        let kind = self.emit.helper_kind(instruction);
+        let behind = self.emit.assembler.lea_rip(R11);
+        self.emit.name_exit(kind);
+        let routine = self.emit.field(at::string_routine(routine));
+        let assembler = &mut self.emit.assembler;
+        assembler.jmp_memory(routine);
+        let position = assembler.position();
+        assembler.patch_rel32(behind, position);
+        Flow::Next
     }
 
     fn single_string(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {

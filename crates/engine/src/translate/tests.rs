@@ -65,6 +65,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     let subject = Subject {
         code: &code,
         sites: &translation.tables.sites,
+        helpers: &translation.tables.helpers,
         immediates: &translation.tables.immediates,
         completions: &translation.tables.completions,
         mode: request.mode,
@@ -260,6 +261,7 @@ fn a_look_up_is_accepted_in_code_with_checked_access_only() {
         let subject = Subject {
             code: &emitted.code,
             sites: &emitted.translation.tables.sites,
+            helpers: &emitted.translation.tables.helpers,
             immediates: &emitted.translation.tables.immediates,
             completions: &emitted.translation.tables.completions,
             mode: &mode,

@@ -8,7 +8,8 @@ use crate::abi::level_change::LevelChangeKind;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, far_tag_base, indirect_tag, table_offset,
 };
-use crate::abi::sites::{LinkPlace, SiteKind};
+use crate::abi::sites::{LinkPlace, Site, SiteKind};
+use crate::abi::strings::StringRoutine;
 use crate::policy::mode::ModeFlags;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use iced_x86::{Code, ConstantOffsets, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -185,10 +186,13 @@ impl Walk<'_> {
         let displacement = instruction.memory_displacement64() as i64;
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
         if base == self.context() && index == Register::None {
-            if named.is_none() {
+            let Some(site) = named.and_then(|named| self.subject.sites.get(named)) else {
                 return Err("leaves without naming an exit");
-            }
+            };
             if displacement == i64::from(at::EXIT_ENTRY) {
+                return Ok(());
+            }
+            if self.is_string_routine(displacement, site, state) {
                 return Ok(());
             }
             return self.store_test(displacement, state);
@@ -226,6 +230,21 @@ impl Walk<'_> {
             _ => self.subject.mode.is_relocatable(),
         };
         !is_needed || state.moved == state.matched
+    }
+
+    /// Whether a jump is one to the routine that executes the string instruction of the exit
+    /// that was named, and that goes on behind it where R11 says.
+    fn is_string_routine(&self, displacement: i64, site: &Site, state: &State) -> bool {
+        const R11: usize = 11;
+        let SiteKind::Helper(helper) = site.kind else {
+            return false;
+        };
+        let (mode, map) = (self.subject.mode, self.subject.map);
+        let helper = self.subject.helpers.get(usize::from(helper));
+        let routine = helper.and_then(|it| StringRoutine::of(&it.instruction, mode, map));
+        routine.is_some_and(|it| i64::from(at::string_routine(it)) == displacement)
+            && state.registers[R11].kind == Kind::Address(site.after.into())
+            && state.level.is_none()
     }
 
     /// The jump to the test of a store for code, whose look-up goes on where RCX says.

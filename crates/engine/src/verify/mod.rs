@@ -35,6 +35,7 @@ use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 pub use patches::{is_link_distance, verify_patched};
@@ -61,6 +62,8 @@ pub struct Subject<'a> {
     pub code: &'a [u8],
     /// Its ways out, by site number.
     pub sites: &'a [Site],
+    /// The instructions that the monitor executes, as its ways out number them.
+    pub helpers: &'a [Helper],
     /// Operands that can be replaced.
     pub immediates: &'a [Immediate],
     /// Host code that completes an instruction in several steps.

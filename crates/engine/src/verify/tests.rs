@@ -8,8 +8,11 @@ use crate::abi::link_layout::{BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, 
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
+use crate::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
-use crate::policy::mode::{Mode, ModeFlags};
+use crate::policy::instruction_kind::Helper;
+use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
+use iced_x86::{Decoder, DecoderOptions};
 use std::mem::offset_of;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::WRITE_TABLE_OFFSET;
@@ -47,6 +50,7 @@ fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) ->
     let subject = Subject {
         code,
         sites,
+        helpers: &[],
         immediates: &[],
         completions: &[],
         mode: &mode,
@@ -482,6 +486,90 @@ fn exits_are_named_once_and_just_before_they_are_taken() {
 }
 
 /// A link within the page: a jump and its stub.
+/// What is found in the call of a routine for `F3 A4` in flat 32-bit code, or, if `long`, in
+/// 64-bit code.
+fn string_rules(long: bool, map: &RegisterMap, emit: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
+    let mut assembler = Assembler::new();
+    emit(&mut assembler);
+    let behind = assembler.position() as u32;
+    exit(&mut assembler, 1);
+    let sites = [
+        Site {
+            after: behind,
+            ..site(SiteKind::Helper(0))
+        },
+        site(SiteKind::Continue),
+    ];
+    let mut mode = Mode::of(&CpuState::at_reset());
+    (mode.code_base, mode.code_limit) = (0, u32::MAX);
+    mode.segments = [SegmentClass::Flat; 6];
+    mode.flags |= match long {
+        true => ModeFlags::LONG | ModeFlags::CODE64,
+        false => ModeFlags::CODE32,
+    };
+    let bits = if long { 64 } else { 32 };
+    let instruction = Decoder::new(bits, &[0xf3, 0xa4], DecoderOptions::NONE).decode();
+    let subject = Subject {
+        code: assembler.code(),
+        sites: &sites,
+        helpers: &[Helper::new(instruction)],
+        immediates: &[],
+        completions: &[],
+        mode: &mode,
+        mode_id: 3,
+        branch_table: BranchTable::Shared,
+        family: FamilyId(0),
+        block: BLOCK,
+        map,
+    };
+    verify(&subject).iter().map(|it| it.rule).collect()
+}
+
+/// Calls a routine: R11 with the address `beyond` the instruction behind the jump.
+fn call_string(a: &mut Assembler, number: usize, routine: usize, beyond: usize) {
+    let behind = a.lea_rip(R11);
+    let named = pack_site(BLOCK, number) as i32;
+    a.store_imm(Width::Dword, field(at::EXIT_SITE), named);
+    a.jmp_memory(field(at::string_routine(StringRoutine(routine))));
+    let position = a.position() + beyond;
+    a.patch_rel32(behind, position);
+}
+
+#[test]
+fn a_string_routine_is_that_of_the_exits_instruction_and_comes_back_behind_it() {
+    const NOTHING: [Rule; 0] = [];
+    let (flat, long) = (0, OPERATIONS);
+    for (is_long, routine) in [(false, flat), (true, long)] {
+        let found = string_rules(is_long, &RegisterMap::LEGACY, |a| {
+            call_string(a, 0, routine, 0);
+        });
+        assert_eq!(found, NOTHING);
+        // Another width, another operation, another way to reach memory, no routine at all.
+        for other in [routine + 1, routine + 4, OPERATIONS - routine, ROUTINES] {
+            let found = string_rules(is_long, &RegisterMap::LEGACY, |a| {
+                call_string(a, 0, other, 0);
+            });
+            assert_eq!(found, ["is not the test of the look-up's store"], "{other}");
+        }
+    }
+    // Where exit 1 begins again, not behind the instruction.
+    let found = string_rules(false, &RegisterMap::LEGACY, |a| call_string(a, 0, flat, 8));
+    assert!(found.contains(&"is not the test of the look-up's store"));
+    // RSI and RDI are not the guest's.
+    let found = string_rules(false, &RegisterMap::SPILLED, |a| call_string(a, 0, flat, 0));
+    assert!(found.contains(&"is not the test of the look-up's store"));
+    // Another exit is named.
+    let found = string_rules(false, &RegisterMap::LEGACY, |a| call_string(a, 1, flat, 0));
+    assert!(found.contains(&"is not the test of the look-up's store"));
+    // The address is not in R11.
+    let found = string_rules(false, &RegisterMap::LEGACY, |a| {
+        let named = pack_site(BLOCK, 0) as i32;
+        a.store_imm(Width::Dword, field(at::EXIT_SITE), named);
+        a.jmp_memory(field(at::string_routine(StringRoutine(flat))));
+    });
+    assert!(found.contains(&"is not the test of the look-up's store"));
+}
+
 fn link() -> (Assembler, Site) {
     let mut assembler = Assembler::new();
     let jump = assembler.jmp();
@@ -505,6 +593,7 @@ fn a_link_leads_to_its_stub_or_to_a_block() {
         let subject = Subject {
             code: &code,
             sites: &[site],
+            helpers: &[],
             immediates: &[],
             completions: &[],
             mode: &mode,

@@ -67,6 +67,7 @@ impl Emitted {
         let subject = Subject {
             code,
             sites: &translation.tables.sites,
+            helpers: &translation.tables.helpers,
             immediates: &translation.tables.immediates,
             completions: &translation.tables.completions,
             mode: request.mode,

@@ -14,6 +14,7 @@ use tollgate_engine::abi::link_layout::{
 };
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
+use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
@@ -85,6 +86,21 @@ fn field(displacement: i32) -> String {
     }
     if let Some(size) = (1..=64u8).find(|&size| at::long_code_store(size) == Some(displacement)) {
         return format!("long_code_store.{size}");
+    }
+    let routine = (0..ROUTINES).find(|&it| at::string_routine(StringRoutine(it)) == displacement);
+    if let Some(routine) = routine {
+        let reach = ["flat", "long", "compat"][routine / OPERATIONS];
+        let width = ["b", "w", "d", "q"][routine % 4];
+        let names = [
+            "rep_movs",
+            "rep_stos",
+            "repe_cmps",
+            "repne_cmps",
+            "repe_scas",
+            "repne_scas",
+        ];
+        let name = names[routine % OPERATIONS / 4];
+        return format!("{reach}.{name}{width}");
     }
     for (register, name) in SegmentRegister::ALL
         .into_iter()

@@ -12,6 +12,7 @@ use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
 use tollgate_engine::abi::level_change::LevelChange;
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
@@ -121,6 +122,9 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(switch_in, u64, false),
         field!(target, u64, false),
         field!(signal, SignalExit, false),
+        field!(strings, [u64; ROUTINES], false),
+        field!(string_flags, u16, false),
+        field!(string_shows_each, u64, false),
         field!(level_changes, [LevelChange; 4], true),
     ];
     // The rest of the processor: control registers, model-specific ones, vectors.
@@ -319,12 +323,15 @@ impl Access {
         let jumps = [
             offset_of!(Context, exit_entry),
             offset_of!(Context, code_store),
+            offset_of!(Context, strings),
         ];
         if is_jump {
             // Those for both software TLBs.
             let tests = 2 * 8 * STORE_SIZES.len() as i64;
+            let strings = 8 * ROUTINES as i64;
             let fits = offset == jumps[0] as i64
-                || (0..tests).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0;
+                || (0..tests).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0
+                || (0..strings).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0;
             return (!fits).then_some("it jumps where the context does not say");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;

@@ -27,6 +27,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.continue_shadow(signal.shadowed);
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);
+            if signal.between_iterations {
+                self.set_resume_flag_between_iterations();
+            }
             return Ok(());
         }
         if signal.signal == libc::SIGSEGV && self.view.translations.is_beside_root(signal.address) {

@@ -16,6 +16,7 @@ use tollgate_x86::{
     Attributes, CpuModel, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 use vectors::vectors;
+#[allow(unused_imports, reason = "not all tests look at vectors")]
 pub use vectors::visible;
 
 /// Guest RAM that is filled and compared: what the registers point to.

@@ -1,0 +1,237 @@
+//! A request to leave a repeated string instruction finds the guest between two iterations,
+//! whichever host instruction it arrives before: registers, flags and memory are those of so
+//! many iterations, RF is set if there were any (SDM volume 3, 18.3.1.1), and the guest comes
+//! to the same end.
+//!
+//! Of each guest's host instructions it stops at every 5th; `TOLLGATE_EVERY_INSTRUCTION=1`
+//! has it stop at all.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod every_shape;
+mod tracer;
+
+use every_shape::machine::{Machine, vcpu};
+use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
+use tollgate_emulate::cpuid::{Vendor, policy};
+use tollgate_test_support::Computer;
+use tollgate_x86::state::VectorState;
+use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
+use tracer::{COUNT, Orders, Outcome};
+
+/// The guest between two instructions or iterations.
+#[derive(Clone, PartialEq)]
+struct Moment {
+    cpu: CpuState,
+    memory: Vec<u8>,
+}
+
+impl Moment {
+    fn of(vcpu: &mut Computer<Machine>) -> Self {
+        let mut memory = vec![0; MEMORY];
+        assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
+        let mut cpu = vcpu.state().clone();
+        cpu.vector = VectorState::initial();
+        if cpu.shadow_rip != cpu.rip {
+            // A note of a shadow that is over says nothing.
+            cpu.end_shadow();
+        }
+        Self { cpu, memory }
+    }
+}
+
+/// One instruction and its registers: RCX, RSI, RDI.
+type Case = (&'static str, &'static [u8], [u64; 3]);
+
+const CASES: [Case; 13] = [
+    ("rep movsb", &[0xf3, 0xa4], [5, 0x2_0100, 0x2_1103]),
+    (
+        "rep movsb that smears",
+        &[0xf3, 0xa4],
+        [9, 0x2_0100, 0x2_0101],
+    ),
+    (
+        "rep movsb across pages",
+        &[0xf3, 0xa4],
+        [9, 0x2_0ffd, 0x2_3ffb],
+    ),
+    (
+        "rep movsd that straddles",
+        &[0xf3, 0xa5],
+        [4, 0x2_0ff9, 0x2_3ff4],
+    ),
+    (
+        "rep movsw within its source",
+        &[0xf3, 0x66, 0xa5],
+        [7, 0x2_0102, 0x2_0100],
+    ),
+    ("rep stosb", &[0xf3, 0xaa], [4, 0, 0x2_3ffe]),
+    ("rep stosd", &[0xf3, 0xab], [6, 0, 0x2_3ff4]),
+    ("repe cmpsb", &[0xf3, 0xa6], [8, 0x2_6ffd, 0x2_8ffb]),
+    (
+        "repe cmpsb of equals",
+        &[0xf3, 0xa6],
+        [6, 0x2_6ffd, 0x2_6ffd],
+    ),
+    ("repne cmpsw", &[0xf2, 0x66, 0xa7], [5, 0x2_6100, 0x2_8101]),
+    ("repne scasb", &[0xf2, 0xae], [7, 0, 0x2_3ffc]),
+    ("repe scasd", &[0xf3, 0xaf], [3, 0, 0x2_6000]),
+    (
+        "rep movsb of nothing",
+        &[0xf3, 0xa4],
+        [0, 0x2_0100, 0x2_1103],
+    ),
+];
+
+fn guest(base: &Guest, (name, code, [count, source, destination]): Case) -> Guest {
+    let mut guest = base.clone();
+    guest.name = format!("{name} ({} bits)", guest.bits);
+    guest.code = code.to_vec();
+    put(&mut guest.memory, guest.eip, code);
+    put(&mut guest.memory, guest.eip + code.len() as u32, &EXIT);
+    // Bytes of which the first few are equal.
+    put(&mut guest.memory, 0x2_6ff0, &[7; 18]);
+    put(&mut guest.memory, 0x2_8ff0, &[7; 17]);
+    put(
+        &mut guest.memory,
+        0x2_6000,
+        &[0x40, 0x10, 0, 0, 0x40, 0x10, 0, 0],
+    );
+    guest.state.gpr[Gpr::Rax as usize] = 0x1040;
+    guest.state.gpr[Gpr::Rcx as usize] = count;
+    guest.state.gpr[Gpr::Rsi as usize] = source;
+    guest.state.gpr[Gpr::Rdi as usize] = destination;
+    guest
+}
+
+/// All moments of the guest: before the instruction, between its iterations, behind it and at
+/// the end.
+fn moments(guest: &Guest) -> Vec<Moment> {
+    let mut vcpu = vcpu(guest);
+    let mut moments = vec![Moment::of(&mut vcpu)];
+    let (start, flags) = (guest.state.rip, guest.state.flags);
+    let compares = guest
+        .code
+        .iter()
+        .any(|byte| matches!(byte, 0xa6 | 0xa7 | 0xae | 0xaf));
+    let while_equal = guest.code[0] == 0xf3;
+    let shows_each = policy(&guest.state).vendor() == Vendor::Amd;
+    let mut remaining = guest.state.gpr[Gpr::Rcx as usize];
+    while remaining != 0 {
+        vcpu.change_state(|cpu| cpu.gpr[Gpr::Rcx as usize] = 1);
+        vcpu.step_one().unwrap();
+        remaining -= 1;
+        vcpu.change_state(|cpu| cpu.gpr[Gpr::Rcx as usize] = remaining);
+        let was_equal = vcpu.state().flags().contains(Flags::ZF);
+        if remaining == 0 || compares && was_equal != while_equal {
+            break;
+        }
+        let mut between = Moment::of(&mut vcpu);
+        between.cpu.rip = start;
+        between.cpu.flags |= Flags::RF.bits();
+        if compares && !shows_each {
+            let arithmetic = Flags::ARITHMETIC.bits();
+            between.cpu.flags = between.cpu.flags & !arithmetic | flags & arithmetic;
+        }
+        moments.push(between);
+        vcpu.change_state(|cpu| cpu.rip = start);
+    }
+    if guest.state.gpr[Gpr::Rcx as usize] == 0 {
+        vcpu.step_one().unwrap();
+    }
+    moments.push(Moment::of(&mut vcpu));
+    assert!(vcpu.step_one().is_err());
+    assert!(vcpu.platform().ended);
+    moments.push(Moment::of(&mut vcpu));
+    moments
+}
+
+/// Runs the guest to its end with the signal before one host instruction; what is wrong, and
+/// what [`Orders::run`] says.
+fn run(guest: &Guest, moments: &[Moment], orders: &Orders, target: u64) -> (Option<String>, u64) {
+    let mut vcpu = vcpu(guest);
+    // What the code needs is at hand.
+    vcpu.platform_mut().begin();
+    vcpu.run();
+    vcpu.change_state(|cpu| *cpu = guest.state.clone());
+    guest.fill(vcpu.memory_mut());
+    *vcpu.platform_mut() = Machine::default();
+    let code = vcpu.code_range();
+    orders.run(target, code, || {
+        for _ in 0..8 {
+            vcpu.platform_mut().begin();
+            let stop = vcpu.run();
+            let now = Moment::of(&mut vcpu);
+            if vcpu.platform().ended {
+                let is_same = Some(&now) == moments.last();
+                return (!is_same).then(|| format!("ends differently: {:x?}", now.cpu.gpr));
+            }
+            if !vcpu.platform().interrupted {
+                return Some(format!("stops: {stop:?}"));
+            }
+            if !moments.contains(&now) {
+                let cpu = &now.cpu;
+                return Some(format!(
+                    "is seen at {:x}, flags {:x}, with {:x?}",
+                    cpu.rip, cpu.flags, cpu.gpr
+                ));
+            }
+        }
+        Some("does not end".into())
+    })
+}
+
+fn child(orders: &Orders) -> String {
+    let all = guests();
+    let base = |bits| {
+        let mut of_bits = all
+            .iter()
+            .filter(|it| it.bits == bits && it.scene == Scene::Data);
+        of_bits
+            .find(|it| it.state.cpl() == 0 && it.state.rip == 0x1000 && !it.name.contains('+'))
+            .expect("there are guests of flat code")
+    };
+    let compatible = all
+        .iter()
+        .find(|it| it.name.starts_with("compat: ") && it.scene == Scene::Data)
+        .expect("there are guests of compatibility code");
+    let stride = std::env::var("TOLLGATE_EVERY_INSTRUCTION").ok();
+    let stride = stride.and_then(|it| it.parse().ok()).unwrap_or(5);
+    let (mut runs, mut between) = (0_u64, 0);
+    for base in [base(32), base(64), compatible] {
+        for case in CASES {
+            let guest = guest(base, case);
+            let moments = moments(&guest);
+            between += moments.len();
+            let (wrong, instructions) = run(&guest, &moments, orders, COUNT);
+            if let Some(wrong) = wrong {
+                return format!("{} {wrong}", guest.name);
+            }
+            let first = 1 + runs % stride;
+            for target in (first..=instructions).step_by(stride as usize) {
+                if let (Some(wrong), place) = run(&guest, &moments, orders, target) {
+                    let name = &guest.name;
+                    return format!(
+                        "{name}, interrupted at {target} of {instructions} ({place:#x}), {wrong}"
+                    );
+                }
+                runs += 1;
+            }
+        }
+    }
+    assert!(between > 100);
+    runs.to_string()
+}
+
+#[test]
+fn a_repeated_string_instruction_is_left_between_two_iterations() {
+    match tracer::trace(child) {
+        Outcome::NotPermitted => {
+            let text = "SKIPPED: this host does not let a process trace its child (ptrace)\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        }
+        Outcome::Report(text, delivered) => {
+            assert_eq!(text.parse(), Ok(delivered), "{text}");
+            assert!(delivered > 500, "{delivered}");
+        }
+    }
+}
