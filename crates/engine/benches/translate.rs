@@ -89,6 +89,7 @@ fn main() {
                 next_page: Some((BASE + at) / 4096 + 1),
                 rip: 0x40_0000 + at,
                 linear: 0x40_0000 + at,
+                global: false,
                 home: None,
             };
             let LookUp::Block(id) = engine.translate(&place, mode, &mut memory) else {

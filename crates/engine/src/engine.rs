@@ -106,6 +106,8 @@ pub struct CodeAddress {
     pub rip: u64,
     /// Linear address.
     pub linear: u64,
+    /// The page survives an address-space switch.
+    pub global: bool,
     /// EIP's home, if the block is to be relocatable (see [`Engine::home`]).
     pub home: Option<u64>,
 }
@@ -436,6 +438,9 @@ impl Engine {
             if let SiteKind::Link(LinkPlace::Slot { slot, .. }) = site.kind {
                 self.links.release_slot(slot);
             }
+        }
+        if let Some(page) = block.code_page {
+            self.links.remove_block(page);
         }
     }
 }

@@ -49,6 +49,7 @@ impl Setup {
             next_page: None,
             rip: physical,
             linear: physical,
+            global: false,
             home: None,
         };
         match self.engine.translate(&place, self.mode, &mut self.memory) {

@@ -18,6 +18,7 @@ const PLACE: CodeAddress = CodeAddress {
     next_page: None,
     rip: START,
     linear: START,
+    global: false,
     home: None,
 };
 

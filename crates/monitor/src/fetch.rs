@@ -182,33 +182,24 @@ impl GuestView {
             next_page,
             rip,
             linear,
+            global: page.global,
             home: None,
         })
     }
 
-    /// What links to code at `linear` depend on; the pages must have been looked up.
-    pub fn dependence(
+    /// What links depend on that depend on the page behind `dependence` too.
+    pub fn with_next_page(
         &mut self,
         state: &CpuState,
-        linear: u64,
-        straddles: bool,
+        dependence: Dependence,
     ) -> Option<Dependence> {
         let privilege = Privilege::of_cpl(state.cpl());
-        let first = self
-            .fetch_page(state, LinearAddress(linear), privilege)
-            .ok()?;
-        let page = linear >> 12;
-        let mut dependence = Dependence {
-            page,
-            last_page: page,
-            global: first.global,
-        };
-        if straddles {
-            let next = page_behind(page, state.is_64_bit());
-            let second = self.fetch_page(state, next, privilege).ok()?;
-            dependence.last_page = next.page();
-            dependence.global &= second.global;
-        }
-        Some(dependence)
+        let next = page_behind(dependence.page, state.is_64_bit());
+        let second = self.fetch_page(state, next, privilege).ok()?;
+        Some(Dependence {
+            last_page: next.page(),
+            global: dependence.global && second.global,
+            ..dependence
+        })
     }
 }

@@ -3,19 +3,17 @@
 
 mod long_mode_support;
 
+use long_mode_support::spaces::{
+    PAGE, make_empty_space, map, run_kernel, run_to_end, table, unmap,
+};
 use long_mode_support::{Bench, CODE, DATA, STACK, as_user, guest_code, vcpu};
 use tollgate_memory::GuestMemory;
-use tollgate_monitor::VcpuStop;
-use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
-use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, SegmentRegister, Selector};
 
 /// Physical pages of the library: two of code, one for each space's data.
 const LIBRARY: [u64; 2] = [0x40_0000, 0x41_0000];
 const LIBRARY_DATA: u64 = 0x42_0000;
-/// Page tables of the spaces, a MiB for each.
-const TABLES: u64 = 0x80_0000;
-const PAGE: u64 = 0x1000;
 /// In a space's data: the address of the second page's function, and a number.
 const POINTER: u64 = 0;
 const NUMBER: u64 = 8;
@@ -95,32 +93,6 @@ fn known() -> Known {
     known
 }
 
-/// The page tables of a space.
-fn table(space: u64) -> u64 {
-    TABLES + space * 0x10_0000
-}
-
-/// Maps `pages` one behind the other at `linear` in a space.
-fn map(memory: &mut GuestMemory, space: u64, linear: u64, pages: &[u64]) {
-    let next = PhysicalAddress(table(space) + 0xf_f000);
-    for (index, &page) in pages.iter().enumerate() {
-        let linear = linear + index as u64 * PAGE;
-        let mut at = table(space);
-        for shift in [39, 30, 21] {
-            let entry = PhysicalAddress(at + (linear >> shift & 511) * 8);
-            let mut value = memory.read_u64(entry);
-            if value & 1 == 0 {
-                let used = memory.read_u64(next) + 1;
-                memory.write_u64(next, used);
-                value = (table(space) + used * PAGE) | 7;
-                memory.write_u64(entry, value);
-            }
-            at = value & !0xfff;
-        }
-        memory.write_u64(PhysicalAddress(at + (linear >> 12 & 511) * 8), page | 7);
-    }
-}
-
 /// The data of a space.
 fn data(space: u64) -> u64 {
     LIBRARY_DATA + space * PAGE
@@ -128,8 +100,7 @@ fn data(space: u64) -> u64 {
 
 /// Makes a space in which the library lies at `linear`.
 fn make_space(memory: &mut GuestMemory, space: u64, linear: u64) {
-    // What every space has: the first table of the support's, without what it maps high.
-    memory.write_u64(PhysicalAddress(table(space)), 0x2007);
+    make_empty_space(memory, space);
     place_library(memory, space, linear);
 }
 
@@ -158,37 +129,9 @@ fn prepared() -> Computer<Bench> {
     })
 }
 
-fn run_to_end(vcpu: &mut Computer<Bench>) {
-    let stop = vcpu.run();
-    let ended = matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)));
-    assert!(ended, "{stop:?}\n{}", vcpu.dump());
-}
-
 /// Has the guest's kernel execute INVLPG.
 fn invalidate(vcpu: &mut Computer<Bench>, linear: u64) {
-    let segments = vcpu.state().segments;
-    vcpu.change_state(|cpu| {
-        for register in SegmentRegister::ALL {
-            let attributes = match register {
-                SegmentRegister::Cs => 0xa09b,
-                _ => 0xc093,
-            };
-            *cpu.segment_mut(register) = Segment {
-                base: 0,
-                limit: u32::MAX,
-                selector: Selector(if register == SegmentRegister::Cs {
-                    8
-                } else {
-                    0x10
-                }),
-                attributes: Attributes::from_bits_retain(attributes),
-            };
-        }
-        cpu.gpr[7] = linear;
-        cpu.rip = CODE;
-    });
-    run_to_end(vcpu);
-    vcpu.change_state(|cpu| cpu.segments = segments);
+    run_kernel(vcpu, CODE, linear);
 }
 
 /// Puts the program before the library's first instruction.
@@ -393,15 +336,6 @@ fn a_fault_names_the_address_at_which_the_code_lies() {
             assert_eq!(rip, linear + at);
         }
     }
-}
-
-/// Nothing is mapped at `linear` any more.
-fn unmap(memory: &mut GuestMemory, space: u64, linear: u64) {
-    let mut at = table(space);
-    for shift in [39, 30, 21] {
-        at = memory.read_u64(PhysicalAddress(at + (linear >> shift & 511) * 8)) & !0xfff;
-    }
-    memory.write_u64(PhysicalAddress(at + (linear >> 12 & 511) * 8), 0);
 }
 
 #[test]

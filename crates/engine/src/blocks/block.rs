@@ -8,6 +8,7 @@ use crate::abi::marks::Mark;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::relocation::Relocation;
 use crate::abi::sites::{BlockId, Site, SiteKind};
+use crate::blocks::code_pages::CodePageId;
 use crate::policy::instruction_kind::Helper;
 use crate::policy::out_of_line::OutOfLine;
 use rustc_hash::FxHashSet;
@@ -54,6 +55,9 @@ pub struct Noted {
 pub struct Block {
     /// What it translates.
     pub key: BlockKey,
+    /// Where it is listed with all that leads to it. `None`: links to it end with what they
+    /// depend on (see [`crate::blocks::links`]).
+    pub code_page: Option<CodePageId>,
     /// Where an indirect branch last found it: the table's entry for this EIP may lead here.
     pub listed_at: u64,
     /// The bits that an instruction pointer has in its mode.

@@ -1,10 +1,14 @@
 //! Link tables: where cross-page and indirect branches find their targets.
 //!
-//! One region of sparse memory holds a hash table for indirect branches and slots
-//! for direct branches that leave their page. What a linear address means can
-//! change under both, so entries carry the pages that they depend on and are
-//! cleared when those pages' translations are. Links inside a page do not pass
-//! through here: they hold as long as both blocks live.
+//! One region of sparse memory ([`link_memory`](crate::blocks::link_memory)) holds a hash table
+//! for indirect branches and slots for direct branches that leave their page. What a linear
+//! address means can change under both, so what is filled depends on pages. Links inside a
+//! page do not pass through here: they hold as long as both blocks live.
+//!
+//! Most of it belongs to [code pages](crate::blocks::code_pages), which are put out of force
+//! and come back. The rest is listed by the linear pages that it depends on and is gone when
+//! one of them is dropped: what leads to blocks that begin at the end of a page, to code whose
+//! segment has a base, and far transfers.
 //!
 //! An entry of the hash table that all 32-bit code shares names its mode beside its EIP. The
 //! instruction pointer of 64-bit code leaves no room for that, so each of its modes has a
@@ -15,14 +19,13 @@
 //! family of modes.
 
 use crate::abi::far_pointer::FarPointer;
-use crate::abi::link_layout::{
-    BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
-    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLES_BYTES,
-    far_tag_base, indirect_tag, table_offset,
+use crate::abi::link_layout::{BranchTable, FamilyId, MAX_SLOTS, ModeId};
+use crate::blocks::code_pages::{
+    CodePageCounts, CodePageId, CodePageKey, CodePages, Found, IndirectTarget,
 };
+use crate::blocks::link_memory::{Entry, LinkMemory, entry_offset, far_entry_offset};
 use crate::blocks::listed::Listed;
 use std::io;
-use tollgate_tlb::reservation::Reservation;
 use tollgate_tlb::{Derived, PageRange};
 
 /// What a filled entry depends on.
@@ -53,19 +56,13 @@ impl Target {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-enum Entry {
-    /// Offset from the start of the tables.
-    Hash(u32),
-    Slot(u32),
-}
-
 /// The tables of one vCPU.
 pub struct LinkTables {
-    memory: Reservation,
-    /// Entries that survive an address-space switch.
+    memory: LinkMemory,
+    pages: CodePages,
+    /// Entries of no code page that survive an address-space switch.
     global: Listed<Entry>,
-    /// Entries that do not.
+    /// Entries of no code page that do not.
     local: Listed<Entry>,
     free_slots: Vec<u32>,
     next_slot: u32,
@@ -79,7 +76,8 @@ impl LinkTables {
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            memory: Reservation::new(TABLES_BYTES as usize)?,
+            memory: LinkMemory::new()?,
+            pages: CodePages::default(),
             global: Listed::default(),
             local: Listed::default(),
             free_slots: Vec::new(),
@@ -90,13 +88,18 @@ impl LinkTables {
 
     /// Address of the tables (R13 in guest code).
     pub fn base(&self) -> u64 {
-        self.memory.base() as u64
+        self.memory.base()
     }
 
     /// Changes whenever all entries that are not global have been dropped: what is known of one
     /// epoch holds for all entries that were filled in it.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// What code pages have done.
+    pub fn page_counts(&self) -> CodePageCounts {
+        self.pages.counts()
     }
 
     /// A slot for a new link site; `None` if all are taken.
@@ -113,28 +116,28 @@ impl LinkTables {
 
     /// Takes back the slot of a site that died.
     pub fn release_slot(&mut self, slot: u32) {
-        self.clear(Entry::Slot(slot));
+        self.forget_slot(slot);
+        let entry = Entry::Slot(slot);
+        self.local.remove(entry);
+        self.global.remove(entry);
         self.free_slots.push(slot);
     }
 
-    fn write(&mut self, offset: usize, value: u64) {
-        write(&mut self.memory, offset, value);
+    /// The code page of a new block.
+    pub fn add_block(&mut self, key: CodePageKey) -> CodePageId {
+        self.pages.add_block(key)
     }
 
-    fn read(&self, offset: usize) -> u64 {
-        // SAFETY: as in the function `write`.
-        unsafe { self.memory.base().add(offset).cast::<u64>().read() }
+    /// A block of a code page died. Nothing leads to it, and its slots were released.
+    pub fn remove_block(&mut self, page: CodePageId) {
+        self.pages.remove_block(page, &mut self.memory);
     }
 
-    /// Empties an entry, which may stay listed.
-    fn empty(&mut self, entry: Entry) {
-        empty(&mut self.memory, entry);
-    }
-
-    fn clear(&mut self, entry: Entry) {
-        self.empty(entry);
-        self.local.remove(entry);
-        self.global.remove(entry);
+    /// The guest's page tables have just been found to allow fetches from a code page: what
+    /// is known to lead there does so from now on.
+    #[inline]
+    pub fn put_in_force(&mut self, page: CodePageId, found: Found) {
+        self.pages.put_in_force(page, found, &mut self.memory);
     }
 
     fn note(&mut self, entry: Entry, dependence: Dependence) {
@@ -148,45 +151,51 @@ impl LinkTables {
 
     /// Fills a slot with `target` minus the address of the site's stub.
     pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
-        self.write(SLOTS_OFFSET as usize + slot as usize * 8, distance);
+        self.pages.unlist(slot);
+        self.memory.set_slot(slot, distance);
         self.note(Entry::Slot(slot), dependence);
     }
 
-    /// The tag of an indirect branch target, as emitted code compares it.
-    const fn tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
-        rip.wrapping_add(indirect_tag(table, mode)).wrapping_neg()
+    /// Fills a slot of a block of the code page `from` that leads to a block of the code page
+    /// `to`, with the distance from the site's stub. That page must just have been put in force,
+    /// with the same delta if they are relocatable.
+    pub fn link_pages(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
+        self.pages
+            .link(slot, distance, (from, to), &mut self.memory);
+    }
+
+    /// Lets indirect branches find a block of a code page, which must just have been put in
+    /// force.
+    pub fn add_target(&mut self, page: CodePageId, target: IndirectTarget) {
+        self.pages.add_target(page, target, &mut self.memory);
+    }
+
+    /// Forgets what leads to a block of a code page whose code begins at a host address.
+    pub fn remove_target(&mut self, page: CodePageId, address: u64) {
+        self.pages.remove_target(page, address, &mut self.memory);
     }
 
     /// Prepares a mode's table: to be called before code of that mode is translated.
     pub fn prepare(&mut self, table: BranchTable) {
-        let last = entry_offset(u64::MAX, table);
-        if self.read(last as usize) == 0 {
-            self.write(last as usize, vacant(last));
-        }
+        self.memory.prepare(table);
     }
 
     /// Lets indirect branches to `rip` in `mode`, whose table is `table`, find `target`.
     pub fn fill_hash(
         &mut self,
         rip: u64,
-        (mode, table): (ModeId, BranchTable),
+        mode: (ModeId, BranchTable),
         target: Target,
         dependence: Dependence,
     ) {
-        let offset = entry_offset(rip, table);
-        self.write(offset as usize, Self::tag(rip, mode, table));
-        self.write(offset as usize + ENTRY_TARGET as usize, target.address);
-        self.write(offset as usize + ENTRY_DELTA as usize, target.delta);
-        self.note(Entry::Hash(offset), dependence);
+        let offset = self.memory.fill_indirect(rip, mode, target);
+        self.note(Entry::Branch(offset), dependence);
     }
 
     /// Forgets whatever leads to the host address `target`: a block died. `rip` is where it was
     /// last listed: that entry in its mode's table may name it.
     pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
-        let offset = entry_offset(rip, table);
-        if self.read(offset as usize + 8) == target {
-            self.empty(Entry::Hash(offset));
-        }
+        self.memory.empty_if(entry_offset(rip, table), target);
     }
 
     /// Lets far transfers to `pointer` in modes of `family` find `target`.
@@ -197,49 +206,36 @@ impl LinkTables {
         target: u64,
         dependence: Dependence,
     ) {
-        let offset = far_entry_offset(pointer);
-        let sought = far_tag_base(family).wrapping_add(u64::from(pointer.packed()));
-        self.write(offset as usize, sought.wrapping_neg());
-        self.write(offset as usize + 8, target);
-        self.note(Entry::Hash(offset), dependence);
+        let offset = self.memory.fill_far(pointer, family, target);
+        self.note(Entry::Branch(offset), dependence);
     }
 
     /// Forgets whatever leads far transfers to the host address `target`, the block at
     /// `pointer`, which died.
     pub fn forget_far(&mut self, pointer: FarPointer, target: u64) {
-        let offset = far_entry_offset(pointer);
-        if self.read(offset as usize + 8) == target {
-            self.empty(Entry::Hash(offset));
-        }
+        self.memory.empty_if(far_entry_offset(pointer), target);
     }
 
     /// Forgets one slot's target.
     pub fn forget_slot(&mut self, slot: u32) {
-        self.empty(Entry::Slot(slot));
+        self.pages.unlist(slot);
+        self.memory.set_slot(slot, 0);
     }
 
     /// What slot `slot` holds, 0 if nothing.
     pub fn slot(&self, slot: u32) -> u64 {
-        self.read(SLOTS_OFFSET as usize + slot as usize * 8)
+        self.memory.slot(slot)
     }
 
     /// Where an indirect branch to `rip` in `mode`, whose table is `table`, goes; `None` if it
     /// leaves.
-    pub fn hash(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
-        let offset = entry_offset(rip, table) as usize;
-        let found = self.read(offset) == Self::tag(rip, mode, table);
-        found.then(|| Target {
-            address: self.read(offset + ENTRY_TARGET as usize),
-            delta: self.read(offset + ENTRY_DELTA as usize),
-        })
+    pub fn hash(&self, rip: u64, mode: (ModeId, BranchTable)) -> Option<Target> {
+        self.memory.indirect(rip, mode)
     }
 
     /// Where a far transfer to `pointer` in a mode of `family` goes; `None` if it leaves.
     pub fn far(&self, pointer: FarPointer, family: FamilyId) -> Option<u64> {
-        let offset = far_entry_offset(pointer) as usize;
-        let sought = far_tag_base(family).wrapping_add(u64::from(pointer.packed()));
-        let found = self.read(offset) == sought.wrapping_neg();
-        found.then(|| self.read(offset + 8))
+        self.memory.far(pointer, family)
     }
 }
 
@@ -247,64 +243,34 @@ impl Derived for LinkTables {
     fn drop_local(&mut self) {
         self.epoch += 1;
         let memory = &mut self.memory;
-        self.local.drop_all(|entry| empty(memory, entry));
+        self.pages.drop_local(memory);
+        self.local.drop_all(|entry| memory.empty(entry));
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
         let memory = &mut self.memory;
+        self.pages.drop_pages(pages, memory);
         for listed in [&mut self.local, &mut self.global] {
-            listed.drop_pages(pages, |entry| empty(memory, entry));
+            listed.drop_pages(pages, |entry| memory.empty(entry));
         }
     }
 
     fn drop_everything(&mut self) {
         self.drop_local();
+        let all = PageRange {
+            first: 0,
+            last: u64::MAX,
+        };
         let memory = &mut self.memory;
-        self.global.drop_all(|entry| empty(memory, entry));
+        self.pages.drop_pages(all, memory);
+        self.global.drop_all(|entry| memory.empty(entry));
     }
-}
-
-fn write(memory: &mut Reservation, offset: usize, value: u64) {
-    // SAFETY: offsets are computed from checked hash indices and slot numbers and
-    // lie, aligned, inside the reservation.
-    unsafe { memory.base().add(offset).cast::<u64>().write(value) };
-}
-
-/// Empties an entry of the tables.
-fn empty(memory: &mut Reservation, entry: Entry) {
-    match entry {
-        Entry::Hash(offset) => {
-            write(memory, offset as usize, vacant(offset));
-            write(memory, offset as usize + ENTRY_TARGET as usize, 0);
-        }
-        Entry::Slot(slot) => write(memory, SLOTS_OFFSET as usize + slot as usize * 8, 0),
-    }
-}
-
-/// Where the entry of a target lies.
-fn entry_offset(rip: u64, table: BranchTable) -> u32 {
-    table_offset(table) as u32 + (rip as u32 & 0xffff) * ENTRY_BYTES as u32
-}
-
-/// Where the entry of a far transfer's target lies. Emitted code computes the same.
-fn far_entry_offset(pointer: FarPointer) -> u32 {
-    let packed = pointer.packed();
-    let index = (packed >> 12).wrapping_add(packed) & 0xffff;
-    FAR_TABLE_OFFSET as u32 + index * FAR_ENTRY_BYTES as u32
-}
-
-/// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
-/// of the very last address; it is looked for in the last entry.
-fn vacant(offset: u32) -> u64 {
-    let long_tables = LONG_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
-    let index = offset.wrapping_sub(long_tables.start) / ENTRY_BYTES as u32;
-    let is_last = index % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
-    u64::from(is_last && long_tables.contains(&offset))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::link_layout::{ENTRY_BYTES, far_tag_base};
 
     fn page_range(first: u64, last: u64) -> PageRange {
         PageRange { first, last }
@@ -334,15 +300,15 @@ mod tests {
             },
         );
         links.drop_local();
-        assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 5);
-        assert_eq!(links.read(0x2000 * ENTRY_BYTES as usize), 0);
+        assert_eq!(links.slot(slot), 5);
+        assert_eq!(links.memory.read(0x2000 * ENTRY_BYTES as u32), 0);
         links.drop_pages(page_range(1, 1));
-        assert_eq!(links.read(SLOTS_OFFSET as usize + slot as usize * 8), 0);
+        assert_eq!(links.slot(slot), 0);
     }
 
     /// What emitted code computes: zero where the entry is the target's.
     fn sought(links: &LinkTables, rip: u64, table: BranchTable) -> u64 {
-        let tag = links.read(entry_offset(rip, table) as usize);
+        let tag = links.memory.read(entry_offset(rip, table));
         tag.wrapping_add(rip).wrapping_add(1)
     }
 
@@ -355,7 +321,7 @@ mod tests {
             global: false,
         };
         let sought = |links: &LinkTables, pointer: FarPointer, family| {
-            let tag = links.read(far_entry_offset(pointer) as usize);
+            let tag = links.memory.read(far_entry_offset(pointer));
             let key = u64::from(pointer.packed());
             tag.wrapping_add(key).wrapping_add(far_tag_base(family))
         };

@@ -3,8 +3,10 @@
 
 pub mod block;
 pub mod code_cache;
+pub mod code_pages;
 pub mod homes;
 pub mod host_order;
+pub mod link_memory;
 pub mod links;
 pub mod listed;
 pub mod pages;

@@ -1,10 +1,11 @@
 //! What leads from block to block: made when a branch is first taken, cut when its target
 //! dies.
 
-use super::Engine;
+use super::{CodeAddress, Engine};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::{Block, Incoming};
+use crate::blocks::code_pages::{Found, IndirectTarget};
 use crate::blocks::links::{Dependence, LinkTables, Target};
 
 /// Whether a direct branch to `target` may leave the delta as it is. It need not know about
@@ -94,12 +95,45 @@ impl Engine {
         if !leads_home(source, site_index, target) {
             return;
         }
+        let same_form = source.key.relocates == target.key.relocates;
+        let pages = source.code_page.zip(target.code_page);
         let dependence = of_epoch(source, dependence);
-        let distance = u64::from(target.host).wrapping_sub(u64::from(source.host + stub));
+        let distance = target.host.wrapping_sub(source.host + stub) as i32;
+        if self.links.slot(slot) == distance as u64 {
+            // It came back with its page.
+            return;
+        }
         self.verify_target(to);
-        self.links.fill_slot(slot, distance, dependence);
+        match pages.filter(|_| same_form) {
+            Some((from, to)) => self.links.link_pages(slot, distance, from, to),
+            None => self.links.fill_slot(slot, distance as u64, dependence),
+        }
         self.counts.links += 1;
         self.list_link(from, site_index as u16, to);
+    }
+
+    /// Control has come to a block at `place`, where the guest's page tables have just allowed
+    /// to fetch it: what is known to lead to its page does so from now on. To be called before
+    /// the block is linked or run.
+    #[inline]
+    pub fn meet(&mut self, id: BlockId, place: &CodeAddress) {
+        let Some(block) = self.blocks.get(id) else {
+            return;
+        };
+        let Some(page) = block.code_page else { return };
+        let (relocates, home) = (block.key.relocates, block.key.rip);
+        let delta = if relocates {
+            place.rip.wrapping_sub(home)
+        } else {
+            0
+        };
+        let found = Found {
+            linear_page: place.linear >> 12,
+            delta,
+            // In another epoch it may have another delta.
+            global: place.global && !relocates,
+        };
+        self.links.put_in_force(page, found);
     }
 
     /// Lets indirect branches to `rip` find a block.
@@ -108,16 +142,32 @@ impl Engine {
         let Some(block) = self.blocks.get_mut(to) else {
             return;
         };
-        block.listed_at = rip;
-        let dependence = of_epoch(block, dependence);
         let mode = block.key.mode;
+        let table = self.modes.table(mode);
         let target = Target {
             address: self.cache.address(block.host) as u64,
             delta: code_delta.unwrap_or(0),
         };
-        let mode = (mode, self.modes.table(mode));
+        if self.links.hash(rip, (mode, table)) == Some(target) {
+            // It came back with its page.
+            return;
+        }
+        block.listed_at = rip;
+        let (code_page, key_rip) = (block.code_page, block.key.rip);
+        let dependence = of_epoch(block, dependence);
         self.verify_target(to);
-        self.links.fill_hash(rip, mode, target, dependence);
+        match code_page {
+            Some(page) => {
+                let target = IndirectTarget {
+                    rip: key_rip,
+                    mode,
+                    table,
+                    address: target.address,
+                };
+                self.links.add_target(page, target);
+            }
+            None => (self.links).fill_hash(rip, (mode, table), target, dependence),
+        }
         self.counts.links += 1;
     }
 
@@ -152,13 +202,17 @@ impl Engine {
         }
         let incoming = std::mem::take(&mut block.incoming);
         let (key, host, listed_at) = (block.key, block.host, block.listed_at);
+        let code_page = block.code_page;
         self.blocks.forget_key(&key);
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
         let table = self.modes.table(key.mode);
         let target = self.cache.address(host) as u64;
-        self.links.forget_hash(listed_at, table, target);
+        match code_page {
+            Some(page) => self.links.remove_target(page, target),
+            None => self.links.forget_hash(listed_at, table, target),
+        }
         let mode = self.modes.get(key.mode);
         if mode.has_real_mode_segments()
             && let Some(pointer) = FarPointer::of(mode.code_base, key.rip)

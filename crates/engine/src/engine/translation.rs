@@ -5,6 +5,7 @@ use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::Allocation;
+use crate::blocks::code_pages::CodePageKey;
 use crate::policy::mode::ModeFlags;
 use crate::translate::{Request, TranslateError, Translation, Translator};
 use rustc_hash::FxHashSet;
@@ -96,6 +97,7 @@ impl Engine {
         memory: &mut GuestMemory,
     ) {
         let length = self.translator.code().len();
+        let code_page = self.code_page(&key);
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
         let mode = self.mode(key.mode);
@@ -125,6 +127,7 @@ impl Engine {
         self.counts.host_bytes += length as u64;
         let block = Block {
             key,
+            code_page: code_page.map(|page| self.links.add_block(page)),
             listed_at: key.rip,
             rip_mask,
             map,
@@ -149,6 +152,22 @@ impl Engine {
         };
         self.blocks.insert(id, block);
         self.verify_block(id);
+    }
+
+    /// The code page of a block, if it has one.
+    fn code_page(&self, key: &BlockKey) -> Option<CodePageKey> {
+        let mode = self.mode(key.mode);
+        let is_single = mode.flags.contains(ModeFlags::SINGLE);
+        let straddles = key.second_page != u64::MAX;
+        if is_single || straddles || mode.linear(key.rip) != key.rip {
+            return None;
+        }
+        Some(CodePageKey {
+            physical_page: key.physical >> 12,
+            page: key.rip >> 12,
+            relocates: key.relocates,
+            user: mode.flags.contains(ModeFlags::USER),
+        })
     }
 
     /// Marks what a block was made from as code.

@@ -5,6 +5,7 @@ use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::{CodeAddress, LookUp, ReachedBy};
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
@@ -59,7 +60,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
             },
         };
-        self.make_link(block, place.linear);
+        self.runner.engine.meet(block, &place);
+        self.make_link(block, &place);
         Ok(Some(block))
     }
 
@@ -87,23 +89,15 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// Makes the link that the last exit asked for, now that its target is known.
-    fn make_link(&mut self, block: BlockId, linear: u64) {
+    fn make_link(&mut self, block: BlockId, place: &CodeAddress) {
         let link = std::mem::replace(&mut self.runner.link, PendingLink::None);
         if matches!(link, PendingLink::None) || !self.runner.engine.is_worth_linking(block) {
             return;
         }
-        let rip = self.runner.context.cpu.rip;
-        let straddles = self
-            .runner
-            .engine
-            .block(block)
-            .is_some_and(|b| b.key.second_page != u64::MAX);
-        let Some(dependence) = self
-            .view
-            .dependence(&self.runner.context.cpu, linear, straddles)
-        else {
+        let Some(dependence) = self.dependence(block, place) else {
             return;
         };
+        let rip = place.rip;
         match link {
             PendingLink::None => {}
             PendingLink::Indirect => self.runner.engine.link_indirect(block, rip, dependence),
@@ -119,5 +113,19 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
             }
         }
+    }
+    /// What links to a block depend on, which control has come to at `place`.
+    fn dependence(&mut self, block: BlockId, place: &CodeAddress) -> Option<Dependence> {
+        let page = place.linear >> 12;
+        let of_first = Dependence {
+            page,
+            last_page: page,
+            global: place.global,
+        };
+        if self.runner.engine.block(block)?.key.second_page == u64::MAX {
+            return Some(of_first);
+        }
+        let cpu = &self.runner.context.cpu;
+        self.view.with_next_page(cpu, of_first)
     }
 }

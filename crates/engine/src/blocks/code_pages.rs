@@ -1,0 +1,444 @@
+//! Code pages: links and targets of indirect branches that survive a change of address space.
+//!
+//! What leads to code depends on what linear addresses mean, so it must not be followed when
+//! the address space has changed. But most pages of code come back: at the same address in a
+//! process that runs again, elsewhere in another that maps the same library. So what leads to
+//! a page is only put out of force, and listed with the page. When the monitor next comes to
+//! the page, it has to look up where the page's linear address leads, for that one branch. If
+//! that is the physical page that the list is for, everything on the list is right again.
+//!
+//! ```text
+//! branch to 7f12_3400_0a10 misses; the page tables say physical page 41e: in force from here
+//!     slots from pages in force that lead here      filled with the distances they had
+//!     indirect targets in this page                 entries at 7f12_3400_0a10, ..0b50, ..
+//! ```
+//!
+//! A *code page* is a physical page under the addresses that its blocks name, for code of one
+//! privilege: its home, if they are relocatable, or else the linear page. What is in force
+//! obeys these rules:
+//!
+//! - A page is put in force by a look-up of the guest's page tables that has just allowed to
+//!   fetch code there, and goes out of force with what was looked up: by
+//!   [`Derived`](tollgate_tlb::Derived).
+//! - A slot is filled only while the page that it leads to is in force, an entry of the branch
+//!   tables too.
+//! - A slot between relocatable pages is filled only while both have the same delta, since a
+//!   direct branch does not change it. In one epoch a page has one delta (see
+//!   [`homes`](crate::blocks::homes)), and all go out of force at its end; so it is enough to
+//!   compare when either comes in force.
+
+use crate::abi::link_layout::{BranchTable, ModeId};
+use crate::blocks::link_memory::{LinkMemory, entry_offset};
+use crate::blocks::links::Target;
+use rustc_hash::FxHashMap;
+use tollgate_tlb::PageRange;
+
+/// Number of a code page; given out again when the page has no blocks any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodePageId(u32);
+
+/// No number: an end of a chain, a slot that is not listed.
+const NONE: u32 = u32::MAX;
+/// Chains of pages in force, by linear page.
+const CHAINS: usize = 1 << 10;
+
+/// What a code page is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CodePageKey {
+    /// Number of the physical page.
+    pub physical_page: u64,
+    /// Number of the page that its blocks' addresses name: the home, or the linear page.
+    pub page: u64,
+    /// Its blocks are relocatable.
+    pub relocates: bool,
+    /// Its blocks are code of privilege level 3.
+    pub user: bool,
+}
+
+/// Where a page has been found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Number of the linear page.
+    pub linear_page: u64,
+    /// The distance from the page's home to there, in bytes; 0 if it is not relocatable.
+    pub delta: u64,
+    /// Survives an address-space switch.
+    pub global: bool,
+}
+
+/// A block that indirect branches lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndirectTarget {
+    /// Its EIP, or the home of that.
+    pub rip: u64,
+    /// Its mode.
+    pub mode: ModeId,
+    /// The mode's table.
+    pub table: BranchTable,
+    /// Host address of its code.
+    pub address: u64,
+}
+
+/// A slot, as one of the two pages lists it.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    slot: u32,
+    /// The page at its other end.
+    other: u32,
+    /// What the slot holds when it is filled. Distances in the code cache have 32 bits.
+    distance: i32,
+}
+
+/// Where a slot is listed.
+#[derive(Clone, Copy, Debug)]
+struct Listing {
+    from: u32,
+    to: u32,
+    /// Index among the links from there, and among those that lead there.
+    departure: u32,
+    arrival: u32,
+}
+
+const UNLISTED: Listing = Listing {
+    from: NONE,
+    to: NONE,
+    departure: 0,
+    arrival: 0,
+};
+
+struct CodePage {
+    key: CodePageKey,
+    /// Blocks that were made from it.
+    blocks: u32,
+    /// Where it is in force.
+    found: Option<Found>,
+    /// The next page in force in the chain.
+    next: u32,
+    /// Slots that lead here.
+    arrivals: Vec<Link>,
+    /// Slots that lead from here.
+    departures: Vec<Link>,
+    targets: Vec<IndirectTarget>,
+}
+
+/// What code pages have done: for statistics and tests.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CodePageCounts {
+    /// Times that a page was put in force.
+    pub put_in_force: u64,
+    /// Links and targets that came back with them.
+    pub restored: u64,
+}
+
+/// All code pages.
+pub struct CodePages {
+    pages: Vec<CodePage>,
+    free: Vec<u32>,
+    by_key: FxHashMap<CodePageKey, u32>,
+    /// By slot number.
+    listings: Vec<Listing>,
+    /// Pages in force that are not global; may name pages that no longer are.
+    local: Vec<u32>,
+    /// The first page of each chain of pages in force.
+    chains: Box<[u32; CHAINS]>,
+    in_force: usize,
+    counts: CodePageCounts,
+}
+
+impl Default for CodePages {
+    fn default() -> Self {
+        Self {
+            pages: Vec::new(),
+            free: Vec::new(),
+            by_key: FxHashMap::default(),
+            listings: Vec::new(),
+            local: Vec::new(),
+            chains: Box::new([NONE; CHAINS]),
+            in_force: 0,
+            counts: CodePageCounts::default(),
+        }
+    }
+}
+
+impl CodePages {
+    /// What has been done.
+    pub fn counts(&self) -> CodePageCounts {
+        self.counts
+    }
+
+    /// The page that a new block was made from.
+    pub fn add_block(&mut self, key: CodePageKey) -> CodePageId {
+        let Self {
+            pages,
+            free,
+            by_key,
+            ..
+        } = self;
+        let id = *by_key.entry(key).or_insert_with(|| {
+            let page = CodePage {
+                key,
+                blocks: 0,
+                found: None,
+                next: NONE,
+                arrivals: Vec::new(),
+                departures: Vec::new(),
+                targets: Vec::new(),
+            };
+            if let Some(id) = free.pop() {
+                pages[id as usize] = page;
+                return id;
+            }
+            pages.push(page);
+            pages.len() as u32 - 1
+        });
+        pages[id as usize].blocks += 1;
+        CodePageId(id)
+    }
+
+    /// A block of a page died: nothing leads to it any more, and its slots were released.
+    pub fn remove_block(&mut self, id: CodePageId, memory: &mut LinkMemory) {
+        let page = &mut self.pages[id.0 as usize];
+        page.blocks -= 1;
+        if page.blocks != 0 {
+            return;
+        }
+        debug_assert!(page.arrivals.is_empty() && page.departures.is_empty());
+        let key = page.key;
+        self.put_out_of_force(id.0, memory);
+        self.by_key.remove(&key);
+        self.free.push(id.0);
+    }
+
+    /// A look-up has just found a page: it is in force there from now on.
+    #[inline]
+    pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) {
+        match self.pages[id.0 as usize].found {
+            Some(known)
+                if known == found
+                    || known
+                        == (Found {
+                            global: false,
+                            ..found
+                        }) => {}
+            _ => self.restore(id.0, found, memory),
+        }
+    }
+
+    fn restore(&mut self, id: u32, found: Found, memory: &mut LinkMemory) {
+        self.put_out_of_force(id, memory);
+        self.empty_departures(id, memory);
+        if !found.global {
+            self.drop_stale();
+            self.local.push(id);
+        }
+        let chain = &mut self.chains[found.linear_page as usize % CHAINS];
+        let next = std::mem::replace(chain, id);
+        let page = &mut self.pages[id as usize];
+        page.found = Some(found);
+        page.next = next;
+        self.in_force += 1;
+        self.counts.put_in_force += 1;
+
+        let page = &self.pages[id as usize];
+        let leads = |other: u32| {
+            let other = self.pages[other as usize].found;
+            other.is_some_and(|other| other.delta == found.delta)
+        };
+        let mut restored = page.targets.len();
+        for link in &page.arrivals {
+            // Code that is not relocatable has no delta that could be wrong.
+            if !page.key.relocates || leads(link.other) {
+                memory.set_slot(link.slot, link.distance as u64);
+                restored += 1;
+            }
+        }
+        if page.key.relocates {
+            for link in &page.departures {
+                if leads(link.other) {
+                    memory.set_slot(link.slot, link.distance as u64);
+                    restored += 1;
+                }
+            }
+        }
+        for target in &page.targets {
+            fill(target, found.delta, memory);
+        }
+        self.counts.restored += restored as u64;
+    }
+
+    /// Keeps the list of local pages from growing without an address-space switch.
+    fn drop_stale(&mut self) {
+        if self.local.len() < 2 * self.in_force + 64 {
+            return;
+        }
+        self.local.sort_unstable();
+        self.local.dedup();
+        let pages = &self.pages;
+        let is_local = |id: &u32| pages[*id as usize].found.is_some_and(|it| !it.global);
+        self.local.retain(is_local);
+    }
+
+    /// Empties what leads from a relocatable page, which may come back with another delta.
+    fn empty_departures(&mut self, id: u32, memory: &mut LinkMemory) {
+        let page = &self.pages[id as usize];
+        if page.key.relocates {
+            for link in &page.departures {
+                memory.set_slot(link.slot, 0);
+            }
+        }
+    }
+
+    /// Nothing leads to a page any more.
+    fn put_out_of_force(&mut self, id: u32, memory: &mut LinkMemory) {
+        let page = &mut self.pages[id as usize];
+        let Some(found) = page.found.take() else {
+            return;
+        };
+        let next = std::mem::replace(&mut page.next, NONE);
+        for link in &page.arrivals {
+            memory.set_slot(link.slot, 0);
+        }
+        for target in &page.targets {
+            empty(target, found.delta, memory);
+        }
+        self.in_force -= 1;
+        let chain = &mut self.chains[found.linear_page as usize % CHAINS];
+        if *chain == id {
+            *chain = next;
+            return;
+        }
+        let mut before = *chain;
+        while self.pages[before as usize].next != id {
+            before = self.pages[before as usize].next;
+        }
+        self.pages[before as usize].next = next;
+    }
+
+    /// Lists a slot of a page's block that leads to another page, and fills it: that page was
+    /// just put in force, and if they are relocatable it has the same delta.
+    pub fn link(
+        &mut self,
+        slot: u32,
+        distance: i32,
+        (from, to): (CodePageId, CodePageId),
+        memory: &mut LinkMemory,
+    ) {
+        self.unlist(slot);
+        if self.listings.len() <= slot as usize {
+            self.listings.resize(slot as usize + 1, UNLISTED);
+        }
+        let link = |other: CodePageId| Link {
+            slot,
+            other: other.0,
+            distance,
+        };
+        let departures = &mut self.pages[from.0 as usize].departures;
+        let departure = departures.len() as u32;
+        departures.push(link(to));
+        let arrivals = &mut self.pages[to.0 as usize].arrivals;
+        let arrival = arrivals.len() as u32;
+        arrivals.push(link(from));
+        self.listings[slot as usize] = Listing {
+            from: from.0,
+            to: to.0,
+            departure,
+            arrival,
+        };
+        memory.set_slot(slot, distance as u64);
+    }
+
+    /// A slot leads to no page any more. It must be emptied.
+    pub fn unlist(&mut self, slot: u32) {
+        let Some(listing) = self.listings.get_mut(slot as usize) else {
+            return;
+        };
+        let listing = std::mem::replace(listing, UNLISTED);
+        if listing.from == NONE {
+            return;
+        }
+        let departures = &mut self.pages[listing.from as usize].departures;
+        departures.swap_remove(listing.departure as usize);
+        if let Some(moved) = departures.get(listing.departure as usize) {
+            self.listings[moved.slot as usize].departure = listing.departure;
+        }
+        let arrivals = &mut self.pages[listing.to as usize].arrivals;
+        arrivals.swap_remove(listing.arrival as usize);
+        if let Some(moved) = arrivals.get(listing.arrival as usize) {
+            self.listings[moved.slot as usize].arrival = listing.arrival;
+        }
+    }
+
+    /// Lets indirect branches find a block of a page that was just put in force.
+    pub fn add_target(&mut self, id: CodePageId, target: IndirectTarget, memory: &mut LinkMemory) {
+        let page = &mut self.pages[id.0 as usize];
+        if !page.targets.contains(&target) {
+            page.targets.push(target);
+        }
+        if let Some(found) = page.found {
+            fill(&target, found.delta, memory);
+        }
+    }
+
+    /// A block of a page, whose code begins at a host address, can no longer be found.
+    pub fn remove_target(&mut self, id: CodePageId, address: u64, memory: &mut LinkMemory) {
+        let page = &mut self.pages[id.0 as usize];
+        let found = page.found;
+        page.targets.retain(|target| {
+            let is_gone = target.address == address;
+            if let Some(found) = found.filter(|_| is_gone) {
+                empty(target, found.delta, memory);
+            }
+            !is_gone
+        });
+    }
+
+    /// Puts all but global pages out of force.
+    pub fn drop_local(&mut self, memory: &mut LinkMemory) {
+        let mut local = std::mem::take(&mut self.local);
+        for id in local.drain(..) {
+            // A number may have been given out again.
+            if self.pages[id as usize].found.is_some_and(|it| !it.global) {
+                self.put_out_of_force(id, memory);
+            }
+        }
+        self.local = local;
+    }
+
+    /// Puts linear pages out of force, global or not.
+    pub fn drop_pages(&mut self, pages: PageRange, memory: &mut LinkMemory) {
+        if pages.count() >= CHAINS as u64 {
+            for chain in 0..CHAINS {
+                self.drop_chain(chain, pages, memory);
+            }
+            return;
+        }
+        for page in pages.pages() {
+            self.drop_chain(page as usize % CHAINS, pages, memory);
+        }
+    }
+
+    fn drop_chain(&mut self, chain: usize, pages: PageRange, memory: &mut LinkMemory) {
+        let mut next = self.chains[chain];
+        while let Some(page) = self.pages.get(next as usize) {
+            let id = std::mem::replace(&mut next, page.next);
+            if page.found.is_some_and(|it| pages.contains(it.linear_page)) {
+                self.put_out_of_force(id, memory);
+            }
+        }
+    }
+}
+
+fn fill(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
+    let (rip, address) = (target.rip.wrapping_add(delta), target.address);
+    memory.fill_indirect(rip, (target.mode, target.table), Target { address, delta });
+}
+
+/// Empties a target's entry, unless another has taken its place.
+fn empty(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
+    let rip = target.rip.wrapping_add(delta);
+    memory.empty_if(entry_offset(rip, target.table), target.address);
+}
+
+#[cfg(test)]
+#[path = "code_pages_tests.rs"]
+mod tests;

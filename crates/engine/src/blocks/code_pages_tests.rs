@@ -1,0 +1,337 @@
+use super::*;
+use std::collections::BTreeMap;
+use tollgate_test_support::Random;
+
+const MODE: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
+
+struct Setup {
+    pages: CodePages,
+    memory: LinkMemory,
+}
+
+impl Setup {
+    fn new() -> Self {
+        Self {
+            pages: CodePages::default(),
+            memory: LinkMemory::new().unwrap(),
+        }
+    }
+
+    /// A page with one block.
+    fn page(&mut self, physical_page: u64, page: u64, relocates: bool) -> CodePageId {
+        self.pages.add_block(CodePageKey {
+            physical_page,
+            page,
+            relocates,
+            user: relocates,
+        })
+    }
+
+    fn meet(&mut self, page: CodePageId, linear_page: u64) {
+        let key = self.pages.pages[page.0 as usize].key;
+        let home = if key.relocates { key.page } else { linear_page };
+        let delta = linear_page.wrapping_sub(home) << 12;
+        let found = Found {
+            linear_page,
+            delta,
+            global: false,
+        };
+        self.pages.put_in_force(page, found, &mut self.memory);
+    }
+
+    fn meet_global(&mut self, page: CodePageId, linear_page: u64) {
+        let found = Found {
+            linear_page,
+            delta: 0,
+            global: true,
+        };
+        self.pages.put_in_force(page, found, &mut self.memory);
+    }
+
+    fn link(&mut self, slot: u32, distance: i32, from: CodePageId, to: CodePageId) {
+        self.pages
+            .link(slot, distance, (from, to), &mut self.memory);
+    }
+
+    fn add_target(&mut self, page: CodePageId, rip: u64, address: u64) {
+        let target = IndirectTarget {
+            rip,
+            mode: MODE.0,
+            table: MODE.1,
+            address,
+        };
+        self.pages.add_target(page, target, &mut self.memory);
+    }
+
+    fn drop_local(&mut self) {
+        self.pages.drop_local(&mut self.memory);
+    }
+
+    fn drop_page(&mut self, page: u64) {
+        let range = PageRange {
+            first: page,
+            last: page,
+        };
+        self.pages.drop_pages(range, &mut self.memory);
+    }
+
+    fn slot(&self, slot: u32) -> i64 {
+        self.memory.slot(slot) as i64
+    }
+
+    fn address(&self, rip: u64) -> Option<u64> {
+        self.memory.indirect(rip, MODE).map(|it| it.address)
+    }
+}
+
+#[test]
+fn what_leads_to_a_page_comes_back_when_the_page_does() {
+    let mut setup = Setup::new();
+    let from = setup.page(5, 0x100, false);
+    let to = setup.page(6, 0x101, false);
+    setup.meet(from, 0x100);
+    setup.meet(to, 0x101);
+    setup.link(1, -5, from, to);
+    setup.link(2, 77, from, to);
+    setup.add_target(to, 0x10_1020, 0x1234);
+    setup.drop_local();
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    assert_eq!(setup.address(0x10_1020), None);
+    setup.meet(from, 0x100);
+    assert_eq!(setup.slot(1), 0, "its target has not been looked up");
+    setup.meet(to, 0x101);
+    assert_eq!((setup.slot(1), setup.slot(2)), (-5, 77));
+    assert_eq!(setup.address(0x10_1020), Some(0x1234));
+}
+
+#[test]
+fn another_physical_page_at_the_address_brings_nothing_back() {
+    let mut setup = Setup::new();
+    let from = setup.page(5, 0x100, false);
+    let to = setup.page(6, 0x101, false);
+    setup.meet(to, 0x101);
+    setup.link(1, 5, from, to);
+    setup.add_target(to, 0x10_1020, 0x1234);
+    setup.drop_page(0x101);
+    let other = setup.page(7, 0x101, false);
+    setup.meet(other, 0x101);
+    assert_eq!(setup.slot(1), 0);
+    assert_eq!(setup.address(0x10_1020), None);
+    setup.add_target(other, 0x10_1020, 0x4321);
+    // The first page's entry is not in the way of the other's.
+    setup.pages.remove_target(to, 0x1234, &mut setup.memory);
+    assert_eq!(setup.address(0x10_1020), Some(0x4321));
+}
+
+#[test]
+fn a_library_that_comes_back_elsewhere_brings_its_links_along() {
+    let mut setup = Setup::new();
+    let (first, second) = (setup.page(5, 0x2_0000, true), setup.page(6, 0x2_0001, true));
+    setup.meet(first, 0x7f_0000);
+    setup.meet(second, 0x7f_0001);
+    setup.link(1, 5, first, second);
+    setup.link(2, 6, second, first);
+    setup.add_target(second, 0x2000_1020, 0x1234);
+    assert_eq!(setup.address(0x7_f000_1020), Some(0x1234));
+    setup.drop_local();
+    setup.meet(first, 0x91_2340);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    setup.meet(second, 0x91_2341);
+    assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
+    assert_eq!(setup.address(0x7_f000_1020), None);
+    let target = setup.memory.indirect(0x9_1234_1020, MODE).unwrap();
+    let delta = 0x9_1234_1000 - 0x2000_1000;
+    assert_eq!(
+        target,
+        Target {
+            address: 0x1234,
+            delta
+        }
+    );
+}
+
+#[test]
+fn pages_that_lie_apart_do_not_get_the_links_that_they_had_as_neighbours() {
+    let mut setup = Setup::new();
+    let (first, second) = (setup.page(5, 0x2_0000, true), setup.page(6, 0x2_0001, true));
+    setup.meet(first, 0x7f_0000);
+    setup.meet(second, 0x7f_0001);
+    setup.link(1, 5, first, second);
+    setup.link(2, 6, second, first);
+    setup.drop_local();
+    setup.meet(first, 0x91_2340);
+    setup.meet(second, 0x91_2342);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    // Should one come to lie elsewhere, nothing of before stays.
+    setup.meet(second, 0x91_2341);
+    assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
+    setup.meet(second, 0x91_2343);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+}
+
+#[test]
+fn global_pages_stay_in_force_until_they_are_invalidated() {
+    let mut setup = Setup::new();
+    let from = setup.page(5, 0x100, false);
+    let to = setup.page(6, 0x101, false);
+    setup.meet_global(to, 0x101);
+    setup.link(1, 5, from, to);
+    setup.drop_local();
+    assert_eq!(setup.slot(1), 5);
+    // Found as a page of this address space in the meantime.
+    setup.meet(to, 0x101);
+    assert_eq!(setup.slot(1), 5);
+    setup.meet_global(to, 0x101);
+    setup.drop_local();
+    assert_eq!(setup.slot(1), 0);
+    setup.meet_global(to, 0x101);
+    setup.drop_page(0x101 + CHAINS as u64);
+    assert_eq!(setup.slot(1), 5);
+    setup.drop_page(0x101);
+    assert_eq!(setup.slot(1), 0);
+}
+
+#[test]
+fn a_page_without_blocks_is_forgotten() {
+    let mut setup = Setup::new();
+    let page = setup.page(5, 0x100, false);
+    setup.meet(page, 0x100);
+    setup.add_target(page, 0x10_0020, 0x1234);
+    setup.pages.remove_target(page, 0x1234, &mut setup.memory);
+    setup.pages.remove_block(page, &mut setup.memory);
+    assert!(setup.pages.by_key.is_empty());
+    let other = setup.page(9, 0x200, false);
+    assert_eq!(other, page, "the number is given out again");
+    setup.drop_local();
+    setup.meet(other, 0x200);
+    assert_eq!(setup.address(0x10_0020), None);
+}
+
+/// What must hold, by a plain reading of the rules.
+#[derive(Default)]
+struct Model {
+    /// By page: where it is in force and whether globally.
+    in_force: BTreeMap<usize, Found>,
+    /// By slot: distance, source, target.
+    links: BTreeMap<u32, (i32, usize, usize)>,
+    /// By page and address of the code: offset in the page.
+    targets: BTreeMap<(usize, u64), u64>,
+}
+
+#[test]
+fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
+    // So few that no two of their targets share a place in the table.
+    const PAGES: usize = 16;
+    let mut random = Random::new(11);
+    let mut setup = Setup::new();
+    let mut model = Model::default();
+    // Every third is not relocatable.
+    let home = |index: usize| 0x2_0000 + index as u64;
+    let relocates = |index: usize| !index.is_multiple_of(3);
+    let ids: Vec<CodePageId> = (0..PAGES)
+        .map(|index| setup.page(index as u64, home(index), relocates(index)))
+        .collect();
+    // In one epoch a relocatable page has one delta; not all have the same.
+    let mut deltas = vec![0; PAGES];
+    let mut next_epoch = |deltas: &mut Vec<u64>| {
+        for (index, delta) in deltas.iter_mut().enumerate() {
+            *delta = [0x1000, 0x5000, 0x5000][random.below(3)] * u64::from(relocates(index));
+        }
+    };
+    next_epoch(&mut deltas);
+    let mut random = Random::new(12);
+    for step in 0..20_000 {
+        let index = random.below(PAGES);
+        let found = Found {
+            linear_page: home(index) + deltas[index],
+            delta: deltas[index] << 12,
+            global: !relocates(index) && random.below(2) == 0,
+        };
+        match random.below(100) {
+            0 => {
+                setup.drop_local();
+                model.in_force.retain(|_, found| found.global);
+                next_epoch(&mut deltas);
+            }
+            1..10 => {
+                let first = home(random.below(PAGES)) + deltas[index];
+                let last = first + [0, 0, 2, 3000][random.below(4)];
+                let range = PageRange { first, last };
+                setup.pages.drop_pages(range, &mut setup.memory);
+                model
+                    .in_force
+                    .retain(|_, found| !range.contains(found.linear_page));
+            }
+            10..20 => {
+                let slot = random.below(64) as u32;
+                setup.pages.unlist(slot);
+                setup.memory.set_slot(slot, 0);
+                model.links.remove(&slot);
+            }
+            20..25 => {
+                let address = (index * 64 + random.below(64)) as u64;
+                setup
+                    .pages
+                    .remove_target(ids[index], address, &mut setup.memory);
+                model.targets.remove(&(index, address));
+            }
+            kind => {
+                setup
+                    .pages
+                    .put_in_force(ids[index], found, &mut setup.memory);
+                let known = model.in_force.entry(index).or_insert(found);
+                known.global &= found.global;
+                let from = random.below(PAGES);
+                if kind < 60 && relocates(from) == relocates(index) && deltas[from] == deltas[index]
+                {
+                    let (slot, distance) = (random.below(64) as u32, step + 1);
+                    setup.link(slot, distance, ids[from], ids[index]);
+                    model.links.insert(slot, (distance, from, index));
+                } else if kind < 80 {
+                    // One address of code has one place, and the other way round.
+                    let address = (index * 64 + random.below(64)) as u64;
+                    let offset = address % 64 * 8;
+                    setup.add_target(ids[index], (home(index) << 12) + offset, address);
+                    model.targets.insert((index, address), offset);
+                }
+            }
+        }
+        for slot in 0..64 {
+            let filled = setup.slot(slot);
+            let Some(&(distance, from, to)) = model.links.get(&slot) else {
+                assert_eq!(filled, 0, "step {step}: slot {slot} leads nowhere");
+                continue;
+            };
+            let target_is_found = model.in_force.contains_key(&to);
+            let agree = !relocates(to) || deltas[from] == deltas[to];
+            let both = !relocates(to) || model.in_force.contains_key(&from);
+            if !target_is_found || !agree {
+                assert_eq!(filled, 0, "step {step}: slot {slot}");
+            } else if both {
+                assert_eq!(filled, i64::from(distance), "step {step}: slot {slot}");
+            } else {
+                // The branch's page was dropped alone: it may stay.
+                assert!([0, i64::from(distance)].contains(&filled));
+            }
+        }
+        if step % 16 == 0 {
+            check_targets(&setup, &model, &deltas, home);
+        }
+    }
+    let counts = setup.pages.counts();
+    assert!(counts.put_in_force > 1000 && counts.restored > 1000);
+}
+
+fn check_targets(setup: &Setup, model: &Model, deltas: &[u64], home: impl Fn(usize) -> u64) {
+    let rip =
+        |&(index, _): &(usize, u64), offset: u64| ((home(index) + deltas[index]) << 12) + offset;
+    for (key, &offset) in &model.targets {
+        let rip = rip(key, offset);
+        let found = setup.address(rip);
+        if !model.in_force.contains_key(&key.0) {
+            assert_ne!(found, Some(key.1), "page {} is not in force", key.0);
+        } else {
+            assert_eq!(found, Some(key.1), "page {}", key.0);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The memory of the link tables: what emitted code reads through R13.
+
+use crate::abi::far_pointer::FarPointer;
+use crate::abi::link_layout::{
+    BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
+    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLES_BYTES,
+    far_tag_base, indirect_tag, table_offset,
+};
+use crate::blocks::links::Target;
+use std::io;
+use tollgate_tlb::reservation::Reservation;
+
+/// A filled place of the tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Entry {
+    /// An entry of a table of branches, at this offset from the start of the tables.
+    Branch(u32),
+    /// The slot of this number.
+    Slot(u32),
+}
+
+/// The tables' memory, most of it never touched.
+pub struct LinkMemory(Reservation);
+
+impl LinkMemory {
+    /// Reserves the tables.
+    ///
+    /// # Errors
+    /// The host has no address space left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Reservation::new(TABLES_BYTES as usize)?))
+    }
+
+    /// Address of the tables (R13 in guest code).
+    pub fn base(&self) -> u64 {
+        self.0.base() as u64
+    }
+
+    /// What lies at `offset` bytes from the start.
+    pub fn read(&self, offset: u32) -> u64 {
+        debug_assert!(offset.is_multiple_of(8) && offset < TABLES_BYTES as u32);
+        // SAFETY: offsets are computed from checked indices and slot numbers and lie, aligned,
+        // inside the reservation.
+        unsafe { self.0.base().add(offset as usize).cast::<u64>().read() }
+    }
+
+    fn write(&mut self, offset: u32, value: u64) {
+        debug_assert!(offset.is_multiple_of(8) && offset < TABLES_BYTES as u32);
+        // SAFETY: as in `read`.
+        unsafe {
+            self.0
+                .base()
+                .add(offset as usize)
+                .cast::<u64>()
+                .write(value);
+        }
+    }
+
+    /// What a slot holds: the distance from its site's stub to the target, 0 if none.
+    #[inline]
+    pub fn slot(&self, slot: u32) -> u64 {
+        self.read(slot_offset(slot))
+    }
+
+    /// Has a slot hold a distance.
+    #[inline]
+    pub fn set_slot(&mut self, slot: u32, distance: u64) {
+        self.write(slot_offset(slot), distance);
+    }
+
+    /// Empties an entry.
+    pub fn empty(&mut self, entry: Entry) {
+        match entry {
+            Entry::Branch(offset) => {
+                self.write(offset, vacant(offset));
+                self.write(offset + ENTRY_TARGET as u32, 0);
+            }
+            Entry::Slot(slot) => self.set_slot(slot, 0),
+        }
+    }
+
+    /// Empties an entry of a table of branches if it leads to the host address `target`.
+    pub fn empty_if(&mut self, offset: u32, target: u64) {
+        if self.read(offset + ENTRY_TARGET as u32) == target {
+            self.empty(Entry::Branch(offset));
+        }
+    }
+
+    /// Prepares a mode's table: an entry that was never written is empty from then on.
+    pub fn prepare(&mut self, table: BranchTable) {
+        let last = entry_offset(u64::MAX, table);
+        if self.read(last) == 0 {
+            self.write(last, vacant(last));
+        }
+    }
+
+    /// Lets indirect branches to `rip` find `target`. Returns the entry's offset.
+    #[inline]
+    pub fn fill_indirect(
+        &mut self,
+        rip: u64,
+        (mode, table): (ModeId, BranchTable),
+        target: Target,
+    ) -> u32 {
+        let offset = entry_offset(rip, table);
+        self.write(offset, indirect_entry_tag(rip, mode, table));
+        self.write(offset + ENTRY_TARGET as u32, target.address);
+        self.write(offset + ENTRY_DELTA as u32, target.delta);
+        offset
+    }
+
+    /// Where an indirect branch to `rip` goes; `None` if it leaves.
+    pub fn indirect(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
+        let offset = entry_offset(rip, table);
+        let found = self.read(offset) == indirect_entry_tag(rip, mode, table);
+        found.then(|| Target {
+            address: self.read(offset + ENTRY_TARGET as u32),
+            delta: self.read(offset + ENTRY_DELTA as u32),
+        })
+    }
+
+    /// Lets far transfers to `pointer` find the host address `target`. Returns the entry's
+    /// offset.
+    pub fn fill_far(&mut self, pointer: FarPointer, family: FamilyId, target: u64) -> u32 {
+        let offset = far_entry_offset(pointer);
+        self.write(offset, far_entry_tag(pointer, family));
+        self.write(offset + ENTRY_TARGET as u32, target);
+        offset
+    }
+
+    /// Where a far transfer to `pointer` goes; `None` if it leaves.
+    pub fn far(&self, pointer: FarPointer, family: FamilyId) -> Option<u64> {
+        let offset = far_entry_offset(pointer);
+        let found = self.read(offset) == far_entry_tag(pointer, family);
+        found.then(|| self.read(offset + ENTRY_TARGET as u32))
+    }
+}
+
+fn slot_offset(slot: u32) -> u32 {
+    debug_assert!((slot as usize) < MAX_SLOTS);
+    SLOTS_OFFSET as u32 + slot * 8
+}
+
+/// The tag of an indirect branch target, as emitted code compares it.
+const fn indirect_entry_tag(rip: u64, mode: ModeId, table: BranchTable) -> u64 {
+    rip.wrapping_add(indirect_tag(table, mode)).wrapping_neg()
+}
+
+fn far_entry_tag(pointer: FarPointer, family: FamilyId) -> u64 {
+    let sought = far_tag_base(family).wrapping_add(u64::from(pointer.packed()));
+    sought.wrapping_neg()
+}
+
+/// Where the entry of a target lies.
+pub fn entry_offset(rip: u64, table: BranchTable) -> u32 {
+    table_offset(table) as u32 + (rip as u32 & 0xffff) * ENTRY_BYTES as u32
+}
+
+/// Where the entry of a far transfer's target lies. Emitted code computes the same.
+pub fn far_entry_offset(pointer: FarPointer) -> u32 {
+    let packed = pointer.packed();
+    let index = (packed >> 12).wrapping_add(packed) & 0xffff;
+    FAR_TABLE_OFFSET as u32 + index * FAR_ENTRY_BYTES as u32
+}
+
+/// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
+/// of the very last address; it is looked for in the last entry.
+fn vacant(offset: u32) -> u64 {
+    let long_tables = LONG_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
+    let index = offset.wrapping_sub(long_tables.start) / ENTRY_BYTES as u32;
+    let is_last = index % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
+    u64::from(is_last && long_tables.contains(&offset))
+}
