@@ -17,7 +17,7 @@ use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
-fn segment_of(register: Register) -> SegmentRegister {
+pub(crate) fn segment_of(register: Register) -> SegmentRegister {
     match register {
         Register::ES => SegmentRegister::Es,
         Register::CS => SegmentRegister::Cs,

@@ -1,5 +1,6 @@
 //! Which function translates an instruction.
 
+use super::bits::is_bit_string;
 use super::segments::is_segment_move;
 use super::{Flow, Translator};
 use crate::abi::at;
@@ -51,6 +52,7 @@ impl Translator {
             Syscall | Sysret | Sysretq if self.emit.mode.flags.contains(ModeFlags::LONG) => {
                 self.change_level(instruction)
             }
+            Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
             Swapgs if self.swaps_gs() => self.swap_gs(),
             _ => self.by_allow_list(instruction),
         }

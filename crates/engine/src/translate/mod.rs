@@ -35,6 +35,7 @@
 //!   for any host address, which guest instruction that is and which registers must
 //!   be put back first.
 
+mod bits;
 mod branch;
 pub mod copy;
 mod count;

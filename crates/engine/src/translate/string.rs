@@ -10,7 +10,7 @@ use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::strings::StringRoutine;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
-use crate::emit::look_up::OddSegment;
+use crate::emit::look_up::{OddSegment, segment_of};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -107,14 +107,7 @@ impl Translator {
     fn single_string(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let shape = shape(instruction.mnemonic());
         let pointers = pointer_width(instruction);
-        let source = match instruction.segment_prefix() {
-            Register::ES => SegmentRegister::Es,
-            Register::CS => SegmentRegister::Cs,
-            Register::SS => SegmentRegister::Ss,
-            Register::FS => SegmentRegister::Fs,
-            Register::GS => SegmentRegister::Gs,
-            _ => SegmentRegister::Ds,
-        };
+        let source = segment_of(instruction.segment_prefix());
         if shape.source {
             let offset = self.pointer_to_r8(Register::ESI, pointers);
             self.emit

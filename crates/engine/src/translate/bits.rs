@@ -1,0 +1,129 @@
+//! BT, BTS, BTR and BTC of a bit string in memory, whose number is in a register and may be
+//! anywhere (SDM volume 1, 3.1.1.9 "Bit(BitBase, BitOffset)").
+//!
+//! The number says which operand behind or before the address holds the bit. That operand is
+//! looked up; the bit is tested in its copy in a register, by the instruction's form for
+//! registers, which takes the number modulo the operand's size. `bts [rbx],rax`:
+//!
+//! ```text
+//! mov  r8, rbx
+//! mov  r10d, 6
+//! sarx r9, rax, r10        ; which operand
+//! lea  r8, [r8+r9*8]
+//! ...                      ; look-up of 8 bytes for a store: host address in r9
+//! mov  r8, [r9]
+//! bts  r8, rax             ; CF
+//! mov  [r9], r8
+//! ```
+//!
+//! With BTS the flag changes before the store. No boundary lies between: a request to leave
+//! lets both run.
+
+use super::copy::uses_stack_pointer_register;
+use super::{Flow, Translator};
+use crate::abi::host::*;
+use crate::abi::marks::Restore;
+use crate::emit::assembler::{Mem, Width};
+use crate::emit::effective_address::Offset;
+use crate::emit::look_up::{OddSegment, segment_of};
+use crate::emit::operands::name_of;
+use crate::policy::mode::SegmentClass;
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+
+/// A bit string in memory, with the bit's number in a register.
+pub(super) fn is_bit_string(instruction: &Instruction) -> bool {
+    instruction.op0_kind() == OpKind::Memory && instruction.op1_kind() == OpKind::Register
+}
+
+/// The form for two registers.
+fn register_form(mnemonic: Mnemonic, width: Width) -> Code {
+    use Mnemonic::{Btc, Btr, Bts};
+    match (mnemonic, width) {
+        (Bts, Width::Qword) => Code::Bts_rm64_r64,
+        (Bts, Width::Dword) => Code::Bts_rm32_r32,
+        (Bts, _) => Code::Bts_rm16_r16,
+        (Btr, Width::Qword) => Code::Btr_rm64_r64,
+        (Btr, Width::Dword) => Code::Btr_rm32_r32,
+        (Btr, _) => Code::Btr_rm16_r16,
+        (Btc, Width::Qword) => Code::Btc_rm64_r64,
+        (Btc, Width::Dword) => Code::Btc_rm32_r32,
+        (Btc, _) => Code::Btc_rm16_r16,
+        (_, Width::Qword) => Code::Bt_rm64_r64,
+        (_, Width::Dword) => Code::Bt_rm32_r32,
+        _ => Code::Bt_rm16_r16,
+    }
+}
+
+impl Translator {
+    /// The monitor executes it where the string is in an unusual segment, or its address not
+    /// of the code's size: then it would wrap.
+    pub(super) fn bit_string(&mut self, instruction: &Instruction) -> Flow {
+        match self.looked_up_bit(instruction) {
+            Ok(()) => Flow::Next,
+            Err(OddSegment) => self.helper(instruction),
+        }
+    }
+
+    fn looked_up_bit(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
+        let number = instruction.op1_register();
+        let (width, bits, log) = match number.size() {
+            2 => (Width::Word, 16, 4),
+            4 => (Width::Dword, 32, 5),
+            _ => (Width::Qword, 64, 6),
+        };
+        let changes = instruction.mnemonic() != Mnemonic::Bt;
+        let segment = segment_of(instruction.memory_segment());
+        let is_narrow = |register: Register| {
+            let size = if self.emit.is_64_bit() { 8 } else { 4 };
+            register != Register::None && register.size() != size
+        };
+        if self.emit.mode.segment(segment, changes) == SegmentClass::Odd
+            || is_narrow(instruction.memory_base())
+            || is_narrow(instruction.memory_index())
+        {
+            return Err(OddSegment);
+        }
+        if instruction.memory_base() == Register::None
+            && instruction.memory_index() == Register::None
+        {
+            // An absolute address, whose size nothing but the displacement tells.
+            return Err(OddSegment);
+        }
+        if uses_stack_pointer_register(instruction) {
+            self.emit.flush_esp_first();
+        }
+        self.emit.effective_address(instruction);
+        let number_in = self.emit.value(number, R11);
+        let assembler = &mut self.emit.assembler;
+        let signed = match width {
+            Width::Qword => number_in,
+            // What counts of it goes to the upper end.
+            _ => {
+                assembler.rorx(R9, number_in, bits);
+                R9
+            }
+        };
+        assembler.mov_imm32(R10, u32::from(64 - bits + log));
+        assembler.sarx(R9, signed, R10);
+        let operand = Mem::indexed(R8, R9, width.bytes() as u8, 0);
+        match self.emit.is_64_bit() {
+            true => self.emit.assembler.lea64(R8, operand),
+            false => self.emit.assembler.lea32(R8, operand),
+        }
+        self.emit
+            .access(segment, Offset::Wide, width.bytes(), changes)?;
+        self.emit.make_room();
+        let assembler = &mut self.emit.assembler;
+        assembler.load(width, R8, Mem::base(R9, 0));
+        let code = register_form(instruction.mnemonic(), width);
+        let named = |host| name_of(host, number);
+        let test = Instruction::with2(code, named(R8), named(number_in)).map_err(|_| OddSegment)?;
+        assembler.instruction(&test).map_err(|_| OddSegment)?;
+        if changes {
+            self.emit.mark(Restore::UNDIVIDED);
+            let operand = Mem::base(R9, 0);
+            self.emit.assembler.store(width, operand, R8);
+        }
+        Ok(())
+    }
+}
