@@ -42,7 +42,7 @@ impl Moment {
 /// One instruction and its registers: RCX, RSI, RDI.
 type Case = (&'static str, &'static [u8], [u64; 3]);
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     ("rep movsb", &[0xf3, 0xa4], [5, 0x2_0100, 0x2_1103]),
     (
         "rep movsb that smears",
@@ -63,6 +63,11 @@ const CASES: [Case; 13] = [
         "rep movsw within its source",
         &[0xf3, 0x66, 0xa5],
         [7, 0x2_0102, 0x2_0100],
+    ),
+    (
+        "rep movsd of 80 bytes",
+        &[0xf3, 0xa5],
+        [20, 0x2_0100, 0x2_1103],
     ),
     ("rep stosb", &[0xf3, 0xaa], [4, 0, 0x2_3ffe]),
     ("rep stosd", &[0xf3, 0xab], [6, 0, 0x2_3ff4]),
