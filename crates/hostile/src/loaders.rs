@@ -9,6 +9,7 @@ use crate::input::Input;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_machine::acpi::Hardware;
 use tollgate_machine::boot::{self, BootSource};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
@@ -63,7 +64,7 @@ pub fn run(data: &[u8]) {
         kernel: &kernel.0,
         initrd: modules.as_deref(),
         append: &append,
-        acpi: options & 8 == 0,
+        acpi: (options & 8 == 0).then(Hardware::default),
     };
     match boot::load(&source, &mut memory) {
         Ok(state) => {

@@ -4,6 +4,8 @@
 //! hardware, how to switch off and reset, and the devices on the board. The bytes
 //! are the same in every run. Checked against ACPI 6.5, chapter 5.
 
+mod pci;
+
 use acpi_tables::aml::{Device, EISAName, IO, Name, Package, Path, ResourceTemplate, Scope};
 use acpi_tables::facs::FACS;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
@@ -15,6 +17,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
+use crate::config::VmConfig;
 use crate::devices::{acpi_pm, io_apic};
 
 /// Where the tables start; the RSDP comes first. Systems search here on 16-byte
@@ -37,19 +40,40 @@ const HEADER_BYTES: u32 = 36;
 /// Interrupt source override flags: active high, level-triggered (MPS INTI flags).
 const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
 
+/// What differs between machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hardware {
+    /// There is a PCI bus, with functions at the device numbers from 1 to this.
+    pub pci_functions: Option<u8>,
+}
+
+impl Hardware {
+    /// That of a machine with this configuration.
+    pub fn of(config: &VmConfig) -> Self {
+        Self {
+            pci_functions: config.pci.then_some(0),
+        }
+    }
+}
+
 /// The tables as bytes, to be put at [`TABLES_START`]; the RSDP is the first.
-pub fn tables() -> Vec<u8> {
+pub fn tables(hardware: &Hardware) -> Vec<u8> {
     let mut area = Area::default();
     let rsdp = area.reserve(Rsdp::len());
-    let dsdt = area.place(dsdt().as_slice());
+    let dsdt = area.place(dsdt(hardware).as_slice());
     area.align(64);
     let facs = area.place(&bytes_of(&FACS::new()));
-    let fadt = area.place(&fadt(dsdt, facs));
-    let madt = area.place(madt().as_slice());
+    let mut roots = vec![
+        area.place(&fadt(hardware, dsdt, facs)),
+        area.place(madt().as_slice()),
+    ];
+    if hardware.pci_functions.is_some() {
+        roots.push(area.place(&pci::configuration_window()));
+    }
 
     let mut rsdt = table(*b"RSDT", 1);
     let mut xsdt = table(*b"XSDT", 1);
-    for address in [fadt, madt] {
+    for address in roots {
         rsdt.append_slice(&address.to_le_bytes());
         xsdt.append_slice(&u64::from(address).to_le_bytes());
     }
@@ -61,9 +85,9 @@ pub fn tables() -> Vec<u8> {
 
 /// Writes the tables and returns the address of the RSDP; `None` if RAM does not
 /// reach up to 1 MiB.
-pub fn write_tables(memory: &mut GuestMemory) -> Option<PhysicalAddress> {
+pub fn write_tables(hardware: &Hardware, memory: &mut GuestMemory) -> Option<PhysicalAddress> {
     let address = PhysicalAddress(TABLES_START);
-    memory.write(address, &tables()).then_some(address)
+    memory.write(address, &tables(hardware)).then_some(address)
 }
 
 /// Bytes that lie at [`TABLES_START`].
@@ -141,9 +165,11 @@ fn checksum(bytes: &[u8]) -> u8 {
 }
 
 /// Fixed ACPI description table (ACPI 6.5, 5.2.9).
-fn fadt(dsdt: u32, facs: u32) -> Vec<u8> {
-    /// IA-PC boot architecture: legacy devices, 8042, no VGA, no MSI.
-    const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 3;
+fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
+    /// IA-PC boot architecture: legacy devices, 8042, no VGA.
+    const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1 | 1 << 2;
+    /// IA-PC boot architecture: no device sends messages as interrupts.
+    const NO_MESSAGES: u16 = 1 << 3;
     /// Latencies above these say that C2 and C3 are not there.
     const NO_C2: u16 = 101;
     const NO_C3: u16 = 1001;
@@ -182,7 +208,11 @@ fn fadt(dsdt: u32, facs: u32) -> Vec<u8> {
     fadt.p_lvl2_lat = NO_C2.into();
     fadt.p_lvl3_lat = NO_C3.into();
     fadt.century = CENTURY_INDEX;
-    fadt.iapc_boot_arch = BOOT_ARCHITECTURE.into();
+    fadt.iapc_boot_arch = match hardware.pci_functions {
+        Some(_) => BOOT_ARCHITECTURE,
+        None => BOOT_ARCHITECTURE | NO_MESSAGES,
+    }
+    .into();
     fadt.reset_reg = GAS::new(
         AddressSpace::SystemIo,
         8,
@@ -226,7 +256,7 @@ fn source_override(irq: u8, global_interrupt: u32, flags: u16) -> [u8; 10] {
 }
 
 /// Differentiated system description table: the sleep state and the board's devices.
-fn dsdt() -> Sdt {
+fn dsdt(hardware: &Hardware) -> Sdt {
     /// _STA: present, enabled, shown, working.
     const WORKING: u8 = 0xf;
     let port = |first: u16, count| IO::new(first, first, 1, count);
@@ -261,7 +291,10 @@ fn dsdt() -> Sdt {
     let (s5, zero) = (acpi_pm::SLEEP_TYPE_S5, 0u8);
     let soft_off = Package::new(vec![&s5, &s5, &zero, &zero]);
     dsdt.append_slice(&bytes_of(&Name::new(Path::new("\\_S5_"), &soft_off)));
-    let devices: Vec<u8> = [serial, clock, keyboard, timer, speaker].concat();
+    let mut devices: Vec<u8> = [serial, clock, keyboard, timer, speaker].concat();
+    if let Some(functions) = hardware.pci_functions {
+        devices.extend(pci::devices(functions));
+    }
     dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
     dsdt
 }
@@ -297,6 +330,13 @@ fn device(name: &str, hardware_id: &str, resources: &[&dyn Aml], status: u8) -> 
 mod tests {
     use super::*;
 
+    const WITH_PCI: Hardware = Hardware {
+        pci_functions: Some(3),
+    };
+    const BARE: Hardware = Hardware {
+        pci_functions: None,
+    };
+
     fn sum(bytes: &[u8]) -> u8 {
         bytes
             .iter()
@@ -315,13 +355,23 @@ mod tests {
 
     #[test]
     fn tables_are_the_same_every_time_and_fit() {
-        assert_eq!(tables(), tables());
-        assert!((tables().len() as u64) < TABLES_END - TABLES_START);
+        let most = Hardware {
+            pci_functions: Some(31),
+        };
+        for hardware in [BARE, WITH_PCI, most] {
+            assert_eq!(tables(&hardware), tables(&hardware));
+            assert!((tables(&hardware).len() as u64) < TABLES_END - TABLES_START);
+        }
     }
 
     #[test]
     fn every_checksum_is_right_and_both_roots_agree() {
-        let area = tables();
+        check_roots(&BARE, &[b"FACP", b"APIC"]);
+        check_roots(&WITH_PCI, &[b"FACP", b"APIC", b"MCFG"]);
+    }
+
+    fn check_roots(hardware: &Hardware, signatures: &[&[u8; 4]]) {
+        let area = tables(hardware);
         assert_eq!(&area[..8], b"RSD PTR ");
         assert_eq!(sum(&area[..20]), 0);
         assert_eq!(sum(&area[..36]), 0);
@@ -329,7 +379,8 @@ mod tests {
         let xsdt = table_at(&area, u32_at(&area, 24));
         assert_eq!((&rsdt[..4], sum(rsdt)), (&b"RSDT"[..], 0));
         assert_eq!((&xsdt[..4], sum(xsdt)), (&b"XSDT"[..], 0));
-        for (index, signature) in [b"FACP", b"APIC"].into_iter().enumerate() {
+        assert_eq!(rsdt.len(), 36 + 4 * signatures.len());
+        for (index, signature) in signatures.iter().enumerate() {
             let address = u32_at(rsdt, 36 + 4 * index);
             assert_eq!(u32_at(xsdt, 36 + 8 * index), address);
             assert_eq!(u32_at(xsdt, 40 + 8 * index), 0);
@@ -339,8 +390,16 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_announced_with_the_bus_that_has_them() {
+        for (hardware, flags) in [(BARE, 0b1111), (WITH_PCI, 0b0111)] {
+            let fadt = fadt(&hardware, 0, 0);
+            assert_eq!(u16::from_le_bytes([fadt[109], fadt[110]]), flags);
+        }
+    }
+
+    #[test]
     fn the_fixed_table_points_to_the_other_two() {
-        let area = tables();
+        let area = tables(&WITH_PCI);
         let rsdt = table_at(&area, u32_at(&area, 16));
         let fadt = table_at(&area, u32_at(rsdt, 36));
         assert_eq!(fadt.len(), 276);
@@ -374,7 +433,7 @@ mod tests {
 
     #[test]
     fn soft_off_is_named_in_the_definition_block() {
-        let dsdt = dsdt();
+        let dsdt = dsdt(&BARE);
         let wanted = [0x08, b'\\', b'_', b'S', b'5', b'_', 0x12];
         assert!(
             dsdt.as_slice()
@@ -386,10 +445,10 @@ mod tests {
     #[test]
     fn writing_needs_ram_up_to_one_mebibyte() {
         let mut small = GuestMemory::new(0x8_0000).unwrap();
-        assert_eq!(write_tables(&mut small), None);
+        assert_eq!(write_tables(&BARE, &mut small), None);
         let mut memory = GuestMemory::new(1 << 20).unwrap();
         assert_eq!(
-            write_tables(&mut memory),
+            write_tables(&BARE, &mut memory),
             Some(PhysicalAddress(TABLES_START))
         );
     }

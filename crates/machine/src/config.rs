@@ -127,6 +127,8 @@ pub struct VmConfig {
     pub count_instructions: bool,
     /// Offer ACPI tables to the guest.
     pub acpi: bool,
+    /// The machine has a PCI bus.
+    pub pci: bool,
     /// What the real-time clock shows.
     pub rtc_base: RtcBase,
     /// Devices beside those that every machine has, each at most once.
@@ -151,6 +153,7 @@ impl Default for VmConfig {
             virtual_interrupts: VirtualInterrupts::default(),
             count_instructions: false,
             acpi: true,
+            pci: true,
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
             fw_cfg_files: Vec::new(),

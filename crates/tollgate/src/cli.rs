@@ -144,6 +144,10 @@ pub struct RunArguments {
     #[arg(long, value_name = "NAME", value_parser = devices::parse)]
     pub device: Vec<OptionalDevice>,
 
+    /// Whether the machine has a PCI bus
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
+    pub pci: Switch,
+
     /// A file that the guest finds by QEMU's fw_cfg device: NAME,file=PATH or NAME,string=TEXT
     ///
     /// Names should begin with opt/ and a domain, as in opt/org.example/key. A comma that
@@ -208,6 +212,15 @@ pub enum RegisterMapName {
     Legacy,
     /// As many as can be in memory
     Spilled,
+}
+
+/// Whether something is there.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// It is there
+    On,
+    /// It is not
+    Off,
 }
 
 /// What a triple fault does.

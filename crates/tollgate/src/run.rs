@@ -13,7 +13,7 @@ use tollgate_machine::config::{RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget, TripleFault};
+use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
@@ -133,6 +133,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         append: arguments.append.clone(),
         cpu: arguments.cpu,
         reboot: arguments.reboot,
+        pci: arguments.pci == Switch::On,
         devices: arguments.device.clone(),
         fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {

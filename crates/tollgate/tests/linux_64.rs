@@ -31,16 +31,14 @@ const SUSPICIOUS: [&str; 16] = [
     "unknown",
 ];
 
-/// Suspicious lines that may be there. Those of a boot on QEMU 7.2 come first; it has one
-/// more, about PCI, which is not here because it must not be.
-const KNOWN: [(&str, &str); 9] = [
+/// Suspicious lines that may be there. Those of a boot on QEMU 7.2 come first.
+const KNOWN: [(&str, &str); 8] = [
     (
         "and report a bug",
         "on QEMU, too: advice about the PCI host bridge",
     ),
     ("TLB invalidation policy", "on QEMU, too: no complaint"),
     ("DMI not present or invalid", "there are no SMBIOS tables"),
-    ("No config space access function", "there is no PCI bus"),
     ("no PMU driver", "there are no performance counters"),
     (
         "intel_pstate: CPU model not supported",

@@ -64,8 +64,8 @@ pub struct BootSource<'a> {
     pub initrd: Option<&'a str>,
     /// Command line.
     pub append: &'a str,
-    /// Write ACPI tables.
-    pub acpi: bool,
+    /// Write ACPI tables that describe this.
+    pub acpi: Option<acpi::Hardware>,
 }
 
 impl<'a> BootSource<'a> {
@@ -75,7 +75,7 @@ impl<'a> BootSource<'a> {
             kernel: &config.kernel,
             initrd: config.initrd.as_deref(),
             append: &config.append,
-            acpi: config.acpi,
+            acpi: config.acpi.then(|| acpi::Hardware::of(config)),
         }
     }
 }
@@ -111,11 +111,8 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
     let image = Image::new(&kernel, &name);
 
     write_bios_data(memory);
-    let rsdp = if source.acpi {
-        acpi::write_tables(memory)
-    } else {
-        None
-    };
+    let tables = source.acpi.as_ref();
+    let rsdp = tables.and_then(|hardware| acpi::write_tables(hardware, memory));
     match kind {
         KernelKind::BzImage | KernelKind::Elf => {
             let initrd = match source.initrd {

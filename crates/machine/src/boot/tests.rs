@@ -51,7 +51,7 @@ fn boot(
         kernel: &file.0,
         initrd,
         append,
-        acpi: true,
+        acpi: Some(crate::acpi::Hardware::default()),
     };
     load(&source, memory)
 }
@@ -239,7 +239,7 @@ fn missing_files_are_named() {
         kernel: Path::new("/nowhere/vmlinuz"),
         initrd: None,
         append: "",
-        acpi: true,
+        acpi: Some(crate::acpi::Hardware::default()),
     };
     let message = load(&source, &mut memory(16)).unwrap_err().to_string();
     assert!(message.starts_with("cannot read /nowhere/vmlinuz: "));
@@ -259,7 +259,7 @@ fn files_that_never_end_are_refused() {
         kernel: Path::new("/dev/zero"),
         initrd: None,
         append: "",
-        acpi: true,
+        acpi: Some(crate::acpi::Hardware::default()),
     };
     assert!(matches!(
         load(&source, &mut memory(2)),
@@ -458,7 +458,7 @@ fn a_real_debian_kernel_loads() {
         kernel: &kernel,
         initrd: None,
         append: "console=ttyS0",
-        acpi: true,
+        acpi: Some(crate::acpi::Hardware::default()),
     };
     let state = load(&source, &mut memory).unwrap();
     assert_eq!(state.rip, 0x10_0000);

@@ -7,8 +7,9 @@
 //!                                  +---------> device.complete(token, context)
 //! ```
 //!
-//! A token means something to its device alone. The queue is bounded: a worker waits while
-//! it is full, the vCPU never does.
+//! A token means something to its device alone. A device made of several parts, as a PCI bus
+//! is of its functions, gives each a [`Completer`] that marks its tokens with the part. The
+//! queue is bounded: a worker waits while it is full, the vCPU never does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,14 +59,32 @@ impl Shared {
     }
 }
 
+/// The bits of a token that name the part of the device.
+const PART_SHIFT: u32 = 56;
+
 /// A device's way to hand in what its threads have done. Clones may go to any thread.
 #[derive(Clone)]
 pub struct Completer {
     slot: u8,
+    /// Goes into the upper bits of each token.
+    part: u8,
     shared: Arc<Shared>,
 }
 
 impl Completer {
+    /// The same for a part of the device. Its tokens have 56 bits.
+    pub fn for_part(&self, part: u8) -> Self {
+        Self {
+            part,
+            ..self.clone()
+        }
+    }
+
+    /// The part that a token came from, and the token as that part sent it.
+    pub const fn part_of(token: u64) -> (u8, u64) {
+        ((token >> PART_SHIFT) as u8, token & ((1 << PART_SHIFT) - 1))
+    }
+
     /// Has the device's [`complete`](super::Device::complete) called with `token` on the
     /// vCPU's thread, soon if the guest runs. Waits while [`CAPACITY`] others do; not to be
     /// called on the vCPU's thread, which would wait for itself.
@@ -74,6 +93,10 @@ impl Completer {
     /// The machine has ended.
     pub fn send(&self, token: u64) -> Result<(), Closed> {
         let shared = &*self.shared;
+        let token = match self.part {
+            0 => token,
+            part => u64::from(part) << PART_SHIFT | Self::part_of(token).1,
+        };
         let mut queue = shared
             .room
             .wait_while(shared.queue(), |queue| {
@@ -107,6 +130,7 @@ impl Completions {
     pub fn completer(&self, slot: u8) -> Completer {
         Completer {
             slot,
+            part: 0,
             shared: Arc::clone(&self.0),
         }
     }
@@ -181,6 +205,17 @@ mod tests {
         first.send(9).unwrap();
         assert_eq!(kicks.load(Ordering::Relaxed), 1);
         assert_eq!(completions.take(), [(1, 9)]);
+    }
+
+    #[test]
+    fn tokens_of_a_part_say_which_it_is() {
+        let completions = Completions::new();
+        let device = completions.completer(3);
+        device.for_part(7).send(0x1234).unwrap();
+        device.for_part(0xff).send(u64::MAX).unwrap();
+        let tokens = completions.take().into_iter().map(|(_, token)| token);
+        let parts: Vec<_> = tokens.map(Completer::part_of).collect();
+        assert_eq!(parts, [(7, 0x1234), (0xff, u64::MAX >> 8)]);
     }
 
     #[test]

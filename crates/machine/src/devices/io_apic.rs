@@ -224,6 +224,12 @@ impl IoApic {
         }
     }
 
+    /// Whether a pin is asserted.
+    #[cfg(test)]
+    pub fn is_asserted(&self, pin: usize) -> bool {
+        self.lines >> pin & 1 != 0
+    }
+
     /// A local APIC finished the vector: asserted level interrupts are sent again.
     pub fn end_of_interrupt(&mut self, vector: u8, bus: &mut dyn InterruptBus) {
         for pin in 0..PIN_COUNT {

@@ -7,6 +7,7 @@ use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
 use super::interrupt_windows::{IoApicPage, PicPorts};
 use super::pc_testdev::PcTestdev;
+use super::pci::host::PciHost;
 use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
@@ -28,11 +29,18 @@ pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
         Box::new(I8042::new()),
         Box::new(Serial::new()),
         Box::new(AcpiPm::new()),
-        Box::new(ResetPorts::default()),
+    ];
+    // Before the reset register, which keeps accesses of four bytes from itself where nothing
+    // else takes them.
+    if config.pci {
+        devices.push(Box::new(PciHost::new(Vec::new())));
+    }
+    devices.extend([
+        Box::new(ResetPorts::default()) as Box<dyn Device>,
         Box::new(DebugPorts::default()),
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::new(&layout, config.fw_cfg_files.clone())),
-    ];
+    ]);
     devices.extend(config.devices.iter().map(|device| optional(*device)));
     devices
 }

@@ -21,6 +21,7 @@ pub mod list;
 pub mod local_apic;
 mod lost_ticks;
 pub mod pc_testdev;
+pub mod pci;
 pub mod pic;
 pub mod pit;
 pub mod reset_ports;

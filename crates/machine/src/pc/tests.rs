@@ -75,7 +75,7 @@ fn unclaimed_ports_and_memory_read_as_ones() {
     let mut pc = pc();
     assert_eq!(pc.port_read(0x1234, 1), 0xff);
     assert_eq!(pc.port_read(0x1234, 2), 0xffff);
-    assert_eq!(pc.port_read(0xcf8, 4), u32::MAX);
+    assert_eq!(pc.port_read(0xcf0, 4), u32::MAX);
     pc.port_write(0x1234, 4, 0);
     assert_eq!(load(&mut pc, 0xa_0000), u32::MAX);
     store(&mut pc, 0xa_0000, 0);
@@ -467,4 +467,27 @@ fn pc_testdev_drives_every_interrupt_line_if_it_is_there() {
     without.port_write(0xe0, 4, 0);
     assert_eq!(without.port_read(0xe0, 4), u32::MAX);
     assert_eq!(load(&mut without, 0xff00_0000), u32::MAX);
+}
+
+#[test]
+fn the_pci_bus_is_found_by_the_first_configuration_mechanism() {
+    let mut pc = pc();
+    // As Linux looks for it.
+    pc.port_write(0xcfb, 1, 1);
+    pc.port_write(0xcf8, 4, 0x8000_0000);
+    assert_eq!(pc.port_read(0xcf8, 4), 0x8000_0000);
+    assert_eq!(pc.port_read(0xcfc, 4), 0x0008_1b36);
+    pc.port_write(0xcf8, 4, 0x8000_0008);
+    assert_eq!(pc.port_read(0xcfe, 2), 0x0600);
+    // The reset register lies in the middle of the address and is not part of it.
+    assert_eq!(pc.port_read(0xcf9, 1), 0);
+    let config = VmConfig {
+        pci: false,
+        ..VmConfig::default()
+    };
+    let memory = GuestMemory::new(config.memory_bytes).unwrap();
+    let mut pc = Pc::new(&config, memory, Box::new(io::sink()));
+    pc.port_write(0xcf8, 4, 0x8000_0000);
+    assert_eq!(pc.port_read(0xcf8, 4), u32::MAX);
+    assert_eq!(pc.port_read(0xcfc, 4), u32::MAX);
 }

@@ -1,0 +1,84 @@
+//! What ACPI says of the PCI bus: the host bridge with what it passes on and where its
+//! interrupt pins lead, and the window for enhanced configuration accesses.
+
+use acpi_tables::Aml;
+use acpi_tables::aml::{
+    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Memory32Fixed, Name, Package,
+    PackageBuilder, Path, ResourceTemplate, ZERO,
+};
+use acpi_tables::mcfg::MCFG;
+
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
+use crate::devices::pci::{
+    ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
+};
+
+/// The table MCFG (PCI Firmware Specification 3.3, 4.1.2): segment 0, bus 0 alone.
+pub fn configuration_window() -> Vec<u8> {
+    let mut mcfg = MCFG::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    mcfg.add_ecam(ECAM_BASE, 0, 0, 0);
+    bytes_of(&mcfg)
+}
+
+/// The bus and the reservation of the window, as devices of the board. `functions`: the
+/// device numbers from 1 to this have an interrupt pin.
+pub fn devices(functions: u8) -> Vec<u8> {
+    [host_bridge(functions), window_reservation()].concat()
+}
+
+/// The host bridge: bus 0 alone, and what it passes on (ACPI 6.5, 6.4.3.5).
+fn host_bridge(functions: u8) -> Vec<u8> {
+    let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0A03"));
+    let zero = |name| Name::new(Path::new(name), &ZERO);
+    let (unique, segment, bus) = (zero("_UID"), zero("_SEG"), zero("_BBN"));
+    let memory = AddressSpace::new_memory(
+        AddressSpaceCacheable::NotCacheable,
+        true,
+        MEMORY_WINDOW_START as u32,
+        MEMORY_WINDOW_LAST as u32,
+        None,
+    );
+    // Between the two ranges of ports are those of configuration accesses.
+    let resources = Name::new(
+        Path::new("_CRS"),
+        &ResourceTemplate::new(vec![
+            &AddressSpace::new_bus_number(0u16, 0),
+            &IO::new(0xcf8, 0xcf8, 1, 8),
+            &AddressSpace::new_io(0u16, 0xcf7, None),
+            &AddressSpace::new_io(0xd00u16, 0xffff, None),
+            &memory,
+        ]),
+    );
+    let routing = Name::new(Path::new("_PRT"), &interrupt_routing(functions));
+    let mut children: Vec<&dyn Aml> = vec![&id, &unique, &segment, &bus, &resources];
+    if functions > 0 {
+        children.push(&routing);
+    }
+    bytes_of(&Device::new(Path::new("PCI0"), children))
+}
+
+/// Where INTA of each device leads (ACPI 6.5, 6.2.13): to a global system interrupt, which is
+/// level-triggered.
+fn interrupt_routing(functions: u8) -> PackageBuilder {
+    /// In an address: all functions of a device.
+    const ALL_FUNCTIONS: u32 = 0xffff;
+    let mut routing = PackageBuilder::new();
+    for device in 1..=functions {
+        let address = u32::from(device) << 16 | ALL_FUNCTIONS;
+        let line = interrupt_line(device);
+        routing.add_element(&Package::new(vec![&address, &ZERO, &ZERO, &line]));
+    }
+    routing
+}
+
+/// A board resource: systems trust the window of MCFG only if a device reserves it.
+fn window_reservation() -> Vec<u8> {
+    let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0C02"));
+    let unique = Name::new(Path::new("_UID"), &ZERO);
+    let window = Memory32Fixed::new(true, ECAM_BASE as u32, ECAM_BYTES as u32);
+    let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(vec![&window]));
+    bytes_of(&Device::new(
+        Path::new("MRES"),
+        vec![&id, &unique, &resources],
+    ))
+}

@@ -1,0 +1,355 @@
+//! The host bridge towards the machine: configuration accesses, what BARs claim, interrupt
+//! lines.
+
+use super::config_space::{CONFIG_BYTES, Command, Window};
+use super::function::PciFunction;
+use super::host_bridge::HostBridge;
+use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, interrupt_line};
+use crate::bus::completion::Completer;
+use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use tollgate_platform::GuestTime;
+use tollgate_x86::PhysicalAddress;
+
+/// Configuration mechanism #1 (PCI Local Bus Specification 3.0, 3.2.2.3.2): the address, as
+/// a doubleword. Other accesses here are not meant for it: CF9h is the reset register.
+const ADDRESS_PORT: u16 = 0xcf8;
+/// The doubleword that the address names, or a part of it.
+const DATA_PORT: u16 = 0xcfc;
+/// Address: the data port leads to configuration space.
+const ADDRESS_ENABLE: u32 = 1 << 31;
+/// The bits of the address that are kept.
+const ADDRESS_BITS: u32 = ADDRESS_ENABLE | 0x00ff_fffc;
+
+struct Slot {
+    function: Box<dyn PciFunction>,
+    /// It asserts its line.
+    asserted: bool,
+}
+
+/// The PCI bus as a device on the machine's bus.
+pub struct PciHost {
+    /// What was written to the address port.
+    address: u32,
+    /// By device number.
+    slots: Vec<Slot>,
+    /// Where functions answer, with their device numbers; of two at one place the first does.
+    windows: Vec<(usize, Window)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    address: u32,
+    /// Name, configuration space, the rest.
+    functions: Vec<(String, Vec<u8>, SavedState)>,
+}
+
+impl PciHost {
+    /// Version of the saved state.
+    const STATE_VERSION: u32 = 1;
+
+    /// The bus with its host bridge, and `functions` at the device numbers from 1 on. Those
+    /// for which there are no numbers are left out.
+    pub fn new(functions: Vec<Box<dyn PciFunction>>) -> Self {
+        let bridge: Box<dyn PciFunction> = Box::new(HostBridge::default());
+        let all = std::iter::once(bridge).chain(functions);
+        let slots = all.take(MAX_FUNCTIONS).map(|function| Slot {
+            function,
+            asserted: false,
+        });
+        Self {
+            address: 0,
+            slots: slots.collect(),
+            windows: Vec::new(),
+        }
+    }
+
+    /// The functions, by device number.
+    pub fn functions(&self) -> impl Iterator<Item = &dyn PciFunction> {
+        self.slots.iter().map(|slot| &*slot.function)
+    }
+
+    /// The first function of a type.
+    pub fn get<T: PciFunction>(&self) -> Option<&T> {
+        self.functions()
+            .find_map(|function| (function as &dyn Any).downcast_ref())
+    }
+
+    /// Calls a function and notes what the call has changed.
+    fn call(
+        &mut self,
+        device: usize,
+        context: &mut DeviceContext<'_>,
+        call: impl FnOnce(&mut dyn PciFunction, &mut DeviceContext<'_>),
+    ) {
+        let Some(slot) = self.slots.get_mut(device) else {
+            return;
+        };
+        call(&mut *slot.function, context);
+        self.drive(device, context);
+    }
+
+    /// Drives the line of a function as it asks.
+    fn drive(&mut self, device: usize, context: &mut DeviceContext<'_>) {
+        let slot = &mut self.slots[device];
+        let wanted = slot.function.wants_interrupt();
+        let config = slot.function.config_mut();
+        config.set_interrupt_status(wanted);
+        let asserted = wanted && !config.command().contains(Command::INTX_DISABLE);
+        if std::mem::replace(&mut slot.asserted, asserted) != asserted {
+            let line = interrupt_line(device as u8);
+            let mut sharers = self.slots.iter().enumerate();
+            let level =
+                sharers.any(|(other, slot)| slot.asserted && interrupt_line(other as u8) == line);
+            context.set_line(line, level);
+        }
+    }
+
+    fn config_read(
+        &mut self,
+        device: usize,
+        offset: usize,
+        data: &mut [u8],
+        context: &mut DeviceContext<'_>,
+    ) {
+        self.call(device, context, |function, context| {
+            function.config_read(offset, data, context);
+        });
+    }
+
+    fn config_write(
+        &mut self,
+        device: usize,
+        offset: usize,
+        data: &[u8],
+        context: &mut DeviceContext<'_>,
+    ) {
+        self.call(device, context, |function, context| {
+            function.config_write(offset, data, context);
+        });
+        let windows = self.find_windows();
+        if windows != self.windows {
+            self.windows = windows;
+            context.claims_changed();
+        }
+    }
+
+    fn find_windows(&self) -> Vec<(usize, Window)> {
+        let functions = self.functions().enumerate();
+        functions
+            .flat_map(|(device, function)| {
+                let windows = function.config().windows();
+                windows.map(move |window| (device, window))
+            })
+            .collect()
+    }
+
+    /// Which function's BAR an address or port belongs to: device, BAR, offset.
+    fn window_at(&self, address: u64, is_io: bool) -> Option<(usize, usize, u64)> {
+        self.windows.iter().find_map(|(device, window)| {
+            let offset = address.wrapping_sub(window.start);
+            (window.is_io == is_io && offset < window.bytes)
+                .then_some((*device, window.bar, offset))
+        })
+    }
+
+    /// The device and the offset that the data port leads to, of an access from `port` on.
+    fn data_port_target(&self, port: u16) -> Option<(usize, usize)> {
+        const BUS_AND_FUNCTION: u32 = 0x00ff_0700;
+        let is_there = self.address & ADDRESS_ENABLE != 0 && self.address & BUS_AND_FUNCTION == 0;
+        let device = (self.address >> 11 & 31) as usize;
+        let offset = (self.address & 0xfc) as usize + usize::from(port & 3);
+        (is_there && device < self.slots.len()).then_some((device, offset))
+    }
+
+    /// The device and the offset that an address in the ECAM window means. Functions have no
+    /// extended configuration space: those bytes read as ones.
+    fn ecam_target(&self, address: u64) -> Option<(usize, usize)> {
+        let offset = address - ECAM_BASE;
+        let (device, function) = ((offset >> 15) as usize, offset >> 12 & 7);
+        let offset = (offset & 0xfff) as usize;
+        (function == 0 && offset < CONFIG_BYTES && device < self.slots.len())
+            .then_some((device, offset))
+    }
+}
+
+fn is_ecam(address: PhysicalAddress) -> bool {
+    (ECAM_BASE..ECAM_BASE + ECAM_BYTES).contains(&address.0)
+}
+
+/// The part of an access of `size` bytes from `port` on that lies in the data port.
+fn bytes_in_data_port(port: u16, size: u8) -> usize {
+    usize::from(size).min(4 - usize::from(port & 3))
+}
+
+impl Device for PciHost {
+    fn name(&self) -> &str {
+        "pci"
+    }
+
+    fn claims(&self) -> Claims {
+        let claims = Claims::none()
+            .with_ports(ADDRESS_PORT..=ADDRESS_PORT, PortWidth::Exactly(4))
+            .with_ports(DATA_PORT..=DATA_PORT + 3, PortWidth::Any)
+            .with_memory(ECAM_BASE, ECAM_BYTES);
+        self.windows.iter().fold(claims, |claims, (_, window)| {
+            if window.is_io {
+                let last = window.start + (window.bytes - 1);
+                let ports = window.start as u16..=last.min(0xffff) as u16;
+                claims.with_ports(ports, PortWidth::Any)
+            } else {
+                claims.with_memory(window.start, window.bytes)
+            }
+        })
+    }
+
+    fn port_read(&mut self, port: u16, size: u8, context: &mut DeviceContext<'_>) -> u32 {
+        if port == ADDRESS_PORT {
+            return self.address;
+        }
+        let mut data = [0xff; 4];
+        if port & !3 == DATA_PORT {
+            if let Some((device, offset)) = self.data_port_target(port) {
+                let data = &mut data[..bytes_in_data_port(port, size)];
+                self.config_read(device, offset, data, context);
+            }
+        } else if let Some((device, bar, offset)) = self.window_at(port.into(), true) {
+            self.call(device, context, |function, context| {
+                let data = &mut data[..usize::from(size.min(4))];
+                function.bar_read(bar, offset, data, context);
+            });
+        }
+        u32::from_le_bytes(data)
+    }
+
+    fn port_write(&mut self, port: u16, size: u8, value: u32, context: &mut DeviceContext<'_>) {
+        let data = value.to_le_bytes();
+        if port == ADDRESS_PORT {
+            self.address = value & ADDRESS_BITS;
+        } else if port & !3 == DATA_PORT {
+            if let Some((device, offset)) = self.data_port_target(port) {
+                let data = &data[..bytes_in_data_port(port, size)];
+                self.config_write(device, offset, data, context);
+            }
+        } else if let Some((device, bar, offset)) = self.window_at(port.into(), true) {
+            self.call(device, context, |function, context| {
+                let data = &data[..usize::from(size.min(4))];
+                function.bar_write(bar, offset, data, context);
+            });
+        }
+    }
+
+    fn memory_read(
+        &mut self,
+        address: PhysicalAddress,
+        data: &mut [u8],
+        context: &mut DeviceContext<'_>,
+    ) {
+        data.fill(0xff);
+        if is_ecam(address) {
+            if let Some((device, offset)) = self.ecam_target(address.0) {
+                let length = data.len().min(CONFIG_BYTES - offset);
+                self.config_read(device, offset, &mut data[..length], context);
+            }
+        } else if let Some((device, bar, offset)) = self.window_at(address.0, false) {
+            self.call(device, context, |function, context| {
+                function.bar_read(bar, offset, data, context);
+            });
+        }
+    }
+
+    fn memory_write(
+        &mut self,
+        address: PhysicalAddress,
+        data: &[u8],
+        context: &mut DeviceContext<'_>,
+    ) {
+        if is_ecam(address) {
+            if let Some((device, offset)) = self.ecam_target(address.0) {
+                self.config_write(device, offset, data, context);
+            }
+        } else if let Some((device, bar, offset)) = self.window_at(address.0, false) {
+            self.call(device, context, |function, context| {
+                function.bar_write(bar, offset, data, context);
+            });
+        }
+    }
+
+    fn deadline(&self, context: &DeviceContext<'_>) -> Option<GuestTime> {
+        let deadlines = self.functions().map(|function| function.deadline(context));
+        deadlines.flatten().min()
+    }
+
+    fn advance(&mut self, context: &mut DeviceContext<'_>) {
+        for device in 0..self.slots.len() {
+            self.call(device, context, |function, context| {
+                function.advance(context)
+            });
+        }
+    }
+
+    fn connect(&mut self, completer: Completer) {
+        for (device, slot) in self.slots.iter_mut().enumerate() {
+            slot.function.connect(completer.for_part(device as u8));
+        }
+    }
+
+    fn complete(&mut self, token: u64, context: &mut DeviceContext<'_>) {
+        let (device, token) = Completer::part_of(token);
+        self.call(device.into(), context, |function, context| {
+            function.complete(token, context);
+        });
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.functions().any(PciFunction::has_pending_work)
+    }
+
+    fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        self.address = 0;
+        for device in 0..self.slots.len() {
+            self.call(device, context, |function, context| {
+                function.reset(context);
+                function.config_mut().reset();
+            });
+        }
+        self.windows = self.find_windows();
+    }
+
+    fn save(&self) -> SavedState {
+        let functions = self.functions().map(|function| {
+            let config = function.config().saved();
+            (function.name().to_owned(), config, function.save())
+        });
+        let state = State {
+            address: self.address,
+            functions: functions.collect(),
+        };
+        SavedState::of(Self::STATE_VERSION, &state)
+    }
+
+    fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        let state: State = saved.read(Self::STATE_VERSION)?;
+        let found = || state.functions.iter().map(|(name, ..)| name.clone());
+        let expected = || self.functions().map(|function| function.name().to_owned());
+        if !found().eq(expected()) {
+            return Err(StateError::Devices {
+                found: found().collect(),
+                expected: expected().collect(),
+            });
+        }
+        self.address = state.address & ADDRESS_BITS;
+        for (slot, (name, config, rest)) in self.slots.iter_mut().zip(&state.functions) {
+            slot.function.config_mut().restore(config);
+            let restored = slot.function.restore(rest);
+            restored.map_err(|error| error.of_part(name))?;
+            let config = slot.function.config();
+            // The lines themselves are the board's, and saved with it.
+            slot.asserted = slot.function.wants_interrupt()
+                && !config.command().contains(Command::INTX_DISABLE);
+        }
+        self.windows = self.find_windows();
+        Ok(())
+    }
+}
