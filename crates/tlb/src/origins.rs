@@ -21,14 +21,16 @@ const LARGE_PAGES: [u64; 3] = [1 << 30, 1 << 22, 1 << 21];
 const MAX_LARGE_PAGES: usize = 1 << 16;
 /// Notes that a reverse map holds at most.
 const MAX_NOTES: usize = 1 << 20;
-/// Chains of a reverse map.
-const BUCKETS: usize = 1 << 15;
+/// Chains of a reverse map: a few physical pages for each, in a guest of some GiB.
+const BUCKETS: usize = 1 << 17;
+/// Notes that are remembered as made lately.
+const RECENT: usize = 1 << 12;
 /// Physical pages that are looked for one by one; of more, all notes are looked at.
 const FEW_PAGES: u64 = 256;
 /// No earlier note.
 const NONE: u32 = u32::MAX;
 /// How many of a chain's newest notes are looked at lest a page be noted twice.
-const NEWEST: usize = 4;
+const NEWEST: usize = 8;
 
 /// The large page of `size` bytes that holds a linear page, as one number.
 fn large_page(page: u64, size: u64) -> u64 {
@@ -45,9 +47,23 @@ struct Note {
     earlier: u32,
 }
 
+/// A note that was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Recent {
+    linear_page: u64,
+    physical_page: u64,
+    /// When: [`ReverseMap::generation`].
+    generation: u64,
+}
+
 /// From physical pages to linear pages: chains of notes, by physical page.
 struct ReverseMap {
     notes: Vec<Note>,
+    /// Notes made lately, by linear page: most are made again and again, and following a
+    /// chain means a cache miss for each of its notes.
+    recent: Box<[Recent]>,
+    /// Counts how often the notes were cleared; 0 is never current.
+    generation: u64,
     /// For each chain the index of its newest note, or [`NONE`].
     newest: Box<[u32]>,
 }
@@ -56,6 +72,16 @@ impl Default for ReverseMap {
     fn default() -> Self {
         Self {
             notes: Vec::new(),
+            recent: vec![
+                Recent {
+                    linear_page: 0,
+                    physical_page: 0,
+                    generation: 0,
+                };
+                RECENT
+            ]
+            .into_boxed_slice(),
+            generation: 1,
             newest: vec![NONE; BUCKETS].into_boxed_slice(),
         }
     }
@@ -71,7 +97,21 @@ impl ReverseMap {
         })
     }
 
+    #[inline]
     fn note(&mut self, linear_page: u64, physical_page: u64) {
+        let made = Recent {
+            linear_page,
+            physical_page,
+            generation: self.generation,
+        };
+        let recent = &mut self.recent[linear_page as usize % RECENT];
+        if *recent != made {
+            *recent = made;
+            self.add(linear_page, physical_page);
+        }
+    }
+
+    fn add(&mut self, linear_page: u64, physical_page: u64) {
         let is_same =
             |note: &Note| note.physical_page == physical_page && note.linear_page == linear_page;
         if self.chain(physical_page).take(NEWEST).any(is_same) {
@@ -96,6 +136,7 @@ impl ReverseMap {
         }
         self.notes.clear();
         self.notes.shrink_to(1 << 16);
+        self.generation += 1;
     }
 }
 
