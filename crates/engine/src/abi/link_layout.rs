@@ -22,7 +22,9 @@ pub enum BranchTable {
 /// Tables for modes of 64-bit code at most.
 pub const MAX_LONG_TABLES: u8 = 64;
 
-/// Entries of a hash table of indirect branches, indexed by the low 16 bits of EIP.
+/// Entries of a hash table of indirect branches at which targets are looked for first, indexed
+/// by the low 16 bits of EIP. Two targets whose EIP has the same would push each other out
+/// again and again, so the entry behind is looked at too.
 pub const HASH_ENTRIES: usize = 1 << 16;
 /// Bytes of an entry of these tables: tag, target, what
 /// [`Context::code_delta`](crate::abi::context::Context::code_delta) must be there, nothing.
@@ -31,8 +33,9 @@ pub const ENTRY_BYTES: i32 = 32;
 pub const ENTRY_TARGET: i32 = 8;
 /// Offset in an entry of the target's delta.
 pub const ENTRY_DELTA: i32 = 16;
-/// Bytes of a hash table. Behind the first one the slots begin.
-pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES;
+/// Bytes of a hash table, with an entry behind the last, in whole cache lines. Behind the first
+/// table the slots begin.
+pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;
 /// Bytes from the start of the tables to the slots.
 pub const SLOTS_OFFSET: i32 = TABLE_BYTES;
 /// Slots that can be given out.
@@ -56,6 +59,13 @@ pub const fn table_offset(table: BranchTable) -> i32 {
         BranchTable::Shared => 0,
         BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * TABLE_BYTES,
     }
+}
+
+/// Where an entry lies in which a target of the mode that uses `table` is looked for, if its
+/// index is 0, in bytes from the start of the tables: the first choice and the second one.
+pub const fn choices(table: BranchTable) -> [i32; 2] {
+    let first = table_offset(table);
+    [first, first + ENTRY_BYTES]
 }
 
 /// Added to the target's RIP it gives the negative of the tag of the target's entry. `table` is

@@ -28,7 +28,7 @@
 //!   compare when either comes in force.
 
 use crate::abi::link_layout::{BranchTable, ModeId};
-use crate::blocks::link_memory::{LinkMemory, entry_offset};
+use crate::blocks::link_memory::LinkMemory;
 use crate::blocks::links::Target;
 use rustc_hash::FxHashMap;
 use tollgate_tlb::PageRange;
@@ -436,7 +436,7 @@ fn fill(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
 /// Empties a target's entry, unless another has taken its place.
 fn empty(target: &IndirectTarget, delta: u64, memory: &mut LinkMemory) {
     let rip = target.rip.wrapping_add(delta);
-    memory.empty_if(entry_offset(rip, target.table), target.address);
+    memory.empty_indirect(rip, target.table, target.address);
 }
 
 #[cfg(test)]

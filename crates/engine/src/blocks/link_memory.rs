@@ -3,8 +3,8 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
-    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLES_BYTES,
-    far_tag_base, indirect_tag, table_offset,
+    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLE_BYTES,
+    TABLES_BYTES, far_tag_base, indirect_tag, table_offset,
 };
 use crate::blocks::links::Target;
 use std::io;
@@ -13,8 +13,11 @@ use tollgate_tlb::reservation::Reservation;
 /// A filled place of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Entry {
-    /// An entry of a table of branches, at this offset from the start of the tables.
-    Branch(u32),
+    /// The targets of indirect branches that are looked for first in the entry at this offset
+    /// from the start of the tables.
+    Indirect(u32),
+    /// The entry of the table of far transfers at this offset.
+    Far(u32),
     /// The slot of this number.
     Slot(u32),
 }
@@ -68,33 +71,58 @@ impl LinkMemory {
         self.write(slot_offset(slot), distance);
     }
 
-    /// Empties an entry.
+    /// Empties what was filled.
     pub fn empty(&mut self, entry: Entry) {
         match entry {
-            Entry::Branch(offset) => {
-                self.write(offset, vacant(offset));
-                self.write(offset + ENTRY_TARGET as u32, 0);
+            Entry::Indirect(first) => {
+                let index = index_of(first);
+                for offset in [first, first + ENTRY_BYTES as u32] {
+                    if looked_for_at(self.read(offset)) == index {
+                        self.vacate(offset);
+                    }
+                }
             }
+            Entry::Far(offset) => self.vacate(offset),
             Entry::Slot(slot) => self.set_slot(slot, 0),
         }
     }
 
-    /// Empties an entry of a table of branches if it leads to the host address `target`.
-    pub fn empty_if(&mut self, offset: u32, target: u64) {
+    fn vacate(&mut self, offset: u32) {
+        self.write(offset, vacant(offset));
+        self.write(offset + ENTRY_TARGET as u32, 0);
+    }
+
+    /// Lets indirect branches to `rip` no longer find the host address `target`.
+    pub fn empty_indirect(&mut self, rip: u64, table: BranchTable, target: u64) {
+        let first = entry_offset(rip, table);
+        for offset in [first, first + ENTRY_BYTES as u32] {
+            if self.read(offset + ENTRY_TARGET as u32) == target {
+                self.vacate(offset);
+            }
+        }
+    }
+
+    /// Lets far transfers to `pointer` no longer find the host address `target`.
+    pub fn empty_far(&mut self, pointer: FarPointer, target: u64) {
+        let offset = far_entry_offset(pointer);
         if self.read(offset + ENTRY_TARGET as u32) == target {
-            self.empty(Entry::Branch(offset));
+            self.vacate(offset);
         }
     }
 
     /// Prepares a mode's table: an entry that was never written is empty from then on.
     pub fn prepare(&mut self, table: BranchTable) {
         let last = entry_offset(u64::MAX, table);
-        if self.read(last) == 0 {
-            self.write(last, vacant(last));
+        for offset in [last, last + ENTRY_BYTES as u32] {
+            if self.read(offset) == 0 {
+                self.write(offset, vacant(offset));
+            }
         }
     }
 
-    /// Lets indirect branches to `rip` find `target`. Returns the entry's offset.
+    /// Lets indirect branches to `rip` find `target` at the first choice. What was there, if it
+    /// is its first choice too, is found at the second one from then on. Returns the first
+    /// entry's offset.
     #[inline]
     pub fn fill_indirect(
         &mut self,
@@ -102,18 +130,48 @@ impl LinkMemory {
         (mode, table): (ModeId, BranchTable),
         target: Target,
     ) -> u32 {
-        let offset = entry_offset(rip, table);
-        self.write(offset, indirect_entry_tag(rip, mode, table));
-        self.write(offset + ENTRY_TARGET as u32, target.address);
-        self.write(offset + ENTRY_DELTA as u32, target.delta);
-        offset
+        let first = entry_offset(rip, table);
+        let second = first + ENTRY_BYTES as u32;
+        let (tag, before) = (indirect_entry_tag(rip, mode, table), self.read(first));
+        if before != tag {
+            if self.read(first + ENTRY_TARGET as u32) != 0 && looked_for_at(before) == rip as u16 {
+                self.write(second, before);
+                for part in [ENTRY_TARGET as u32, ENTRY_DELTA as u32] {
+                    self.write(second + part, self.read(first + part));
+                }
+            } else if self.read(second) == tag {
+                self.vacate(second);
+            }
+        }
+        self.write(first, tag);
+        self.write(first + ENTRY_TARGET as u32, target.address);
+        self.write(first + ENTRY_DELTA as u32, target.delta);
+        first
+    }
+
+    /// Whether indirect branches to `rip` find `target` at the first choice.
+    pub fn is_first_choice(
+        &self,
+        rip: u64,
+        (mode, table): (ModeId, BranchTable),
+        target: Target,
+    ) -> bool {
+        let tag = indirect_entry_tag(rip, mode, table);
+        self.entry(entry_offset(rip, table), tag) == Some(target)
     }
 
     /// Where an indirect branch to `rip` goes; `None` if it leaves.
     pub fn indirect(&self, rip: u64, (mode, table): (ModeId, BranchTable)) -> Option<Target> {
-        let offset = entry_offset(rip, table);
-        let found = self.read(offset) == indirect_entry_tag(rip, mode, table);
-        found.then(|| Target {
+        let (first, tag) = (
+            entry_offset(rip, table),
+            indirect_entry_tag(rip, mode, table),
+        );
+        let found = self.entry(first, tag);
+        found.or_else(|| self.entry(first + ENTRY_BYTES as u32, tag))
+    }
+
+    fn entry(&self, offset: u32, tag: u64) -> Option<Target> {
+        (self.read(offset) == tag).then(|| Target {
             address: self.read(offset + ENTRY_TARGET as u32),
             delta: self.read(offset + ENTRY_DELTA as u32),
         })
@@ -151,23 +209,45 @@ fn far_entry_tag(pointer: FarPointer, family: FamilyId) -> u64 {
     sought.wrapping_neg()
 }
 
-/// Where the entry of a target lies.
-pub fn entry_offset(rip: u64, table: BranchTable) -> u32 {
+/// Where the entry lies in which a target is looked for first.
+fn entry_offset(rip: u64, table: BranchTable) -> u32 {
     table_offset(table) as u32 + (rip as u32 & 0xffff) * ENTRY_BYTES as u32
 }
 
+/// The index of an entry of a table of indirect branches.
+fn index_of(offset: u32) -> u16 {
+    let offset = match offset.checked_sub(LONG_TABLES_OFFSET as u32) {
+        Some(offset) => offset % TABLE_BYTES as u32,
+        None => offset,
+    };
+    (offset / ENTRY_BYTES as u32) as u16
+}
+
+/// The index of the first choice of the target that has this tag.
+fn looked_for_at(tag: u64) -> u16 {
+    // What is added to EIP ends in 1 for all modes (see `indirect_tag`).
+    tag.wrapping_neg().wrapping_sub(1) as u16
+}
+
 /// Where the entry of a far transfer's target lies. Emitted code computes the same.
-pub fn far_entry_offset(pointer: FarPointer) -> u32 {
+fn far_entry_offset(pointer: FarPointer) -> u32 {
     let packed = pointer.packed();
     let index = (packed >> 12).wrapping_add(packed) & 0xffff;
     FAR_TABLE_OFFSET as u32 + index * FAR_ENTRY_BYTES as u32
 }
 
 /// The tag of an empty entry, which no target has that is looked for there. Zero is the tag
-/// of the very last address; it is looked for in the last entry.
+/// of the very last address, which is looked for in the last two entries; the tag 2 belongs to
+/// an address that is not.
 fn vacant(offset: u32) -> u64 {
     let long_tables = LONG_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
-    let index = offset.wrapping_sub(long_tables.start) / ENTRY_BYTES as u32;
-    let is_last = index % HASH_ENTRIES as u32 == HASH_ENTRIES as u32 - 1;
-    u64::from(is_last && long_tables.contains(&offset))
+    let index = offset.wrapping_sub(long_tables.start) % TABLE_BYTES as u32 / ENTRY_BYTES as u32;
+    match long_tables.contains(&offset) && index >= HASH_ENTRIES as u32 - 1 {
+        true => 2,
+        false => 0,
+    }
 }
+
+#[cfg(test)]
+#[path = "link_memory_tests.rs"]
+mod tests;

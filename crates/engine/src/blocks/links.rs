@@ -23,7 +23,7 @@ use crate::abi::link_layout::{BranchTable, FamilyId, MAX_SLOTS, ModeId};
 use crate::blocks::code_pages::{
     CodePageCounts, CodePageId, CodePageKey, CodePages, Found, IndirectTarget,
 };
-use crate::blocks::link_memory::{Entry, LinkMemory, entry_offset, far_entry_offset};
+use crate::blocks::link_memory::{Entry, LinkMemory};
 use crate::blocks::listed::Listed;
 use std::io;
 use tollgate_tlb::{Derived, PageRange};
@@ -189,13 +189,13 @@ impl LinkTables {
         dependence: Dependence,
     ) {
         let offset = self.memory.fill_indirect(rip, mode, target);
-        self.note(Entry::Branch(offset), dependence);
+        self.note(Entry::Indirect(offset), dependence);
     }
 
     /// Forgets whatever leads to the host address `target`: a block died. `rip` is where it was
     /// last listed: that entry in its mode's table may name it.
     pub fn forget_hash(&mut self, rip: u64, table: BranchTable, target: u64) {
-        self.memory.empty_if(entry_offset(rip, table), target);
+        self.memory.empty_indirect(rip, table, target);
     }
 
     /// Lets far transfers to `pointer` in modes of `family` find `target`.
@@ -207,13 +207,13 @@ impl LinkTables {
         dependence: Dependence,
     ) {
         let offset = self.memory.fill_far(pointer, family, target);
-        self.note(Entry::Branch(offset), dependence);
+        self.note(Entry::Far(offset), dependence);
     }
 
     /// Forgets whatever leads far transfers to the host address `target`, the block at
     /// `pointer`, which died.
     pub fn forget_far(&mut self, pointer: FarPointer, target: u64) {
-        self.memory.empty_if(far_entry_offset(pointer), target);
+        self.memory.empty_far(pointer, target);
     }
 
     /// Forgets one slot's target.
@@ -231,6 +231,11 @@ impl LinkTables {
     /// leaves.
     pub fn hash(&self, rip: u64, mode: (ModeId, BranchTable)) -> Option<Target> {
         self.memory.indirect(rip, mode)
+    }
+
+    /// Whether indirect branches to `rip` find `target` where they look first.
+    pub fn is_first_choice(&self, rip: u64, mode: (ModeId, BranchTable), target: Target) -> bool {
+        self.memory.is_first_choice(rip, mode, target)
     }
 
     /// Where a far transfer to `pointer` in a mode of `family` goes; `None` if it leaves.
@@ -270,7 +275,6 @@ impl Derived for LinkTables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::link_layout::{ENTRY_BYTES, far_tag_base};
 
     fn page_range(first: u64, last: u64) -> PageRange {
         PageRange { first, last }
@@ -301,74 +305,10 @@ mod tests {
         );
         links.drop_local();
         assert_eq!(links.slot(slot), 5);
-        assert_eq!(links.memory.read(0x2000 * ENTRY_BYTES as u32), 0);
+        let mode = (ModeId(3), BranchTable::Shared);
+        assert_eq!(links.hash(0x2000, mode), None);
         links.drop_pages(page_range(1, 1));
         assert_eq!(links.slot(slot), 0);
-    }
-
-    /// What emitted code computes: zero where the entry is the target's.
-    fn sought(links: &LinkTables, rip: u64, table: BranchTable) -> u64 {
-        let tag = links.memory.read(entry_offset(rip, table));
-        tag.wrapping_add(rip).wrapping_add(1)
-    }
-
-    #[test]
-    fn a_far_target_is_found_by_its_pointer_and_family_until_its_block_dies() {
-        let mut links = LinkTables::new().unwrap();
-        let dependence = Dependence {
-            page: 0x10,
-            last_page: 0x10,
-            global: false,
-        };
-        let sought = |links: &LinkTables, pointer: FarPointer, family| {
-            let tag = links.memory.read(far_entry_offset(pointer));
-            let key = u64::from(pointer.packed());
-            tag.wrapping_add(key).wrapping_add(far_tag_base(family))
-        };
-        let family = FamilyId(3);
-        for (selector, ip) in [(0, 0), (0x1000, 5), (0xffff, 0xffff), (0xf000, 0xfff0)] {
-            let pointer = FarPointer { selector, ip };
-            assert_ne!(sought(&links, pointer, family), 0);
-            links.fill_far(pointer, family, 0x1234, dependence);
-            assert_eq!(sought(&links, pointer, family), 0);
-            assert_ne!(sought(&links, pointer, FamilyId(4)), 0);
-            // The same linear address by another selector.
-            let other = FarPointer {
-                selector: selector ^ 1,
-                ip: ip ^ 0x10,
-            };
-            assert_ne!(sought(&links, other, family), 0);
-            links.forget_far(pointer, 0x4321);
-            assert_eq!(sought(&links, pointer, family), 0);
-            links.forget_far(pointer, 0x1234);
-            assert_ne!(sought(&links, pointer, family), 0);
-            links.fill_far(pointer, family, 0x1234, dependence);
-            links.drop_pages(page_range(0x10, 0x10));
-            assert_ne!(sought(&links, pointer, family), 0);
-        }
-    }
-
-    #[test]
-    fn no_target_of_64_bit_code_is_found_in_an_empty_entry() {
-        let mut links = LinkTables::new().unwrap();
-        let table = BranchTable::Own(2);
-        links.prepare(table);
-        let mode = (ModeId(7), table);
-        let rips = [0, 1, 0xffff, 0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX];
-        for rip in rips {
-            assert_ne!(sought(&links, rip, table), 0, "{rip:x}");
-            let page = rip >> 12;
-            let dependence = Dependence {
-                page,
-                last_page: page,
-                global: true,
-            };
-            links.fill_hash(rip, mode, Target::fixed(0x1234), dependence);
-            assert_eq!(sought(&links, rip, table), 0);
-            assert_ne!(sought(&links, rip ^ 1 << 63, table), 0);
-            links.forget_hash(rip, table, 0x1234);
-            assert_ne!(sought(&links, rip, table), 0);
-        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Engine {
             address: self.cache.address(block.host) as u64,
             delta: code_delta.unwrap_or(0),
         };
-        if self.links.hash(rip, (mode, table)) == Some(target) {
+        if self.links.is_first_choice(rip, (mode, table), target) {
             // It came back with its page.
             return;
         }

@@ -6,7 +6,7 @@ use crate::abi::at;
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::link_layout::BranchTable;
-use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET, table_offset};
+use crate::abi::link_layout::{ENTRY_DELTA, ENTRY_TARGET, choices};
 use crate::abi::marks::Restore;
 use crate::abi::register_map::COUNT;
 use crate::abi::sites::SiteKind;
@@ -250,29 +250,32 @@ impl Translator {
         self.emit.free_rcx();
         self.mark_branch(is_called, self.emit.rcx_freed());
         let links = self.emit.map.links;
-        let table = table_offset(self.branch_table);
-        self.emit
-            .assembler
-            .load(Width::Qword, RCX, Mem::indexed(links, R9, 8, table));
-        if is_shared {
-            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
-            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
-        } else {
-            self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
-        }
-        let hit = self.emit.assembler.jrcxz();
+        let choices = choices(self.branch_table);
+        let hits = choices.map(|table| {
+            let tag = Mem::indexed(links, R9, 8, table);
+            self.emit.assembler.load(Width::Qword, RCX, tag);
+            if is_shared {
+                self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
+                self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
+            } else {
+                self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 1));
+            }
+            self.emit.assembler.jrcxz()
+        });
         self.emit.return_rcx();
         self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
-        self.emit.assembler.patch_rel8_here(hit);
-        self.mark_branch(is_called, self.emit.rcx_freed());
-        self.emit.return_rcx();
-        self.mark_branch(is_called, Restore::NONE);
-        let entry = |part| Mem::indexed(links, R9, 8, table + part);
-        if self.emit.mode.is_relocatable() {
-            self.load_code_delta(entry(ENTRY_DELTA));
+        for (hit, table) in hits.into_iter().zip(choices) {
+            self.emit.assembler.patch_rel8_here(hit);
+            self.mark_branch(is_called, self.emit.rcx_freed());
+            self.emit.return_rcx();
+            self.mark_branch(is_called, Restore::NONE);
+            let entry = |part| Mem::indexed(links, R9, 8, table + part);
+            if self.emit.mode.is_relocatable() {
+                self.load_code_delta(entry(ENTRY_DELTA));
+            }
+            self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
         }
-        self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));
     }
 
     /// Puts the delta of an indirect branch's target in force, whose entry has it at `delta`;

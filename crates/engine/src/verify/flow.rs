@@ -6,7 +6,7 @@ use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
 use crate::abi::level_change::LevelChangeKind;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, far_tag_base, indirect_tag, table_offset,
+    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, choices, far_tag_base, indirect_tag,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
 use crate::abi::strings::StringRoutine;
@@ -138,7 +138,7 @@ impl Walk<'_> {
             Table::At(FAR_TABLE_OFFSET) => constant == far_tag_base(self.subject.family),
             Table::At(place) => {
                 let tag = indirect_tag(own, ModeId(self.subject.mode_id));
-                place == table_offset(own) && constant == tag
+                choices(own).contains(&place) && constant == tag
             }
         }
     }
@@ -157,7 +157,7 @@ impl Walk<'_> {
     /// Whether this is the table of indirect branches that no other mode uses.
     pub(super) fn is_own_table(&self, place: i32) -> bool {
         let own = self.subject.branch_table;
-        own != BranchTable::Shared && place == table_offset(own)
+        own != BranchTable::Shared && choices(own).contains(&place)
     }
 
     /// An indirect jump.

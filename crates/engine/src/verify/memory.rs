@@ -6,9 +6,7 @@ use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
-use crate::abi::link_layout::{
-    ENTRY_DELTA, FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, table_offset,
-};
+use crate::abi::link_layout::{ENTRY_DELTA, FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, choices};
 use crate::abi::sites::unpack_site;
 use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
@@ -246,11 +244,15 @@ impl Walk<'_> {
             return Err(REFUSED);
         }
         let entry = state.registers[9];
-        let own = i64::from(table_offset(self.subject.branch_table));
+        let [own, second] = choices(self.subject.branch_table);
+        let own = match operand.displacement >= i64::from(second) {
+            true => second,
+            false => own,
+        };
         let far = i64::from(FAR_TABLE_OFFSET);
         let (table, first) = match entry.kind {
             Kind::FarIndex => (Table::At(FAR_TABLE_OFFSET), far),
-            Kind::Index => (Table::At(own as i32), own),
+            Kind::Index => (Table::At(own), i64::from(own)),
             Kind::LevelIndex(kind) => (Table::Level(kind), 0),
             _ => return Err(REFUSED),
         };

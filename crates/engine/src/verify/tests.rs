@@ -671,6 +671,11 @@ fn an_indirect_branch_jumps_where_the_tag_was_the_targets() {
     assert_ne!(found(tag + 1, 0, 8, true), 0);
     assert_ne!(found(tag, 8, 16, true), 0);
     assert_ne!(found(tag, 0, 16, true), 0);
+    // The entry behind is the second choice; its tag says nothing of the first one's target.
+    assert_eq!(found(tag, 32, 40, true), 0);
+    assert_ne!(found(tag, 32, 8, true), 0);
+    assert_ne!(found(tag, 0, 40, true), 0);
+    assert_ne!(found(tag, 64, 72, true), 0);
 }
 
 #[test]

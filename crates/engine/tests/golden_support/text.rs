@@ -174,7 +174,11 @@ fn operand(instruction: &Instruction) -> Option<String> {
                 ENTRY_DELTA => "deltas",
                 _ => panic!("a table at {displacement:#x}"),
             };
-            Some(format!("links.{part}+{index}"))
+            let choice = match displacement & ENTRY_BYTES {
+                0 => "",
+                _ => "second_",
+            };
+            Some(format!("links.{choice}{part}+{index}"))
         }
         _ => None,
     }

@@ -1,0 +1,155 @@
+use super::*;
+use std::collections::BTreeMap;
+use tollgate_test_support::Random;
+
+/// What emitted code computes for the entry at a distance from the first choice: zero where it
+/// is the target's.
+fn sought(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable), choice: u32) -> u64 {
+    let tag = memory.read(entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32);
+    let added = indirect_tag(mode.1, mode.0);
+    tag.wrapping_add(rip).wrapping_add(added)
+}
+
+/// Where emitted code goes.
+fn found(memory: &LinkMemory, rip: u64, mode: (ModeId, BranchTable)) -> Option<u64> {
+    let choice = (0..2).find(|&choice| sought(memory, rip, mode, choice) == 0)?;
+    let offset = entry_offset(rip, mode.1) + choice * ENTRY_BYTES as u32;
+    Some(memory.read(offset + ENTRY_TARGET as u32))
+}
+
+#[test]
+fn a_far_target_is_found_by_its_pointer_and_family_until_its_block_dies() {
+    let mut memory = LinkMemory::new().unwrap();
+    let sought = |memory: &LinkMemory, pointer: FarPointer, family| {
+        let tag = memory.read(far_entry_offset(pointer));
+        let key = u64::from(pointer.packed());
+        tag.wrapping_add(key).wrapping_add(far_tag_base(family))
+    };
+    let family = FamilyId(3);
+    for (selector, ip) in [(0, 0), (0x1000, 5), (0xffff, 0xffff), (0xf000, 0xfff0)] {
+        let pointer = FarPointer { selector, ip };
+        assert_ne!(sought(&memory, pointer, family), 0);
+        let offset = memory.fill_far(pointer, family, 0x1234);
+        assert_eq!(sought(&memory, pointer, family), 0);
+        assert_ne!(sought(&memory, pointer, FamilyId(4)), 0);
+        // The same linear address by another selector.
+        let other = FarPointer {
+            selector: selector ^ 1,
+            ip: ip ^ 0x10,
+        };
+        assert_ne!(sought(&memory, other, family), 0);
+        memory.empty_far(pointer, 0x4321);
+        assert_eq!(sought(&memory, pointer, family), 0);
+        memory.empty_far(pointer, 0x1234);
+        assert_ne!(sought(&memory, pointer, family), 0);
+        memory.fill_far(pointer, family, 0x1234);
+        memory.empty(Entry::Far(offset));
+        assert_ne!(sought(&memory, pointer, family), 0);
+    }
+}
+
+#[test]
+fn no_target_is_found_in_an_empty_entry() {
+    let mut memory = LinkMemory::new().unwrap();
+    for table in [
+        BranchTable::Shared,
+        BranchTable::Own(0),
+        BranchTable::Own(63),
+    ] {
+        memory.prepare(table);
+        let mode = (ModeId(7), table);
+        let mut rips = vec![0, 1, 0xfffe, 0xffff, 0x1_0000, 0x7fff_fffe, 0x7fff_ffff];
+        if table != BranchTable::Shared {
+            rips.extend((0..8).map(|back| u64::MAX - back));
+            rips.extend([0x7fff_ffff_ffff, u64::MAX - 0xffff, u64::MAX - 0xfffe]);
+        }
+        for &rip in &rips {
+            assert_eq!(found(&memory, rip, mode), None, "{rip:x}");
+            let offset = memory.fill_indirect(rip, mode, Target::fixed(0x1234));
+            for &other in &rips {
+                let expected = (other == rip).then_some(0x1234);
+                assert_eq!(found(&memory, other, mode), expected, "{rip:x} {other:x}");
+            }
+            match rip % 2 {
+                0 => memory.empty_indirect(rip, table, 0x1234),
+                _ => memory.empty(Entry::Indirect(offset)),
+            }
+            for &other in &rips {
+                assert_eq!(found(&memory, other, mode), None, "{rip:x} {other:x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_targets_with_the_same_first_choice_are_both_found() {
+    let mut memory = LinkMemory::new().unwrap();
+    for table in [BranchTable::Shared, BranchTable::Own(5)] {
+        let mode = (ModeId(7), table);
+        let rips = [0x1_5678, 0x2_5678, 0x3_5678];
+        for round in 0..6 {
+            let rip = rips[round % 2];
+            memory.fill_indirect(rip, mode, Target::fixed(rip));
+            assert_eq!(sought(&memory, rip, mode, 0), 0, "the last is found first");
+        }
+        assert_eq!(found(&memory, rips[0], mode), Some(rips[0]));
+        assert_eq!(found(&memory, rips[1], mode), Some(rips[1]));
+        // A third takes the place of the one that came first.
+        memory.fill_indirect(rips[2], mode, Target::fixed(rips[2]));
+        assert_eq!(found(&memory, rips[0], mode), None);
+        assert_eq!(found(&memory, rips[1], mode), Some(rips[1]));
+        // The neighbour's first choice is the second one of these.
+        memory.fill_indirect(0x5679, mode, Target::fixed(9));
+        assert_eq!(found(&memory, rips[1], mode), None);
+        assert_eq!(found(&memory, rips[2], mode), Some(rips[2]));
+        assert_eq!(found(&memory, 0x5679, mode), Some(9));
+        memory.empty(Entry::Indirect(entry_offset(0x5678, table)));
+        assert_eq!(found(&memory, rips[2], mode), None);
+        assert_eq!(found(&memory, 0x5679, mode), Some(9));
+    }
+}
+
+/// What is found was filled last for that target and not emptied since.
+#[test]
+fn nothing_is_found_that_was_emptied_or_filled_anew() {
+    let mut random = Random::new(5);
+    let mut memory = LinkMemory::new().unwrap();
+    let table = BranchTable::Own(1);
+    memory.prepare(table);
+    let mode = (ModeId(7), table);
+    let rips: Vec<u64> = (0..64)
+        .map(|index| (index / 8) << 16 | (0xfffc + index % 8) & 0xffff)
+        .chain([u64::MAX, u64::MAX - 1, u64::MAX - 2])
+        .collect();
+    let mut filled = BTreeMap::new();
+    let mut hits = 0;
+    for step in 1..20_000 {
+        let rip = random.pick(&rips);
+        match random.below(8) {
+            0 => {
+                if let Some(target) = filled.remove(&rip) {
+                    memory.empty_indirect(rip, table, target);
+                }
+            }
+            1 => {
+                memory.empty(Entry::Indirect(entry_offset(rip, table)));
+                filled.retain(|&other: &u64, _| other as u16 != rip as u16);
+            }
+            _ => {
+                // A block dies before another takes its place.
+                if let Some(target) = filled.insert(rip, step) {
+                    memory.empty_indirect(rip, table, target);
+                }
+                memory.fill_indirect(rip, mode, Target::fixed(step));
+                assert_eq!(found(&memory, rip, mode), Some(step));
+            }
+        }
+        for &rip in &rips {
+            let now = found(&memory, rip, mode);
+            assert_eq!(now, memory.indirect(rip, mode).map(|it| it.address));
+            assert!(now.is_none() || now == filled.get(&rip).copied(), "{rip:x}");
+            hits += u32::from(now.is_some());
+        }
+    }
+    assert!(hits > 20_000, "two are kept for each first choice");
+}
