@@ -14,6 +14,7 @@
 mod cells;
 pub mod code_map;
 pub mod gate;
+pub mod huge_page;
 pub mod layout;
 pub mod map;
 pub mod ram;

@@ -8,7 +8,8 @@
 mod huge_pages;
 mod regions;
 
-use self::huge_pages::{HUGE_PAGE, HugePages};
+use self::huge_pages::HugePages;
+use crate::huge_page::{self, HUGE_PAGE};
 use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
 use crate::map::{MemoryMap, PageUse, REGIONS_END};
 use std::fmt;
@@ -60,37 +61,8 @@ struct GuardedRange {
 
 impl GuardedRange {
     fn new(bytes: usize) -> io::Result<Self> {
-        let more = HUGE_PAGE as usize;
-        // SAFETY: a new private mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes + more,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start: *mut u8 = start.cast();
-        let before = start.align_offset(more).min(more);
-        let aligned = start.wrapping_add(before);
-        for (surplus, length) in [
-            (start, before),
-            (aligned.wrapping_add(bytes), more - before),
-        ] {
-            // SAFETY: parts of the new mapping that nobody knows of.
-            if length != 0 && unsafe { libc::munmap(surplus.cast(), length) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(Self {
-            start: aligned,
-            bytes,
-        })
+        let start = huge_page::reserve(bytes)?;
+        Ok(Self { start, bytes })
     }
 
     /// Makes `bytes` from `offset` on inaccessible.

@@ -2,17 +2,12 @@
 //!
 //! The host gives out memory page by page as it is touched, at one fault each. When the first
 //! page of a huge page's size is asked for, the whole is asked of the host at once
-//! (`MADV_COLLAPSE`, Linux 6.1, which needs no privilege and no setting of the host's): that
+//! ([`crate::huge_page`]): that
 //! costs a tenth of its pages' faults, and the host's processor needs one entry of its TLB for
 //! it. Where the host has no huge page to give, pages come one by one as before.
 
+use crate::huge_page::{self, HUGE_PAGE};
 use std::cell::Cell;
-
-/// Bytes of a huge page, and of one step in which RAM is given.
-pub(super) const HUGE_PAGE: u64 = 2 << 20;
-
-/// Of madvise(2); the crate libc does not name it.
-const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Which of RAM's huge pages the host has been asked for.
 #[derive(Debug)]
@@ -47,16 +42,7 @@ impl HugePages {
             return;
         };
         word.set(word.get() | 1 << (number % 64));
-        let start = host.wrapping_add((number * HUGE_PAGE) as usize);
-        // Where nothing is there yet, the host refuses.
-        let one_page = 4096;
-        // SAFETY: both calls change how the range's pages are held, never what they contain;
-        // what is not mapped, or not in one piece, is refused.
-        unsafe {
-            if libc::madvise(start.cast(), one_page, libc::MADV_POPULATE_WRITE) == 0 {
-                libc::madvise(start.cast(), HUGE_PAGE as usize, MADV_COLLAPSE);
-            }
-        }
+        huge_page::ask(host.wrapping_add((number * HUGE_PAGE) as usize));
     }
 
     /// The host has taken all pages back.
