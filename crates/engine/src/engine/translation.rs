@@ -26,7 +26,8 @@ impl Engine {
         let mut bytes = [0xff_u8; Translator::MOST_BYTES + 16];
         let in_page = (4096 - place.physical % 4096).min(Translator::MOST_BYTES as u64) as usize;
         // Where there is no memory the bus reads as FFh.
-        memory.read(PhysicalAddress(place.physical), &mut bytes[..in_page]);
+        let mut known = in_page.min(Translator::MANY_BYTES);
+        memory.read(PhysicalAddress(place.physical), &mut bytes[..known]);
         let mode_word = *self.modes.get(mode);
         let branch_table = self.modes.table(mode);
         let family = self.modes.family(mode);
@@ -42,7 +43,8 @@ impl Engine {
         let translation = loop {
             let straddles = second_page != u64::MAX;
             let request = Request {
-                bytes: &bytes[..in_page + if straddles { 16 } else { 0 }],
+                bytes: &bytes[..known + if straddles { 16 } else { 0 }],
+                is_cut: known < in_page,
                 straddles,
                 rip: place.home.unwrap_or(place.rip),
                 // Relocatable code is flat.
@@ -61,6 +63,10 @@ impl Engine {
                     return LookUp::Unavailable(unavailable);
                 }
                 Err(TranslateError::NeedsAddress) => place.home = None,
+                Err(TranslateError::NeedsMoreBytes) => {
+                    known = in_page;
+                    memory.read(PhysicalAddress(place.physical), &mut bytes[..known]);
+                }
                 Err(TranslateError::NeedsNextPage) => {
                     assert!(!straddles, "fifteen bytes hold every instruction");
                     let Some(next) = place.next_page else {

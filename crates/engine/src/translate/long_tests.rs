@@ -44,6 +44,7 @@ fn emit(mode: &Mode, bytes: &[u8], straddles: bool) -> Emitted {
     let map = translator.map_of(mode);
     let request = Request {
         bytes,
+        is_cut: false,
         straddles,
         rip: RIP,
         linear: RIP,
@@ -219,6 +220,7 @@ fn a_direct_branch_to_an_address_that_is_not_canonical_faults() {
         let mut translator = Translator::new(Features::new(|_| true));
         let request = Request {
             bytes: &[0xe9, 0, 0, 0, 0x10],
+            is_cut: false,
             straddles: false,
             rip,
             linear: rip,

@@ -82,6 +82,8 @@ pub struct Request<'a> {
     /// Guest bytes from the first instruction to the end of its page, as far as a block can
     /// reach, or a few bytes into the next page if `straddles`.
     pub bytes: &'a [u8],
+    /// There are more bytes in the page, for which the block may have use.
+    pub is_cut: bool,
     /// Only the first instruction, which crosses into the next page.
     pub straddles: bool,
     /// EIP of the first byte.
@@ -105,6 +107,8 @@ pub struct Request<'a> {
 /// Why a block could not be translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TranslateError {
+    /// The block may go on behind the bytes that there are: call again with all of the page.
+    NeedsMoreBytes,
     /// The first instruction continues in the next page: call again with that page's bytes.
     NeedsNextPage,
     /// What the first instruction does depends on its address in a way that no relocatable
@@ -216,6 +220,9 @@ impl Translator {
         self.emit.assembler.code()
     }
 
+    /// Guest bytes that are enough for most blocks.
+    pub const MANY_BYTES: usize = 160;
+
     /// Guest bytes of one block at most.
     pub const MOST_BYTES: usize = MAX_INSTRUCTIONS * MAX_INSTRUCTION_LENGTH + 16;
 
@@ -226,8 +233,8 @@ impl Translator {
     /// [`Translator::SLOTS_PER_BLOCK`]; those used appear in the sites.
     ///
     /// # Errors
-    /// The first instruction needs bytes of the next page, or the mode reaches memory in a way
-    /// for which there is no code, or the block cannot be relocatable.
+    /// The block needs more bytes, or bytes of the next page, or the mode reaches memory in a
+    /// way for which there is no code, or the block cannot be relocatable.
     pub fn translate(
         &mut self,
         request: &Request<'_>,
@@ -250,9 +257,14 @@ impl Translator {
                 .wrap(request.rip.wrapping_add(position as u64));
             let single = self.emit.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS || !self.emit.has_room_for_sites(16);
-            if single && count > 0 || full || !decoder.can_decode() {
+            let ends = !request.is_cut && !decoder.can_decode();
+            if single && count > 0 || full || ends {
                 self.end_with_link();
                 break;
+            }
+            // What comes next, and what comes after that.
+            if request.is_cut && position + 2 * MAX_INSTRUCTION_LENGTH > request.bytes.len() {
+                return Err(TranslateError::NeedsMoreBytes);
             }
             let decoding = self.features.decoding();
             let decoded = decoding.refine(decoder.decode(), &request.bytes[position..]);

@@ -1,6 +1,6 @@
 //! What the translator emits, under register maps of all kinds.
 
-use super::{Request, Translation, Translator};
+use super::{Request, TranslateError, Translation, Translator};
 use crate::abi::host::*;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::marks::{Restore, Source};
@@ -11,7 +11,7 @@ use crate::policy::allow_list::Features;
 use crate::policy::mode::Mode;
 use crate::verify::{Subject, verify};
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
-use tollgate_test_support::flat_state;
+use tollgate_test_support::{Random, flat_state};
 use tollgate_x86::Vector;
 
 /// A map in which every host register is a home, so that operands borrow.
@@ -50,6 +50,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
     translator.set_register_map(map);
     let request = Request {
         bytes,
+        is_cut: false,
         straddles: true,
         rip: 0x1000,
         linear: 0x1000,
@@ -275,4 +276,51 @@ fn a_look_up_is_accepted_in_code_with_checked_access_only() {
     };
     assert_eq!(findings(Access::Checked), []);
     assert_eq!(findings(Access::Direct).len(), 1);
+}
+
+/// What a block of these bytes is, if they are a part of its page or all of it.
+fn block(
+    translator: &mut Translator,
+    bytes: &[u8],
+    is_cut: bool,
+) -> Result<(u32, Vec<u8>), TranslateError> {
+    let request = Request {
+        bytes,
+        is_cut,
+        straddles: false,
+        rip: 0x1000,
+        linear: 0x1000,
+        relocates: false,
+        mode: &flat(),
+        mode_id: 0,
+        branch_table: BranchTable::Shared,
+        family: FamilyId(0),
+        block: BlockId(0),
+    };
+    let slots: Vec<u32> = (0..Translator::SLOTS_PER_BLOCK as u32).collect();
+    let translation = translator.translate(&request, &slots)?;
+    Ok((translation.guest_length, translator.code().to_vec()))
+}
+
+#[test]
+fn a_part_of_the_page_yields_the_same_block_or_is_too_short() {
+    let mut random = Random::new(17);
+    let mut translator = Translator::new(Features::new(|_| true));
+    let mut complete = 0;
+    for _ in 0..1000 {
+        let mut page = [0_u8; 400];
+        page.iter_mut().for_each(|byte| *byte = random.byte());
+        // Of one byte each; then it ends somewhere.
+        page[..random.below(200)].fill(0x40);
+        let known = 1 + random.below(300);
+        match block(&mut translator, &page[..known], true) {
+            Ok(found) => {
+                let whole = block(&mut translator, &page, false);
+                assert_eq!(Ok(found), whole, "{page:x?}");
+                complete += 1;
+            }
+            Err(error) => assert_eq!(error, TranslateError::NeedsMoreBytes),
+        }
+    }
+    assert!((100..900).contains(&complete), "{complete}");
 }

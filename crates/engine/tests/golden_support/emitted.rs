@@ -45,6 +45,7 @@ impl Emitted {
         let linear = guest.mode.linear(guest.rip);
         let request = Request {
             bytes: &bytes,
+            is_cut: false,
             straddles: false,
             rip: guest.rip,
             linear,
