@@ -1,7 +1,7 @@
 //! Repeated string instructions, without leaving guest code.
 //!
 //! The code of such an instruction names its exit, loads R11 with the address behind itself and
-//! jumps here by way of the context ([`crate::abi::strings`] says to which routine). The routine
+//! jumps here by way of the context (`policy/string_routine.rs` says to which routine). The routine
 //! takes the instruction page by page: it looks both operands up, has the host's own string
 //! instruction do the elements that lie in one page of each, on host addresses, and puts RCX,
 //! RSI and RDI right. So overlaps come out as the processor makes them, even if two linear

@@ -8,4 +8,5 @@ pub mod masked_access;
 pub mod memory_operand;
 pub mod mode;
 pub mod out_of_line;
+pub mod string_routine;
 pub mod virtual_interrupts;

@@ -7,10 +7,10 @@ use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
-use crate::abi::strings::StringRoutine;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::{OddSegment, segment_of};
+use crate::policy::string_routine::string_routine;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -88,7 +88,7 @@ impl Translator {
 
     /// Names the exit, for what the routine cannot do, and calls the routine.
     fn repeated_string(&mut self, instruction: &Instruction) -> Flow {
-        let routine = StringRoutine::of(instruction, &self.emit.mode, self.emit.map);
+        let routine = string_routine(instruction, &self.emit.mode, self.emit.map);
         let Some(routine) = routine else {
             return self.helper(instruction);
         };

@@ -9,8 +9,8 @@ use crate::abi::link_layout::{
     BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, choices, far_tag_base, indirect_tag,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
-use crate::abi::strings::StringRoutine;
 use crate::policy::mode::ModeFlags;
+use crate::policy::string_routine::string_routine;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use iced_x86::{Code, ConstantOffsets, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -241,7 +241,7 @@ impl Walk<'_> {
         };
         let (mode, map) = (self.subject.mode, self.subject.map);
         let helper = self.subject.helpers.get(usize::from(helper));
-        let routine = helper.and_then(|it| StringRoutine::of(&it.instruction, mode, map));
+        let routine = helper.and_then(|it| string_routine(&it.instruction, mode, map));
         routine.is_some_and(|it| i64::from(at::string_routine(it)) == displacement)
             && state.registers[R11].kind == Kind::Address(site.after.into())
             && state.level.is_none()
