@@ -67,11 +67,7 @@ impl GuestPosition {
 
     /// While the store of a site is tested for code (see [`crate::gate::store_test`]).
     pub fn of_store(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
-        let position = Self::of_site(blocks, packed, code_delta)?;
-        Some(Self {
-            restore: Restore::count_lent(position.map),
-            ..position
-        })
+        Self::of_site(blocks, packed, code_delta)
     }
 
     /// While a site's string instruction is executed (see [`crate::gate::string`]).

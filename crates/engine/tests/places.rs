@@ -56,8 +56,9 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
             assert_eq!(block, id);
             engine.block(id).unwrap().sites[site]
         });
-        let is_access =
-            instruction.memory_base() == Register::R9 && instruction.mnemonic() != Mnemonic::Lea;
+        let is_access = instruction.memory_base() == Register::RCX
+            && instruction.memory_index() == Register::R8
+            && instruction.mnemonic() != Mnemonic::Lea;
         match site {
             Some(site) if is_access => found.push((site.rip, site.kind)),
             Some(site) => assert!(site.retry <= (instruction.ip() - start) as u32),

@@ -1,7 +1,6 @@
 //! Marks: from a host offset on, where the guest's state is.
 
-use crate::abi::host::{Host, R10, RSP};
-use crate::abi::register_map::{COUNT, RegisterMap};
+use crate::abi::host::{Host, RSP};
 use tollgate_x86::SegmentRegister;
 
 /// From this host offset on, guest state is as follows.
@@ -80,12 +79,6 @@ impl Restore {
         Self::NONE.and(guest, Source::Host(host))
     }
 
-    /// While JRCXZ tests RCX: the guest register that lives there is in R10.
-    pub fn count_lent(map: &RegisterMap) -> Self {
-        let resident = map.resident(COUNT);
-        resident.map_or(Self::NONE, |guest| Self::one(guest, R10))
-    }
-
     /// With one more move, if there is room for it: see [`Restore::MAX_MOVES`].
     pub const fn and(mut self, guest: u8, source: Source) -> Self {
         let source = match source {
@@ -153,7 +146,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::host::RAX;
+    use crate::abi::host::{R11, RAX};
 
     #[test]
     fn a_restore_holds_up_to_seven_moves() {
@@ -161,16 +154,16 @@ mod tests {
         let two = Restore::one(0, RAX).and(9, Source::Slot);
         let moves: Vec<_> = two.moves().collect();
         assert_eq!(moves, [(0, Source::Host(RAX)), (9, Source::Slot)]);
-        let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R10)));
+        let many = (0..9).fold(two, |all, guest| all.and(guest, Source::Host(R11)));
         assert_eq!(many.moves().count(), Restore::MAX_MOVES);
         assert_eq!(many.eip(), None);
-        let with_eip = two.with_eip(R10);
-        assert_eq!(with_eip.eip(), Some(R10));
+        let with_eip = two.with_eip(R11);
+        assert_eq!(with_eip.eip(), Some(R11));
         assert_eq!(with_eip.moves().collect::<Vec<_>>(), moves);
         assert_eq!(with_eip.segment(), None);
         for register in SegmentRegister::ALL {
-            let loads = two.with_segment(register, R10);
-            assert_eq!(loads.segment(), Some((register, R10)));
+            let loads = two.with_segment(register, R11);
+            assert_eq!(loads.segment(), Some((register, R11)));
             assert_eq!(loads.eip(), None);
             assert_eq!(loads.moves().collect::<Vec<_>>(), moves);
         }

@@ -10,8 +10,8 @@
 //! their namesakes:
 //!
 //! ```text
-//! lea r8d, [rsi+4]        ; ... look-up: host address in r9
-//! add ebx, [r9]
+//! lea r8d, [rsi+4]        ; ... look-up: host address is the sum of r8 and rcx
+//! add ebx, [rcx+r8]
 //! ```
 //!
 //! With [`RegisterMap::SPILLED`] both live in slots. Each instruction has the values
@@ -19,9 +19,9 @@
 //!
 //! ```text
 //! mov r8d, [r15+slot(esi)]
-//! lea r8d, [r8+4]         ; ... look-up: host address in r9
+//! lea r8d, [r8+4]         ; ... look-up
 //! mov r11, [r15+slot(ebx)]
-//! add r11d, [r9]          ; the guest's own instruction
+//! add r11d, [rcx+r8]      ; the guest's own instruction
 //! mov [r15+slot(ebx)], r11
 //! ```
 //!
@@ -35,8 +35,11 @@
 //! code, which does not name these registers, leaves them alone.
 //!
 //! What all maps have in common, because the processor or [`crate::gate::entry`] demands it:
-//! - EAX, ECX and EDX, which instructions use without naming them, live in their
-//!   namesakes ([`ACCUMULATOR`], [`COUNT`], [`DATA`]).
+//! - EAX and EDX, which instructions use without naming them, live in their namesakes
+//!   ([`ACCUMULATOR`], [`DATA`]).
+//! - ECX lives in R10 ([`COUNT`]). Look-ups need RCX, for JRCXZ is the only branch that neither
+//!   tests nor changes flags, and most instructions look memory up; few use ECX without
+//!   naming it, and those find it brought to RCX.
 //! - ESP lives in a host register: blocks fold its changes into displacements.
 //! - A guest register that lives in a host register lives where [`RegisterMap::LEGACY`]
 //!   has it, for there the way into guest code loads it.
@@ -49,8 +52,8 @@ use tollgate_x86::Gpr;
 
 /// Where EAX lives in every map.
 pub const ACCUMULATOR: Host = RAX;
-/// Where ECX lives in every map: the register that JRCXZ tests.
-pub const COUNT: Host = RCX;
+/// Where ECX lives in every map: not in its namesake, which JRCXZ tests.
+pub const COUNT: Host = Host(10);
 /// Where EDX lives in every map.
 pub const DATA: Host = RDX;
 /// What points to the context in every map: signal handlers rely on it.
@@ -81,11 +84,8 @@ pub struct RegisterMap {
     /// Points to the link tables.
     pub links: Host,
     /// Free for any instruction, in the order in which its operands take them. Address
-    /// computations use R8 to R11 in fixed roles; operands come after those.
+    /// computations use them in fixed roles; operands come after those.
     pub scratch: [Host; 4],
-    /// Borrowed as the pointer to memory by instructions that must do without the R9 of
-    /// the look-up: those that name AH, BH, CH or DH, which no REX prefix allows.
-    pub pointer: Host,
 }
 
 const fn bit(host: Host) -> u16 {
@@ -93,14 +93,14 @@ const fn bit(host: Host) -> u16 {
 }
 
 impl RegisterMap {
-    /// All registers of 32-bit guests in host registers: ESP in R12, the others in their
-    /// namesakes.
+    /// All registers of 32-bit guests in host registers: ESP in R12, ECX in R10, the others in
+    /// their namesakes.
     pub const LEGACY: RegisterMap = RegisterMap {
         name: "legacy",
         guest_registers: 8,
         homes: [
             Home::Host(RAX),
-            Home::Host(RCX),
+            Home::Host(COUNT),
             Home::Host(RDX),
             Home::Host(RBX),
             Home::Host(R12),
@@ -119,8 +119,7 @@ impl RegisterMap {
         context: CONTEXT,
         tlb: R14,
         links: R13,
-        scratch: [R11, R10, R8, R9],
-        pointer: RSI,
+        scratch: [R11, RCX, R8, R9],
     };
 
     /// For 64-bit guests: those registers that 32-bit guests have live where theirs do, R8
@@ -137,7 +136,7 @@ impl RegisterMap {
         name: "spilled",
         homes: [
             Home::Host(RAX),
-            Home::Host(RCX),
+            Home::Host(COUNT),
             Home::Host(RDX),
             Home::Slot,
             Home::Host(R12),
@@ -188,8 +187,8 @@ impl RegisterMap {
         mask
     }
 
-    /// Whether RAX to RDI but RSP, which instructions may use without naming them, live in
-    /// their namesakes.
+    /// Whether RAX to RDI but RCX and RSP, which instructions may use without naming them, live
+    /// in their namesakes.
     pub const fn has_namesakes_at_home(&self) -> bool {
         self.slot_mask() & 0xff == 0
     }
@@ -205,13 +204,11 @@ impl RegisterMap {
     /// The map is none that the translator can work with.
     pub const fn check(&self) {
         assert!(matches!(self.homes[Gpr::Rax as usize], Home::Host(RAX)));
-        assert!(matches!(self.homes[Gpr::Rcx as usize], Home::Host(RCX)));
+        assert!(matches!(self.homes[Gpr::Rcx as usize], Home::Host(COUNT)));
         assert!(matches!(self.homes[Gpr::Rdx as usize], Home::Host(RDX)));
         assert!(matches!(self.homes[Gpr::Rsp as usize], Home::Host(R12)));
         assert!(self.context.0 == CONTEXT.0 && self.tlb.0 == R14.0 && self.links.0 == R13.0);
         assert!(self.guest_registers <= 16);
-        // Neither a register that byte operands move to nor one that needs REX.
-        assert!(self.pointer.0 > RSP.0 && self.pointer.0 < 8);
         let mut used = self.reserved();
         let mut guest = 0;
         while guest < self.guest_registers as usize {

@@ -579,7 +579,7 @@ mod tests {
 
     #[test]
     fn encodings_decode_to_what_was_asked_for() {
-        assert_eq!(listing(|a| a.mov(R10, RCX)), "mov r10,rcx");
+        assert_eq!(listing(|a| a.mov(R11, RCX)), "mov r11,rcx");
         assert_eq!(listing(|a| a.mov32(RSI, R9)), "mov esi,r9d");
         assert_eq!(listing(|a| a.mov16(R12, R8)), "mov r12w,r8w");
         assert_eq!(listing(|a| a.movzx16(R8, R8)), "movzx r8d,r8w");
@@ -610,7 +610,7 @@ mod tests {
         );
         assert_eq!(listing(|a| a.shrx(R9, R8, R15)), "shrx r9,r8,r15");
         assert_eq!(listing(|a| a.shrx(RCX, RDX, R15)), "shrx rcx,rdx,r15");
-        assert_eq!(listing(|a| a.sarx(R10, R8, R14)), "sarx r10,r8,r14");
+        assert_eq!(listing(|a| a.sarx(R11, R8, R14)), "sarx r11,r8,r14");
         assert_eq!(listing(|a| a.mov_value(R8, 5)), "mov r8d,5");
         assert_eq!(
             listing(|a| a.mov_value(R8, u64::MAX - 1)),
@@ -623,9 +623,9 @@ mod tests {
         assert_eq!(listing(|a| a.rorx(RCX, R9, 32)), "rorx rcx,r9,20h");
         assert_eq!(listing(|a| a.not(R9)), "not r9");
         assert_eq!(listing(|a| a.pext(R8, R11, R9)), "pext r8,r11,r9");
-        assert_eq!(listing(|a| a.pext(RCX, R10, RDX)), "pext rcx,r10,rdx");
+        assert_eq!(listing(|a| a.pext(RCX, R11, RDX)), "pext rcx,r11,rdx");
         assert_eq!(listing(|a| a.pdep(R8, R8, R9)), "pdep r8,r8,r9");
-        assert_eq!(listing(|a| a.pdep(RCX, R10, RDX)), "pdep rcx,r10,rdx");
+        assert_eq!(listing(|a| a.pdep(RCX, R11, RDX)), "pdep rcx,r11,rdx");
         assert_eq!(listing(|a| a.add8(R8, 0x7f)), "add r8b,7Fh");
         assert_eq!(listing(|a| a.lahf()), "lahf");
         assert_eq!(listing(|a| a.seto_al()), "seto al");

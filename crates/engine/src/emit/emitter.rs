@@ -47,9 +47,9 @@ pub(crate) struct Emitter {
     pub(crate) mode: Mode,
     /// How memory is reached in it.
     pub(super) look_up: LookUpForm,
-    /// The code that finds an access's entry in the long software TLB, by size, where it has
+    /// The code that finds an access's slot in the long software TLB, by size, where it has
     /// been assembled before. Every map has context and software TLB in the same registers.
-    pub(super) long_entries: [Vec<u8>; KEPT_SIZES],
+    pub(super) long_slots: [Vec<u8>; KEPT_SIZES],
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
     pub(super) sites: Vec<Site>,
@@ -100,7 +100,7 @@ impl Emitter {
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             look_up: LookUpForm::Flat,
-            long_entries: [const { Vec::new() }; KEPT_SIZES],
+            long_slots: [const { Vec::new() }; KEPT_SIZES],
             block: BlockId(0),
             marks: Vec::new(),
             sites: Vec::new(),
@@ -314,16 +314,13 @@ impl Emitter {
         if self.vectors_loaded {
             return;
         }
-        self.free_rcx();
         self.assembler
             .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
-        self.return_rcx();
         let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(loaded);
-        self.mark(self.rcx_freed());
-        self.return_rcx();
+        self.mark(Restore::NONE);
         self.vectors_loaded = true;
     }
 }

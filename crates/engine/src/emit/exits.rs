@@ -4,7 +4,7 @@
 use super::emitter::Emitter;
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::marks::Shadow;
+use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{Site, SiteKind, pack_site};
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::instruction_kind::Effects;
@@ -102,24 +102,19 @@ impl Emitter {
     /// Leaves for the monitor if the sum of two registers and a number is zero.
     pub(crate) fn leave_if_zero(&mut self, kind: SiteKind, sum: Mem) {
         self.make_room();
-        self.free_rcx();
         self.assembler.lea64(RCX, sum);
         self.miss_if_zero(kind);
-        self.return_rcx();
     }
 
     /// Leaves for the monitor unless the sum of two registers and a number is zero.
     pub(crate) fn leave_unless_zero(&mut self, kind: SiteKind, sum: Mem) {
         self.make_room();
-        self.free_rcx();
         self.assembler.lea64(RCX, sum);
         let zero = self.assembler.jrcxz();
-        self.return_rcx();
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(zero);
-        self.mark(self.rcx_freed());
-        self.return_rcx();
+        self.mark(Restore::NONE);
     }
 }
 

@@ -43,9 +43,7 @@ fn pieces(random: &mut Random) -> Pieces {
             emit.assembler.mov(RBX, RBX);
         }
         for _ in 0..random.below(4) {
-            emit.free_rcx();
             emit.miss_if_zero(SiteKind::Slow);
-            emit.return_rcx();
             for _ in 0..random.below(longest) {
                 emit.assembler.mov32(RDX, RDX);
             }
@@ -100,10 +98,10 @@ fn each_branch_reaches_its_own_exit_over_any_distance() {
             match instruction.code() {
                 Code::Jrcxz_rel8_64 => {
                     assert_eq!(pieces.exit_at(instruction.near_branch64()), site);
-                    // The way there belongs to the same instruction, its RCX in R10.
+                    // The way there belongs to the same instruction.
                     let way = pieces.mark_at(instruction.near_branch64());
                     assert_eq!(way.rip, pieces.sites[site].1);
-                    assert_eq!(way.restore, Restore::one(1, R10));
+                    assert_eq!(way.restore, Restore::NONE);
                     site += 1;
                 }
                 // A piece is marked as itself, and what goes back to it finds it.

@@ -27,7 +27,7 @@
 
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
-use crate::abi::marks::Mark;
+use crate::abi::marks::{Mark, Restore};
 use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::emit::assembler::Patch;
 
@@ -91,7 +91,7 @@ impl Emitter {
     fn push_jump_mark(&mut self, host: u32, stub: usize) {
         let stub = &self.stubs[stub];
         let (rip, esp, shadowed) = (stub.rip, stub.esp, stub.shadowed);
-        let restore = self.rcx_freed();
+        let restore = Restore::NONE;
         self.push_mark_at(host, rip, esp, restore, shadowed);
     }
 

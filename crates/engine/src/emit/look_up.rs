@@ -5,6 +5,7 @@
 use super::effective_address::Offset;
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
+use super::operands::{has_high_byte, uses_count_in_place};
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::marks::Restore;
@@ -33,6 +34,37 @@ pub(super) const KEPT_SIZES: usize = 65;
 
 /// A segment that emitted code cannot use: the instruction goes out of line.
 pub(crate) struct OddSegment;
+
+/// How emitted code reaches the guest memory that a look-up has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// Its host address is in R9.
+    Pointer,
+    /// Its host address is in RCX, which no REX prefix is needed to name.
+    LowPointer,
+    /// It is the sum of RCX, host minus linear address, and R8, the linear address.
+    Sum,
+}
+
+impl Reach {
+    /// The operand in memory.
+    pub(crate) const fn mem(self) -> Mem {
+        match self {
+            Self::Pointer => Mem::base(R9, 0),
+            Self::LowPointer => Mem::base(RCX, 0),
+            Self::Sum => Mem::indexed(RCX, R8, 1, 0),
+        }
+    }
+
+    /// The base and the index of the operand in memory.
+    pub(crate) const fn registers(self) -> (Register, Register) {
+        match self {
+            Self::Pointer => (Register::R9, Register::None),
+            Self::LowPointer => (Register::RCX, Register::None),
+            Self::Sum => (Register::RCX, Register::R8),
+        }
+    }
+}
 
 /// The sequence that turns a linear address into a host address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,56 +126,53 @@ impl Emitter {
         self.assembler.mov(R9, R8);
         self.assembler.not(R9);
         self.assembler
-            .load(Width::Dword, R10, self.field(at::segment_limit(segment)));
+            .load(Width::Dword, RCX, self.field(at::segment_limit(segment)));
         self.assembler
-            .lea64(R9, Mem::indexed(R9, R10, 1, 2 - size as i32));
+            .lea64(R9, Mem::indexed(R9, RCX, 1, 2 - size as i32));
         self.assembler.rorx(R9, R9, 32);
-        self.free_rcx();
         self.assembler.mov32(RCX, R9);
         let fits = self.assembler.jrcxz();
-        self.return_rcx();
         let site = self.new_site(SiteKind::Slow, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         self.assembler.patch_rel8_here(fits);
-        self.mark(self.rcx_freed());
-        self.return_rcx();
-    }
-
-    /// Makes RCX, which JRCXZ tests, free for that: the guest register that lives there
-    /// goes to R10.
-    pub(crate) fn free_rcx(&mut self) {
-        if self.map.resident(RCX).is_some() {
-            self.assembler.mov(R10, RCX);
-        }
-        self.mark(self.rcx_freed());
-    }
-
-    /// What is where behind [`Emitter::free_rcx`].
-    pub(crate) fn rcx_freed(&self) -> Restore {
-        Restore::count_lent(self.map)
-    }
-
-    /// Undoes [`Emitter::free_rcx`].
-    pub(crate) fn return_rcx(&mut self) {
-        self.reload_rcx();
         self.mark(Restore::NONE);
     }
 
-    /// As [`Emitter::return_rcx`], without a mark.
-    pub(crate) fn reload_rcx(&mut self) {
-        if self.map.resident(RCX).is_some() {
-            self.assembler.mov(RCX, R10);
+    /// Turns the linear address in R8 into a host address in R9. Clobbers RCX; R11
+    /// and the flags survive.
+    pub(crate) fn look_up(&mut self, size: u32, write: bool) {
+        self.look_up_sum(size, write);
+        self.point(Reach::Sum);
+    }
+
+    /// Brings the host address of what is reached to R9.
+    pub(crate) fn point(&mut self, reach: Reach) {
+        if reach != Reach::Pointer {
+            self.assembler.lea64(R9, reach.mem());
         }
     }
 
-    /// Turns the linear address in R8 into a host address in R9. Clobbers R10; R11
-    /// and the flags survive.
-    pub(crate) fn look_up(&mut self, size: u32, write: bool) {
+    /// Brings it to where the instruction can use it, which may need RCX for itself, or an
+    /// encoding without a REX prefix.
+    pub(crate) fn reach_for(&mut self, instruction: &Instruction, reach: Reach) -> Reach {
+        if has_high_byte(instruction) {
+            self.assembler.lea64(RCX, reach.mem());
+            Reach::LowPointer
+        } else if uses_count_in_place(instruction) {
+            self.point(reach);
+            Reach::Pointer
+        } else {
+            reach
+        }
+    }
+
+    /// Puts the host address minus the linear one, which is in R8, into RCX: [`Reach::Sum`].
+    /// Clobbers R9; R11 and the flags survive.
+    fn look_up_sum(&mut self, size: u32, write: bool) {
         self.make_room();
         match self.look_up {
             LookUpForm::Flat => {
                 self.form_slot(size);
-                self.free_rcx();
                 self.probe(size, write);
             }
             LookUpForm::Long => self.long_look_up(size, write),
@@ -155,21 +184,21 @@ impl Emitter {
     pub(crate) fn look_up_system(&mut self, size: u8, helper: u16) {
         self.make_room();
         self.form_slot(u32::from(size));
-        self.free_rcx();
         self.probe_table(
             SUPERVISOR_VIEW_OFFSET,
             SiteKind::SystemRead { size, helper },
         );
+        self.point(Reach::Sum);
     }
 
-    /// The number of the slot for an access at R8, in R9. Clobbers R10.
+    /// The number of the slot for an access at R8, in R9. Clobbers RCX.
     pub(crate) fn form_slot(&mut self, size: u32) {
         let context = self.map.context;
         self.assembler.shrx(R9, R8, context);
         if size > 1 {
-            self.assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
-            self.assembler.shrx(R10, R10, context);
-            self.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+            self.assembler.lea64(RCX, Mem::base(R8, size as i32 - 1));
+            self.assembler.shrx(RCX, RCX, context);
+            self.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
         } else {
             self.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
@@ -181,7 +210,6 @@ impl Emitter {
         let context = self.map.context;
         let last = Mem::base(R8, size as i32 - 1);
         self.make_room();
-        self.free_rcx();
         if size == 2 {
             // Zero only behind FFFFh.
             self.assembler.lea64(RCX, last);
@@ -214,59 +242,66 @@ impl Emitter {
         self.assembler
             .load(Width::Qword, RCX, Mem::indexed(self.map.tlb, R9, 8, table));
         self.miss_if_zero(miss);
-        self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
-        self.return_rcx();
     }
 
     /// The same through the long software TLB. An address that is not canonical makes the
     /// load of the pointer fault, so that the monitor does the instruction.
     pub(crate) fn long_look_up(&mut self, size: u32, write: bool) {
         let displacement = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
-        self.form_long_entry(size);
+        self.form_long_slot(size);
         self.make_room();
-        self.free_rcx();
         self.assembler
-            .load(Width::Qword, RCX, Mem::base(R9, displacement));
+            .load(Width::Qword, RCX, Mem::indexed(RCX, R9, 8, displacement));
         self.miss_if_zero(SiteKind::Memory {
             size: size.min(255) as u8,
             write,
         });
-        self.assembler.lea64(R9, Mem::indexed(RCX, R8, 1, 0));
-        self.return_rcx();
     }
 
-    /// The address of the entry for an access at R8, in R9. Clobbers R10.
+    /// The number of the slot for an access at R8, in R9, and the table that it is in, in RCX.
     ///
     /// Nothing in this code depends on the block, so it is assembled once for each size and
     /// copied from then on: most instructions of most programs access memory.
-    fn form_long_entry(&mut self, size: u32) {
+    fn form_long_slot(&mut self, size: u32) {
         let (context, tlb) = (self.map.context, self.map.tlb);
         let assembler = &mut self.assembler;
         let begin = assembler.position();
-        let known = self.long_entries.get(size as usize);
+        let known = self.long_slots.get(size as usize);
         if let Some(code) = known.filter(|code| !code.is_empty()) {
             assembler.raw(code);
             return;
         }
         assembler.sarx(R9, R8, context);
         if size > 1 {
-            assembler.lea64(R10, Mem::base(R8, size as i32 - 1));
-            assembler.sarx(R10, R10, context);
-            assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+            assembler.lea64(RCX, Mem::base(R8, size as i32 - 1));
+            assembler.sarx(RCX, RCX, context);
+            assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
         } else {
             assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         }
-        assembler.sarx(R10, R8, tlb);
-        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
-        assembler.load(Width::Qword, R10, root);
-        assembler.lea64(R9, Mem::indexed(R10, R9, 8, 0));
-        if let Some(code) = self.long_entries.get_mut(size as usize) {
+        assembler.sarx(RCX, R8, tlb);
+        let root = Mem::indexed(tlb, RCX, 8, LONG_ROOT_DISPLACEMENT);
+        assembler.load(Width::Qword, RCX, root);
+        if let Some(code) = self.long_slots.get_mut(size as usize) {
             code.extend_from_slice(&assembler.code()[begin..]);
         }
     }
 
     /// Offset in R8 to host address in R9 for a given segment.
     pub(crate) fn access(
+        &mut self,
+        segment: SegmentRegister,
+        offset: Offset,
+        size: u32,
+        write: bool,
+    ) -> Result<(), OddSegment> {
+        self.access_sum(segment, offset, size, write)?;
+        self.point(Reach::Sum);
+        Ok(())
+    }
+
+    /// The same to [`Reach::Sum`].
+    pub(crate) fn access_sum(
         &mut self,
         segment: SegmentRegister,
         offset: Offset,
@@ -283,19 +318,19 @@ impl Emitter {
                 }
                 Offset::Word => {
                     self.add_base(segment);
-                    self.look_up(size, write);
+                    self.look_up_sum(size, write);
                     return Ok(());
                 }
                 Offset::Constant(at) if at.saturating_add(size - 1) <= 0xffff => {
                     self.add_base(segment);
-                    self.look_up(size, write);
+                    self.look_up_sum(size, write);
                     return Ok(());
                 }
                 _ => {}
             }
         }
         self.apply_segment(segment, size, write)?;
-        self.look_up(size, write);
+        self.look_up_sum(size, write);
         Ok(())
     }
 
@@ -306,17 +341,30 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
+        let reach = self.reach_memory_operand(instruction, size, write)?;
+        self.point(reach);
+        Ok(())
+    }
+
+    /// Finds the instruction's memory operand.
+    pub(crate) fn reach_memory_operand(
+        &mut self,
+        instruction: &Instruction,
+        size: u32,
+        write: bool,
+    ) -> Result<Reach, OddSegment> {
         if self.mode.flags.contains(ModeFlags::BOUNCE) {
             self.assembler
                 .load(Width::Qword, R9, self.field(at::BOUNCE_POINTER));
-            return Ok(());
+            return Ok(Reach::Pointer);
         }
         let segment = segment_of(instruction.memory_segment());
         if self.mode.segment(segment, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
         let offset = self.effective_address(instruction);
-        self.access(segment, offset, size, write)
+        self.access_sum(segment, offset, size, write)?;
+        Ok(Reach::Sum)
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
@@ -326,13 +374,26 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<(), OddSegment> {
+        let reach = self.reach_stack_operand(offset, size, write)?;
+        self.point(reach);
+        Ok(())
+    }
+
+    /// Finds what is `offset` bytes above the (folded) stack pointer.
+    pub(crate) fn reach_stack_operand(
+        &mut self,
+        offset: i32,
+        size: u32,
+        write: bool,
+    ) -> Result<Reach, OddSegment> {
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
         let place = Mem::base(self.map.stack(), self.esp.wrapping_add(offset));
         if self.mode.flags.contains(ModeFlags::STACK32) {
             self.lea_stack(R8, place);
-            return self.access(SegmentRegister::Ss, Offset::Wide, size, write);
+            self.access_sum(SegmentRegister::Ss, Offset::Wide, size, write)?;
+            return Ok(Reach::Sum);
         }
         if place.displacement == 0 {
             self.assembler.movzx16(R8, self.map.stack());
@@ -340,6 +401,7 @@ impl Emitter {
             self.assembler.lea32(R8, place);
             self.assembler.movzx16(R8, R8);
         }
-        self.access(SegmentRegister::Ss, Offset::Word, size, write)
+        self.access_sum(SegmentRegister::Ss, Offset::Word, size, write)?;
+        Ok(Reach::Sum)
     }
 }

@@ -11,11 +11,10 @@ use super::emitter::Emitter;
 use super::placement::Placement;
 use crate::abi::at;
 use crate::abi::host::Host;
-use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
-use iced_x86::{Instruction, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// The number of a guest general register, of which `register` may be a part.
 pub(crate) fn guest_number(register: Register) -> Option<u8> {
@@ -41,6 +40,24 @@ pub(crate) fn name_of(host: Host, like: Register) -> Register {
         2 => Register::AX + number,
         4 => Register::EAX + number,
         _ => Register::RAX + number,
+    }
+}
+
+/// Whether an operand is AH, BH, CH or DH.
+pub(crate) fn has_high_byte(instruction: &Instruction) -> bool {
+    register_operands(instruction).any(|(_, register)| is_high_byte(register))
+}
+
+/// Whether an instruction that is copied uses ECX where the host has it in RCX: as the count of a
+/// shift, or without naming it.
+pub(crate) fn uses_count_in_place(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Rol | Ror | Rcl | Rcr | Shl | Sal | Shr | Sar => instruction.op1_kind() == OpKind::Register,
+        Shld | Shrd => instruction.op2_kind() == OpKind::Register,
+        Cmpxchg8b | Cmpxchg16b | Pcmpestri | Pcmpestri64 | Pcmpistri | Vpcmpestri
+        | Vpcmpestri64 | Vpcmpistri => true,
+        _ => false,
     }
 }
 
@@ -154,9 +171,6 @@ impl Emitter {
                 self.assembler.load(Width::Qword, operand.place, slot);
             }
         }
-        if let Some(pointer) = placement.pointer {
-            self.assembler.mov(pointer, R9);
-        }
     }
 
     /// Brings the registers home, behind the instruction: it has completed.
@@ -212,5 +226,70 @@ impl Emitter {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::host::R9;
+    use crate::policy::allow_list::{Copying, copying};
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpCodeOperandKind};
+    use tollgate_test_support::Random;
+
+    /// Whether an instruction uses ECX beside its operands that can be any register and beside its
+    /// memory operand's address, as iced-x86's tables have it.
+    fn wants_count(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
+        let mut unnamed = *instruction;
+        for (index, register) in register_operands(instruction) {
+            let kind = instruction.op_code().op_kind(index);
+            if guest_number(register).is_some() && kind != OpCodeOperandKind::cl {
+                let other = if is_high_byte(register) {
+                    Register::R9L
+                } else {
+                    name_of(R9, register)
+                };
+                unnamed.set_op_register(index, other);
+            }
+        }
+        if instruction.memory_base().is_gpr() || instruction.memory_index().is_gpr() {
+            unnamed.set_memory_base(Register::R9);
+            unnamed.set_memory_index(Register::None);
+        }
+        let used = info.info(&unnamed).used_registers();
+        used.iter()
+            .any(|it| it.register().full_register() == Register::RCX)
+    }
+
+    #[test]
+    fn instructions_that_use_ecx_in_place_are_known() {
+        let mut random = Random::new(7);
+        let mut info = InstructionInfoFactory::new();
+        let mut found = std::collections::BTreeSet::new();
+        for _ in 0..1_000_000 {
+            let mut bytes = [0_u8; 16];
+            bytes.fill_with(|| random.below(256) as u8);
+            match random.below(4) {
+                0 => bytes[0] = 0x0f,
+                1 => bytes[..3].copy_from_slice(&[0x66, 0x0f, 0x3a]),
+                2 => {
+                    bytes[0] = 0xc4;
+                    bytes[1] = 0xe0 | random.below(4) as u8;
+                }
+                _ => {}
+            }
+            let bits = [16, 32, 64][random.below(3)];
+            let instruction = Decoder::new(bits, &bytes, DecoderOptions::NONE).decode();
+            if copying(&instruction) == Copying::Never {
+                continue;
+            }
+            let wants = wants_count(&instruction, &mut info);
+            assert_eq!(uses_count_in_place(&instruction), wants, "{instruction}");
+            if wants {
+                found.insert(instruction.mnemonic());
+            }
+        }
+        // Of those that the function names all but those that are rarely met by chance.
+        assert!(found.len() >= 10, "{found:?}");
     }
 }

@@ -4,9 +4,9 @@
 //! elsewhere:
 //! - a register that lives in a slot has its value brought to a scratch register;
 //! - a register that the instruction uses without naming it must be in its namesake
-//!   (EBX for CMPXCHG8B);
+//!   (ECX, which lives in R10, for shifts by CL; EBX too for CMPXCHG8B);
 //! - AH, BH, CH and DH can be named only in RAX to RBX, and only if no other operand
-//!   needs a REX prefix; the memory operand's R9 would, so another pointer is borrowed.
+//!   needs a REX prefix; so the memory operand is then at RCX.
 //!
 //! [`Emitter::place`] decides. Operands take the map's scratch registers first, then
 //! host registers where no guest register lives, then the homes of registers that the
@@ -16,12 +16,15 @@
 //! for `cmpxchg8b [mem]`, or for `xchg [mem], bh` with all that can be in slots.
 
 use super::emitter::Emitter;
-use super::operands::{guest_number, is_high_byte, name_of, register_operands};
+use super::look_up::Reach;
+use super::operands::{
+    guest_number, has_high_byte, is_high_byte, name_of, register_operands, uses_count_in_place,
+};
 use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
-use iced_x86::{Instruction, Mnemonic, OpAccess, Register};
+use iced_x86::{Instruction, Mnemonic, OpAccess, OpCodeOperandKind, Register};
 
 /// A set of host registers, one bit each.
 type Hosts = u16;
@@ -67,19 +70,12 @@ pub(crate) struct Borrowed {
 pub(crate) struct Placement {
     pub(crate) operands: Vec<Operand>,
     pub(crate) borrowed: Vec<Borrowed>,
-    /// Points to the memory operand instead of R9.
-    pub(crate) pointer: Option<Host>,
 }
 
 impl Placement {
-    /// The register through which the copy reaches its memory operand.
-    pub(crate) fn memory_base(&self) -> Register {
-        name_of(self.pointer.unwrap_or(R9), Register::RAX)
-    }
-
     /// `host` is for the moment something else than a guest register's home.
     fn occupies(&self, host: Host) -> bool {
-        self.pointer == Some(host) || self.operands.iter().any(|operand| operand.place == host)
+        self.operands.iter().any(|operand| operand.place == host)
     }
 
     /// The home of this operand holds another's value for the moment.
@@ -118,20 +114,25 @@ impl Placement {
 }
 
 impl Emitter {
-    /// Finds a place for each register that the instruction uses; `memory`: R9 points to
-    /// its memory operand. `None`: there is none, which cannot happen (see above).
-    pub(crate) fn place(&mut self, instruction: &Instruction, memory: bool) -> Option<Placement> {
-        let high = register_operands(instruction).any(|(_, register)| is_high_byte(register));
+    /// Finds a place for each register that the instruction uses; `reach`: how it gets to its
+    /// memory operand. `None`: there is none, which cannot happen (see above).
+    pub(crate) fn place(
+        &mut self,
+        instruction: &Instruction,
+        reach: Option<Reach>,
+    ) -> Option<Placement> {
+        let high = has_high_byte(instruction);
         if !high && self.is_in_host_registers(instruction) {
             return Some(Placement::default());
         }
-        let mut operands = self.used_registers(instruction, memory, high);
+        let mut operands = self.used_registers(instruction, reach.is_some(), high);
         let mut taken = self.map.reserved();
-        if memory {
-            taken |= bit(R9);
-        }
-        let pointer = (memory && high).then_some(self.map.pointer);
-        taken |= pointer.map_or(0, bit);
+        taken |= match reach {
+            Some(Reach::Pointer) => bit(R9),
+            Some(Reach::LowPointer) => bit(RCX),
+            Some(Reach::Sum) => bit(RCX) | bit(R8),
+            None => 0,
+        };
         // Those with the least choice first; then those that are at home where they may be.
         operands.sort_by_key(|operand| operand.allowed.count_ones());
         let mut placed = 0u16;
@@ -160,20 +161,20 @@ impl Emitter {
         let mut placement = Placement {
             operands,
             borrowed: Vec::new(),
-            pointer,
         };
         self.save_residents(&mut placement, taken);
         (placement.moves() <= Restore::MAX_MOVES).then_some(placement)
     }
 
-    /// All registers that an instruction names live in host registers, and those that it may
-    /// use without naming them in their namesakes.
+    /// All registers that an instruction names live in host registers, and those that it uses
+    /// without naming them in their namesakes.
     fn is_in_host_registers(&self, instruction: &Instruction) -> bool {
         self.map.has_namesakes_at_home()
+            && !uses_count_in_place(instruction)
             && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register))
     }
 
-    /// All registers that an instruction uses are where it names them, and none is a high byte.
+    /// All registers that an instruction uses live in host registers, and none is a high byte.
     pub(crate) fn is_at_home(&self, instruction: &Instruction) -> bool {
         self.is_in_host_registers(instruction)
             && !register_operands(instruction).any(|(_, register)| {
@@ -217,8 +218,17 @@ impl Emitter {
             let Some(guest) = guest_number(register) else {
                 continue;
             };
-            unnamed.set_op_register(index, name_of(R9, register));
+            let is_count = register == Register::CL
+                && instruction.op_code().op_kind(index) == OpCodeOperandKind::cl;
+            if !is_count {
+                let other = match is_high_byte(register) {
+                    true => Register::R9L,
+                    false => name_of(R9, register),
+                };
+                unnamed.set_op_register(index, other);
+            }
             let allowed = match (high, register.size()) {
+                _ if is_count => bit(RCX),
                 (true, 1) => WITH_HIGH_BYTES,
                 (true, _) => WITHOUT_REX,
                 (false, _) => Hosts::MAX,

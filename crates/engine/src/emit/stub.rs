@@ -29,7 +29,7 @@ pub struct Stub {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StubKind {
-    /// A failed check: RCX's guest register is in R10; the linear address is in R8.
+    /// A failed check: the linear address is in R8.
     Miss,
     /// A direct link within the page: `incoming` is the distance that gets linked.
     DirectLink,
@@ -176,12 +176,7 @@ impl Emitter {
         let mut stubs = std::mem::take(&mut self.stubs);
         for stub in stubs.drain(..) {
             let entry = self.assembler.position();
-            let restore = if matches!(stub.kind, StubKind::Miss) {
-                self.rcx_freed()
-            } else {
-                Restore::NONE
-            };
-            self.push_mark(stub.rip, stub.esp, restore, stub.shadowed);
+            self.push_mark(stub.rip, stub.esp, Restore::NONE, stub.shadowed);
             if let Some(patch) = stub.incoming {
                 self.assembler.patch_rel32(patch, entry);
             }
@@ -209,8 +204,6 @@ impl Emitter {
                 continue;
             }
             if stub.kind == StubKind::Miss {
-                self.reload_rcx();
-                self.push_mark(stub.rip, stub.esp, Restore::NONE, stub.shadowed);
                 self.assembler
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }

@@ -9,16 +9,15 @@
 //! one store of one site pass (`store_pass`): the next one, even if no code is left in its
 //! line, for the one after it may be to other code.
 //!
-//! On entry R8 is the linear address, R9 the slot (its number in the flat software TLB, its
-//! address in the long one's table for loads), RCX where the block goes on, R10 what
-//! lived in RCX, and the context names the site. No instruction here changes flags, and
+//! On entry R8 is the linear address, R9 the slot's number, R14 the software TLB, RCX where the block goes on, and the
+//! context names the site. No instruction here changes flags or a guest register, and
 //! what is changed of the context means nothing before the store: so a signal handler can
 //! leave from anywhere here to the start of the site's instruction, as [`is_here`] tells it.
 
 use crate::abi::at;
 use crate::abi::context::{NO_PASS, STORE_SIZES};
 use std::arch::global_asm;
-use tollgate_tlb::long_tlb::LONG_CODE_WRITE_STEP;
+use tollgate_tlb::long_tlb::{LONG_CODE_WRITE_STEP, LONG_ROOT_DISPLACEMENT};
 use tollgate_tlb::software_tlb::CODE_WRITE_TABLE_OFFSET;
 
 global_asm!(
@@ -37,7 +36,6 @@ global_asm!(
     ".macro tollgate_test_store size long",
     ".p2align 6",
     "8:",
-    "mov rcx, r10",
     "jmp tollgate_exit",
     ".if \\long",
     "tollgate_long_code_store_\\size:",
@@ -47,7 +45,9 @@ global_asm!(
     "mov [r15 + {exit_value}], r8",
     "mov [r15 + {store_return}], rcx",
     ".if \\long",
-    "lea rcx, [r9 + {long_step}]",
+    "sarx rcx, r8, r14",
+    "mov rcx, [r14 + rcx*8 + {long_root}]",
+    "lea rcx, [rcx + r9*8 + {long_step}]",
     "mov rcx, [rcx + {long_step}]",
     ".else",
     "mov rcx, [r14 + r9*8 + {table}]",
@@ -76,7 +76,6 @@ global_asm!(
     "mov r9, [r15 + {store_pass}]",
     "lea rcx, [rcx + r9]",
     "jrcxz 2b",
-    "mov rcx, r10",
     "jmp tollgate_exit",
     ".endm",
     ".globl tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
@@ -112,6 +111,7 @@ global_asm!(
     ".purgem tollgate_test_line",
     ".purgem tollgate_test_store",
     table = const CODE_WRITE_TABLE_OFFSET,
+    long_root = const LONG_ROOT_DISPLACEMENT,
     long_step = const LONG_CODE_WRITE_STEP,
     no_pass = const NO_PASS,
     code_lines = const at::CODE_LINES,
@@ -177,7 +177,7 @@ pub fn long_addresses() -> [u64; STORE_SIZES.len()] {
 }
 
 /// A store is being tested at this host address; the guest is exactly before the
-/// instruction of the site that the context names, but for what RCX lent to R10.
+/// instruction of the site that the context names.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_code_store_start as *const () as u64;
     (first..tollgate_code_store_end as *const () as u64).contains(&pc)

@@ -4,7 +4,7 @@
 //! jumps here by way of the context (`policy/string_routine.rs` says to which routine). The routine
 //! takes the instruction page by page: it looks both operands up, has the host's own string
 //! instruction do the elements that lie in one page of each, on host addresses, and puts RCX,
-//! RSI and RDI right. So overlaps come out as the processor makes them, even if two linear
+//! which lives in R10 outside these routines, RSI and RDI right. So overlaps come out as the processor makes them, even if two linear
 //! pages are one in RAM, whose host addresses are one too. When nothing remains it jumps to
 //! R11. What it cannot do is the exit that was named: an operand that is not in the software
 //! TLB (a page that is not filled, not RAM, or holds translated code and is stored to), an
@@ -151,6 +151,7 @@ global_asm!(
     ".macro tollgate_string instruction, shift, reach, moves, compares",
     ".p2align 5",
     "20:",
+    "mov rcx, r10",
     "mov [r15 + {rax}], rax",
     "mov [r15 + {rdx}], rdx",
     "mov [r15 + {rcx}], rcx",
@@ -159,7 +160,8 @@ global_asm!(
     "mov [r15 + {flags}], ax",
     "cmp qword ptr [r15 + {direction}], 1",
     "jne 8f",
-    // Before each part: registers as the guest knows them, but RAX, RDX and the flags.
+    // Before each part: registers as the guest knows them, but RAX, RDX and the flags; RCX is
+    // in its namesake.
     "21:",
     ".if \\reach == 1",
     "mov rax, rcx",
@@ -248,6 +250,7 @@ global_asm!(
     "sahf",
     "mov rax, [r15 + {rax}]",
     "mov rdx, [r15 + {rdx}]",
+    "mov r10, rcx",
     "jmp r11",
     "8:",
     "movzx eax, word ptr [r15 + {flags}]",
@@ -255,6 +258,7 @@ global_asm!(
     "sahf",
     "mov rax, [r15 + {rax}]",
     "mov rdx, [r15 + {rdx}]",
+    "mov r10, rcx",
     "jmp tollgate_exit",
     "25:",
     ".pushsection .rodata.tollgate_string_places, \"a\"",
@@ -430,6 +434,7 @@ impl Interrupted {
         }
         registers[libc::REG_RAX as usize] = *context.slot_mut(Gpr::Rax as u8) as i64;
         registers[libc::REG_RDX as usize] = *context.slot_mut(Gpr::Rdx as u8) as i64;
+        registers[libc::REG_R10 as usize] = of(registers, libc::REG_RCX);
         let before = *context.slot_mut(Gpr::Rcx as u8) as i64;
         narrowed(before) != narrowed(of(registers, libc::REG_RCX))
     }

@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! mov  r8, rbx
-//! mov  r10d, 6
-//! sarx r9, rax, r10        ; which operand
+//! mov  ecx, 6
+//! sarx r9, rax, rcx        ; which operand
 //! lea  r8, [r8+r9*8]
 //! ...                      ; look-up of 8 bytes for a store: host address in r9
 //! mov  r8, [r9]
@@ -103,8 +103,8 @@ impl Translator {
                 R9
             }
         };
-        assembler.mov_imm32(R10, u32::from(64 - bits + log));
-        assembler.sarx(R9, signed, R10);
+        assembler.mov_imm32(RCX, u32::from(64 - bits + log));
+        assembler.sarx(R9, signed, RCX);
         let operand = Mem::indexed(R8, R9, width.bytes() as u8, 0);
         match self.emit.is_64_bit() {
             true => self.emit.assembler.lea64(R8, operand),

@@ -134,25 +134,22 @@ impl Translator {
             }
             return true;
         }
-        if self
-            .emit
-            .memory_operand(instruction, width.bytes(), false)
-            .is_err()
-        {
+        let bytes = width.bytes();
+        let Ok(reach) = self.emit.reach_memory_operand(instruction, bytes, false) else {
             return false;
-        }
-        self.emit.assembler.load(width, R11, Mem::base(R9, 0));
+        };
+        self.emit.assembler.load(width, R11, reach.mem());
         true
     }
 
     /// A load that faults if the address is not canonical, so that the monitor does the
-    /// instruction. Uses R8 and R10.
+    /// instruction. Uses R8 and RCX.
     pub(super) fn demand_canonical(&mut self, address: Host) {
         let tlb = self.emit.map.tlb;
         self.emit.mov_pointer(R8, address);
-        self.emit.assembler.sarx(R10, R8, tlb);
-        let root = Mem::indexed(tlb, R10, 8, LONG_ROOT_DISPLACEMENT);
-        self.emit.assembler.load(Width::Qword, R10, root);
+        self.emit.assembler.sarx(RCX, R8, tlb);
+        let root = Mem::indexed(tlb, RCX, 8, LONG_ROOT_DISPLACEMENT);
+        self.emit.assembler.load(Width::Qword, RCX, root);
     }
 
     pub(super) fn call(&mut self, instruction: &Instruction) -> Flow {
@@ -195,10 +192,10 @@ impl Translator {
 
     pub(super) fn ret(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
-        if self.emit.stack_operand(0, width.bytes(), false).is_err() {
+        let Ok(reach) = self.emit.reach_stack_operand(0, width.bytes(), false) else {
             return self.slow_end();
-        }
-        self.emit.assembler.load(width, R11, Mem::base(R9, 0));
+        };
+        self.emit.assembler.load(width, R11, reach.mem());
         let extra = if instruction.op_count() == 1 {
             i32::from(instruction.immediate16())
         } else {
@@ -247,8 +244,6 @@ impl Translator {
                 .assembler
                 .mov_imm64(R11, (u64::from(self.mode_id) << 32) + 1);
         }
-        self.emit.free_rcx();
-        self.mark_branch(is_called, self.emit.rcx_freed());
         let links = self.emit.map.links;
         let choices = choices(self.branch_table);
         let hits = choices.map(|table| {
@@ -262,13 +257,10 @@ impl Translator {
             }
             self.emit.assembler.jrcxz()
         });
-        self.emit.return_rcx();
         self.mark_branch(is_called, Restore::NONE);
         self.indirect_exit();
         for (hit, table) in hits.into_iter().zip(choices) {
             self.emit.assembler.patch_rel8_here(hit);
-            self.mark_branch(is_called, self.emit.rcx_freed());
-            self.emit.return_rcx();
             self.mark_branch(is_called, Restore::NONE);
             let entry = |part| Mem::indexed(links, R9, 8, table + part);
             if self.emit.mode.is_relocatable() {
@@ -335,32 +327,14 @@ impl Translator {
     pub(super) fn jcxz(&mut self, instruction: &Instruction) -> Flow {
         self.emit.flush_esp_first();
         let width = count_width(instruction);
-        // Its upper half is zero outside IA-32e mode.
-        let long = self.emit.mode.flags.contains(ModeFlags::LONG);
-        let narrow = width == Width::Word || width == Width::Dword && long;
-        // ECX lives where JRCXZ looks.
-        let saved = Restore::one(Gpr::Rcx as u8, R10);
-        if narrow {
-            self.emit.assembler.mov(R10, COUNT);
-            self.emit.mark(saved);
-            if width == Width::Word {
-                self.emit.assembler.movzx16(COUNT, COUNT);
-            } else {
-                self.emit.assembler.mov32(COUNT, COUNT);
-            }
+        match width {
+            Width::Word => self.emit.assembler.movzx16(RCX, COUNT),
+            Width::Qword => self.emit.assembler.mov(RCX, COUNT),
+            _ => self.emit.assembler.mov32(RCX, COUNT),
         }
         let zero = self.emit.assembler.jrcxz();
-        if narrow {
-            self.emit.assembler.mov(COUNT, R10);
-        }
-        self.emit.mark(Restore::NONE);
         let onward = self.emit.assembler.jmp();
         self.emit.assembler.patch_rel8_here(zero);
-        if narrow {
-            self.emit.mark(saved);
-            self.emit.assembler.mov(COUNT, R10);
-        }
-        self.emit.mark(Restore::NONE);
         let branch = self.emit.assembler.jmp();
         self.taken(branch, instruction);
         self.emit.link_branch(onward, self.emit.next_rip);
@@ -374,36 +348,39 @@ impl Translator {
             return self.slow_end();
         };
         let width = count_width(instruction);
-        let narrow = width == Width::Word;
-        // The whole of ECX as it will be, in R11; as it was, in R10.
-        if width == Width::Qword {
-            self.emit.assembler.lea64(R11, Mem::base(COUNT, -1));
-        } else {
-            self.emit.assembler.lea32(R11, Mem::base(COUNT, -1));
-        }
-        if narrow {
-            self.emit.assembler.mov(R8, R11);
-            self.emit.assembler.mov(R11, COUNT);
-            self.emit.assembler.mov16(R11, R8);
-        }
-        let saved = Restore::one(Gpr::Rcx as u8, R10);
-        self.emit.assembler.mov(R10, COUNT);
-        self.emit.mark(saved);
-        match width {
-            Width::Word => self.emit.assembler.movzx16(COUNT, R11),
-            Width::Qword => self.emit.assembler.mov(COUNT, R11),
-            _ => self.emit.assembler.mov32(COUNT, R11),
-        }
-        let zero = self.emit.assembler.jrcxz();
-        if narrow {
-            self.emit.assembler.mov32(COUNT, R11);
-        }
-        // Before a conditional branch has been decided the instruction is not done.
-        let branch = match instruction.mnemonic() {
-            Mnemonic::Loope => Some(self.emit.assembler.jcc(4)),
-            Mnemonic::Loopne => Some(self.emit.assembler.jcc(5)),
+        // The whole of ECX as it will be; RCX is as much of it as counts.
+        let count = match width {
+            Width::Word => {
+                self.emit.assembler.lea32(R8, Mem::base(COUNT, -1));
+                self.emit.assembler.mov32(R11, COUNT);
+                self.emit.assembler.mov16(R11, R8);
+                self.emit.assembler.movzx16(RCX, R11);
+                R11
+            }
+            Width::Qword => {
+                self.emit.assembler.lea64(RCX, Mem::base(COUNT, -1));
+                RCX
+            }
+            _ => {
+                self.emit.assembler.lea32(RCX, Mem::base(COUNT, -1));
+                RCX
+            }
+        };
+        let condition = match instruction.mnemonic() {
+            Mnemonic::Loope => Some(4),
+            Mnemonic::Loopne => Some(5),
             _ => None,
         };
+        if condition.is_some() {
+            self.emit.assembler.mov(R8, COUNT);
+        }
+        let zero = self.emit.assembler.jrcxz();
+        self.emit.assembler.mov(COUNT, count);
+        // Before a conditional branch has been decided the instruction is not done.
+        let branch = condition.map(|condition| {
+            self.emit.mark(Restore::one(Gpr::Rcx as u8, R8));
+            self.emit.assembler.jcc(condition)
+        });
         // With a condition: not taken falls to the onward jump.
         let (branch, onward) = match branch {
             Some(branch) => {
@@ -416,10 +393,8 @@ impl Translator {
             }
         };
         self.emit.assembler.patch_rel8_here(zero);
-        self.emit.mark(saved);
-        if narrow {
-            self.emit.assembler.mov32(COUNT, R11);
-        }
+        self.emit.mark(Restore::NONE);
+        self.emit.assembler.mov(COUNT, count);
         self.emit.mark_as(self.emit.next_rip, 0, Restore::NONE);
         let finished = self.emit.assembler.jmp();
         self.emit.link_branch(branch, target);

@@ -7,6 +7,7 @@ use crate::abi::register_map::{ACCUMULATOR, Home};
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
+use crate::emit::look_up::Reach;
 use crate::emit::operands::guest_number;
 use crate::policy::allow_list::has_memory;
 use crate::policy::memory_operand::memory_use;
@@ -42,11 +43,11 @@ fn portable_code(code: Code) -> Code {
     }
 }
 
-/// The instruction as the host runs it, its memory operand through `memory_base`; its registers
-/// are still the guest's.
+/// The instruction as the host runs it, its memory operand at the sum of the registers `memory`;
+/// its registers are still the guest's.
 pub(super) fn general_copy(
     instruction: &Instruction,
-    memory_base: Option<Register>,
+    memory: Option<(Register, Register)>,
 ) -> Instruction {
     let mut copy = *instruction;
     copy.set_code(portable_code(instruction.code()));
@@ -56,9 +57,9 @@ pub(super) fn general_copy(
     // Nobody but the one processor's thread touches RAM while guest code runs, and a
     // signal comes between two instructions: each is atomic as it is.
     copy.set_has_lock_prefix(false);
-    if let Some(base) = memory_base {
+    if let Some((base, index)) = memory {
         copy.set_memory_base(base);
-        copy.set_memory_index(Register::None);
+        copy.set_memory_index(index);
         copy.set_memory_index_scale(1);
         copy.set_memory_displacement64(0);
         copy.set_memory_displ_size(0);
@@ -85,13 +86,13 @@ impl Translator {
         } else {
             None
         };
-        if let Some(memory) = memory
-            && self
-                .emit
-                .memory_operand(instruction, memory.size, memory.write)
-                .is_err()
-        {
-            return self.slow();
+        let mut reach = None;
+        if let Some(memory) = memory {
+            let (size, write) = (memory.size, memory.write);
+            let Ok(found) = self.emit.reach_memory_operand(instruction, size, write) else {
+                return self.slow();
+            };
+            reach = Some(self.emit.reach_for(instruction, found));
         }
         if self.emit.is_64_bit() && self.emit.constant_to_slot(instruction) {
             return Flow::Next;
@@ -104,7 +105,7 @@ impl Translator {
             && self.emit.is_at_home(instruction)
             && let raw = &self.raw[..instruction.len().min(self.raw.len())]
             && let bits = self.emit.mode.bitness()
-            && let Some(copied) = verbatim::copy_of(instruction, raw, bits, has_memory)
+            && let Some(copied) = verbatim::copy_of(instruction, raw, bits, reach)
         {
             // As where operands are brought to their places.
             if self.emit.map.slot_mask() != 0 {
@@ -115,11 +116,11 @@ impl Translator {
             return Flow::Next;
         }
         let instruction = with_slot.as_ref().unwrap_or(instruction);
-        let Some(placement) = self.emit.place(instruction, memory.is_some()) else {
+        let Some(placement) = self.emit.place(instruction, reach) else {
             return self.no_encoding();
         };
         self.emit.bring_operands(&placement);
-        let mut copy = general_copy(instruction, memory.map(|_| placement.memory_base()));
+        let mut copy = general_copy(instruction, reach.map(Reach::registers));
         self.emit.rename_operands(&placement, &mut copy);
         if self.emit.assembler.instruction(&copy).is_err() {
             self.emit.abandon_operands(&placement);
@@ -206,14 +207,13 @@ impl Translator {
             Code::Mov_moffs64_RAX => (Width::Qword, true),
             _ => return None,
         };
-        if self
+        let reach = self
             .emit
-            .memory_operand(instruction, width.bytes(), store)
-            .is_err()
-        {
+            .reach_memory_operand(instruction, width.bytes(), store);
+        let Ok(reach) = reach else {
             return Some(self.slow());
-        }
-        let operand = Mem::base(R9, 0);
+        };
+        let operand = reach.mem();
         match (store, width) {
             (true, _) => self.emit.assembler.store(width, operand, ACCUMULATOR),
             (false, Width::Byte) => self.emit.assembler.load8_keep(ACCUMULATOR, operand),
@@ -299,12 +299,12 @@ impl Translator {
             self.emit.assembler.movzx16(R8, R8);
             offset = Offset::Word;
         }
-        if self.emit.access(segment, offset, 1, false).is_err() {
+        if self.emit.access_sum(segment, offset, 1, false).is_err() {
             return self.slow();
         }
         self.emit
             .assembler
-            .load8_keep(ACCUMULATOR, Mem::base(R9, 0));
+            .load8_keep(ACCUMULATOR, Reach::Sum.mem());
         Flow::Next
     }
 }

@@ -209,7 +209,7 @@ impl Translator {
 
     /// [`FAR_POINTER`] holds an offset of 32 bits: makes it a packed far pointer with the
     /// selector in a register whose other bits are zero. An offset beyond FFFFh exits to
-    /// the monitor. Uses R9, R10.
+    /// the monitor. Uses R9, RCX.
     pub(super) fn join_far_pointer(&mut self, selector: Host) {
         self.emit.make_room();
         // offset - low half of offset = not(low half) + offset + 1
@@ -218,14 +218,11 @@ impl Translator {
         self.emit
             .assembler
             .lea64(R9, Mem::indexed(R9, FAR_POINTER, 1, 1));
-        self.emit.free_rcx();
         self.emit.assembler.mov(RCX, R9);
         let fits = self.emit.assembler.jrcxz();
-        self.emit.return_rcx();
         self.emit.exit(SiteKind::Slow);
         self.emit.assembler.patch_rel8_here(fits);
-        self.emit.mark(self.emit.rcx_freed());
-        self.emit.return_rcx();
+        self.emit.mark(Restore::NONE);
         self.emit.assembler.rorx(selector, selector, 48);
         self.emit
             .assembler
@@ -257,9 +254,6 @@ impl Translator {
         self.emit.assembler.lea64(R9, Mem::indexed(R9, R9, 1, 0));
         self.emit.assembler.mov_imm64(R8, far_tag_base(self.family));
         self.emit.make_room();
-        self.emit.free_rcx();
-        let freed = (self.emit.rcx_freed()).with_segment(SegmentRegister::Cs, FAR_POINTER);
-        self.emit.mark_as(self.emit.rip, 0, freed);
         let links = self.emit.map.links;
         let tag = Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET);
         self.emit.assembler.load(Width::Qword, RCX, tag);
@@ -268,7 +262,6 @@ impl Translator {
             .lea64(RCX, Mem::indexed(RCX, FAR_POINTER, 1, 0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R8, 1, 0));
         let hit = self.emit.assembler.jrcxz();
-        self.emit.reload_rcx();
         self.emit.mark_as(self.emit.rip, 0, done);
         self.emit
             .assembler
@@ -276,17 +269,15 @@ impl Translator {
         let site = self.emit.new_site(SiteKind::Far, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
         self.emit.assembler.patch_rel8_here(hit);
-        self.emit.mark_as(self.emit.rip, 0, freed);
-        self.emit.reload_rcx();
         self.emit.mark_as(self.emit.rip, 0, done);
         self.emit.make_room();
-        self.emit.assembler.rorx(R10, FAR_POINTER, 16);
-        self.emit.assembler.movzx16(R10, R10);
-        self.store_segment_base(SegmentRegister::Cs, R10);
+        self.emit.assembler.rorx(RCX, FAR_POINTER, 16);
+        self.emit.assembler.movzx16(RCX, RCX);
+        self.store_segment_base(SegmentRegister::Cs, RCX);
         let attributes = self.code_attributes();
-        self.emit.assembler.lea32(R10, Mem::base(R10, attributes));
+        self.emit.assembler.lea32(RCX, Mem::base(RCX, attributes));
         let place = self.emit.field(at::segment_selector(SegmentRegister::Cs));
-        self.emit.assembler.store(Width::Dword, place, R10);
+        self.emit.assembler.store(Width::Dword, place, RCX);
         self.emit
             .assembler
             .jmp_memory(Mem::indexed(links, R9, 8, FAR_TABLE_OFFSET + 8));

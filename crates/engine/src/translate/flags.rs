@@ -189,17 +189,17 @@ impl Translator {
         self.emit.assembler.pdep(R8, R8, R9);
     }
 
-    /// VIP in R9, as bit 9. Clobbers R10.
+    /// VIP in R9, as bit 9. Clobbers RCX.
     fn virtual_interrupt_pending(&mut self) {
         let system_flags = self.emit.field(at::SYSTEM_FLAGS);
-        self.emit.assembler.load(Width::Qword, R10, system_flags);
+        self.emit.assembler.load(Width::Qword, RCX, system_flags);
         self.emit.assembler.mov_imm32(R9, Flags::VIP.bits() as u32);
-        self.emit.assembler.pext(R9, R10, R9);
+        self.emit.assembler.pext(R9, RCX, R9);
         self.emit.assembler.rorx(R9, R9, 64 - 9);
     }
 
     /// The image of the flags in R11: as PUSHFQ stores it, or of 16 bits as a V86 program
-    /// with a virtual interrupt flag sees it. Clobbers R8, R9 and R10.
+    /// with a virtual interrupt flag sees it. Clobbers R8, R9 and RCX.
     pub(super) fn flags_image(&mut self, interrupt: InterruptFlag) {
         self.arithmetic_image();
         self.emit.make_room();
@@ -214,11 +214,11 @@ impl Translator {
             }
             InterruptFlag::Virtual => {
                 let system_flags = self.emit.field(at::SYSTEM_FLAGS);
-                self.emit.assembler.load(Width::Qword, R10, system_flags);
+                self.emit.assembler.load(Width::Qword, RCX, system_flags);
                 let shown = [(Flags::VIF, 9), (Flags::NT, 14)];
                 for (flag, place) in shown {
                     self.emit.assembler.mov_imm32(R9, flag.bits() as u32);
-                    self.emit.assembler.pext(R8, R10, R9);
+                    self.emit.assembler.pext(R8, RCX, R9);
                     self.emit.assembler.rorx(R8, R8, 64 - place);
                     self.add_to_image(R8);
                 }
@@ -235,14 +235,14 @@ impl Translator {
         self.add_to_image(R8);
     }
 
-    /// The arithmetic flags and what is always set, in R11. Clobbers R8 and R10.
+    /// The arithmetic flags and what is always set, in R11. Clobbers R8 and RCX.
     fn arithmetic_image(&mut self) {
-        self.emit.assembler.mov(R10, ACCUMULATOR);
-        self.emit.mark(Restore::one(Gpr::Rax as u8, R10));
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
+        self.emit.mark(Restore::one(Gpr::Rax as u8, RCX));
         self.emit.assembler.lahf();
         self.emit.assembler.seto_al();
         self.emit.assembler.movzx16(R8, RAX);
-        self.emit.assembler.mov(ACCUMULATOR, R10);
+        self.emit.assembler.mov(ACCUMULATOR, RCX);
         self.emit.mark(Restore::NONE);
         // LAHF's byte with bit 1 set; OF from bit 0 to its place.
         self.emit.assembler.rorx(R11, R8, 8);
@@ -282,14 +282,14 @@ impl Translator {
             self.demand_no_request(kind, flag);
         }
         self.emit.esp = self.emit.esp.wrapping_add(width.bytes() as i32);
-        self.emit.assembler.mov(R10, ACCUMULATOR);
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
         let done = (
             self.emit.next_rip,
             self.emit.esp,
-            Restore::one(Gpr::Rax as u8, R10),
+            Restore::one(Gpr::Rax as u8, RCX),
         );
         self.load_flags(interrupt, done);
-        self.emit.assembler.mov(ACCUMULATOR, R10);
+        self.emit.assembler.mov(ACCUMULATOR, RCX);
         Flow::Next
     }
 
@@ -313,15 +313,15 @@ impl Translator {
         self.emit.assembler.mov_imm32(R9, kept.bits() as u32);
         self.emit.assembler.pext(R8, R11, R9);
         let current = self.emit.field(at::SYSTEM_FLAGS);
-        self.emit.assembler.load(Width::Qword, R10, current);
-        self.emit.assembler.pext(R9, R10, R9);
+        self.emit.assembler.load(Width::Qword, RCX, current);
+        self.emit.assembler.pext(R9, RCX, R9);
         self.emit.assembler.not(R9);
         self.emit
             .leave_unless_zero(kind, Mem::indexed(R8, R9, 1, 1));
     }
 
     /// Leaves if the image in R11 sets the flag and the monitor must know of that. Clobbers
-    /// R8, R9 and R10.
+    /// R8, R9 and RCX.
     pub(super) fn demand_no_request(&mut self, kind: SiteKind, flag: InterruptFlag) {
         self.emit.make_room();
         self.interrupt_flag_of_image();

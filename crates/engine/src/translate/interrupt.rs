@@ -264,14 +264,14 @@ impl Translator {
         self.demand_equal(kind, field + offset_of!(Expected, bits) as i32);
     }
 
-    /// Leaves unless R8 is what a field holds. Uses R10 beside; R9 and R11 survive.
+    /// Leaves unless R8 is what a field holds. Uses RCX beside; R9 and R11 survive.
     fn demand_equal(&mut self, kind: SiteKind, field: i32) {
         self.emit.make_room();
         self.emit.assembler.not(R8);
         self.emit
             .assembler
-            .load(Width::Qword, R10, self.emit.field(field));
-        self.emit.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+            .load(Width::Qword, RCX, self.emit.field(field));
+        self.emit.assembler.lea64(R8, Mem::indexed(R8, RCX, 1, 1));
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
@@ -280,8 +280,8 @@ impl Translator {
         self.emit.make_room();
         self.emit.assembler.not(R8);
         let selector = self.emit.field(at::segment_selector(register));
-        self.emit.assembler.load(Width::Word, R10, selector);
-        self.emit.assembler.lea64(R8, Mem::indexed(R8, R10, 1, 1));
+        self.emit.assembler.load(Width::Word, RCX, selector);
+        self.emit.assembler.lea64(R8, Mem::indexed(R8, RCX, 1, 1));
         self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
     }
 
@@ -376,7 +376,7 @@ impl Translator {
         } else {
             self.emit.esp = self.emit.esp.wrapping_add(values * bytes);
         }
-        let mut target = Restore::NONE.with_eip(R10);
+        let mut target = Restore::NONE.with_eip(RCX);
         if long {
             target = target.and(Gpr::Rsp as u8, Source::Slot);
         }
@@ -407,17 +407,17 @@ impl Translator {
         self.demand_no_request(kind, flag);
         self.emit.make_room();
         self.emit.esp = self.emit.esp.wrapping_add(6);
-        let target = Restore::NONE.with_segment(SegmentRegister::Cs, R10);
+        let target = Restore::NONE.with_segment(SegmentRegister::Cs, RCX);
         self.load_flags_and_target(flag, target);
         self.far_jump();
         Ok(())
     }
 
-    /// Loads the flags from R11; the target that was kept goes through R10, as `target`
+    /// Loads the flags from R11; the target that was kept goes through RCX, as `target`
     /// says, to R11.
     fn load_flags_and_target(&mut self, flag: InterruptFlag, target: Restore) {
         let accumulator = self.emit.slot(Gpr::Rax as u8);
-        self.fetch(R10, 0);
+        self.fetch(RCX, 0);
         self.emit
             .assembler
             .store(Width::Qword, accumulator, ACCUMULATOR);
@@ -427,6 +427,6 @@ impl Translator {
             .assembler
             .load(Width::Qword, ACCUMULATOR, accumulator);
         self.emit.mark_as(self.emit.rip, self.emit.esp, target);
-        self.emit.assembler.mov(R11, R10);
+        self.emit.assembler.mov(R11, RCX);
     }
 }

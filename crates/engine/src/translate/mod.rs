@@ -6,30 +6,27 @@
 //! mov eax, [ebx+8]
 //! ```
 //!
-//! becomes (with the registers of 32-bit guests in their namesakes, but ESP in R12:
-//! see [`crate::abi::register_map`])
+//! becomes (with the registers of 32-bit guests in their namesakes, but ESP in R12 and ECX in
+//! R10: see [`crate::abi::register_map`])
 //!
 //! ```text
 //! lea   r8d, [rbx+8]             ; linear address
-//! lea   r9, [r8+3]               ; its last byte
-//! shrx  r10, r8, r15             ; page numbers: the low bits of R15 are 12
-//! shrx  r9, r9, r15
-//! lea   r9, [r9+r10]             ; TLB slot, odd if the access straddles pages
-//! mov   r10, rcx
+//! shrx  r9, r8, r15              ; page numbers: the low bits of R15 are 12
+//! lea   rcx, [r8+3]              ; its last byte
+//! shrx  rcx, rcx, r15
+//! lea   r9, [r9+rcx]             ; TLB slot, odd if the access straddles pages
 //! mov   rcx, [r14+r9*8]          ; host minus linear address, or 0
 //! jrcxz miss                     ; branches without touching flags
-//! lea   r9, [rcx+r8]             ; host address
-//! mov   rcx, r10
-//! mov   eax, [r9]                ; the guest's own instruction
+//! mov   eax, [rcx+r8]            ; the guest's own instruction
 //! ```
 //!
 //! Rules that every sequence keeps:
 //! - Arithmetic flags change only in the guest's own instruction.
 //! - Guest registers are always found through the register map. ESP's home
 //!   holds ESP minus a folded adjustment.
-//! - R8 to R11 are scratch. Address computations use R8 for the linear address, R9 for
-//!   the host address and R10 for what lived in RCX while JRCXZ tests that; R11 carries
-//!   a value past them. Then come the instruction's own operands (`operands`,
+//! - R8, R9, R11 and RCX are scratch. A look-up leaves the linear address in R8 and the
+//!   distance from it to the host address in RCX; what needs a pointer has the sum in R9. R11
+//!   carries a value past them. Then come the instruction's own operands (`operands`,
 //!   `placement`).
 //! - Until its last host instruction a sequence can be started again; [marks](crate::abi::marks::Mark) say,
 //!   for any host address, which guest instruction that is and which registers must
@@ -413,9 +410,9 @@ impl Translator {
         }
         // The last instruction commits; until then marks put back what has changed, and the
         // instruction starts again: it reads a later time, which the guest cannot notice.
-        self.emit.assembler.mov(R10, ACCUMULATOR);
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
         self.emit.assembler.mov(R11, DATA);
-        let mut saved = Restore::one(Gpr::Rax as u8, R10).and(Gpr::Rdx as u8, Source::Host(R11));
+        let mut saved = Restore::one(Gpr::Rax as u8, RCX).and(Gpr::Rdx as u8, Source::Host(R11));
         if names_processor {
             self.emit.assembler.mov(R9, COUNT);
             saved = saved.and(Gpr::Rcx as u8, Source::Host(R9));

@@ -84,13 +84,13 @@ impl Translator {
         self.emit.assembler.lea64(R8, Mem::base(R11, offset));
         self.emit.assembler.mov(R9, R8);
         self.emit.assembler.not(R9);
-        self.emit.assembler.load(Width::Qword, R10, limit);
-        self.emit.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 1));
+        self.emit.assembler.load(Width::Qword, RCX, limit);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 1));
         self.emit.assembler.rorx(R9, R9, 32);
         self.emit.assembler.mov32(R9, R9);
-        self.emit.assembler.rorx(R10, R8, 32);
-        self.emit.assembler.mov32(R10, R10);
-        self.emit.assembler.lea64(R9, Mem::indexed(R9, R10, 1, 0));
+        self.emit.assembler.rorx(RCX, R8, 32);
+        self.emit.assembler.mov32(RCX, RCX);
+        self.emit.assembler.lea64(R9, Mem::indexed(R9, RCX, 1, 0));
         self.emit.leave_unless_zero(kind, Mem::base(R9, 0));
         self.emit.assembler.load(Width::Qword, R9, base);
         self.emit.assembler.lea32(R8, Mem::indexed(R8, R9, 1, 0));

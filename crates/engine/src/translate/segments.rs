@@ -231,34 +231,34 @@ impl Translator {
         self.emit
             .memory_operand(instruction, width.bytes() + 2, false)?;
         let guest = guest_number(register).unwrap_or(0);
-        // The register's new value in R10, all of it.
+        // The register's new value in RCX, all of it.
         self.emit
             .assembler
             .load(Width::Dword, SELECTOR, Mem::base(R9, 0));
         if width == Width::Word {
-            let old = self.emit.value(register, R10);
-            if old != R10 {
-                self.emit.assembler.mov(R10, old);
+            let old = self.emit.value(register, RCX);
+            if old != RCX {
+                self.emit.assembler.mov(RCX, old);
             }
-            self.emit.assembler.mov16(R10, SELECTOR);
+            self.emit.assembler.mov16(RCX, SELECTOR);
             self.emit.assembler.rorx(SELECTOR, SELECTOR, 16);
             self.emit.assembler.movzx16(SELECTOR, SELECTOR);
         } else {
-            self.emit.assembler.mov32(R10, SELECTOR);
+            self.emit.assembler.mov32(RCX, SELECTOR);
             self.emit.assembler.lea64(R9, Mem::base(R9, 4));
             self.emit
                 .assembler
                 .load(Width::Word, SELECTOR, Mem::base(R9, 0));
         }
-        let changed = Restore::NONE.and(guest, Source::Host(R10));
+        let changed = Restore::NONE.and(guest, Source::Host(RCX));
         self.load_segment(segment, SELECTOR, changed);
         self.mark_done(changed);
         match self.emit.map.home(guest) {
-            Home::Host(home) => self.emit.assembler.mov(home, R10),
+            Home::Host(home) => self.emit.assembler.mov(home, RCX),
             Home::Slot => self
                 .emit
                 .assembler
-                .store(Width::Qword, self.emit.slot(guest), R10),
+                .store(Width::Qword, self.emit.slot(guest), RCX),
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
-use crate::emit::look_up::OddSegment;
+use crate::emit::look_up::{OddSegment, Reach};
 use crate::emit::operands::guest_number;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, OpKind, Register};
@@ -39,11 +39,11 @@ impl Translator {
     /// Stores below the stack pointer and folds the decrement.
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
-        self.emit.stack_operand(-bytes, width.bytes(), true)?;
+        let reach = self.emit.reach_stack_operand(-bytes, width.bytes(), true)?;
         let value = match value {
             Pushed::NextRip if self.emit.relocates => {
-                self.emit.code_address(R10, R10, self.emit.next_rip, width);
-                Pushed::Register(R10)
+                self.emit.code_address(R9, R9, self.emit.next_rip, width);
+                Pushed::Register(R9)
             }
             Pushed::NextRip => Pushed::Immediate(self.emit.next_rip as i64),
             value => value,
@@ -51,17 +51,15 @@ impl Translator {
         match value {
             Pushed::NextRip => unreachable!("it has just been replaced"),
             Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
-                self.emit.assembler.mov_imm64(R10, value as u64);
-                self.emit.assembler.store(width, Mem::base(R9, 0), R10);
+                self.emit.assembler.mov_imm64(R9, value as u64);
+                self.emit.assembler.store(width, reach.mem(), R9);
             }
             Pushed::Immediate(value) => {
                 self.emit
                     .assembler
-                    .store_imm(width, Mem::base(R9, 0), value as i32);
+                    .store_imm(width, reach.mem(), value as i32);
             }
-            Pushed::Register(register) => {
-                self.emit.assembler.store(width, Mem::base(R9, 0), register)
-            }
+            Pushed::Register(register) => self.emit.assembler.store(width, reach.mem(), register),
         }
         self.emit.esp = self.emit.esp.wrapping_sub(bytes);
         Ok(())
@@ -92,14 +90,11 @@ impl Translator {
                 }
             }
             OpKind::Memory => {
-                if self
-                    .emit
-                    .memory_operand(instruction, width.bytes(), false)
-                    .is_err()
-                {
+                let bytes = width.bytes();
+                let Ok(reach) = self.emit.reach_memory_operand(instruction, bytes, false) else {
                     return self.slow();
-                }
-                self.emit.assembler.load(width, R11, Mem::base(R9, 0));
+                };
+                self.emit.assembler.load(width, R11, reach.mem());
                 Pushed::Register(R11)
             }
             _ => Pushed::Immediate(instruction.immediate(0) as i64),
@@ -122,11 +117,11 @@ impl Translator {
                 if is_stack_pointer(register) {
                     self.emit.flush_esp_first();
                 }
-                if self.emit.stack_operand(0, width.bytes(), false).is_err() {
+                let Ok(reach) = self.emit.reach_stack_operand(0, width.bytes(), false) else {
                     return self.slow();
-                }
+                };
                 let stack = self.emit.map.stack();
-                let popped = Mem::base(R9, 0);
+                let popped = reach.mem();
                 if is_stack_pointer(register) {
                     // The popped value replaces the incremented pointer. The upper half
                     // is the incremented one's only with a 32-bit stack.
@@ -157,21 +152,18 @@ impl Translator {
                 Flow::Next
             }
             _ => {
-                if self.emit.stack_operand(0, width.bytes(), false).is_err() {
+                let Ok(reach) = self.emit.reach_stack_operand(0, width.bytes(), false) else {
                     return self.slow();
-                }
-                self.emit.assembler.load(width, R11, Mem::base(R9, 0));
+                };
+                self.emit.assembler.load(width, R11, reach.mem());
                 // An operand that names ESP sees the incremented value.
                 self.emit.esp = self.emit.esp.wrapping_add(bytes);
-                if self
-                    .emit
-                    .memory_operand(instruction, width.bytes(), true)
-                    .is_err()
-                {
+                let bytes = width.bytes();
+                let Ok(reach) = self.emit.reach_memory_operand(instruction, bytes, true) else {
                     self.emit.esp = self.emit.esp_at_start;
                     return self.slow();
-                }
-                self.emit.assembler.store(width, Mem::base(R9, 0), R11);
+                };
+                self.emit.assembler.store(width, reach.mem(), R11);
                 Flow::Next
             }
         }
@@ -188,12 +180,12 @@ impl Translator {
         if self.leave_operand(width).is_err() {
             return self.slow();
         }
-        self.emit.assembler.load(width, R11, Mem::base(R9, 0));
+        self.emit.assembler.load(width, R11, Reach::Sum.mem());
         let stack = self.emit.map.stack();
         self.emit.assembler.mov(R8, stack);
         self.emit
             .mark(crate::abi::marks::Restore::one(Gpr::Rsp as u8, R8));
-        let frame = self.emit.value(Register::EBP, R10);
+        let frame = self.emit.value(Register::EBP, RCX);
         self.emit
             .lea_stack(stack, Mem::base(frame, width.bytes() as i32));
         self.emit.set_register(Register::EBP, R11, width);
@@ -213,7 +205,7 @@ impl Translator {
             self.emit.mov_pointer(R8, frame);
         }
         self.emit
-            .access(SegmentRegister::Ss, Offset::Wide, width.bytes(), false)
+            .access_sum(SegmentRegister::Ss, Offset::Wide, width.bytes(), false)
     }
 }
 

@@ -157,11 +157,11 @@ impl Translator {
         }
         if shape.source && shape.destination {
             self.emit.assembler.mov(R8, source);
-            self.emit.assembler.mov(R10, destination);
+            self.emit.assembler.mov(RCX, destination);
             self.emit
-                .mark(Restore::one(ESI, R8).and(EDI, Source::Host(R10)));
+                .mark(Restore::one(ESI, R8).and(EDI, Source::Host(RCX)));
             self.advance_from(source, R8, shape, pointers);
-            self.advance_from(destination, R10, shape, pointers);
+            self.advance_from(destination, RCX, shape, pointers);
             return;
         }
         let (guest, pointer) = if shape.source {
@@ -169,8 +169,8 @@ impl Translator {
         } else {
             (EDI, destination)
         };
-        self.emit.assembler.mov(R10, pointer);
-        self.emit.mark(Restore::one(guest, R10));
+        self.emit.assembler.mov(RCX, pointer);
+        self.emit.mark(Restore::one(guest, RCX));
         self.advance(pointer, R8, shape, pointers);
     }
 
@@ -190,8 +190,8 @@ impl Translator {
         for home in [source, destination] {
             self.emit
                 .assembler
-                .lea32(R10, Mem::indexed(home, R8, scale, 0));
-            self.emit.assembler.mov16(home, R10);
+                .lea32(RCX, Mem::indexed(home, R8, scale, 0));
+            self.emit.assembler.mov16(home, RCX);
         }
     }
 
@@ -200,7 +200,7 @@ impl Translator {
     /// pointers are.
     fn advance_behind(&mut self, shape: &Shape, size: Width) {
         let both = shape.source && shape.destination;
-        let pointers = [(ESI, R8, shape.source), (EDI, R10, shape.destination)];
+        let pointers = [(ESI, R8, shape.source), (EDI, RCX, shape.destination)];
         let pointers = pointers.into_iter().filter(|&(.., used)| used);
         // R9 points to the element, so R11 takes turns.
         if both {
@@ -270,7 +270,7 @@ impl Translator {
         }
     }
 
-    /// The same when all four scratch registers are taken: R8 and R10 keep the old
+    /// The same when all four scratch registers are taken: R8 and RCX keep the old
     /// pointers, R9 the address, R11 the value. The pointer itself takes the direction and
     /// adds its old value.
     fn advance_from(&mut self, pointer: Host, old: Host, shape: &Shape, pointers: Width) {

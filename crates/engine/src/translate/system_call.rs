@@ -163,10 +163,10 @@ impl Translator {
         self.demand_no_request(leave, InterruptFlag::Real);
         self.begin_undivided();
         self.clear_system_flags();
-        self.emit.assembler.mov(R10, ACCUMULATOR);
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
         let done = (self.emit.rip, 0, Restore::UNDIVIDED);
         self.load_flags(Some(InterruptFlag::Real), done);
-        self.emit.assembler.mov(ACCUMULATOR, R10);
+        self.emit.assembler.mov(ACCUMULATOR, RCX);
         self.load_level(kind);
         self.emit.assembler.mov(R8, COUNT);
         self.branch_to_level(kind)
@@ -250,13 +250,10 @@ impl Translator {
         let tag = self.change_field(kind, offset_of!(LevelChange, tag));
         self.emit.assembler.load(Width::Qword, R11, tag);
         self.emit.assembler.lea64(R11, Mem::indexed(R11, R8, 1, 0));
-        self.emit.free_rcx();
-        self.mark_at_target(self.emit.rcx_freed());
         let entry = |part| Mem::indexed(links, R9, 8, part);
         self.emit.assembler.load(Width::Qword, RCX, entry(0));
         self.emit.assembler.lea64(RCX, Mem::indexed(RCX, R11, 1, 0));
         let hit = self.emit.assembler.jrcxz();
-        self.emit.return_rcx();
         self.mark_at_target(Restore::NONE);
         self.emit
             .assembler
@@ -266,8 +263,6 @@ impl Translator {
             .new_site(SiteKind::LevelChanged, self.emit.rip, 0, 0);
         self.emit.emit_exit(site);
         self.emit.assembler.patch_rel8_here(hit);
-        self.mark_at_target(self.emit.rcx_freed());
-        self.emit.return_rcx();
         self.mark_at_target(Restore::NONE);
         if matches!(kind, LevelChangeKind::Sysret | LevelChangeKind::Sysexit) {
             self.load_code_delta(entry(ENTRY_DELTA));

@@ -1,17 +1,20 @@
 //! Copies whose bytes are the guest's, past the general encoder.
 //!
-//! Most copied instructions name registers that live in their namesakes, and memory through R9
-//! at most. Their bytes stay as they are but for the memory operand:
+//! Most copied instructions name registers that live in their namesakes, or ECX, and memory
+//! through RCX and R8 at most. Their bytes stay as they are but for the memory operand and for ECX, which
+//! lives in R10:
 //!
 //! ```text
-//! guest     48 03 44 88 10        add rax,[rax+rcx*4+10h]
-//! copy      49 03 01              add rax,[r9]
+//! guest     48 03 4c 88 10        add rcx,[rax+rcx*4+10h]
+//! copy      4e 03 14 01           add r10,[rcx+r8]
 //! ```
 //!
 //! Everything else (other maps of opcodes than these, 16-bit code, prefixes that mean something
 //! else here or nothing) is left to the encoder.
 
-use iced_x86::{EncodingKind, Instruction, MandatoryPrefix};
+use crate::abi::register_map::COUNT;
+use crate::emit::look_up::Reach;
+use iced_x86::{EncodingKind, Instruction, MandatoryPrefix, OpCodeOperandKind, OpKind, Register};
 
 /// The bytes of a copy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,14 +87,64 @@ fn behind_modrm(modrm: u8, next: Option<&u8>) -> Option<usize> {
     )
 }
 
+/// The fields of an encoding that name registers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Fields {
+    /// ModRM's `reg`.
+    reg: bool,
+    /// ModRM's `rm`.
+    rm: bool,
+    /// The low bits of the opcode.
+    opcode: bool,
+}
+
+/// The fields that name ECX or a part of it; `None`: something else does.
+fn fields_of_count(instruction: &Instruction) -> Option<Fields> {
+    use OpCodeOperandKind as Kind;
+    let mut fields = Fields {
+        reg: false,
+        rm: false,
+        opcode: false,
+    };
+    for index in 0..instruction.op_count() {
+        let is_count = instruction.op_kind(index) == OpKind::Register
+            && instruction.op_register(index).full_register() == Register::RCX;
+        if !is_count {
+            continue;
+        }
+        match instruction.op_code().op_kind(index) {
+            Kind::r8_reg | Kind::r16_reg | Kind::r32_reg | Kind::r64_reg => fields.reg = true,
+            Kind::r8_or_mem
+            | Kind::r16_or_mem
+            | Kind::r32_or_mem
+            | Kind::r64_or_mem
+            | Kind::r16_rm
+            | Kind::r32_rm
+            | Kind::r64_rm => {
+                fields.rm = true;
+            }
+            Kind::r8_opcode | Kind::r16_opcode | Kind::r32_opcode | Kind::r64_opcode => {
+                fields.opcode = true
+            }
+            _ => return None,
+        }
+    }
+    Some(fields)
+}
+
+/// The bits of a REX prefix that extend ModRM's `reg`, SIB's `index` and ModRM's `rm`.
+const REX_R: u8 = 0x44;
+const REX_X: u8 = 0x42;
+const REX_B: u8 = 0x41;
+
 /// The bytes of a copy of `raw`, an instruction of `bits` bits with all its registers at home
-/// and none of them the stack pointer or a high byte. With `memory` its memory operand is at R9.
+/// and none of them the stack pointer, a high byte or the count of a shift. `reach` is how it gets to its memory operand.
 /// `None`: the encoder must do it.
 pub(super) fn copy_of(
     instruction: &Instruction,
     raw: &[u8],
     bits: u32,
-    memory: bool,
+    reach: Option<Reach>,
 ) -> Option<Copied> {
     if bits == 16 || instruction.encoding() != EncodingKind::Legacy {
         return None;
@@ -159,21 +212,54 @@ pub(super) fn copy_of(
         Some(modrm) => Some((modrm, *raw.get(modrm)?)).filter(|(_, byte)| byte >> 6 != 3),
         None => None,
     };
-    if operand.is_some() != memory {
+    if operand.is_some() != reach.is_some() {
         return None;
     }
-    let Some((modrm, byte)) = operand else {
+    let count = COUNT.0 & 7;
+    let fields = fields_of_count(instruction)?;
+    if fields.reg {
+        rex |= REX_R;
+    }
+    let Some((memory_at, mut byte)) = operand else {
+        if fields.rm || fields.opcode {
+            rex |= REX_B;
+        }
         if rex != 0 {
             copied.push(rex);
         }
+        let first = copied.length;
         copied.extend(&raw[opcode..])?;
+        if fields.opcode {
+            copied.bytes[first] = copied.bytes[first] & !7 | count;
+        }
+        if let Some(modrm) = modrm {
+            let byte = &mut copied.bytes[first + modrm - opcode];
+            if fields.reg {
+                *byte = *byte & !0x38 | count << 3;
+            }
+            if fields.rm {
+                *byte = *byte & !7 | count;
+            }
+        }
         return Some(copied);
     };
-    // R9, whose upper bit is REX.B; there is no index.
-    copied.push(0x41 | rex & 0x4c);
-    copied.extend(&raw[opcode..modrm])?;
-    copied.push(byte & 0x38 | 1);
-    let immediate = modrm + 1 + behind_modrm(byte, raw.get(modrm + 1))?;
+    // ModRM, and SIB if there is an index; the upper bits of R9 and R8 are REX.B and REX.X.
+    let (extended, rm, sib) = match reach? {
+        Reach::Pointer => (REX_B, 1, None),
+        // For what is not copied here.
+        Reach::LowPointer => return None,
+        Reach::Sum => (REX_X, 4, Some(1)),
+    };
+    copied.push(extended | rex & 0x4c);
+    if fields.reg {
+        byte = byte & !0x38 | count << 3;
+    }
+    copied.extend(&raw[opcode..memory_at])?;
+    copied.push(byte & 0x38 | rm);
+    if let Some(sib) = sib {
+        copied.push(sib);
+    }
+    let immediate = memory_at + 1 + behind_modrm(raw[memory_at], raw.get(memory_at + 1))?;
     copied.extend(raw.get(immediate..)?)?;
     Some(copied)
 }
@@ -183,7 +269,9 @@ mod tests {
     use super::*;
     use crate::abi::register_map::RegisterMap;
     use crate::emit::assembler::Assembler;
-    use crate::emit::operands::{guest_number, is_high_byte};
+    use crate::emit::operands::{
+        guest_number, is_high_byte, name_of, register_operands, uses_count_in_place,
+    };
     use crate::policy::allow_list::{Copying, copying};
     use crate::translate::copy::general_copy;
     use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
@@ -219,15 +307,21 @@ mod tests {
                 register == Register::None
                     || !is_high_byte(register)
                         && guest_number(register).is_none_or(|guest| guest < 8 && guest != 4)
-            });
+            }) && !uses_count_in_place(&instruction);
             let memory = (0..instruction.op_count())
                 .any(|index| instruction.op_kind(index) == OpKind::Memory);
             let raw = &bytes[..instruction.len()];
-            let (true, Some(copied)) = (at_home, copy_of(&instruction, raw, bits, memory)) else {
+            let reach = memory.then(|| [Reach::Pointer, Reach::Sum][random.below(2)]);
+            let (true, Some(copied)) = (at_home, copy_of(&instruction, raw, bits, reach)) else {
                 continue;
             };
             let mut assembler = Assembler::new();
-            let copy = general_copy(&instruction, memory.then_some(Register::R9));
+            let mut copy = general_copy(&instruction, reach.map(Reach::registers));
+            for (index, register) in register_operands(&instruction) {
+                if register.full_register() == Register::RCX {
+                    copy.set_op_register(index, name_of(COUNT, register));
+                }
+            }
             let encoded = assembler.instruction(&copy);
             assert!(encoded.is_ok(), "{instruction}");
             assert_eq!(

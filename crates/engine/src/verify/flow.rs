@@ -115,11 +115,10 @@ impl Walk<'_> {
             hit: true,
         };
         if write {
-            let [displaced, slot, linear] = [10, 9, 8].map(|r: usize| state.registers[r].number);
+            let [slot, linear] = [9, 8].map(|r: usize| state.registers[r].number);
             let look_up = StoreLookUp {
                 linear,
                 slot,
-                displaced,
                 of,
                 size,
             };
@@ -258,14 +257,13 @@ impl Walk<'_> {
             .into_iter()
             .find(|&size| place(size).map(i64::from) == Some(displacement))
             .ok_or(REFUSED)?;
-        let [rcx, linear, slot, displaced] = [1, 8, 9, 10].map(|r: usize| state.registers[r]);
+        let [rcx, linear, slot] = [1, 8, 9].map(|r: usize| state.registers[r]);
         let Kind::Address(back) = rcx.kind else {
             return Err(REFUSED);
         };
         let here = StoreLookUp {
             linear: linear.number,
             slot: slot.number,
-            displaced: displaced.number,
             of: linear.number,
             size: u32::from(size),
         };

@@ -106,47 +106,70 @@ impl Walk<'_> {
         }
     }
 
-    /// An access to guest memory: through the host address that a look-up has yielded, or on
-    /// the way to it.
+    /// An access to guest memory: where a look-up has found it, or on the way to that.
     fn checked_access(
         &mut self,
         instruction: &Instruction,
         state: &State,
         operand: &Operand,
     ) -> Result<Option<Value>, Rule> {
-        let base = instruction.memory_base();
-        let pointer = super::registers::number(self.pointer());
-        let is_pointer = base == Register::R9 || base == self.pointer();
-        if !is_pointer || operand.index != Register::None {
-            return Err(REFUSED);
-        }
-        let through = match base {
-            Register::R9 => state.registers[9],
-            _ => state.registers[pointer.unwrap_or(9)],
+        let of = |register: Register| {
+            let number = super::registers::number(register)?;
+            register.is_gpr64().then(|| state.registers[number])
         };
-        match through.kind {
-            Kind::Checked { size, write } => {
-                let fits = operand.displacement == 0 && operand.size <= size;
-                if !fits || operand.write && !write {
-                    return Err("access goes beyond what was looked up");
-                }
-                Ok(self.loaded(instruction))
+        let base = instruction.memory_base();
+        let is_pointer = matches!(base, Register::R9 | Register::RCX);
+        let (size, write) = match (of(base).map(|it| it.kind), of(operand.index)) {
+            (Some(Kind::Checked { size, write }), None)
+                if is_pointer && operand.index == Register::None =>
+            {
+                (size, write)
             }
-            Kind::LongSlot { of, size } => {
-                let write = match operand.displacement {
-                    0 => false,
-                    at if at == i64::from(LONG_WRITE_DISPLACEMENT) => true,
-                    _ => return Err(REFUSED),
-                };
-                self.load_delta(instruction, state, of, size, write)
-                    .map(Some)
+            (
+                Some(Kind::Delta {
+                    of,
+                    size,
+                    write,
+                    hit: true,
+                }),
+                Some(linear),
+            ) if of == linear.number && operand.scale == 1 => (size, write),
+            (Some(Kind::Root { of }), Some(slot)) if operand.scale == 8 => {
+                return self.long_slot_access(instruction, state, operand, of, slot.kind);
             }
-            _ => Err(REFUSED),
+            _ => return Err(REFUSED),
+        };
+        let fits = operand.displacement == 0 && operand.size <= size;
+        if !fits || operand.write && !write {
+            return Err("access goes beyond what was looked up");
         }
+        Ok(self.loaded(instruction))
     }
 
-    fn pointer(&self) -> Register {
-        Register::RAX + u32::from(self.subject.map.pointer.0 & 15)
+    /// A slot of the long software TLB, in the table that was found for the address `of`.
+    fn long_slot_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+        of: u32,
+        slot: Kind,
+    ) -> Result<Option<Value>, Rule> {
+        let write = match operand.displacement {
+            0 => false,
+            at if at == i64::from(LONG_WRITE_DISPLACEMENT) => true,
+            _ => return Err(REFUSED),
+        };
+        match slot {
+            Kind::Slot {
+                of: linear,
+                size,
+                signed: true,
+            } if linear == of => self
+                .load_delta(instruction, state, of, size, write)
+                .map(Some),
+            _ => Err(REFUSED),
+        }
     }
 
     /// What a load leaves.

@@ -13,9 +13,9 @@
 //!   entry whose tag was compared or through the slot of a link, and the exit path behind the
 //!   name of an exit.
 //!
-//! Take the look-up of [`crate::translate`]'s example: at `mov eax,[r9]` the verifier knows that
-//! R9 is `Checked` with 4 bytes, because it was RCX plus R8, RCX being what the slot held for 4
-//! bytes at that R8, and not zero, for JRCXZ did not branch.
+//! Take the look-up of [`crate::translate`]'s example: at `mov eax,[rcx+r8]` the verifier knows
+//! that this is guest memory, because RCX is what the slot held for 4 bytes at that R8, and not
+//! zero, for JRCXZ did not branch.
 //!
 //! What is written into the code later is verified too (`patches`): where links lead, and
 //! which bytes are immediate operands that may be replaced.
@@ -104,7 +104,6 @@ enum Next {
 struct StoreLookUp {
     linear: Number,
     slot: Number,
-    displaced: Number,
     of: Number,
     size: u32,
 }

@@ -197,9 +197,6 @@ impl Walk<'_> {
                     _ => Kind::Any,
                 }
             }
-            (Kind::Root { of }, Kind::Slot { of: slot, size, .. }, 8, 0) if of == slot => {
-                Kind::LongSlot { of, size }
-            }
             (
                 Kind::Delta {
                     of,

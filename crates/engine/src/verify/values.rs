@@ -49,10 +49,8 @@ pub(super) enum Kind {
     Slot { of: Number, size: u32, signed: bool },
     /// The index in the root of the long software TLB for the address `of`.
     Part { of: Number },
-    /// The pointer that was read there.
+    /// The pointer that was read there, to the table of slots.
     Root { of: Number },
-    /// The address of the slot that this leads to.
-    LongSlot { of: Number, size: u32 },
     /// What a slot holds: host address minus linear address `of`, or zero unless `hit`.
     Delta {
         of: Number,

@@ -148,7 +148,9 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::R14 if displacement == LONG_ROOT_DISPLACEMENT => {
             Some(format!("tlb.root+{index}"))
         }
-        Register::R9 if displacement == LONG_WRITE_DISPLACEMENT => Some("r9+writes".into()),
+        Register::RCX if displacement == LONG_WRITE_DISPLACEMENT => {
+            Some(format!("rcx+{index}+writes"))
+        }
         Register::R14 => {
             let table = match displacement {
                 0 => "tlb.read",

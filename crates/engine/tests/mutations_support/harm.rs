@@ -11,7 +11,6 @@ use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
 use tollgate_engine::abi::level_change::LevelChange;
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
-use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
@@ -144,7 +143,7 @@ fn writes(access: OpAccess) -> bool {
 
 /// What harm a block's code may do, if any. `links` are the places of the distances that lead
 /// to other blocks later.
-pub fn harm(code: &[u8], mode: &Mode, map: &RegisterMap, links: &[u32]) -> Option<String> {
+pub fn harm(code: &[u8], mode: &Mode, links: &[u32]) -> Option<String> {
     let instructions: Vec<Instruction> = Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
         .into_iter()
         .collect();
@@ -161,7 +160,7 @@ pub fn harm(code: &[u8], mode: &Mode, map: &RegisterMap, links: &[u32]) -> Optio
     let mut info = InstructionInfoFactory::new();
     let mut before = Instruction::default();
     for instruction in &instructions {
-        let reason = harm_of(instruction, &before, &mut info, &starts, mode, map);
+        let reason = harm_of(instruction, &before, &mut info, &starts, mode);
         if let Some(reason) = reason {
             return Some(format!("{instruction}: {reason}"));
         }
@@ -188,7 +187,6 @@ fn harm_of(
     info: &mut InstructionInfoFactory,
     starts: &BTreeSet<u64>,
     mode: &Mode,
-    map: &RegisterMap,
 ) -> Option<&'static str> {
     if instruction.is_invalid() {
         return Some("it is none");
@@ -248,7 +246,7 @@ fn harm_of(
             size: memory.memory_size().size() as i64,
             write: writes(memory.access()),
         };
-        if let Some(reason) = access.harm(memory.base(), instruction, mode, map) {
+        if let Some(reason) = access.harm(memory.base(), instruction, mode) {
             return Some(reason);
         }
     }
@@ -264,26 +262,21 @@ struct Access {
 }
 
 impl Access {
-    fn harm(
-        &self,
-        base: Register,
-        instruction: &Instruction,
-        mode: &Mode,
-        map: &RegisterMap,
-    ) -> Option<&'static str> {
+    fn harm(&self, base: Register, instruction: &Instruction, mode: &Mode) -> Option<&'static str> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         let bare = self.index == Register::None && self.displacement == 0;
         match base {
             Register::R15 => self.harm_to_context(instruction),
-            Register::R9 => {
+            Register::R9 => (!bare).then_some("it is not at R9"),
+            Register::RCX => {
+                let sum = self.index == Register::R8 && self.scale == 1 && self.displacement == 0;
+                let tables = [0, i64::from(LONG_WRITE_DISPLACEMENT)];
                 let slot = is_long
                     && !self.write
-                    && self.index == Register::None
-                    && self.displacement == i64::from(LONG_WRITE_DISPLACEMENT);
-                (!bare && !slot).then_some("it is not at R9")
-            }
-            _ if base.is_gpr64() && base.number() == usize::from(map.pointer.0) => {
-                (!bare).then_some("it is not at the borrowed pointer")
+                    && self.index == Register::R9
+                    && self.scale == 8
+                    && tables.contains(&self.displacement);
+                (!sum && !slot && !bare).then_some("it is not at the sum of RCX and R8")
             }
             Register::R14 if !self.write && self.scale == 8 => {
                 let tables = match is_long {
@@ -291,7 +284,7 @@ impl Access {
                     false => [0, WRITE_TABLE_OFFSET, SUPERVISOR_VIEW_OFFSET],
                 };
                 let register = match is_long {
-                    true => Register::R10,
+                    true => Register::RCX,
                     false => Register::R9,
                 };
                 let fits =
