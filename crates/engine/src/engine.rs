@@ -4,6 +4,7 @@
 //! read the table of blocks ([`crate::position`]) only when they interrupted guest code, while
 //! the engine changes nothing.
 
+mod eviction;
 mod linking;
 mod out_of_line;
 pub mod run;

@@ -2,8 +2,7 @@
 //!
 //! The writable and the executable mapping are different, so no page is ever both.
 //! Space is handed out in order, in [`SEGMENTS`] segments used as a ring: when the
-//! current one is full the next is emptied as a whole (its blocks are evicted, the
-//! oldest first) and filled again.
+//! current one is full, room is made in the next, which is then filled again.
 
 use std::io;
 use tollgate_memory::huge_page::{self, HUGE_PAGE};
@@ -22,7 +21,8 @@ pub const ALIGNMENT: usize = 16;
 pub enum Allocation {
     /// Space at this offset.
     At(u32),
-    /// The segment with this range of offsets must be emptied first, then try again.
+    /// Room must be made in the segment with this range of offsets, from the end of what stays
+    /// in it (see [`CodeCache::go_on_at`]; nothing, if that is not told). Then try again.
     Evict {
         /// First offset.
         start: u32,
@@ -154,6 +154,32 @@ impl CodeCache {
         self.huge_pages += 1;
         if start + HUGE_PAGE as usize <= self.size {
             huge_page::ask(self.writable.wrapping_add(start));
+        }
+    }
+
+    /// Has space handed out from this offset to the end of its segment.
+    ///
+    /// # Panics
+    /// It does not lie in the segment in which room was to be made: a bug in the caller.
+    pub fn go_on_at(&mut self, offset: u32) {
+        let segment = self.segment_end - self.size / SEGMENTS..=self.segment_end;
+        assert!(segment.contains(&(offset as usize)));
+        self.next = offset as usize;
+    }
+
+    /// Moves code to an offset that does not lie behind its own.
+    ///
+    /// # Panics
+    /// The code does not lie inside the cache, or the offset lies behind it: a bug in the
+    /// caller.
+    pub fn move_code(&mut self, from: std::ops::Range<u32>, to: u32) {
+        assert!(to <= from.start && from.start <= from.end && from.end as usize <= self.size);
+        // SAFETY: both ranges were just checked to lie inside the mapping, no Rust reference to
+        // it exists, and guest code does not run.
+        unsafe {
+            let source = self.writable.add(from.start as usize);
+            let target = self.writable.add(to as usize);
+            std::ptr::copy(source, target, (from.end - from.start) as usize);
         }
     }
 

@@ -112,6 +112,8 @@ struct CodePage {
     blocks: u32,
     /// Where it is in force.
     found: Option<Found>,
+    /// When it was last met: [`CodePages::clock`].
+    used: u32,
     /// The next page in force in the chain.
     next: u32,
     /// Slots that lead here.
@@ -142,6 +144,8 @@ pub struct CodePages {
     /// The first page of each chain of pages in force.
     chains: Box<[u32; CHAINS]>,
     in_force: usize,
+    /// Counts how often the use of pages was looked at. It wraps; so old pages may look young.
+    clock: u32,
     counts: CodePageCounts,
 }
 
@@ -155,6 +159,7 @@ impl Default for CodePages {
             local: Vec::new(),
             chains: Box::new([NONE; CHAINS]),
             in_force: 0,
+            clock: 0,
             counts: CodePageCounts::default(),
         }
     }
@@ -172,6 +177,7 @@ impl CodePages {
             pages,
             free,
             by_key,
+            clock,
             ..
         } = self;
         let id = *by_key.entry(key).or_insert_with(|| {
@@ -179,6 +185,7 @@ impl CodePages {
                 key,
                 blocks: 0,
                 found: None,
+                used: 0,
                 next: NONE,
                 arrivals: Vec::new(),
                 departures: Vec::new(),
@@ -192,6 +199,7 @@ impl CodePages {
             pages.len() as u32 - 1
         });
         pages[id as usize].blocks += 1;
+        pages[id as usize].used = *clock;
         CodePageId(id)
     }
 
@@ -212,7 +220,9 @@ impl CodePages {
     /// A look-up has just found a page: it is in force there from now on.
     #[inline]
     pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) {
-        match self.pages[id.0 as usize].found {
+        let page = &mut self.pages[id.0 as usize];
+        page.used = self.clock;
+        match page.found {
             Some(known)
                 if known == found
                     || known
@@ -392,6 +402,17 @@ impl CodePages {
         });
     }
 
+    /// How often [`CodePages::watch_use`] was called since a page was last used.
+    pub fn age(&self, id: CodePageId) -> u32 {
+        self.clock.wrapping_sub(self.pages[id.0 as usize].used)
+    }
+
+    /// Puts all pages out of force, so that each that is used from now on is met again.
+    pub fn watch_use(&mut self, memory: &mut LinkMemory) {
+        self.drop_all(memory);
+        self.clock = self.clock.wrapping_add(1);
+    }
+
     /// Puts all but global pages out of force.
     pub fn drop_local(&mut self, memory: &mut LinkMemory) {
         let mut local = std::mem::take(&mut self.local);
@@ -415,6 +436,15 @@ impl CodePages {
         for page in pages.pages() {
             self.drop_chain(page as usize % CHAINS, pages, memory);
         }
+    }
+
+    /// Puts all pages out of force.
+    pub fn drop_all(&mut self, memory: &mut LinkMemory) {
+        let all = PageRange {
+            first: 0,
+            last: u64::MAX,
+        };
+        self.drop_pages(all, memory);
     }
 
     fn drop_chain(&mut self, chain: usize, pages: PageRange, memory: &mut LinkMemory) {

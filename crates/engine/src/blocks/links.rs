@@ -128,6 +128,16 @@ impl LinkTables {
         self.pages.add_block(key)
     }
 
+    /// How often [`LinkTables::watch_use`] was called since a code page was last used.
+    pub fn age(&self, page: CodePageId) -> u32 {
+        self.pages.age(page)
+    }
+
+    /// Puts all code pages out of force, so that each that is used from now on is met again.
+    pub fn watch_use(&mut self) {
+        self.pages.watch_use(&mut self.memory);
+    }
+
     /// A block of a code page died. Nothing leads to it, and its slots were released.
     pub fn remove_block(&mut self, page: CodePageId) {
         self.pages.remove_block(page, &mut self.memory);
@@ -262,12 +272,8 @@ impl Derived for LinkTables {
 
     fn drop_everything(&mut self) {
         self.drop_local();
-        let all = PageRange {
-            first: 0,
-            last: u64::MAX,
-        };
         let memory = &mut self.memory;
-        self.pages.drop_pages(all, memory);
+        self.pages.drop_all(memory);
         self.global.drop_all(|entry| memory.empty(entry));
     }
 }

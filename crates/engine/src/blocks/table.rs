@@ -130,6 +130,16 @@ impl BlockTable {
         self.by_key.remove(key);
     }
 
+    /// A block's code lies at another offset of the cache from now on.
+    pub fn move_code(&mut self, id: BlockId, host: u32) {
+        let Some(block) = self.blocks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.by_host.remove(block.host);
+        self.by_host.insert(host, id);
+        block.host = host;
+    }
+
     /// Takes a block out, whose number is given out again from then on.
     pub fn remove(&mut self, id: BlockId) -> Option<Box<Block>> {
         let block = self.blocks.get_mut(id.0 as usize)?.take()?;

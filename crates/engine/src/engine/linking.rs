@@ -200,10 +200,19 @@ impl Engine {
         if block.is_retired {
             return;
         }
+        let key = block.key;
+        self.blocks.forget_key(&key);
+        self.cut_off(id);
+    }
+
+    /// Cuts whatever leads to a block but its key.
+    pub(super) fn cut_off(&mut self, id: BlockId) {
+        let Some(block) = self.blocks.get_mut(id) else {
+            return;
+        };
         let incoming = std::mem::take(&mut block.incoming);
         let (key, host, listed_at) = (block.key, block.host, block.listed_at);
         let code_page = block.code_page;
-        self.blocks.forget_key(&key);
         for &incoming in &incoming {
             self.cut(incoming, id);
         }
@@ -226,13 +235,21 @@ impl Engine {
         let Some(source) = self.blocks.get_mut(incoming.from) else {
             return;
         };
-        let Some(site) = source.sites.get(incoming.site as usize).copied() else {
-            return;
-        };
         if !source.outgoing.contains(&(incoming.site, dying)) {
             return;
         }
         source.outgoing.retain(|o| o.0 != incoming.site);
+        self.lead_to_stub(incoming.from, incoming.site);
+    }
+
+    /// Makes a link site lead to its stub.
+    pub(super) fn lead_to_stub(&mut self, id: BlockId, site: u16) {
+        let Some(source) = self.blocks.get(id) else {
+            return;
+        };
+        let Some(site) = source.sites.get(usize::from(site)) else {
+            return;
+        };
         match site.kind {
             SiteKind::Link(LinkPlace::Direct { distance, stub }) => {
                 let place = source.host + distance;

@@ -194,11 +194,7 @@ impl Engine {
             match self.cache.allocate(bytes) {
                 Allocation::At(offset) => return offset,
                 Allocation::Evict { start, end } => {
-                    let doomed: Vec<BlockId> = self.blocks.ids_within(start..end).collect();
-                    self.counts.evicted += doomed.len() as u64;
-                    for id in doomed {
-                        self.drop_block(id, memory);
-                    }
+                    self.make_room(start..end, bytes, memory);
                 }
             }
         }

@@ -1,0 +1,187 @@
+//! What the code cache keeps when it is full: blocks whose pages are in use.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "golden_support/mode.rs"]
+mod mode;
+
+use tollgate_engine::Engine;
+use tollgate_engine::abi::link_layout::ModeId;
+use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
+use tollgate_engine::blocks::links::Dependence;
+use tollgate_engine::engine::{CodeAddress, LookUp};
+use tollgate_engine::policy::allow_list::Features;
+use tollgate_memory::GuestMemory;
+use tollgate_x86::PhysicalAddress;
+
+/// The smallest cache.
+const CACHE: usize = 1 << 20;
+const RAM: u64 = 64 << 20;
+/// Where linear addresses lead: not to the hole below 1 MiB.
+const PHYSICAL: u64 = 1 << 20;
+const PAGE: u64 = 0x1000;
+/// Bytes between the blocks of a page.
+const APART: u64 = 256;
+
+struct Setup {
+    engine: Engine,
+    memory: GuestMemory,
+    mode: ModeId,
+}
+
+fn place(address: u64) -> CodeAddress {
+    CodeAddress {
+        physical: PHYSICAL + address,
+        next_page: None,
+        rip: address,
+        linear: address,
+        global: true,
+        home: None,
+    }
+}
+
+impl Setup {
+    /// Every page has code: loads, and a branch to the next block of the page or, from the
+    /// last, to the next page.
+    fn new() -> Self {
+        let mut memory = GuestMemory::new(RAM).unwrap();
+        let mut engine = Engine::new(CACHE, Features::new(|_| true), true).unwrap();
+        let mode = engine.intern(mode::Guest::of("flat32", "90").mode, &mut memory);
+        // mov eax,[ebx+N]; jmp to the next.
+        let mut code: Vec<u8> = (0..20).flat_map(|offset| [0x8b, 0x43, offset]).collect();
+        code.push(0xe9);
+        code.extend(((APART - 65) as u32).to_le_bytes());
+        for address in (PHYSICAL..RAM).step_by(APART as usize) {
+            memory.write(PhysicalAddress(address), &code);
+        }
+        Self {
+            engine,
+            memory,
+            mode,
+        }
+    }
+
+    /// Control comes to an address, as the monitor does it. Whether the block was there.
+    fn run(&mut self, address: u64) -> (BlockId, bool) {
+        let place = place(address);
+        let found = self.engine.find(&place, self.mode);
+        let id = found.unwrap_or_else(|| {
+            let (mode, memory) = (self.mode, &mut self.memory);
+            match self.engine.translate(&place, mode, memory) {
+                LookUp::Block(id) => id,
+                LookUp::NeedsNextPage | LookUp::Unavailable(_) => panic!("the code lies in RAM"),
+            }
+        });
+        self.engine.meet(id, &place);
+        (id, found.is_some())
+    }
+
+    /// Runs all blocks of a page and links them. How many were there.
+    fn run_page(&mut self, page: u64) -> usize {
+        let mut count = 0;
+        for address in (page * PAGE..(page + 1) * PAGE).step_by(APART as usize) {
+            let (before, was_there) = self.run(address);
+            count += usize::from(was_there);
+            let next = address + APART;
+            let (to, _) = self.run(next);
+            // It may have made room for the next.
+            if self.engine.find(&place(address), self.mode) != Some(before) {
+                continue;
+            }
+            let sites = &self.engine.block(before).unwrap().sites;
+            let is_link = |kind| matches!(kind, SiteKind::Link(_));
+            let site = sites.iter().position(|site| is_link(site.kind)).unwrap();
+            let page = next / PAGE;
+            let dependence = Dependence {
+                page,
+                last_page: page,
+                global: true,
+            };
+            self.engine.link_direct(before, site, to);
+            self.engine.link_slot(before, site, to, dependence);
+            self.engine.link_indirect(to, next, dependence);
+        }
+        count
+    }
+}
+
+/// Blocks of a page.
+const BLOCKS: usize = (PAGE / APART) as usize;
+
+#[test]
+fn what_is_used_stays_and_what_was_used_once_goes() {
+    let mut setup = Setup::new();
+    // The kernel and programs that go on, and hundreds of processes that come and go.
+    let lasting = [1, 3, 5, 7];
+    for &page in &lasting {
+        setup.run_page(page);
+    }
+    let mut once = (16..(RAM - PHYSICAL) / PAGE - 2).step_by(2);
+    let mut evicted = 0;
+    for round in 0..400 {
+        setup.run_page(once.next().unwrap());
+        for &page in &lasting {
+            assert_eq!(setup.run_page(page), BLOCKS, "round {round}");
+        }
+        let now = setup.engine.code_cache();
+        assert!(now.used_bytes <= now.size_bytes);
+        evicted = now.evicted;
+    }
+    assert!(evicted > 4_000, "{evicted}");
+    // Of those that ran once, all but the last are gone.
+    let early = (16..).step_by(2).take(200);
+    let mut there = 0;
+    for page in early {
+        let address = page * PAGE;
+        there += usize::from(setup.engine.find(&place(address), setup.mode).is_some());
+    }
+    assert_eq!(there, 0);
+}
+
+#[test]
+fn more_than_the_cache_holds_may_be_in_use() {
+    let mut setup = Setup::new();
+    // Some MiB of code, run round and round.
+    for round in 0..4 {
+        for page in (16..1616).step_by(2) {
+            setup.run_page(page);
+        }
+        let now = setup.engine.code_cache();
+        assert!(now.blocks > 500 && now.evicted > 1000 * round);
+    }
+}
+
+#[test]
+fn links_of_blocks_that_moved_lead_to_what_is_there() {
+    // The verifier looks at each block that has moved. Here its links are looked at: a slot
+    // that is filled leads to the host address of a block.
+    let mut setup = Setup::new();
+    for page in (16..816).step_by(2) {
+        setup.run_page(page);
+        setup.run_page(1);
+        setup.run_page(2);
+        let engine = &mut setup.engine;
+        for index in 0..BLOCKS as u64 {
+            for page in [1, 2, 3] {
+                let address = page * PAGE + index * APART;
+                let Some(id) = engine.find(&place(address), setup.mode) else {
+                    assert!(page == 3 && index > 0, "{page} {index}");
+                    continue;
+                };
+                let block = engine.block(id).unwrap();
+                let mut filled = Vec::new();
+                for (site, to) in &block.outgoing {
+                    let stub = match block.sites[usize::from(*site)].kind {
+                        SiteKind::Link(LinkPlace::Slot { slot, stub }) => (slot, block.host + stub),
+                        _ => continue,
+                    };
+                    filled.push((stub, engine.block(*to).unwrap().host));
+                }
+                for ((slot, stub), host) in filled {
+                    let distance = engine.links_mut().slot(slot);
+                    let leads_to = u64::from(stub).wrapping_add(distance);
+                    assert!(distance == 0 || leads_to == u64::from(host));
+                }
+            }
+        }
+    }
+}
