@@ -20,7 +20,7 @@
 .set PRIVATE, 0x40800000         # another table in each address space
 .set PRIVATE_PDE, WINDOW_PDE + 8
 .set SELF, 0xFFC00000            # the directory as a table of itself
-.set NOWHERE, 0xE0000000         # no RAM, no device
+.set NOWHERE, 0xF0000000         # no RAM, no device: above the PCI bus's windows
 .set APIC_VERSION, 0xFEE00030
 
 .set P, 1
