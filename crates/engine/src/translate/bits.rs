@@ -73,20 +73,13 @@ impl Translator {
         };
         let changes = instruction.mnemonic() != Mnemonic::Bt;
         let segment = segment_of(instruction.memory_segment());
-        let is_narrow = |register: Register| {
-            let size = if self.emit.is_64_bit() { 8 } else { 4 };
-            register != Register::None && register.size() != size
+        let size = match (instruction.memory_base(), instruction.memory_index()) {
+            (Register::None, Register::None) => instruction.memory_displ_size() as usize,
+            (Register::None, index) => index.size(),
+            (base, _) => base.size(),
         };
-        if self.emit.mode.segment(segment, changes) == SegmentClass::Odd
-            || is_narrow(instruction.memory_base())
-            || is_narrow(instruction.memory_index())
-        {
-            return Err(OddSegment);
-        }
-        if instruction.memory_base() == Register::None
-            && instruction.memory_index() == Register::None
-        {
-            // An absolute address, whose size nothing but the displacement tells.
+        let is_own_size = size == if self.emit.is_64_bit() { 8 } else { 4 };
+        if self.emit.mode.segment(segment, changes) == SegmentClass::Odd || !is_own_size {
             return Err(OddSegment);
         }
         if uses_stack_pointer_register(instruction) {
