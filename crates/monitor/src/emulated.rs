@@ -43,7 +43,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         }
         self.runner.registers_changed();
         R::executed(self, helper, matches!(result, Ok(Outcome::Jumped)));
-        self.due.mode |= effects.contains(Effects::CHANGES_MODE);
+        self.due.mode |= effects.contains(Effects::CHANGES_MODE)
+            || effects.contains(Effects::LOADS_DATA_SEGMENT) && self.runner.has_left_mode();
         if touched_device {
             self.arm_timer();
             self.follow_a20();

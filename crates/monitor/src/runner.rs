@@ -96,6 +96,9 @@ pub trait Runner: Sized {
     /// All of the state may have been replaced.
     fn state_replaced(&mut self);
 
+    /// Whether code must run in another way than before, now that a data segment was loaded.
+    fn has_left_mode(&self) -> bool;
+
     /// Segments, control registers, the privilege level or the memory map may have changed since
     /// the last run.
     fn control_changed(&mut self, view: &mut GuestView);

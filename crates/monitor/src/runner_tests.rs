@@ -95,6 +95,10 @@ impl Runner for Interpreter {
 
     fn state_replaced(&mut self) {}
 
+    fn has_left_mode(&self) -> bool {
+        true
+    }
+
     fn control_changed(&mut self, _view: &mut GuestView) {
         self.control_changes += 1;
     }

@@ -68,6 +68,49 @@ fn a_system_call_takes_no_exit_once_one_has_been_done() {
 }
 
 #[test]
+fn system_calls_go_on_without_exits_in_a_kernel_that_reads_control_registers() {
+    let mut vcpu = run_prepared(
+        guest_code!(
+            reading_calls,
+            "mov ebx, 1000",
+            "2:",
+            "syscall",
+            "dec ebx",
+            "jnz 2b",
+            "mov edi, 1",
+            "syscall",
+            "nop",
+            ".balign 64",
+            "mov r12, rcx",
+            "mov r8, cr2",
+            "mov rax, cr0",
+            "mov r9, cr3",
+            // IA32_KERNEL_GS_BASE, which no system call depends on.
+            "mov ecx, 0xc0000102",
+            "rdmsr",
+            "wrmsr",
+            "mov rcx, r12",
+            "swapgs",
+            "add qword ptr gs:[8], 1",
+            "swapgs",
+            "test edi, edi",
+            "jnz 3f",
+            "sysretq",
+            "3: out 0xf4, al",
+        ),
+        |state, memory| {
+            as_user_with_kernel(state, memory);
+            state.cr2 = 0x1234_5678_9abc;
+        },
+    );
+    assert_eq!(read_u64(&mut vcpu, DATA + 8), 1001);
+    assert_eq!(vcpu.state().gpr[8], 0x1234_5678_9abc);
+    assert_eq!(vcpu.state().gpr[9], vcpu.state().cr3);
+    assert!(system_calls(&vcpu) <= 6, "{}", system_calls(&vcpu));
+    assert_eq!(vcpu.exit_counts().get(ExitKind::ControlRegister), 0);
+}
+
+#[test]
 fn r11_has_the_flags_of_the_program_and_the_kernel_starts_with_none() {
     let mut vcpu = run_prepared(
         guest_code!(

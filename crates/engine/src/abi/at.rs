@@ -165,6 +165,10 @@ pub mod register {
     }
     /// As they were when guest code was entered, or the privilege level last changed.
     pub const FLAGS: i32 = cpu(offset_of!(CpuState, flags));
+    pub const CR0: i32 = cpu(offset_of!(CpuState, cr0));
+    pub const CR2: i32 = cpu(offset_of!(CpuState, cr2));
+    pub const CR3: i32 = cpu(offset_of!(CpuState, cr3));
+    pub const CR4: i32 = cpu(offset_of!(CpuState, cr4));
     pub const LSTAR: i32 = cpu(offset_of!(CpuState, lstar));
     pub const SYSENTER_EIP: i32 = cpu(offset_of!(CpuState, sysenter_eip));
     pub const SYSENTER_ESP: i32 = cpu(offset_of!(CpuState, sysenter_esp));
@@ -204,7 +208,7 @@ pub const SLOTS_SIZE: i32 = 64;
 
 /// What emitted code uses beside the fields that it names by the table above: parts of
 /// fields, and fields of the processor.
-const PARTS: [Field; 19] = {
+const PARTS: [Field; 23] = {
     const fn part(start: i32, size: i32, access: FieldUse) -> Field {
         Field {
             start,
@@ -244,6 +248,10 @@ const PARTS: [Field; 19] = {
         part(IDT_LIMIT, 2, Read),
         part(TASK_BASE, 8, Read),
         part(register::FLAGS, 8, Write),
+        part(register::CR0, 8, Read),
+        part(register::CR2, 8, Read),
+        part(register::CR3, 8, Read),
+        part(register::CR4, 8, Read),
         part(register::LSTAR, 8, Read),
         part(register::KERNEL_GS_BASE, 8, Write),
         part(register::TSC_AUX, 8, Read),

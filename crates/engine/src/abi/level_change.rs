@@ -3,8 +3,8 @@
 //!
 //! These load constants: the segments come from model-specific registers, and with them the
 //! mode of the target follows from that of the instruction. So the monitor executes each once
-//! and stores its result here. A change of a control register or a model-specific register
-//! discards all results.
+//! and stores its result here. A write of a control register, or of one of the model-specific
+//! registers that these instructions use, discards all results.
 
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::link_layout::{indirect_tag, table_offset};

@@ -2,7 +2,7 @@
 //! change beside its operands: decided once, when its block is translated.
 
 use crate::policy::masked_access::is_masked_access;
-use iced_x86::{Code, Instruction, Mnemonic};
+use iced_x86::{Code, Instruction, Mnemonic, Register};
 use tollgate_exits::ExitKind;
 
 /// Who executes an instruction of the monitor's.
@@ -48,6 +48,9 @@ bitflags::bitflags! {
         /// A sensitive instruction: reads or changes the interrupt flag (see
         /// [`crate::policy::virtual_interrupts`]).
         const SENSITIVE = 1 << 12;
+        /// Loads DS, ES, FS or GS: the mode word is another one only if emitted code must use
+        /// the segment in another way.
+        const LOADS_DATA_SEGMENT = 1 << 13;
     }
 }
 
@@ -71,8 +74,10 @@ impl InstructionKind {
         effects.set(Effects::WRITES_VECTOR_AREA, writes_vector_area(instruction));
         effects.set(Effects::SENSITIVE, is_sensitive(instruction.mnemonic()));
         effects |= match exit {
-            ExitKind::ControlRegister => Effects::CHANGES_LEVEL_CHANGES,
-            ExitKind::Msr => Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK,
+            ExitKind::ControlRegister if changes_mode => Effects::CHANGES_LEVEL_CHANGES,
+            ExitKind::Msr if changes_mode => {
+                Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK
+            }
             ExitKind::Sti => Effects::LETS_INTERRUPTS_IN,
             ExitKind::FarTransfer => Effects::SWITCHES_TASKS,
             ExitKind::Iret => Effects::SWITCHES_TASKS | Effects::RETURNS_FROM_HANDLER,
@@ -84,6 +89,10 @@ impl InstructionKind {
             Mnemonic::Int1 => Effects::RAISES_DEBUG,
             _ => Effects::empty(),
         };
+        if loads_data_segment(instruction) {
+            effects.remove(Effects::CHANGES_MODE);
+            effects.insert(Effects::LOADS_DATA_SEGMENT);
+        }
         let is_debug = instruction.op0_register().is_dr() || instruction.op1_register().is_dr();
         effects.set(Effects::NAMES_DEBUG_REGISTER, is_debug);
         effects.set(Effects::REPEATS, instruction.is_string_instruction());
@@ -212,6 +221,19 @@ fn is_sensitive(mnemonic: Mnemonic) -> bool {
     )
 }
 
+/// The instruction loads DS, ES, FS or GS.
+fn loads_data_segment(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Lds | Les | Lfs | Lgs => true,
+        Mov | Pop => matches!(
+            instruction.op0_register(),
+            Register::DS | Register::ES | Register::FS | Register::GS
+        ),
+        _ => false,
+    }
+}
+
 /// The instruction may have written the save area of the vector registers.
 fn writes_vector_area(instruction: &Instruction) -> bool {
     use Mnemonic::*;
@@ -276,6 +298,16 @@ mod tests {
             write.effects,
             Effects::CHANGES_MODE | Effects::CHANGES_LEVEL_CHANGES | Effects::CHANGES_CLOCK
         );
+        assert_eq!(kind(32, &[0x0f, 0x32]).effects, Effects::empty()); // rdmsr
+        assert_eq!(kind(32, &[0x0f, 0x20, 0xd0]).effects, Effects::empty()); // mov eax,cr2
+        for load in [&[0x8e, 0xd8][..], &[0x1f], &[0x0f, 0xa1], &[0xc5, 0x03]] {
+            // mov ds,eax; pop ds; pop fs; lds eax,[ebx]
+            assert_eq!(kind(32, load).effects, Effects::LOADS_DATA_SEGMENT);
+        }
+        for load in [&[0x8e, 0xd0][..], &[0x17], &[0x0f, 0xb2, 0x03]] {
+            // mov ss,eax; pop ss; lss eax,[ebx]
+            assert_eq!(kind(32, load).effects, Effects::CHANGES_MODE);
+        }
         let debug = kind(32, &[0x0f, 0x23, 0xc0]); // mov dr0,eax
         assert!(debug.effects.contains(Effects::NAMES_DEBUG_REGISTER));
         assert_eq!(kind(32, &[0x6c]).effects, Effects::REPEATS); // insb

@@ -19,6 +19,7 @@ impl Translator {
         self.emit.make_room();
         match instruction.mnemonic() {
             Mov if is_segment_move(instruction) => self.move_segment(instruction),
+            Mov if instruction.op1_register().is_cr() => self.move_from_control(instruction),
             Lds | Les | Lfs | Lgs | Lss => self.load_far_pointer(instruction),
             Push => self.push_instruction(instruction),
             Pop => self.pop_instruction(instruction),

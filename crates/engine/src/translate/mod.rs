@@ -34,6 +34,7 @@
 
 mod bits;
 mod branch;
+mod control;
 pub mod copy;
 mod count;
 mod dispatch;

@@ -128,11 +128,19 @@ fn protected() -> Vec<(Range<i64>, bool)> {
     ];
     // The rest of the processor: control registers, model-specific ones, vectors.
     let cpu = offset_of!(Context, cpu) as i64 - i64::from(BIAS);
+    let behind_controls = offset_of!(CpuState, cr4) + 8;
     let parts = [
-        offset_of!(CpuState, cr0)..offset_of!(CpuState, sysenter_cs),
-        offset_of!(CpuState, vector)..offset_of!(CpuState, vector) + 64,
+        (offset_of!(CpuState, cr0)..behind_controls, true),
+        (behind_controls..offset_of!(CpuState, sysenter_cs), false),
+        (
+            offset_of!(CpuState, vector)..offset_of!(CpuState, vector) + 64,
+            false,
+        ),
     ];
-    all.extend(parts.map(|part| (cpu + part.start as i64..cpu + part.end as i64, false)));
+    all.extend(parts.map(|(part, readable)| {
+        let range = cpu + part.start as i64..cpu + part.end as i64;
+        (range, readable)
+    }));
     all
 }
 

@@ -256,11 +256,15 @@ pub const KINDS: &[Kind] = &[
         "PUSH of a register and POP FS; in real mode translated, no exit",
         &[but_in_real_mode(SegmentLoad, 1)],
     ),
-    kind("cr0-read", "MOV from CR0", &[exits(ControlRegister, 1)]),
+    kind(
+        "cr0-read",
+        "MOV from CR0: translated, no exit",
+        &[exits(ControlRegister, 0)],
+    ),
     kind(
         "cr0-write",
         "MOV to CR0 of the value it has",
-        &[with_set_up(ControlRegister, 1, 1)],
+        &[exits(ControlRegister, 1)],
     ),
     kind(
         "cr3-load",
@@ -408,7 +412,12 @@ pub const KINDS: &[Kind] = &[
     .slow(),
     kind(
         "string",
-        "REP MOVSD of 64 bytes",
+        "REP MOVSD of 64 bytes; no exit but in 16-bit code",
+        &[at_least(StringInstruction, 0)],
+    ),
+    kind(
+        "string-down",
+        "REP MOVSD of 64 bytes with the direction flag set",
         &[exits(StringInstruction, 1)],
     ),
     kind("fxsave", "FXSAVE", &[exits(VectorImage, 1)]),

@@ -91,6 +91,7 @@ const PANELS: &[(&str, &[&str])] = &[
             "timer-interrupt",
             "hlt-to-timer",
             "string",
+            "string-down",
             "fxsave",
             "vector-load",
         ],

@@ -12,6 +12,7 @@ use tollgate_engine::blocks::links::LinkTables;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
+use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
@@ -82,6 +83,10 @@ impl Runner for Translated {
         self.forget_level_changes();
     }
 
+    fn has_left_mode(&self) -> bool {
+        Mode::of(&self.context.cpu) != *self.engine.mode(self.mode)
+    }
+
     fn control_changed(&mut self, view: &mut GuestView) {
         self.form_mode(view);
     }
@@ -115,7 +120,9 @@ impl Runner for Translated {
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
         if helper.kind.exit == ExitKind::FastSystemCall && jumped {
             vcpu.remember_level_change(helper.instruction.mnemonic());
-        } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
+        } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)
+            && vcpu.runner.may_change_level_changes(helper)
+        {
             vcpu.runner.forget_level_changes();
         }
     }

@@ -5,13 +5,16 @@ use crate::guest_view::view_of;
 use crate::running::Running;
 use crate::translated::Translated;
 use iced_x86::Mnemonic;
+use std::ops::RangeInclusive;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::paging::Privilege;
-use tollgate_x86::{Cr0, SegmentRegister};
+use tollgate_x86::{Cr0, Gpr, SegmentRegister};
 
 /// The flags that IA32_FMASK must clear for SYSCALL to run in translated code, which always
 /// clears these. VIF and VIP need not be among them: they are checked to be clear already.
@@ -20,6 +23,11 @@ const CLEARED: Flags = SYSTEM_FLAGS
     .union(Flags::ARITHMETIC)
     .union(Flags::IF)
     .union(Flags::DF);
+
+/// IA32_SYSENTER_CS, ESP and EIP.
+const SYSENTER_REGISTERS: RangeInclusive<u32> = 0x174..=0x176;
+/// IA32_EFER, STAR, LSTAR, CSTAR and FMASK.
+const SYSCALL_REGISTERS: RangeInclusive<u32> = 0xc000_0080..=0xc000_0084;
 
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has just done an instruction that changes the privilege level. Its result
@@ -70,6 +78,15 @@ impl<P: Platform> Running<'_, Translated, P> {
 }
 
 impl Translated {
+    /// Whether this instruction, which has been executed, may have changed a register that such
+    /// an instruction depends on: WRMSR only if it wrote one of theirs.
+    pub(crate) fn may_change_level_changes(&self, helper: &Helper) -> bool {
+        let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
+        helper.kind.exit != ExitKind::Msr
+            || SYSENTER_REGISTERS.contains(&number)
+            || SYSCALL_REGISTERS.contains(&number)
+    }
+
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.level_changes = Default::default();
