@@ -4,6 +4,7 @@
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, Register};
 use tollgate_engine::Engine;
 use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;
@@ -106,4 +107,34 @@ fn code_with_direct_access_is_refused() {
         panic!("it lies in one page");
     };
     assert_eq!(id.0, 0);
+}
+
+#[test]
+fn what_was_found_before_is_found_only_while_it_is_in_force() {
+    // The second block has the number that the first one had.
+    for moment in [Moment::Before, Moment::After] {
+        let (mut engine, mut memory) = engine_and_memory(&[0x40, 0xf4]);
+        let mode = engine.intern(flat(), &mut memory);
+        assert_eq!(engine.find(&PLACE, mode), None);
+        let LookUp::Block(id) = engine.translate(&PLACE, mode, &mut memory) else {
+            panic!("it lies in one page");
+        };
+        assert_eq!(engine.find(&PLACE, mode), Some(id));
+        assert_eq!(engine.find(&PLACE, mode), Some(id));
+        engine.code_written(START >> 12, 0, 1, moment, &mut memory);
+        assert_eq!(engine.find(&PLACE, mode), None);
+        let revived = engine.revive(&PLACE, mode, &mut memory);
+        assert_eq!(revived, (moment == Moment::Before).then_some(id));
+        assert_eq!(engine.find(&PLACE, mode), revived);
+        let elsewhere = CodeAddress {
+            physical: START + 1,
+            rip: START + 1,
+            linear: START + 1,
+            ..PLACE
+        };
+        engine.translate(&elsewhere, mode, &mut memory);
+        assert_eq!(engine.find(&PLACE, mode), revived);
+        engine.flush(&mut memory);
+        assert_eq!(engine.find(&PLACE, mode), None);
+    }
 }

@@ -47,9 +47,22 @@ struct Home {
     delta: u64,
 }
 
+/// Answers that are remembered.
+const RECENT: usize = 64;
+
+/// An answer of [`Homes::delta`].
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    epoch: u64,
+    physical_page: u64,
+    linear_page: u64,
+    delta: u64,
+}
+
 /// The homes of all pages with relocatable code.
-#[derive(Default)]
 pub struct Homes {
+    /// Answers of late, by linear page. In their epoch they hold.
+    recent: [Recent; RECENT],
     /// By physical page, the last used first.
     by_page: FxHashMap<u64, Vec<Home>>,
     /// Deltas by linear page in the epoch.
@@ -59,12 +72,53 @@ pub struct Homes {
     look_at: usize,
 }
 
+impl Default for Homes {
+    fn default() -> Self {
+        let none = Recent {
+            epoch: u64::MAX,
+            physical_page: 0,
+            linear_page: 0,
+            delta: 0,
+        };
+        Self {
+            recent: [none; RECENT],
+            by_page: FxHashMap::default(),
+            deltas: BTreeMap::new(),
+            epoch: 0,
+            look_at: 0,
+        }
+    }
+}
+
 impl Homes {
     /// The delta with which code of a physical page runs at a linear page, from now on and for
     /// this epoch; `None`: all homes that the page may have are taken in this epoch. If code
     /// with the delta `wanted` branches there, the same is preferred, and `has_code` tells
     /// whether blocks were made from a physical page.
     pub fn delta(
+        &mut self,
+        epoch: u64,
+        (physical_page, linear_page): (u64, u64),
+        wanted: Option<u64>,
+        has_code: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        let recent = self.recent[linear_page as usize % RECENT];
+        let is_page = recent.physical_page == physical_page && recent.linear_page == linear_page;
+        let is_wanted = wanted.is_none_or(|wanted| wanted == recent.delta);
+        if recent.epoch == epoch && is_page && is_wanted {
+            return Some(recent.delta);
+        }
+        let delta = self.choose(epoch, (physical_page, linear_page), wanted, has_code)?;
+        self.recent[linear_page as usize % RECENT] = Recent {
+            epoch,
+            physical_page,
+            linear_page,
+            delta,
+        };
+        Some(delta)
+    }
+
+    fn choose(
         &mut self,
         epoch: u64,
         (physical_page, linear_page): (u64, u64),

@@ -5,7 +5,17 @@ use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::host_order::HostOrder;
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::ops::Range;
+
+/// Blocks that are remembered as found lately.
+const RECENT: usize = 1 << 12;
+
+/// Where a block is remembered.
+fn recent(key: &BlockKey) -> usize {
+    let mixed = (key.physical as u32).wrapping_mul(0x9e37_79b1) >> 16;
+    (mixed ^ key.mode.0) as usize % RECENT
+}
 
 /// The blocks of one engine.
 pub struct BlockTable {
@@ -13,6 +23,9 @@ pub struct BlockTable {
     free_ids: Vec<BlockId>,
     /// Blocks in force.
     by_key: FxHashMap<BlockKey, BlockId>,
+    /// Blocks that were found lately, or numbers that they have got since. Most look-ups are
+    /// for one of them, and in the map, which is large, each costs cache misses.
+    recent: Box<[Cell<BlockId>]>,
     /// Every block, retired or not, by the offset of its code in the cache.
     by_host: HostOrder,
     /// Bytes of all blocks' code.
@@ -28,6 +41,7 @@ impl BlockTable {
             blocks: Vec::new(),
             free_ids: Vec::new(),
             by_key: FxHashMap::default(),
+            recent: vec![Cell::new(BlockId(0)); RECENT].into_boxed_slice(),
             by_host: HostOrder::new((code.end - code.start) as usize),
             code_bytes: 0,
             code,
@@ -71,7 +85,16 @@ impl BlockTable {
 
     /// The block in force that translates `key`.
     pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
-        self.by_key.get(key).copied()
+        let recent = &self.recent[recent(key)];
+        let is_wanted = |block: &Block| block.key == *key && !block.is_retired;
+        if self.get(recent.get()).is_some_and(is_wanted) {
+            return Some(recent.get());
+        }
+        let found = self.by_key.get(key).copied();
+        if let Some(found) = found {
+            recent.set(found);
+        }
+        found
     }
 
     /// The last block whose code begins at a host address or before it, and the offset of that
