@@ -17,6 +17,7 @@ pub mod loaders;
 pub mod mutate;
 pub mod text_files;
 pub mod translator;
+pub mod virtio;
 
 /// Something that takes hostile input.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target {
         name: "translator",
         run: translator::run,
@@ -48,6 +49,11 @@ pub const TARGETS: [Target; 6] = [
         name: "devices",
         run: devices::run,
         seeds: devices::seeds,
+    },
+    Target {
+        name: "virtio",
+        run: virtio::run,
+        seeds: virtio::seeds,
     },
     Target {
         name: "loaders",

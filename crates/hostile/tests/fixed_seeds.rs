@@ -53,6 +53,11 @@ fn the_devices_survive_any_access_at_any_time() {
 }
 
 #[test]
+fn virtio_devices_survive_any_driver() {
+    run("virtio", 2000);
+}
+
+#[test]
 fn the_loaders_load_or_refuse_any_file() {
     run("loaders", 4000);
 }

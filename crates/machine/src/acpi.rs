@@ -51,7 +51,7 @@ impl Hardware {
     /// That of a machine with this configuration.
     pub fn of(config: &VmConfig) -> Self {
         Self {
-            pci_functions: config.pci.then_some(0),
+            pci_functions: config.pci.then_some(config.drives.len() as u8),
         }
     }
 }

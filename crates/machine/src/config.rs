@@ -3,9 +3,11 @@
 
 use crate::cpu::{self, CpuModel, ModelError};
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
+use crate::devices::pci::MAX_FUNCTIONS;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 
@@ -23,6 +25,9 @@ pub const MIN_CODE_CACHE_BYTES: u64 = MIB;
 
 /// The largest code cache: its addresses must fit 31-bit displacements.
 pub const MAX_CODE_CACHE_BYTES: u64 = 1024 * MIB;
+
+/// The most drives: device numbers of the PCI bus beside the host bridge's.
+pub const MAX_DRIVES: usize = MAX_FUNCTIONS - 1;
 
 /// Whether the guest's real-time clock shows universal or local time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -129,6 +134,8 @@ pub struct VmConfig {
     pub acpi: bool,
     /// The machine has a PCI bus.
     pub pci: bool,
+    /// Disks, in the order in which the guest finds them.
+    pub drives: Vec<DriveOptions>,
     /// What the real-time clock shows.
     pub rtc_base: RtcBase,
     /// Devices beside those that every machine has, each at most once.
@@ -154,6 +161,7 @@ impl Default for VmConfig {
             count_instructions: false,
             acpi: true,
             pci: true,
+            drives: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
             fw_cfg_files: Vec::new(),
@@ -176,6 +184,10 @@ pub enum ConfigError {
     FwCfg(FwCfgError),
     /// This host cannot give the processor.
     Cpu(ModelError),
+    /// There are drives, but no bus for them.
+    DrivesWithoutPci,
+    /// There are more drives than the bus has room for.
+    TooManyDrives(usize),
 }
 
 impl fmt::Display for ConfigError {
@@ -199,6 +211,13 @@ impl fmt::Display for ConfigError {
             }
             Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
+            Self::DrivesWithoutPci => write!(formatter, "drives need the PCI bus (--pci on)"),
+            Self::TooManyDrives(count) => {
+                write!(
+                    formatter,
+                    "{count} drives: the PCI bus has room for {MAX_DRIVES}"
+                )
+            }
         }
     }
 }
@@ -232,6 +251,13 @@ impl VmConfig {
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
+        let drives = self.drives.len();
+        if drives > 0 && !self.pci {
+            return Err(ConfigError::DrivesWithoutPci);
+        }
+        if drives > MAX_DRIVES {
+            return Err(ConfigError::TooManyDrives(drives));
+        }
         Ok(())
     }
 }
@@ -265,6 +291,17 @@ mod tests {
                 Err(ConfigError::MemorySize(memory_bytes))
             );
         }
+    }
+
+    #[test]
+    fn drives_need_the_bus_and_room_on_it() {
+        let mut config = valid();
+        config.drives = vec![DriveOptions::new("disk.img"); MAX_DRIVES];
+        assert_eq!(config.validate(), Ok(()));
+        config.drives.push(DriveOptions::new("disk.img"));
+        assert_eq!(config.validate(), Err(ConfigError::TooManyDrives(32)));
+        config.pci = false;
+        assert_eq!(config.validate(), Err(ConfigError::DrivesWithoutPci));
     }
 
     #[test]

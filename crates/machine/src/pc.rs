@@ -20,6 +20,7 @@ use crate::config::VmConfig;
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::local_apic::ClockSource;
 use crate::devices::serial::Serial;
+use crate::devices::virtio::device::VirtioDevice;
 use crate::devices::{i8042, list, local_apic};
 
 pub use crate::bus::{GuestClock, Outside, StateError};
@@ -67,17 +68,28 @@ impl PcState {
 impl Pc {
     /// A machine just switched on, with its clocks running, whose devices reach `memory`.
     /// What the guest sends over the first serial port goes to `serial_output`; debug
-    /// consoles print to standard error until [`Pc::set_debug_output`].
+    /// consoles print to standard error until [`Pc::set_debug_output`]. The drives of the
+    /// configuration are left out.
     pub fn new(
         config: &VmConfig,
         memory: GuestMemory,
         serial_output: Box<dyn Write + Send>,
     ) -> Self {
+        Self::with_virtio(config, memory, serial_output, Vec::new())
+    }
+
+    /// The same with virtio devices, see [`list::virtio_devices`].
+    pub fn with_virtio(
+        config: &VmConfig,
+        memory: GuestMemory,
+        serial_output: Box<dyn Write + Send>,
+        virtio: Vec<Box<dyn VirtioDevice>>,
+    ) -> Self {
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
         let mut bus = Bus::new();
-        for device in list::devices(config) {
+        for device in list::devices(config, virtio) {
             let added = bus.add(device, &mut board, &clock);
             debug_assert_eq!(added, Ok(()));
         }

@@ -2,6 +2,7 @@
 
 use crate::boot::{self, BootError, BootSource};
 use crate::config::{ConfigError, TripleFaultAction, VmConfig};
+use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
 use crate::vm_handle::{Command, KickFunction, State, Status, VmCommands, VmHandle};
@@ -35,6 +36,8 @@ pub enum BuildError {
     Config(ConfigError),
     /// The kernel or what belongs to it cannot be loaded.
     Boot(BootError),
+    /// A disk image cannot be used.
+    Disk(tollgate_disk::DiskError),
     /// Guest memory could not be had.
     Memory(tollgate_memory::MemoryError),
     /// The host refused something else.
@@ -46,6 +49,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Config(error) => error.fmt(formatter),
             Self::Boot(error) => error.fmt(formatter),
+            Self::Disk(error) => error.fmt(formatter),
             Self::Memory(error) => error.fmt(formatter),
             Self::Host(error) => {
                 write!(formatter, "the host refused to set up the machine: {error}")
@@ -103,11 +107,12 @@ impl Vm {
         handle: &VmHandle,
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
+        let virtio = list::virtio_devices(config).map_err(BuildError::Disk)?;
         let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
         let mut state =
             boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
         state.model = config.cpu;
-        let mut pc = Pc::new(config, memory.clone(), consoles.serial);
+        let mut pc = Pc::with_virtio(config, memory.clone(), consoles.serial, virtio);
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use tollgate_machine::config::OptionalDevice;
+use tollgate_machine::config::{DriveOptions, OptionalDevice};
 use tollgate_machine::cpu::CpuModel;
 
 use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::statistics::{Format, StatisticsArguments};
-use crate::{control, cpu_models, devices, exit_code, size, terminal_keys, usage};
+use crate::{control, cpu_models, devices, drive, exit_code, size, terminal_keys, usage};
 
 /// Runs x86 virtual machines in an ordinary process.
 #[derive(Parser, Debug)]
@@ -143,6 +143,27 @@ pub struct RunArguments {
     /// A device beside those that every machine has; 'help' lists them. May be repeated
     #[arg(long, value_name = "NAME", value_parser = devices::parse)]
     pub device: Vec<OptionalDevice>,
+
+    /// A disk: file=PATH and, between commas, how it is used. May be repeated
+    ///
+    /// format=raw|qcow2      default: as the file's name ends; nothing else is taken for qcow2
+    /// readonly=on|off       the guest cannot write; others may read the image meanwhile
+    /// snapshot=on|off       what the guest writes goes to a temporary file and is forgotten
+    /// cache=writeback       writes are safe once the guest has flushed them (default)
+    /// cache=none            the same past the host's page cache (O_DIRECT)
+    /// cache=unsafe          flushes do nothing: fast, for images that may be lost
+    /// discard=unmap|ignore  whether the host gets back what the guest discards
+    /// serial=TEXT           what the guest reads as serial number, at most 20 characters
+    /// if=virtio             the only kind of disk there is
+    /// The guest finds them as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
+    /// virtio_blk. An image that is written belongs to one machine at a time.
+    #[arg(
+        long,
+        value_name = "DRIVE",
+        value_parser = drive::parse,
+        verbatim_doc_comment
+    )]
+    pub drive: Vec<DriveOptions>,
 
     /// Whether the machine has a PCI bus
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
@@ -380,6 +401,9 @@ fn run_help() -> String {
 Examples:
   Boot Linux to a shell on this terminal:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" -m 512M
+  With a disk, which the guest finds as /dev/vda:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0 root=/dev/vda1\" \\
+        --drive file=debian.qcow2 -m 1G
   Run unattended, keep the log, and look in from outside:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" \\
         --serial file:boot.log --control vm.sock &

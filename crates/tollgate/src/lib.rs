@@ -13,6 +13,7 @@ mod cost;
 mod cpu_models;
 mod devices;
 mod doctor;
+mod drive;
 mod event_loop;
 mod exit_code;
 mod failure;

@@ -134,6 +134,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         cpu: arguments.cpu,
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
+        drives: arguments.drive.clone(),
         devices: arguments.device.clone(),
         fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {

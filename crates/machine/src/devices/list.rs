@@ -7,19 +7,26 @@ use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
 use super::interrupt_windows::{IoApicPage, PicPorts};
 use super::pc_testdev::PcTestdev;
+use super::pci::function::PciFunction;
 use super::pci::host::PciHost;
 use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
 use super::system_timer::SystemTimer;
+use super::virtio::block::Block;
+use super::virtio::device::VirtioDevice;
+use super::virtio::pci_transport::VirtioPci;
 use crate::bus::Device;
 use crate::config::{OptionalDevice, VmConfig};
+use tollgate_disk::DiskError;
 use tollgate_memory::PhysicalLayout;
 
 /// The devices of a machine just switched on, in the order in which they stand on the bus:
 /// of two that claim the same the first gets it. What is frequent or drives the clock tick
 /// comes first.
-pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
+///
+/// The virtio devices get device numbers of the PCI bus in their order.
+pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box<dyn Device>> {
     let layout = PhysicalLayout::new(config.memory_bytes);
     let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
@@ -33,7 +40,10 @@ pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
     // Before the reset register, which keeps accesses of four bytes from itself where nothing
     // else takes them.
     if config.pci {
-        devices.push(Box::new(PciHost::new(Vec::new())));
+        let functions = virtio
+            .into_iter()
+            .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
+        devices.push(Box::new(PciHost::new(functions.collect())));
     }
     devices.extend([
         Box::new(ResetPorts::default()) as Box<dyn Device>,
@@ -43,6 +53,25 @@ pub fn devices(config: &VmConfig) -> Vec<Box<dyn Device>> {
     ]);
     devices.extend(config.devices.iter().map(|device| optional(*device)));
     devices
+}
+
+/// The virtio devices of a machine, with what they have on the host opened.
+///
+/// # Errors
+/// A disk image cannot be used.
+pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, DiskError> {
+    let drives = config.drives.iter().enumerate();
+    drives
+        .map(|(index, drive)| {
+            let image = tollgate_disk::open(drive)?;
+            let name = format!("virtio-blk{index} ({})", drive.path.display());
+            let block = Block::new(name, image, &drive.serial).map_err(|error| DiskError {
+                path: drive.path.clone(),
+                why: format!("no thread for it: {error}"),
+            })?;
+            Ok(Box::new(block) as Box<dyn VirtioDevice>)
+        })
+        .collect()
 }
 
 /// A device that a machine has only if its configuration names it.

@@ -29,6 +29,7 @@ pub mod rtc;
 pub mod serial;
 pub mod speaker_port;
 pub mod system_timer;
+pub mod virtio;
 
 #[cfg(test)]
 mod hostile_guest;

@@ -30,12 +30,58 @@ pub fn initramfs(kernel: &str) -> &'static str {
 /// The same with one more program: Linux unpacks several archives one after the other.
 #[track_caller]
 pub fn initramfs_with(kernel: &str, path: &str, program: &[u8]) -> Vec<u8> {
+    initramfs_with_files(kernel, &[(path.to_owned(), program.to_vec())])
+}
+
+/// The same with more files, each of which may be run.
+#[track_caller]
+fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = std::fs::read(fetched(initramfs(kernel))).unwrap();
     // The second archive begins at a multiple of four.
     archive.resize(archive.len().next_multiple_of(4), 0);
-    cpio_entry(&mut archive, path, 0o100_755, program);
+    for (path, content) in files {
+        cpio_entry(&mut archive, path, 0o100_755, content);
+    }
     cpio_entry(&mut archive, "TRAILER!!!", 0, &[]);
     archive
+}
+
+/// Modules that a kernel needs for virtio devices, each after those that it uses.
+const MODULES: [&str; 9] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_blk",
+    "rng-core",
+    "virtio-rng",
+];
+
+/// An initramfs with the modules for virtio devices in /mnt.
+#[track_caller]
+pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
+    let folder = fetched(&format!("{kernel}-modules/version"));
+    let files: Vec<_> = MODULES
+        .iter()
+        .filter_map(|name| {
+            // What the kernel has built in has no file.
+            let module = std::fs::read(folder.with_file_name(format!("{name}.ko")));
+            Some((format!("mnt/{name}.ko"), module.ok()?))
+        })
+        .collect();
+    initramfs_with_files(kernel, &files)
+}
+
+/// Loads the modules of [`initramfs_with_modules`].
+#[track_caller]
+pub fn load_modules(guest: &mut Session) {
+    let names = MODULES.join(" ");
+    let answer = guest.shell(&format!(
+        "for m in {names}; do [ ! -e /mnt/$m.ko ] || insmod /mnt/$m.ko; done"
+    ));
+    assert_eq!(answer, "");
 }
 
 /// One entry of a cpio archive in the newc format.

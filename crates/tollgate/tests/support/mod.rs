@@ -10,6 +10,7 @@ pub mod control;
 pub mod folder;
 pub mod guests;
 pub mod linux;
+pub mod qcow2;
 pub mod session;
 pub mod terminal;
 

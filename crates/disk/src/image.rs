@@ -1,0 +1,128 @@
+//! An open image: what a disk can do, on bytes of the host.
+
+use crate::options::Cache;
+use imago::FormatAccess;
+use imago::file::File;
+use std::io;
+
+/// An open image. Offsets and lengths are bytes; what lies behind the end is an error.
+pub struct Image {
+    access: FormatAccess<File>,
+    cache: Cache,
+    discards: bool,
+    is_writable: bool,
+}
+
+impl Image {
+    pub(crate) const fn new(
+        access: FormatAccess<File>,
+        cache: Cache,
+        discards: bool,
+        is_writable: bool,
+    ) -> Self {
+        Self {
+            access,
+            cache,
+            discards,
+            is_writable,
+        }
+    }
+
+    /// Bytes of the disk.
+    pub fn size(&self) -> u64 {
+        self.access.size()
+    }
+
+    /// Whether the disk can be written.
+    pub const fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// Whether [`Image::discard`] does something.
+    pub const fn discards(&self) -> bool {
+        self.discards
+    }
+
+    /// Refuses what is not on the disk.
+    fn check(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let end = offset.checked_add(bytes);
+        if end.is_some_and(|end| end <= self.size()) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+
+    /// Fills `data` from `offset` on.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.check(offset, data.len() as u64)?;
+        self.access.read(data, offset)
+    }
+
+    /// Writes `data` from `offset` on.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check(offset, data.len() as u64)?;
+        self.access.write(data, offset)
+    }
+
+    /// Makes bytes zero. `unmap`: they may be given back to the host.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn write_zeroes(&mut self, offset: u64, bytes: u64, unmap: bool) -> io::Result<()> {
+        self.check(offset, bytes)?;
+        if unmap && self.discards {
+            self.access.discard_to_zero(offset, bytes)
+        } else {
+            self.access.write_zeroes(offset, bytes)
+        }
+    }
+
+    /// Bytes are no longer needed; they read as anything afterwards.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn discard(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.check(offset, bytes)?;
+        if !self.discards {
+            return Ok(());
+        }
+        match self.access.discard_to_any(offset, bytes) {
+            // It is a hint.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            result => result,
+        }
+    }
+
+    /// What was written is on stable storage when this returns, unless the cache is
+    /// [`Cache::Unsafe`].
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn flush(&self) -> io::Result<()> {
+        if !self.is_writable || self.cache == Cache::Unsafe {
+            return Ok(());
+        }
+        self.access.flush()?;
+        self.access.sync()
+    }
+
+    /// The end: all that was written reaches the file, and its blocks stable storage as with
+    /// [`Image::flush`].
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn close(self) -> io::Result<()> {
+        if !self.is_writable {
+            return Ok(());
+        }
+        self.access.flush()?;
+        self.flush()
+    }
+}

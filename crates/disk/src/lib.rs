@@ -1,0 +1,21 @@
+//! Disk images on the host: opened and locked, read and written in the units that a disk has,
+//! by a thread of their own.
+//!
+//! ```text
+//!   DriveOptions -- open --> Image -- DiskThread::start --> requests in, outcomes out
+//! ```
+//!
+//! The formats are those of the crate imago. It opens no file here: every file is opened and
+//! locked by [`open`], backing files too, and handed to it.
+
+pub mod create;
+pub mod image;
+pub mod open;
+pub mod options;
+pub mod thread;
+
+pub use create::{create, create_over};
+pub use image::Image;
+pub use open::{DiskError, open};
+pub use options::{Cache, DriveOptions, Format};
+pub use thread::{DiskThread, Operation, Outcome, Request};

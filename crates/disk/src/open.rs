@@ -1,0 +1,232 @@
+//! Opening an image with all files that belong to it, each locked.
+//!
+//! Locks are advisory (flock): a file that is written belongs to one machine, one that is
+//! only read may be shared. They end with the process.
+
+use crate::image::Image;
+use crate::options::{Cache, DriveOptions, Format};
+use imago::file::File;
+use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
+use imago::format::gate::ImplicitOpenGate;
+use imago::qcow2::Qcow2;
+use imago::raw::Raw;
+use imago::{DenyImplicitOpenGate, FormatAccess, StorageOpenOptions};
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Files below an image at most; more is a chain that leads back to itself.
+const MAX_BACKING_FILES: usize = 32;
+/// What a qcow2 image begins with.
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+
+/// Why an image cannot be used. Prints as one line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskError {
+    /// The image.
+    pub path: PathBuf,
+    /// What is wrong, and what to do about it.
+    pub why: String,
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "cannot use disk image '{}': {}",
+            self.path.display(),
+            self.why
+        )
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+/// Opens and locks an image.
+///
+/// # Errors
+/// [`DiskError`]: it cannot be read or written, has another format, or is in use.
+pub fn open(options: &DriveOptions) -> Result<Image, DiskError> {
+    open_image(options).map_err(|error| DiskError {
+        path: options.path.clone(),
+        why: explain(&error),
+    })
+}
+
+fn open_image(options: &DriveOptions) -> io::Result<Image> {
+    let writes_file = !options.readonly && !options.snapshot;
+    let is_direct = options.cache == Cache::None;
+    let file = open_file(&options.path, writes_file, is_direct)?;
+    let format = format_of(options, &file)?;
+    let storage_options = StorageOpenOptions::new()
+        .filename(&options.path)
+        .write(writes_file)
+        .direct(is_direct);
+    let storage = File::from_open_file(file, storage_options)?;
+    let access = match format {
+        Format::Raw => {
+            let raw = Raw::builder(storage).write(writes_file);
+            FormatAccess::new(raw.open(DenyImplicitOpenGate::default())?)
+        }
+        Format::Qcow2 => {
+            let qcow2 = Qcow2::<File>::builder(storage).write(writes_file);
+            FormatAccess::new(qcow2.open(LockingGate::default())?)
+        }
+    };
+    if options.snapshot && !options.readonly {
+        let overlay = overlay(access)?;
+        return Ok(Image::new(overlay, Cache::Unsafe, options.discard, true));
+    }
+    Ok(Image::new(
+        access,
+        options.cache,
+        options.discard && writes_file,
+        writes_file,
+    ))
+}
+
+/// An image for what is written, in a file without a name, over one that is only read.
+fn overlay(base: FormatAccess<File>) -> io::Result<FormatAccess<File>> {
+    let storage = File::from_open_file(unnamed_file()?, StorageOpenOptions::new().write(true))?;
+    let create = Qcow2::<File>::create_builder(storage).size(base.size());
+    let qcow2 = create.create_open(DenyImplicitOpenGate::default(), |storage| {
+        Ok(Qcow2::builder(storage).write(true).backing(Some(base)))
+    })?;
+    Ok(FormatAccess::new(qcow2))
+}
+
+/// A file that ends with its descriptor, in `TMPDIR` or /var/tmp.
+fn unnamed_file() -> io::Result<fs::File> {
+    let folder = std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    let result = options.clone().custom_flags(libc::O_TMPFILE).open(&folder);
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            let name = format!("tollgate-snapshot-{}", std::process::id());
+            let path = folder.join(name);
+            let file = options.create_new(true).open(&path)?;
+            fs::remove_file(&path)?;
+            Ok(file)
+        }
+        result => result,
+    }
+    .map_err(|error| {
+        let folder = folder.display();
+        io::Error::new(
+            error.kind(),
+            format!("no file for its snapshot in {folder} (TMPDIR chooses the folder): {error}"),
+        )
+    })
+}
+
+/// Opens a file and locks it: for itself if it is written.
+fn open_file(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    // A pipe would wait for its other end.
+    let mut flags = libc::O_NONBLOCK;
+    if is_direct {
+        flags |= libc::O_DIRECT;
+    }
+    let file = options
+        .read(true)
+        .write(write)
+        .custom_flags(flags)
+        .open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !kind.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&kind) {
+        return Err(io::Error::other("it is neither a file nor a block device"));
+    }
+    lock(&file, write)?;
+    Ok(file)
+}
+
+fn lock(file: &fs::File, write: bool) -> io::Result<()> {
+    let kind = if write { libc::LOCK_EX } else { libc::LOCK_SH };
+    // SAFETY: flock takes and returns integers only.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(match error.kind() {
+        ErrorKind::WouldBlock if write => io::Error::other(
+            "another virtual machine uses it; readonly=on or snapshot=on leave it as it is, but that one must do so too",
+        ),
+        ErrorKind::WouldBlock => io::Error::other("another virtual machine writes it"),
+        _ => error,
+    })
+}
+
+/// The format that was named, or that the file's name says. A guest can write what it likes to
+/// a raw image, the beginning of a qcow2 image that names files of the host too: so content
+/// alone never makes an image qcow2.
+fn format_of(options: &DriveOptions, file: &fs::File) -> io::Result<Format> {
+    if let Some(format) = options.format {
+        return Ok(format);
+    }
+    let extension = options.path.extension().unwrap_or_default();
+    if extension == "qcow2" || extension == "qcow" {
+        return Ok(Format::Qcow2);
+    }
+    let mut start = [0; 4096];
+    // Direct reads want aligned memory; if this one fails, the content is not looked at.
+    let read = file.read_at(&mut start, 0).unwrap_or(0);
+    if read >= QCOW2_MAGIC.len() && start.starts_with(&QCOW2_MAGIC) {
+        return Err(io::Error::other(
+            "it looks like qcow2 but its name does not say so; add format=qcow2, or format=raw",
+        ));
+    }
+    Ok(Format::Raw)
+}
+
+/// Opens backing files as the image asks, but locked.
+#[derive(Clone, Copy, Debug, Default)]
+struct LockingGate {
+    depth: usize,
+}
+
+impl ImplicitOpenGate<File> for LockingGate {
+    fn open_format<F: FormatDriverBuilder<File>>(
+        &mut self,
+        builder: F,
+    ) -> io::Result<FormatAccess<File>> {
+        let depth = self.depth + 1;
+        if depth > MAX_BACKING_FILES {
+            return Err(io::Error::other("it has too many backing files"));
+        }
+        Ok(FormatAccess::new(builder.open(Self { depth })?))
+    }
+
+    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
+        let path = options.get_filename().map(Path::to_owned);
+        let path = path.ok_or_else(|| io::Error::other("a file of it has no name"))?;
+        let file =
+            open_file(&path, options.get_writable(), options.get_direct()).map_err(|error| {
+                io::Error::other(format!("{}: {}", path.display(), explain(&error)))
+            })?;
+        File::from_open_file(file, options)
+    }
+}
+
+/// One line about an error, in the words of someone who can do something about it.
+pub(crate) fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => "no such file; check the path".into(),
+        Some(libc::EACCES | libc::EPERM) => {
+            "you may not write it; check its permissions, or add readonly=on".into()
+        }
+        Some(libc::EROFS) => "its file system is read-only; add readonly=on".into(),
+        Some(libc::EISDIR) => "it is a folder; name a file".into(),
+        Some(libc::EINVAL) => {
+            format!("{error} (with cache=none: its file system may not know O_DIRECT)")
+        }
+        _ if error.kind() == ErrorKind::IsADirectory => "it is a folder; name a file".into(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,251 @@
+//! The thread of an image: takes requests in order, works on one at a time.
+
+use crate::image::Image;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// What is to be done. Offsets and lengths are bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Read this much.
+    Read {
+        /// From here on.
+        offset: u64,
+        /// Bytes.
+        bytes: usize,
+    },
+    /// Write this.
+    Write {
+        /// From here on.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+        /// A flush follows.
+        through: bool,
+    },
+    /// What was written before goes to stable storage.
+    Flush,
+    /// Bytes are no longer needed.
+    Discard {
+        /// From here on.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Bytes become zero.
+    WriteZeroes {
+        /// From here on.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// They may be given back to the host.
+        unmap: bool,
+    },
+}
+
+impl Operation {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "reading",
+            Self::Write { .. } => "writing",
+            Self::Flush => "flushing",
+            Self::Discard { .. } => "discarding",
+            Self::WriteZeroes { .. } => "writing zeros",
+        }
+    }
+}
+
+/// An operation and the number by which its outcome is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The caller's number.
+    pub tag: u64,
+    /// What is to be done.
+    pub operation: Operation,
+}
+
+/// A request that is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The request's number.
+    pub tag: u64,
+    /// What was read; the error was reported to the user.
+    pub result: Result<Vec<u8>, ()>,
+}
+
+/// What thread and owner share.
+#[derive(Default)]
+struct Shared {
+    outcomes: Mutex<VecDeque<Outcome>>,
+    /// Requests that were sent, but whose outcome was not taken.
+    pending: AtomicUsize,
+}
+
+/// An image with a thread that works on it. Dropping it waits until all requests are done and
+/// the image is closed.
+pub struct DiskThread {
+    requests: Option<Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+impl DiskThread {
+    /// Starts the thread. It calls `done` when outcomes wait that no earlier call has told of,
+    /// and `report` with a line for the user when the host fails, once for each kind of
+    /// operation. Both are called on the thread.
+    ///
+    /// # Errors
+    /// The host starts no thread.
+    pub fn start(
+        image: Image,
+        done: impl FnMut() + Send + 'static,
+        report: impl FnMut(String) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (sender, receiver) = channel();
+        let shared = Arc::new(Shared::default());
+        let mut worker = Worker {
+            image,
+            shared: Arc::clone(&shared),
+            done: Box::new(done),
+            report: Box::new(report),
+            reported: Vec::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("disk".into())
+            .spawn(move || {
+                worker.work(&receiver);
+                worker.close();
+            })?;
+        Ok(Self {
+            requests: Some(sender),
+            thread: Some(thread),
+            shared,
+        })
+    }
+
+    /// Hands a request to the thread; never waits.
+    pub fn send(&self, request: Request) {
+        self.shared.pending.fetch_add(1, Ordering::Relaxed);
+        if let Some(requests) = &self.requests
+            && let Err(refused) = requests.send(request)
+        {
+            // The thread is gone, which only its panic can do.
+            let tag = refused.0.tag;
+            let outcome = Outcome {
+                tag,
+                result: Err(()),
+            };
+            self.shared.queue().push_back(outcome);
+        }
+    }
+
+    /// Takes what is done, oldest first.
+    pub fn take(&self) -> VecDeque<Outcome> {
+        let taken = std::mem::take(&mut *self.shared.queue());
+        self.shared
+            .pending
+            .fetch_sub(taken.len(), Ordering::Relaxed);
+        taken
+    }
+
+    /// Whether requests were sent whose outcomes were not taken.
+    pub fn has_pending_work(&self) -> bool {
+        self.shared.pending.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Outcome>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DiskThread {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    image: Image,
+    shared: Arc<Shared>,
+    done: Box<dyn FnMut() + Send>,
+    report: Box<dyn FnMut(String) + Send>,
+    /// Operations of which a failure was reported.
+    reported: Vec<&'static str>,
+}
+
+impl Worker {
+    fn work(&mut self, requests: &Receiver<Request>) {
+        while let Ok(request) = requests.recv() {
+            let name = request.operation.name();
+            let result = self.perform(request.operation);
+            let result = result.map_err(|error| self.complain(name, &error));
+            let outcome = Outcome {
+                tag: request.tag,
+                result,
+            };
+            let mut outcomes = self.shared.queue();
+            let is_first = outcomes.is_empty();
+            outcomes.push_back(outcome);
+            drop(outcomes);
+            if is_first {
+                (self.done)();
+            }
+        }
+    }
+
+    fn perform(&mut self, operation: Operation) -> io::Result<Vec<u8>> {
+        let image = &mut self.image;
+        match operation {
+            Operation::Read { offset, bytes } => {
+                let mut data = vec![0; bytes];
+                image.read(offset, &mut data)?;
+                return Ok(data);
+            }
+            Operation::Write {
+                offset,
+                data,
+                through,
+            } => {
+                image.write(offset, &data)?;
+                if through {
+                    image.flush()?;
+                }
+            }
+            Operation::Flush => image.flush()?,
+            Operation::Discard { offset, bytes } => image.discard(offset, bytes)?,
+            Operation::WriteZeroes {
+                offset,
+                bytes,
+                unmap,
+            } => image.write_zeroes(offset, bytes, unmap)?,
+        }
+        Ok(Vec::new())
+    }
+
+    fn complain(&mut self, name: &'static str, error: &io::Error) {
+        if !self.reported.contains(&name) {
+            self.reported.push(name);
+            (self.report)(format!(
+                "{name} fails: {error}; the guest gets an I/O error (said once)"
+            ));
+        }
+    }
+
+    fn close(self) {
+        let Self {
+            image, mut report, ..
+        } = self;
+        if let Err(error) = image.close() {
+            report(format!("closing fails: {error}; the image may lack writes"));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! A random driver at virtio devices of the real PC: registers, configuration space and rings
+//! hold what the input says, from nonsense to nearly what a good driver writes.
+
+use crate::input::Input;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_machine::config::{DriveOptions, Format, VmConfig};
+use tollgate_machine::devices::list;
+use tollgate_machine::devices::pci::ECAM_BASE;
+use tollgate_machine::pc::Pc;
+use tollgate_memory::GuestMemory;
+use tollgate_platform::Platform;
+use tollgate_x86::PhysicalAddress;
+
+/// Where the registers of the first function are put at the start.
+const BAR: u64 = 0xc000_0000;
+/// Where its message table is put.
+const TABLE: u64 = 0xc001_0000;
+/// Rings and buffers: a page each.
+const RINGS: u64 = 0x1_0000;
+const MEMORY_BYTES: u64 = 4 << 20;
+const DISK_BYTES: u64 = 1 << 20;
+/// Steps of one input at most.
+const MAX_STEPS: u32 = 400;
+
+/// An image that vanishes.
+struct Image(PathBuf);
+
+impl Image {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-hostile-{}-{number}.img", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = fs::File::create(&path).expect("a temporary file");
+        file.set_len(DISK_BYTES).expect("a temporary file");
+        Self(path)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+struct Guest {
+    pc: Pc,
+    memory: GuestMemory,
+}
+
+impl Guest {
+    fn config(&mut self, device: u32, offset: u32, size: u8, value: u32) {
+        let address = 0x8000_0000 | (device & 31) << 11 | offset & 0xfc;
+        self.pc.port_write(0xcf8, 4, address);
+        self.pc.port_write(0xcfc + (offset & 3) as u16, size, value);
+    }
+
+    fn store(&mut self, address: u64, bytes: &[u8]) {
+        self.pc.memory_write(PhysicalAddress(address), bytes);
+    }
+
+    fn poke(&mut self, address: u64, bytes: &[u8]) {
+        self.memory.write(PhysicalAddress(address), bytes);
+    }
+
+    /// What a good driver does before its first request.
+    fn start(&mut self, features: u64, size: u16) {
+        for (offset, value) in [(0x10, BAR as u32), (0x14, TABLE as u32), (4, 7)] {
+            self.config(1, offset, 4, value);
+        }
+        self.store(BAR + 20, &[0]);
+        self.store(BAR + 20, &[3]);
+        for half in 0..2u32 {
+            self.store(BAR + 8, &half.to_le_bytes());
+            let bits = (features >> (32 * half)) as u32;
+            self.store(BAR + 12, &bits.to_le_bytes());
+        }
+        self.store(BAR + 20, &[11]);
+        self.store(BAR + 24, &size.to_le_bytes());
+        for (index, register) in [32, 40, 48].into_iter().enumerate() {
+            let address = RINGS + 0x1000 * index as u64;
+            self.store(BAR + register, &address.to_le_bytes());
+        }
+        self.store(BAR + 28, &[1, 0]);
+        self.store(BAR + 20, &[15]);
+    }
+}
+
+/// Lets the driver do what the input says.
+///
+/// # Panics
+/// A device broke a promise.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let image = Image::new();
+    let choices = input.byte();
+    let config = VmConfig {
+        memory_bytes: MEMORY_BYTES,
+        drives: vec![DriveOptions {
+            format: Some(Format::Raw),
+            readonly: choices & 1 != 0,
+            discard: choices & 2 != 0,
+            ..DriveOptions::new(&image.0)
+        }],
+        ..VmConfig::default()
+    };
+    let memory = GuestMemory::new(MEMORY_BYTES).expect("memory");
+    let devices = list::virtio_devices(&config).expect("the image");
+    let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
+    pc.set_debug_output(Box::new(io::sink()));
+    pc.pause();
+    let mut guest = Guest { pc, memory };
+    if choices & 4 == 0 {
+        let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | 1 << 9;
+        guest.start(features, 1 << (choices >> 5));
+    }
+    for _ in 0..MAX_STEPS {
+        if input.is_empty() {
+            break;
+        }
+        step(&mut guest, &mut input);
+    }
+    guest.pc.save().expect("the thread finishes");
+}
+
+/// An address that matters, or one beside it.
+fn address(input: &mut Input<'_>) -> u64 {
+    match input.byte() {
+        choice @ 0..=0x7f => RINGS + u64::from(choice & 7) * 0x1000 + u64::from(choice >> 3) * 16,
+        choice @ 0x80..=0xbf => RINGS + u64::from(choice & 0x3f) * 0x200,
+        0xc0..=0xdf => MEMORY_BYTES - u64::from(input.byte()),
+        0xe0..=0xef => BAR + u64::from(input.word()),
+        _ => input.qword(),
+    }
+}
+
+fn step(guest: &mut Guest, input: &mut Input<'_>) {
+    let what = input.byte();
+    match what & 15 {
+        // A descriptor.
+        0..=3 => {
+            let index = u64::from(input.byte() & 31);
+            let mut descriptor = address(input).to_le_bytes().to_vec();
+            let bytes = match what >> 6 {
+                0 => 16,
+                1 => u32::from(input.byte()),
+                2 => u32::from(input.byte()) * 512,
+                _ => input.dword(),
+            };
+            descriptor.extend(bytes.to_le_bytes());
+            descriptor.extend([input.byte(), 0, input.byte() & 31, 0]);
+            guest.poke(RINGS + 16 * index, &descriptor);
+        }
+        // A header.
+        4 => {
+            let kinds = [0, 1, 4, 8, 11, 13, 2, 0xff];
+            let mut header = vec![kinds[usize::from(what >> 5)], 0, 0, 0, 0, 0, 0, 0];
+            header.extend(u64::from(input.word()).to_le_bytes());
+            let place = address(input);
+            guest.poke(place, &header);
+        }
+        // Available chains.
+        5..=7 => {
+            let place = RINGS + 0x1000;
+            let mut index = [0; 2];
+            guest.memory.read(PhysicalAddress(place + 2), &mut index);
+            let next = u16::from_le_bytes(index).wrapping_add(u16::from(what >> 4 & 3));
+            let ring = place + 4 + 2 * u64::from(input.byte());
+            guest.poke(ring, &[input.byte() & 31, what >> 7]);
+            guest.poke(place + 2, &next.to_le_bytes());
+            guest.store(BAR + 0x3000, &[0; 4]);
+        }
+        8 => {
+            let (place, count) = (address(input), usize::from(input.byte() & 63));
+            let bytes = input.bytes(count).to_vec();
+            guest.poke(place, &bytes);
+        }
+        // A register, mostly of its own width.
+        9 | 10 => {
+            let register = u64::from(input.byte() & 63);
+            let size = [1, 2, 4, 8][usize::from(what >> 6)];
+            let value = input.qword().to_le_bytes();
+            guest.store(BAR + register, &value[..size]);
+        }
+        11 => {
+            let mut bytes = vec![0; 1 + usize::from(what >> 4)];
+            let place = BAR + u64::from(input.word() & 0x3fff);
+            guest.pc.memory_read(PhysicalAddress(place), &mut bytes);
+        }
+        12 => {
+            let (offset, value) = (input.byte(), input.dword());
+            guest.config(
+                (what >> 7).into(),
+                offset.into(),
+                1 << (what >> 4 & 3).min(2),
+                value,
+            );
+        }
+        13 => {
+            let place = [ECAM_BASE + (1 << 15), TABLE][usize::from(what >> 7)];
+            let offset = u64::from(input.word() & 0x0fff);
+            let value = input.qword().to_le_bytes();
+            guest.store(place + offset, &value[..1 + usize::from(what >> 4 & 7)]);
+        }
+        14 => match what >> 6 {
+            0 => guest.start(u64::from(input.dword()) | 1 << 32, 16),
+            1 => guest.pc.reset(),
+            2 => guest.pc.advance(),
+            _ => while guest.pc.acknowledge_interrupt().is_some() {},
+        },
+        _ => {
+            let state = guest.pc.save().expect("the thread finishes");
+            guest.pc.restore(state).expect("its own version");
+        }
+    }
+}
+
+/// Requests as good drivers make them.
+pub fn seeds() -> Vec<(String, Vec<u8>)> {
+    // Header, data and status: descriptors 0, 1 and 2.
+    let chain = |kind: u8, device_writes: u8, sectors: u8| -> Vec<u8> {
+        let mut steps = vec![kind << 5 | 4, 1, 0, 3];
+        steps.extend([0x00, 0, 3, 1, 1]);
+        steps.extend([0x80, 1, 4, sectors, 1 | device_writes << 1, 2]);
+        steps.extend([0x40, 2, 5, 1, 2, 0]);
+        steps.extend([0x15, 0, 0]);
+        steps.extend([0x0f, 0x8e, 0xce, 0x0b, 0, 0x10]);
+        steps
+    };
+    let names = ["read", "write", "flush", "identify", "discard", "zero"];
+    let kinds = names.iter().zip(0u8..);
+    kinds
+        .map(|(name, kind)| {
+            let device_writes = u8::from(matches!(kind, 0 | 3));
+            let steps = chain(kind, device_writes, 1 + kind % 2);
+            ((*name).to_owned(), [vec![0xb2], steps].concat())
+        })
+        .collect()
+}

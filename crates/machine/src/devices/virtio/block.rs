@@ -1,0 +1,406 @@
+//! The block device (5.2): a disk image behind a queue.
+//!
+//! A request is checked and its data copied out when the driver makes it available; the
+//! image's thread works on it, and its outcome is copied in when the thread has said that it is
+//! done. So nothing but the vCPU's thread touches guest memory. Requests are done in the order
+//! in which they came.
+
+use super::chain::Chain;
+use super::device::{Queues, VirtioDevice};
+use super::device_type;
+use super::queue::QueueError;
+use crate::bus::completion::Completer;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_disk::{DiskThread, DriveOptions, Image, Operation, Outcome, Request};
+
+/// Features (5.2.3).
+mod feature {
+    pub const SIZE_MAX: u64 = 1 << 1;
+    pub const SEG_MAX: u64 = 1 << 2;
+    pub const READ_ONLY: u64 = 1 << 5;
+    pub const BLOCK_SIZE: u64 = 1 << 6;
+    pub const FLUSH: u64 = 1 << 9;
+    pub const TOPOLOGY: u64 = 1 << 10;
+    pub const DISCARD: u64 = 1 << 13;
+    pub const WRITE_ZEROES: u64 = 1 << 14;
+}
+
+/// Types of requests (5.2.6).
+mod request {
+    pub const READ: u32 = 0;
+    pub const WRITE: u32 = 1;
+    pub const FLUSH: u32 = 4;
+    pub const GET_ID: u32 = 8;
+    pub const DISCARD: u32 = 11;
+    pub const WRITE_ZEROES: u32 = 13;
+}
+
+/// How a request ended (5.2.6).
+mod status {
+    pub const OK: u8 = 0;
+    pub const IO_ERROR: u8 = 1;
+    pub const UNSUPPORTED: u8 = 2;
+}
+
+/// The unit of all positions.
+const SECTOR: u64 = 512;
+/// Descriptors of the queue.
+const QUEUE_SIZE: u16 = 256;
+/// Bytes of a request's header.
+const HEADER_BYTES: u64 = 16;
+/// Bytes of a range to be discarded or zeroed.
+const RANGE_BYTES: u64 = 16;
+/// Of a range: it may be given back to the host.
+const RANGE_UNMAP: u32 = 1;
+/// Segments of a request besides header and status.
+const MAX_SEGMENTS: u32 = QUEUE_SIZE as u32 - 2;
+/// Bytes of a segment.
+const MAX_SEGMENT_BYTES: u32 = 128 << 10;
+/// Bytes of a request: no driver that heeds the two above has a longer one.
+const MAX_REQUEST_BYTES: u64 = MAX_SEGMENTS as u64 * MAX_SEGMENT_BYTES as u64;
+/// Bytes of requests under way from which on no more are taken for now.
+const BUSY_BYTES: u64 = 64 << 20;
+/// Sectors of a range that is discarded or zeroed at once.
+const MAX_RANGE_SECTORS: u32 = (1 << 30) / SECTOR as u32;
+
+/// Bytes of the configuration (5.2.4).
+const CONFIG_BYTES: usize = 60;
+
+/// A request under way.
+struct Pending {
+    chain: Chain,
+    /// Bytes of its data, by which it counts as memory of the host.
+    bytes: u64,
+}
+
+/// A block device.
+pub struct Block {
+    name: String,
+    features: u64,
+    config: [u8; CONFIG_BYTES],
+    sectors: u64,
+    serial: [u8; DriveOptions::MAX_SERIAL_BYTES],
+    disk: DiskThread,
+    /// Where the thread says that something is done, once the device is on the bus.
+    completer: Arc<Mutex<Option<Completer>>>,
+    pending: HashMap<u64, Pending>,
+    /// The tag of the next request; no two have the same, even over resets.
+    next_tag: u64,
+    pending_bytes: u64,
+}
+
+fn configuration(image: &Image) -> [u8; CONFIG_BYTES] {
+    /// A physical block is 8 sectors: smaller writes cost the host a read.
+    const PHYSICAL_BLOCK_EXPONENT: u8 = 3;
+    let mut bytes = [0; CONFIG_BYTES];
+    let mut put = |place: usize, value: &[u8]| {
+        bytes[place..place + value.len()].copy_from_slice(value);
+    };
+    put(0, &(image.size() / SECTOR).to_le_bytes());
+    put(8, &MAX_SEGMENT_BYTES.to_le_bytes());
+    put(12, &MAX_SEGMENTS.to_le_bytes());
+    put(20, &(SECTOR as u32).to_le_bytes());
+    put(24, &[PHYSICAL_BLOCK_EXPONENT]);
+    put(26, &1u16.to_le_bytes());
+    // One queue.
+    put(34, &1u16.to_le_bytes());
+    // Discarding and zeroing: sectors and ranges of a request, and for the former its unit.
+    put(36, &MAX_RANGE_SECTORS.to_le_bytes());
+    put(40, &1u32.to_le_bytes());
+    put(44, &(1u32 << PHYSICAL_BLOCK_EXPONENT).to_le_bytes());
+    put(48, &MAX_RANGE_SECTORS.to_le_bytes());
+    put(52, &1u32.to_le_bytes());
+    put(56, &[1]);
+    bytes
+}
+
+impl Block {
+    /// A device for an open image. `name`: as in saved states, and in lines on standard error
+    /// about a host that fails.
+    ///
+    /// # Errors
+    /// The host starts no thread.
+    pub fn new(name: String, image: Image, serial: &str) -> std::io::Result<Self> {
+        use feature as f;
+        let mut features = f::SIZE_MAX | f::SEG_MAX | f::BLOCK_SIZE | f::FLUSH | f::TOPOLOGY;
+        features |= match (image.is_writable(), image.discards()) {
+            (false, _) => f::READ_ONLY,
+            (true, false) => f::WRITE_ZEROES,
+            (true, true) => f::WRITE_ZEROES | f::DISCARD,
+        };
+        let mut padded = [0; DriveOptions::MAX_SERIAL_BYTES];
+        for (place, byte) in padded.iter_mut().zip(serial.bytes()) {
+            *place = byte;
+        }
+        let (config, sectors) = (configuration(&image), image.size() / SECTOR);
+        let completer: Arc<Mutex<Option<Completer>>> = Arc::default();
+        let (way, drive) = (Arc::clone(&completer), name.clone());
+        let done = move || {
+            let completer = way.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // The machine may have ended; the thread goes on with what it was given.
+            let _ = completer.map(|completer| completer.send(0));
+        };
+        let report = move |line| {
+            let _ = writeln!(std::io::stderr(), "tollgate: {drive}: {line}");
+        };
+        Ok(Self {
+            name,
+            features,
+            config,
+            sectors,
+            serial: padded,
+            disk: DiskThread::start(image, done, report)?,
+            completer,
+            pending: HashMap::new(),
+            next_tag: 0,
+            pending_bytes: 0,
+        })
+    }
+
+    /// Takes requests as long as there is room for their data.
+    fn take_requests(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        while self.pending_bytes < BUSY_BYTES {
+            let Some(chain) = queues.pop(0)? else {
+                return Ok(());
+            };
+            self.begin(chain, queues)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, chain: Chain, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        if chain.readable_bytes() < HEADER_BYTES || chain.writable_bytes() == 0 {
+            return Err(QueueError::Request);
+        }
+        let mut header = [0; HEADER_BYTES as usize];
+        if !chain.copy_out(queues.memory(), 0, &mut header) {
+            return Err(QueueError::NoMemory);
+        }
+        let [t0, t1, t2, t3, _, _, _, _, s0, s1, s2, s3, s4, s5, s6, s7] = header;
+        let kind = u32::from_le_bytes([t0, t1, t2, t3]);
+        let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+        match self.operation(kind, sector, &chain, queues) {
+            Ok((operation, bytes)) => {
+                let tag = self.next_tag;
+                self.next_tag = tag.wrapping_add(1);
+                self.pending_bytes += bytes;
+                self.pending.insert(tag, Pending { chain, bytes });
+                self.disk.send(Request { tag, operation });
+                Ok(())
+            }
+            Err((status, data)) => finish(&chain, status, &data, queues),
+        }
+    }
+
+    /// What the image is to do, and how many bytes of data that is. Or else how the request
+    /// ends at once: its status and the data that the driver gets.
+    fn operation(
+        &self,
+        kind: u32,
+        sector: u64,
+        chain: &Chain,
+        queues: &mut Queues<'_>,
+    ) -> Result<(Operation, u64), (u8, Vec<u8>)> {
+        let failed = |status| (status, Vec::new());
+        let sent = chain.readable_bytes() - HEADER_BYTES;
+        let wanted = chain.writable_bytes() - 1;
+        let is_read_only = self.features & feature::READ_ONLY != 0;
+        if matches!(
+            kind,
+            request::WRITE | request::DISCARD | request::WRITE_ZEROES
+        ) && is_read_only
+        {
+            return Err(failed(status::IO_ERROR));
+        }
+        match kind {
+            request::READ => {
+                let offset = self.place(sector, wanted).ok_or(failed(status::IO_ERROR))?;
+                let bytes = wanted as usize;
+                Ok((Operation::Read { offset, bytes }, wanted))
+            }
+            request::WRITE => {
+                let offset = self.place(sector, sent).ok_or(failed(status::IO_ERROR))?;
+                let mut data = vec![0; sent as usize];
+                if !chain.copy_out(queues.memory(), HEADER_BYTES, &mut data) {
+                    return Err(failed(status::IO_ERROR));
+                }
+                // A driver that cannot flush takes what is done for being on stable storage
+                // (5.2.6.2).
+                let through = !queues.has_feature(feature::FLUSH);
+                let operation = Operation::Write {
+                    offset,
+                    data,
+                    through,
+                };
+                Ok((operation, sent))
+            }
+            request::FLUSH => Ok((Operation::Flush, 0)),
+            request::GET_ID => Err((status::OK, self.serial.to_vec())),
+            request::DISCARD | request::WRITE_ZEROES if self.offers(kind) => {
+                let operation = self.range_operation(kind, sent, chain, queues);
+                operation.map(|operation| (operation, 0)).map_err(failed)
+            }
+            _ => Err(failed(status::UNSUPPORTED)),
+        }
+    }
+
+    const fn offers(&self, kind: u32) -> bool {
+        let feature = match kind {
+            request::DISCARD => feature::DISCARD,
+            _ => feature::WRITE_ZEROES,
+        };
+        self.features & feature != 0
+    }
+
+    /// Discards or zeroes the one range of a request, or says how that ends.
+    fn range_operation(
+        &self,
+        kind: u32,
+        sent: u64,
+        chain: &Chain,
+        queues: &mut Queues<'_>,
+    ) -> Result<Operation, u8> {
+        let mut range = [0; RANGE_BYTES as usize];
+        let is_one = sent == RANGE_BYTES;
+        if !is_one || !chain.copy_out(queues.memory(), HEADER_BYTES, &mut range) {
+            return Err(status::IO_ERROR);
+        }
+        let [
+            s0,
+            s1,
+            s2,
+            s3,
+            s4,
+            s5,
+            s6,
+            s7,
+            n0,
+            n1,
+            n2,
+            n3,
+            f0,
+            f1,
+            f2,
+            f3,
+        ] = range;
+        let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+        let sectors = u32::from_le_bytes([n0, n1, n2, n3]);
+        let flags = u32::from_le_bytes([f0, f1, f2, f3]);
+        let known = if kind == request::DISCARD {
+            0
+        } else {
+            RANGE_UNMAP
+        };
+        if flags & !known != 0 {
+            return Err(status::UNSUPPORTED);
+        }
+        let is_there = sector
+            .checked_add(sectors.into())
+            .is_some_and(|end| end <= self.sectors);
+        if !is_there || sectors > MAX_RANGE_SECTORS {
+            return Err(status::IO_ERROR);
+        }
+        let (offset, bytes) = (sector * SECTOR, u64::from(sectors) * SECTOR);
+        Ok(match kind {
+            request::DISCARD => Operation::Discard { offset, bytes },
+            _ => Operation::WriteZeroes {
+                offset,
+                bytes,
+                unmap: flags & RANGE_UNMAP != 0,
+            },
+        })
+    }
+
+    /// The byte where `bytes` bytes from a sector on begin, if they are whole sectors, on the
+    /// disk, and not too many.
+    fn place(&self, sector: u64, bytes: u64) -> Option<u64> {
+        let end = sector.checked_add(bytes / SECTOR)?;
+        let is_there =
+            bytes.is_multiple_of(SECTOR) && bytes <= MAX_REQUEST_BYTES && end <= self.sectors;
+        is_there.then(|| sector * SECTOR)
+    }
+
+    fn end(&mut self, outcome: &Outcome, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        // Nobody waits for what was begun before a reset.
+        let Some(Pending { chain, bytes }) = self.pending.remove(&outcome.tag) else {
+            return Ok(());
+        };
+        self.pending_bytes -= bytes;
+        match &outcome.result {
+            Ok(data) => finish(&chain, status::OK, data, queues),
+            Err(()) => finish(&chain, status::IO_ERROR, &[], queues),
+        }
+    }
+}
+
+/// Hands a request back with its data and status. The status is the last byte that the device
+/// may write.
+fn finish(
+    chain: &Chain,
+    status: u8,
+    data: &[u8],
+    queues: &mut Queues<'_>,
+) -> Result<(), QueueError> {
+    let last = chain.writable_bytes() - 1;
+    let data = &data[..data.len().min(usize::try_from(last).unwrap_or(usize::MAX))];
+    let is_written = chain.copy_in(queues.memory(), 0, data);
+    let status = if is_written { status } else { status::IO_ERROR };
+    if !chain.copy_in(queues.memory(), last, &[status]) {
+        return Err(QueueError::NoMemory);
+    }
+    queues.push(0, chain, data.len() as u32 + 1)
+}
+
+impl VirtioDevice for Block {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn device_type(&self) -> u16 {
+        device_type::BLOCK
+    }
+
+    fn features(&self) -> u64 {
+        self.features
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &[QUEUE_SIZE]
+    }
+
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn notify(&mut self, _queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        self.take_requests(queues)
+    }
+
+    fn connect(&mut self, completer: Completer) {
+        let mut way = self
+            .completer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *way = Some(completer);
+    }
+
+    fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        let mut result = Ok(());
+        for outcome in self.disk.take() {
+            result = result.and(self.end(&outcome, queues));
+        }
+        result?;
+        self.take_requests(queues)
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.disk.has_pending_work()
+    }
+
+    fn reset(&mut self) {
+        self.pending.clear();
+        self.pending_bytes = 0;
+    }
+}

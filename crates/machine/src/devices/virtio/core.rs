@@ -1,0 +1,311 @@
+//! What all virtio devices share, whatever the transport: status, features, queues (2.1 to
+//! 2.4, 3.1).
+
+use super::device::{Queues, VirtioDevice};
+use super::queue::{Queue, QueueError};
+use super::{feature, status};
+use crate::bus::completion::Completer;
+use crate::bus::{SavedState, StateError};
+use serde::{Deserialize, Serialize};
+use tollgate_memory::GuestMemory;
+
+/// What a driver is to be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct News {
+    /// A bit for each queue that has used chains.
+    pub queues: u64,
+    /// The device wants a reset.
+    pub config: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct State {
+    status: u8,
+    device_features_select: u32,
+    driver_features_select: u32,
+    driver_features: u64,
+    queue_select: u16,
+    queues: Vec<Queue>,
+    news: News,
+}
+
+/// A device with its status, features and queues.
+pub struct Core {
+    device: Box<dyn VirtioDevice>,
+    state: State,
+}
+
+impl Core {
+    /// Version of the saved state.
+    const STATE_VERSION: u32 = 1;
+
+    /// Around a device.
+    pub fn new(device: Box<dyn VirtioDevice>) -> Self {
+        let sizes = device.queue_sizes();
+        let state = State {
+            status: 0,
+            device_features_select: 0,
+            driver_features_select: 0,
+            driver_features: 0,
+            queue_select: 0,
+            queues: sizes.iter().map(|size| Queue::new(*size)).collect(),
+            news: News::default(),
+        };
+        Self { device, state }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn VirtioDevice {
+        &*self.device
+    }
+
+    fn offered(&self) -> u64 {
+        self.device.features()
+            | feature::VERSION_1
+            | feature::INDIRECT_DESCRIPTORS
+            | feature::EVENT_INDEX
+    }
+
+    /// Chooses which 32 feature bits [`Core::device_features`] shows.
+    pub const fn select_device_features(&mut self, select: u32) {
+        self.state.device_features_select = select;
+    }
+
+    /// Which were chosen.
+    pub const fn device_features_select(&self) -> u32 {
+        self.state.device_features_select
+    }
+
+    /// The chosen 32 bits of the features that are offered.
+    pub fn device_features(&self) -> u32 {
+        half(self.offered(), self.state.device_features_select)
+    }
+
+    /// Chooses which 32 feature bits [`Core::set_driver_features`] sets.
+    pub const fn select_driver_features(&mut self, select: u32) {
+        self.state.driver_features_select = select;
+    }
+
+    /// Which were chosen.
+    pub const fn driver_features_select(&self) -> u32 {
+        self.state.driver_features_select
+    }
+
+    /// The chosen 32 bits of the features that the driver accepts.
+    pub fn driver_features(&self) -> u32 {
+        half(
+            self.state.driver_features,
+            self.state.driver_features_select,
+        )
+    }
+
+    /// The driver accepts features; afterwards they stay.
+    pub fn set_driver_features(&mut self, bits: u32) {
+        if self.state.status & status::FEATURES_OK != 0 {
+            return;
+        }
+        let features = &mut self.state.driver_features;
+        match self.state.driver_features_select {
+            0 => *features = *features & !0xffff_ffff | u64::from(bits),
+            1 => *features = *features & 0xffff_ffff | u64::from(bits) << 32,
+            _ => {}
+        }
+    }
+
+    /// The device status.
+    pub const fn status(&self) -> u8 {
+        self.state.status
+    }
+
+    /// The driver writes the device status. Bits that are set stay so until a reset, which is
+    /// zero. Features that were not offered are not agreed on.
+    pub fn set_status(&mut self, value: u8) {
+        if value == 0 {
+            return self.reset();
+        }
+        let mut value = value & !status::NEEDS_RESET;
+        let accepted = self.state.driver_features;
+        let are_possible = accepted & !self.offered() == 0 && accepted & feature::VERSION_1 != 0;
+        if !are_possible {
+            value &= !(status::FEATURES_OK | status::DRIVER_OK);
+        }
+        if (value | self.state.status) & status::FEATURES_OK == 0 {
+            value &= !status::DRIVER_OK;
+        }
+        self.state.status |= value;
+    }
+
+    /// As after power-up.
+    pub fn reset(&mut self) {
+        self.device.reset();
+        self.state.queues.iter_mut().for_each(Queue::reset);
+        self.state = State {
+            status: 0,
+            device_features_select: 0,
+            driver_features_select: 0,
+            driver_features: 0,
+            queue_select: 0,
+            queues: std::mem::take(&mut self.state.queues),
+            news: News::default(),
+        };
+    }
+
+    /// How many queues there are.
+    pub const fn queue_count(&self) -> u16 {
+        self.state.queues.len() as u16
+    }
+
+    /// Chooses the queue that the transport's registers are about.
+    pub const fn select_queue(&mut self, index: u16) {
+        self.state.queue_select = index;
+    }
+
+    /// Which was chosen.
+    pub const fn selected(&self) -> u16 {
+        self.state.queue_select
+    }
+
+    /// The chosen queue, if it exists.
+    pub fn queue(&self) -> Option<&Queue> {
+        self.state.queues.get(usize::from(self.state.queue_select))
+    }
+
+    /// Changes size or addresses of the chosen queue, unless it is enabled.
+    pub fn change_queue(&mut self, change: impl FnOnce(&mut Queue)) {
+        let selected = usize::from(self.state.queue_select);
+        if let Some(queue) = self.state.queues.get_mut(selected)
+            && !queue.is_enabled()
+        {
+            change(queue);
+        }
+    }
+
+    /// Enables the chosen queue.
+    pub fn enable_queue(&mut self) {
+        let mut result = Ok(());
+        self.change_queue(|queue| result = queue.enable());
+        self.judge(result);
+    }
+
+    /// The driver is ready, and has broken no rule.
+    pub const fn is_running(&self) -> bool {
+        self.state.status & (status::DRIVER_OK | status::NEEDS_RESET) == status::DRIVER_OK
+    }
+
+    /// The driver says that chains are available.
+    pub fn notify(&mut self, queue: u16, memory: &mut GuestMemory) {
+        let queue = usize::from(queue);
+        if self.is_running() && queue < self.state.queues.len() {
+            self.call(memory, |device, queues| device.notify(queue, queues));
+        }
+    }
+
+    /// The same of all queues: the device may look at them again.
+    pub fn notify_all(&mut self, memory: &mut GuestMemory) {
+        for queue in 0..self.queue_count() {
+            self.notify(queue, memory);
+        }
+    }
+
+    /// A thread of the device has finished something. The device hears of it although its
+    /// driver may have gone; it then finds no queue enabled.
+    pub fn complete(&mut self, token: u64, memory: &mut GuestMemory) {
+        self.call(memory, |device, queues| device.complete(token, queues));
+    }
+
+    fn call(
+        &mut self,
+        memory: &mut GuestMemory,
+        call: impl FnOnce(&mut dyn VirtioDevice, &mut Queues<'_>) -> Result<(), QueueError>,
+    ) {
+        let is_running = self.is_running();
+        let mut queues = Queues {
+            queues: &mut self.state.queues,
+            memory,
+            features: self.state.driver_features,
+            is_running,
+        };
+        let mut result = call(&mut *self.device, &mut queues);
+        let event_index = self.state.driver_features & feature::EVENT_INDEX != 0;
+        for (index, queue) in self.state.queues.iter_mut().enumerate() {
+            if event_index && is_running && result.is_ok() {
+                result = queue.ask_for_notification(memory);
+            }
+            match queue.take_news(memory, event_index) {
+                Ok(wanted) => self.state.news.queues |= u64::from(wanted) << (index & 63),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        self.judge(result);
+    }
+
+    /// After an error the device wants a reset, and says so once (2.1.2).
+    fn judge(&mut self, result: Result<(), QueueError>) {
+        if result.is_err() && self.state.status & status::NEEDS_RESET == 0 {
+            self.state.status |= status::NEEDS_RESET;
+            self.state.news.config = self.state.status & status::DRIVER_OK != 0;
+        }
+    }
+
+    /// Takes what the driver is to be told.
+    pub fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.state.news)
+    }
+
+    /// Reads the device-specific configuration; zeros behind its end.
+    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
+        let config = self.device.config();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (index, byte) in data.iter_mut().enumerate() {
+            let place = start.saturating_add(index);
+            *byte = config.get(place).copied().unwrap_or(0);
+        }
+    }
+
+    /// The device was put on the bus.
+    pub fn connect(&mut self, completer: Completer) {
+        self.device.connect(completer);
+    }
+
+    /// Whether threads still work on something.
+    pub fn has_pending_work(&self) -> bool {
+        self.device.has_pending_work()
+    }
+
+    /// The state.
+    pub fn save(&self) -> SavedState {
+        SavedState::of(Self::STATE_VERSION, &self.state)
+    }
+
+    /// Puts a saved state in place.
+    ///
+    /// # Errors
+    /// Another layout, or that of another device; nothing was changed.
+    pub fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
+        let state: State = saved.read(Self::STATE_VERSION)?;
+        let fits = state.queues.len() == self.state.queues.len()
+            && state
+                .queues
+                .iter()
+                .zip(&self.state.queues)
+                .all(|(saved, queue)| queue.fits(saved));
+        if !fits {
+            return Err(StateError::Unreadable {
+                part: String::new(),
+                why: "its queues are not those of this device".into(),
+            });
+        }
+        self.device.reset();
+        self.state = state;
+        Ok(())
+    }
+}
+
+/// 32 bits of features.
+const fn half(features: u64, select: u32) -> u32 {
+    match select {
+        0 => features as u32,
+        1 => (features >> 32) as u32,
+        _ => 0,
+    }
+}

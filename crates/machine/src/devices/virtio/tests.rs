@@ -1,0 +1,6 @@
+//! Virtio devices as drivers see them, good ones and bad ones.
+
+mod block;
+mod driver;
+mod hostile;
+mod transport;

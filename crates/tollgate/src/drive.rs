@@ -1,0 +1,113 @@
+//! `--drive`: disks of the machine, in QEMU's words.
+
+use tollgate_machine::comma_list;
+use tollgate_machine::config::{Cache, DriveOptions, Format};
+
+/// The form, for messages.
+const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
+    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio]";
+
+/// Understands a drive: keys and values between commas; a doubled comma is one that belongs
+/// to a value.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(text: &str) -> Result<DriveOptions, String> {
+    let mut drive = DriveOptions::new("");
+    let mut seen = Vec::new();
+    for part in comma_list::split(text) {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(format!("'{part}' has no value; expected {FORM}"));
+        };
+        if seen.iter().any(|known| known == key) {
+            return Err(format!("'{key}' is given twice"));
+        }
+        seen.push(key.to_owned());
+        set(&mut drive, key, value)?;
+    }
+    if drive.path.as_os_str().is_empty() {
+        return Err(format!("it names no file; expected {FORM}"));
+    }
+    Ok(drive)
+}
+
+fn set(drive: &mut DriveOptions, key: &str, value: &str) -> Result<(), String> {
+    let other = |expected: &str| Err(format!("{key}={value}: expected {expected}"));
+    match (key, value) {
+        ("file", path) => drive.path = path.into(),
+        ("format", "raw") => drive.format = Some(Format::Raw),
+        ("format", "qcow2") => drive.format = Some(Format::Qcow2),
+        ("format", _) => return other("raw or qcow2"),
+        ("readonly" | "snapshot", "on" | "off") => {
+            let flag = if key == "readonly" {
+                &mut drive.readonly
+            } else {
+                &mut drive.snapshot
+            };
+            *flag = value == "on";
+        }
+        ("readonly" | "snapshot", _) => return other("on or off"),
+        ("cache", "writeback") => drive.cache = Cache::Writeback,
+        ("cache", "none") => drive.cache = Cache::None,
+        ("cache", "unsafe") => drive.cache = Cache::Unsafe,
+        ("cache", _) => return other("writeback, none or unsafe"),
+        ("discard", "unmap" | "on") => drive.discard = true,
+        ("discard", "ignore" | "off") => drive.discard = false,
+        ("discard", _) => return other("unmap or ignore"),
+        ("serial", text) => {
+            let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+            if text.len() > DriveOptions::MAX_SERIAL_BYTES || !is_plain {
+                return other("at most 20 ASCII characters without blanks");
+            }
+            text.clone_into(&mut drive.serial);
+        }
+        ("if", "virtio") => {}
+        ("if", _) => return other("virtio, the only kind of disk there is"),
+        _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_written_as_for_qemu() {
+        assert_eq!(parse("file=a,,b.img"), Ok(DriveOptions::new("a,b.img")));
+        let all = "if=virtio,file=d,format=qcow2,readonly=on,snapshot=on,cache=none,discard=unmap,serial=S1";
+        let expected = DriveOptions {
+            format: Some(Format::Qcow2),
+            readonly: true,
+            snapshot: true,
+            cache: Cache::None,
+            discard: true,
+            serial: "S1".into(),
+            ..DriveOptions::new("d")
+        };
+        assert_eq!(parse(all), Ok(expected));
+        let off = "file=d,readonly=off,snapshot=off,cache=writeback,discard=ignore";
+        assert_eq!(parse(off), Ok(DriveOptions::new("d")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (argument, why) in [
+            ("", "names no file"),
+            ("disk.img", "'disk.img' has no value"),
+            ("file=", "names no file"),
+            ("file=a,file=b", "'file' is given twice"),
+            ("file=a,format=vmdk", "expected raw or qcow2"),
+            ("file=a,readonly=yes", "expected on or off"),
+            ("file=a,cache=writethrough", "expected writeback"),
+            ("file=a,discard=no", "expected unmap"),
+            ("file=a,serial=123456789012345678901", "20 ASCII"),
+            ("file=a,serial=a b", "20 ASCII"),
+            ("file=a,if=ide", "the only kind"),
+            ("file=a,bus=1", "unknown key 'bus'"),
+        ] {
+            let refusal = parse(argument).unwrap_err();
+            assert!(refusal.contains(why), "{argument}: {refusal}");
+        }
+    }
+}
