@@ -3,13 +3,12 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use support::control::{ask, command, connect_to_running};
+use support::control::{ask, command, connect_to_running, send_and_leave};
 use support::folder::Folder;
 use support::{PATIENCE, finish, tollgate};
 
@@ -159,8 +158,7 @@ fn a_reader_that_asks_and_leaves_does_not_harm_the_machine() {
     let folder = Folder::new();
     let (child, socket) = running(&folder, &[]);
     for _ in 0..200 {
-        let mut hasty = UnixStream::connect(folder.path("vm.sock")).unwrap();
-        hasty.write_all(b"{\"command\":\"stats\"}\n").unwrap();
+        send_and_leave(&folder.path("vm.sock"), b"{\"command\":\"stats\"}\n");
     }
     let first = ask(&socket, &json!({"command": "stats", "id": 1}));
     assert_eq!(first["id"], 1);

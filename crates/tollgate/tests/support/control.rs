@@ -1,6 +1,6 @@
 //! A client of the control socket.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -23,6 +23,17 @@ pub fn connect_to_running(path: &Path) -> UnixStream {
         (state != "starting").then_some(())
     });
     socket
+}
+
+/// Connects, sends something, and leaves without reading an answer. While many that have left
+/// are still counted, the machine may turn this client away before it has said anything.
+#[track_caller]
+pub fn send_and_leave(path: &Path, bytes: &[u8]) {
+    let mut client = UnixStream::connect(path).unwrap();
+    if let Err(error) = client.write_all(bytes) {
+        let turned_away = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
+        assert!(turned_away.contains(&error.kind()), "{error}");
+    }
 }
 
 /// Sends a request and returns the answer to it.
