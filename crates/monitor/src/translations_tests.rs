@@ -4,6 +4,7 @@ use super::*;
 use std::collections::{HashMap, HashSet};
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
+use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
 use tollgate_x86::{Cr4, Efer};
 
@@ -11,6 +12,7 @@ use tollgate_x86::{Cr4, Efer};
 const HOST: u64 = 0x7000_0000_0000;
 const TARGET: u64 = 0x1234;
 const MODE: (ModeId, BranchTable) = (ModeId(3), BranchTable::Shared);
+const CODE_PAGE_MODE: (ModeId, BranchTable) = (ModeId(4), BranchTable::Shared);
 const FAMILY: FamilyId = FamilyId(2);
 
 /// A page of the guest's, and what its tables say.
@@ -40,10 +42,11 @@ enum Kind {
     Slot,
     Indirect,
     Far,
+    CodePage,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Load(false),
         Kind::Load(true),
         Kind::Store(false),
@@ -53,6 +56,7 @@ impl Kind {
         Kind::Slot,
         Kind::Indirect,
         Kind::Far,
+        Kind::CodePage,
     ];
 }
 
@@ -73,6 +77,8 @@ struct Bench {
     translations: Translations,
     links: LinkTables,
     slots: HashMap<u64, u32>,
+    /// By linear and physical page, each with a slot that leads there.
+    code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
 }
 
 impl Bench {
@@ -88,6 +94,7 @@ impl Bench {
             translations: Translations::new().unwrap(),
             links: LinkTables::new().unwrap(),
             slots: HashMap::new(),
+            code_pages: HashMap::new(),
         }
     }
 
@@ -106,6 +113,26 @@ impl Bench {
         *slots
             .entry(linear)
             .or_insert_with(|| links.take_slot().unwrap())
+    }
+
+    fn code_page(&mut self, page: Page) -> (CodePageId, u32) {
+        let links = &mut self.links;
+        let key = CodePageKey {
+            physical_page: page.physical >> 12,
+            page: page.linear >> 12,
+            relocates: false,
+            user: false,
+        };
+        let place = (page.linear >> 12, page.physical >> 12);
+        *self
+            .code_pages
+            .entry(place)
+            .or_insert_with(|| (links.add_block(key), links.take_slot().unwrap()))
+    }
+
+    /// Where the code of a page's block lies.
+    fn code_of(page: Page) -> u64 {
+        TARGET + page.linear + (page.physical << 32)
     }
 
     /// An instruction pointer in the page, apart in its low half.
@@ -150,6 +177,27 @@ impl Bench {
             }
             Kind::Fetch(user) => {
                 fetch(&mut self.translations, user);
+            }
+            Kind::CodePage => {
+                let found = Found {
+                    linear_page: linear.page(),
+                    delta: 0,
+                    global: fetch(&mut self.translations, false).global,
+                };
+                let (id, slot) = self.code_page(page);
+                self.links.put_in_force(id, found);
+                // What is known of the page since it was first met comes back.
+                if self.links.slot(slot) == 0 {
+                    self.links.link_pages(slot, TARGET as i32, id, id);
+                    let (mode, table) = CODE_PAGE_MODE;
+                    let target = IndirectTarget {
+                        rip: Self::rip(page.linear) + 8,
+                        mode,
+                        table,
+                        address: Self::code_of(page),
+                    };
+                    self.links.add_target(id, target);
+                }
             }
             Kind::Slot | Kind::Indirect | Kind::Far => {
                 let dependence = Dependence {
@@ -203,6 +251,15 @@ impl Bench {
             Kind::Indirect => {
                 let found = self.links.hash(Self::rip(page.linear), MODE);
                 found == Some(Target::fixed(TARGET + page.linear))
+            }
+            Kind::CodePage => {
+                let (_, slot) = self.code_page(page);
+                let rip = Self::rip(page.linear) + 8;
+                let found = self.links.hash(rip, CODE_PAGE_MODE);
+                let is_found = found == Some(Target::fixed(Self::code_of(page)));
+                let is_filled = self.links.slot(slot) != 0;
+                assert_eq!(is_found, is_filled, "{page:x?}");
+                is_filled
             }
             Kind::Far => {
                 let pointer = Self::far_pointer(page.linear);
@@ -586,7 +643,7 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
                     });
                 }
                 _ => {
-                    let kind = Kind::ALL[random(9) as usize];
+                    let kind = Kind::ALL[random(10) as usize];
                     if !derived.keys().any(|&(_, at)| at == linear) {
                         let physical = 0x10_0000 + random(16) * PAGE_SIZE;
                         let global = random(2) == 0;
@@ -605,7 +662,7 @@ fn whatever_happens_each_structure_holds_what_was_derived_and_not_dropped() {
                         Kind::Store(user) => {
                             derived.insert((Kind::Load(user), linear), page);
                         }
-                        Kind::Slot | Kind::Indirect | Kind::Far => {
+                        Kind::Slot | Kind::Indirect | Kind::Far | Kind::CodePage => {
                             derived.insert((Kind::Fetch(false), linear), page);
                         }
                         _ => {}
