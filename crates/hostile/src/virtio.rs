@@ -6,9 +6,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_machine::config::{DriveOptions, Format, VmConfig};
+use tollgate_machine::config::{DriveOptions, Format, OptionalDevice, VmConfig};
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;
+use tollgate_machine::devices::virtio::mmio_transport;
 use tollgate_machine::pc::Pc;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::Platform;
@@ -49,6 +50,10 @@ impl Drop for Image {
 struct Guest {
     pc: Pc,
     memory: GuestMemory,
+    /// The devices are on PCI.
+    has_pci: bool,
+    /// Where the registers of the first device are.
+    base: u64,
 }
 
 impl Guest {
@@ -68,6 +73,42 @@ impl Guest {
 
     /// What a good driver does before its first request.
     fn start(&mut self, features: u64, size: u16) {
+        if self.has_pci {
+            self.start_on_pci(features, size);
+        } else {
+            self.start_in_memory(features, size);
+        }
+    }
+
+    fn start_in_memory(&mut self, features: u64, size: u16) {
+        let rings = [0, 1, 2].map(|index| (RINGS + 0x1000 * index) as u32);
+        let (low, high) = (features as u32, (features >> 32) as u32);
+        for (register, value) in [
+            (0x70, 0),
+            (0x70, 3),
+            (0x24, 0),
+            (0x20, low),
+            (0x24, 1),
+            (0x20, high),
+            (0x70, 11),
+            (0x38, size.into()),
+            (0x80, rings[0]),
+            (0x90, rings[1]),
+            (0xa0, rings[2]),
+            (0x44, 1),
+            (0x70, 15),
+        ] {
+            self.store(self.base + register, &u32::to_le_bytes(value));
+        }
+    }
+
+    /// The driver says that chains are available.
+    fn notify(&mut self) {
+        let register = if self.has_pci { 0x3000 } else { 0x50 };
+        self.store(self.base + register, &[0; 4]);
+    }
+
+    fn start_on_pci(&mut self, features: u64, size: u16) {
         for (offset, value) in [(0x10, BAR as u32), (0x14, TABLE as u32), (4, 7)] {
             self.config(1, offset, 4, value);
         }
@@ -97,8 +138,11 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let image = Image::new();
     let choices = input.byte();
+    let has_pci = choices & 8 == 0;
     let config = VmConfig {
         memory_bytes: MEMORY_BYTES,
+        pci: has_pci,
+        devices: vec![OptionalDevice::VirtioRng],
         drives: vec![DriveOptions {
             format: Some(Format::Raw),
             readonly: choices & 1 != 0,
@@ -112,7 +156,17 @@ pub fn run(data: &[u8]) {
     let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
     pc.set_debug_output(Box::new(io::sink()));
     pc.pause();
-    let mut guest = Guest { pc, memory };
+    let base = if has_pci {
+        BAR
+    } else {
+        mmio_transport::address(0)
+    };
+    let mut guest = Guest {
+        pc,
+        memory,
+        has_pci,
+        base,
+    };
     if choices & 4 == 0 {
         let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | 1 << 9;
         guest.start(features, 1 << (choices >> 5));
@@ -171,7 +225,7 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             let ring = place + 4 + 2 * u64::from(input.byte());
             guest.poke(ring, &[input.byte() & 31, what >> 7]);
             guest.poke(place + 2, &next.to_le_bytes());
-            guest.store(BAR + 0x3000, &[0; 4]);
+            guest.notify();
         }
         8 => {
             let (place, count) = (address(input), usize::from(input.byte() & 63));
@@ -180,14 +234,18 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
         }
         // A register, mostly of its own width.
         9 | 10 => {
-            let register = u64::from(input.byte() & 63);
-            let size = [1, 2, 4, 8][usize::from(what >> 6)];
+            let register = u64::from(input.byte());
+            let (register, size) = if guest.has_pci {
+                (register & 63, [1, 2, 4, 8][usize::from(what >> 6)])
+            } else {
+                (register & 0xfc, 4)
+            };
             let value = input.qword().to_le_bytes();
-            guest.store(BAR + register, &value[..size]);
+            guest.store(guest.base + register, &value[..size]);
         }
         11 => {
             let mut bytes = vec![0; 1 + usize::from(what >> 4)];
-            let place = BAR + u64::from(input.word() & 0x3fff);
+            let place = guest.base + u64::from(input.word() & 0x3fff);
             guest.pc.memory_read(PhysicalAddress(place), &mut bytes);
         }
         12 => {
@@ -236,7 +294,16 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         .map(|(name, kind)| {
             let device_writes = u8::from(matches!(kind, 0 | 3));
             let steps = chain(kind, device_writes, 1 + kind % 2);
-            ((*name).to_owned(), [vec![0xb2], steps].concat())
+            ((*name).to_owned(), steps)
+        })
+        // On PCI, and beside it.
+        .flat_map(|(name, steps)| {
+            [0xb2, 0xba].map(|choices| {
+                (
+                    format!("{name}-{choices:x}"),
+                    [&[choices], &*steps].concat(),
+                )
+            })
         })
         .collect()
 }

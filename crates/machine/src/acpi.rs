@@ -5,6 +5,7 @@
 //! are the same in every run. Checked against ACPI 6.5, chapter 5.
 
 mod pci;
+mod virtio;
 
 use acpi_tables::aml::{Device, EISAName, IO, Name, Package, Path, ResourceTemplate, Scope};
 use acpi_tables::facs::FACS;
@@ -45,13 +46,17 @@ const ACTIVE_HIGH_LEVEL: u16 = 0b1101;
 pub struct Hardware {
     /// There is a PCI bus, with functions at the device numbers from 1 to this.
     pub pci_functions: Option<u8>,
+    /// Virtio devices that are not on that bus.
+    pub virtio_mmio: u8,
 }
 
 impl Hardware {
     /// That of a machine with this configuration.
     pub fn of(config: &VmConfig) -> Self {
+        let virtio = config.virtio_devices() as u8;
         Self {
-            pci_functions: config.pci.then_some(config.drives.len() as u8),
+            pci_functions: config.pci.then_some(virtio),
+            virtio_mmio: if config.pci { 0 } else { virtio },
         }
     }
 }
@@ -295,6 +300,7 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     if let Some(functions) = hardware.pci_functions {
         devices.extend(pci::devices(functions));
     }
+    devices.extend(virtio::devices(hardware.virtio_mmio));
     dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
     dsdt
 }
@@ -332,9 +338,11 @@ mod tests {
 
     const WITH_PCI: Hardware = Hardware {
         pci_functions: Some(3),
+        virtio_mmio: 0,
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
+        virtio_mmio: 0,
     };
 
     fn sum(bytes: &[u8]) -> u8 {
@@ -357,6 +365,7 @@ mod tests {
     fn tables_are_the_same_every_time_and_fit() {
         let most = Hardware {
             pci_functions: Some(31),
+            virtio_mmio: 31,
         };
         for hardware in [BARE, WITH_PCI, most] {
             assert_eq!(tables(&hardware), tables(&hardware));

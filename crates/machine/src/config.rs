@@ -26,8 +26,8 @@ pub const MIN_CODE_CACHE_BYTES: u64 = MIB;
 /// The largest code cache: its addresses must fit 31-bit displacements.
 pub const MAX_CODE_CACHE_BYTES: u64 = 1024 * MIB;
 
-/// The most drives: device numbers of the PCI bus beside the host bridge's.
-pub const MAX_DRIVES: usize = MAX_FUNCTIONS - 1;
+/// The most virtio devices: device numbers of the PCI bus beside the host bridge's.
+pub const MAX_VIRTIO_DEVICES: usize = MAX_FUNCTIONS - 1;
 
 /// Whether the guest's real-time clock shows universal or local time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -78,16 +78,24 @@ pub enum TripleFaultAction {
 pub enum OptionalDevice {
     /// QEMU's `pc-testdev`: interrupt lines and registers for test kernels.
     PcTestdev,
+    /// The host's random bytes, as a virtio device.
+    VirtioRng,
 }
 
 impl OptionalDevice {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::PcTestdev];
+    pub const ALL: [Self; 2] = [Self::PcTestdev, Self::VirtioRng];
+
+    /// Whether it is a virtio device.
+    pub const fn is_virtio(self) -> bool {
+        matches!(self, Self::VirtioRng)
+    }
 
     /// The name by which it is requested: QEMU's name for the device.
     pub const fn name(self) -> &'static str {
         match self {
             Self::PcTestdev => "pc-testdev",
+            Self::VirtioRng => "virtio-rng",
         }
     }
 
@@ -97,6 +105,7 @@ impl OptionalDevice {
             Self::PcTestdev => {
                 "interrupt lines (ports 2000h-2017h), registers (E0h-EBh) and memory (FF000000h) for test kernels"
             }
+            Self::VirtioRng => "random bytes of the host, for /dev/hwrng",
         }
     }
 }
@@ -184,10 +193,8 @@ pub enum ConfigError {
     FwCfg(FwCfgError),
     /// This host cannot give the processor.
     Cpu(ModelError),
-    /// There are drives, but no bus for them.
-    DrivesWithoutPci,
-    /// There are more drives than the bus has room for.
-    TooManyDrives(usize),
+    /// There are more virtio devices than the machine has room for.
+    TooManyVirtioDevices(usize),
 }
 
 impl fmt::Display for ConfigError {
@@ -211,13 +218,10 @@ impl fmt::Display for ConfigError {
             }
             Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
-            Self::DrivesWithoutPci => write!(formatter, "drives need the PCI bus (--pci on)"),
-            Self::TooManyDrives(count) => {
-                write!(
-                    formatter,
-                    "{count} drives: the PCI bus has room for {MAX_DRIVES}"
-                )
-            }
+            Self::TooManyVirtioDevices(count) => write!(
+                formatter,
+                "{count} drives and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
+            ),
         }
     }
 }
@@ -225,6 +229,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl VmConfig {
+    /// How many virtio devices the machine has.
+    pub fn virtio_devices(&self) -> usize {
+        let others = self.devices.iter().filter(|device| device.is_virtio());
+        self.drives.len() + others.count()
+    }
+
     /// Checks what can be checked without opening a file.
     ///
     /// # Errors
@@ -251,12 +261,9 @@ impl VmConfig {
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
-        let drives = self.drives.len();
-        if drives > 0 && !self.pci {
-            return Err(ConfigError::DrivesWithoutPci);
-        }
-        if drives > MAX_DRIVES {
-            return Err(ConfigError::TooManyDrives(drives));
+        let count = self.virtio_devices();
+        if count > MAX_VIRTIO_DEVICES {
+            return Err(ConfigError::TooManyVirtioDevices(count));
         }
         Ok(())
     }
@@ -294,14 +301,13 @@ mod tests {
     }
 
     #[test]
-    fn drives_need_the_bus_and_room_on_it() {
+    fn there_is_room_for_some_drives() {
         let mut config = valid();
-        config.drives = vec![DriveOptions::new("disk.img"); MAX_DRIVES];
+        config.drives = vec![DriveOptions::new("disk.img"); MAX_VIRTIO_DEVICES];
         assert_eq!(config.validate(), Ok(()));
-        config.drives.push(DriveOptions::new("disk.img"));
-        assert_eq!(config.validate(), Err(ConfigError::TooManyDrives(32)));
-        config.pci = false;
-        assert_eq!(config.validate(), Err(ConfigError::DrivesWithoutPci));
+        config.devices.push(OptionalDevice::VirtioRng);
+        let error = ConfigError::TooManyVirtioDevices(32);
+        assert_eq!(config.validate(), Err(error));
     }
 
     #[test]

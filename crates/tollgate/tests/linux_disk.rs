@@ -136,6 +136,41 @@ fn interrupt_lines_serve_disks_as_well_as_messages() {
 }
 
 #[test]
+fn disks_and_random_bytes_come_without_pci_too() {
+    for kernel in [DEBIAN_AMD64, DEBIAN_686] {
+        let folder = Folder::new();
+        let path = image(&folder, Format::Qcow2);
+        let drive = format!("file={}", path.display());
+        let mut command = command(&folder, kernel, &[drive]);
+        command.args(["--pci", "off", "--device", "virtio-rng"]);
+        let mut guest = linux::boot(command);
+        linux::load_modules(&mut guest);
+        guest.shell("seq 1 100000 | dd of=/dev/vda bs=4k conv=notrunc,fsync");
+        let devices = guest.shell("ls /sys/bus/virtio/devices | wc -l");
+        assert_eq!(devices, "2");
+        assert_eq!(guest.shell("head -c 1000 /dev/hwrng | wc -c"), "1000");
+        let lines = guest.shell("grep -c virtio /proc/interrupts");
+        assert_eq!(lines, "2");
+        linux::assert_untroubled(&mut guest);
+        power_off(guest);
+        assert!(content(&path, Format::Qcow2).starts_with(&numbers(100_000)));
+    }
+}
+
+#[test]
+fn random_bytes_come_over_pci() {
+    let folder = Folder::new();
+    let mut command = command(&folder, DEBIAN_AMD64, &[]);
+    command.args(["--device", "virtio-rng"]);
+    let mut guest = linux::boot(command);
+    linux::load_modules(&mut guest);
+    let name = guest.shell("cat /sys/class/misc/hw_random/rng_current");
+    assert_eq!(name, "virtio_rng.0");
+    assert_eq!(guest.shell("head -c 1000 /dev/hwrng | wc -c"), "1000");
+    power_off(guest);
+}
+
+#[test]
 fn read_only_and_snapshot_leave_the_image_alone() {
     let folder = Folder::new();
     let path = folder.file("disk.img", &vec![b'7'; 1 << 20]);

@@ -15,6 +15,8 @@ use super::serial::Serial;
 use super::system_timer::SystemTimer;
 use super::virtio::block::Block;
 use super::virtio::device::VirtioDevice;
+use super::virtio::entropy::Entropy;
+use super::virtio::mmio_transport::VirtioMmio;
 use super::virtio::pci_transport::VirtioPci;
 use crate::bus::Device;
 use crate::config::{OptionalDevice, VmConfig};
@@ -25,7 +27,8 @@ use tollgate_memory::PhysicalLayout;
 /// of two that claim the same the first gets it. What is frequent or drives the clock tick
 /// comes first.
 ///
-/// The virtio devices get device numbers of the PCI bus in their order.
+/// The virtio devices get device numbers of the PCI bus in their order, or without the bus
+/// addresses of their own.
 pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box<dyn Device>> {
     let layout = PhysicalLayout::new(config.memory_bytes);
     let mut devices: Vec<Box<dyn Device>> = vec![
@@ -39,11 +42,16 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
     ];
     // Before the reset register, which keeps accesses of four bytes from itself where nothing
     // else takes them.
+    let mut beside_pci: Vec<Box<dyn Device>> = Vec::new();
     if config.pci {
         let functions = virtio
             .into_iter()
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
         devices.push(Box::new(PciHost::new(functions.collect())));
+    } else {
+        for (index, device) in (0..).zip(virtio) {
+            beside_pci.push(Box::new(VirtioMmio::new(device, index)));
+        }
     }
     devices.extend([
         Box::new(ResetPorts::default()) as Box<dyn Device>,
@@ -51,7 +59,8 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::new(&layout, config.fw_cfg_files.clone())),
     ]);
-    devices.extend(config.devices.iter().map(|device| optional(*device)));
+    devices.extend(beside_pci);
+    devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
     devices
 }
 
@@ -61,7 +70,7 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
 /// A disk image cannot be used.
 pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, DiskError> {
     let drives = config.drives.iter().enumerate();
-    drives
+    let mut devices = drives
         .map(|(index, drive)| {
             let image = tollgate_disk::open(drive)?;
             let name = format!("virtio-blk{index} ({})", drive.path.display());
@@ -71,12 +80,18 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, D
             })?;
             Ok(Box::new(block) as Box<dyn VirtioDevice>)
         })
-        .collect()
+        .collect::<Result<Vec<_>, _>>()?;
+    if config.devices.contains(&OptionalDevice::VirtioRng) {
+        devices.push(Box::new(Entropy::default()));
+    }
+    Ok(devices)
 }
 
 /// A device that a machine has only if its configuration names it.
-fn optional(device: OptionalDevice) -> Box<dyn Device> {
+/// Virtio devices are made with their back ends.
+fn optional(device: OptionalDevice) -> Option<Box<dyn Device>> {
     match device {
-        OptionalDevice::PcTestdev => Box::new(PcTestdev::default()),
+        OptionalDevice::PcTestdev => Some(Box::new(PcTestdev::default())),
+        OptionalDevice::VirtioRng => None,
     }
 }

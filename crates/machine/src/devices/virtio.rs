@@ -23,6 +23,8 @@ pub mod block;
 pub mod chain;
 pub mod core;
 pub mod device;
+pub mod entropy;
+pub mod mmio_transport;
 pub mod pci_transport;
 pub mod queue;
 

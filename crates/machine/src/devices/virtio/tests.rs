@@ -3,4 +3,5 @@
 mod block;
 mod driver;
 mod hostile;
+mod mmio;
 mod transport;
