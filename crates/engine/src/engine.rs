@@ -318,6 +318,11 @@ impl Engine {
         Some((id, index, site))
     }
 
+    /// The mode that the branches of a mode's code lead to: itself, or that with windows.
+    pub fn mode_of_branches(&self, mode: ModeId) -> ModeId {
+        self.modes.of_branches(mode)
+    }
+
     /// An instruction that a block leaves to the monitor, as the block's site names it; the
     /// context's delta is `code_delta`.
     pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {

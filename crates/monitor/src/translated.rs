@@ -42,6 +42,10 @@ pub(crate) enum PendingLink {
         block: BlockId,
         site: usize,
         generation: u64,
+        /// The target is the code without windows (see [`Mode::windowless`]).
+        ///
+        /// [`Mode::windowless`]: tollgate_engine::policy::mode::Mode::windowless
+        windowless: bool,
     },
     Indirect,
     Far,

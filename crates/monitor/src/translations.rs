@@ -186,9 +186,10 @@ impl Translations {
     }
 
     /// Has every entry that leads to a page of RAM allow only stores beside code, because code
-    /// was translated from it.
+    /// was translated from it. Guest code that looked such an entry up is not gone on with.
     pub fn protect(&mut self, physical: PhysicalAddress, host_page: u64) {
         for linear_page in self.origins.leading_to(physical.page()) {
+            self.changed = true;
             self.tlb.protect(linear_page, host_page);
             self.long_tlb.protect(linear_page, host_page);
         }

@@ -86,6 +86,7 @@ displacements! {
     X87_OPERAND_OFFSET = x87_operand_offset: Write,
     X87_SELECTORS = x87_code_selector,
     CODE_DELTA = code_delta: Write,
+    WINDOW = window,
     CODE_LINES = code_lines,
     STORE_RETURN = store_return,
     STORE_DELTA = store_delta,

@@ -116,6 +116,9 @@ pub struct Context {
     pub code_delta: u64,
     /// Offset of the last memory operand in its segment.
     pub x87_operand_offset: u64,
+    /// R11 as guest code left it and finds it again: what a look-up for several stack accesses
+    /// has yielded, if the block is gone on with.
+    pub window: u64,
     /// Holds the memory operand of an instruction that is run alone.
     pub bounce: BounceBuffer,
     /// The processor.
@@ -257,6 +260,7 @@ impl Context {
             x87_opcode: 0,
             x87_operand: 0,
             x87_operand_offset: 0,
+            window: 0,
             x87_code_selector: 0,
             x87_data_selector: 0,
             spilled: [0; 8],

@@ -16,6 +16,11 @@ pub enum LinkPlace {
         distance: u32,
         /// Offset of the stub to which an unlinked site jumps.
         stub: u32,
+        /// The target is `Site::rip` in the mode without windows, which a look-up for several
+        /// stack accesses leads to when it misses (see [`Mode::windowless`]).
+        ///
+        /// [`Mode::windowless`]: crate::policy::mode::Mode::windowless
+        windowless: bool,
     },
     /// A slot of the current link tables, relative to the stub.
     Slot {

@@ -94,6 +94,7 @@ impl Emitter {
             let place = LinkPlace::Direct {
                 distance: branch.0 as u32,
                 stub: 0,
+                windowless: false,
             };
             self.new_link(StubKind::DirectLink, target, branch, SiteKind::Link(place));
         } else if let Some(slot) = self.take_slot() {

@@ -251,7 +251,7 @@ impl Engine {
             return;
         };
         match site.kind {
-            SiteKind::Link(LinkPlace::Direct { distance, stub }) => {
+            SiteKind::Link(LinkPlace::Direct { distance, stub, .. }) => {
                 let place = source.host + distance;
                 let value = (source.host + stub).wrapping_sub(place + 4);
                 self.cache.write(place, &value.to_le_bytes());

@@ -51,7 +51,7 @@ impl Engine {
                 linear: place.home.unwrap_or(place.linear),
                 relocates: place.home.is_some(),
                 mode: &mode_word,
-                mode_id: mode.0,
+                mode_id: self.modes.of_branches(mode).0,
                 branch_table,
                 family,
                 block: id,

@@ -23,7 +23,7 @@ impl Engine {
             immediates: &block.immediates,
             completions: &block.completions,
             mode,
-            mode_id: block.key.mode.0,
+            mode_id: self.modes.of_branches(block.key.mode).0,
             branch_table: self.modes.table(block.key.mode),
             family: self.modes.family(block.key.mode),
             block: id,

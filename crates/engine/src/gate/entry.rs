@@ -57,6 +57,7 @@ global_asm!(
     "mov rbp, [r15 + {rbp}]",
     "mov rsi, [r15 + {rsi}]",
     "mov rdi, [r15 + {rdi}]",
+    "mov r11, [r15 + {window}]",
     "mov rax, [r15 + {rax}]",
     "jmp qword ptr [r15 + {target}]",
     // The handler of SIGSEGV does the same in the frame that it returns through.
@@ -76,6 +77,7 @@ global_asm!(
     "mov [r15 + {rbp}], rbp",
     "mov [r15 + {rsi}], rsi",
     "mov [r15 + {rdi}], rdi",
+    "mov [r15 + {window}], r11",
     "tollgate_abort:",
     "cmp qword ptr [r15 + {vectors_off}], 0",
     "jne 3f",
@@ -113,6 +115,7 @@ global_asm!(
     tlb = const at::TLB,
     links = const at::LINKS,
     pending = const at::PENDING,
+    window = const at::WINDOW,
     switch_in = const at::SWITCH_IN,
     arithmetic = const at::ARITHMETIC,
     load_vectors = const at::LOAD_VECTORS,

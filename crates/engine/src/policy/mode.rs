@@ -104,6 +104,8 @@ bitflags::bitflags! {
         const VIRTUAL_INTERRUPTS = 1 << 21;
         /// CR4.OSXSAVE, and XCR0 enables AVX-512.
         const AVX_512 = 1 << 22;
+        /// Each stack access has a look-up of its own (see [`Mode::windowless`]).
+        const WINDOWLESS = 1 << 23;
     }
 }
 
@@ -329,6 +331,19 @@ impl Mode {
         self
     }
 
+    /// The same mode without look-ups that several stack accesses share: for code that goes on
+    /// where such a look-up has missed. Its branches lead to the mode without this.
+    pub fn windowless(mut self) -> Self {
+        self.flags |= ModeFlags::WINDOWLESS;
+        self
+    }
+
+    /// The mode that branches of this mode's code lead to, if they change nothing else.
+    fn of_branches(mut self) -> Self {
+        self.flags -= ModeFlags::WINDOWLESS;
+        self
+    }
+
     /// The same mode for one instruction run alone.
     pub fn single(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE;
@@ -353,6 +368,8 @@ pub struct Modes {
     families: Vec<FamilyId>,
     /// Each mode's table of indirect branches.
     tables: Vec<BranchTable>,
+    /// The modes that their branches lead to.
+    of_branches: Vec<ModeId>,
     /// Tables given out to modes of 64-bit code.
     long_tables: u8,
 }
@@ -361,6 +378,16 @@ impl Modes {
     /// The number of a mode, given out on first sight.
     pub fn intern(&mut self, mode: Mode) -> ModeId {
         if let Some(&id) = self.ids.get(&mode) {
+            return id;
+        }
+        if mode.flags.contains(ModeFlags::WINDOWLESS) {
+            let led_to = self.intern(mode.of_branches());
+            let id = ModeId(self.modes.len() as u32);
+            self.modes.push(mode);
+            self.families.push(self.family(led_to));
+            self.tables.push(self.table(led_to));
+            self.of_branches.push(led_to);
+            self.ids.insert(mode, id);
             return id;
         }
         let id = ModeId(self.modes.len() as u32);
@@ -379,6 +406,7 @@ impl Modes {
         self.modes.push(mode);
         self.families.push(family);
         self.tables.push(table);
+        self.of_branches.push(id);
         self.ids.insert(mode, id);
         id
     }
@@ -391,6 +419,12 @@ impl Modes {
     /// Where a mode's indirect branches find their targets.
     pub fn table(&self, id: ModeId) -> BranchTable {
         self.tables[id.0 as usize]
+    }
+
+    /// The mode that the branches of a mode's code lead to if they change nothing else: itself,
+    /// or that with windows. They have its table.
+    pub fn of_branches(&self, id: ModeId) -> ModeId {
+        self.of_branches[id.0 as usize]
     }
 
     /// The family that a mode belongs to.
@@ -411,5 +445,24 @@ impl Modes {
     /// The mode behind a number.
     pub fn get(&self, id: ModeId) -> &Mode {
         &self.modes[id.0 as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_without_windows_branches_as_code_with_them() {
+        let mut modes = Modes::default();
+        let plain = Mode::of(&CpuState::at_reset());
+        let without = modes.intern(plain.windowless());
+        let with = modes.intern(plain);
+        assert_ne!(without, with);
+        assert_eq!(modes.intern(plain.windowless()), without);
+        assert_eq!(modes.of_branches(without), with);
+        assert_eq!(modes.of_branches(with), with);
+        assert_eq!(modes.table(without), modes.table(with));
+        assert_eq!(modes.family(without), modes.family(with));
     }
 }

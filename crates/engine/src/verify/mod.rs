@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
             if !self.named.contains(&index) {
                 self.find(0, format!("{site:?}"), "exit is not named");
             }
-            if let SiteKind::Link(LinkPlace::Direct { distance, stub }) = site.kind {
+            if let SiteKind::Link(LinkPlace::Direct { distance, stub, .. }) = site.kind {
                 let target = self.distances.get(&distance).copied();
                 let leads = target
                     .is_some_and(|target| target == i64::from(stub) || (self.is_block)(target));

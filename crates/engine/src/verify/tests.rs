@@ -638,6 +638,7 @@ fn link() -> (Assembler, Site) {
     let place = LinkPlace::Direct {
         distance: jump.0 as u32,
         stub: stub as u32,
+        windowless: false,
     };
     (assembler, site(SiteKind::Link(place)))
 }

@@ -94,7 +94,7 @@ impl Emitted {
             .sites
             .iter()
             .find(|site| site.rip == guest.end())?;
-        let SiteKind::Link(LinkPlace::Direct { distance, stub }) = site.kind else {
+        let SiteKind::Link(LinkPlace::Direct { distance, stub, .. }) = site.kind else {
             return None;
         };
         let jump = distance.checked_sub(1)?;

@@ -225,6 +225,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         let mode = if single {
             let mode = self.runner.engine.mode(self.runner.mode).single();
             self.intern_temporary(mode)
+        } else if let PendingLink::From {
+            windowless: true, ..
+        } = self.runner.link
+        {
+            let mode = self.runner.engine.mode(self.runner.mode).windowless();
+            self.intern_temporary(mode)
         } else {
             self.runner.mode
         };

@@ -14,7 +14,7 @@ use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::sites::{BlockId, Site, SiteKind};
+use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -52,7 +52,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         self.continue_shadow(site.shadowed);
         match site.kind {
-            SiteKind::Link(_) => self.link_exit(block, index),
+            SiteKind::Link(place) => self.link_exit(block, index, place),
             SiteKind::Indirect => self.indirect_exit(block, &site),
             SiteKind::Far => self.far_exit(),
             SiteKind::LevelChanged => self.level_changed_exit(),
@@ -86,12 +86,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         });
     }
 
-    fn link_exit(&mut self, block: BlockId, site: usize) -> Result<(), VcpuStop> {
+    fn link_exit(&mut self, block: BlockId, site: usize, place: LinkPlace) -> Result<(), VcpuStop> {
         self.count(ExitKind::LinkMiss);
         self.runner.link = PendingLink::From {
             block,
             site,
             generation: self.runner.engine.generation(),
+            windowless: matches!(place, LinkPlace::Direct { windowless, .. } if windowless),
         };
         self.completed()
     }
@@ -216,7 +217,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let vectors = self.runner.context.vectors_were_live != 0;
         let generation = self.runner.engine.generation();
         let before = self.runner.context.cpu.rip;
+        let window = self.runner.context.window;
         let completed = self.slow_step(block)?;
+        self.runner.context.window = window;
         if !completed {
             return Ok(());
         }

@@ -24,6 +24,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 block,
                 site,
                 generation,
+                ..
             } if generation == self.runner.engine.generation() => ReachedBy::Link(block, site),
             _ => ReachedBy::Other,
         };
@@ -106,6 +107,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 block: from,
                 site,
                 generation,
+                ..
             } => {
                 if generation == self.runner.engine.generation() {
                     self.runner.engine.link_direct(from, site, block);

@@ -45,7 +45,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             && mode.flags.contains(ModeFlags::USER) == is_user
             && !mode.flags.contains(ModeFlags::SINGLE)
         {
-            self.runner.mode = id;
+            self.runner.mode = self.runner.engine.mode_of_branches(id);
             self.runner.code_base = base;
             self.due.mode = false;
         }
