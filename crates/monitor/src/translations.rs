@@ -181,6 +181,7 @@ impl Translations {
             self.drop_own(|derived| derived.drop_everything());
             self.origins.drop_everything();
             self.links_are_due = true;
+            self.changed = true;
         }
         self.origins.note(linear, translation);
     }
@@ -189,9 +190,8 @@ impl Translations {
     /// was translated from it. Guest code that looked such an entry up is not gone on with.
     pub fn protect(&mut self, physical: PhysicalAddress, host_page: u64) {
         for linear_page in self.origins.leading_to(physical.page()) {
-            self.changed = true;
-            self.tlb.protect(linear_page, host_page);
-            self.long_tlb.protect(linear_page, host_page);
+            self.changed |= self.tlb.protect(linear_page, host_page);
+            self.changed |= self.long_tlb.protect(linear_page, host_page);
         }
     }
 

@@ -388,9 +388,10 @@ impl LongTlb {
     }
 
     /// If this linear page leads to this host page, has it allow only stores beside code,
-    /// because code was translated from there.
-    pub fn protect(&mut self, linear_page: u64, host_page: u64) {
+    /// because code was translated from there. Whether it allowed others before.
+    pub fn protect(&mut self, linear_page: u64, host_page: u64) -> bool {
         let page = signed(linear_page);
+        let mut allowed = false;
         for parts in &mut self.views {
             let Some(part) = parts.part_mut(page) else {
                 continue;
@@ -399,8 +400,10 @@ impl LongTlb {
             if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
                 part.clear_slots(Table::Write, page);
                 part.set_page(Table::CodeWrite, page, delta);
+                allowed = true;
             }
         }
+        allowed
     }
 }
 

@@ -221,16 +221,19 @@ impl SoftwareTlb {
     }
 
     /// If this linear page leads to this host page, has it allow only stores beside code,
-    /// because code was translated from there.
-    pub fn protect(&mut self, linear_page: u64, host_page: u64) {
+    /// because code was translated from there. Whether it allowed others before.
+    pub fn protect(&mut self, linear_page: u64, host_page: u64) -> bool {
         let page = linear_page as usize % PAGES;
+        let mut allowed = false;
         for view in View::ALL {
             let delta = self.get(view, Table::Write, page * 2);
             if delta != 0 && delta.wrapping_add((page as u64) << 12) == host_page {
                 self.clear_slots(view, Table::Write, page);
                 self.set_page(view, Table::CodeWrite, page, delta);
+                allowed = true;
             }
         }
+        allowed
     }
 }
 

@@ -3,6 +3,7 @@
 use super::islands::Seam;
 use super::look_up::{KEPT_SIZES, LookUpForm};
 use super::stub::Stub;
+use super::window::Window;
 use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::host::*;
@@ -71,6 +72,10 @@ pub(crate) struct Emitter {
     pub(crate) esp: i32,
     /// `esp` when the current instruction began.
     pub(crate) esp_at_start: i32,
+    /// What R11 points to (see `window`).
+    pub(crate) window: Option<Window>,
+    /// The current instruction may use and make windows.
+    pub(super) uses_windows: bool,
     /// The vector registers are known to be loaded.
     pub(crate) vectors_loaded: bool,
     /// The block is relocatable: addresses of its code are homes.
@@ -116,6 +121,8 @@ impl Emitter {
             counts: None,
             esp: 0,
             esp_at_start: 0,
+            window: None,
+            uses_windows: false,
             vectors_loaded: false,
             relocates: false,
             linear_page: 0,
@@ -152,6 +159,7 @@ impl Emitter {
         self.misses.clear();
         self.seam = None;
         self.esp = 0;
+        self.end_window();
         self.vectors_loaded = false;
         self.linear_page = target.linear_page;
         self.relocates = target.relocates;
@@ -291,6 +299,7 @@ impl Emitter {
         let stack = self.map.stack();
         if self.mode.flags.contains(ModeFlags::STACK32) {
             self.lea_stack(stack, Mem::base(stack, self.esp));
+            self.move_window(Some(self.esp));
         } else {
             self.assembler.lea32(R8, Mem::base(stack, self.esp));
             self.assembler.mov16(stack, R8);

@@ -84,6 +84,7 @@ impl Emitter {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
         self.emit_exit(site);
         // The monitor puts the whole ESP into its home and does not keep vectors loaded.
+        self.end_window();
         self.esp = 0;
         self.vectors_loaded = false;
     }

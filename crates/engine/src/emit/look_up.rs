@@ -6,6 +6,7 @@ use super::effective_address::Offset;
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::operands::{has_high_byte, uses_count_in_place};
+use super::window::WINDOW_BYTES;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::marks::Restore;
@@ -29,8 +30,8 @@ pub(crate) fn segment_of(register: Register) -> SegmentRegister {
     }
 }
 
-/// Accesses of fewer bytes have their code for [`LookUpForm::Long`] kept.
-pub(super) const KEPT_SIZES: usize = 65;
+/// Look-ups of fewer bytes have their code for [`LookUpForm::Long`] kept.
+pub(super) const KEPT_SIZES: usize = WINDOW_BYTES as usize + 1;
 
 /// A segment that emitted code cannot use: the instruction goes out of line.
 pub(crate) struct OddSegment;
@@ -44,6 +45,8 @@ pub(crate) enum Reach {
     LowPointer,
     /// It is the sum of RCX, host minus linear address, and R8, the linear address.
     Sum,
+    /// It is so many bytes above R11: in the window.
+    Window(u8),
 }
 
 impl Reach {
@@ -53,15 +56,17 @@ impl Reach {
             Self::Pointer => Mem::base(R9, 0),
             Self::LowPointer => Mem::base(RCX, 0),
             Self::Sum => Mem::indexed(RCX, R8, 1, 0),
+            Self::Window(place) => Mem::base(R11, place as i32),
         }
     }
 
-    /// The base and the index of the operand in memory.
-    pub(crate) const fn registers(self) -> (Register, Register) {
+    /// The base, the index and the displacement of the operand in memory.
+    pub(crate) const fn operand(self) -> (Register, Register, u8) {
         match self {
-            Self::Pointer => (Register::R9, Register::None),
-            Self::LowPointer => (Register::RCX, Register::None),
-            Self::Sum => (Register::RCX, Register::R8),
+            Self::Pointer => (Register::R9, Register::None, 0),
+            Self::LowPointer => (Register::RCX, Register::None, 0),
+            Self::Sum => (Register::RCX, Register::R8, 0),
+            Self::Window(place) => (Register::R11, Register::None, place),
         }
     }
 }
@@ -231,6 +236,24 @@ impl Emitter {
         self.probe(size, write);
     }
 
+    /// Looks so many bytes at R8 up for stores, for a window.
+    pub(super) fn look_up_window(&mut self, size: u32) {
+        self.make_room();
+        let table = match self.look_up {
+            LookUpForm::Flat => {
+                self.form_slot(size);
+                Mem::indexed(self.map.tlb, R9, 8, WRITE_TABLE_OFFSET)
+            }
+            LookUpForm::Long => {
+                self.form_long_slot(size);
+                Mem::indexed(RCX, R9, 8, LONG_WRITE_DISPLACEMENT)
+            }
+        };
+        self.make_room();
+        self.assembler.load(Width::Qword, RCX, table);
+        self.leave_windows_if_zero();
+    }
+
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.
     pub(crate) fn probe(&mut self, size: u32, write: bool) {
         let table = if write { WRITE_TABLE_OFFSET } else { 0 };
@@ -359,12 +382,31 @@ impl Emitter {
             return Ok(Reach::Pointer);
         }
         let segment = segment_of(instruction.memory_segment());
+        if let Some(distance) = self.distance_from_stack(instruction)
+            && segment == SegmentRegister::Ss
+            && let Some(reach) = self.reach_window(distance, size, false)
+        {
+            return Ok(reach);
+        }
         if self.mode.segment(segment, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
         let offset = self.effective_address(instruction);
         self.access_sum(segment, offset, size, write)?;
         Ok(Reach::Sum)
+    }
+
+    /// How far from what ESP's home holds the memory operand is, if nothing else addresses it.
+    fn distance_from_stack(&self, instruction: &Instruction) -> Option<i32> {
+        let (stack, displacement) = match self.is_64_bit() {
+            true => (Register::RSP, instruction.memory_displacement64() as i32),
+            false => (Register::ESP, instruction.memory_displacement32() as i32),
+        };
+        let is_alone =
+            instruction.memory_base() == stack && instruction.memory_index() == Register::None;
+        is_alone
+            .then(|| displacement.checked_add(self.esp))
+            .flatten()
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
@@ -386,6 +428,22 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<Reach, OddSegment> {
+        self.reach_stack(offset, size, write, false)
+    }
+
+    /// As [`Emitter::reach_stack_operand`]; `is_last`: for the block's last access to memory.
+    pub(crate) fn reach_stack(
+        &mut self,
+        offset: i32,
+        size: u32,
+        write: bool,
+        is_last: bool,
+    ) -> Result<Reach, OddSegment> {
+        if let Some(distance) = self.esp.checked_add(offset)
+            && let Some(reach) = self.reach_window(distance, size, is_last)
+        {
+            return Ok(reach);
+        }
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }

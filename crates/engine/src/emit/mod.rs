@@ -15,3 +15,4 @@ mod placement;
 mod slot;
 mod stub;
 pub mod tables;
+pub(crate) mod window;

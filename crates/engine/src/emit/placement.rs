@@ -131,8 +131,9 @@ impl Emitter {
             Some(Reach::Pointer) => bit(R9),
             Some(Reach::LowPointer) => bit(RCX),
             Some(Reach::Sum) => bit(RCX) | bit(R8),
-            None => 0,
+            Some(Reach::Window(_)) | None => 0,
         };
+        taken |= self.window.map_or(0, |_| bit(R11));
         // Those with the least choice first; then those that are at home where they may be.
         operands.sort_by_key(|operand| operand.allowed.count_ones());
         let mut placed = 0u16;

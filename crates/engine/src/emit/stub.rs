@@ -31,6 +31,8 @@ pub struct Stub {
 enum StubKind {
     /// A failed check: the linear address is in R8.
     Miss,
+    /// A window's look-up has missed: a link to the instruction in the mode without windows.
+    Windowless,
     /// A direct link within the page: `incoming` is the distance that gets linked.
     DirectLink,
     /// A link through a slot: the slot's jump is elsewhere.
@@ -56,6 +58,45 @@ impl Emitter {
         });
         self.misses.push((branch, self.stubs.len() - 1));
         self.make_room();
+    }
+
+    /// Branches to the current instruction in the mode without windows if RCX is zero.
+    pub(super) fn leave_windows_if_zero(&mut self) {
+        self.make_room();
+        let branch = self.assembler.jrcxz();
+        let place = LinkPlace::Direct {
+            distance: 0,
+            stub: 0,
+            windowless: true,
+        };
+        let site = self.new_site(SiteKind::Link(place), self.rip, 0, 0);
+        self.stubs.push(Stub {
+            kind: StubKind::Windowless,
+            site,
+            incoming: None,
+            rip: self.rip,
+            esp: self.esp_at_start,
+            back: 0,
+            shadowed: self.shadowed,
+        });
+        self.misses.push((branch, self.stubs.len() - 1));
+        self.make_room();
+    }
+
+    /// The link of a window's miss: ESP is wholly in its home behind it.
+    fn emit_windowless_link(&mut self, stub: &Stub) {
+        if stub.esp != 0 {
+            let stack = self.map.stack();
+            self.lea_stack(stack, Mem::base(stack, stub.esp));
+        }
+        self.push_mark(stub.rip, 0, Restore::NONE, stub.shadowed);
+        let jump = self.assembler.jmp();
+        let behind = self.assembler.position();
+        self.assembler.patch_rel32(jump, behind);
+        if let SiteKind::Link(LinkPlace::Direct { distance, .. }) = &mut self.sites[stub.site].kind
+        {
+            *distance = jump.0 as u32;
+        }
     }
 
     /// The target lies in this page, and so does its whole first instruction: what it
@@ -189,6 +230,9 @@ impl Emitter {
                 let stub_address = self.slot_jump(slot);
                 let here = self.assembler.position();
                 self.assembler.patch_rel32(stub_address, here);
+            }
+            if stub.kind == StubKind::Windowless {
+                self.emit_windowless_link(&stub);
             }
             let position = self.assembler.position() as u32;
             if let SiteKind::Link(place) = &mut self.sites[stub.site].kind {

@@ -43,12 +43,9 @@ fn portable_code(code: Code) -> Code {
     }
 }
 
-/// The instruction as the host runs it, its memory operand at the sum of the registers `memory`;
-/// its registers are still the guest's.
-pub(super) fn general_copy(
-    instruction: &Instruction,
-    memory: Option<(Register, Register)>,
-) -> Instruction {
+/// The instruction as the host runs it, its memory operand where `reach` says; its registers are
+/// still the guest's.
+pub(super) fn general_copy(instruction: &Instruction, reach: Option<Reach>) -> Instruction {
     let mut copy = *instruction;
     copy.set_code(portable_code(instruction.code()));
     copy.set_has_rep_prefix(false);
@@ -57,12 +54,13 @@ pub(super) fn general_copy(
     // Nobody but the one processor's thread touches RAM while guest code runs, and a
     // signal comes between two instructions: each is atomic as it is.
     copy.set_has_lock_prefix(false);
-    if let Some((base, index)) = memory {
+    if let Some(reach) = reach {
+        let (base, index, displacement) = reach.operand();
         copy.set_memory_base(base);
         copy.set_memory_index(index);
         copy.set_memory_index_scale(1);
-        copy.set_memory_displacement64(0);
-        copy.set_memory_displ_size(0);
+        copy.set_memory_displacement64(displacement.into());
+        copy.set_memory_displ_size(u32::from(displacement != 0));
     }
     copy
 }
@@ -75,6 +73,8 @@ impl Translator {
         }
         if uses_stack_pointer_register(instruction) {
             self.emit.flush_esp_first();
+            self.emit
+                .move_window(self.stack_pointer_change(instruction));
         }
         let decoding = self.features.decoding();
         let has_memory = has_memory(instruction);
@@ -120,7 +120,7 @@ impl Translator {
             return self.no_encoding();
         };
         self.emit.bring_operands(&placement);
-        let mut copy = general_copy(instruction, reach.map(Reach::registers));
+        let mut copy = general_copy(instruction, reach);
         self.emit.rename_operands(&placement, &mut copy);
         if self.emit.assembler.instruction(&copy).is_err() {
             self.emit.abandon_operands(&placement);
@@ -129,6 +129,28 @@ impl Translator {
         self.note_immediate(instruction);
         self.emit.take_operands_home(&placement);
         Flow::Next
+    }
+
+    /// What an instruction that names the stack pointer adds to it; `None`: who knows.
+    fn stack_pointer_change(&self, instruction: &Instruction) -> Option<i32> {
+        let stack = match self.emit.is_64_bit() {
+            true => Register::RSP,
+            false => Register::ESP,
+        };
+        let has_constant = || match instruction.op1_kind() {
+            OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32
+            | OpKind::Immediate32to64 => i32::try_from(instruction.immediate(1) as i64).ok(),
+            _ => None,
+        };
+        match instruction.mnemonic() {
+            Mnemonic::Add if instruction.op0_register() == stack => has_constant(),
+            Mnemonic::Sub if instruction.op0_register() == stack => has_constant()?.checked_neg(),
+            Mnemonic::Mov if guest_number(instruction.op0_register()) != Some(4) => Some(0),
+            Mnemonic::Cmp | Mnemonic::Test => Some(0),
+            _ => None,
+        }
     }
 
     /// Notes the immediate operand of the instruction that was just copied, if any other
@@ -233,6 +255,12 @@ impl Translator {
         if register.full_register32() == Register::ESP {
             // The result goes where the folded adjustment would still apply.
             self.emit.flush_esp_first();
+            let size = if self.emit.is_64_bit() { 8 } else { 4 };
+            let is_sum = register == instruction.memory_base()
+                && register.size() == size
+                && instruction.memory_index() == Register::None;
+            let change = is_sum.then_some(instruction.memory_displacement64() as i32);
+            self.emit.move_window(change);
         }
         if self.emit.is_64_bit() {
             return self.long_lea(instruction, register);

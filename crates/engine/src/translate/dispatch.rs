@@ -8,7 +8,7 @@ use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
 use crate::policy::allow_list::{Treatment, treatment};
 use crate::policy::mode::ModeFlags;
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 impl Translator {
     pub(super) fn instruction(&mut self, instruction: &Instruction) -> Flow {
@@ -17,6 +17,10 @@ impl Translator {
             return self.copy_bounced(instruction);
         }
         self.emit.make_room();
+        match self.may_use_windows(instruction) {
+            true => self.emit.use_windows(),
+            false => self.emit.end_window(),
+        }
         match instruction.mnemonic() {
             Mov if is_segment_move(instruction) => self.move_segment(instruction),
             Mov if instruction.op1_register().is_cr() => self.move_from_control(instruction),
@@ -56,6 +60,38 @@ impl Translator {
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
             Swapgs if self.swaps_gs() => self.swap_gs(),
             _ => self.by_allow_list(instruction),
+        }
+    }
+
+    /// Whether the code of an instruction leaves R11 alone, but for the last use of a window in a
+    /// block, and where it comes back from an exit finds the window as it expects it.
+    fn may_use_windows(&mut self, instruction: &Instruction) -> bool {
+        use Mnemonic::*;
+        let kind = instruction.op0_kind();
+        match instruction.mnemonic() {
+            Push | Pop => {
+                let register = instruction.op0_register();
+                kind != OpKind::Memory
+                    && register.full_register() != Register::RSP
+                    && !register.is_segment_register()
+            }
+            Call | Jmp => matches!(kind, OpKind::NearBranch32 | OpKind::NearBranch64),
+            Ret | Lea | Cld | Std | Nop => true,
+            Mov if is_segment_move(instruction) => false,
+            Leave | Xlatb | Bt | Btc | Btr | Bts => false,
+            _ if instruction.is_jcc_short_or_near() => true,
+            _ if instruction.is_string_instruction() => false,
+            // The note of its operand wants the linear address.
+            _ if self.x87_opcode().is_some() => false,
+            _ => {
+                let names_stack = instruction.memory_base().full_register() == Register::RSP;
+                self.known.is_copied(instruction)
+                    || (names_stack || self.emit.window.is_some())
+                        && matches!(
+                            treatment(instruction, &self.emit.mode, &self.features),
+                            Treatment::Copy | Treatment::CopyVector | Treatment::Nothing
+                        )
+            }
         }
     }
 

@@ -17,6 +17,8 @@ pub(super) enum Pushed {
     /// Sign-extended if the push is wider.
     Immediate(i64),
     Register(Host),
+    /// A guest register that is not the stack pointer.
+    Guest(Register),
     /// The address behind the current instruction.
     NextRip,
 }
@@ -39,17 +41,19 @@ impl Translator {
     /// Stores below the stack pointer and folds the decrement.
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
-        let reach = self.emit.reach_stack_operand(-bytes, width.bytes(), true)?;
+        let is_last = matches!(value, Pushed::NextRip);
+        let reach = (self.emit).reach_stack(-bytes, width.bytes(), true, is_last)?;
         let value = match value {
             Pushed::NextRip if self.emit.relocates => {
                 self.emit.code_address(R9, R9, self.emit.next_rip, width);
                 Pushed::Register(R9)
             }
             Pushed::NextRip => Pushed::Immediate(self.emit.next_rip as i64),
+            Pushed::Guest(register) => Pushed::Register(self.emit.value(register, R9)),
             value => value,
         };
         match value {
-            Pushed::NextRip => unreachable!("it has just been replaced"),
+            Pushed::NextRip | Pushed::Guest(_) => unreachable!("they have just been replaced"),
             Pushed::Immediate(value) if width == Width::Qword && i32::try_from(value).is_err() => {
                 self.emit.assembler.mov_imm64(R9, value as u64);
                 self.emit.assembler.store(width, reach.mem(), R9);
@@ -86,7 +90,7 @@ impl Translator {
                     }
                     Pushed::Register(R11)
                 } else {
-                    Pushed::Register(self.emit.value(register, R11))
+                    Pushed::Guest(register)
                 }
             }
             OpKind::Memory => {
@@ -144,8 +148,8 @@ impl Translator {
                     }
                     Home::Host(to) => self.emit.assembler.load(width, to, popped),
                     Home::Slot => {
-                        self.emit.assembler.load(width, R11, popped);
-                        self.emit.assembler.store(width, self.emit.slot(guest), R11);
+                        self.emit.assembler.load(width, R9, popped);
+                        self.emit.assembler.store(width, self.emit.slot(guest), R9);
                     }
                 }
                 self.emit.esp = self.emit.esp.wrapping_add(bytes);

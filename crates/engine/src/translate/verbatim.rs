@@ -243,12 +243,13 @@ pub(super) fn copy_of(
         }
         return Some(copied);
     };
-    // ModRM, and SIB if there is an index; the upper bits of R9 and R8 are REX.B and REX.X.
-    let (extended, rm, sib) = match reach? {
+    // ModRM, and SIB or a displacement; the upper bits of R9, R11 and R8 are REX.B and REX.X.
+    let (extended, rm, behind) = match reach? {
         Reach::Pointer => (REX_B, 1, None),
         // For what is not copied here.
         Reach::LowPointer => return None,
         Reach::Sum => (REX_X, 4, Some(1)),
+        Reach::Window(place) => (REX_B, 0x43, Some(place)),
     };
     copied.push(extended | rex & 0x4c);
     if fields.reg {
@@ -256,8 +257,8 @@ pub(super) fn copy_of(
     }
     copied.extend(&raw[opcode..memory_at])?;
     copied.push(byte & 0x38 | rm);
-    if let Some(sib) = sib {
-        copied.push(sib);
+    if let Some(behind) = behind {
+        copied.push(behind);
     }
     let immediate = memory_at + 1 + behind_modrm(raw[memory_at], raw.get(memory_at + 1))?;
     copied.extend(raw.get(immediate..)?)?;
@@ -311,12 +312,18 @@ mod tests {
             let memory = (0..instruction.op_count())
                 .any(|index| instruction.op_kind(index) == OpKind::Memory);
             let raw = &bytes[..instruction.len()];
-            let reach = memory.then(|| [Reach::Pointer, Reach::Sum][random.below(2)]);
+            let reach = memory.then(|| {
+                [
+                    Reach::Pointer,
+                    Reach::Sum,
+                    Reach::Window(random.below(64) as u8),
+                ][random.below(3)]
+            });
             let (true, Some(copied)) = (at_home, copy_of(&instruction, raw, bits, reach)) else {
                 continue;
             };
             let mut assembler = Assembler::new();
-            let mut copy = general_copy(&instruction, reach.map(Reach::registers));
+            let mut copy = general_copy(&instruction, reach);
             for (index, register) in register_operands(&instruction) {
                 if register.full_register() == Register::RCX {
                     copy.set_op_register(index, name_of(COUNT, register));

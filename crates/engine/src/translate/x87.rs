@@ -140,7 +140,7 @@ impl Translator {
     }
 
     /// The 11-bit opcode of the current instruction, if it is an x87 one.
-    fn x87_opcode(&self) -> Option<u16> {
+    pub(super) fn x87_opcode(&self) -> Option<u16> {
         let is_64_bit = self.emit.is_64_bit();
         let start = (self.raw.iter()).position(|&byte| !is_prefix(byte, is_64_bit))?;
         let [first, second] = [*self.raw.get(start)?, *self.raw.get(start + 1)?];

@@ -43,7 +43,10 @@ impl Walk<'_> {
             }
             // A transition to the monitor.
             Code::Cli | Code::Ud2 => match named {
-                Some(_) => Ok(Some(Next::Stops)),
+                Some(site) => {
+                    self.leave(site, state);
+                    Ok(Some(Next::Stops))
+                }
                 None => Err("makes a transition without naming an exit"),
             },
             _ if instruction.flow_control() != FlowControl::Next => Err("must not run on the host"),
@@ -188,6 +191,7 @@ impl Walk<'_> {
             let Some(site) = named.and_then(|named| self.subject.sites.get(named)) else {
                 return Err("leaves without naming an exit");
             };
+            self.leave(named.unwrap_or_default(), state);
             if displacement == i64::from(at::EXIT_ENTRY) {
                 return Ok(());
             }

@@ -118,12 +118,21 @@ impl Walk<'_> {
             register.is_gpr64().then(|| state.registers[number])
         };
         let base = instruction.memory_base();
-        let is_pointer = matches!(base, Register::R9 | Register::RCX);
+        let is_pointer = matches!(base, Register::R9 | Register::RCX | Register::R11);
+        let mut place = operand.displacement;
         let (size, write) = match (of(base).map(|it| it.kind), of(operand.index)) {
             (Some(Kind::Checked { size, write }), None)
                 if is_pointer && operand.index == Register::None =>
             {
-                (size, write)
+                // A window's accesses lie anywhere in it.
+                if base == Register::R11 {
+                    let window = state.registers[11].number;
+                    self.last_uses.insert(window, instruction.ip());
+                }
+                let inside = base == Register::R11 && (0..i64::from(size)).contains(&place);
+                let before = if inside { place as u32 } else { 0 };
+                place -= i64::from(before);
+                (size - before, write)
             }
             (
                 Some(Kind::Delta {
@@ -139,7 +148,7 @@ impl Walk<'_> {
             }
             _ => return Err(REFUSED),
         };
-        let fits = operand.displacement == 0 && operand.size <= size;
+        let fits = place == 0 && operand.size <= size;
         if !fits || operand.write && !write {
             return Err("access goes beyond what was looked up");
         }

@@ -42,7 +42,7 @@ pub use patches::{is_link_distance, verify_patched};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use values::{Number, Numbers, State};
+use values::{Kind, Number, Numbers, State};
 
 /// What is wrong with one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,6 +122,12 @@ struct Walk<'a> {
     entries: BTreeMap<u64, bool>,
     /// Look-ups for stores, by the offset behind their branch.
     store_look_ups: FxHashMap<u64, StoreLookUp>,
+    /// Where what R11 held last was used as a pointer, by number.
+    last_uses: FxHashMap<Number, u64>,
+    /// What R11 held where the monitor enters, and is to hold again, by offset.
+    windows: FxHashMap<u64, Number>,
+    /// Offsets where the monitor enters, and what R11 is to hold there, but does not.
+    lost_windows: Vec<(u64, Number)>,
     /// Exits that have been named.
     named: FxHashSet<usize>,
     /// The 32-bit distances of direct branches: where they are, and where they lead.
@@ -149,6 +155,9 @@ impl<'a> Walk<'a> {
             waiting: BTreeMap::new(),
             entries,
             store_look_ups: FxHashMap::default(),
+            last_uses: FxHashMap::default(),
+            windows: FxHashMap::default(),
+            lost_windows: Vec::new(),
             named: FxHashSet::default(),
             distances: FxHashMap::default(),
             immediates: FxHashMap::default(),
@@ -184,6 +193,7 @@ impl<'a> Walk<'a> {
         }
         self.refuse_between(end, end..u64::MAX);
         self.check_tables();
+        self.check_windows();
         self.findings
     }
 
@@ -208,7 +218,13 @@ impl<'a> Walk<'a> {
         match state {
             Some(mut state) => {
                 if let Some(keeps_vectors) = entry {
+                    let window = state.registers[11];
                     state.forget_values(&mut self.numbers);
+                    if matches!(window.kind, Kind::Checked { write: true, .. }) {
+                        // As exits leave R11, so the monitor enters: see `check_windows`.
+                        state.registers[11] = window;
+                        self.windows.insert(offset, window.number);
+                    }
                     state.vectors &= keeps_vectors;
                 }
                 state
@@ -249,6 +265,45 @@ impl<'a> Walk<'a> {
             if self.immediates.get(&immediate.host) != Some(&immediate.size) {
                 let text = format!("{immediate:?}");
                 self.find(0, text, "is not the immediate operand of a copy");
+            }
+        }
+    }
+
+    /// An exit is taken: the monitor enters again with what R11 holds there.
+    fn leave(&mut self, site: usize, state: &State) {
+        let site = &self.subject.sites[site];
+        let comes_back = match site.kind {
+            SiteKind::Memory { .. }
+            | SiteKind::SystemRead { .. }
+            | SiteKind::Slow
+            | SiteKind::Helper(_)
+            | SiteKind::VectorLoad => true,
+            SiteKind::Link(_)
+            | SiteKind::Indirect
+            | SiteKind::Far
+            | SiteKind::LevelChanged
+            | SiteKind::Continue
+            | SiteKind::Fault(_) => false,
+        };
+        for offset in [site.retry, site.after].map(u64::from) {
+            if let Some(&window) = self.windows.get(&offset)
+                && comes_back
+                && state.registers[11].number != window
+            {
+                self.lost_windows.push((offset, window));
+            }
+        }
+    }
+
+    /// No window is used behind a place that is entered from an exit with another.
+    fn check_windows(&mut self) {
+        for (offset, window) in std::mem::take(&mut self.lost_windows) {
+            if self
+                .last_uses
+                .get(&window)
+                .is_some_and(|&use_| use_ >= offset)
+            {
+                self.find(offset, String::new(), "window is not the one here");
             }
         }
     }

@@ -358,6 +358,124 @@ fn the_sum_of_what_a_look_up_has_yielded_and_its_address_is_one_operand() {
     assert_eq!(long_accessed(steps, load).len(), 1);
 }
 
+/// The look-up of a window of 128 bytes for stores, in 64-bit code, but for the last step.
+fn window_look_up() -> Vec<Step> {
+    let mut steps = long_look_up();
+    let [address, last, load] = steps![
+        |a| a.lea64(R8, Mem::base(R12, -72)),
+        |a| a.lea64(RCX, Mem::base(R8, 127)),
+        |a| a.load(
+            Width::Qword,
+            RCX,
+            Mem::indexed(RCX, R9, 8, LONG_WRITE_DISPLACEMENT)
+        ),
+    ];
+    (steps[0], steps[2], steps[7]) = (address, last, load);
+    steps.pop();
+    steps
+}
+
+const POINT: Mem = Mem::indexed(RCX, R8, 1, 0);
+
+#[test]
+fn a_windows_accesses_lie_in_it() {
+    let hit = |place: i32, width: Width| {
+        let found = long_accessed(&window_look_up(), |a| {
+            a.lea64(R11, POINT);
+            a.store(width, Mem::base(R11, 64), RAX);
+            a.load(width, RAX, Mem::base(R11, place));
+        });
+        found.len()
+    };
+    assert_eq!(hit(0, Width::Qword), 0);
+    assert_eq!(hit(120, Width::Qword), 0);
+    assert_eq!(hit(127, Width::Byte), 0);
+    assert_eq!(hit(121, Width::Qword), 1);
+    assert_eq!(hit(128, Width::Byte), 1);
+    assert_eq!(hit(-1, Width::Byte), 1);
+    // Others point to one place.
+    let found = long_accessed(&window_look_up(), |a| {
+        a.lea64(R9, POINT);
+        a.load(Width::Byte, RAX, Mem::base(R9, 1));
+    });
+    assert_eq!(found.len(), 1);
+}
+
+#[test]
+fn a_window_is_used_behind_an_entry_only_if_exits_that_lead_there_leave_it() {
+    // A window; an entry; a look-up that may miss, whose exit begins again at the entry; an
+    // access in the window. `changed`: R11 is another's before the look-up, or behind it.
+    let found = |before: bool, behind: bool, uses: bool| {
+        let mut assembler = Assembler::new();
+        let a = &mut assembler;
+        let mut misses = emit_steps(a, &window_look_up());
+        a.lea64(R11, POINT);
+        let retry = a.position() as u32;
+        if before {
+            a.mov(R11, RAX);
+        }
+        misses.extend(emit_steps(a, &long_look_up()));
+        a.load(Width::Dword, RAX, GUEST);
+        if behind {
+            a.mov(R11, RAX);
+        }
+        if uses {
+            a.load(Width::Qword, RAX, Mem::base(R11, 8));
+        }
+        exit(a, 0);
+        for (index, miss) in misses.into_iter().enumerate() {
+            a.patch_rel8_here(miss);
+            exit(a, index + 1);
+        }
+        let missed = SiteKind::Memory {
+            size: 4,
+            write: false,
+        };
+        let sites = [
+            site(SiteKind::Continue),
+            site(SiteKind::Continue),
+            Site {
+                retry,
+                ..site(missed)
+            },
+        ];
+        let flags = ModeFlags::LONG | ModeFlags::CODE64;
+        rules_of(a.code(), &sites, flags, &RegisterMap::LONG)
+    };
+    assert_eq!(found(false, false, true), [""; 0]);
+    assert_eq!(found(false, true, false), [""; 0]);
+    assert_eq!(found(true, false, false), [""; 0]);
+    // It is lost in both.
+    assert_ne!(found(false, true, true), [""; 0]);
+    assert_ne!(found(true, false, true), [""; 0]);
+    // A second window, between the entry and the exit that leads there, which is in force behind.
+    let mut assembler = Assembler::new();
+    let a = &mut assembler;
+    let mut misses = emit_steps(a, &window_look_up());
+    a.lea64(R11, POINT);
+    let retry = a.position() as u32;
+    a.load(Width::Qword, RAX, Mem::base(R11, 8));
+    misses.extend(emit_steps(a, &window_look_up()));
+    a.lea64(R11, POINT);
+    misses.extend(emit_steps(a, &long_look_up()));
+    exit(a, 0);
+    let mut sites = vec![site(SiteKind::Continue)];
+    for (index, miss) in misses.into_iter().enumerate() {
+        a.patch_rel8_here(miss);
+        exit(a, index + 1);
+        sites.push(match index {
+            2 => Site {
+                retry,
+                ..site(SiteKind::Slow)
+            },
+            _ => site(SiteKind::Continue),
+        });
+    }
+    let flags = ModeFlags::LONG | ModeFlags::CODE64;
+    let found = rules_of(a.code(), &sites, flags, &RegisterMap::LONG);
+    assert_eq!(found, ["window is not the one here"]);
+}
+
 #[test]
 fn rcx_is_a_pointer_only_while_it_holds_a_checked_address() {
     let hit = |access: &[u8]| accessed(&look_up(), |a| a.raw(access)).len();

@@ -275,6 +275,12 @@ impl Access {
         let bare = self.index == Register::None && self.displacement == 0;
         match base {
             Register::R15 => self.harm_to_context(instruction),
+            Register::R11 => {
+                let inside = self.index == Register::None
+                    && self.displacement >= 0
+                    && self.displacement + self.size <= 128;
+                (!inside).then_some("it is not in the window")
+            }
             Register::R9 => (!bare).then_some("it is not at R9"),
             Register::RCX => {
                 let sum = self.index == Register::R8 && self.scale == 1 && self.displacement == 0;
