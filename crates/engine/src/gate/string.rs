@@ -295,7 +295,7 @@ global_asm!(
     "tollgate_string \"repne scasd\", 2, \\reach, 0, 2",
     "tollgate_string \"repne scasq\", 3, \\reach, 0, 2",
     ".endm",
-    ".globl tollgate_string_start, tollgate_string_end, tollgate_string_places",
+    ".weak tollgate_string_start, tollgate_string_end, tollgate_string_places",
     ".hidden tollgate_string_start, tollgate_string_end, tollgate_string_places",
     ".pushsection .rodata.tollgate_string_places, \"a\"",
     ".p2align 2",
