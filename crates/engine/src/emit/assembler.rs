@@ -539,7 +539,7 @@ impl Assembler {
     /// Points a 32-bit distance at `target`.
     pub fn patch_rel32(&mut self, patch: Patch, target: usize) {
         let distance = target as i64 - (patch.0 as i64 + 4);
-        self.bytes[patch.0..patch.0 + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+        self.patch_imm32(patch.0, distance as u32);
     }
 
     /// Points an 8-bit distance at `target`.

@@ -41,18 +41,14 @@ impl Emitter {
         if self.is_sensitive_exit(site) {
             return self.emit_sensitive_exit(site);
         }
-        let packed = pack_site(self.block, site);
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.name_site(site);
         self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
     }
 
     /// The exit of a sensitive instruction goes to the monitor as the choice of
     /// [`crate::policy::virtual_interrupts::Transition`] says: the only place that knows.
     pub(crate) fn emit_sensitive_exit(&mut self, site: usize) {
-        let packed = pack_site(self.block, site);
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.name_site(site);
         match self.transition {
             Transition::Call => self.assembler.jmp_memory(self.field(at::EXIT_ENTRY)),
             Transition::Trap => self.assembler.raw(&TRAP),
@@ -75,6 +71,11 @@ impl Emitter {
     /// on if it does not.
     pub(crate) fn name_exit(&mut self, kind: SiteKind) {
         let site = self.new_site(kind, self.rip, self.esp_at_start, RESUME_AFTER);
+        self.name_site(site);
+    }
+
+    /// Tells the monitor, should guest code be left now, that it is at this site.
+    pub(super) fn name_site(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
         self.assembler
             .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);

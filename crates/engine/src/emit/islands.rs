@@ -91,8 +91,7 @@ impl Emitter {
     fn push_jump_mark(&mut self, host: u32, stub: usize) {
         let stub = &self.stubs[stub];
         let (rip, esp, shadowed) = (stub.rip, stub.esp, stub.shadowed);
-        let restore = Restore::NONE;
-        self.push_mark_at(host, rip, esp, restore, shadowed);
+        self.push_mark_at(host, rip, esp, Restore::NONE, shadowed);
     }
 
     fn push_mark_again(&mut self, host: u32, mark: Mark) {

@@ -7,7 +7,7 @@ use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::SLOTS_OFFSET;
 use crate::abi::marks::{Restore, Shadow};
-use crate::abi::sites::{LinkPlace, SiteKind, pack_site};
+use crate::abi::sites::{LinkPlace, SiteKind};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch, Width};
 use crate::policy::mode::ModeFlags;
@@ -270,9 +270,7 @@ impl Emitter {
     pub(crate) fn emit_store_test(&mut self, stub: &Stub, test: i32) {
         let back = self.assembler.lea_rip(RCX);
         self.assembler.patch_rel32(back, stub.back);
-        let packed = pack_site(self.block, stub.site);
-        self.assembler
-            .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);
+        self.name_site(stub.site);
         self.assembler.jmp_memory(self.field(test));
     }
 }

@@ -46,14 +46,11 @@ pub fn string_routine(
     map: &RegisterMap,
 ) -> Option<StringRoutine> {
     let is_repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    let flags = mode.flags;
-    let is_alone =
-        flags.intersects(ModeFlags::SINGLE | ModeFlags::BOUNCE | ModeFlags::ACCESSES_CHECKED);
-    if !is_repeated || is_alone || !map.has_namesakes_at_home() {
+    if !is_repeated || mode.is_watched() || !map.has_namesakes_at_home() {
         return None;
     }
     let operation = operation(instruction)?;
-    let is_64_bit = flags.contains(ModeFlags::CODE64);
+    let is_64_bit = mode.flags.contains(ModeFlags::CODE64);
     let (source, destination) = match is_64_bit {
         true => (OpKind::MemorySegRSI, OpKind::MemoryESRDI),
         false => (OpKind::MemorySegESI, OpKind::MemoryESEDI),
@@ -76,7 +73,7 @@ pub fn string_routine(
     if !is_flat(source, false) || !is_flat(SegmentRegister::Es, true) {
         return None;
     }
-    let reach = match (flags.contains(ModeFlags::LONG), is_64_bit) {
+    let reach = match (mode.flags.contains(ModeFlags::LONG), is_64_bit) {
         (true, true) => 1,
         (true, false) => 2,
         (false, _) => 0,

@@ -43,17 +43,21 @@ fn exit(assembler: &mut Assembler, number: usize) {
     assembler.jmp_memory(field(at::EXIT_ENTRY));
 }
 
-fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) -> Vec<Rule> {
-    let mut mode = Mode::of(&CpuState::at_reset());
-    mode.flags |= flags;
-    (mode.code_base, mode.code_limit) = (0, u32::MAX);
+/// What is found in a block's code, whose sites name these instructions for the monitor.
+fn rules_with(
+    code: &[u8],
+    sites: &[Site],
+    helpers: &[Helper],
+    mode: &Mode,
+    map: &RegisterMap,
+) -> Vec<Rule> {
     let subject = Subject {
         code,
         sites,
-        helpers: &[],
+        helpers,
         immediates: &[],
         completions: &[],
-        mode: &mode,
+        mode,
         mode_id: 3,
         branch_table: BranchTable::Shared,
         family: FamilyId(0),
@@ -62,6 +66,18 @@ fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) ->
     };
     let findings = verify(&subject);
     findings.iter().map(|finding| finding.rule).collect()
+}
+
+/// The mode after a reset with these flags too, its code without base and limit.
+fn mode_with(flags: ModeFlags) -> Mode {
+    let mut mode = Mode::of(&CpuState::at_reset());
+    mode.flags |= flags;
+    (mode.code_base, mode.code_limit) = (0, u32::MAX);
+    mode
+}
+
+fn rules_of(code: &[u8], sites: &[Site], flags: ModeFlags, map: &RegisterMap) -> Vec<Rule> {
+    rules_with(code, sites, &[], &mode_with(flags), map)
 }
 
 /// What is found in a sequence with an exit behind it. The branches that it returns lead to
@@ -662,7 +678,6 @@ fn exits_are_named_once_and_just_before_they_are_taken() {
     assert_ne!(found(&elsewhere), 0);
 }
 
-/// A link within the page: a jump and its stub.
 /// What is found in the call of a routine for `F3 A4` in flat 32-bit code, or, if `long`, in
 /// 64-bit code.
 fn string_rules(long: bool, map: &RegisterMap, emit: impl FnOnce(&mut Assembler)) -> Vec<Rule> {
@@ -677,29 +692,15 @@ fn string_rules(long: bool, map: &RegisterMap, emit: impl FnOnce(&mut Assembler)
         },
         site(SiteKind::Continue),
     ];
-    let mut mode = Mode::of(&CpuState::at_reset());
-    (mode.code_base, mode.code_limit) = (0, u32::MAX);
-    mode.segments = [SegmentClass::Flat; 6];
-    mode.flags |= match long {
+    let mut mode = mode_with(match long {
         true => ModeFlags::LONG | ModeFlags::CODE64,
         false => ModeFlags::CODE32,
-    };
+    });
+    mode.segments = [SegmentClass::Flat; 6];
     let bits = if long { 64 } else { 32 };
     let instruction = Decoder::new(bits, &[0xf3, 0xa4], DecoderOptions::NONE).decode();
-    let subject = Subject {
-        code: assembler.code(),
-        sites: &sites,
-        helpers: &[Helper::new(instruction)],
-        immediates: &[],
-        completions: &[],
-        mode: &mode,
-        mode_id: 3,
-        branch_table: BranchTable::Shared,
-        family: FamilyId(0),
-        block: BLOCK,
-        map,
-    };
-    verify(&subject).iter().map(|it| it.rule).collect()
+    let helpers = [Helper::new(instruction)];
+    rules_with(assembler.code(), &sites, &helpers, &mode, map)
 }
 
 /// Calls a routine: R11 with the address `beyond` the instruction behind the jump.
@@ -747,6 +748,7 @@ fn a_string_routine_is_that_of_the_exits_instruction_and_comes_back_behind_it() 
     assert!(found.contains(&"is not the test of the look-up's store"));
 }
 
+/// A link within the page: a jump and its stub.
 fn link() -> (Assembler, Site) {
     let mut assembler = Assembler::new();
     let jump = assembler.jmp();

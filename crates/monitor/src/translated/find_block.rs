@@ -116,6 +116,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
         }
     }
+
     /// What links to a block depend on, which control has come to at `place`.
     fn dependence(&mut self, block: BlockId, place: &CodeAddress) -> Option<Dependence> {
         let page = place.linear >> 12;
