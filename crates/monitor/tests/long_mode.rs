@@ -4,6 +4,7 @@
 mod support;
 
 use support::*;
+use tollgate_exits::ExitKind;
 use tollgate_x86::{PhysicalAddress, SegmentRegister};
 
 const RAX: usize = 0;
@@ -291,6 +292,94 @@ fn only_fs_and_gs_have_a_base_and_it_has_64_bits() {
         [5, 5, 5, 5, 9, 5]
     );
     assert_eq!(gpr[9], DIRECT + DATA);
+}
+
+#[test]
+fn the_bases_of_fs_and_gs_are_read_and_written_without_exits() {
+    let vcpu = run_prepared(
+        guest_code!(
+            bases_without_exits,
+            "mov ebx, 1000",
+            "mov rsi, rsp",
+            "mov rsp, 0xffff888000020008",
+            "2:",
+            "wrgsbase rsp",
+            "rdgsbase r8",
+            "inc rsp",
+            "wrfsbase esp",
+            "rdfsbase rdi",
+            "rdfsbase r9d",
+            "dec ebx",
+            "jnz 2b",
+            "mov rdx, rsp",
+            "mov rsp, rsi",
+            "out 0xf4, al",
+        ),
+        |state, _| state.cr4 |= 1 << 16,
+    );
+    let gpr = vcpu.state().gpr;
+    let last = 0xffff_8880_0002_0008 + 999;
+    assert_eq!([gpr[8], gpr[RDX]], [last, last + 1]);
+    assert_eq!([gpr[RDI], gpr[9]], [(last + 1) & 0xffff_ffff; 2]);
+    assert_eq!(vcpu.state().segment(SegmentRegister::Gs).base, last);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::OtherInstruction), 0);
+}
+
+#[test]
+fn a_base_that_is_not_canonical_is_refused_in_the_middle_of_a_block() {
+    let vcpu = run_prepared(
+        guest_code!(
+            odd_base,
+            "mov r8, 0x123456789",
+            "wrgsbase r8",
+            "mov r9, 0x0000800000000000",
+            "inc rax",
+            "wrgsbase r9",
+            "hlt",
+            ".balign 64",
+            // #GP.
+            "pop rcx",
+            "pop rsi",
+            "rdgsbase rdi",
+            "out 0xf4, al",
+        ),
+        |state, memory| {
+            state.cr4 |= 1 << 16;
+            set_gate(memory, 13, KERNEL + CODE + 64);
+        },
+    );
+    let gpr = vcpu.state().gpr;
+    // Error code 0, and the address of the second WRGSBASE.
+    assert_eq!(
+        [gpr[RCX], gpr[RSI] & 0xff, gpr[RDI]],
+        [0, 28, 0x1_2345_6789]
+    );
+}
+
+#[test]
+fn access_to_the_bases_is_undefined_without_the_bit_in_cr4() {
+    let vcpu = run_prepared(
+        guest_code!(
+            no_bases,
+            "mov r8, cr4",
+            "or r8, 0x10000",
+            "mov cr4, r8",
+            "mov ebx, 2",
+            "jmp 2f",
+            ".balign 16",
+            "2:",
+            "rdgsbase rdi",
+            "inc edx",
+            "and r8, -0x10001",
+            "mov cr4, r8",
+            "jmp 2b",
+            ".balign 64",
+            // #UD.
+            "out 0xf4, al",
+        ),
+        |_, memory| set_gate(memory, 6, KERNEL + CODE + 64),
+    );
+    assert_eq!(vcpu.state().gpr[RDX] as u32, 1);
 }
 
 #[test]

@@ -106,6 +106,8 @@ bitflags::bitflags! {
         const AVX_512 = 1 << 22;
         /// Each stack access has a look-up of its own (see [`Mode::windowless`]).
         const WINDOWLESS = 1 << 23;
+        /// CR4.FSGSBASE, in 64-bit code.
+        const FSGSBASE = 1 << 24;
     }
 }
 
@@ -187,6 +189,7 @@ impl Mode {
             state.is_protected() && user && cr4.contains(extension),
         );
         if state.is_64_bit() {
+            flags.set(ModeFlags::FSGSBASE, cr4.contains(Cr4::FSGSBASE));
             return Self::of_64_bit(flags);
         }
         let mut segments = [SegmentClass::Odd; 6];

@@ -32,6 +32,7 @@
 //!   for any host address, which guest instruction that is and which registers must
 //!   be put back first.
 
+mod base_registers;
 mod bits;
 mod branch;
 mod control;

@@ -1,5 +1,5 @@
 //! SYSCALL, SYSRET, SYSENTER and SYSEXIT where all is as it was when the monitor last did
-//! one (see [`crate::abi::level_change`]), and SWAPGS.
+//! one (see [`crate::abi::level_change`]).
 //!
 //! They read no memory and can fault only for reasons that are checked first; unusual cases
 //! exit to the monitor, which then does the whole instruction. The stores that follow belong
@@ -273,22 +273,5 @@ impl Translator {
 
     fn mark_at_target(&mut self, restore: Restore) {
         self.emit.mark_as(self.emit.rip, 0, restore.with_eip(R8));
-    }
-
-    /// SWAPGS is permitted here.
-    pub(super) fn swaps_gs(&self) -> bool {
-        self.emit.is_64_bit() && self.emit.mode.flags.contains(ModeFlags::KERNEL)
-    }
-
-    pub(super) fn swap_gs(&mut self) -> Flow {
-        let base = self.emit.field(at::segment_base(SegmentRegister::Gs));
-        let hidden = self.emit.field(at::register::KERNEL_GS_BASE);
-        self.emit.assembler.load(Width::Qword, R8, base);
-        self.emit.assembler.load(Width::Qword, R9, hidden);
-        self.emit.make_room();
-        self.emit.mark(Restore::UNDIVIDED);
-        self.emit.assembler.store(Width::Qword, base, R9);
-        self.emit.assembler.store(Width::Qword, hidden, R8);
-        Flow::Next
     }
 }

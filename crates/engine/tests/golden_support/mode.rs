@@ -20,6 +20,7 @@
 //!   with a base and a limit (`limited`), or that goes downwards (`odd`)
 //! - `ts`: CR0.TS is set
 //! - `noavx`: CR4.OSXSAVE is clear
+//! - `fsgsbase`: CR4.FSGSBASE is set
 //! - `avx512`: XCR0 enables AVX-512
 //! - `single`: one instruction alone; `bounce`: on the bounce buffer
 //! - `spilled`: the register map of that name
@@ -148,6 +149,7 @@ impl Guest {
                 }
                 "ts" => state.cr0 |= 8,
                 "avx512" => state.xcr0 = 0xe7,
+                "fsgsbase" => state.cr4 |= Cr4::FSGSBASE.bits(),
                 "noavx" => state.cr4 &= !0x4_0000,
                 "single" => single = true,
                 "bounce" => bounce = true,

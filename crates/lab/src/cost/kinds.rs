@@ -296,8 +296,16 @@ pub const KINDS: &[Kind] = &[
     kind("msr-read", "RDMSR of 174h", &[exits(Msr, 1)]),
     kind("msr-write", "WRMSR of 174h", &[exits(Msr, 1)]),
     kind("fs-base-msr-write", "WRMSR of FS's base", &[exits(Msr, 1)]),
-    kind("fs-base-read", "RDFSBASE", &[exits(OtherInstruction, 1)]),
-    kind("fs-base-write", "WRFSBASE", &[exits(OtherInstruction, 1)]),
+    kind(
+        "fs-base-read",
+        "RDFSBASE: translated, no exit",
+        &[exits(OtherInstruction, 0)],
+    ),
+    kind(
+        "fs-base-write",
+        "WRFSBASE: translated, no exit",
+        &[exits(OtherInstruction, 0)],
+    ),
     kind(
         "swapgs",
         "SWAPGS: translated, no exit",

@@ -1,0 +1,72 @@
+//! SWAPGS, RDFSBASE, RDGSBASE, WRFSBASE and WRGSBASE: in 64-bit code the bases of FS and GS are
+//! no part of the mode word, and emitted code reads them from the context at each access.
+
+use super::copy::uses_stack_pointer_register;
+use super::{Flow, Translator};
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::abi::marks::Restore;
+use crate::emit::assembler::Width;
+use crate::policy::mode::ModeFlags;
+use iced_x86::{Instruction, Mnemonic};
+use tollgate_x86::SegmentRegister;
+
+impl Translator {
+    /// SWAPGS is permitted here.
+    pub(super) fn swaps_gs(&self) -> bool {
+        self.emit.is_64_bit() && self.emit.mode.flags.contains(ModeFlags::KERNEL)
+    }
+
+    pub(super) fn swap_gs(&mut self) -> Flow {
+        let base = self.emit.field(at::segment_base(SegmentRegister::Gs));
+        let hidden = self.emit.field(at::register::KERNEL_GS_BASE);
+        self.emit.assembler.load(Width::Qword, R8, base);
+        self.emit.assembler.load(Width::Qword, R9, hidden);
+        self.emit.make_room();
+        self.emit.mark(Restore::UNDIVIDED);
+        self.emit.assembler.store(Width::Qword, base, R9);
+        self.emit.assembler.store(Width::Qword, hidden, R8);
+        Flow::Next
+    }
+
+    /// RDFSBASE, RDGSBASE, WRFSBASE or WRGSBASE. Where they fault, without CR4.FSGSBASE above
+    /// all, they are the monitor's; so is a base that is not canonical, for which the look-up
+    /// of its address faults.
+    pub(super) fn access_base(&mut self, instruction: &Instruction) -> Flow {
+        let flags = self.emit.mode.flags;
+        if !flags.contains(ModeFlags::CODE64 | ModeFlags::FSGSBASE)
+            || flags.contains(ModeFlags::SINGLE)
+            || instruction.has_lock_prefix()
+        {
+            return self.helper(instruction);
+        }
+        let segment = match instruction.mnemonic() {
+            Mnemonic::Rdfsbase | Mnemonic::Wrfsbase => SegmentRegister::Fs,
+            _ => SegmentRegister::Gs,
+        };
+        let base = self.emit.field(at::segment_base(segment));
+        let register = instruction.op0_register();
+        let is_wide = register.size() == 8;
+        if uses_stack_pointer_register(instruction) {
+            self.emit.flush_esp_first();
+        }
+        let reads = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Rdfsbase | Mnemonic::Rdgsbase
+        );
+        if reads {
+            let width = if is_wide { Width::Qword } else { Width::Dword };
+            self.emit.assembler.load(width, R8, base);
+            self.emit.set_register(register, R8, Width::Qword);
+            return Flow::Next;
+        }
+        let value = self.emit.value(register, R11);
+        if is_wide {
+            self.demand_canonical(value);
+        } else {
+            self.emit.assembler.mov32(R8, value);
+        }
+        self.emit.assembler.store(Width::Qword, base, R8);
+        Flow::Next
+    }
+}
