@@ -479,7 +479,8 @@ impl CpuidPolicy {
             // One core.
             0x8000_0008 => {
                 let sizes = PHYSICAL_ADDRESS_BITS | LINEAR_ADDRESS_BITS << 8;
-                [sizes, if amd { extended::BTC_NO } else { 0 }, 0, 0]
+                let amd_features = extended::BTC_NO | extended::ERROR_POINTERS_RESTORED;
+                [sizes, if amd { amd_features } else { 0 }, 0, 0]
             }
             0x8000_001a if amd => [self.performance_hints, 0, 0, 0],
             LEAF_AMD_CACHES if self.features.extended_ecx & extended::ECX_TOPOLOGY != 0 => {

@@ -418,6 +418,9 @@ pub mod extended {
     pub const EDX_LM: u32 = 1 << 29;
     /// What the monitor does itself, so that it needs nothing of the host.
     pub const EDX_EMULATED: u32 = EDX_SYSCALL | EDX_NX | EDX_PDPE1GB | EDX_RDTSCP | EDX_LM;
+    /// AMD, leaf 8000_0008h EBX: the x87 pointers are saved and restored whether an exception is
+    /// pending or not (APM volume 3, CPUID Fn8000_0008_EBX\[RstrFpErrPtrs\]).
+    pub const ERROR_POINTERS_RESTORED: u32 = 1 << 2;
     /// AMD, leaf 8000_0008h EBX: branches do not change type.
     pub const BTC_NO: u32 = 1 << 29;
     /// AMD, leaf 8000_0021h EAX: LFENCE always waits for earlier instructions.

@@ -243,6 +243,14 @@ fn long_mode_is_offered_with_40_and_48_bits_of_address() {
 }
 
 #[test]
+fn amd_says_that_the_pointers_of_the_x87_are_always_restored() {
+    let (state, _) = long_mode(0);
+    let said = policy(&state).leaf(&state, 0x8000_0008, 0)[1];
+    let amd = policy(&state).vendor() == Vendor::Amd;
+    assert_eq!(said & extended::ERROR_POINTERS_RESTORED != 0, amd);
+}
+
+#[test]
 fn intel_shows_syscall_to_64_bit_code_only() {
     let (legacy, _) = protected_mode(0);
     let shown = policy(&legacy).leaf(&legacy, 0x8000_0001, 0)[3] & extended::EDX_SYSCALL;

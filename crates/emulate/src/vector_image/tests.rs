@@ -47,6 +47,32 @@ fn fxsave_and_fxrstor_round_trip_eight_registers() {
 }
 
 #[test]
+fn pointers_are_saved_and_restored_without_a_pending_exception() {
+    for (save, restore) in [(FXSAVE, FXRSTOR), (XSAVE, XRSTOR)] {
+        let (mut state, mut environment) = ready();
+        state.gpr[2] = 0;
+        let pointers: [u8; 16] = std::array::from_fn(|index| index as u8 + 1);
+        state.vector.0[offset::FIP..offset::MXCSR].copy_from_slice(&pointers);
+        state.vector.0[offset::HEADER] |= component::X87 as u8;
+        state.gpr[0] = 0x9000;
+        state.gpr[6] = 0x9000;
+        if save == XSAVE {
+            // At [ESI], for EAX is the mask.
+            state.gpr[0] = component::X87;
+        }
+        let form = |code: [u8; 3]| match save {
+            XSAVE => [code[0], code[1], code[2] | 6],
+            _ => code,
+        };
+        run(&mut state, &mut environment, &form(save)).unwrap();
+        assert_eq!(environment.ram[0x9008..0x9018], pointers);
+        state.vector.0[offset::FIP..offset::MXCSR].fill(0);
+        run(&mut state, &mut environment, &form(restore)).unwrap();
+        assert_eq!(state.vector.0[offset::FIP..offset::MXCSR], pointers);
+    }
+}
+
+#[test]
 fn fxrstor_refuses_misalignment_and_reserved_mxcsr_bits() {
     let (mut state, mut environment) = ready();
     environment.put_u32(0x9018, 0x1_0000);
