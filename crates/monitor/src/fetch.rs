@@ -3,7 +3,7 @@
 use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::CodeAddress;
-use tollgate_tlb::{Derived, PageRange};
+use tollgate_tlb::{Derived, PageRange, SPACES, SpaceNumber};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -27,9 +27,8 @@ struct Cached {
     /// Linear page and privilege; `u64::MAX`: empty.
     tag: u64,
     fetch: Fetch,
-    /// Counts address-space switches: in which one the entry was made. Global ones hold in
-    /// all.
-    space: u32,
+    /// The stamp of the space that it was made in. Global ones hold in all.
+    stamp: u32,
 }
 
 const EMPTY: Cached = Cached {
@@ -38,7 +37,7 @@ const EMPTY: Cached = Cached {
         physical_page: 0,
         global: false,
     },
-    space: 0,
+    stamp: 0,
 };
 
 fn tag_of(page: u64, privilege: Privilege) -> u64 {
@@ -55,44 +54,71 @@ fn page_behind(page: u64, wide: bool) -> LinearAddress {
 /// the lifetime of TLB entries.
 pub struct FetchCache {
     entries: Box<[Cached; ENTRIES]>,
-    space: u32,
+    loaded: SpaceNumber,
+    /// By space: what its entries bear. It gets another one when they are forgotten.
+    stamps: [u32; SPACES],
+    /// The last stamp that was given to a space.
+    last_stamp: u32,
+    /// There may be entries of global pages that user code was fetched from.
+    has_global_user_pages: bool,
 }
 
 impl Default for FetchCache {
     fn default() -> Self {
         Self {
             entries: Box::new([EMPTY; ENTRIES]),
-            space: 0,
+            loaded: SpaceNumber::default(),
+            stamps: std::array::from_fn(|number| number as u32),
+            last_stamp: SPACES as u32,
+            has_global_user_pages: false,
         }
     }
 }
 
 impl FetchCache {
+    /// Where the entry of a page lies. Programs that run side by side are often the same, and
+    /// have the same pages; so each space has user pages elsewhere.
+    #[inline]
+    fn index(&self, tag: u64) -> usize {
+        const USER: u64 = 1;
+        let space = (tag & USER) * self.loaded.index() as u64 * (ENTRIES / SPACES) as u64;
+        (tag ^ space) as usize % ENTRIES
+    }
+
     /// Where code of a linear page is fetched from, if it is known.
     #[inline]
     pub fn look_up(&self, page: u64, privilege: Privilege) -> Option<Fetch> {
         let tag = tag_of(page, privilege);
-        let entry = &self.entries[tag as usize % ENTRIES];
-        let holds = entry.tag == tag && (entry.fetch.global || entry.space == self.space);
+        let entry = &self.entries[self.index(tag)];
+        let stamp = self.stamps[self.loaded.index()];
+        let holds = entry.tag == tag && (entry.fetch.global || entry.stamp == stamp);
         holds.then_some(entry.fetch)
     }
 
     /// Notes where code of a linear page is fetched from.
     pub fn fill(&mut self, page: u64, privilege: Privilege, fetch: Fetch) {
         let tag = tag_of(page, privilege);
-        self.entries[tag as usize % ENTRIES] = Cached {
+        self.has_global_user_pages |= fetch.global && privilege == Privilege::User;
+        self.entries[self.index(tag)] = Cached {
             tag,
             fetch,
-            space: self.space,
+            stamp: self.stamps[self.loaded.index()],
         };
     }
 }
 
 impl Derived for FetchCache {
     fn drop_local(&mut self) {
-        match self.space.checked_add(1) {
-            Some(space) => self.space = space,
-            None => self.drop_everything(),
+        match self.last_stamp.checked_add(1) {
+            Some(stamp) => {
+                self.last_stamp = stamp;
+                self.stamps[self.loaded.index()] = stamp;
+            }
+            None => {
+                let loaded = self.loaded;
+                *self = Self::default();
+                self.loaded = loaded;
+            }
         }
     }
 
@@ -108,7 +134,7 @@ impl Derived for FetchCache {
         for page in pages.pages() {
             for privilege in [Privilege::Supervisor, Privilege::User] {
                 let tag = tag_of(page, privilege);
-                let entry = &mut self.entries[tag as usize % ENTRIES];
+                let entry = &mut self.entries[self.index(tag)];
                 if entry.tag == tag {
                     *entry = EMPTY;
                 }
@@ -118,7 +144,18 @@ impl Derived for FetchCache {
 
     fn drop_everything(&mut self) {
         self.entries.fill(EMPTY);
-        self.space = 0;
+        self.has_global_user_pages = false;
+    }
+
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        if self.has_global_user_pages {
+            // An invalidation in one space does not look for those of others.
+            self.drop_everything();
+        }
+        self.loaded = to;
+        if !keeps {
+            self.drop_local();
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod host_timer;
 pub mod hypercall;
 mod instruction_in_work;
 mod interrupt_shadow;
+mod kept_spaces;
 pub mod kick;
 pub mod latches;
 mod memory_map;

@@ -6,10 +6,12 @@
 //! and [`Translations::fill_fetch`], and, for links, from what the cache of fetches holds.
 //! They go out by [`Translations::change`] alone, which tells each structure.
 //!
-//! The structures hold entries of the space that is loaded, and no tags. So a load of CR3
-//! drops all but global pages, and an invalidation that names another space finds nothing.
+//! Spaces are told apart by their process-context identifiers, as a processor does. A few of
+//! them are kept while they are not loaded ([`SPACES`]), each under a number that the
+//! structures know. What is invalidated of a kept one costs it all that it has.
 
 use crate::fetch::{Fetch, FetchCache};
+use crate::kept_spaces::KeptSpaces;
 use std::io;
 use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View};
 use tollgate_x86::address::PAGE_SIZE;
@@ -20,37 +22,6 @@ use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationC
 /// more, everything is dropped.
 const MOST_PAGES_BY_NUMBER: usize = 4096;
 
-/// What structures that hold entries of the loaded space only must drop at a change.
-enum Drop {
-    Nothing,
-    Pages(PageRange),
-    Local,
-    Physical { first: u64, last: u64 },
-    Everything,
-}
-
-impl Drop {
-    fn of(change: TranslationChange, loaded: Space) -> Self {
-        match change {
-            TranslationChange::Load { from, to, keeps } if keeps && from == to => Drop::Nothing,
-            TranslationChange::Load { .. } | TranslationChange::Spaces => Drop::Local,
-            TranslationChange::Space(space) if space.covers(loaded) => Drop::Local,
-            TranslationChange::Pages { space, first, last } if space.covers(loaded) => {
-                Drop::Pages(PageRange {
-                    first: first.page(),
-                    last: last.page(),
-                })
-            }
-            TranslationChange::Space(_) | TranslationChange::Pages { .. } => Drop::Nothing,
-            TranslationChange::Physical { first, last } => Drop::Physical {
-                first: first.page(),
-                last: last.page(),
-            },
-            TranslationChange::Everything => Drop::Everything,
-        }
-    }
-}
-
 /// What one vCPU has derived from the guest's page tables, but for the engine's links, which
 /// are reached through a parameter.
 pub struct Translations {
@@ -58,6 +29,7 @@ pub struct Translations {
     long_tlb: LongTlb,
     fetches: FetchCache,
     origins: Origins,
+    spaces: KeptSpaces,
     /// The notes on origins had no more room: links, which could not be dropped at once, are
     /// no longer all noted.
     links_are_due: bool,
@@ -75,6 +47,7 @@ impl Translations {
             long_tlb: LongTlb::new()?,
             fetches: FetchCache::default(),
             origins: Origins::default(),
+            spaces: KeptSpaces::default(),
             links_are_due: false,
             changed: false,
         })
@@ -180,6 +153,7 @@ impl Translations {
         if self.origins.is_full() {
             self.drop_own(|derived| derived.drop_everything());
             self.origins.drop_everything();
+            self.spaces.forget_others();
             self.links_are_due = true;
             self.changed = true;
         }
@@ -199,31 +173,81 @@ impl Translations {
     /// are those of the engine that runs the guest.
     pub fn change(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
         self.drop_due_links(links);
-        match Drop::of(change, loaded) {
-            Drop::Nothing => return,
-            Drop::Pages(pages) => {
-                let pages = self.origins.extent(pages);
+        let before = match change {
+            TranslationChange::Load { from, .. } => from,
+            _ => loaded,
+        };
+        if !self.is_loaded(before) {
+            // The processor's state was replaced.
+            self.drop_everything(links);
+            self.spaces.start_with(before.identifier);
+        }
+        match change {
+            TranslationChange::Load { from, to, keeps } if self.is_loaded(to) => {
+                if keeps && from == to {
+                    return;
+                }
+                self.drop_local(links);
+            }
+            TranslationChange::Load { to, keeps, .. } => self.load(to.identifier, keeps, links),
+            TranslationChange::Pages { space, first, last } if self.is_loaded(space) => {
+                let pages = self.origins.extent(PageRange {
+                    first: first.page(),
+                    last: last.page(),
+                });
                 self.drop_all(links, |derived| derived.drop_pages(pages));
             }
-            Drop::Local => {
-                self.drop_all(links, |derived| derived.drop_local());
-                self.origins.drop_local();
+            TranslationChange::Space(space) if self.is_loaded(space) => self.drop_local(links),
+            TranslationChange::Space(space) | TranslationChange::Pages { space, .. } => {
+                self.spaces.forget(space.identifier);
+                return;
             }
-            Drop::Physical { first, last } => self.drop_physical(first, last, links),
-            Drop::Everything => {
-                self.drop_all(links, |derived| derived.drop_everything());
-                self.origins.drop_everything();
+            TranslationChange::Spaces => {
+                self.spaces.forget_others();
+                self.drop_local(links);
+            }
+            TranslationChange::Physical { first, last } => {
+                self.spaces.forget_others();
+                self.drop_physical(first.page(), last.page(), links);
+            }
+            TranslationChange::Everything => {
+                self.drop_everything(links);
+                self.spaces.start_with(loaded.identifier);
             }
         }
         // The page that code is being fetched from may lie elsewhere now.
         self.changed = true;
     }
 
+    /// Whether a space is the one that is loaded. Whose tables begin elsewhere is another
+    /// space, but a processor tells them apart by the identifier alone.
+    fn is_loaded(&self, space: Space) -> bool {
+        space.identifier == self.spaces.loaded()
+    }
+
+    /// Another space is loaded.
+    fn load(&mut self, identifier: u16, keeps: bool, links: &mut dyn Derived) {
+        let (number, is_kept) = self.spaces.load(identifier);
+        let keeps = keeps && is_kept;
+        self.drop_all(links, |derived| derived.load(number, keeps));
+        self.origins.load(number, keeps);
+    }
+
+    fn drop_local(&mut self, links: &mut dyn Derived) {
+        self.drop_all(links, |derived| derived.drop_local());
+        self.origins.drop_local();
+    }
+
+    fn drop_everything(&mut self, links: &mut dyn Derived) {
+        self.drop_all(links, |derived| derived.drop_everything());
+        self.origins.drop_everything();
+        self.spaces.forget_others();
+    }
+
     fn drop_physical(&mut self, first: u64, last: u64, links: &mut dyn Derived) {
         let pages = self.origins.leading_to_range(first, last);
         if pages.len() > MOST_PAGES_BY_NUMBER {
-            self.drop_all(links, |derived| derived.drop_everything());
-            self.origins.drop_everything();
+            self.drop_everything(links);
             return;
         }
         for page in pages {

@@ -50,18 +50,51 @@ impl PageRange {
     }
 }
 
+/// Spaces whose entries are kept at the same time. Linux gives out six process-context
+/// identifiers on one processor, and uses 0 until then.
+pub const SPACES: usize = 8;
+
+/// Which of the kept spaces: below [`SPACES`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SpaceNumber(u8);
+
+impl SpaceNumber {
+    /// The space of that number, taken modulo [`SPACES`].
+    pub const fn new(number: usize) -> Self {
+        Self((number % SPACES) as u8)
+    }
+
+    /// Its number.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize % SPACES
+    }
+}
+
 /// A structure with entries that were derived from the guest's page tables. It knows of each
 /// whether the page is global, and the linear pages that it is about; from which large page
 /// and to which physical page it leads is known to [`Origins`](crate::Origins).
 ///
+/// Entries are found of the space that is loaded. Those of others may be kept, but for global
+/// pages: an INVLPG in one space would have to find those of all.
+///
 /// More than what is named may be forgotten, as a processor may.
 pub trait Derived {
-    /// Forgets all but global pages.
+    /// Forgets all but global pages of the space that is loaded.
     fn drop_local(&mut self);
 
-    /// Forgets linear pages, global or not.
+    /// Forgets linear pages, global or not, of the space that is loaded.
     fn drop_pages(&mut self, pages: PageRange);
 
-    /// Forgets everything.
+    /// Forgets everything, of the space that is loaded: the caller comes back to no other one
+    /// with `keeps`.
     fn drop_everything(&mut self);
+
+    /// Another space is loaded. With `keeps` what was derived when it was last loaded holds;
+    /// otherwise all but global pages of it is forgotten. What is not overridden keeps
+    /// nothing of any space.
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        let _ = (to, keeps);
+        self.drop_local();
+    }
 }

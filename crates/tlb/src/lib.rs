@@ -10,11 +10,12 @@
 pub mod derived;
 pub mod long_tlb;
 pub mod origins;
+mod parts;
 pub mod reservation;
 pub mod slots;
 pub mod software_tlb;
 
-pub use derived::{Derived, PageRange};
+pub use derived::{Derived, PageRange, SPACES, SpaceNumber};
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
 pub use slots::Slots;

@@ -30,10 +30,17 @@
 //! at the last canonical bytes and goes on beyond them needs no care: like any that
 //! goes on into another part it finds its part's last slot, which is never filled.
 //!
+//! Each [space](SpaceNumber) has tables of its own for the lower half of the addresses. When
+//! it is loaded the root's pointers are made to lead there, few as they are. The tables of the
+//! upper half are those of all spaces, and hold what is not global of the loaded one alone.
+//!
 //! R14 of generated code is not the root but [`LongTlb::table`], whose low six bits are
 //! 39, so that `sarx reg, reg, r14` yields `i`; the root is at [`LONG_ROOT_DISPLACEMENT`].
 
-use crate::derived::{Derived, PageRange};
+use crate::derived::{Derived, PageRange, SPACES, SpaceNumber};
+use crate::parts::{
+    HALF, PART_BYTES, PART_SHIFT, Part, Parts, TABLE_BYTES, page_number, part_of, place, signed,
+};
 use crate::reservation::Reservation;
 use crate::slots::{Slots, Table};
 use crate::software_tlb::{Entry, Stores, View};
@@ -50,29 +57,11 @@ pub const LONG_WRITE_DISPLACEMENT: i32 = i32::MIN;
 /// steps: it is too far for one displacement.
 pub const LONG_CODE_WRITE_STEP: i32 = i32::MIN;
 
-/// Linear address bits below the root's index.
-const PART_SHIFT: u32 = 39;
-/// Parts on either side of zero.
-const HALF: i64 = 256;
-/// Pages in a part.
-const PART_PAGES: i64 = 1 << (PART_SHIFT - 12);
-/// Slots in one table of a part.
-const PART_SLOTS: i64 = PART_PAGES * 2;
-const TABLE_BYTES: usize = PART_SLOTS as usize * 8;
-/// Tables of a part, from low to high addresses: stores beside code, stores, loads.
-const PART_BYTES: usize = TABLE_BYTES * 3;
-
 /// What a non-canonical address can reach beside a root, in bytes, and then some.
 const GUARD: usize = 256 << 20;
 const ROOT_BYTES: usize = 4096;
 const _: () = assert!(GUARD as u64 > (1 << (63 - PART_SHIFT)) * 8 + PAGE_SIZE);
 
-/// First page behind 4 GiB. The straddling slot before it is never filled: compatibility
-/// code uses the same tables, and its accesses go on at address zero there.
-const BEHIND_4_GIB: i64 = 1 << 20;
-
-/// Pages whose slots share one host page of each table.
-const GROUP_PAGES: i64 = 256;
 /// Groups in use at most. Each costs up to three pages in tables and as much in the host's
 /// page tables if the guest strews its accesses, so 200 MiB at the very most.
 const MAX_GROUPS: u32 = 8192;
@@ -83,175 +72,11 @@ const MOST_PAGES_BY_NUMBER: u64 = 1024;
 /// Fills that are remembered at most.
 const MAX_LOG: usize = 1 << 20;
 
-/// Where a table lies in its part, counted in tables.
-const fn place(table: Table) -> usize {
-    match table {
-        Table::CodeWrite => 0,
-        Table::Write => 1,
-        Table::Read => 2,
-    }
-}
+/// Both views' tables for half of the addresses.
+type Views = [Parts; 2];
 
-/// Number of the page, from -2^35 to 2^35 - 1 if the address is canonical.
-fn page_number(linear: LinearAddress) -> i64 {
-    linear.0 as i64 >> 12
-}
-
-/// The number of a page, as [`PageRange`] has it, with the sign of its address.
-fn signed(page: u64) -> i64 {
-    (page << 12) as i64 >> 12
-}
-
-/// The reverse of [`signed`].
-fn unsigned(page: i64) -> u64 {
-    page as u64 & u64::MAX >> 12
-}
-
-fn part_of(page: i64) -> i64 {
-    page >> (PART_SHIFT - 12)
-}
-
-/// The tables of 512 GiB.
-struct Part {
-    tables: Reservation,
-    /// Groups of pages with memory behind their slots, one bit each.
-    groups: Box<[u64]>,
-}
-
-impl Part {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            tables: Reservation::new(PART_BYTES)?,
-            groups: vec![0; (PART_PAGES / GROUP_PAGES / 64) as usize].into_boxed_slice(),
-        })
-    }
-
-    /// `slot`: of the whole view, taken modulo the part's size.
-    fn slot(&self, table: Table, slot: i64) -> *mut u64 {
-        let index = place(table) * PART_SLOTS as usize + (slot & (PART_SLOTS - 1)) as usize;
-        // SAFETY: the index is below the size of the reservation.
-        unsafe { self.tables.base().cast::<u64>().add(index) }
-    }
-
-    fn get(&self, table: Table, slot: i64) -> u64 {
-        // SAFETY: `slot` yields an aligned address inside the reservation.
-        unsafe { self.slot(table, slot).read() }
-    }
-
-    fn set(&mut self, table: Table, slot: i64, value: u64) {
-        // SAFETY: `slot` yields an aligned address inside the reservation, which
-        // only this structure and generated code on the same thread access.
-        unsafe { self.slot(table, slot).write(value) }
-    }
-
-    /// Sets a page's slot, and the straddling slots on both sides where the neighbour is
-    /// known and lies side by side with it.
-    fn set_page(&mut self, table: Table, page: i64, delta: u64) {
-        let side_by_side = |neighbour: u64| if neighbour == delta { delta } else { 0 };
-        self.set(table, page * 2, delta);
-        if page & (PART_PAGES - 1) != 0 && page != BEHIND_4_GIB {
-            let below = self.get(table, page * 2 - 2);
-            self.set(table, page * 2 - 1, side_by_side(below));
-        }
-        if (page + 1) & (PART_PAGES - 1) != 0 && page + 1 != BEHIND_4_GIB {
-            let above = self.get(table, page * 2 + 2);
-            self.set(table, page * 2 + 1, side_by_side(above));
-        }
-    }
-
-    fn clear_slots(&mut self, table: Table, page: i64) {
-        // What reads as zero is not written: it may have no memory behind it.
-        let first = page * 2 - i64::from(page & (PART_PAGES - 1) != 0);
-        for slot in first..=page * 2 + 1 {
-            if self.get(table, slot) != 0 {
-                self.set(table, slot, 0);
-            }
-        }
-    }
-
-    fn clear_page(&mut self, page: i64) {
-        for table in Table::ALL {
-            self.clear_slots(table, page);
-        }
-    }
-
-    /// Notes that a page's slots are used. True: none of their group was before.
-    fn use_group(&mut self, page: i64) -> bool {
-        let group = ((page & (PART_PAGES - 1)) / GROUP_PAGES) as usize;
-        let bit = 1 << (group % 64);
-        let fresh = self.groups[group / 64] & bit == 0;
-        self.groups[group / 64] |= bit;
-        fresh
-    }
-}
-
-/// Pages filled since they were last cleared as a whole; some more than once, some whose
-/// entry is gone.
-#[derive(Default)]
-struct Log {
-    pages: Vec<i64>,
-}
-
-impl Log {
-    fn take(&mut self) -> Vec<i64> {
-        std::mem::take(&mut self.pages)
-    }
-
-    /// Takes the memory of what was taken back, unless it is much.
-    fn keep(&mut self, mut pages: Vec<i64>) {
-        pages.clear();
-        pages.shrink_to(1 << 16);
-        self.pages = pages;
-    }
-}
-
-/// One view: its root is in [`LongTlb::roots`].
-struct Parts {
-    parts: Box<[Option<Part>]>,
-    local: Log,
-    global: Log,
-}
-
-impl Parts {
-    fn new() -> Self {
-        Self {
-            parts: (0..HALF * 2).map(|_| None).collect(),
-            local: Log::default(),
-            global: Log::default(),
-        }
-    }
-
-    /// The part of a page, if the page is canonical and its part in use.
-    fn part(&self, page: i64) -> Option<&Part> {
-        let index = usize::try_from(part_of(page) + HALF).ok()?;
-        self.parts.get(index)?.as_ref()
-    }
-
-    fn part_mut(&mut self, page: i64) -> Option<&mut Part> {
-        let index = usize::try_from(part_of(page) + HALF).ok()?;
-        self.parts.get_mut(index)?.as_mut()
-    }
-
-    fn clear(&mut self, page: i64) {
-        if let Some(part) = self.part_mut(page) {
-            part.clear_page(page);
-        }
-    }
-
-    /// Clears those of many pages that were filled.
-    fn clear_filled(&mut self, pages: PageRange) {
-        let logs = [&self.local.pages, &self.global.pages];
-        let is_named = |page: &i64| pages.contains(unsigned(*page));
-        let filled: Vec<i64> = logs
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(is_named)
-            .collect();
-        for page in filled {
-            self.clear(page);
-        }
-    }
+fn new_views() -> Views {
+    [Parts::new(), Parts::new()]
 }
 
 /// The tables of one vCPU in IA-32e mode.
@@ -260,7 +85,12 @@ pub struct LongTlb {
     roots: Reservation,
     /// What the pointers of parts not in use lead to.
     nothing: Reservation,
-    views: [Parts; 2],
+    /// Tables of the upper half of the addresses.
+    upper: Views,
+    /// Tables of the lower half by space.
+    lower: [Views; SPACES],
+    /// The space that the root leads to.
+    loaded: SpaceNumber,
     parts_in_use: u32,
     groups_in_use: u32,
     fills: u64,
@@ -280,17 +110,46 @@ impl LongTlb {
         let mut tlb = Self {
             roots,
             nothing: Reservation::zeroes(PART_BYTES)?,
-            views: [Parts::new(), Parts::new()],
+            upper: new_views(),
+            lower: std::array::from_fn(|_| new_views()),
+            loaded: SpaceNumber::default(),
             parts_in_use: 0,
             groups_in_use: 0,
             fills: 0,
         };
-        tlb.release();
+        for view in View::ALL {
+            for part in -HALF..HALF {
+                tlb.point_to_nothing(view, part);
+            }
+        }
         Ok(tlb)
     }
 
     fn root_offset(view: View) -> usize {
         GUARD + view as usize * (ROOT_BYTES + GUARD)
+    }
+
+    /// The tables of a canonical page, as the loaded space has them.
+    fn parts(&self, view: View, page: i64) -> &Parts {
+        let half = match page < 0 {
+            true => &self.upper,
+            false => &self.lower[self.loaded.index()],
+        };
+        &half[view as usize]
+    }
+
+    fn parts_mut(&mut self, view: View, page: i64) -> &mut Parts {
+        let half = match page < 0 {
+            true => &mut self.upper,
+            false => &mut self.lower[self.loaded.index()],
+        };
+        &mut half[view as usize]
+    }
+
+    /// All tables that the root leads to.
+    fn loaded_parts(&mut self) -> impl Iterator<Item = &mut Parts> {
+        let lower = &mut self.lower[self.loaded.index()];
+        self.upper.iter_mut().chain(lower)
     }
 
     /// What R14 must hold for a view.
@@ -322,17 +181,62 @@ impl LongTlb {
         }
     }
 
-    /// Gives all tables back.
-    fn release(&mut self) {
-        let nothing = self.nothing.base() as u64;
+    fn point_to_nothing(&mut self, view: View, part: i64) {
+        self.point(view, part, self.nothing.base() as u64);
+    }
+
+    /// Gives all tables of one half back, which are those of the loaded space.
+    fn release_loaded(&mut self, is_upper: bool) {
         for view in View::ALL {
-            for part in -HALF..HALF {
-                self.point(view, part, nothing);
+            let half = match is_upper {
+                true => &mut self.upper,
+                false => &mut self.lower[self.loaded.index()],
+            };
+            let parts = std::mem::replace(&mut half[view as usize], Parts::new());
+            for part in parts.in_use {
+                self.point_to_nothing(view, part);
             }
-            self.views[view as usize] = Parts::new();
         }
-        self.parts_in_use = 0;
-        self.groups_in_use = 0;
+    }
+
+    /// Gives the tables of all spaces back that are not loaded. True: there were any.
+    fn release_others(&mut self) -> bool {
+        let mut any = false;
+        for number in (0..SPACES).filter(|&number| number != self.loaded.index()) {
+            any |= self.lower[number].iter().any(|it| !it.in_use.is_empty());
+            self.lower[number] = new_views();
+        }
+        any
+    }
+
+    /// Gives tables back where there are too many: those of other spaces, or all.
+    fn make_room(&mut self) {
+        if !self.is_full() {
+            return;
+        }
+        if self.release_others() {
+            self.count_in_use();
+        }
+        if self.is_full() {
+            self.release_loaded(true);
+            self.release_loaded(false);
+            self.count_in_use();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.groups_in_use >= MAX_GROUPS || self.parts_in_use >= MAX_PARTS
+    }
+
+    fn count_in_use(&mut self) {
+        let halves = self.lower.iter().chain([&self.upper]);
+        let parts = halves.flatten().flat_map(|parts| parts.parts.iter());
+        (self.parts_in_use, self.groups_in_use) = (0, 0);
+        for part in parts.flatten() {
+            self.parts_in_use += 1;
+            let groups = part.groups.iter().map(|word| word.count_ones());
+            self.groups_in_use += groups.sum::<u32>();
+        }
     }
 
     /// Fills a page's entry in one view. Does nothing for an address that is not canonical,
@@ -343,22 +247,20 @@ impl LongTlb {
         }
         let page = page_number(entry.linear);
         let delta = entry.host_page.wrapping_sub((page as u64) << 12);
-        if self.groups_in_use >= MAX_GROUPS || self.parts_in_use >= MAX_PARTS {
-            self.release();
-        }
-        let parts = &self.views[view as usize];
+        self.make_room();
+        let parts = self.parts(view, page);
         if parts.local.pages.len() + parts.global.pages.len() >= MAX_LOG {
             self.drop_everything();
         }
-        if self.views[view as usize].part(page).is_none() && self.add_part(view, page).is_err() {
+        if self.parts(view, page).part(page).is_none() && self.add_part(view, page).is_err() {
             return;
         }
         self.fills += 1;
-        let parts = &mut self.views[view as usize];
+        let parts = self.parts_mut(view, page);
         let Some(part) = parts.part_mut(page) else {
             return;
         };
-        self.groups_in_use += u32::from(part.use_group(page));
+        let is_fresh_group = part.use_group(page);
         // Who fills a page again as it is has it listed already: where it was local and
         // turns global it is forgotten too early, the reverse is the guest's to announce.
         let listed = part.get(Table::Read, page * 2) == delta;
@@ -376,23 +278,30 @@ impl LongTlb {
             };
             log.pages.push(page);
         }
+        self.groups_in_use += u32::from(is_fresh_group);
     }
 
     fn add_part(&mut self, view: View, page: i64) -> io::Result<()> {
         let part = Part::new()?;
         let index = part_of(page);
         self.point(view, index, part.tables.base() as u64);
-        self.views[view as usize].parts[(index + HALF) as usize] = Some(part);
+        let parts = self.parts_mut(view, page);
+        parts.parts[Parts::index(index)] = Some(part);
+        parts.in_use.push(index);
         self.parts_in_use += 1;
         Ok(())
     }
 
-    /// If this linear page leads to this host page, has it allow only stores beside code,
-    /// because code was translated from there. Whether it allowed others before.
+    /// If this linear page leads to this host page in any space, has it allow only stores beside
+    /// code, because code was translated from there. Whether it allowed others before.
     pub fn protect(&mut self, linear_page: u64, host_page: u64) -> bool {
         let page = signed(linear_page);
         let mut allowed = false;
-        for parts in &mut self.views {
+        let halves = match page < 0 {
+            true => std::slice::from_mut(&mut self.upper),
+            false => &mut self.lower[..],
+        };
+        for parts in halves.iter_mut().flatten() {
             let Some(part) = parts.part_mut(page) else {
                 continue;
             };
@@ -410,44 +319,67 @@ impl LongTlb {
 impl Slots for LongTlb {
     #[inline]
     fn entry(&self, view: View, table: Table, first: LinearAddress, last: LinearAddress) -> u64 {
+        if !is_canonical(first.0) {
+            return 0;
+        }
         let (first, last) = (page_number(first), page_number(last));
-        let part = self.views[view as usize].part(first);
+        let part = self.parts(view, first).part(first);
         part.map_or(0, |part| part.get(table, first + last))
     }
 }
 
 impl Derived for LongTlb {
     fn drop_local(&mut self) {
-        for parts in &mut self.views {
-            let pages = parts.local.take();
-            for &page in &pages {
-                parts.clear(page);
-            }
-            parts.local.keep(pages);
+        for parts in self.loaded_parts() {
+            parts.clear_local();
         }
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
-        for parts in &mut self.views {
-            if pages.count() <= MOST_PAGES_BY_NUMBER {
-                for page in pages.pages() {
-                    parts.clear(signed(page));
-                }
-            } else {
+        if pages.count() > MOST_PAGES_BY_NUMBER {
+            for parts in self.loaded_parts() {
                 parts.clear_filled(pages);
+            }
+            return;
+        }
+        for page in pages.pages().map(signed) {
+            for view in View::ALL {
+                self.parts_mut(view, page).clear(page);
             }
         }
     }
 
     fn drop_everything(&mut self) {
-        self.drop_local();
-        for parts in &mut self.views {
-            let pages = parts.global.take();
-            for &page in &pages {
-                parts.clear(page);
-            }
-            parts.global.keep(pages);
+        for parts in self.loaded_parts() {
+            parts.clear_local();
+            parts.clear_global();
         }
+    }
+
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        for view in View::ALL {
+            // What is not global of the upper half, and what is of the lower one.
+            self.upper[view as usize].clear_local();
+            let left = &mut self.lower[self.loaded.index()][view as usize];
+            left.clear_global();
+            for index in 0..left.in_use.len() {
+                let part = self.lower[self.loaded.index()][view as usize].in_use[index];
+                self.point_to_nothing(view, part);
+            }
+            let next = &mut self.lower[to.index()][view as usize];
+            if !keeps {
+                next.clear_local();
+            }
+            for index in 0..next.in_use.len() {
+                let next = &self.lower[to.index()][view as usize];
+                let number = next.in_use[index];
+                if let Some(part) = &next.parts[Parts::index(number)] {
+                    let tables = part.tables.base() as u64;
+                    self.point(view, number, tables);
+                }
+            }
+        }
+        self.loaded = to;
     }
 }
 

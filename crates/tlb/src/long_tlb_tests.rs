@@ -272,8 +272,64 @@ fn a_guest_that_touches_pages_far_apart_cannot_have_unbounded_tables() {
     }
     for round in 0..MAX_LOG as u64 + 10 {
         tlb.fill(View::User, entry(0x1000, HOST + (round << 12), false));
-        assert!(tlb.views[View::User as usize].local.pages.len() <= MAX_LOG);
+        assert!(tlb.parts(View::User, 1).local.pages.len() <= MAX_LOG);
     }
+}
+
+#[test]
+fn a_space_finds_its_own_pages_again_and_no_other_ones() {
+    let mut tlb = LongTlb::new().unwrap();
+    let found = |tlb: &LongTlb| generated(tlb, View::User, Table::Write, 0x7f00_0000_5000, 4);
+    let delta = |host: u64| host.wrapping_sub(0x7f00_0000_5000);
+    for number in 0..SPACES as u64 {
+        tlb.load(SpaceNumber::new(number as usize), false);
+        assert_eq!(found(&tlb), 0);
+        let host = HOST + number * 0x1000;
+        tlb.fill(View::User, entry(0x7f00_0000_5000, host, false));
+    }
+    for number in 0..SPACES as u64 {
+        tlb.load(SpaceNumber::new(number as usize), true);
+        let expected = match number {
+            3 => 0,
+            _ => delta(HOST + number * 0x1000),
+        };
+        assert_eq!(found(&tlb), expected);
+        // What is protected is protected in all spaces.
+        if number == 2 {
+            tlb.protect(0x7f00_0000_5000 >> 12, HOST + 0x3000);
+        }
+        if number == 4 {
+            tlb.drop_local();
+            assert_eq!(found(&tlb), 0);
+        }
+    }
+    tlb.load(SpaceNumber::new(5), true);
+    assert_eq!(found(&tlb), delta(HOST + 0x5000));
+    tlb.load(SpaceNumber::new(4), true);
+    assert_eq!(found(&tlb), 0);
+    tlb.load(SpaceNumber::new(5), false);
+    assert_eq!(found(&tlb), 0);
+}
+
+#[test]
+fn tables_of_other_spaces_are_given_back_before_those_of_the_loaded_one() {
+    let mut tlb = LongTlb::new().unwrap();
+    tlb.fill(View::Supervisor, entry(KERNEL, HOST, true));
+    tlb.fill(View::User, entry(0x5000, HOST, false));
+    tlb.load(SpaceNumber::new(1), false);
+    tlb.fill(View::User, entry(0x6000, HOST, false));
+    for part in 0..i64::from(MAX_PARTS) - 1 {
+        tlb.fill(
+            View::User,
+            entry((part << PART_SHIFT) as u64 + 0x1000, HOST, false),
+        );
+    }
+    let found =
+        |tlb: &LongTlb, view, linear| tlb.look_up(view, true, LinearAddress(linear)).is_some();
+    assert!(found(&tlb, View::User, 0x6000));
+    assert!(found(&tlb, View::Supervisor, KERNEL));
+    tlb.load(SpaceNumber::new(0), true);
+    assert!(!found(&tlb, View::User, 0x5000));
 }
 
 /// Fills, invalidations and switches in random order against a plain map of pages.
@@ -294,16 +350,22 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
         0xffff_ffff_ffff_8000,
     ];
     let mut tlb = LongTlb::new().unwrap();
-    // (view, page) to host page, stores, global
-    let mut model: HashMap<(usize, u64), (u64, Stores, bool)> = HashMap::new();
-    for _ in 0..20_000 {
+    // (space of the lower half, view, page) to host page, stores, global
+    let mut model: HashMap<(usize, usize, u64), (u64, Stores, bool)> = HashMap::new();
+    let mut loaded = 0;
+    let every = SPACES;
+    let space_of = |loaded: usize, page: u64| if page >> 63 == 0 { loaded } else { every };
+    for _ in 0..40_000 {
         let linear = bases[random(5) as usize] + random(8) * 0x1000;
         let view = View::ALL[random(2) as usize];
-        match random(20) {
+        match random(24) {
             0 => {
                 tlb.drop_local();
                 // What was local before it turned global may be forgotten with the local.
-                model.retain(|&(view, page), (_, _, global)| {
+                model.retain(|&(space, view, page), (_, _, global)| {
+                    if space != loaded && space != every {
+                        return true;
+                    }
                     let left = tlb.look_up(View::ALL[view], false, LinearAddress(page));
                     assert!(*global || left.is_none());
                     left.is_some()
@@ -311,11 +373,34 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
             }
             1 if random(10) == 0 => {
                 tlb.drop_everything();
-                model.clear();
+                model.retain(|&(space, ..), _| space != loaded && space != every);
             }
             2 | 3 => {
                 tlb.drop_pages(PageRange::of(LinearAddress(linear)));
-                model.retain(|&(_, page), _| page != linear);
+                let space = space_of(loaded, linear);
+                model.retain(|&(of, _, page), _| (of, page) != (space, linear));
+            }
+            20..24 => {
+                let (left, to) = (loaded, random(4) as usize);
+                let keeps = random(3) != 0;
+                tlb.load(SpaceNumber::new(to), keeps);
+                loaded = to;
+                // Nothing global is kept of a space, and of the upper half nothing else. A
+                // global page of the upper half may be gone if it was local once.
+                model.retain(|&(space, view, page), (_, _, global)| match space {
+                    _ if space == every => {
+                        let left = tlb.look_up(View::ALL[view], false, LinearAddress(page));
+                        assert!(*global || left.is_none());
+                        left.is_some()
+                    }
+                    _ if space == left && *global => false,
+                    _ => keeps || space != to,
+                });
+                // A page of a space may be gone if it was global once.
+                model.retain(|&(space, view, page), _| {
+                    let linear = LinearAddress(page);
+                    space != to || tlb.look_up(View::ALL[view], false, linear).is_some()
+                });
             }
             4 => {
                 let host = HOST + random(8) * 0x1000;
@@ -329,7 +414,8 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
                 }
             }
             _ => {
-                if model.contains_key(&(view as usize, linear)) {
+                let key = (space_of(loaded, linear), view as usize, linear);
+                if model.contains_key(&key) {
                     continue;
                 }
                 let stores = [Stores::Never, Stores::BesideCode, Stores::Always];
@@ -340,11 +426,11 @@ fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten(
                     ..entry(linear, host, global)
                 };
                 tlb.fill(view, filled);
-                model.insert((view as usize, linear), (host, stores, global));
+                model.insert(key, (host, stores, global));
             }
         }
         let expected = |view: View, table: Table, page: u64| {
-            let &(host, stores, _) = model.get(&(view as usize, page))?;
+            let &(host, stores, _) = model.get(&(space_of(loaded, page), view as usize, page))?;
             let wanted = match table {
                 Table::Read => true,
                 Table::Write => stores == Stores::Always,

@@ -7,9 +7,12 @@
 //! code is translated from a physical page, or something else answers at its address,
 //! whatever leads there is found by [`Origins::leading_to`].
 //!
+//! Notes on pages that are not global are kept apart for each [space](SpaceNumber) and live as
+//! long as what the structures keep of it.
+//!
 //! What is noted may be gone from the structures since; what they hold is always noted.
 
-use crate::derived::PageRange;
+use crate::derived::{PageRange, SPACES, SpaceNumber};
 use rustc_hash::FxHashSet;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -21,8 +24,11 @@ const LARGE_PAGES: [u64; 3] = [1 << 30, 1 << 22, 1 << 21];
 const MAX_LARGE_PAGES: usize = 1 << 16;
 /// Notes that a reverse map holds at most.
 const MAX_NOTES: usize = 1 << 20;
-/// Chains of a reverse map: a few physical pages for each, in a guest of some GiB.
-const BUCKETS: usize = 1 << 17;
+/// Chains of the reverse map of global pages: a few physical pages for each, in a guest of
+/// some GiB.
+const GLOBAL_BUCKETS: usize = 1 << 17;
+/// Chains of the map of one space.
+const LOCAL_BUCKETS: usize = 1 << 15;
 /// Notes that are remembered as made lately.
 const RECENT: usize = 1 << 12;
 /// Physical pages that are looked for one by one; of more, all notes are looked at.
@@ -68,28 +74,28 @@ struct ReverseMap {
     newest: Box<[u32]>,
 }
 
-impl Default for ReverseMap {
-    fn default() -> Self {
+impl ReverseMap {
+    /// An empty map of so many chains.
+    fn new(buckets: usize) -> Self {
+        let never = Recent {
+            linear_page: 0,
+            physical_page: 0,
+            generation: 0,
+        };
         Self {
             notes: Vec::new(),
-            recent: vec![
-                Recent {
-                    linear_page: 0,
-                    physical_page: 0,
-                    generation: 0,
-                };
-                RECENT
-            ]
-            .into_boxed_slice(),
+            recent: vec![never; RECENT].into_boxed_slice(),
             generation: 1,
-            newest: vec![NONE; BUCKETS].into_boxed_slice(),
+            newest: vec![NONE; buckets].into_boxed_slice(),
         }
     }
-}
 
-impl ReverseMap {
+    fn bucket(&self, physical_page: u64) -> usize {
+        physical_page as usize % self.newest.len()
+    }
+
     fn chain(&self, physical_page: u64) -> impl Iterator<Item = &Note> {
-        let mut next = self.newest[physical_page as usize % BUCKETS];
+        let mut next = self.newest[self.bucket(physical_page)];
         std::iter::from_fn(move || {
             let note = self.notes.get(next as usize)?;
             next = note.earlier;
@@ -117,7 +123,8 @@ impl ReverseMap {
         if self.chain(physical_page).take(NEWEST).any(is_same) {
             return;
         }
-        let newest = &mut self.newest[physical_page as usize % BUCKETS];
+        let bucket = self.bucket(physical_page);
+        let newest = &mut self.newest[bucket];
         let earlier = std::mem::replace(newest, self.notes.len() as u32);
         self.notes.push(Note {
             linear_page,
@@ -131,8 +138,9 @@ impl ReverseMap {
     }
 
     fn clear(&mut self) {
+        let buckets = self.newest.len();
         for note in &self.notes {
-            self.newest[note.physical_page as usize % BUCKETS] = NONE;
+            self.newest[note.physical_page as usize % buckets] = NONE;
         }
         self.notes.clear();
         self.notes.shrink_to(1 << 16);
@@ -140,29 +148,30 @@ impl ReverseMap {
     }
 }
 
-/// Where the entries of all structures come from.
-#[derive(Default)]
-pub struct Origins {
-    /// What is forgotten when CR3 is loaded, and what is not.
-    local: ReverseMap,
-    global: ReverseMap,
+/// Where entries come from that are global, or that are of one space and not.
+struct Notes {
+    map: ReverseMap,
     /// Large pages with derived entries, see [`large_page`].
     large_pages: FxHashSet<u64>,
     /// The large page that was noted last, or 0.
     last_large_page: u64,
 }
 
-impl Origins {
-    /// Whether there may be no room for another note: everything must be dropped.
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.local.is_full() || self.global.is_full() || self.large_pages.len() >= MAX_LARGE_PAGES
+impl Notes {
+    fn new(buckets: usize) -> Self {
+        Self {
+            map: ReverseMap::new(buckets),
+            large_pages: FxHashSet::default(),
+            last_large_page: 0,
+        }
     }
 
-    /// Notes that an entry is made for the page of `linear`, which translates like that.
+    fn is_full(&self) -> bool {
+        self.map.is_full() || self.large_pages.len() >= MAX_LARGE_PAGES
+    }
+
     #[inline]
-    pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
-        let page = linear.page();
+    fn note(&mut self, page: u64, translation: &Translation) {
         if translation.page_size > PAGE_SIZE {
             let large = large_page(page, translation.page_size);
             if self.last_large_page != large {
@@ -170,23 +179,86 @@ impl Origins {
                 self.large_pages.insert(large);
             }
         }
-        let map = if translation.global {
+        self.map.note(page, translation.physical.page());
+    }
+
+    /// Extends `extent` by the large pages that hold the first or the last of `pages`, and
+    /// forgets them.
+    fn extend(&mut self, pages: PageRange, extent: &mut PageRange) {
+        if self.large_pages.is_empty() {
+            return;
+        }
+        self.last_large_page = 0;
+        for size in LARGE_PAGES {
+            for page in [pages.first, pages.last] {
+                if self.large_pages.remove(&large_page(page, size)) {
+                    let large = PageRange::of_large_page(page, size);
+                    extent.first = extent.first.min(large.first);
+                    extent.last = extent.last.max(large.last);
+                }
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.map.clear();
+        self.large_pages.clear();
+        self.last_large_page = 0;
+    }
+}
+
+/// Where the entries of all structures come from.
+pub struct Origins {
+    global: Notes,
+    /// What is not global, by space. `None`: nothing was ever noted of it.
+    local: [Option<Box<Notes>>; SPACES],
+    loaded: SpaceNumber,
+}
+
+impl Default for Origins {
+    fn default() -> Self {
+        Self {
+            global: Notes::new(GLOBAL_BUCKETS),
+            local: Default::default(),
+            loaded: SpaceNumber::default(),
+        }
+    }
+}
+
+impl Origins {
+    /// Whether there may be no room for another note: everything must be dropped.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        let local = &self.local[self.loaded.index()];
+        self.global.is_full() || local.as_ref().is_some_and(|local| local.is_full())
+    }
+
+    /// Notes that an entry is made for the page of `linear`, which translates like that in the
+    /// space that is loaded.
+    #[inline]
+    pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
+        let notes = if translation.global {
             &mut self.global
         } else {
-            &mut self.local
+            let local = &mut self.local[self.loaded.index()];
+            local.get_or_insert_with(|| Box::new(Notes::new(LOCAL_BUCKETS)))
         };
-        map.note(page, translation.physical.page());
+        notes.note(linear.page(), translation);
     }
 
-    /// The linear pages that lead to a physical page, some perhaps twice.
+    fn maps(&self) -> impl Iterator<Item = &ReverseMap> {
+        let local = self.local.iter().flatten().map(|local| &local.map);
+        local.chain([&self.global.map])
+    }
+
+    /// The linear pages that lead to a physical page in any space, some perhaps twice.
     pub fn leading_to(&self, physical_page: u64) -> impl Iterator<Item = u64> {
-        let chains = [&self.local, &self.global].map(|map| map.chain(physical_page));
         let leads = move |note: &&Note| note.physical_page == physical_page;
-        let notes = chains.into_iter().flatten().filter(leads);
-        notes.map(|note| note.linear_page)
+        let notes = self.maps().flat_map(move |map| map.chain(physical_page));
+        notes.filter(leads).map(|note| note.linear_page)
     }
 
-    /// The linear pages that lead to physical pages `first` to `last`, each once.
+    /// The linear pages that lead to physical pages `first` to `last` in any space, each once.
     pub fn leading_to_range(&self, first: u64, last: u64) -> Vec<u64> {
         let is_named = |note: &&Note| first <= note.physical_page && note.physical_page <= last;
         let mut pages: Vec<u64> = if last.saturating_sub(first) < FEW_PAGES {
@@ -194,7 +266,7 @@ impl Origins {
                 .flat_map(|page| self.leading_to(page))
                 .collect()
         } else {
-            let notes = self.local.notes.iter().chain(&self.global.notes);
+            let notes = self.maps().flat_map(|map| &map.notes);
             notes
                 .filter(is_named)
                 .map(|note| note.linear_page)
@@ -205,38 +277,37 @@ impl Origins {
         pages
     }
 
-    /// What must be dropped if linear pages are invalidated: these and all of the large pages,
-    /// if entries were derived from any, that hold the first or the last of them. The caller
-    /// drops it.
+    /// What must be dropped if linear pages are invalidated in the space that is loaded: these
+    /// and all of the large pages, if entries were derived from any, that hold the first or the
+    /// last of them. The caller drops it.
     pub fn extent(&mut self, pages: PageRange) -> PageRange {
-        if self.large_pages.is_empty() {
-            return pages;
-        }
-        self.last_large_page = 0;
         let mut extent = pages;
-        for size in LARGE_PAGES {
-            for page in [pages.first, pages.last] {
-                if self.large_pages.remove(&large_page(page, size)) {
-                    let large = PageRange::of_large_page(page, size);
-                    extent.first = extent.first.min(large.first);
-                    extent.last = extent.last.max(large.last);
-                }
-            }
+        self.global.extend(pages, &mut extent);
+        if let Some(local) = &mut self.local[self.loaded.index()] {
+            local.extend(pages, &mut extent);
         }
         extent
     }
 
-    /// All but global pages were dropped.
+    /// All but global pages of the space that is loaded was dropped.
     pub fn drop_local(&mut self) {
-        self.local.clear();
+        if let Some(local) = &mut self.local[self.loaded.index()] {
+            local.clear();
+        }
     }
 
-    /// Everything was dropped.
+    /// Everything was dropped, of all spaces.
     pub fn drop_everything(&mut self) {
-        self.local.clear();
+        self.local.iter_mut().flatten().for_each(|it| it.clear());
         self.global.clear();
-        self.large_pages.clear();
-        self.last_large_page = 0;
+    }
+
+    /// Another space is loaded. Without `keeps` all but global pages of it was dropped.
+    pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        self.loaded = to;
+        if !keeps {
+            self.drop_local();
+        }
     }
 }
 

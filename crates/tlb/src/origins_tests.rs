@@ -80,7 +80,7 @@ fn every_linear_page_that_leads_to_a_physical_page_is_found() {
     note(
         &mut origins,
         0xa000,
-        0x5000 + (BUCKETS as u64) * 4096,
+        0x5000 + (LOCAL_BUCKETS as u64) * 4096,
         4096,
         false,
     );
@@ -101,7 +101,8 @@ fn a_page_that_is_noted_again_and_again_is_noted_once() {
             note(&mut origins, linear, 0x5000, 4096, false);
         }
     }
-    assert_eq!(origins.local.notes.len(), 4);
+    let local = origins.local[0].as_ref().unwrap();
+    assert_eq!(local.map.notes.len(), 4);
 }
 
 #[test]
@@ -125,7 +126,43 @@ fn a_guest_with_many_pages_fills_the_notes_up_to_a_bound() {
         note(&mut origins, notes << 21, 0, 2 << 20, true);
         notes += 1;
     }
-    assert!(origins.large_pages.len() <= MAX_LARGE_PAGES);
+    assert!(origins.global.large_pages.len() <= MAX_LARGE_PAGES);
     origins.drop_everything();
     assert!(!origins.is_full());
+}
+
+#[test]
+fn a_large_page_of_one_space_is_known_when_the_same_addresses_were_invalidated_in_another() {
+    let (one, other) = (SpaceNumber::new(1), SpaceNumber::new(2));
+    let mut origins = Origins::default();
+    let page = PageRange::of(LinearAddress(0x20_1000));
+    let whole = PageRange::of_large_page(0x200, 2 << 20);
+    for space in [one, other] {
+        origins.load(space, false);
+        note(&mut origins, 0x20_3000, 0x5000, 2 << 20, false);
+    }
+    assert_eq!(origins.extent(page), whole);
+    assert_eq!(origins.extent(page), page);
+    origins.load(one, true);
+    assert_eq!(origins.extent(page), whole);
+}
+
+#[test]
+fn what_leads_to_a_page_is_found_in_every_space_until_that_is_dropped() {
+    let mut origins = Origins::default();
+    for number in 0..3 {
+        origins.load(SpaceNumber::new(number), false);
+        let linear = 0x1000 * (number as u64 + 1);
+        note(&mut origins, linear, 0x5000, 4096, false);
+    }
+    assert_eq!(aliases(&origins, 0x5000), [1, 2, 3]);
+    assert_eq!(origins.leading_to_range(0, 0x1000), [1, 2, 3]);
+    origins.load(SpaceNumber::new(1), true);
+    assert_eq!(aliases(&origins, 0x5000), [1, 2, 3]);
+    origins.drop_local();
+    assert_eq!(aliases(&origins, 0x5000), [1, 3]);
+    origins.load(SpaceNumber::new(0), false);
+    assert_eq!(aliases(&origins, 0x5000), [3]);
+    origins.drop_everything();
+    assert_eq!(aliases(&origins, 0x5000), [0; 0]);
 }

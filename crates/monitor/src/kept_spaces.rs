@@ -1,0 +1,155 @@
+//! Which spaces are kept while they are not loaded, and under which numbers.
+
+use tollgate_tlb::{SPACES, SpaceNumber};
+
+/// A number's space.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// The process-context identifier, 0 to 4095; `None`: what the structures have under this
+    /// number is void.
+    identifier: Option<u16>,
+    /// When it was last loaded.
+    loaded_at: u64,
+}
+
+/// The spaces of one vCPU, of which one is loaded.
+pub struct KeptSpaces {
+    spaces: [Kept; SPACES],
+    /// The number and the identifier of the loaded one.
+    loaded: (SpaceNumber, u16),
+    loads: u64,
+}
+
+impl Default for KeptSpaces {
+    fn default() -> Self {
+        let nothing = Kept {
+            identifier: None,
+            loaded_at: 0,
+        };
+        let mut spaces = Self {
+            spaces: [nothing; SPACES],
+            loaded: (SpaceNumber::default(), 0),
+            loads: 0,
+        };
+        spaces.start_with(0);
+        spaces
+    }
+}
+
+impl KeptSpaces {
+    /// The identifier of the space that is loaded.
+    pub fn loaded(&self) -> u16 {
+        self.loaded.1
+    }
+
+    /// The space with an identifier is loaded, another one than before. Its number from now on,
+    /// and whether what is kept under that number is its own.
+    pub fn load(&mut self, identifier: u16) -> (SpaceNumber, bool) {
+        let kept = self.find(identifier);
+        let number = kept.unwrap_or_else(|| self.oldest());
+        self.loads += 1;
+        self.spaces[number] = Kept {
+            identifier: Some(identifier),
+            loaded_at: self.loads,
+        };
+        self.loaded = (SpaceNumber::new(number), identifier);
+        (self.loaded.0, kept.is_some())
+    }
+
+    fn find(&self, identifier: u16) -> Option<usize> {
+        let is_it = |space: &Kept| space.identifier == Some(identifier);
+        self.spaces.iter().position(is_it)
+    }
+
+    /// A number whose space is void, or else the one not loaded for the longest time.
+    fn oldest(&self) -> usize {
+        let numbers = 0..SPACES;
+        let age = |number: &usize| {
+            let space = &self.spaces[*number];
+            (space.identifier.is_some(), space.loaded_at)
+        };
+        let others = numbers.filter(|&number| number != self.loaded.0.index());
+        others.min_by_key(age).unwrap_or_default()
+    }
+
+    /// What is kept of a space that is not loaded is void.
+    pub fn forget(&mut self, identifier: u16) {
+        if identifier != self.loaded.1
+            && let Some(number) = self.find(identifier)
+        {
+            self.spaces[number].identifier = None;
+        }
+    }
+
+    /// What is kept of all spaces that are not loaded is void.
+    pub fn forget_others(&mut self) {
+        for (number, space) in self.spaces.iter_mut().enumerate() {
+            if number != self.loaded.0.index() {
+                space.identifier = None;
+            }
+        }
+    }
+
+    /// The loaded space, of which nothing is known, has this identifier.
+    pub fn start_with(&mut self, identifier: u16) {
+        self.forget_others();
+        self.loaded.1 = identifier;
+        self.spaces[self.loaded.0.index()].identifier = Some(identifier);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_space_keeps_its_number_until_it_is_the_oldest_of_too_many() {
+        let mut spaces = KeptSpaces::default();
+        let numbers: Vec<SpaceNumber> = (1..SPACES as u16)
+            .map(|identifier| {
+                let (number, is_kept) = spaces.load(identifier);
+                assert!(!is_kept);
+                number
+            })
+            .collect();
+        let first = numbers[0];
+        assert_eq!(spaces.load(1), (first, true));
+        assert_eq!(spaces.load(0), (SpaceNumber::default(), true));
+        // The second one has not been loaded for the longest time.
+        assert_eq!(spaces.load(100), (numbers[1], false));
+        assert_eq!(spaces.load(1), (first, true));
+        assert!(!spaces.load(2).1);
+    }
+
+    #[test]
+    fn what_is_forgotten_of_a_space_leaves_its_number_to_the_next() {
+        let mut spaces = KeptSpaces::default();
+        let (of_5, _) = spaces.load(5);
+        spaces.load(6);
+        spaces.forget(5);
+        spaces.forget(6);
+        assert_eq!(spaces.loaded(), 6);
+        for free in 2..SPACES {
+            spaces.load(100 + free as u16);
+        }
+        assert!(
+            spaces.load(6).1,
+            "the loaded space is not forgotten by name"
+        );
+        assert!(!spaces.load(5).1);
+        let _ = of_5;
+        spaces.forget_others();
+        assert!(!spaces.load(6).1);
+        assert!(spaces.load(5).1);
+    }
+
+    #[test]
+    fn the_loaded_space_can_take_another_identifier_when_nothing_is_known() {
+        let mut spaces = KeptSpaces::default();
+        spaces.load(5);
+        spaces.start_with(9);
+        assert_eq!(spaces.loaded(), 9);
+        assert!(!spaces.load(5).1);
+        assert!(spaces.load(9).1);
+    }
+}
