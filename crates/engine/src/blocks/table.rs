@@ -4,17 +4,33 @@
 use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::host_order::HostOrder;
-use rustc_hash::FxHashMap;
+use crate::blocks::key_index::KeyIndex;
 use std::cell::Cell;
 use std::ops::Range;
 
 /// Blocks that are remembered as found lately.
 const RECENT: usize = 1 << 12;
 
-/// Where a block is remembered.
-fn recent(key: &BlockKey) -> usize {
-    let mixed = (key.physical as u32).wrapping_mul(0x9e37_79b1) >> 16;
-    (mixed ^ key.mode.0) as usize % RECENT
+/// A hash of all that identifies a translation. Its low bits depend on every bit of the key.
+fn hash(key: &BlockKey) -> u32 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let form = u64::from(key.mode.0) << 1 | u64::from(key.relocates);
+    let mut mixed = key.physical.wrapping_mul(ODD);
+    for part in [key.rip, key.second_page, form] {
+        mixed = (mixed.rotate_left(23) ^ part).wrapping_mul(ODD);
+    }
+    (mixed >> 32) as u32
+}
+
+/// Whether a block of the table translates `key` and is in force.
+fn in_force<'a>(
+    blocks: &'a [Option<Box<Block>>],
+    key: &'a BlockKey,
+) -> impl Fn(BlockId) -> bool + Copy + 'a {
+    |id| {
+        let block = blocks.get(id.0 as usize).and_then(Option::as_deref);
+        block.is_some_and(|block| block.key == *key && !block.is_retired)
+    }
 }
 
 /// The blocks of one engine.
@@ -22,10 +38,11 @@ pub struct BlockTable {
     blocks: Vec<Option<Box<Block>>>,
     free_ids: Vec<BlockId>,
     /// Blocks in force.
-    by_key: FxHashMap<BlockKey, BlockId>,
-    /// Blocks that were found lately, or numbers that they have got since. Most look-ups are
-    /// for one of them, and in the map, which is large, each costs cache misses.
-    recent: Box<[Cell<BlockId>]>,
+    by_key: KeyIndex,
+    /// Hashes and numbers of blocks that were found lately, or numbers that others have got
+    /// since. Most look-ups are for one of them, and in the index, which is large, each costs
+    /// a cache miss.
+    recent: Box<[Cell<(u32, BlockId)>]>,
     /// Every block, retired or not, by the offset of its code in the cache.
     by_host: HostOrder,
     /// Bytes of all blocks' code.
@@ -40,8 +57,8 @@ impl BlockTable {
         Self {
             blocks: Vec::new(),
             free_ids: Vec::new(),
-            by_key: FxHashMap::default(),
-            recent: vec![Cell::new(BlockId(0)); RECENT].into_boxed_slice(),
+            by_key: KeyIndex::default(),
+            recent: vec![Cell::new((0, BlockId(0))); RECENT].into_boxed_slice(),
             by_host: HostOrder::new((code.end - code.start) as usize),
             code_bytes: 0,
             code,
@@ -85,14 +102,16 @@ impl BlockTable {
 
     /// The block in force that translates `key`.
     pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
-        let recent = &self.recent[recent(key)];
-        let is_wanted = |block: &Block| block.key == *key && !block.is_retired;
-        if self.get(recent.get()).is_some_and(is_wanted) {
-            return Some(recent.get());
+        let hash = hash(key);
+        let recent = &self.recent[hash as usize % RECENT];
+        let is_wanted = in_force(&self.blocks, key);
+        let (known, id) = recent.get();
+        if known == hash && is_wanted(id) {
+            return Some(id);
         }
-        let found = self.by_key.get(key).copied();
+        let found = self.by_key.find(hash, is_wanted);
         if let Some(found) = found {
-            recent.set(found);
+            recent.set((hash, found));
         }
         found
     }
@@ -137,20 +156,23 @@ impl BlockTable {
 
     /// Has a block of a number taken, in force.
     pub fn insert(&mut self, id: BlockId, block: Block) {
-        self.by_key.insert(block.key, id);
+        let key = block.key;
         self.by_host.insert(block.host, id);
         self.code_bytes += u64::from(block.host_length);
         self.blocks[id.0 as usize] = Some(Box::new(block));
+        self.restore_key(key, id);
     }
 
     /// A block comes into force again.
     pub fn restore_key(&mut self, key: BlockKey, id: BlockId) {
-        self.by_key.insert(key, id);
+        let blocks = &self.blocks;
+        self.by_key.insert(hash(&key), id, in_force(blocks, &key));
     }
 
     /// No block translates `key` any more.
     pub fn forget_key(&mut self, key: &BlockKey) {
-        self.by_key.remove(key);
+        let blocks = &self.blocks;
+        self.by_key.remove(hash(key), in_force(blocks, key));
     }
 
     /// A block's code lies at another offset of the cache from now on.
