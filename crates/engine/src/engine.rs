@@ -8,6 +8,7 @@ mod eviction;
 mod linking;
 mod out_of_line;
 pub mod run;
+mod spaces;
 mod translation;
 mod verified;
 pub mod written;

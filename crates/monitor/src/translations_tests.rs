@@ -6,7 +6,7 @@ use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
-use tollgate_tlb::SPACES;
+use tollgate_tlb::{SPACES, SpaceNumber};
 use tollgate_x86::{Cr4, Efer};
 
 /// Host address of physical page zero.
@@ -82,6 +82,25 @@ struct Bench {
     code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
 }
 
+/// Links as the engine has them, which has more to ask of pages that come back.
+struct Links<'a>(&'a mut LinkTables);
+
+impl Derived for Links<'_> {
+    fn drop_local(&mut self) {
+        self.0.drop_local();
+    }
+    fn drop_pages(&mut self, pages: PageRange) {
+        self.0.drop_pages(pages);
+    }
+    fn drop_everything(&mut self) {
+        self.0.drop_everything();
+    }
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        self.0.load(to, keeps);
+        self.0.put_kept_back(|_| true);
+    }
+}
+
 impl Bench {
     fn new(is_long: bool) -> Self {
         let mut state = CpuState::at_reset();
@@ -108,7 +127,8 @@ impl Bench {
 
     fn change(&mut self, change: TranslationChange) {
         let loaded = self.loaded();
-        self.translations.change(loaded, change, &mut self.links);
+        let mut links = Links(&mut self.links);
+        self.translations.change(loaded, change, &mut links);
     }
 
     /// Loads CR3.
@@ -200,6 +220,7 @@ impl Bench {
                     linear_page: linear.page(),
                     delta: 0,
                     global: fetch(&mut self.translations, false).global,
+                    is_kept: !page.global,
                 };
                 let (id, slot) = self.code_page(page);
                 self.links.put_in_force(id, found);
@@ -718,6 +739,8 @@ struct Guest {
     edits: HashMap<(u16, u64), u64>,
     /// Spaces that are loaded anew when they are loaded next: something was edited in them.
     stale: HashSet<u16>,
+    /// How often a code page was found.
+    found_code: u32,
 }
 
 /// More than are kept.
@@ -758,6 +781,7 @@ impl Guest {
                 assert!(!self.bench.has(Kind::CodePage, stale), "{stale:x?}");
             }
         }
+        self.found_code += u32::from(self.bench.has(Kind::CodePage, page));
         self.bench.has(Kind::Load(true), page)
     }
 }
@@ -771,6 +795,7 @@ fn what_is_kept_of_a_space_is_what_its_tables_say_when_it_is_loaded_again() {
         bench: Bench::new(true),
         edits: HashMap::new(),
         stale: HashSet::new(),
+        found_code: 0,
     };
     // Below and above: pages of the lower half, and of the upper one.
     let linear_of = |number: u64| match number < 16 {

@@ -19,7 +19,9 @@
 //!
 //! - A page is put in force by a look-up of the guest's page tables that has just allowed to
 //!   fetch code there, and goes out of force with what was looked up: by
-//!   [`Derived`](tollgate_tlb::Derived).
+//!   [`Derived`](tollgate_tlb::Derived). If its space is loaded again and what was looked up
+//!   there is kept, it may be put in force as it was (see
+//!   [`kept_pages`](crate::blocks::kept_pages)).
 //! - A slot is filled only while the page that it leads to is in force, an entry of the branch
 //!   tables too.
 //! - A slot between relocatable pages is filled only while both have the same delta, since a
@@ -36,6 +38,29 @@ use tollgate_tlb::PageRange;
 /// Number of a code page; given out again when the page has no blocks any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodePageId(u32);
+
+/// A page in force that is not global, to be put in force again.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalPage {
+    id: CodePageId,
+    key: CodePageKey,
+    found: Found,
+}
+
+impl LocalPage {
+    /// What it is.
+    pub fn key(&self) -> CodePageKey {
+        self.key
+    }
+
+    /// Where it was found.
+    pub fn found(&self) -> Found {
+        self.found
+    }
+}
+
+/// How often in succession a page is put in force without being met.
+const MOST_RETURNS: u8 = 8;
 
 /// No number: an end of a chain, a slot that is not listed.
 const NONE: u32 = u32::MAX;
@@ -64,6 +89,16 @@ pub struct Found {
     pub delta: u64,
     /// Survives an address-space switch.
     pub global: bool,
+    /// Is kept with its address space: the guest's page is not global.
+    pub is_kept: bool,
+}
+
+impl Found {
+    /// Whether it is also true of a page that has been found like that. It may last shorter.
+    fn stands_for(&self, found: &Found) -> bool {
+        let is_there = (self.linear_page, self.delta) == (found.linear_page, found.delta);
+        is_there && (found.global || !self.global)
+    }
 }
 
 /// A block that indirect branches lead to.
@@ -114,6 +149,8 @@ struct CodePage {
     found: Option<Found>,
     /// When it was last met: [`CodePages::clock`].
     used: u32,
+    /// How often it was put in force as it was since it was last met.
+    returns: u8,
     /// The next page in force in the chain.
     next: u32,
     /// Slots that lead here.
@@ -186,6 +223,7 @@ impl CodePages {
                 blocks: 0,
                 found: None,
                 used: 0,
+                returns: 0,
                 next: NONE,
                 arrivals: Vec::new(),
                 departures: Vec::new(),
@@ -222,16 +260,43 @@ impl CodePages {
     pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) {
         let page = &mut self.pages[id.0 as usize];
         page.used = self.clock;
-        match page.found {
-            Some(known)
-                if known == found
-                    || known
-                        == (Found {
-                            global: false,
-                            ..found
-                        }) => {}
-            _ => self.restore(id.0, found, memory),
+        match &mut page.found {
+            Some(known) if known.stands_for(&found) => known.is_kept &= found.is_kept,
+            _ => {
+                page.returns = 0;
+                self.restore(id.0, found, memory);
+            }
         }
+    }
+
+    /// The pages in force that are not global and are kept with their space, those met last
+    /// first. A page may be there twice.
+    pub fn local_pages(&self) -> impl Iterator<Item = LocalPage> {
+        self.local.iter().rev().filter_map(|&id| {
+            let page = &self.pages[id as usize];
+            let found = page.found.filter(|found| found.is_kept && !found.global)?;
+            Some(LocalPage {
+                id: CodePageId(id),
+                key: page.key,
+                found,
+            })
+        })
+    }
+
+    /// Puts a page in force as it was when its space was left, if it is still the same: what
+    /// was looked up then holds. Now and then it is not, so that it has to be met and those
+    /// that are not used any more become fewer.
+    pub fn put_back(&mut self, local: &LocalPage, memory: &mut LinkMemory) {
+        let page = &mut self.pages[local.id.0 as usize];
+        if page.key != local.key || page.blocks == 0 || page.found.is_some() {
+            return;
+        }
+        page.returns += 1;
+        if page.returns > MOST_RETURNS {
+            page.returns = 0;
+            return;
+        }
+        self.restore(local.id.0, local.found, memory);
     }
 
     fn restore(&mut self, id: u32, found: Found, memory: &mut LinkMemory) {

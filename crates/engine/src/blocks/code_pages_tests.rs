@@ -35,6 +35,7 @@ impl Setup {
             linear_page,
             delta,
             global: false,
+            is_kept: true,
         };
         self.pages.put_in_force(page, found, &mut self.memory);
     }
@@ -44,6 +45,7 @@ impl Setup {
             linear_page,
             delta: 0,
             global: true,
+            is_kept: false,
         };
         self.pages.put_in_force(page, found, &mut self.memory);
     }
@@ -207,6 +209,35 @@ fn a_page_without_blocks_is_forgotten() {
     assert_eq!(setup.address(0x10_0020), None);
 }
 
+#[test]
+fn a_page_is_put_back_as_it_was_as_long_as_it_is_the_same() {
+    let mut setup = Setup::new();
+    let page = setup.page(5, 0x100, false);
+    setup.meet(page, 0x100);
+    setup.add_target(page, 0x10_0020, 0x1234);
+    let global = setup.page(6, 0x101, false);
+    setup.meet_global(global, 0x101);
+    let kept: Vec<LocalPage> = setup.pages.local_pages().collect();
+    assert_eq!(kept.len(), 1, "global pages need no coming back");
+    // Not for ever, unless it is met.
+    let mut returns = 0;
+    for _ in 0..2 * (MOST_RETURNS + 1) {
+        setup.drop_local();
+        assert_eq!(setup.address(0x10_0020), None);
+        setup.pages.put_back(&kept[0], &mut setup.memory);
+        returns += u32::from(setup.address(0x10_0020).is_some());
+    }
+    assert_eq!(returns, 2 * u32::from(MOST_RETURNS));
+    // Another page has its number.
+    setup.drop_local();
+    setup.pages.remove_target(page, 0x1234, &mut setup.memory);
+    setup.pages.remove_block(page, &mut setup.memory);
+    let other = setup.page(9, 0x200, false);
+    assert_eq!(other, page);
+    setup.pages.put_back(&kept[0], &mut setup.memory);
+    assert_eq!(setup.pages.pages[other.0 as usize].found, None);
+}
+
 /// What must hold, by a plain reading of the rules.
 #[derive(Default)]
 struct Model {
@@ -246,6 +277,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
             linear_page: home(index) + deltas[index],
             delta: deltas[index] << 12,
             global: !relocates(index) && random.below(2) == 0,
+            is_kept: relocates(index),
         };
         match random.below(100) {
             0 => {

@@ -21,12 +21,13 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{BranchTable, FamilyId, MAX_SLOTS, ModeId};
 use crate::blocks::code_pages::{
-    CodePageCounts, CodePageId, CodePageKey, CodePages, Found, IndirectTarget,
+    CodePageCounts, CodePageId, CodePageKey, CodePages, Found, IndirectTarget, LocalPage,
 };
+use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
 use crate::blocks::listed::Listed;
 use std::io;
-use tollgate_tlb::{Derived, PageRange};
+use tollgate_tlb::{Derived, PageRange, SpaceNumber};
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +61,8 @@ impl Target {
 pub struct LinkTables {
     memory: LinkMemory,
     pages: CodePages,
+    /// Code pages of spaces that are not loaded.
+    kept: KeptPages,
     /// Entries of no code page that survive an address-space switch.
     global: Listed<Entry>,
     /// Entries of no code page that do not.
@@ -78,6 +81,7 @@ impl LinkTables {
         Ok(Self {
             memory: LinkMemory::new()?,
             pages: CodePages::default(),
+            kept: KeptPages::default(),
             global: Listed::default(),
             local: Listed::default(),
             free_slots: Vec::new(),
@@ -135,7 +139,20 @@ impl LinkTables {
 
     /// Puts all code pages out of force, so that each that is used from now on is met again.
     pub fn watch_use(&mut self) {
+        self.kept.clear();
         self.pages.watch_use(&mut self.memory);
+    }
+
+    /// Puts those pages in force that were kept of the space that has just been loaded, as far
+    /// as `may_return` says that they may be.
+    pub fn put_kept_back(&mut self, mut may_return: impl FnMut(&LocalPage) -> bool) {
+        let kept = self.kept.take();
+        for page in &kept {
+            if may_return(page) {
+                self.pages.put_back(page, &mut self.memory);
+            }
+        }
+        self.kept.give_back(kept);
     }
 
     /// A block of a code page died. Nothing leads to it, and its slots were released.
@@ -275,6 +292,12 @@ impl Derived for LinkTables {
         let memory = &mut self.memory;
         self.pages.drop_all(memory);
         self.global.drop_all(|entry| memory.empty(entry));
+    }
+
+    /// What is kept is not yet in force then: see [`LinkTables::put_kept_back`].
+    fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        self.kept.load(to, keeps, &self.pages);
+        self.drop_local();
     }
 }
 

@@ -6,6 +6,7 @@ pub mod code_cache;
 pub mod code_pages;
 pub mod homes;
 pub mod host_order;
+mod kept_pages;
 pub mod key_index;
 pub mod link_memory;
 pub mod links;

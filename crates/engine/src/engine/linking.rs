@@ -132,6 +132,7 @@ impl Engine {
             delta,
             // In another epoch it may have another delta.
             global: place.global && !relocates,
+            is_kept: !place.global,
         };
         self.links.put_in_force(page, found);
     }

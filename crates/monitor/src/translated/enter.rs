@@ -8,7 +8,7 @@ use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
-use tollgate_engine::blocks::links::LinkTables;
+use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
@@ -50,7 +50,7 @@ pub enum TranslatedExit {
 impl Runner for Translated {
     type Entry = Entry;
     type Exit = TranslatedExit;
-    type Derived = LinkTables;
+    type Derived = Engine;
 
     #[inline]
     fn state(&self) -> &CpuState {
@@ -63,8 +63,8 @@ impl Runner for Translated {
     }
 
     #[inline]
-    fn state_and_derived(&mut self) -> (&mut CpuState, &mut LinkTables) {
-        (&mut self.context.cpu, self.engine.links_mut())
+    fn state_and_derived(&mut self) -> (&mut CpuState, &mut Engine) {
+        (&mut self.context.cpu, &mut self.engine)
     }
 
     #[inline]
