@@ -47,6 +47,8 @@ mod register {
     pub const QUEUE_DRIVER_HIGH: u64 = 0x094;
     pub const QUEUE_DEVICE_LOW: u64 = 0x0a0;
     pub const QUEUE_DEVICE_HIGH: u64 = 0x0a4;
+    pub const SHARED_MEMORY_LENGTH_LOW: u64 = 0x0b0;
+    pub const SHARED_MEMORY_BASE_HIGH: u64 = 0x0bc;
     pub const CONFIG: u64 = 0x100;
 }
 
@@ -97,6 +99,8 @@ impl VirtioMmio {
             register::QUEUE_READY => core.queue().is_some_and(Queue::is_enabled).into(),
             register::INTERRUPT_STATUS => self.interrupt_status,
             register::STATUS => core.status().into(),
+            // There is no such region: length and base are -1.
+            register::SHARED_MEMORY_LENGTH_LOW..=register::SHARED_MEMORY_BASE_HIGH => u32::MAX,
             // The generation of a configuration that never changes, among others.
             _ => 0,
         }

@@ -131,6 +131,16 @@ fn requests_get_random_bytes_and_an_interrupt_each() {
 }
 
 #[test]
+fn there_are_no_regions_of_shared_memory() {
+    let mut driver = Driver::new();
+    driver.start();
+    driver.write(0xac, 1);
+    for register in [0xb0, 0xb4, 0xb8, 0xbc] {
+        assert_eq!(driver.read(register), 0xffff_ffff);
+    }
+}
+
+#[test]
 fn a_driver_that_breaks_a_rule_must_reset_the_device() {
     let mut driver = Driver::new();
     driver.start();
