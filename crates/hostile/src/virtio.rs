@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_machine::config::{DriveOptions, Format, OptionalDevice, VmConfig};
+use tollgate_machine::config::{DriveOptions, Format, OptionalDevice, ShareOptions, VmConfig};
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;
 use tollgate_machine::devices::virtio::mmio_transport;
@@ -26,7 +26,7 @@ const DISK_BYTES: u64 = 1 << 20;
 /// Steps of one input at most.
 const MAX_STEPS: u32 = 400;
 
-/// An image that vanishes.
+/// An image, and a directory beside it, that vanish.
 struct Image(PathBuf);
 
 impl Image {
@@ -37,6 +37,7 @@ impl Image {
         let path = std::env::temp_dir().join(name);
         let file = fs::File::create(&path).expect("a temporary file");
         file.set_len(DISK_BYTES).expect("a temporary file");
+        fs::create_dir_all(path.with_extension("d")).expect("a temporary directory");
         Self(path)
     }
 }
@@ -44,6 +45,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_dir_all(self.0.with_extension("d"));
     }
 }
 
@@ -139,7 +141,9 @@ pub fn run(data: &[u8]) {
     let image = Image::new();
     let choices = input.byte();
     let has_pci = choices & 8 == 0;
-    let config = VmConfig {
+    // The first device is the one that the driver works with.
+    let is_share = choices & 0x11 == 0x11;
+    let mut config = VmConfig {
         memory_bytes: MEMORY_BYTES,
         pci: has_pci,
         devices: vec![OptionalDevice::VirtioRng],
@@ -151,8 +155,13 @@ pub fn run(data: &[u8]) {
         }],
         ..VmConfig::default()
     };
+    if is_share {
+        config.drives.clear();
+        config.devices.clear();
+        config.shares = vec![ShareOptions::new(image.0.with_extension("d"), "share")];
+    }
     let memory = GuestMemory::new(MEMORY_BYTES).expect("memory");
-    let devices = list::virtio_devices(&config).expect("the image");
+    let devices = list::virtio_devices(&config).expect("image and directory");
     let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
     pc.set_debug_output(Box::new(io::sink()));
     pc.pause();
@@ -207,6 +216,18 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             descriptor.extend(bytes.to_le_bytes());
             descriptor.extend([input.byte(), 0, input.byte() & 31, 0]);
             guest.poke(RINGS + 16 * index, &descriptor);
+        }
+        // A header of the file system device: operation, node, and a name or numbers.
+        4 if what & 16 != 0 => {
+            let mut header = u32::from(input.byte()).to_le_bytes().to_vec();
+            header.extend(u32::from(input.byte() & 63).to_le_bytes());
+            header.extend(u64::from(input.byte()).to_le_bytes());
+            header.extend(u64::from(input.byte() & 7).to_le_bytes());
+            header.extend([0; 16]);
+            let count = usize::from(input.byte() & 63);
+            header.extend(input.bytes(count));
+            let place = address(input);
+            guest.poke(place, &header);
         }
         // A header.
         4 => {
@@ -305,5 +326,35 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
                 )
             })
         })
+        .chain(share_seeds())
         .collect()
+}
+
+/// Requests to the file system device: the mount, and what follows it.
+fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
+    let request = |opcode: u8, body: &[u8]| -> Vec<u8> {
+        let bytes = 40 + body.len() as u8;
+        // The header, at node 1; descriptors of request and reply; and they are available.
+        let mut steps = vec![0x14, bytes, opcode, 7, 1, body.len() as u8];
+        steps.extend(body);
+        steps.push(3);
+        steps.extend([0x40, 0, 3, bytes, 1, 1]);
+        steps.extend([0x80, 1, 4, 1, 2, 0]);
+        steps.extend([0x15, 0, 0]);
+        steps.extend([0x0f, 0x8e, 0xce, 0x0b, 0, 0x10]);
+        steps
+    };
+    let init = [7, 0, 0, 0, 38, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff, 0xff, 0xff];
+    let seeds = [
+        ("init", request(26, &init)),
+        ("make", request(9, b"\xed\x01\0\0\0\0\0\0name\0")),
+        ("look-up", request(1, b"name\0")),
+        ("list", request(27, &[0; 8])),
+    ];
+    seeds.into_iter().flat_map(|(name, steps)| {
+        [0xb3, 0xbb].map(|choices: u8| {
+            let seed = [&[choices], &*steps].concat();
+            (format!("share-{name}-{choices:x}"), seed)
+        })
+    })
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+pub use tollgate_share::ShareOptions;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -145,6 +146,8 @@ pub struct VmConfig {
     pub pci: bool,
     /// Disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
+    /// Directories of the host, each with a tag of its own.
+    pub shares: Vec<ShareOptions>,
     /// What the real-time clock shows.
     pub rtc_base: RtcBase,
     /// Devices beside those that every machine has, each at most once.
@@ -171,6 +174,7 @@ impl Default for VmConfig {
             acpi: true,
             pci: true,
             drives: Vec::new(),
+            shares: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
             fw_cfg_files: Vec::new(),
@@ -193,6 +197,8 @@ pub enum ConfigError {
     FwCfg(FwCfgError),
     /// This host cannot give the processor.
     Cpu(ModelError),
+    /// Two shares have this tag.
+    TagTwice(String),
     /// There are more virtio devices than the machine has room for.
     TooManyVirtioDevices(usize),
 }
@@ -216,11 +222,12 @@ impl fmt::Display for ConfigError {
             Self::DeviceTwice(device) => {
                 write!(formatter, "device {} is named twice", device.name())
             }
+            Self::TagTwice(tag) => write!(formatter, "two shares have the tag '{tag}'"),
             Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
-                "{count} drives and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
+                "{count} drives, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
             ),
         }
     }
@@ -232,7 +239,7 @@ impl VmConfig {
     /// How many virtio devices the machine has.
     pub fn virtio_devices(&self) -> usize {
         let others = self.devices.iter().filter(|device| device.is_virtio());
-        self.drives.len() + others.count()
+        self.drives.len() + self.shares.len() + others.count()
     }
 
     /// Checks what can be checked without opening a file.
@@ -258,6 +265,13 @@ impl VmConfig {
             .find(|(index, device)| self.devices[..*index].contains(device))
         {
             return Err(ConfigError::DeviceTwice(*device));
+        }
+        let tags = self.shares.iter().map(|share| &share.tag).enumerate();
+        if let Some((_, tag)) = tags
+            .into_iter()
+            .find(|(index, tag)| self.shares[..*index].iter().any(|other| other.tag == **tag))
+        {
+            return Err(ConfigError::TagTwice(tag.clone()));
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;

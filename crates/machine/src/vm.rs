@@ -36,8 +36,8 @@ pub enum BuildError {
     Config(ConfigError),
     /// The kernel or what belongs to it cannot be loaded.
     Boot(BootError),
-    /// A disk image cannot be used.
-    Disk(tollgate_disk::DiskError),
+    /// A disk image or a directory cannot be used.
+    BackEnd(list::BackEndError),
     /// Guest memory could not be had.
     Memory(tollgate_memory::MemoryError),
     /// The host refused something else.
@@ -49,7 +49,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Config(error) => error.fmt(formatter),
             Self::Boot(error) => error.fmt(formatter),
-            Self::Disk(error) => error.fmt(formatter),
+            Self::BackEnd(error) => error.fmt(formatter),
             Self::Memory(error) => error.fmt(formatter),
             Self::Host(error) => {
                 write!(formatter, "the host refused to set up the machine: {error}")
@@ -107,7 +107,7 @@ impl Vm {
         handle: &VmHandle,
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
-        let virtio = list::virtio_devices(config).map_err(BuildError::Disk)?;
+        let virtio = list::virtio_devices(config).map_err(BuildError::BackEnd)?;
         let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
         let mut state =
             boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;

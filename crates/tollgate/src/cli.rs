@@ -11,6 +11,7 @@ use tollgate_machine::cpu::CpuModel;
 
 use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
+use crate::share::{self, ShareArgument};
 use crate::statistics::{Format, StatisticsArguments};
 use crate::{control, cpu_models, devices, drive, exit_code, size, terminal_keys, usage};
 
@@ -32,7 +33,7 @@ struct Cli {
 #[derive(clap::Subcommand, Debug)]
 pub enum Subcommand {
     /// Boot a kernel in a virtual machine
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Say whether this host can run virtual machines, and what is missing
     Doctor(DoctorArguments),
     /// Send a command to a running virtual machine
@@ -164,6 +165,25 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub drive: Vec<DriveOptions>,
+
+    /// A directory of the host that the guest can mount: DIR[:TAG][,ro][,cache=SECONDS]. May be
+    /// repeated
+    ///
+    /// TAG            the name to mount it by, default share0 for the first, share1 ...
+    /// ro             the guest cannot change anything; rw is the default
+    /// cache=SECONDS  how long the guest may believe what it knows of names and attributes,
+    ///                default 1; 0: it always asks
+    /// The guest needs the drivers virtio_pci, fuse and virtiofs:
+    ///     mount -t virtiofs share0 /mnt
+    /// A comma that belongs to the name is doubled. Files of your user, and those that the
+    /// guest creates, belong to root in the guest.
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_parser = share::parse,
+        verbatim_doc_comment
+    )]
+    pub share: Vec<ShareArgument>,
 
     /// Whether the machine has a PCI bus
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
@@ -404,6 +424,8 @@ Examples:
   With a disk, which the guest finds as /dev/vda:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0 root=/dev/vda1\" \\
         --drive file=debian.qcow2 -m 1G
+  With a directory of the host, for 'mount -t virtiofs share0 /mnt' in the guest:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" --share .
   Run unattended, keep the log, and look in from outside:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" \\
         --serial file:boot.log --control vm.sock &
@@ -428,7 +450,7 @@ mod tests {
     fn run_arguments(words: &[&str]) -> RunArguments {
         let words = ["tollgate", "run", "--kernel", "k"].iter().chain(words);
         match Cli::try_parse_from(words).unwrap().subcommand {
-            Subcommand::Run(arguments) => arguments,
+            Subcommand::Run(arguments) => *arguments,
             other => panic!("{other:?}"),
         }
     }

@@ -25,6 +25,7 @@ mod knob_flags;
 mod lab;
 mod perf_map;
 mod run;
+mod share;
 mod signals;
 mod size;
 mod statistics;

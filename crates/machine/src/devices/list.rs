@@ -18,10 +18,33 @@ use super::virtio::device::VirtioDevice;
 use super::virtio::entropy::Entropy;
 use super::virtio::mmio_transport::VirtioMmio;
 use super::virtio::pci_transport::VirtioPci;
+use super::virtio::share::Share;
 use crate::bus::Device;
 use crate::config::{OptionalDevice, VmConfig};
+use std::fmt;
 use tollgate_disk::DiskError;
 use tollgate_memory::PhysicalLayout;
+use tollgate_share::{Server, ShareError};
+
+/// Something on the host that a device needs cannot be used; prints as one line.
+#[derive(Debug)]
+pub enum BackEndError {
+    /// A disk image.
+    Disk(DiskError),
+    /// A shared directory.
+    Share(ShareError),
+}
+
+impl fmt::Display for BackEndError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk(error) => error.fmt(formatter),
+            Self::Share(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for BackEndError {}
 
 /// The devices of a machine just switched on, in the order in which they stand on the bus:
 /// of two that claim the same the first gets it. What is frequent or drives the clock tick
@@ -67,8 +90,8 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
 /// The virtio devices of a machine, with what they have on the host opened.
 ///
 /// # Errors
-/// A disk image cannot be used.
-pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, DiskError> {
+/// A disk image or a directory cannot be used.
+pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, BackEndError> {
     let drives = config.drives.iter().enumerate();
     let mut devices = drives
         .map(|(index, drive)| {
@@ -80,9 +103,20 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, D
             })?;
             Ok(Box::new(block) as Box<dyn VirtioDevice>)
         })
-        .collect::<Result<Vec<_>, _>>()?;
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(BackEndError::Disk)?;
     if config.devices.contains(&OptionalDevice::VirtioRng) {
         devices.push(Box::new(Entropy::default()));
+    }
+    for options in &config.shares {
+        let server = Server::open(options).map_err(BackEndError::Share)?;
+        let share = Share::new(&options.tag, server).map_err(|error| {
+            BackEndError::Share(ShareError {
+                path: options.path.clone(),
+                why: format!("no threads for it: {error}"),
+            })
+        })?;
+        devices.push(Box::new(share));
     }
     Ok(devices)
 }

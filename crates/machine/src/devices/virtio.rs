@@ -7,7 +7,7 @@
 //!     |                            |
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
-//!   VirtioDevice: block, entropy
+//!   VirtioDevice: block, entropy, share
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
@@ -27,6 +27,7 @@ pub mod entropy;
 pub mod mmio_transport;
 pub mod pci_transport;
 pub mod queue;
+pub mod share;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,8 @@ pub mod device_type {
     pub const BLOCK: u16 = 2;
     /// Entropy device (5.4).
     pub const ENTROPY: u16 = 4;
+    /// File system device (5.11).
+    pub const FILE_SYSTEM: u16 = 26;
 }
 
 /// Features that do not depend on the device's type (chapter 6).

@@ -46,8 +46,8 @@ fn initramfs_with_files(kernel: &str, files: &[(String, Vec<u8>)]) -> Vec<u8> {
     archive
 }
 
-/// Modules that a kernel needs for virtio devices, each after those that it uses.
-const MODULES: [&str; 9] = [
+/// Modules that a kernel needs for virtio devices and shares, each after those that it uses.
+const MODULES: &[&str] = &[
     "virtio_ring",
     "virtio",
     "virtio_pci_legacy_dev",
@@ -57,9 +57,11 @@ const MODULES: [&str; 9] = [
     "virtio_blk",
     "rng-core",
     "virtio-rng",
+    "fuse",
+    "virtiofs",
 ];
 
-/// An initramfs with the modules for virtio devices in /mnt.
+/// An initramfs with these modules in /mnt.
 #[track_caller]
 pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
     let folder = fetched(&format!("{kernel}-modules/version"));

@@ -1,0 +1,197 @@
+//! The file system device (5.11): a directory of the host behind two queues.
+//!
+//! A request is copied out when the driver makes it available; a thread of the share answers
+//! it, and the answer is copied in when the thread has said that it is done. So nothing but the
+//! vCPU's thread touches guest memory. Answers come in any order. There is no window of memory
+//! that both sides share (DAX).
+
+use super::chain::Chain;
+use super::device::{Queues, VirtioDevice};
+use super::device_type;
+use super::queue::QueueError;
+use crate::bus::completion::Completer;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_share::protocol::{IN_HEADER_BYTES, MAX_REQUEST_BYTES, MAX_TRANSFER};
+use tollgate_share::{Request, Server, ShareOptions, ShareThreads};
+
+/// Descriptors of the queue of urgent requests, which tell what the guest forgets, and of the
+/// queue of all others. The driver's largest request is a little smaller than the latter.
+const QUEUE_SIZES: [u16; 2] = [128, 512];
+/// Bytes of requests and answers under way from which on no more are taken for now.
+const BUSY_BYTES: usize = 64 << 20;
+/// Bytes of the configuration (5.11.4): the tag, and the number of request queues.
+const CONFIG_BYTES: usize = ShareOptions::MAX_TAG_BYTES + 4;
+/// Bytes of an answer at most.
+const MAX_REPLY_BYTES: usize = MAX_TRANSFER + 4096;
+
+/// A request under way.
+struct Pending {
+    queue: usize,
+    chain: Chain,
+    /// Bytes that it takes on the host.
+    bytes: usize,
+}
+
+/// A shared directory.
+pub struct Share {
+    name: String,
+    config: [u8; CONFIG_BYTES],
+    threads: ShareThreads,
+    /// Where the threads say that something is done, once the device is on the bus.
+    completer: Arc<Mutex<Option<Completer>>>,
+    pending: HashMap<u64, Pending>,
+    /// The tag of the next request; no two have the same, even over resets.
+    next_tag: u64,
+    pending_bytes: usize,
+}
+
+impl Share {
+    /// A device for an open directory, which the guest mounts by `tag`.
+    ///
+    /// # Errors
+    /// The host starts no thread.
+    pub fn new(tag: &str, server: Server) -> std::io::Result<Self> {
+        let mut config = [0; CONFIG_BYTES];
+        for (place, byte) in config[..ShareOptions::MAX_TAG_BYTES]
+            .iter_mut()
+            .zip(tag.bytes())
+        {
+            *place = byte;
+        }
+        // One request queue.
+        config[ShareOptions::MAX_TAG_BYTES] = 1;
+        let completer: Arc<Mutex<Option<Completer>>> = Arc::default();
+        let way = Arc::clone(&completer);
+        let done = move || {
+            let completer = way.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // The machine may have ended; the threads finish what they were given.
+            let _ = completer.map(|completer| completer.send(0));
+        };
+        Ok(Self {
+            name: format!("virtio-fs ({tag})"),
+            config,
+            threads: ShareThreads::start(server, done)?,
+            completer,
+            pending: HashMap::new(),
+            next_tag: 0,
+            pending_bytes: 0,
+        })
+    }
+
+    /// Takes requests as long as there is room for their data.
+    fn take_requests(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        while self.pending_bytes < BUSY_BYTES {
+            let Some(chain) = queues.pop(queue)? else {
+                return Ok(());
+            };
+            self.begin(queue, chain, queues)?;
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        queue: usize,
+        chain: Chain,
+        queues: &mut Queues<'_>,
+    ) -> Result<(), QueueError> {
+        let length = usize::try_from(chain.readable_bytes()).unwrap_or(usize::MAX);
+        if !(IN_HEADER_BYTES..=MAX_REQUEST_BYTES).contains(&length) {
+            return Err(QueueError::Request);
+        }
+        let mut bytes = vec![0; length];
+        if !chain.copy_out(queues.memory(), 0, &mut bytes) {
+            return Err(QueueError::NoMemory);
+        }
+        let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
+        let capacity = room.min(MAX_REPLY_BYTES);
+        let tag = self.next_tag;
+        self.next_tag = tag.wrapping_add(1);
+        let pending = Pending {
+            queue,
+            chain,
+            bytes: length + capacity,
+        };
+        self.pending_bytes += pending.bytes;
+        self.pending.insert(tag, pending);
+        self.threads.send(Request {
+            tag,
+            bytes,
+            capacity,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, tag: u64, reply: &[u8], queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        // Nobody waits for what was begun before a reset.
+        let Some(pending) = self.pending.remove(&tag) else {
+            return Ok(());
+        };
+        self.pending_bytes -= pending.bytes;
+        if !pending.chain.copy_in(queues.memory(), 0, reply) {
+            return Err(QueueError::NoMemory);
+        }
+        queues.push(pending.queue, &pending.chain, reply.len() as u32)
+    }
+}
+
+impl VirtioDevice for Share {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn device_type(&self) -> u16 {
+        device_type::FILE_SYSTEM
+    }
+
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &QUEUE_SIZES
+    }
+
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn notify(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        self.take_requests(queue, queues)
+    }
+
+    fn connect(&mut self, completer: Completer) {
+        let mut way = self
+            .completer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *way = Some(completer);
+    }
+
+    fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        let was_busy = self.pending_bytes >= BUSY_BYTES;
+        let mut result = Ok(());
+        for outcome in self.threads.take() {
+            result = result.and(self.end(outcome.tag, &outcome.reply, queues));
+        }
+        result?;
+        // What the driver has added since, it notifies of.
+        if was_busy {
+            for queue in 0..QUEUE_SIZES.len() {
+                self.take_requests(queue, queues)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_pending_work(&self) -> bool {
+        self.threads.has_pending_work()
+    }
+
+    fn reset(&mut self) {
+        self.pending.clear();
+        self.pending_bytes = 0;
+        self.threads.reset();
+    }
+}

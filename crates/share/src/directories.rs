@@ -1,0 +1,168 @@
+//! Reading directories: OPENDIR, READDIR, READDIRPLUS.
+
+use crate::handles::Handle;
+use crate::protocol::{Header, Input, MAX_TRANSFER, Output};
+use crate::server::{Answer, Server};
+use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+/// Bytes of entries that are read from the host at once.
+const CHUNK: usize = 16 << 10;
+/// Bytes of an entry before its name.
+const ENTRY_BYTES: usize = 24;
+/// Bytes of what READDIRPLUS tells of a file beside its entry.
+const FILE_BYTES: usize = 128;
+
+/// An entry as the host gives it.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Where the next one is.
+    next: u64,
+    kind: u32,
+    name: CString,
+}
+
+impl Entry {
+    fn is_dot(&self) -> bool {
+        matches!(self.name.as_bytes(), b"." | b"..")
+    }
+
+    fn bytes(&self) -> usize {
+        (ENTRY_BYTES + self.name.as_bytes().len()).next_multiple_of(8)
+    }
+}
+
+/// How far an open directory was read.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Entries that were read from the host and not told to the guest.
+    waiting: VecDeque<Entry>,
+    /// Where the first of them is, or the host would go on.
+    position: u64,
+}
+
+impl Listing {
+    /// Goes to a place in the directory.
+    fn seek(&mut self, handle: &Handle, offset: u64) -> Answer {
+        // From the start it is read anew.
+        if offset == self.position && offset != 0 {
+            return Ok(());
+        }
+        self.waiting.clear();
+        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        rustix::fs::seek(handle.fd()?, SeekFrom::Start(offset))?;
+        self.position = offset;
+        Ok(())
+    }
+
+    /// Reads more entries, if none waits.
+    fn fill(&mut self, handle: &Handle) -> Answer {
+        if !self.waiting.is_empty() {
+            return Ok(());
+        }
+        let mut buffer = Vec::with_capacity(CHUNK);
+        let mut entries = RawDir::new(handle.fd()?, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            self.waiting.push_back(Entry {
+                number: entry.ino(),
+                next: entry.next_entry_cookie(),
+                kind: directory_type(entry.file_type()),
+                name: entry.file_name().to_owned(),
+            });
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<Entry> {
+        let entry = self.waiting.pop_front()?;
+        self.position = entry.next;
+        Some(entry)
+    }
+}
+
+/// The type of a file as an entry has it: the upper bits of its mode.
+fn directory_type(kind: FileType) -> u32 {
+    kind.as_raw_mode() >> 12
+}
+
+impl Server {
+    pub(crate) fn opendir(&self, header: &Header, output: &mut Output) -> Answer {
+        let inode = self.inodes.get(header.node)?;
+        if inode.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let directory = match inode.is_sealed {
+            true => None,
+            false => Some(self.reopen(&inode, OFlags::RDONLY | OFlags::DIRECTORY)?),
+        };
+        self.put_handle(inode, directory, output);
+        Ok(())
+    }
+
+    pub(crate) fn readdir(&self, mut input: Input<'_>, output: &mut Output, plus: bool) -> Answer {
+        let handle = self.handles.get(input.u64()?)?;
+        let (offset, size) = (input.u64()?, input.u32()? as usize);
+        if handle.inode.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        if handle.fd.is_none() {
+            return Ok(());
+        }
+        let mut listing = handle.listing.lock().unwrap_or_else(|bad| bad.into_inner());
+        listing.seek(&handle, offset)?;
+        let mut room = size.min(MAX_TRANSFER).min(output.room());
+        loop {
+            listing.fill(&handle)?;
+            let Some(entry) = listing.waiting.front() else {
+                return Ok(());
+            };
+            let bytes = entry.bytes() + if plus { FILE_BYTES } else { 0 };
+            if bytes > room {
+                return Ok(());
+            }
+            room -= bytes;
+            let Some(entry) = listing.take() else {
+                return Ok(());
+            };
+            if plus {
+                self.put_file(&handle, &entry, output);
+            }
+            self.put_directory_entry(&entry, output);
+        }
+    }
+
+    /// What the guest would learn by looking the entry up; zeros if it has to do that.
+    fn put_file(&self, handle: &Handle, entry: &Entry, output: &mut Output) {
+        let start = output.bytes.len();
+        if !entry.is_dot() {
+            let name = OsStr::from_bytes(entry.name.as_bytes());
+            let found = self.inodes.look_up(&handle.inode, name);
+            if let Ok((inode, stat)) = found
+                && self.put_entry(&inode, &stat, output).is_err()
+            {
+                self.inodes.forget(inode.number, 1);
+                output.bytes.truncate(start);
+            }
+        }
+        output.bytes.resize(start + FILE_BYTES, 0);
+    }
+
+    fn put_directory_entry(&self, entry: &Entry, output: &mut Output) {
+        let end = output.bytes.len() + entry.bytes();
+        let name = entry.name.as_bytes();
+        output.u64(entry.number);
+        output.u64(entry.next);
+        output.u32(name.len() as u32);
+        output.u32(entry.kind);
+        output.bytes.extend(name);
+        output.bytes.resize(end, 0);
+    }
+}

@@ -1,0 +1,143 @@
+//! Extended attributes: GETXATTR, SETXATTR, LISTXATTR, REMOVEXATTR.
+//!
+//! Those named `user.` are the host's. Those named `security.` and `trusted.`, which have a
+//! meaning for kernels and need rights on the host, are kept under the name [`HIDDEN`] with the
+//! guest's name behind it: they mean something in the guest alone. Access control lists are
+//! not offered.
+
+use crate::inodes::{Inode, path_of};
+use crate::protocol::{Header, Input, Output};
+use crate::server::{Answer, Server};
+use rustix::fs::{FileType, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+
+/// Attributes of this prefix are ours, and hidden from the guest.
+const OURS: &[u8] = b"user.tollgate.";
+/// What stands before the guest's name.
+const HIDDEN: &[u8] = b"user.tollgate.xattr.";
+/// Bytes of a value, and of a list, at most (limits.h).
+const MAX_BYTES: usize = 65536;
+
+/// The host's name for an attribute.
+fn host_name(name: &CStr) -> Result<CString, Errno> {
+    let name = name.to_bytes();
+    if name.len() > 255 {
+        return Err(Errno::RANGE);
+    }
+    if name.starts_with(OURS) {
+        return Err(Errno::PERM);
+    }
+    if name.starts_with(b"user.") {
+        return CString::new(name).map_err(|_| Errno::INVAL);
+    }
+    if name.starts_with(b"security.") || name.starts_with(b"trusted.") {
+        let name = [HIDDEN, name].concat();
+        if name.len() > 255 {
+            return Err(Errno::RANGE);
+        }
+        return CString::new(name).map_err(|_| Errno::INVAL);
+    }
+    Err(Errno::OPNOTSUPP)
+}
+
+/// The guest's name for an attribute of the host; `None`: it sees none.
+fn guest_name(name: &[u8]) -> Option<&[u8]> {
+    match name.strip_prefix(HIDDEN) {
+        Some(hidden) => Some(hidden),
+        None if name.starts_with(OURS) => None,
+        None if name.starts_with(b"user.") => Some(name),
+        None => None,
+    }
+}
+
+impl Server {
+    /// The file that a request is about, if it can have attributes: on others the host refuses
+    /// those named `user.`.
+    fn attributed(&self, header: &Header, otherwise: Errno) -> Result<Arc<Inode>, Errno> {
+        let inode = self.inodes.get(header.node)?;
+        match inode.kind {
+            _ if inode.is_sealed => Err(otherwise),
+            FileType::RegularFile | FileType::Directory => Ok(inode),
+            _ => Err(otherwise),
+        }
+    }
+
+    /// Answers with a value, or its size if the guest has no room for any.
+    fn reply_value(size: usize, value: &[u8], output: &mut Output) -> Answer {
+        if size == 0 {
+            output.u32(value.len() as u32);
+            output.u32(0);
+            return Ok(());
+        }
+        if value.len() > size {
+            return Err(Errno::RANGE);
+        }
+        output.bytes.extend(value);
+        Ok(())
+    }
+
+    pub(crate) fn getxattr(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
+        let (size, _padding) = (input.u32()? as usize, input.u32()?);
+        let name = host_name(input.text()?)?;
+        let inode = self.attributed(header, Errno::NODATA)?;
+        let path = path_of(&*self.inodes.fd(&inode)?);
+        let mut value = vec![0; MAX_BYTES];
+        let bytes = self.owners.as_root(&self.inodes, &inode, || {
+            rustix::fs::getxattr(&path, &name, &mut *value)
+        });
+        Self::reply_value(size, value.get(..bytes?).unwrap_or_default(), output)
+    }
+
+    pub(crate) fn setxattr(&self, header: &Header, mut input: Input<'_>) -> Answer {
+        self.check_writable()?;
+        let (size, flags) = (input.u32()? as usize, input.u32()?);
+        let name = host_name(input.text()?)?;
+        let value = input.bytes(size)?;
+        let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let inode = self.attributed(header, Errno::PERM)?;
+        let path = path_of(&*self.inodes.fd(&inode)?);
+        self.owners.as_root(&self.inodes, &inode, || {
+            rustix::fs::setxattr(&path, &name, value, flags)
+        })
+    }
+
+    pub(crate) fn removexattr(&self, header: &Header, mut input: Input<'_>) -> Answer {
+        self.check_writable()?;
+        let name = host_name(input.text()?)?;
+        let inode = self.attributed(header, Errno::PERM)?;
+        let path = path_of(&*self.inodes.fd(&inode)?);
+        self.owners.as_root(&self.inodes, &inode, || {
+            rustix::fs::removexattr(&path, &name)
+        })
+    }
+
+    pub(crate) fn listxattr(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
+        let (size, _padding) = (input.u32()? as usize, input.u32()?);
+        let Ok(inode) = self.attributed(header, Errno::PERM) else {
+            return Self::reply_value(size, &[], output);
+        };
+        let path = path_of(&*self.inodes.fd(&inode)?);
+        let mut names = vec![0; MAX_BYTES];
+        let bytes = rustix::fs::listxattr(&path, &mut *names)?;
+        let mut list = Vec::new();
+        for name in names[..bytes.min(MAX_BYTES)].split(|byte| *byte == 0) {
+            if let Some(name) = guest_name(name).filter(|name| !name.is_empty()) {
+                list.extend(name);
+                list.push(0);
+            }
+        }
+        Self::reply_value(size, &list, output)
+    }
+}

@@ -1,0 +1,231 @@
+//! Open files: OPEN and RELEASE, READ and WRITE, and what else is done with them.
+
+use crate::handles::Handle;
+use crate::inodes::Inode;
+use crate::limits::CountedFd;
+use crate::owner::Change;
+use crate::protocol::{
+    FSYNC_DATA, Header, Input, KEEP_CACHE, MAX_TRANSFER, OPEN_KILL_SUIDGID, Output,
+    WRITE_FROM_CACHE, WRITE_KILL_SUIDGID,
+};
+use crate::server::{Answer, Server};
+use rustix::buffer::spare_capacity;
+use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// Bytes that are copied at once at most: the thread serves others, too.
+const MAX_COPY: u64 = 64 << 20;
+
+const CLEAR_SET_ID: Change = Change {
+    uid: None,
+    gid: None,
+    mode: None,
+    clears_set_id: true,
+};
+
+impl Server {
+    /// Opens a regular file that the guest knows. Flags that the guest's kernel acts upon
+    /// (O_APPEND, O_DIRECT, O_SYNC by way of FSYNC) are not the host's business.
+    pub(crate) fn open_known(
+        &self,
+        inode: &Inode,
+        flags: OFlags,
+        open_flags: u32,
+    ) -> Result<CountedFd, Errno> {
+        if inode.kind == FileType::Directory {
+            return Err(Errno::ISDIR);
+        }
+        let changes = flags & OFlags::ACCMODE != OFlags::RDONLY || flags.contains(OFlags::TRUNC);
+        if changes {
+            self.check_writable()?;
+        }
+        let kept = OFlags::ACCMODE | OFlags::TRUNC | OFlags::SYNC | OFlags::DSYNC;
+        let file = self.reopen(inode, flags & kept)?;
+        if changes && open_flags & OPEN_KILL_SUIDGID != 0 {
+            self.owners.change(&*self.inodes.fd(inode)?, CLEAR_SET_ID)?;
+        }
+        Ok(file)
+    }
+
+    /// Tells the guest of an open file (`fuse_open_out`).
+    pub(crate) fn put_handle(
+        &self,
+        inode: Arc<Inode>,
+        file: Option<CountedFd>,
+        output: &mut Output,
+    ) {
+        // The guest's kernel compares times and sizes, and drops what it has cached if these
+        // changed; that it opens a file is no reason to.
+        let flags = match inode.kind {
+            FileType::Directory => 0,
+            _ => KEEP_CACHE,
+        };
+        let number = self.handles.insert(Handle::new(inode, file));
+        output.u64(number);
+        output.u32(flags);
+        output.u32(0);
+        // The guest would never learn of it.
+        if output.bytes.len() > output.capacity {
+            self.handles.remove(number);
+        }
+    }
+
+    pub(crate) fn open_file(
+        &self,
+        header: &Header,
+        mut input: Input<'_>,
+        output: &mut Output,
+    ) -> Answer {
+        let (flags, open_flags) = (input.u32()?, input.u32()?);
+        let inode = self.inodes.get(header.node)?;
+        let file = self.open_known(&inode, OFlags::from_bits_retain(flags), open_flags)?;
+        self.put_handle(inode, Some(file), output);
+        Ok(())
+    }
+
+    pub(crate) fn release(&self, mut input: Input<'_>) -> Answer {
+        self.handles.remove(input.u64()?);
+        Ok(())
+    }
+
+    /// A regular file that is open.
+    fn file(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        let handle = self.handles.get(number)?;
+        match handle.inode.kind {
+            FileType::Directory => Err(Errno::ISDIR),
+            _ => Ok(handle),
+        }
+    }
+
+    pub(crate) fn read(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+        let handle = self.file(input.u64()?)?;
+        let (offset, size) = (position(input.u64()?)?, input.u32()? as usize);
+        let room = size.min(MAX_TRANSFER).min(output.room());
+        let end = output.bytes.len() + room;
+        output.bytes.reserve_exact(room);
+        let mut place = offset;
+        // The host may give less than there is.
+        while output.bytes.len() < end {
+            match rustix::io::pread(handle.fd()?, spare_capacity(&mut output.bytes), place) {
+                Ok(0) => break,
+                Ok(count) => place += count as u64,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        output.bytes.truncate(end);
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+        self.check_writable()?;
+        let handle = self.file(input.u64()?)?;
+        let (mut place, size) = (position(input.u64()?)?, input.u32()? as usize);
+        let write_flags = input.u32()?;
+        let _lock_owner = input.u64()?;
+        let flags = OFlags::from_bits_retain(input.u32()?);
+        input.u32()?;
+        let mut data = input.bytes(size)?;
+        if write_flags & WRITE_KILL_SUIDGID != 0 {
+            self.owners
+                .change(&*self.inodes.fd(&handle.inode)?, CLEAR_SET_ID)?;
+        }
+        let appends = flags.contains(OFlags::APPEND) && write_flags & WRITE_FROM_CACHE == 0;
+        let mut written = 0;
+        while !data.is_empty() {
+            let fd = handle.fd()?;
+            let count = if appends {
+                rustix::io::pwritev2(fd, &[IoSlice::new(data)], place, ReadWriteFlags::APPEND)
+            } else {
+                rustix::io::pwrite(fd, data, place)
+            };
+            match count {
+                Ok(0) => break,
+                Ok(count) => {
+                    written += count;
+                    place += count as u64;
+                    data = data.get(count..).unwrap_or_default();
+                }
+                Err(Errno::INTR) => {}
+                // A part of it is there; the guest will try the rest.
+                Err(_) if written > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        output.u32(written as u32);
+        output.u32(0);
+        Ok(())
+    }
+
+    pub(crate) fn fsync(&self, mut input: Input<'_>) -> Answer {
+        let handle = self.handles.get(input.u64()?)?;
+        match (&handle.fd, input.u32()? & FSYNC_DATA) {
+            (None, _) => Ok(()),
+            (Some(fd), 0) => rustix::fs::fsync(fd),
+            (Some(fd), _) => rustix::fs::fdatasync(fd),
+        }
+    }
+
+    pub(crate) fn syncfs(&self, header: &Header) -> Answer {
+        if self.options.readonly {
+            return Ok(());
+        }
+        let inode = self.inodes.get(header.node)?;
+        if inode.kind != FileType::Directory {
+            return Err(Errno::INVAL);
+        }
+        let directory = self.reopen(&inode, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        rustix::fs::syncfs(&directory)
+    }
+
+    pub(crate) fn fallocate(&self, mut input: Input<'_>) -> Answer {
+        self.check_writable()?;
+        let handle = self.file(input.u64()?)?;
+        let (offset, length) = (position(input.u64()?)?, position(input.u64()?)?);
+        let mode = FallocateFlags::from_bits(input.u32()?).ok_or(Errno::OPNOTSUPP)?;
+        rustix::fs::fallocate(handle.fd()?, mode, offset, length)
+    }
+
+    pub(crate) fn lseek(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+        /// lseek(2): to data, to a hole.
+        const DATA: u32 = 3;
+        const HOLE: u32 = 4;
+        let handle = self.file(input.u64()?)?;
+        let offset = position(input.u64()?)?;
+        let to = match input.u32()? {
+            DATA => SeekFrom::Data(offset),
+            HOLE => SeekFrom::Hole(offset),
+            // All others are the guest's own business.
+            _ => return Err(Errno::INVAL),
+        };
+        output.u64(rustix::fs::seek(handle.fd()?, to)?);
+        Ok(())
+    }
+
+    pub(crate) fn copy_file_range(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+        self.check_writable()?;
+        let source = self.file(input.u64()?)?;
+        let mut from = position(input.u64()?)?;
+        let _node = input.u64()?;
+        let target = self.file(input.u64()?)?;
+        let mut to = position(input.u64()?)?;
+        let length = input.u64()?.min(MAX_COPY) as usize;
+        if input.u64()? != 0 {
+            return Err(Errno::INVAL);
+        }
+        let (source, target) = (source.fd()?, target.fd()?);
+        let copied =
+            rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), length)?;
+        output.u32(copied as u32);
+        output.u32(0);
+        Ok(())
+    }
+}
+
+/// A position in a file, which is less than 2^63.
+fn position(offset: u64) -> Result<u64, Errno> {
+    i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    Ok(offset)
+}

@@ -1,0 +1,89 @@
+//! Files and directories that the guest has open, by number.
+
+use crate::directories::Listing;
+use crate::inodes::Inode;
+use crate::limits::CountedFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An open file.
+#[derive(Debug)]
+pub struct Handle {
+    pub inode: Arc<Inode>,
+    /// `None`: a directory in which the guest sees nothing.
+    pub fd: Option<CountedFd>,
+    /// Of a directory, how far it was read.
+    pub listing: Mutex<Listing>,
+}
+
+impl Handle {
+    pub fn new(inode: Arc<Inode>, fd: Option<CountedFd>) -> Self {
+        inode.handles.fetch_add(1, Ordering::Relaxed);
+        Self {
+            inode,
+            fd,
+            listing: Mutex::default(),
+        }
+    }
+
+    /// The open file.
+    ///
+    /// # Errors
+    /// EBADF: there is none.
+    pub fn fd(&self) -> Result<&CountedFd, Errno> {
+        self.fd.as_ref().ok_or(Errno::BADF)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inode.handles.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    by_number: HashMap<u64, Arc<Handle>>,
+    last: u64,
+}
+
+/// The table. Numbers are not used again.
+#[derive(Debug, Default)]
+pub struct Handles(Mutex<Numbers>);
+
+impl Handles {
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a handle its number.
+    pub fn insert(&self, handle: Handle) -> u64 {
+        let mut numbers = self.numbers();
+        numbers.last += 1;
+        let number = numbers.last;
+        numbers.by_number.insert(number, Arc::new(handle));
+        number
+    }
+
+    /// What a number stands for.
+    ///
+    /// # Errors
+    /// EBADF: nothing.
+    pub fn get(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        let numbers = self.numbers();
+        numbers.by_number.get(&number).cloned().ok_or(Errno::BADF)
+    }
+
+    pub fn remove(&self, number: u64) {
+        let removed = self.numbers().by_number.remove(&number);
+        // Closed without the lock.
+        drop(removed);
+    }
+
+    pub fn remove_all(&self) {
+        let removed = std::mem::take(&mut self.numbers().by_number);
+        drop(removed);
+    }
+}

@@ -1,0 +1,422 @@
+//! The files that a guest knows, by number.
+//!
+//! A number stands for a file or directory, whatever its name: the table holds an `O_PATH`
+//! descriptor of it, so that the guest's file stays the same one when the host renames it. A
+//! number lives from the first reply that names it until the guest has forgotten it as often as
+//! it was told of it, and is never given out again.
+//!
+//! A guest may remember more files than a process may have descriptors. Where these run short
+//! the table closes those of files that it used longest ago (never those of directories or of
+//! open files), and opens them again by the name under which they were last seen, if that is
+//! still the same file.
+
+use crate::limits::{self, CountedFd};
+use crate::protocol::ROOT;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// File systems in which a guest must find nothing: their files are the host's kernel, or
+/// processes of the host. By `f_type` of statfs(2).
+const KERNEL_FILE_SYSTEMS: [u64; 20] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xf97c_ff8c, // selinuxfs
+    0x4341_5d53, // smackfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0xcafe_4a11, // bpf
+    0x1cd1,      // devpts
+    0x4249_4e4d, // binfmt_misc
+    0x6265_6570, // configfs
+    0x6165_676c, // pstore
+    0xde5e_81e4, // efivarfs
+    0x1980_0202, // mqueue
+    0x6e73_6673, // nsfs
+    0x0765_5821, // resctrl
+    0x6573_5543, // fusectl
+    0x6c6f_6f70, // binderfs
+];
+
+/// A file of the host: its device and its number there.
+pub type Key = (u64, u64);
+
+/// Which file a stat is of.
+pub const fn key(stat: &Stat) -> Key {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Mode of a stat's file.
+pub fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// The path by which calls that take no descriptor reach what a descriptor is of. It never
+/// follows a symbolic link that the descriptor is of.
+pub fn path_of(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Opens a single name below a directory, without following it.
+///
+/// # Errors
+/// The host's.
+pub fn open_beneath(
+    directory: impl AsFd,
+    name: &OsStr,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    // A rename elsewhere on the host may disturb the kernel's check.
+    for _ in 0..16 {
+        match rustix::fs::openat2(&directory, name, flags, mode, resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// A file that the guest knows.
+#[derive(Debug)]
+pub struct Inode {
+    /// The guest's number for it.
+    pub number: u64,
+    /// Which file it is.
+    pub key: Key,
+    /// What it is.
+    pub kind: FileType,
+    /// A directory of a file system whose content the guest does not see.
+    pub is_sealed: bool,
+    /// Its handles that are open.
+    pub handles: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    fd: Option<Arc<CountedFd>>,
+    /// Directory and name by which it was last seen.
+    parent: u64,
+    name: OsString,
+    /// Replies that named it, less what was forgotten.
+    lookups: u64,
+}
+
+impl Inode {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its descriptor may be closed for a while.
+    fn can_rest(&self) -> bool {
+        self.kind != FileType::Directory && self.handles.load(Ordering::Relaxed) == 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    by_number: HashMap<u64, Arc<Inode>>,
+    by_key: HashMap<Key, Arc<Inode>>,
+    next: u64,
+    /// Those whose descriptor may be closed, the first opened first.
+    open: VecDeque<u64>,
+    /// Devices beside the root's, whose position goes into file numbers.
+    devices: Vec<u64>,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Inodes {
+    numbers: Mutex<Numbers>,
+    root: Arc<Inode>,
+    /// Descriptors that all shares may have.
+    limit: usize,
+}
+
+impl Inodes {
+    /// A table that knows the root directory.
+    ///
+    /// # Errors
+    /// The directory cannot be looked at.
+    pub fn new(root: OwnedFd, limit: usize) -> Result<Self, Errno> {
+        let stat = rustix::fs::fstat(&root)?;
+        let root = Arc::new(Inode {
+            number: ROOT,
+            key: key(&stat),
+            kind: kind(&stat),
+            is_sealed: false,
+            handles: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                fd: Some(Arc::new(CountedFd::new(root))),
+                parent: ROOT,
+                name: OsString::new(),
+                lookups: 1,
+            }),
+        });
+        let table = Self {
+            numbers: Mutex::new(Numbers {
+                next: ROOT + 1,
+                ..Numbers::default()
+            }),
+            root,
+            limit,
+        };
+        table.forget_all();
+        Ok(table)
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets all but the root directory.
+    pub fn forget_all(&self) {
+        let root = &self.root;
+        let mut numbers = self.numbers();
+        let old = std::mem::take(&mut *numbers);
+        numbers.next = old.next;
+        numbers.devices = old.devices.clone();
+        numbers.by_number.insert(ROOT, Arc::clone(root));
+        numbers.by_key.insert(root.key, Arc::clone(root));
+    }
+
+    /// How many files the guest knows.
+    pub fn count(&self) -> usize {
+        self.numbers().by_number.len()
+    }
+
+    /// What a number stands for.
+    ///
+    /// # Errors
+    /// ESTALE: nothing.
+    pub fn get(&self, number: u64) -> Result<Arc<Inode>, Errno> {
+        let numbers = self.numbers();
+        numbers.by_number.get(&number).cloned().ok_or(Errno::STALE)
+    }
+
+    /// The file's number as the guest is shown it: the host's, told apart by device.
+    pub fn shown_number(&self, stat: &Stat) -> u64 {
+        if stat.st_dev == self.root.key.0 {
+            return stat.st_ino;
+        }
+        let devices = &mut self.numbers().devices;
+        let place = devices.iter().position(|device| *device == stat.st_dev);
+        let place = place.unwrap_or_else(|| {
+            devices.push(stat.st_dev);
+            devices.len() - 1
+        });
+        stat.st_ino ^ (place as u64 + 1) << 48
+    }
+
+    /// A descriptor of the file itself, of the kind `O_PATH`.
+    ///
+    /// # Errors
+    /// It was closed to spare descriptors, and its name stands for something else now (ESTALE).
+    pub fn fd(&self, inode: &Inode) -> Result<Arc<CountedFd>, Errno> {
+        if let Some(fd) = &inode.state().fd {
+            return Ok(Arc::clone(fd));
+        }
+        let (parent, name) = {
+            let state = inode.state();
+            (state.parent, state.name.clone())
+        };
+        // Directories are never closed, so that this goes up no further.
+        let parent = self.get(parent)?;
+        let directory = parent.state().fd.clone().ok_or(Errno::STALE)?;
+        self.make_room()?;
+        let fd = open_beneath(directory, &name, OFlags::PATH, Mode::empty());
+        let fd = CountedFd::new(fd.map_err(|_| Errno::STALE)?);
+        if key(&rustix::fs::fstat(&fd)?) != inode.key {
+            return Err(Errno::STALE);
+        }
+        let fd = Arc::new(fd);
+        inode.state().fd = Some(Arc::clone(&fd));
+        self.numbers().open.push_back(inode.number);
+        Ok(fd)
+    }
+
+    /// The same of a directory in which names are looked up or changed.
+    ///
+    /// # Errors
+    /// ENOTDIR, or EPERM where the guest sees nothing.
+    pub fn directory(&self, inode: &Inode) -> Result<Arc<CountedFd>, Errno> {
+        match inode.kind {
+            FileType::Directory if inode.is_sealed => Err(Errno::PERM),
+            FileType::Directory => self.fd(inode),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    /// Makes sure that a descriptor more may be opened: closes some, if need be.
+    ///
+    /// # Errors
+    /// ENFILE: there is none that could be closed.
+    pub fn make_room(&self) -> Result<(), Errno> {
+        if limits::open() < self.limit {
+            return Ok(());
+        }
+        let mut numbers = self.numbers();
+        let mut closed = Vec::new();
+        // Several at once, since the next request wants one too.
+        for _ in 0..numbers.open.len() {
+            let Some(number) = numbers.open.pop_front() else {
+                break;
+            };
+            let Some(inode) = numbers.by_number.get(&number).cloned() else {
+                continue;
+            };
+            if inode.can_rest() {
+                closed.extend(inode.state().fd.take());
+            } else {
+                numbers.open.push_back(number);
+            }
+            if closed.len() >= 64 {
+                break;
+            }
+        }
+        drop(numbers);
+        drop(closed);
+        if limits::open() < self.limit {
+            Ok(())
+        } else {
+            Err(Errno::NFILE)
+        }
+    }
+
+    /// Opens a name for a reply that names the file: its number is looked up once more.
+    ///
+    /// # Errors
+    /// The host's, or ENFILE.
+    pub fn look_up(&self, parent: &Arc<Inode>, name: &OsStr) -> Result<(Arc<Inode>, Stat), Errno> {
+        let directory = self.directory(parent)?;
+        self.make_room()?;
+        let fd = open_beneath(directory, name, OFlags::PATH, Mode::empty())?;
+        self.insert(parent, name, fd)
+    }
+
+    /// The same of a file that is open already, by an `O_PATH` descriptor.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn insert(
+        &self,
+        parent: &Arc<Inode>,
+        name: &OsStr,
+        fd: OwnedFd,
+    ) -> Result<(Arc<Inode>, Stat), Errno> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let key = key(&stat);
+        let fd = CountedFd::new(fd);
+        let is_sealed = key.0 != parent.key.0 && is_of_kernel(&fd);
+        let mut numbers = self.numbers();
+        if let Some(inode) = numbers.by_key.get(&key).cloned() {
+            let mut state = inode.state();
+            state.lookups = state.lookups.saturating_add(1);
+            if inode.number != ROOT {
+                state.parent = parent.number;
+                name.clone_into(&mut state.name);
+            }
+            if state.fd.is_none() {
+                state.fd = Some(Arc::new(fd));
+                numbers.open.push_back(inode.number);
+            }
+            drop(state);
+            return Ok((inode, stat));
+        }
+        let number = numbers.next;
+        numbers.next += 1;
+        let kind = kind(&stat);
+        let inode = Arc::new(Inode {
+            number,
+            key,
+            kind,
+            is_sealed,
+            handles: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                fd: Some(Arc::new(fd)),
+                parent: parent.number,
+                name: name.to_owned(),
+                lookups: 1,
+            }),
+        });
+        numbers.by_number.insert(number, Arc::clone(&inode));
+        numbers.by_key.insert(key, Arc::clone(&inode));
+        if kind != FileType::Directory {
+            numbers.open.push_back(number);
+        }
+        Ok((inode, stat))
+    }
+
+    /// A file got another name: it will be opened by that.
+    pub fn moved(&self, key: Key, parent: &Inode, name: &OsStr) {
+        let inode = self.numbers().by_key.get(&key).cloned();
+        if let Some(inode) = inode.filter(|inode| inode.number != ROOT) {
+            let mut state = inode.state();
+            state.parent = parent.number;
+            name.clone_into(&mut state.name);
+        }
+    }
+
+    /// The guest forgets that it was told of a file so many times.
+    pub fn forget(&self, number: u64, times: u64) {
+        if number == ROOT {
+            return;
+        }
+        let mut numbers = self.numbers();
+        let Some(inode) = numbers.by_number.get(&number).cloned() else {
+            return;
+        };
+        let left = {
+            let mut state = inode.state();
+            state.lookups = state.lookups.saturating_sub(times);
+            state.lookups
+        };
+        if left == 0 {
+            numbers.by_number.remove(&number);
+            numbers.by_key.remove(&inode.key);
+            // Most of what waits to be closed may be gone.
+            if numbers.open.len() > 2 * numbers.by_number.len() + 64 {
+                let Numbers {
+                    open, by_number, ..
+                } = &mut *numbers;
+                open.retain(|number| by_number.contains_key(number));
+            }
+        }
+    }
+}
+
+fn is_of_kernel(fd: &CountedFd) -> bool {
+    rustix::fs::fstatfs(fd)
+        .is_ok_and(|stat| KERNEL_FILE_SYSTEMS.contains(&(stat.f_type as u64 & 0xffff_ffff)))
+}
+
+/// Opens the directory that is shared.
+///
+/// # Errors
+/// It cannot be opened, is no directory, or holds files of the host's kernel.
+pub fn open_root(path: &std::path::Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty());
+    let fd = fd.map_err(|error| match error {
+        Errno::NOENT => "no such directory; check the path".into(),
+        Errno::NOTDIR => "it is not a directory".into(),
+        other => std::io::Error::from(other).to_string(),
+    })?;
+    let counted = CountedFd::new(fd);
+    if is_of_kernel(&counted) {
+        return Err("its files are the host's kernel".into());
+    }
+    let fd = counted.as_fd().try_clone_to_owned();
+    fd.map_err(|error| error.to_string())
+}

@@ -1,0 +1,62 @@
+//! Descriptors: how many shares may have open, over all shares of the process.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Descriptors that are left to the rest of the process, if it may have that many.
+const RESERVED: u64 = 256;
+/// Never more than this, whatever the host allows.
+const MOST: u64 = 1 << 20;
+
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many descriptors all shares may have. The first call raises the process's soft limit to
+/// the hard one.
+pub fn descriptors() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        // Where that fails the limit stays what it is.
+        let _ = setrlimit(Resource::Nofile, raised);
+        let now = getrlimit(Resource::Nofile)
+            .current
+            .unwrap_or(MOST)
+            .min(MOST);
+        (now - RESERVED.min(now / 2)) as usize
+    })
+}
+
+/// How many descriptors all shares have open.
+pub fn open() -> usize {
+    OPEN.load(Ordering::Relaxed)
+}
+
+/// A descriptor that is counted.
+#[derive(Debug)]
+pub struct CountedFd(OwnedFd);
+
+impl CountedFd {
+    /// Counts a descriptor until it is dropped.
+    pub fn new(fd: OwnedFd) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
+        Self(fd)
+    }
+}
+
+impl Drop for CountedFd {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for CountedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

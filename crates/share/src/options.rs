@@ -1,0 +1,64 @@
+//! What a share is.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+
+/// A directory of the host that a guest can mount.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShareOptions {
+    /// The directory.
+    pub path: PathBuf,
+    /// The name by which the guest mounts it; see [`ShareOptions::is_tag`].
+    pub tag: String,
+    /// The guest cannot change anything.
+    pub readonly: bool,
+    /// Seconds for which the guest may believe what it knows of names and attributes.
+    pub cache_seconds: u32,
+}
+
+impl ShareOptions {
+    /// Bytes of a tag at most (virtio 1.2, 5.11.4).
+    pub const MAX_TAG_BYTES: usize = 36;
+    /// Seconds for which the guest's cache holds unless it is told otherwise.
+    pub const DEFAULT_CACHE_SECONDS: u32 = 1;
+
+    /// A writable share.
+    pub fn new(path: impl Into<PathBuf>, tag: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            tag: tag.into(),
+            readonly: false,
+            cache_seconds: Self::DEFAULT_CACHE_SECONDS,
+        }
+    }
+
+    /// Whether this can be a tag: 1 to [`MAX_TAG_BYTES`](Self::MAX_TAG_BYTES) letters, digits,
+    /// and the signs `.`, `_`, `-`.
+    pub fn is_tag(text: &str) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=Self::MAX_TAG_BYTES).contains(&text.len()) && text.bytes().all(is_plain)
+    }
+}
+
+/// Why a directory cannot be shared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShareError {
+    /// The directory.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: String,
+}
+
+impl fmt::Display for ShareError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "cannot share '{}': {}",
+            self.path.display(),
+            self.why
+        )
+    }
+}
+
+impl std::error::Error for ShareError {}

@@ -1,0 +1,328 @@
+//! Who owns a file, and with which mode, in the guest's eyes.
+//!
+//! The server is an ordinary process: all that it creates belongs to its user, and it cannot
+//! give files away. What the guest wants beyond that is kept beside the file:
+//!
+//! - Files of the server's user, and of root, are the guest's root's; all others have the
+//!   host's numbers. So a guest's root finds its own files as root's, and a guest's user 1000
+//!   is not the host's.
+//! - If a guest makes a file somebody else's, or sets its set-user-ID or set-group-ID bit, that
+//!   is written to the extended attribute [`ATTRIBUTE`]; the host's file keeps the server's
+//!   user, and never gets these bits, with which it would be a way to the rights of that user
+//!   for everybody on the host.
+//! - The attribute counts for files of the server's user alone. Its mode counts as long as
+//!   the host's mode is the one that belongs to it, so that chmod on the host is seen.
+//! - Where no attribute can be kept (symbolic links, some file systems) the wish is granted
+//!   without effect, as it is with many network file systems.
+
+use crate::inodes::{Inode, Inodes, kind, path_of};
+use rustix::fd::AsFd;
+use rustix::fs::{CWD, FileType, Mode, Stat, XattrFlags};
+use rustix::io::Errno;
+use std::sync::{Mutex, PoisonError};
+
+/// The attribute: `UID GID MODE HOSTMODE`, the modes octal and without the file's type.
+pub const ATTRIBUTE: &str = "user.tollgate.owner";
+/// All bits of a mode but the file's type.
+pub const MODE_BITS: u32 = 0o7777;
+/// Set-user-ID and set-group-ID.
+pub const SET_ID: u32 = 0o6000;
+/// Set-user-ID.
+pub const SET_UID: u32 = 0o4000;
+/// Set-group-ID.
+pub const SET_GID: u32 = 0o2000;
+/// The group may execute: without it set-group-ID has another meaning.
+const GROUP_EXECUTES: u32 = 0o010;
+
+/// Owner and mode of a file, without its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ownership {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permissions, set-user-ID, set-group-ID, sticky.
+    pub mode: u32,
+}
+
+/// What a request wants to change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Change {
+    /// User.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Mode.
+    pub mode: Option<u32>,
+    /// Clear set-user-ID, and set-group-ID if the group may execute, of a regular file.
+    pub clears_set_id: bool,
+}
+
+/// The server's user, and how it acts for the guest's.
+#[derive(Debug)]
+pub struct Owners {
+    uid: u32,
+    gid: u32,
+    /// Bits that the process takes away from what it creates.
+    umask: u32,
+    /// Held while a file has a mode for a moment that is not its own.
+    opened: Mutex<()>,
+}
+
+impl Owners {
+    /// For this process.
+    pub fn of_process() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let umask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Umask:"))
+            .and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            // Nobody knows: the mode is set once more.
+            umask: umask.unwrap_or(0o777),
+            opened: Mutex::new(()),
+        }
+    }
+
+    /// What the host's file is without an attribute.
+    fn plain(&self, stat: &Stat) -> Ownership {
+        let shown = |id: u32, own: u32| if id == own { 0 } else { id };
+        Ownership {
+            uid: shown(stat.st_uid, self.uid),
+            gid: shown(stat.st_gid, self.gid),
+            mode: stat.st_mode & MODE_BITS,
+        }
+    }
+
+    const fn can_keep(&self, stat: &Stat) -> bool {
+        let is_kept_kind =
+            stat.st_mode & 0o170_000 == 0o100_000 || stat.st_mode & 0o170_000 == 0o040_000;
+        stat.st_uid == self.uid && is_kept_kind
+    }
+
+    /// Owner and mode as the guest sees them.
+    pub fn shown(&self, fd: impl AsFd, stat: &Stat) -> Ownership {
+        let plain = self.plain(stat);
+        let Some((kept, host_mode)) = self.kept(fd, stat) else {
+            return plain;
+        };
+        Ownership {
+            mode: if plain.mode == host_mode {
+                kept.mode
+            } else {
+                plain.mode
+            },
+            ..kept
+        }
+    }
+
+    /// What the attribute says, and the host's mode that belongs to it.
+    fn kept(&self, fd: impl AsFd, stat: &Stat) -> Option<(Ownership, u32)> {
+        if !self.can_keep(stat) {
+            return None;
+        }
+        let path = path_of(&fd);
+        let mut value = [0; 64];
+        let read = |value: &mut [u8]| rustix::fs::getxattr(&path, ATTRIBUTE, value);
+        let bytes = match read(&mut value) {
+            Err(Errno::ACCESS) => self.opened(&fd, 0o400, || read(&mut value)),
+            other => other,
+        };
+        parse(value.get(..bytes.ok()?)?)
+    }
+
+    /// Changes owner and mode. What it is then is not told: it may have had no effect.
+    ///
+    /// # Errors
+    /// The host's: EPERM for files of others.
+    pub fn change(&self, fd: impl AsFd, change: Change) -> Result<(), Errno> {
+        let stat = rustix::fs::fstat(&fd)?;
+        let before = self.shown(&fd, &stat);
+        let mut after = Ownership {
+            uid: change.uid.unwrap_or(before.uid),
+            gid: change.gid.unwrap_or(before.gid),
+            mode: change.mode.map_or(before.mode, |mode| mode & MODE_BITS),
+        };
+        if change.clears_set_id && kind(&stat) == FileType::RegularFile {
+            after.mode &= !SET_UID;
+            if after.mode & GROUP_EXECUTES != 0 {
+                after.mode &= !SET_GID;
+            }
+        }
+        if after == before {
+            return Ok(());
+        }
+        if kind(&stat) == FileType::Symlink {
+            return Ok(());
+        }
+        if stat.st_uid != self.uid {
+            return Err(Errno::PERM);
+        }
+        let host_mode = if after.mode == before.mode {
+            stat.st_mode & MODE_BITS
+        } else {
+            after.mode & !SET_ID
+        };
+        let mut target = stat;
+        target.st_mode = stat.st_mode & !MODE_BITS | host_mode;
+        self.keep(&fd, &target, after)?;
+        if host_mode == stat.st_mode & MODE_BITS {
+            return Ok(());
+        }
+        rustix::fs::chmodat(
+            CWD,
+            path_of(&fd),
+            Mode::from_raw_mode(host_mode),
+            rustix::fs::AtFlags::empty(),
+        )
+    }
+
+    /// Writes the attribute, or removes it if the host's file will say the same by itself.
+    fn keep(&self, fd: impl AsFd, target: &Stat, wanted: Ownership) -> Result<(), Errno> {
+        if !self.can_keep(target) {
+            return Ok(());
+        }
+        let path = path_of(&fd);
+        let Ownership { uid, gid, mode } = wanted;
+        let host_mode = target.st_mode & MODE_BITS;
+        let write = || {
+            if self.plain(target) == wanted {
+                return rustix::fs::removexattr(&path, ATTRIBUTE);
+            }
+            let value = format!("{uid} {gid} {mode:o} {host_mode:o}");
+            rustix::fs::setxattr(&path, ATTRIBUTE, value.as_bytes(), XattrFlags::empty())
+        };
+        let result = match write() {
+            Err(Errno::ACCESS) => self.opened(&fd, 0o600, write),
+            other => other,
+        };
+        match result {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Owner and mode of what a user of the guest creates in a directory with this ownership.
+    pub fn of_new(
+        &self,
+        parent: Ownership,
+        uid: u32,
+        gid: u32,
+        mode: u32,
+        is_directory: bool,
+    ) -> Ownership {
+        let inherits = parent.mode & SET_GID != 0;
+        let set_gid = if inherits && is_directory { SET_GID } else { 0 };
+        Ownership {
+            uid,
+            gid: if inherits { parent.gid } else { gid },
+            mode: mode & MODE_BITS | set_gid,
+        }
+    }
+
+    /// The mode with which the host is to create something.
+    pub const fn creation_mode(wanted: Ownership) -> Mode {
+        Mode::from_raw_mode(wanted.mode & !SET_ID)
+    }
+
+    /// Gives what was just created the owner and the mode that it should have.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn settle_new(&self, fd: impl AsFd, stat: &Stat, wanted: Ownership) -> Result<(), Errno> {
+        if kind(stat) == FileType::Symlink {
+            return Ok(());
+        }
+        let host_mode = wanted.mode & !SET_ID;
+        let has_other_mode = stat.st_mode & MODE_BITS != host_mode;
+        if has_other_mode || host_mode & self.umask != 0 {
+            rustix::fs::chmodat(
+                CWD,
+                path_of(&fd),
+                Mode::from_raw_mode(host_mode),
+                rustix::fs::AtFlags::empty(),
+            )?;
+        }
+        let mut target = *stat;
+        target.st_mode = stat.st_mode & !MODE_BITS | host_mode;
+        if self.plain(&target) == wanted {
+            return Ok(());
+        }
+        self.keep(fd, &target, wanted)
+    }
+
+    /// Does something that the host refuses because the file's mode keeps its own owner out,
+    /// which does not hold for the guest's root: the mode has `bits` more meanwhile.
+    fn opened<T>(
+        &self,
+        fd: impl AsFd,
+        bits: u32,
+        mut act: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let _only = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may just have been doing the same.
+        let refused = match act() {
+            Err(Errno::ACCESS) => Errno::ACCESS,
+            other => return other,
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        let mode = stat.st_mode & MODE_BITS;
+        if stat.st_uid != self.uid || mode & bits == bits || kind(&stat) == FileType::Symlink {
+            return Err(refused);
+        }
+        let path = path_of(&fd);
+        let set = |mode| {
+            rustix::fs::chmodat(
+                CWD,
+                &path,
+                Mode::from_raw_mode(mode),
+                rustix::fs::AtFlags::empty(),
+            )
+        };
+        set(mode | bits)?;
+        let result = act();
+        set(mode)?;
+        result
+    }
+
+    /// Does something with a file as the guest's root may, whatever the file's mode is.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn as_root<T>(
+        &self,
+        inodes: &Inodes,
+        inode: &Inode,
+        mut act: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match act() {
+            Err(Errno::ACCESS) => {
+                let bits = if inode.kind == FileType::Directory {
+                    0o700
+                } else {
+                    0o600
+                };
+                self.opened(&*inodes.fd(inode)?, bits, act)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Understands the attribute.
+fn parse(value: &[u8]) -> Option<(Ownership, u32)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let mut words = text.split(' ');
+    let uid = words.next()?.parse().ok()?;
+    let gid = words.next()?.parse().ok()?;
+    let mut mode = || u32::from_str_radix(words.next()?, 8).ok();
+    let (mode, host_mode) = (mode()?, mode()?);
+    let ownership = Ownership {
+        uid,
+        gid,
+        mode: mode & MODE_BITS,
+    };
+    Some((ownership, host_mode))
+}

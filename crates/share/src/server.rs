@@ -1,0 +1,185 @@
+//! Takes one request apart and answers it.
+
+use crate::handles::Handles;
+use crate::inodes::{Inodes, open_root};
+use crate::limits;
+use crate::options::{ShareError, ShareOptions};
+use crate::owner::Owners;
+use crate::protocol::{
+    Header, Input, MAJOR, MAX_PAGES, MAX_REQUEST_BYTES, MAX_TRANSFER, MINOR, OLDEST_MINOR, Output,
+    init_flag, opcode,
+};
+use rustix::io::Errno;
+
+/// Flags that are asked for where the guest's kernel offers them. Locks are not among them: the
+/// guest's kernel keeps those of its own processes.
+const WANTED: u32 = init_flag::ASYNC_READ
+    | init_flag::ATOMIC_O_TRUNC
+    | init_flag::BIG_WRITES
+    | init_flag::AUTO_INVAL_DATA
+    | init_flag::DO_READDIRPLUS
+    | init_flag::READDIRPLUS_AUTO
+    | init_flag::ASYNC_DIO
+    | init_flag::PARALLEL_DIROPS
+    | init_flag::MAX_PAGES
+    | init_flag::CACHE_SYMLINKS
+    | init_flag::HANDLE_KILLPRIV_V2;
+
+/// Requests that the guest's kernel may have under way for its own purposes.
+const MAX_BACKGROUND: u16 = 64;
+
+/// A directory that is served. Any number of threads may hand it requests.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) options: ShareOptions,
+    pub(crate) inodes: Inodes,
+    pub(crate) handles: Handles,
+    pub(crate) owners: Owners,
+}
+
+/// What a request is answered with: the reply's body was written, or an error.
+pub(crate) type Answer = Result<(), Errno>;
+
+impl Server {
+    /// Opens the directory.
+    ///
+    /// # Errors
+    /// It cannot be shared.
+    pub fn open(options: &ShareOptions) -> Result<Self, ShareError> {
+        Self::with_limit(options, limits::descriptors())
+    }
+
+    /// The same with a limit on descriptors of the caller's.
+    ///
+    /// # Errors
+    /// It cannot be shared.
+    pub fn with_limit(options: &ShareOptions, descriptors: usize) -> Result<Self, ShareError> {
+        let failed = |why| ShareError {
+            path: options.path.clone(),
+            why,
+        };
+        let root = open_root(&options.path).map_err(failed)?;
+        let inodes = Inodes::new(root, descriptors)
+            .map_err(|error| failed(std::io::Error::from(error).to_string()))?;
+        Ok(Self {
+            options: options.clone(),
+            inodes,
+            handles: Handles::default(),
+            owners: Owners::of_process(),
+        })
+    }
+
+    /// How many files the guest knows.
+    pub fn known_files(&self) -> usize {
+        self.inodes.count()
+    }
+
+    /// The guest has gone: all that it knows and has open is forgotten.
+    pub fn reset(&self) {
+        self.handles.remove_all();
+        self.inodes.forget_all();
+    }
+
+    /// Answers a request with at most `capacity` bytes; an empty answer is none.
+    pub fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8> {
+        if request.len() > MAX_REQUEST_BYTES {
+            return Vec::new();
+        }
+        let Some((header, input)) = Header::read(request) else {
+            return Vec::new();
+        };
+        match header.opcode {
+            // These are not answered.
+            opcode::FORGET | opcode::BATCH_FORGET => {
+                let _ = self.forget(&header, input);
+                Vec::new()
+            }
+            opcode::INTERRUPT => Vec::new(),
+            _ => {
+                let mut output = Output::new(capacity);
+                let result = self.answer(&header, input, &mut output);
+                output.finish(header.unique, result)
+            }
+        }
+    }
+
+    fn answer(&self, header: &Header, input: Input<'_>, output: &mut Output) -> Answer {
+        match header.opcode {
+            opcode::INIT => self.init(input, output),
+            opcode::DESTROY => {
+                self.reset();
+                Ok(())
+            }
+            opcode::LOOKUP => self.lookup(header, input, output),
+            opcode::GETATTR => self.getattr(header, output),
+            opcode::SETATTR => self.setattr(header, input, output),
+            opcode::READLINK => self.readlink(header, output),
+            opcode::SYMLINK => self.symlink(header, input, output),
+            opcode::MKNOD => self.mknod(header, input, output),
+            opcode::MKDIR => self.mkdir(header, input, output),
+            opcode::UNLINK => self.unlink(header, input, false),
+            opcode::RMDIR => self.unlink(header, input, true),
+            opcode::RENAME => self.rename(header, input, false),
+            opcode::RENAME2 => self.rename(header, input, true),
+            opcode::LINK => self.link(header, input, output),
+            opcode::OPEN => self.open_file(header, input, output),
+            opcode::CREATE => self.create(header, input, output),
+            opcode::READ => self.read(input, output),
+            opcode::WRITE => self.write(input, output),
+            opcode::RELEASE | opcode::RELEASEDIR => self.release(input),
+            opcode::FSYNC | opcode::FSYNCDIR => self.fsync(input),
+            opcode::SYNCFS => self.syncfs(header),
+            opcode::STATFS => self.statfs(header, output),
+            opcode::FALLOCATE => self.fallocate(input),
+            opcode::LSEEK => self.lseek(input, output),
+            opcode::COPY_FILE_RANGE => self.copy_file_range(input, output),
+            opcode::OPENDIR => self.opendir(header, output),
+            opcode::READDIR => self.readdir(input, output, false),
+            opcode::READDIRPLUS => self.readdir(input, output, true),
+            opcode::GETXATTR => self.getxattr(header, input, output),
+            opcode::SETXATTR => self.setxattr(header, input),
+            opcode::LISTXATTR => self.listxattr(header, input, output),
+            opcode::REMOVEXATTR => self.removexattr(header, input),
+            // Also FLUSH and ACCESS: the guest's kernel then asks no more, and does what is
+            // right. It writes before it closes, and checks permissions itself.
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// The guest's kernel mounts the share.
+    fn init(&self, mut input: Input<'_>, output: &mut Output) -> Answer {
+        let (major, minor) = (input.u32()?, input.u32()?);
+        let (readahead, offered) = (input.u32()?, input.u32()?);
+        if major < MAJOR || (major == MAJOR && minor < OLDEST_MINOR) {
+            return Err(Errno::PROTO);
+        }
+        self.reset();
+        output.u32(MAJOR);
+        output.u32(MINOR);
+        if major > MAJOR {
+            // The kernel asks again in our version.
+            output.zeros(56);
+            return Ok(());
+        }
+        output.u32(readahead.min(MAX_TRANSFER as u32));
+        output.u32(offered & WANTED);
+        output.u16(MAX_BACKGROUND);
+        output.u16(MAX_BACKGROUND / 4 * 3);
+        output.u32(MAX_TRANSFER as u32);
+        // Times are exact to the nanosecond.
+        output.u32(1);
+        output.u16(MAX_PAGES);
+        output.u16(0);
+        output.zeros(32);
+        Ok(())
+    }
+
+    /// Refuses what changes something, if the share is read-only.
+    pub(crate) const fn check_writable(&self) -> Answer {
+        if self.options.readonly {
+            Err(Errno::ROFS)
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! What a guest does with files is what the host has.
+
+mod client;
+
+use client::{Folder, exists, quads, text, u32_at, u64_at, words};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use tollgate_share::protocol::{ROOT, opcode, set};
+use tollgate_share::{Server, ShareOptions};
+
+const O_RDWR: i32 = 2;
+const O_WRONLY: i32 = 1;
+const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
+const O_APPEND: i32 = 0o2000;
+
+const ENOENT: i32 = 2;
+const EBADF: i32 = 9;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const EROFS: i32 = 30;
+const ERANGE: i32 = 34;
+const ENOSYS: i32 = 38;
+const ENODATA: i32 = 61;
+const ESTALE: i32 = 116;
+
+#[test]
+fn the_version_is_agreed_on() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let init = |minor: u32| client.call(opcode::INIT, 0, &[&words(&[7, minor, 4096, u32::MAX])]);
+    let reply = init(38).unwrap();
+    assert_eq!(reply.len(), 64);
+    assert_eq!((u32_at(&reply, 0), u32_at(&reply, 4)), (7, 38));
+    assert_eq!(u32_at(&reply, 20), 1 << 20, "bytes written at once");
+    assert_eq!(u32_at(&reply, 28) & 0xffff, 256, "pages");
+    assert!(init(31).is_ok());
+    assert!(init(30).is_err());
+    assert_eq!(client.call(999, ROOT, &[]), Err(ENOSYS));
+}
+
+#[test]
+fn files_are_created_written_and_read() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let (entry, handle) = client
+        .create(ROOT, "a", O_RDWR | O_EXCL, 0o100_640)
+        .unwrap();
+    assert_eq!((entry.mode, entry.uid, entry.size), (0o100_640, 0, 0));
+    assert_eq!(client.write(handle, 3, b"hello"), Ok(5));
+    assert_eq!(client.read(handle, 0, 100).unwrap(), b"\0\0\0hello");
+    assert_eq!(client.read(handle, 4, 2).unwrap(), b"el");
+    assert_eq!(client.read(handle, 8, 2).unwrap(), b"");
+    assert_eq!(std::fs::read(folder.shared("a")).unwrap(), b"\0\0\0hello");
+    assert_eq!(client.getattr(entry.node).unwrap().size, 8);
+    let mode = folder.shared("a").metadata().unwrap().mode();
+    assert_eq!(mode, 0o100_640);
+    assert_eq!(
+        client.create(ROOT, "a", O_RDWR | O_EXCL, 0o644),
+        Err(EEXIST)
+    );
+    let again = client.create(ROOT, "a", O_RDWR | O_TRUNC, 0o644).unwrap();
+    assert_eq!((again.0.node, again.0.size), (entry.node, 8));
+    assert_eq!(client.getattr(entry.node).unwrap().size, 0);
+    client
+        .call(opcode::RELEASE, entry.node, &[&quads(&[handle, 0, 0])])
+        .unwrap();
+    assert_eq!(client.read(handle, 0, 1), Err(EBADF));
+}
+
+#[test]
+fn an_append_goes_to_the_end_unless_it_comes_from_the_cache() {
+    let folder = Folder::new();
+    folder.write("a", b"12345");
+    let client = folder.client();
+    let node = client.lookup(ROOT, "a").unwrap().node;
+    let handle = client.open(node, O_WRONLY | O_APPEND).unwrap();
+    client
+        .write_with(handle, 0, b"6", 0, O_WRONLY | O_APPEND)
+        .unwrap();
+    client
+        .write_with(handle, 0, b"x", 1, O_WRONLY | O_APPEND)
+        .unwrap();
+    assert_eq!(client.content(node).unwrap(), b"x23456");
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let directory = client.mkdir(ROOT, "d", 0o755).unwrap();
+    assert_eq!(directory.mode, 0o040_755);
+    let link = client
+        .symlink(directory.node, "s", "../../outside/secret")
+        .unwrap();
+    let target = client.call(opcode::READLINK, link.node, &[]).unwrap();
+    assert_eq!(target, b"../../outside/secret");
+    folder.write("f", b"1");
+    let file = client.lookup(ROOT, "f").unwrap();
+    let second = client.link(file.node, directory.node, "g").unwrap();
+    assert_eq!((second.node, second.links), (file.node, 2));
+    client.rename(directory.node, "g", ROOT, "h", 0).unwrap();
+    assert!(exists(&folder.shared("h")) && !exists(&folder.shared("d/g")));
+    assert_eq!(
+        client.rename(ROOT, "h", directory.node, "s", 1),
+        Err(EEXIST)
+    );
+    client.rename(ROOT, "h", directory.node, "s", 2).unwrap();
+    assert!(folder.shared("h").is_symlink());
+    client.unlink(ROOT, "h").unwrap();
+    assert_eq!(client.lookup(ROOT, "h"), Err(ENOENT));
+    client.mknod(ROOT, "pipe", 0o010_600, 0).unwrap();
+    assert!(
+        folder
+            .shared("pipe")
+            .metadata()
+            .unwrap()
+            .file_type()
+            .is_fifo()
+    );
+    client.unlink(ROOT, "pipe").unwrap();
+    client.unlink(directory.node, "s").unwrap();
+    client.call(opcode::RMDIR, ROOT, &[&text("d")]).unwrap();
+    assert!(!exists(&folder.shared("d")));
+}
+
+#[test]
+fn a_number_stands_for_the_same_file_until_it_is_forgotten() {
+    let folder = Folder::new();
+    folder.write("a", b"content");
+    let client = folder.client();
+    let first = client.lookup(ROOT, "a").unwrap();
+    std::fs::rename(folder.shared("a"), folder.shared("b")).unwrap();
+    let second = client.lookup(ROOT, "b").unwrap();
+    assert_eq!(first.node, second.node);
+    std::fs::remove_file(folder.shared("b")).unwrap();
+    assert_eq!(client.getattr(first.node).unwrap().links, 0);
+    assert_eq!(client.content(first.node).unwrap(), b"content");
+    client.forget(first.node, 1);
+    assert!(client.getattr(first.node).is_ok());
+    client.forget(first.node, 7);
+    assert_eq!(client.getattr(first.node), Err(ESTALE));
+    client.forget(ROOT, u64::MAX);
+    assert!(client.getattr(ROOT).is_ok());
+    assert_eq!(client.server.known_files(), 1);
+}
+
+#[test]
+fn all_entries_of_a_large_directory_come_once() {
+    let folder = Folder::new();
+    for number in 0..3000 {
+        folder.write(&format!("file-{number}"), b"");
+    }
+    symlink("x", folder.shared("link")).unwrap();
+    let client = folder.client();
+    for (size, plus) in [(4096, false), (300, false), (65536, true), (1000, true)] {
+        let names = client.list(ROOT, size, plus);
+        assert_eq!(names.len(), 3003);
+        assert_eq!((names["file-77"], names["link"], names["."]), (8, 10, 4));
+        assert_eq!(client.server.known_files(), 1);
+    }
+}
+
+#[test]
+fn attributes_are_set() {
+    let folder = Folder::new();
+    folder.write("a", b"0123456789");
+    let client = folder.client();
+    let node = client.lookup(ROOT, "a").unwrap().node;
+    let entry = client.setattr(node, set::SIZE, 0, [0, 0], 4).unwrap();
+    assert_eq!(entry.size, 4);
+    let entry = client
+        .setattr(node, set::MODE, 0o100_751, [0, 0], 0)
+        .unwrap();
+    assert_eq!(entry.mode, 0o100_751);
+    assert_eq!(folder.shared("a").metadata().unwrap().mode(), 0o100_751);
+    let times = [
+        words(&[set::ATIME | set::MTIME, 0]),
+        quads(&[0, 0, 0, 1000, 2000, 0]),
+        words(&[1, 2, 0, 0, 0, 0, 0, 0]),
+    ];
+    client
+        .call(opcode::SETATTR, node, &[&times.concat()])
+        .unwrap();
+    let stat = folder.shared("a").metadata().unwrap();
+    assert_eq!((stat.atime(), stat.atime_nsec()), (1000, 1));
+    assert_eq!((stat.mtime(), stat.mtime_nsec()), (2000, 2));
+}
+
+/// Whether the folder for temporary files keeps extended attributes.
+fn keeps_attributes(client: &client::Client, node: u64) -> bool {
+    client.setxattr(node, "user.probe", b"1").is_ok()
+}
+
+#[test]
+fn owners_and_set_id_bits_are_kept_beside_the_file() {
+    let folder = Folder::new();
+    folder.write("a", b"1");
+    let mut client = folder.client();
+    let own = folder.shared("a").metadata().unwrap();
+    let node = client.lookup(ROOT, "a").unwrap().node;
+    assert_eq!(client.getattr(node).unwrap().uid, 0);
+    if !keeps_attributes(&client, node) {
+        return;
+    }
+    let owners = set::UID | set::GID;
+    let entry = client.setattr(node, owners, 0, [1000, 100], 0).unwrap();
+    assert_eq!((entry.uid, entry.gid), (1000, 100));
+    let entry = client
+        .setattr(node, set::MODE, 0o106_755, [0, 0], 0)
+        .unwrap();
+    assert_eq!(entry.mode, 0o106_755);
+    let stat = folder.shared("a").metadata().unwrap();
+    assert_eq!(
+        (stat.uid(), stat.gid(), stat.mode()),
+        (own.uid(), own.gid(), 0o100_755)
+    );
+    // chmod on the host is seen, the owner stays.
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(folder.shared("a"), mode).unwrap();
+    let entry = client.getattr(node).unwrap();
+    assert_eq!((entry.mode, entry.uid), (0o100_600, 1000));
+    // A new owner takes set-user-ID away, and so does a write that says so.
+    client
+        .setattr(node, set::MODE, 0o104_755, [0, 0], 0)
+        .unwrap();
+    assert_eq!(
+        client.setattr(node, set::UID, 0, [0, 0], 0).unwrap().mode,
+        0o100_755
+    );
+    client
+        .setattr(node, set::MODE, 0o104_755, [0, 0], 0)
+        .unwrap();
+    let handle = client.open(node, O_RDWR).unwrap();
+    client.write(handle, 0, b"2").unwrap();
+    assert_eq!(client.getattr(node).unwrap().mode, 0o104_755);
+    client.write_with(handle, 0, b"2", 1 << 2, 0).unwrap();
+    assert_eq!(client.getattr(node).unwrap().mode, 0o100_755);
+    // What a user of the guest creates is that user's, also below a directory of a group.
+    (client.uid, client.gid) = (1001, 1002);
+    let (entry, _) = client.create(ROOT, "mine", O_RDWR, 0o644).unwrap();
+    assert_eq!((entry.uid, entry.gid), (1001, 1002));
+    let shared = client.mkdir(ROOT, "group", 0o755).unwrap();
+    client
+        .setattr(shared.node, set::MODE, 0o042_775, [0, 0], 0)
+        .unwrap();
+    let group = client
+        .setattr(shared.node, set::GID, 0, [0, 50], 0)
+        .unwrap();
+    assert_eq!((group.mode, group.gid), (0o042_775, 50));
+    let below = client.mkdir(shared.node, "below", 0o755).unwrap();
+    assert_eq!((below.mode, below.gid), (0o042_755, 50));
+    assert_eq!(folder.shared("group").metadata().unwrap().mode(), 0o040_775);
+    // None of this shows as an attribute.
+    assert_eq!(client.listxattr(shared.node).unwrap(), b"");
+}
+
+#[test]
+fn the_umask_of_the_server_does_not_count() {
+    let folder = Folder::new();
+    let client = folder.client();
+    assert_eq!(client.mkdir(ROOT, "d", 0o777).unwrap().mode, 0o040_777);
+    let (entry, _) = client.create(ROOT, "f", O_RDWR, 0o666).unwrap();
+    assert_eq!(entry.mode, 0o100_666);
+    assert_eq!(
+        client.mknod(ROOT, "n", 0o100_222, 0).unwrap().mode,
+        0o100_222
+    );
+}
+
+#[test]
+fn attributes_with_names_are_kept_and_those_of_kernels_mean_nothing_here() {
+    let folder = Folder::new();
+    folder.write("a", b"1");
+    let client = folder.client();
+    let node = client.lookup(ROOT, "a").unwrap().node;
+    if !keeps_attributes(&client, node) {
+        return;
+    }
+    client
+        .call(opcode::REMOVEXATTR, node, &[&text("user.probe")])
+        .unwrap();
+    client.setxattr(node, "user.colour", b"blue").unwrap();
+    client
+        .setxattr(node, "security.capability", b"\x01\x02")
+        .unwrap();
+    assert_eq!(client.getxattr(node, "user.colour", 100).unwrap(), b"blue");
+    assert_eq!(client.getxattr(node, "user.colour", 3), Err(ERANGE));
+    assert_eq!(client.getxattr(node, "user.colour", 0).unwrap()[0], 4);
+    let value = client.getxattr(node, "security.capability", 100);
+    assert_eq!(value.unwrap(), b"\x01\x02");
+    assert_eq!(client.getxattr(node, "trusted.x", 100), Err(ENODATA));
+    let names = client.listxattr(node).unwrap();
+    let mut names: Vec<_> = names.split(|byte| *byte == 0).collect();
+    names.sort_unstable();
+    assert_eq!(names, [&b""[..], b"security.capability", b"user.colour"]);
+    for name in [
+        "user.tollgate.owner",
+        "system.posix_acl_access",
+        "colour",
+        "",
+    ] {
+        assert!(
+            client.setxattr(node, name, b"0 0 4755 755").is_err(),
+            "{name}"
+        );
+        assert!(client.getxattr(node, name, 100).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn holes_and_ranges() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let (_, source) = client.create(ROOT, "a", O_RDWR, 0o644).unwrap();
+    let (target, copy) = client.create(ROOT, "b", O_RDWR, 0o644).unwrap();
+    client.write(source, 1 << 20, b"data").unwrap();
+    let seek = |whence: u32| {
+        let body = [quads(&[source, 0]), words(&[whence, 0])].concat();
+        Ok::<_, i32>(u64_at(&client.call(opcode::LSEEK, ROOT, &[&body])?, 0))
+    };
+    assert!(seek(3).unwrap() <= 1 << 20);
+    assert_eq!(seek(0), Err(EINVAL));
+    let range = quads(&[source, 1 << 20, ROOT, copy, 2, 4, 0]);
+    let copied = client
+        .call(opcode::COPY_FILE_RANGE, ROOT, &[&range])
+        .unwrap();
+    assert_eq!(u32_at(&copied, 0), 4);
+    assert_eq!(client.content(target.node).unwrap(), b"\0\0data");
+    let fallocate = [quads(&[copy, 0, 4096]), words(&[0, 0])].concat();
+    client.call(opcode::FALLOCATE, ROOT, &[&fallocate]).unwrap();
+    assert_eq!(client.getattr(target.node).unwrap().size, 4096);
+    for kind in [opcode::FSYNC, opcode::FSYNCDIR] {
+        let body = [quads(&[copy]), words(&[1, 0])].concat();
+        client.call(kind, target.node, &[&body]).unwrap();
+    }
+    client.call(opcode::SYNCFS, ROOT, &[&quads(&[0])]).unwrap();
+    let stat = client.call(opcode::STATFS, ROOT, &[]).unwrap();
+    assert_eq!(stat.len(), 80);
+    assert_eq!(u32_at(&stat, 44), 255, "bytes of a name");
+}
+
+#[test]
+fn a_read_only_share_changes_nothing() {
+    let folder = Folder::new();
+    folder.write("a", b"content");
+    let client = folder.readonly();
+    let node = client.lookup(ROOT, "a").unwrap().node;
+    assert_eq!(client.content(node).unwrap(), b"content");
+    let handle = client.open(node, 0).unwrap();
+    let fallocate = [quads(&[handle, 0, 4096]), words(&[0, 0])].concat();
+    let range = quads(&[handle, 0, ROOT, handle, 2, 4, 0]);
+    for result in [
+        client.open(node, O_WRONLY).map(drop),
+        client.open(node, O_RDWR).map(drop),
+        client.open(node, O_TRUNC).map(drop),
+        client.create(ROOT, "b", O_RDWR, 0o644).map(drop),
+        client.write(handle, 0, b"x").map(drop),
+        client.setattr(node, set::SIZE, 0, [0, 0], 0).map(drop),
+        client.setattr(node, set::MODE, 0o777, [0, 0], 0).map(drop),
+        client.mkdir(ROOT, "d", 0o755).map(drop),
+        client.mknod(ROOT, "d", 0o100_755, 0).map(drop),
+        client.symlink(ROOT, "d", "x").map(drop),
+        client.link(node, ROOT, "d").map(drop),
+        client.unlink(ROOT, "a"),
+        client.call(opcode::RMDIR, ROOT, &[&text("a")]).map(drop),
+        client.rename(ROOT, "a", ROOT, "b", 0),
+        client.setxattr(node, "user.x", b"1"),
+        client
+            .call(opcode::REMOVEXATTR, node, &[&text("user.x")])
+            .map(drop),
+        client
+            .call(opcode::FALLOCATE, ROOT, &[&fallocate])
+            .map(drop),
+        client
+            .call(opcode::COPY_FILE_RANGE, ROOT, &[&range])
+            .map(drop),
+    ] {
+        assert_eq!(result, Err(EROFS));
+    }
+    assert_eq!(std::fs::read(folder.shared("a")).unwrap(), b"content");
+    assert_eq!(std::fs::read_dir(folder.shared("")).unwrap().count(), 1);
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused() {
+    let folder = Folder::new();
+    folder.write("a", b"1");
+    for (path, why) in [
+        (folder.shared("none"), "no such directory"),
+        (folder.shared("a"), "not a directory"),
+        ("/proc/self".into(), "kernel"),
+    ] {
+        let refusal = Server::open(&ShareOptions::new(path, "x")).unwrap_err();
+        assert!(refusal.to_string().contains(why), "{refusal}");
+    }
+}

@@ -1,0 +1,121 @@
+//! `--share`: directories of the host that the guest can mount.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tollgate_machine::comma_list;
+use tollgate_machine::config::ShareOptions;
+
+/// The form, for messages.
+const FORM: &str = "DIR[:TAG][,ro|rw][,cache=SECONDS]";
+
+/// A share as the user wrote it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShareArgument {
+    path: PathBuf,
+    /// Without one its place among the shares decides.
+    tag: Option<String>,
+    readonly: bool,
+    cache_seconds: u32,
+}
+
+/// Understands a share. What stands behind the last colon is the tag; a directory with a colon
+/// in its name needs one.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(text: &str) -> Result<ShareArgument, String> {
+    let mut parts = comma_list::split(text).into_iter();
+    let place = parts.next().unwrap_or_default();
+    let (path, tag) = match place.rsplit_once(':') {
+        None => (place.as_str(), None),
+        Some((path, tag)) if ShareOptions::is_tag(tag) => (path, Some(tag.to_owned())),
+        Some((_, tag)) => {
+            return Err(format!(
+                "'{tag}' is no tag: 1 to {} letters, digits, '.', '_' or '-'",
+                ShareOptions::MAX_TAG_BYTES
+            ));
+        }
+    };
+    // Empty parts of the list are passed over, also the first.
+    let begins_with_comma = text.starts_with(',') && !text.starts_with(",,");
+    if path.is_empty() || begins_with_comma {
+        return Err(format!("it names no directory; expected {FORM}"));
+    }
+    let mut share = ShareArgument {
+        path: OsString::from(path).into(),
+        tag,
+        readonly: false,
+        cache_seconds: ShareOptions::DEFAULT_CACHE_SECONDS,
+    };
+    for part in parts {
+        match part.split_once('=') {
+            None if part == "ro" => share.readonly = true,
+            None if part == "rw" => share.readonly = false,
+            Some(("cache", seconds)) => {
+                share.cache_seconds = seconds
+                    .parse()
+                    .map_err(|_| format!("{part}: expected a number of seconds"))?;
+            }
+            _ => return Err(format!("unknown word '{part}'; expected {FORM}")),
+        }
+    }
+    Ok(share)
+}
+
+/// The shares with a tag each: `share0`, `share1` and so on, by their place, if the user gave
+/// none.
+pub fn with_tags(arguments: &[ShareArgument]) -> Vec<ShareOptions> {
+    let shares = arguments.iter().enumerate();
+    shares
+        .map(|(index, share)| ShareOptions {
+            readonly: share.readonly,
+            cache_seconds: share.cache_seconds,
+            ..ShareOptions::new(
+                &share.path,
+                share.tag.clone().unwrap_or(format!("share{index}")),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_directory_and_how_it_is_shared() {
+        let shares = ["/a,,b", "dir:home,ro", "a:b:c,cache=60,rw", "."];
+        let arguments = shares.map(|text| parse(text).unwrap());
+        let expected = [
+            ShareOptions::new("/a,b", "share0"),
+            ShareOptions {
+                readonly: true,
+                ..ShareOptions::new("dir", "home")
+            },
+            ShareOptions {
+                cache_seconds: 60,
+                ..ShareOptions::new("a:b", "c")
+            },
+            ShareOptions::new(".", "share3"),
+        ];
+        assert_eq!(with_tags(&arguments), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (argument, why) in [
+            ("", "names no directory"),
+            (":tag", "names no directory"),
+            (",ro", "names no directory"),
+            ("a:", "'' is no tag"),
+            ("a:b/c", "'b/c' is no tag"),
+            ("a,readonly", "unknown word 'readonly'"),
+            ("a,cache=x", "expected a number of seconds"),
+            ("a,cache", "unknown word 'cache'"),
+        ] {
+            let refusal = parse(argument).unwrap_err();
+            assert!(refusal.contains(why), "{argument}: {refusal}");
+        }
+    }
+}
