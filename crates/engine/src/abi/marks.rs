@@ -18,6 +18,17 @@ pub struct Mark {
     pub shadowed: Shadow,
 }
 
+impl Mark {
+    /// Whether two marks differ in nothing but their offset. The cheap differences come first.
+    #[inline]
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        self.rip == other.rip
+            && self.esp == other.esp
+            && self.restore == other.restore
+            && self.shadowed == other.shadowed
+    }
+}
+
 /// What waits for an instruction because of the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shadow {
@@ -128,6 +139,18 @@ impl Restore {
             _ if self.count & 8 != 0 => None,
             host => Some(Host(host)),
         }
+    }
+
+    /// As bytes, for [`Restore::from_bytes`].
+    pub fn to_bytes(self) -> [u8; Self::MAX_MOVES + 1] {
+        let mut bytes = [self.count; Self::MAX_MOVES + 1];
+        bytes[1..].copy_from_slice(&self.moves);
+        bytes
+    }
+
+    /// What [`Restore::to_bytes`] made.
+    pub fn from_bytes([count, moves @ ..]: [u8; Self::MAX_MOVES + 1]) -> Self {
+        Self { count, moves }
     }
 
     /// The moves as guest register numbers and where their values are.

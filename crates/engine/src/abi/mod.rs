@@ -12,6 +12,7 @@ pub mod immediate;
 pub mod level_change;
 pub mod link_layout;
 pub mod marks;
+pub mod packed_marks;
 pub mod register_map;
 pub mod relocation;
 pub mod sites;

@@ -5,6 +5,7 @@ use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::marks::Mark;
+use crate::abi::packed_marks::PackedMarks;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::relocation::Relocation;
 use crate::abi::sites::{BlockId, Site, SiteKind};
@@ -75,7 +76,7 @@ pub struct Block {
     /// Bytes of guest code.
     pub guest_length: u32,
     /// Ordered by host offset.
-    pub marks: Box<[Mark]>,
+    pub marks: PackedMarks,
     /// Ways out of the block, by site number.
     pub sites: Box<[Site]>,
     /// Instructions that the monitor executes.
@@ -114,9 +115,8 @@ impl Block {
     }
 
     /// The mark in force at an offset of the block's code.
-    pub fn mark_at(&self, offset: u32) -> Option<&Mark> {
-        let next = self.marks.partition_point(|mark| mark.host <= offset);
-        self.marks.get(next.checked_sub(1)?)
+    pub fn mark_at(&self, offset: u32) -> Option<Mark> {
+        self.marks.at(offset)
     }
 
     /// The last site, as [`Block::sites`] numbers them, at which the instruction in work at an

@@ -10,10 +10,25 @@ use crate::abi::sites::BlockId;
 /// One place of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
-    /// 32 bits of the key's hash; the low ones say where the entry would like to be.
+    /// The key's hash. Those that differ in the low [`TOGETHER`] bits alone would like to be in
+    /// the same place, and those that differ in few bits above them beside it.
     hash: u32,
     /// The number of the block plus one, or zero: the place is free.
     block: u32,
+}
+
+impl Entry {
+    /// Where the entry would like to be.
+    fn wish(self, mask: usize) -> usize {
+        wish(self.hash, mask)
+    }
+}
+
+/// See [`Entry::hash`].
+const TOGETHER: u32 = 4;
+
+fn wish(hash: u32, mask: usize) -> usize {
+    (hash >> TOGETHER) as usize & mask
 }
 
 const FREE: Entry = Entry { hash: 0, block: 0 };
@@ -79,7 +94,7 @@ impl KeyIndex {
             if entry.block == 0 {
                 break;
             }
-            let wish = entry.hash as usize & mask;
+            let wish = entry.wish(mask);
             if (at.wrapping_sub(wish) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.entries[gap] = entry;
                 gap = at;
@@ -94,7 +109,7 @@ impl KeyIndex {
 
     fn position(&self, hash: u32, is_it: impl Fn(BlockId) -> bool) -> Option<usize> {
         let mask = self.mask();
-        let mut at = hash as usize & mask;
+        let mut at = wish(hash, mask);
         loop {
             let entry = self.entries[at];
             if entry.block == 0 {
@@ -110,7 +125,7 @@ impl KeyIndex {
     /// Puts an entry into the first free place.
     fn place(&mut self, entry: Entry) {
         let mask = self.mask();
-        let mut at = entry.hash as usize & mask;
+        let mut at = entry.wish(mask);
         while self.entries[at].block != 0 {
             at = (at + 1) & mask;
         }

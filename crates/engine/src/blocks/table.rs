@@ -11,31 +11,65 @@ use std::ops::Range;
 /// Blocks that are remembered as found lately.
 const RECENT: usize = 1 << 12;
 
-/// A hash of all that identifies a translation. Its low bits depend on every bit of the key.
+/// A hash of all that identifies a translation, for [`KeyIndex`]: the low seven bits of the
+/// address, and above them 25 that depend on everything else. So blocks of the same 128 bytes,
+/// which are made and looked for together, share a line of the host's cache; more would stand
+/// so close that look-ups pass many of them.
 fn hash(key: &BlockKey) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    const NEIGHBOURS: u64 = 128;
+    let offset = key.physical % NEIGHBOURS;
     let form = u64::from(key.mode.0) << 1 | u64::from(key.relocates);
-    let mut mixed = key.physical.wrapping_mul(ODD);
-    for part in [key.rip, key.second_page, form] {
+    let mut mixed = (key.physical / NEIGHBOURS).wrapping_mul(ODD);
+    for part in [key.rip.wrapping_sub(offset), key.second_page, form] {
         mixed = (mixed.rotate_left(23) ^ part).wrapping_mul(ODD);
     }
-    (mixed >> 32) as u32
+    ((mixed >> 32) / NEIGHBOURS * NEIGHBOURS + offset) as u32
 }
 
 /// Whether a block of the table translates `key` and is in force.
-fn in_force<'a>(
-    blocks: &'a [Option<Box<Block>>],
-    key: &'a BlockKey,
-) -> impl Fn(BlockId) -> bool + Copy + 'a {
-    |id| {
-        let block = blocks.get(id.0 as usize).and_then(Option::as_deref);
-        block.is_some_and(|block| block.key == *key && !block.is_retired)
+fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> bool + Copy + 'a {
+    |id| (blocks.get(id)).is_some_and(|block| block.key == *key && !block.is_retired)
+}
+
+/// Blocks that share an allocation.
+const CHUNK: usize = 1 << 7;
+
+/// Blocks by number, in chunks: so that a block is written once, where it stays, and needs no
+/// allocation of its own.
+#[derive(Default)]
+struct Numbered {
+    chunks: Vec<Vec<Option<Block>>>,
+    /// Numbers given out so far.
+    count: usize,
+}
+
+impl Numbered {
+    fn get(&self, id: BlockId) -> Option<&Block> {
+        let index = id.0 as usize;
+        self.chunks.get(index / CHUNK)?.get(index % CHUNK)?.as_ref()
+    }
+
+    fn place(&mut self, id: BlockId) -> Option<&mut Option<Block>> {
+        let index = id.0 as usize;
+        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+
+    /// One more number, of no block.
+    fn push(&mut self) -> BlockId {
+        if self.count.is_multiple_of(CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let last = self.chunks.last_mut().expect("there is room in the last");
+        last.push(None);
+        self.count += 1;
+        BlockId(self.count as u32 - 1)
     }
 }
 
 /// The blocks of one engine.
 pub struct BlockTable {
-    blocks: Vec<Option<Box<Block>>>,
+    blocks: Numbered,
     free_ids: Vec<BlockId>,
     /// Blocks in force.
     by_key: KeyIndex,
@@ -55,7 +89,7 @@ impl BlockTable {
     /// No blocks; their code is going to lie at these host addresses.
     pub fn new(code: Range<u64>) -> Self {
         Self {
-            blocks: Vec::new(),
+            blocks: Numbered::default(),
             free_ids: Vec::new(),
             by_key: KeyIndex::default(),
             recent: vec![Cell::new((0, BlockId(0))); RECENT].into_boxed_slice(),
@@ -82,12 +116,12 @@ impl BlockTable {
 
     /// A live block.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
-        self.blocks.get(id.0 as usize)?.as_deref()
+        self.blocks.get(id)
     }
 
     /// A live block.
     pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
-        self.blocks.get_mut(id.0 as usize)?.as_deref_mut()
+        self.blocks.place(id)?.as_mut()
     }
 
     /// The site that an exit names, with its number and its block, if that still lives. The
@@ -142,11 +176,7 @@ impl BlockTable {
         if let Some(id) = self.free_ids.pop() {
             return Some(id);
         }
-        if self.blocks.len() >= MAX_BLOCKS {
-            return None;
-        }
-        self.blocks.push(None);
-        Some(BlockId(self.blocks.len() as u32 - 1))
+        (self.blocks.count < MAX_BLOCKS).then(|| self.blocks.push())
     }
 
     /// Takes back a number that no block has got.
@@ -159,7 +189,9 @@ impl BlockTable {
         let key = block.key;
         self.by_host.insert(block.host, id);
         self.code_bytes += u64::from(block.host_length);
-        self.blocks[id.0 as usize] = Some(Box::new(block));
+        if let Some(place) = self.blocks.place(id) {
+            *place = Some(block);
+        }
         self.restore_key(key, id);
     }
 
@@ -177,7 +209,7 @@ impl BlockTable {
 
     /// A block's code lies at another offset of the cache from now on.
     pub fn move_code(&mut self, id: BlockId, host: u32) {
-        let Some(block) = self.blocks.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+        let Some(block) = self.blocks.place(id).and_then(Option::as_mut) else {
             return;
         };
         self.by_host.remove(block.host);
@@ -186,8 +218,8 @@ impl BlockTable {
     }
 
     /// Takes a block out, whose number is given out again from then on.
-    pub fn remove(&mut self, id: BlockId) -> Option<Box<Block>> {
-        let block = self.blocks.get_mut(id.0 as usize)?.take()?;
+    pub fn remove(&mut self, id: BlockId) -> Option<Block> {
+        let block = self.blocks.place(id)?.take()?;
         self.by_host.remove(block.host);
         self.code_bytes -= u64::from(block.host_length);
         self.free_ids.push(id);

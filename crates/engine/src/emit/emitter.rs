@@ -9,6 +9,7 @@ use crate::abi::completion::{Completion, X87Note};
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::marks::{Mark, Restore, Shadow};
+use crate::abi::packed_marks::PackedMarks;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
@@ -44,6 +45,8 @@ pub(crate) struct Emitter {
     pub(crate) assembler: Assembler,
     /// The map of the block in work.
     pub(crate) map: &'static RegisterMap,
+    /// The guest registers that it has in slots, one bit each.
+    pub(crate) slot_mask: u16,
     pub(crate) info: iced_x86::InstructionInfoFactory,
     pub(crate) mode: Mode,
     /// How memory is reached in it.
@@ -53,6 +56,8 @@ pub(crate) struct Emitter {
     pub(super) long_slots: [Vec<u8>; KEPT_SIZES],
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
+    /// For packing them.
+    packed_marks: Vec<u8>,
     pub(super) sites: Vec<Site>,
     pub(super) helpers: Vec<Helper>,
     pub(super) immediates: Vec<Immediate>,
@@ -102,12 +107,14 @@ impl Emitter {
         Self {
             assembler: Assembler::new(),
             map: &RegisterMap::LEGACY,
+            slot_mask: RegisterMap::LEGACY.slot_mask(),
             info: iced_x86::InstructionInfoFactory::new(),
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             look_up: LookUpForm::Flat,
             long_slots: [const { Vec::new() }; KEPT_SIZES],
             block: BlockId(0),
             marks: Vec::new(),
+            packed_marks: Vec::new(),
             sites: Vec::new(),
             helpers: Vec::new(),
             immediates: Vec::new(),
@@ -145,6 +152,7 @@ impl Emitter {
         self.assembler.clear();
         self.mode = target.mode;
         self.map = target.map;
+        self.slot_mask = target.map.slot_mask();
         self.block = target.block;
         self.transition = target.transition;
         self.marks.clear();
@@ -173,7 +181,7 @@ impl Emitter {
     pub(crate) fn finish_block(&mut self) -> Tables {
         self.emit_stubs();
         Tables {
-            marks: self.marks.as_slice().into(),
+            marks: PackedMarks::new(&self.marks, &mut self.packed_marks),
             sites: self.sites.as_slice().into(),
             helpers: self.helpers.as_slice().into(),
             immediates: self.immediates.as_slice().into(),

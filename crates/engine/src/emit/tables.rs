@@ -2,7 +2,7 @@
 
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::immediate::Immediate;
-use crate::abi::marks::Mark;
+use crate::abi::packed_marks::PackedMarks;
 use crate::abi::sites::Site;
 use crate::policy::instruction_kind::Helper;
 
@@ -10,7 +10,7 @@ use crate::policy::instruction_kind::Helper;
 #[derive(Clone)]
 pub struct Tables {
     /// Ordered by host offset.
-    pub marks: Box<[Mark]>,
+    pub marks: PackedMarks,
     /// Ways out.
     pub sites: Box<[Site]>,
     /// Instructions for the monitor.

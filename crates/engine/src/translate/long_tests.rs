@@ -206,7 +206,7 @@ fn marks_lead_from_scratch_registers_to_slots() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = &emitted.translation.tables.marks;
+    let marks = emitted.translation.tables.marks.to_vec();
     let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
     assert_eq!(mark.rip, RIP + 3);
     let moves: Vec<_> = mark.restore.moves().collect();

@@ -197,7 +197,7 @@ fn marks_say_that_the_instruction_is_done_and_where_its_result_is() {
         .nth(1)
         .unwrap()
         .ip() as u32;
-    let marks = &emitted.translation.tables.marks;
+    let marks = emitted.translation.tables.marks.to_vec();
     let mark = marks.iter().rfind(|mark| mark.host <= store).unwrap();
     assert_eq!(mark.rip, 0x1002);
     let moves: Vec<_> = mark.restore.moves().collect();
@@ -220,7 +220,7 @@ fn a_conditional_loop_is_not_done_before_its_condition_is_known() {
             .find(iced_x86::Instruction::is_jcc_short_or_near)
             .unwrap()
             .ip() as u32;
-        let marks = &emitted.translation.tables.marks;
+        let marks = emitted.translation.tables.marks.to_vec();
         let mark = marks.iter().rfind(|mark| mark.host <= decide).unwrap();
         assert_eq!(mark.rip, 0x1000, "{bytes:x?}");
         // ECX is what it was.
