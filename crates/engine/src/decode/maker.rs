@@ -41,10 +41,16 @@ impl Decoding {
 
     /// What an instruction that was decoded with [`Decoding::options`] from the start of
     /// `bytes` is: the differences that the decoder's options do not cover.
+    #[inline]
     pub fn refine(self, decoded: Instruction, bytes: &[u8]) -> Instruction {
-        if self == Decoding::Intel {
+        if self == Decoding::Intel || !is_read_differently(decoded.code()) {
             return decoded;
         }
+        self.refine_as_amd(decoded, bytes)
+    }
+
+    #[cold]
+    fn refine_as_amd(self, decoded: Instruction, bytes: &[u8]) -> Instruction {
         let bytes = bytes.get(..decoded.len()).unwrap_or_default();
         let mut refined = decoded;
         match decoded.code() {
@@ -83,6 +89,23 @@ impl Decoding {
             _ => instruction.memory_size().size().max(1) as u32,
         }
     }
+}
+
+/// Encodings of which [`Decoding::refine`] may make something else.
+fn is_read_differently(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Pause
+            | Code::Reservednop_rm16_r16_0F0D
+            | Code::Reservednop_rm32_r32_0F0D
+            | Code::Reservednop_rm64_r64_0F0D
+            | Code::VEX_Vpextrd_rm32_xmm_imm8
+            | Code::VEX_Vpinsrd_xmm_xmm_rm32_imm8
+            | Code::Mov_cr_r32
+            | Code::Mov_cr_r64
+            | Code::Mov_r32_cr
+            | Code::Mov_r64_cr
+    )
 }
 
 /// A one-byte opcode stands behind REX with B set.

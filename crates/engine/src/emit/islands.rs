@@ -42,8 +42,10 @@ const REACH: usize = i8::MAX as usize;
 #[derive(Clone, Copy)]
 pub(super) struct Seam {
     position: usize,
-    /// The mark in force there.
-    mark: Mark,
+    /// Where the mark in force there stands among the marks.
+    mark: usize,
+    /// That mark, if another has taken its place since.
+    replaced: Option<Mark>,
 }
 
 impl Emitter {
@@ -58,10 +60,21 @@ impl Emitter {
             self.insert_island();
         }
         // Code has moved on.
-        self.seam = self.marks.last().map(|&mark| Seam {
+        self.seam = (self.marks.len().checked_sub(1)).map(|mark| Seam {
             position: self.assembler.position(),
             mark,
+            replaced: None,
         });
+    }
+
+    /// Another mark is going to take the place of the last one, which stands at its position.
+    pub(super) fn keep_mark_of_seam(&mut self) {
+        if let Some(seam) = &mut self.seam
+            && seam.replaced.is_none()
+            && seam.mark + 1 == self.marks.len()
+        {
+            seam.replaced = self.marks.last().copied();
+        }
     }
 
     /// Whether the branches that wait reach jumps from `first` on.
@@ -103,6 +116,7 @@ impl Emitter {
         let Some(seam) = self.seam.take() else {
             return;
         };
+        let mark = seam.replaced.unwrap_or(self.marks[seam.mark]);
         let mut misses = std::mem::take(&mut self.misses);
         let behind_seam = misses.partition_point(|(branch, _)| branch.0 < seam.position);
         self.misses = misses.split_off(behind_seam);
@@ -111,14 +125,14 @@ impl Emitter {
         self.assembler.insert_jumps(seam.position, misses.len());
         self.move_on(seam.position, length);
         let behind = self.split_marks(seam.position as u32);
-        self.push_mark_again(seam.position as u32, seam.mark);
+        self.push_mark_again(seam.position as u32, mark);
         for (index, (branch, stub)) in misses.into_iter().enumerate() {
             let jump = first + index * JUMP;
             self.assembler.patch_rel8(branch, jump);
             self.stubs[stub].incoming = Some(Patch(jump + JUMP - 4));
             self.push_jump_mark(jump as u32, stub);
         }
-        self.push_mark_again((seam.position + length) as u32, seam.mark);
+        self.push_mark_again((seam.position + length) as u32, mark);
         for mark in behind {
             self.push_mark_again(mark.host + length as u32, mark);
         }

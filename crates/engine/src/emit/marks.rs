@@ -40,14 +40,15 @@ impl Emitter {
             restore,
             shadowed,
         };
-        match self.marks.last_mut() {
-            Some(last) if last.host == mark.host => *last = mark,
-            Some(last)
-                if Mark {
-                    host: last.host,
-                    ..mark
-                } == *last => {}
-            _ => self.marks.push(mark),
+        let Some(last) = self.marks.last() else {
+            return self.marks.push(mark);
+        };
+        if last.host == host {
+            self.keep_mark_of_seam();
+            self.marks.pop();
+            self.marks.push(mark);
+        } else if !last.says_the_same(&mark) {
+            self.marks.push(mark);
         }
     }
 }

@@ -136,7 +136,7 @@ impl Emitter {
 
     /// Brings the registers to their places, before the instruction.
     pub(crate) fn bring_operands(&mut self, placement: &Placement) {
-        if self.map.slot_mask() != 0 {
+        if self.slot_mask != 0 {
             self.make_room();
         }
         let mut saved = Restore::NONE;
@@ -184,7 +184,7 @@ impl Emitter {
             return;
         }
         self.mark_as(self.next_rip, self.esp, restore);
-        if self.map.slot_mask() != 0 {
+        if self.slot_mask != 0 {
             self.make_room();
         }
         for operand in placement.changed() {

@@ -170,7 +170,7 @@ impl Emitter {
     /// All registers that an instruction names live in host registers, and those that it uses
     /// without naming them in their namesakes.
     fn is_in_host_registers(&self, instruction: &Instruction) -> bool {
-        self.map.has_namesakes_at_home()
+        self.slot_mask & 0xff == 0
             && !uses_count_in_place(instruction)
             && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register))
     }

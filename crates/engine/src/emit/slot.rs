@@ -15,7 +15,6 @@
 use super::emitter::Emitter;
 use super::operands::guest_number;
 use crate::abi::at;
-use crate::abi::register_map::Home;
 use crate::emit::assembler::Width;
 use iced_x86::{
     Code, EncodingKind, Instruction, Mnemonic, OpAccess, OpCodeOperandKind, OpKind, Register,
@@ -80,7 +79,7 @@ fn turned(code: Code) -> Option<Code> {
 
 impl Emitter {
     pub(crate) fn is_in_slot(&self, register: Register) -> bool {
-        guest_number(register).is_some_and(|guest| self.map.home(guest) == Home::Slot)
+        guest_number(register).is_some_and(|guest| self.slot_mask >> guest & 1 != 0)
     }
 
     /// The instruction, which has no operand in memory, with a slot as its operand. `None`:

@@ -92,6 +92,7 @@ impl Features {
 
 /// The older instruction that an encoding means where its feature is not offered: F3
 /// changed nothing about BSF and BSR before TZCNT and LZCNT (SDM volume 2, TZCNT).
+#[inline]
 pub fn as_offered(instruction: Instruction, offers: impl Fn(CpuidFeature) -> bool) -> Instruction {
     let (code, feature) = match instruction.code() {
         Code::Tzcnt_r16_rm16 => (Code::Bsf_r16_rm16, CpuidFeature::BMI1),

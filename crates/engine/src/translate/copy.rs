@@ -108,7 +108,7 @@ impl Translator {
             && let Some(copied) = verbatim::copy_of(instruction, raw, bits, reach)
         {
             // As where operands are brought to their places.
-            if self.emit.map.slot_mask() != 0 {
+            if self.emit.slot_mask != 0 {
                 self.emit.make_room();
             }
             self.emit.assembler.raw(copied.bytes());
