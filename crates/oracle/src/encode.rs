@@ -42,7 +42,8 @@ pub fn decode(world: World, at: u16, bytes: &[u8]) -> Option<Encoded> {
     let ip = rip_of(world, at);
     let decoding = host_decoding();
     let mut decoder = Decoder::with_ip(world.bitness(), bytes, ip, decoding.options());
-    let instruction = decoding.refine(decoder.decode(), bytes);
+    let mut instruction = decoder.decode();
+    decoding.refine(&mut instruction, bytes);
     if instruction.is_invalid() {
         return None;
     }

@@ -35,18 +35,19 @@ impl Decoding {
 
     /// The first instruction of `bytes`, which lie at `ip`, in code of `bits` bits.
     pub fn decode(self, bits: u32, bytes: &[u8], ip: u64) -> Instruction {
-        let decoded = Decoder::with_ip(bits, bytes, ip, self.options()).decode();
-        self.refine(decoded, bytes)
+        let mut decoded = Decoder::with_ip(bits, bytes, ip, self.options()).decode();
+        self.refine(&mut decoded, bytes);
+        decoded
     }
 
-    /// What an instruction that was decoded with [`Decoding::options`] from the start of
-    /// `bytes` is: the differences that the decoder's options do not cover.
+    /// Makes an instruction that was decoded with [`Decoding::options`] from the start of
+    /// `bytes` what it is: the differences that the decoder's options do not cover. In place, for
+    /// nearly all instructions are what they are already, and copies cost as much as the test.
     #[inline]
-    pub fn refine(self, decoded: Instruction, bytes: &[u8]) -> Instruction {
-        if self == Decoding::Intel || !is_read_differently(decoded.code()) {
-            return decoded;
+    pub fn refine(self, decoded: &mut Instruction, bytes: &[u8]) {
+        if self == Decoding::Amd && is_read_differently(decoded.code()) {
+            *decoded = self.refine_as_amd(*decoded, bytes);
         }
-        self.refine_as_amd(decoded, bytes)
     }
 
     #[cold]

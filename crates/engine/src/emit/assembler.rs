@@ -8,42 +8,87 @@ use crate::abi::host::Host;
 use iced_x86::{Encoder, Instruction};
 
 /// A host memory operand: `[base + index * scale + displacement]`.
+///
+/// All of it is one number, which stays in a register of the translator's: parts that are stored
+/// one by one and loaded together make the processor wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mem {
-    /// Base register.
-    pub base: Option<Host>,
-    /// Index register (never RSP) and scale 1, 2, 4 or 8.
-    pub index: Option<(Host, u8)>,
-    /// Signed displacement.
-    pub displacement: i32,
-}
+pub struct Mem(u64);
 
 impl Mem {
-    /// `[base + displacement]`.
-    pub const fn base(base: Host, displacement: i32) -> Self {
-        Self {
-            base: Some(base),
-            index: None,
-            displacement,
+    /// Where the number has the base and the index, above the displacement. Each has a bit that
+    /// says that there is one, and above it the register; the index's scale follows.
+    const BASE: u32 = 32;
+    const INDEX: u32 = 40;
+    const SCALE: u32 = 48;
+
+    /// The sum of those parts that there are: a base register; an index register, never RSP, with
+    /// its scale 1, 2, 4 or 8; and the displacement.
+    #[inline]
+    pub const fn new(base: Option<Host>, index: Option<(Host, u8)>, displacement: i32) -> Self {
+        let mut number = displacement as u32 as u64;
+        if let Some(base) = base {
+            number |= ((base.0 as u64) << 1 | 1) << Self::BASE;
         }
+        if let Some((index, scale)) = index {
+            number |= ((index.0 as u64) << 1 | 1) << Self::INDEX;
+            number |= (scale as u64) << Self::SCALE;
+        }
+        Self(number)
+    }
+
+    /// `[base + displacement]`.
+    #[inline]
+    pub const fn base(base: Host, displacement: i32) -> Self {
+        Self::new(Some(base), None, displacement)
     }
 
     /// `[index * scale]`.
+    #[inline]
     pub const fn scaled(index: Host, scale: u8) -> Self {
-        Self {
-            base: None,
-            index: Some((index, scale)),
-            displacement: 0,
-        }
+        Self::new(None, Some((index, scale)), 0)
     }
 
     /// `[base + index * scale + displacement]`.
+    #[inline]
     pub const fn indexed(base: Host, index: Host, scale: u8, displacement: i32) -> Self {
-        Self {
-            base: Some(base),
-            index: Some((index, scale)),
-            displacement,
+        Self::new(Some(base), Some((index, scale)), displacement)
+    }
+
+    /// The base register, if there is one.
+    #[inline]
+    pub const fn base_register(self) -> Option<Host> {
+        match self.has(Self::BASE) {
+            true => Some(Host(self.number(Self::BASE))),
+            false => None,
         }
+    }
+
+    /// The index register and its scale, if there is one.
+    #[inline]
+    pub const fn index(self) -> Option<(Host, u8)> {
+        match self.has(Self::INDEX) {
+            true => Some((
+                Host(self.number(Self::INDEX)),
+                (self.0 >> Self::SCALE) as u8,
+            )),
+            false => None,
+        }
+    }
+
+    /// The displacement.
+    #[inline]
+    pub const fn displacement(self) -> i32 {
+        self.0 as i32
+    }
+
+    const fn has(self, register: u32) -> bool {
+        self.0 >> register & 1 != 0
+    }
+
+    /// The number of a register, 0 if there is none.
+    #[inline]
+    const fn number(self, register: u32) -> u8 {
+        (self.0 >> (register + 1)) as u8 & 0x1f
     }
 }
 
@@ -198,22 +243,22 @@ impl Assembler {
 
     fn modrm_mem(&mut self, head: Head, reg: u8, mem: Mem) {
         let reg = (reg & 7) << 3;
-        let Some(base) = mem.base else {
+        let Some(base) = mem.base_register() else {
             // No base: SIB with base 101 and mod 00 means disp32 alone (+ index).
             let (index, scale) = mem
-                .index
+                .index()
                 .map_or((4, 0), |(r, s)| (r.0 & 7, s.trailing_zeros() as u8));
             self.append(head.byte(reg | 4).byte(scale << 6 | index << 3 | 5));
-            self.imm32(mem.displacement);
+            self.imm32(mem.displacement());
             return;
         };
-        let small = i8::try_from(mem.displacement).is_ok();
-        let mode: u8 = match (mem.displacement, small) {
+        let small = i8::try_from(mem.displacement()).is_ok();
+        let mode: u8 = match (mem.displacement(), small) {
             (0, _) if base.0 & 7 != 5 => 0,
             (_, true) => 1,
             _ => 2,
         };
-        let mut head = if let Some((index, scale)) = mem.index {
+        let mut head = if let Some((index, scale)) = mem.index() {
             head.byte(mode << 6 | reg | 4)
                 .byte((scale.trailing_zeros() as u8) << 6 | (index.0 & 7) << 3 | base.0 & 7)
         } else if base.0 & 7 == 4 {
@@ -222,30 +267,29 @@ impl Assembler {
             head.byte(mode << 6 | reg | base.0 & 7)
         };
         if mode == 1 {
-            head = head.byte(mem.displacement as u8);
+            head = head.byte(mem.displacement() as u8);
         }
         self.append(head);
         if mode == 2 {
-            self.imm32(mem.displacement);
+            self.imm32(mem.displacement());
         }
     }
 
     /// An instruction with the register `reg` and a memory operand, behind `head`.
     fn op_mem_behind(&mut self, head: Head, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
-        let index = mem.index.map_or(0, |(r, _)| r.0);
-        let base = mem.base.map_or(0, |b| b.0);
+        let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
         let head = head.rex(wide, reg, index, base, false);
         self.modrm_mem(head.opcode(opcode), reg, mem);
     }
 
+    #[inline]
     fn op_mem(&mut self, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
         self.op_mem_behind(Head::default(), wide, opcode, reg, mem);
     }
 
     /// An instruction with a byte register.
     fn op_mem_byte(&mut self, opcode: u8, reg: u8, mem: Mem) {
-        let index = mem.index.map_or(0, |(r, _)| r.0);
-        let base = mem.base.map_or(0, |b| b.0);
+        let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
         let head = Head::default().rex(false, reg, index, base, reg >= 4);
         self.modrm_mem(head.byte(opcode), reg, mem);
     }
@@ -315,6 +359,7 @@ impl Assembler {
     }
 
     /// `mov to, [mem]`; byte and word forms zero-extend.
+    #[inline]
     pub fn load(&mut self, width: Width, to: Host, mem: Mem) {
         match width {
             Width::Byte => self.op_mem(false, &[0x0f, 0xb6], to.0, mem),
@@ -325,16 +370,19 @@ impl Assembler {
     }
 
     /// `mov to, [mem]` (16 bits, upper bits kept).
+    #[inline]
     pub fn load16_keep(&mut self, to: Host, mem: Mem) {
         self.op_mem_behind(Head::OPERAND_SIZE, false, &[0x8b], to.0, mem);
     }
 
     /// `mov to, [mem]` (low 8 bits, upper bits kept).
+    #[inline]
     pub fn load8_keep(&mut self, to: Host, mem: Mem) {
         self.op_mem_byte(0x8a, to.0, mem);
     }
 
     /// `mov [mem], from`.
+    #[inline]
     pub fn store(&mut self, width: Width, mem: Mem, from: Host) {
         match width {
             Width::Byte => self.op_mem_byte(0x88, from.0, mem),
@@ -347,6 +395,7 @@ impl Assembler {
     }
 
     /// `mov [mem], value`; the qword form sign-extends.
+    #[inline]
     pub fn store_imm(&mut self, width: Width, mem: Mem, value: i32) {
         let opcode = if width == Width::Byte { 0xc6 } else { 0xc7 };
         let head = Head::of_width(width);
@@ -360,6 +409,7 @@ impl Assembler {
 
     /// `cmp register, [mem]`: sets the arithmetic flags. The byte form needs a register
     /// that has one (not AH..DH).
+    #[inline]
     pub fn compare(&mut self, width: Width, register: Host, mem: Mem) {
         if width == Width::Byte {
             return self.op_mem_byte(0x3a, register.0, mem);
@@ -369,11 +419,13 @@ impl Assembler {
     }
 
     /// `lea to, [mem]` with a 32-bit result (upper half cleared).
+    #[inline]
     pub fn lea32(&mut self, to: Host, mem: Mem) {
         self.op_mem(false, &[0x8d], to.0, mem);
     }
 
     /// `lea to, [mem]` with a 64-bit result.
+    #[inline]
     pub fn lea64(&mut self, to: Host, mem: Mem) {
         self.op_mem(true, &[0x8d], to.0, mem);
     }
@@ -498,6 +550,7 @@ impl Assembler {
     }
 
     /// `jmp [mem]`.
+    #[inline]
     pub fn jmp_memory(&mut self, mem: Mem) {
         self.op_mem(false, &[0xff], 4, mem);
     }
@@ -524,11 +577,16 @@ impl Assembler {
     /// They are more than a short jump reaches over.
     pub fn insert_jumps(&mut self, position: usize, count: usize) {
         const JUMP: [u8; 5] = [0xe9, 0, 0, 0, 0];
-        let over = i8::try_from(count * JUMP.len()).expect("jumps beyond a short jump's reach");
-        let inserted = [0xeb, over as u8]
-            .into_iter()
-            .chain(JUMP.into_iter().cycle().take(count * JUMP.len()));
-        self.bytes.splice(position..position, inserted);
+        let jumps = count * JUMP.len();
+        let over = i8::try_from(jumps).expect("jumps beyond a short jump's reach");
+        let end = self.bytes.len();
+        self.bytes.resize(end + 2 + jumps, 0);
+        self.bytes.copy_within(position..end, position + 2 + jumps);
+        let inserted = &mut self.bytes[position..position + 2 + jumps];
+        inserted[..2].copy_from_slice(&[0xeb, over as u8]);
+        for jump in inserted[2..].chunks_exact_mut(JUMP.len()) {
+            jump.copy_from_slice(&JUMP);
+        }
     }
 
     /// Puts a 32-bit immediate or displacement in its place.
@@ -598,14 +656,7 @@ mod tests {
             "lea r9,[rcx+r8]"
         );
         assert_eq!(
-            listing(|a| a.lea32(
-                R8,
-                Mem {
-                    base: None,
-                    index: Some((RSI, 8)),
-                    displacement: 16
-                }
-            )),
+            listing(|a| a.lea32(R8, Mem::new(None, Some((RSI, 8)), 16))),
             "lea r8d,[rsi*8+10h]"
         );
         assert_eq!(listing(|a| a.shrx(R9, R8, R15)), "shrx r9,r8,r15");

@@ -57,11 +57,7 @@ impl Emitter {
         }
         if base != Some(R8) || index.is_some() || total != 0 {
             let displacement = total as i32;
-            let operand = Mem {
-                base,
-                index,
-                displacement,
-            };
+            let operand = Mem::new(base, index, displacement);
             self.assembler.lea32(R8, operand);
         }
         if wide {
@@ -123,11 +119,7 @@ impl Emitter {
         if wide && index.is_none() && displacement == 0 && base == Some(to) {
             return;
         }
-        let operand = Mem {
-            base,
-            index,
-            displacement,
-        };
+        let operand = Mem::new(base, index, displacement);
         if wide {
             self.assembler.lea64(to, operand);
         } else {

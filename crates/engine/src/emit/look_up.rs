@@ -453,7 +453,7 @@ impl Emitter {
             self.access_sum(SegmentRegister::Ss, Offset::Wide, size, write)?;
             return Ok(Reach::Sum);
         }
-        if place.displacement == 0 {
+        if place.displacement() == 0 {
             self.assembler.movzx16(R8, self.map.stack());
         } else {
             self.assembler.lea32(R8, place);

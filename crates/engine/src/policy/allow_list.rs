@@ -90,10 +90,10 @@ impl Features {
     }
 }
 
-/// The older instruction that an encoding means where its feature is not offered: F3
-/// changed nothing about BSF and BSR before TZCNT and LZCNT (SDM volume 2, TZCNT).
+/// Makes an instruction the older one that its encoding means where its feature is not offered:
+/// F3 changed nothing about BSF and BSR before TZCNT and LZCNT (SDM volume 2, TZCNT).
 #[inline]
-pub fn as_offered(instruction: Instruction, offers: impl Fn(CpuidFeature) -> bool) -> Instruction {
+pub fn as_offered(instruction: &mut Instruction, offers: impl Fn(CpuidFeature) -> bool) {
     let (code, feature) = match instruction.code() {
         Code::Tzcnt_r16_rm16 => (Code::Bsf_r16_rm16, CpuidFeature::BMI1),
         Code::Tzcnt_r32_rm32 => (Code::Bsf_r32_rm32, CpuidFeature::BMI1),
@@ -101,14 +101,11 @@ pub fn as_offered(instruction: Instruction, offers: impl Fn(CpuidFeature) -> boo
         Code::Lzcnt_r16_rm16 => (Code::Bsr_r16_rm16, CpuidFeature::LZCNT),
         Code::Lzcnt_r32_rm32 => (Code::Bsr_r32_rm32, CpuidFeature::LZCNT),
         Code::Lzcnt_r64_rm64 => (Code::Bsr_r64_rm64, CpuidFeature::LZCNT),
-        _ => return instruction,
+        _ => return,
     };
-    if offers(feature) {
-        return instruction;
+    if !offers(feature) {
+        instruction.set_code(code);
     }
-    let mut older = instruction;
-    older.set_code(code);
-    older
 }
 
 /// How an instruction is treated.

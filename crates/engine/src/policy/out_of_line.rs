@@ -54,8 +54,8 @@ pub struct OutOfLine {
 impl OutOfLine {
     /// Decodes the first instruction of `bytes`, which lie at `rip` in code of this mode.
     pub fn decode(bytes: &[u8], rip: u64, mode: &Mode, features: &Features) -> Self {
-        let decoded = features.decoding().decode(mode.bitness(), bytes, rip);
-        let instruction = as_offered(decoded, |feature| features.offers(feature));
+        let mut instruction = features.decoding().decode(mode.bitness(), bytes, rip);
+        as_offered(&mut instruction, |feature| features.offers(feature));
         Self::new(&instruction, mode, features)
     }
 

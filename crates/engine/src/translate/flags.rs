@@ -383,11 +383,7 @@ impl Translator {
         self.emit.assembler.pext(R8, R11, R9);
         // 0 becomes +1, 1 becomes -1.
         self.emit.assembler.not(R8);
-        let twice = Mem {
-            base: None,
-            index: Some((R8, 2)),
-            displacement: 3,
-        };
+        let twice = Mem::new(None, Some((R8, 2)), 3);
         self.emit.assembler.lea64(R8, twice);
         let direction = self.emit.field(at::DIRECTION);
         self.emit.assembler.store(Width::Qword, direction, R8);

@@ -248,6 +248,7 @@ impl Translator {
         );
         let mut count = 0;
         let mut looked_at = 0;
+        let mut instruction = Instruction::default();
         loop {
             let position = decoder.position();
             self.emit.next_rip = self
@@ -266,8 +267,9 @@ impl Translator {
                 return Err(TranslateError::NeedsMoreBytes);
             }
             let decoding = self.features.decoding();
-            let decoded = decoding.refine(decoder.decode(), &request.bytes[position..]);
-            let instruction = as_offered(decoded, |feature| self.features.offers(feature));
+            decoder.decode_out(&mut instruction);
+            decoding.refine(&mut instruction, &request.bytes[position..]);
+            as_offered(&mut instruction, |feature| self.features.offers(feature));
             let remaining = request.bytes.len() - position;
             let truncated = instruction.is_invalid()
                 && self.is_truncated(decoder.last_error(), &request.bytes[position..]);
