@@ -282,6 +282,7 @@ impl Guest {
                 "ts" => state.cr0 |= 8,
                 // As far as the host has it; otherwise #UD.
                 "avx512" => state.xcr0 = policy_of(CpuModel::Host).xcr0_mask(),
+                "fsgsbase" => state.cr4 |= 1 << 16,
                 "noavx" => state.cr4 &= !0x4_0000,
                 "spilled" => map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
