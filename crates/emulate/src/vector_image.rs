@@ -45,12 +45,27 @@ fn xmm_registers(state: &CpuState) -> Range<usize> {
     offset::XMM..offset::XMM + reachable(state)
 }
 
-/// The area as the guest may read it.
-fn guest_image(state: &mut CpuState, environment: &mut dyn Environment) -> [u8; XSAVE_SIZE] {
-    let registers = Registers::of(state, environment);
-    let mut image = *registers.0;
-    image[offset::MXCSR_MASK..offset::ST].copy_from_slice(&MXCSR_MASK.to_le_bytes());
-    image
+/// Has `write` write parts of the area as the guest may read it, with MXCSR_MASK and with this
+/// XSTATE_BV and XCOMP_BV, and gives the area its own form again.
+fn with_image(
+    state: &mut CpuState,
+    header: [u64; 2],
+    write: impl FnOnce(&CpuState) -> Result<(), Exception>,
+) -> Result<(), Exception> {
+    const MASK: Range<usize> = offset::MXCSR_MASK..offset::ST;
+    const HEADER: Range<usize> = offset::HEADER..XCOMP_BV + 8;
+    let area = &mut state.vector.0;
+    let mut resting = ([0; MASK.end - MASK.start], [0; HEADER.end - HEADER.start]);
+    resting.0.copy_from_slice(&area[MASK]);
+    resting.1.copy_from_slice(&area[HEADER]);
+    area[MASK].copy_from_slice(&MXCSR_MASK.to_le_bytes());
+    area[offset::HEADER..XCOMP_BV].copy_from_slice(&header[0].to_le_bytes());
+    area[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&header[1].to_le_bytes());
+    let result = write(state);
+    let area = &mut state.vector.0;
+    area[MASK].copy_from_slice(&resting.0);
+    area[HEADER].copy_from_slice(&resting.1);
+    result
 }
 
 /// FXSAVE. What lies behind the reachable registers stays as it is.
@@ -66,10 +81,17 @@ pub fn fxsave(
     let size = FXSAVE_SIZE as u32;
     let area = aligned_operand(state, instruction, size, 16, AccessKind::Write)?;
     probe_linear(state, environment, area, size, current_privilege(state))?;
-    let image = guest_image(state, environment);
-    let privilege = current_privilege(state);
-    let reachable = &image[..xmm_registers(state).end];
-    write_linear(state, environment, area, reachable, privilege)?;
+    Registers::of(state, environment);
+    with_image(state, [0; 2], |state| {
+        let reachable = &state.vector.0[..xmm_registers(state).end];
+        write_linear(
+            state,
+            environment,
+            area,
+            reachable,
+            current_privilege(state),
+        )
+    })?;
     Ok(Outcome::Next)
 }
 
@@ -182,6 +204,11 @@ impl Part {
         }
     }
 
+    /// `next` lies directly behind it, in the area and in the image.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        self.bytes.end == next.bytes.start && self.at + self.bytes.len() == next.at
+    }
+
     /// Its linear address: only what is asked for is accessed, and only that can fault.
     fn address(
         &self,
@@ -192,6 +219,40 @@ impl Part {
         let address = area.offset(self.at as u64);
         linear_address(state, address, self.bytes.len() as u32, kind)
     }
+}
+
+/// Calls `access` with parts that follow each other; with those that lie side by side, in the area
+/// and in the image, at once.
+fn in_runs(
+    parts: impl IntoIterator<Item = Part>,
+    mut access: impl FnMut(Part) -> Result<(), Exception>,
+) -> Result<(), Exception> {
+    let mut run: Option<Part> = None;
+    for part in parts {
+        match &mut run {
+            Some(run) if run.goes_on_with(&part) => run.bytes.end = part.bytes.end,
+            _ => {
+                if let Some(run) = run.replace(part) {
+                    access(run)?;
+                }
+            }
+        }
+    }
+    run.map_or(Ok(()), access)
+}
+
+/// As [`in_runs`]; if an access fails, all are made one by one, for the fault of the first part
+/// that has one.
+fn in_runs_or_parts(
+    parts: impl Iterator<Item = Part> + Clone,
+    mut access: impl FnMut(Part) -> Result<(), Exception>,
+) -> Result<(), Exception> {
+    in_runs(parts.clone(), &mut access).or_else(|_| {
+        for part in parts {
+            access(part)?;
+        }
+        Ok(())
+    })
 }
 
 /// Bytes of an extended component that the running code reaches: eight registers of each
@@ -209,38 +270,46 @@ fn reachable_part(state: &CpuState, part: &Extended) -> Range<usize> {
 
 /// The extended components among these, as far as they are reached, and where the image has
 /// them.
-fn extended_parts(state: &CpuState, format: Format, components: u64) -> Vec<Part> {
-    let mut parts = Vec::with_capacity(EXTENDED.len());
-    for (index, part) in EXTENDED.iter().enumerate() {
-        let bytes = reachable_part(state, part);
-        if let Some(at) = format.place(index)
-            && components & part.bit != 0
-            && !bytes.is_empty()
-        {
-            parts.push(Part { bytes, at });
-        }
-    }
-    parts
+fn extended_parts(
+    state: &CpuState,
+    format: Format,
+    components: u64,
+) -> impl Iterator<Item = Part> + Clone + use<> {
+    let reached = EXTENDED.map(|part| reachable_part(state, &part));
+    whole_parts(format, components)
+        .map(move |part| {
+            let index = EXTENDED.iter().position(|it| it.start == part.bytes.start);
+            let bytes = index.map_or(part.bytes.clone(), |index| reached[index].clone());
+            Part { bytes, at: part.at }
+        })
+        .filter(|part| !part.bytes.is_empty())
 }
 
 /// The parts of the area that requested components stand in, whether in use or not, and
 /// whether all of their registers are reached or not. AMD's processors touch the legacy
 /// region even if nothing of it is asked for.
-fn touched(state: &CpuState, format: Format, components: u64) -> Vec<Part> {
+fn touched(
+    state: &CpuState,
+    format: Format,
+    components: u64,
+) -> impl Iterator<Item = Part> + Clone {
     let always_begins = policy(state).vendor() == Vendor::Amd;
-    let mut parts = Vec::with_capacity(2 + EXTENDED.len());
-    if components & (component::X87 | component::SSE) != 0 {
-        parts.push(Part::same(0..FXSAVE_SIZE));
+    let legacy = if components & (component::X87 | component::SSE) != 0 {
+        Some(0..FXSAVE_SIZE)
     } else if components & component::AVX != 0 || always_begins {
-        parts.push(Part::same(MXCSR_AND_MASK));
-    }
-    parts.push(Part::same(offset::HEADER..EXTENDED_REGION));
-    parts.extend(whole_parts(format, components));
-    parts
+        Some(MXCSR_AND_MASK)
+    } else {
+        None
+    };
+    let header = Part::same(offset::HEADER..EXTENDED_REGION);
+    let legacy = legacy.map(Part::same).into_iter();
+    legacy
+        .chain([header])
+        .chain(whole_parts(format, components))
 }
 
 /// The extended components among these, and where the image has them.
-fn whole_parts(format: Format, components: u64) -> impl Iterator<Item = Part> {
+fn whole_parts(format: Format, components: u64) -> impl Iterator<Item = Part> + Clone {
     EXTENDED
         .into_iter()
         .enumerate()
@@ -298,11 +367,11 @@ pub fn xsave(
     aligned_operand(state, instruction, 1, 64, AccessKind::Write)?;
     let area = memory_address(state, instruction);
     let privilege = current_privilege(state);
-    for part in touched(state, format, components) {
+    in_runs_or_parts(touched(state, format, components), |part| {
         let linear = part.address(state, area, AccessKind::Write)?;
         let size = part.bytes.len() as u32;
-        probe_linear(state, environment, linear, size, privilege)?;
-    }
+        probe_linear(state, environment, linear, size, privilege)
+    })?;
     let bitmap_part = Part::same(offset::HEADER..offset::HEADER + 8);
     let header = bitmap_part.address(state, area, AccessKind::Write)?;
     let mut old = [0; 8];
@@ -310,9 +379,11 @@ pub fn xsave(
         read_linear(state, environment, header, &mut old, privilege)?;
     }
 
-    let mut image = guest_image(state, environment);
-    let mut in_use = word(&image, offset::HEADER) & components;
-    if compacts && components & component::SSE != 0 && mxcsr_of(&image) != MXCSR_INITIAL {
+    let mut registers = Registers::as_saved(state, environment);
+    let registers_in_use = registers.in_use();
+    let mut in_use = registers_in_use & components;
+    if compacts && components & component::SSE != 0 && registers.u32(offset::MXCSR) != MXCSR_INITIAL
+    {
         // MXCSR goes with SSE's registers (SDM volume 1, 13.10).
         in_use |= component::SSE;
     }
@@ -324,44 +395,51 @@ pub fn xsave(
         Imaging::Plain => components,
         _ => in_use,
     };
-    image[offset::HEADER..offset::HEADER + 8].copy_from_slice(&bitmap.to_le_bytes());
-    image[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&layout.to_le_bytes());
-
-    let mut parts = Vec::with_capacity(5 + EXTENDED.len());
-    if saved & component::X87 != 0 {
-        parts.extend([X87_CONTROL, X87_REGISTERS].map(Part::same));
-    }
-    if saved & component::SSE != 0 {
-        parts.push(Part::same(xmm_registers(state)));
-    }
+    registers.initialize(saved & !registers_in_use);
     let with_mxcsr = match compacts {
         true => saved & component::SSE,
         false => components & (component::SSE | component::AVX),
     };
-    if with_mxcsr != 0 {
-        parts.push(Part::same(MXCSR_AND_MASK));
-    }
-    parts.extend(extended_parts(state, format, saved));
-    parts.push(match compacts {
+    let legacy = [
+        (saved & component::X87, X87_CONTROL),
+        (with_mxcsr, MXCSR_AND_MASK),
+        (saved & component::X87, X87_REGISTERS),
+        (saved & component::SSE, xmm_registers(state)),
+    ];
+    let legacy = legacy.into_iter().filter(|(is_saved, _)| *is_saved != 0);
+    let header = match compacts {
         true => Part::same(offset::HEADER..XCOMP_BV + 8),
         false => bitmap_part,
-    });
-    for part in parts {
-        let linear = part.address(state, area, AccessKind::Write)?;
-        write_linear(state, environment, linear, &image[part.bytes], privilege)?;
-    }
+    };
+    let parts = legacy
+        .map(|(_, bytes)| Part::same(bytes))
+        .chain([header])
+        .chain(extended_parts(state, format, saved));
+    with_image(state, [bitmap, layout], |state| {
+        in_runs(parts, |part| {
+            let linear = part.address(state, area, AccessKind::Write)?;
+            let bytes = &state.vector.0[part.bytes];
+            write_linear(state, environment, linear, bytes, privilege)
+        })
+    })?;
     Ok(Outcome::Next)
 }
 
 /// Gives components their initial contents, but for registers out of reach, which keep a
 /// component in use.
-fn initialize_reachable(registers: &mut Registers<'_>, components: u64, reached: &[Range<usize>]) {
+fn initialize_reachable(
+    registers: &mut Registers<'_>,
+    components: u64,
+    xmm_registers: &Range<usize>,
+    extended: &[Range<usize>; EXTENDED.len()],
+) {
     let before = *registers.0;
     registers.initialize(components);
     registers.set_in_use(components, false);
     let all = [(component::SSE, offset::XMM..offset::XMM + 16 * 16)]
         .into_iter()
         .chain(EXTENDED.map(|part| (part.bit, part.start..part.start + part.size)));
+    let reached = [xmm_registers].into_iter().chain(extended);
     for ((bit, range), reached) in all.zip(reached) {
         let beyond = reached.end..range.end;
         let kept = &before[beyond.clone()];
@@ -399,9 +477,8 @@ pub fn xrstor(
         )
     };
     let header_part = Part::same(offset::HEADER..EXTENDED_REGION);
-    for part in touched(state, Format::compacted(0), components) {
-        read(state, &mut image, part)?;
-    }
+    let begin = touched(state, Format::compacted(0), components);
+    in_runs_or_parts(begin, |part| read(state, &mut image, part))?;
     let (bitmap, layout) = (word(&image, offset::HEADER), word(&image, XCOMP_BV));
     let is_compacted = layout & COMPACTED != 0;
     let may_be_compacted = policy(state).offers(CpuidFeature::XSAVEC);
@@ -428,9 +505,9 @@ pub fn xrstor(
         true => loaded,
         false => components,
     };
-    for part in whole_parts(format, read_too) {
-        read(state, &mut image, part)?;
-    }
+    in_runs_or_parts(whole_parts(format, read_too), |part| {
+        read(state, &mut image, part)
+    })?;
     let mxcsr = match is_compacted {
         true if components & component::SSE == 0 => None,
         true if loaded & component::SSE == 0 => Some(MXCSR_INITIAL),
@@ -442,10 +519,17 @@ pub fn xrstor(
     }
 
     let xmm_registers = xmm_registers(state);
-    let mut reached = vec![xmm_registers.clone()];
-    reached.extend(EXTENDED.map(|part| reachable_part(state, &part)));
-    let mut registers = Registers::of(state, environment);
-    initialize_reachable(&mut registers, initial, &reached);
+    let reached = EXTENDED.map(|part| reachable_part(state, &part));
+    let reaches_all = state.is_64_bit();
+    let mut registers = Registers::as_saved(state, environment);
+    let in_use = registers.in_use();
+    if reaches_all {
+        registers.initialize(initial & in_use);
+        registers.set_in_use(initial, false);
+    } else {
+        registers.initialize(!in_use);
+        initialize_reachable(&mut registers, initial, &xmm_registers, &reached);
+    }
     registers.set_in_use(loaded, true);
     if let Some(value) = mxcsr {
         registers.set_u32(offset::MXCSR, value);
@@ -456,7 +540,7 @@ pub fn xrstor(
     if loaded & component::SSE != 0 {
         registers.0[xmm_registers.clone()].copy_from_slice(&image[xmm_registers]);
     }
-    for (part, bytes) in EXTENDED.iter().zip(reached.drain(1..)) {
+    for (part, bytes) in EXTENDED.iter().zip(reached) {
         if loaded & part.bit != 0 {
             registers.0[bytes.clone()].copy_from_slice(&image[bytes]);
         }

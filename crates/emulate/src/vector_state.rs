@@ -59,11 +59,16 @@ impl<'a> Registers<'a> {
     /// Fetches the registers from wherever they live. Components that XSTATE_BV calls
     /// initial are given their initial contents, for their bytes may be stale.
     pub fn of(state: &'a mut CpuState, environment: &mut dyn Environment) -> Self {
-        environment.sync_vector_state(state);
-        let VectorState(bytes) = &mut state.vector;
-        let mut registers = Self(bytes);
+        let mut registers = Self::as_saved(state, environment);
         registers.initialize(!registers.in_use());
         registers
+    }
+
+    /// The same, but with whatever bytes for initial components.
+    pub fn as_saved(state: &'a mut CpuState, environment: &mut dyn Environment) -> Self {
+        environment.sync_vector_state(state);
+        let VectorState(bytes) = &mut state.vector;
+        Self(bytes)
     }
 
     pub fn u16(&self, at: usize) -> u16 {

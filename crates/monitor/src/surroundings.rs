@@ -11,9 +11,6 @@ use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
-/// Pages that an access of an emulated instruction may touch at most.
-const MAX_PIECES: usize = 3;
-
 /// Longest access that a device is asked for, see [`Platform::memory_read`].
 const DEVICE_ACCESS: usize = 64;
 
@@ -48,47 +45,39 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Resolves every page of a range, before anything is moved.
-    fn pieces(
+    /// Has `access` done with each page of a range in turn.
+    fn for_each_page(
         &mut self,
         state: &CpuState,
-        address: LinearAddress,
-        size: usize,
+        (address, size): (LinearAddress, usize),
         kind: AccessKind,
         privilege: Privilege,
-    ) -> Result<Vec<(Target, usize)>, Exception> {
-        let mut pieces = Vec::with_capacity(MAX_PIECES);
+        mut access: impl FnMut(&mut Self, Target, Range<usize>),
+    ) -> Result<(), Exception> {
         let mut done = 0;
         while done < size {
             let at = LinearAddress(address.0.wrapping_add(done as u64) & system_mask(state));
             let length = (size - done).min((PAGE_SIZE - at.page_offset()) as usize);
-            pieces.push((self.view.resolve(state, at, kind, privilege)?, length));
+            let target = self.view.resolve(state, at, kind, privilege)?;
+            access(self, target, done..done + length);
             done += length;
         }
-        Ok(pieces)
+        Ok(())
     }
 
     /// Has `access` done with each page of a range, once all of them are known to allow it.
     fn in_pieces(
         &mut self,
         state: &CpuState,
-        address: LinearAddress,
-        size: usize,
+        range: (LinearAddress, usize),
         kind: AccessKind,
         privilege: Privilege,
-        mut access: impl FnMut(&mut Self, Target, Range<usize>),
+        access: impl FnMut(&mut Self, Target, Range<usize>),
     ) -> Result<(), Exception> {
-        if address.page_offset() as usize + size <= PAGE_SIZE as usize {
-            let target = self.view.resolve(state, address, kind, privilege)?;
-            access(self, target, 0..size);
-            return Ok(());
+        if range.0.page_offset() as usize + range.1 > PAGE_SIZE as usize {
+            self.for_each_page(state, range, kind, privilege, |_, _, _| {})?;
         }
-        let mut done = 0;
-        for (target, length) in self.pieces(state, address, size, kind, privilege)? {
-            access(self, target, done..done + length);
-            done += length;
-        }
-        Ok(())
+        self.for_each_page(state, range, kind, privilege, access)
     }
 
     fn read_piece(&mut self, target: Target, data: &mut [u8]) {
@@ -154,17 +143,10 @@ impl Environment for Surroundings<'_> {
         privilege: Privilege,
     ) -> Result<(), Exception> {
         self.watch(state, address, data.len(), false);
-        let (size, kind) = (data.len(), AccessKind::Read);
-        self.in_pieces(
-            state,
-            address,
-            size,
-            kind,
-            privilege,
-            |this, target, range| {
-                this.read_piece(target, &mut data[range]);
-            },
-        )
+        let (range, kind) = ((address, data.len()), AccessKind::Read);
+        self.in_pieces(state, range, kind, privilege, |this, target, range| {
+            this.read_piece(target, &mut data[range]);
+        })
     }
 
     fn write(
@@ -175,17 +157,10 @@ impl Environment for Surroundings<'_> {
         privilege: Privilege,
     ) -> Result<(), Exception> {
         self.watch(state, address, data.len(), true);
-        let (size, kind) = (data.len(), AccessKind::Write);
-        self.in_pieces(
-            state,
-            address,
-            size,
-            kind,
-            privilege,
-            |this, target, range| {
-                this.write_piece(target, &data[range]);
-            },
-        )
+        let (range, kind) = ((address, data.len()), AccessKind::Write);
+        self.in_pieces(state, range, kind, privilege, |this, target, range| {
+            this.write_piece(target, &data[range]);
+        })
     }
 
     fn probe_write(
@@ -195,8 +170,8 @@ impl Environment for Surroundings<'_> {
         size: u32,
         privilege: Privilege,
     ) -> Result<(), Exception> {
-        self.pieces(state, address, size as usize, AccessKind::Write, privilege)
-            .map(|_| ())
+        let range = (address, size as usize);
+        self.for_each_page(state, range, AccessKind::Write, privilege, |_, _, _| {})
     }
 
     fn ram(
