@@ -36,11 +36,11 @@ impl Event {
         if offset + 15 > u32::from(state.idtr.limit) {
             return Err(refused);
         }
-        let (mut low, mut high) = ([0; 8], [0; 8]);
-        let (base, offset) = (state.idtr.base, u64::from(offset));
-        read_system(state, environment, base, offset, &mut low)?;
-        read_system(state, environment, base, offset + 8, &mut high)?;
-        let gate = Descriptor(u64::from_le_bytes(low));
+        let mut bytes = [0; 16];
+        let base = state.idtr.base;
+        read_system(state, environment, base, u64::from(offset), &mut bytes)?;
+        let halves = u128::from_le_bytes(bytes);
+        let (gate, high) = (Descriptor(halves as u64), (halves >> 64) as u64);
         let attributes = gate.attributes();
         let kind = attributes.kind();
         let is_gate = matches!(
@@ -70,7 +70,7 @@ impl Event {
         if !code.is_long_code() || !has_valid_code_size(state, code) {
             return Err(refused);
         }
-        let offset = u64::from(gate.gate_offset()) | u64::from_le_bytes(high) << 32;
+        let offset = u64::from(gate.gate_offset()) | high << 32;
         Ok(Gate {
             segment: accessed_segment(state, environment, entry)?,
             offset,

@@ -2,7 +2,7 @@
 //! them is `blocks/links.rs`.
 
 /// A small number that identifies a mode ([`crate::policy::mode::Mode`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct ModeId(pub u32);
 
 /// A small number that identifies all modes that differ in the base of CS alone: far

@@ -375,11 +375,25 @@ pub struct Modes {
     of_branches: Vec<ModeId>,
     /// Tables given out to modes of 64-bit code.
     long_tables: u8,
+    /// The modes that were asked for last: those of a program and its kernel take turns.
+    latest: [ModeId; 2],
 }
 
 impl Modes {
     /// The number of a mode, given out on first sight.
+    #[inline]
     pub fn intern(&mut self, mode: Mode) -> ModeId {
+        for id in self.latest {
+            if self.modes.get(id.0 as usize) == Some(&mode) {
+                return id;
+            }
+        }
+        let id = self.find_or_add(mode);
+        self.latest = [id, self.latest[0]];
+        id
+    }
+
+    fn find_or_add(&mut self, mode: Mode) -> ModeId {
         if let Some(&id) = self.ids.get(&mode) {
             return id;
         }
