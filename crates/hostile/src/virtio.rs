@@ -6,7 +6,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_machine::config::{DriveOptions, Format, OptionalDevice, ShareOptions, VmConfig};
+use tollgate_machine::config::{
+    DriveOptions, Format, OptionalDevice, PortOptions, PortTarget, ShareOptions, VmConfig,
+};
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;
 use tollgate_machine::devices::virtio::mmio_transport;
@@ -23,6 +25,8 @@ const TABLE: u64 = 0xc001_0000;
 const RINGS: u64 = 0x1_0000;
 const MEMORY_BYTES: u64 = 4 << 20;
 const DISK_BYTES: u64 = 1 << 20;
+/// Queues that the driver sets up, all on the same rings; most devices have fewer.
+const QUEUES: u32 = 6;
 /// Steps of one input at most.
 const MAX_STEPS: u32 = 400;
 
@@ -93,21 +97,33 @@ impl Guest {
             (0x24, 1),
             (0x20, high),
             (0x70, 11),
-            (0x38, size.into()),
-            (0x80, rings[0]),
-            (0x90, rings[1]),
-            (0xa0, rings[2]),
-            (0x44, 1),
-            (0x70, 15),
         ] {
             self.store(self.base + register, &u32::to_le_bytes(value));
         }
+        for queue in 0..QUEUES {
+            for (register, value) in [
+                (0x30, queue),
+                (0x38, size.into()),
+                (0x80, rings[0]),
+                (0x90, rings[1]),
+                (0xa0, rings[2]),
+                (0x44, 1),
+            ] {
+                self.store(self.base + register, &u32::to_le_bytes(value));
+            }
+        }
+        self.store(self.base + 0x70, &u32::to_le_bytes(15));
     }
 
     /// The driver says that chains are available.
     fn notify(&mut self) {
-        let register = if self.has_pci { 0x3000 } else { 0x50 };
-        self.store(self.base + register, &[0; 4]);
+        for queue in 0..QUEUES {
+            let (register, value) = match self.has_pci {
+                true => (0x3000 + 4 * u64::from(queue), 0),
+                false => (0x50, queue),
+            };
+            self.store(self.base + register, &u32::to_le_bytes(value));
+        }
     }
 
     fn start_on_pci(&mut self, features: u64, size: u16) {
@@ -122,12 +138,15 @@ impl Guest {
             self.store(BAR + 12, &bits.to_le_bytes());
         }
         self.store(BAR + 20, &[11]);
-        self.store(BAR + 24, &size.to_le_bytes());
-        for (index, register) in [32, 40, 48].into_iter().enumerate() {
-            let address = RINGS + 0x1000 * index as u64;
-            self.store(BAR + register, &address.to_le_bytes());
+        for queue in 0..QUEUES {
+            self.store(BAR + 22, &(queue as u16).to_le_bytes());
+            self.store(BAR + 24, &size.to_le_bytes());
+            for (index, register) in [32, 40, 48].into_iter().enumerate() {
+                let address = RINGS + 0x1000 * index as u64;
+                self.store(BAR + register, &address.to_le_bytes());
+            }
+            self.store(BAR + 28, &[1, 0]);
         }
-        self.store(BAR + 28, &[1, 0]);
         self.store(BAR + 20, &[15]);
     }
 }
@@ -141,8 +160,9 @@ pub fn run(data: &[u8]) {
     let image = Image::new();
     let choices = input.byte();
     let has_pci = choices & 8 == 0;
-    // The first device is the one that the driver works with.
+    // The first device is the one that the driver works with: disk, share or ports.
     let is_share = choices & 0x11 == 0x11;
+    let is_console = choices & 0x13 == 0x10;
     let mut config = VmConfig {
         memory_bytes: MEMORY_BYTES,
         pci: has_pci,
@@ -155,9 +175,17 @@ pub fn run(data: &[u8]) {
         }],
         ..VmConfig::default()
     };
-    if is_share {
+    if is_share || is_console {
         config.drives.clear();
         config.devices.clear();
+    }
+    if is_console {
+        config.ports = vec![PortOptions {
+            name: "port".into(),
+            target: PortTarget::File(image.0.clone()),
+        }];
+    }
+    if is_share {
         config.shares = vec![ShareOptions::new(image.0.with_extension("d"), "share")];
     }
     let memory = GuestMemory::new(MEMORY_BYTES).expect("memory");
@@ -177,7 +205,13 @@ pub fn run(data: &[u8]) {
         base,
     };
     if choices & 4 == 0 {
-        let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | 1 << 9;
+        // One of the device's own: flushes, several ports.
+        let own = match (is_share, is_console) {
+            (true, _) => 0,
+            (_, true) => 1 << 1,
+            _ => 1 << 9,
+        };
+        let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | own;
         guest.start(features, 1 << (choices >> 5));
     }
     for _ in 0..MAX_STEPS {

@@ -4,6 +4,7 @@
 use crate::cpu::{self, CpuModel, ModelError};
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::pci::MAX_FUNCTIONS;
+pub use crate::devices::virtio::console::ports::{PortOptions, PortTarget};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -148,6 +149,8 @@ pub struct VmConfig {
     pub drives: Vec<DriveOptions>,
     /// Directories of the host, each with a tag of its own.
     pub shares: Vec<ShareOptions>,
+    /// Streams of bytes between guest and host, each with a name of its own.
+    pub ports: Vec<PortOptions>,
     /// What the real-time clock shows.
     pub rtc_base: RtcBase,
     /// Devices beside those that every machine has, each at most once.
@@ -175,6 +178,7 @@ impl Default for VmConfig {
             pci: true,
             drives: Vec::new(),
             shares: Vec::new(),
+            ports: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
             fw_cfg_files: Vec::new(),
@@ -199,6 +203,10 @@ pub enum ConfigError {
     Cpu(ModelError),
     /// Two shares have this tag.
     TagTwice(String),
+    /// Two ports have this name.
+    PortTwice(String),
+    /// There are more ports than a machine can have.
+    TooManyPorts(usize),
     /// There are more virtio devices than the machine has room for.
     TooManyVirtioDevices(usize),
 }
@@ -225,6 +233,12 @@ impl fmt::Display for ConfigError {
             Self::TagTwice(tag) => write!(formatter, "two shares have the tag '{tag}'"),
             Self::FwCfg(error) => error.fmt(formatter),
             Self::Cpu(error) => error.fmt(formatter),
+            Self::PortTwice(name) => write!(formatter, "two ports have the name '{name}'"),
+            Self::TooManyPorts(count) => write!(
+                formatter,
+                "{count} ports: there is room for {}",
+                PortOptions::MAX_PORTS
+            ),
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
                 "{count} drives, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
@@ -239,7 +253,7 @@ impl VmConfig {
     /// How many virtio devices the machine has.
     pub fn virtio_devices(&self) -> usize {
         let others = self.devices.iter().filter(|device| device.is_virtio());
-        self.drives.len() + self.shares.len() + others.count()
+        self.drives.len() + self.shares.len() + usize::from(!self.ports.is_empty()) + others.count()
     }
 
     /// Checks what can be checked without opening a file.
@@ -266,12 +280,14 @@ impl VmConfig {
         {
             return Err(ConfigError::DeviceTwice(*device));
         }
-        let tags = self.shares.iter().map(|share| &share.tag).enumerate();
-        if let Some((_, tag)) = tags
-            .into_iter()
-            .find(|(index, tag)| self.shares[..*index].iter().any(|other| other.tag == **tag))
-        {
-            return Err(ConfigError::TagTwice(tag.clone()));
+        if let Some(tag) = repeated_name(self.shares.iter().map(|share| &share.tag)) {
+            return Err(ConfigError::TagTwice(tag));
+        }
+        if let Some(name) = repeated_name(self.ports.iter().map(|port| &port.name)) {
+            return Err(ConfigError::PortTwice(name));
+        }
+        if self.ports.len() > PortOptions::MAX_PORTS {
+            return Err(ConfigError::TooManyPorts(self.ports.len()));
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
@@ -281,6 +297,18 @@ impl VmConfig {
         }
         Ok(())
     }
+}
+
+/// The first name that comes a second time.
+fn repeated_name<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
+    let mut known = Vec::new();
+    for name in names {
+        if known.contains(&name) {
+            return Some(name.clone());
+        }
+        known.push(name);
+    }
+    None
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use tollgate_machine::config::{DriveOptions, OptionalDevice};
+use tollgate_machine::config::{DriveOptions, OptionalDevice, PortOptions};
 use tollgate_machine::cpu::CpuModel;
 
 use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
+use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::{Format, StatisticsArguments};
 use crate::{control, cpu_models, devices, drive, exit_code, size, terminal_keys, usage};
@@ -184,6 +185,22 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub share: Vec<ShareArgument>,
+
+    /// A stream of bytes between guest and host: NAME=WHERE. May be repeated
+    ///
+    /// WHERE: stdio, stdin, stdout, stderr     of tollgate itself
+    ///        file:PATH                        what the guest writes; replaces a file
+    ///        socket:PATH                      a Unix socket, one client at a time
+    /// The guest finds them as /dev/vport0p1, /dev/vport0p2 ..., with the drivers virtio_pci and
+    /// virtio_console; /sys/class/virtio-ports/vport0p1/name says which is which, and udev makes
+    /// /dev/virtio-ports/NAME.
+    #[arg(
+        long,
+        value_name = "PORT",
+        value_parser = OsStringValueParser::new().try_map(|text| port::parse(&text)),
+        verbatim_doc_comment
+    )]
+    pub port: Vec<PortOptions>,
 
     /// Whether the machine has a PCI bus
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]

@@ -24,6 +24,7 @@ mod keyboard;
 mod knob_flags;
 mod lab;
 mod perf_map;
+mod port;
 mod run;
 mod share;
 mod signals;

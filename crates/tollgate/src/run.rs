@@ -22,7 +22,7 @@ use crate::keyboard::Keyboard;
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
 use crate::trace_file::TraceFile;
-use crate::{doctor, exit_code, fw_cfg, perf_map, share};
+use crate::{doctor, exit_code, fw_cfg, perf_map, port, share};
 
 /// Runs `tollgate run` and returns its exit code.
 pub fn run(arguments: &RunArguments) -> u8 {
@@ -136,6 +136,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         pci: arguments.pci == Switch::On,
         drives: arguments.drive.clone(),
         shares: share::with_tags(&arguments.share),
+        ports: port::checked(&arguments.port, &arguments.serial)?,
         devices: arguments.device.clone(),
         fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {

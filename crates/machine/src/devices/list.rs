@@ -14,6 +14,8 @@ use super::rtc::Rtc;
 use super::serial::Serial;
 use super::system_timer::SystemTimer;
 use super::virtio::block::Block;
+use super::virtio::console::Console;
+use super::virtio::console::ports::PortError;
 use super::virtio::device::VirtioDevice;
 use super::virtio::entropy::Entropy;
 use super::virtio::mmio_transport::VirtioMmio;
@@ -33,6 +35,8 @@ pub enum BackEndError {
     Disk(DiskError),
     /// A shared directory.
     Share(ShareError),
+    /// What is behind a port.
+    Port(PortError),
 }
 
 impl fmt::Display for BackEndError {
@@ -40,6 +44,7 @@ impl fmt::Display for BackEndError {
         match self {
             Self::Disk(error) => error.fmt(formatter),
             Self::Share(error) => error.fmt(formatter),
+            Self::Port(error) => error.fmt(formatter),
         }
     }
 }
@@ -117,6 +122,10 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
             })
         })?;
         devices.push(Box::new(share));
+    }
+    if !config.ports.is_empty() {
+        let console = Console::new(&config.ports).map_err(BackEndError::Port)?;
+        devices.push(Box::new(console));
     }
     Ok(devices)
 }

@@ -7,7 +7,7 @@
 //!     |                            |
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
-//!   VirtioDevice: block, entropy, share
+//!   VirtioDevice: block, entropy, share, console
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
@@ -21,6 +21,7 @@
 
 pub mod block;
 pub mod chain;
+pub mod console;
 pub mod core;
 pub mod device;
 pub mod entropy;
@@ -36,6 +37,8 @@ mod tests;
 pub mod device_type {
     /// Block device (5.2).
     pub const BLOCK: u16 = 2;
+    /// Console device (5.3).
+    pub const CONSOLE: u16 = 3;
     /// Entropy device (5.4).
     pub const ENTROPY: u16 = 4;
     /// File system device (5.11).

@@ -55,6 +55,7 @@ const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_mmio",
     "virtio_blk",
+    "virtio_console",
     "rng-core",
     "virtio-rng",
     "fuse",
@@ -87,7 +88,7 @@ pub fn load_modules(guest: &mut Session) {
 }
 
 /// One entry of a cpio archive in the newc format.
-fn cpio_entry(archive: &mut Vec<u8>, path: &str, mode: usize, content: &[u8]) {
+pub fn cpio_entry(archive: &mut Vec<u8>, path: &str, mode: usize, content: &[u8]) {
     // Inode, mode, owner, group, links, time, size, device numbers, name's length, sum.
     let (size, name) = (content.len(), path.len() + 1);
     let fields = [1, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];

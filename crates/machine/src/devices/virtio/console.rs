@@ -1,0 +1,274 @@
+//! The console device (5.3) as a bundle of ports: streams of bytes, each with a name by which
+//! the guest finds it, and a stream of the host's behind it.
+//!
+//! ```text
+//!   guest          queues of a port            Channel: two bounded buffers     the thread
+//!   /dev/vport0p1  receive  <-- pump() ------- to_guest   <-- reads -------- descriptor
+//!                  transmit --> pump() ------> from_guest --> writes ------>
+//! ```
+//!
+//! One thread moves bytes between buffers and descriptors ([`ports`]); the device moves them
+//! between buffers and queues. While a buffer is full its other end waits: bytes stay in the
+//! guest's queue, or in the host's pipe or socket.
+
+pub mod ports;
+
+use super::device::{Queues, VirtioDevice};
+use super::device_type;
+use super::queue::QueueError;
+use crate::bus::completion::Completer;
+use ports::{BUFFER_BYTES, Channel, PortError, PortOptions, PortThread};
+use std::collections::VecDeque;
+
+/// Several ports, and messages about them (5.3.3).
+const FEATURE_MULTIPORT: u64 = 1 << 1;
+/// Queues of messages about ports: to the guest, and from it.
+const CONTROL_IN: usize = 2;
+const CONTROL_OUT: usize = 3;
+/// Descriptors of each queue.
+const QUEUE_SIZE: u16 = 64;
+/// Bytes of a message about a port.
+const MESSAGE_BYTES: usize = 8;
+/// Bytes of a chain at most: no driver sends this much at once.
+const MAX_CHAIN_BYTES: u64 = 1 << 20;
+/// Messages to the guest that may wait: a guest that asks on without reading gets no answer.
+const MAX_MESSAGES: usize = 256;
+
+/// Events of messages (5.3.6.2).
+mod event {
+    pub const DEVICE_READY: u16 = 0;
+    pub const PORT_ADD: u16 = 1;
+    pub const PORT_READY: u16 = 3;
+    pub const PORT_OPEN: u16 = 6;
+    pub const PORT_NAME: u16 = 7;
+}
+
+/// A port, in the guest's eyes.
+struct Port {
+    name: String,
+    /// The guest has a driver for it.
+    is_ready: bool,
+    /// A program of the guest has it open.
+    is_open: bool,
+    /// What the guest was last told of the host's side.
+    told_connected: bool,
+}
+
+/// A console device. Port 0, which a driver without ports would have for itself, is not used.
+pub struct Console {
+    config: [u8; 8],
+    queue_sizes: Vec<u16>,
+    ports: Vec<Port>,
+    messages: VecDeque<Vec<u8>>,
+    thread: PortThread,
+}
+
+/// The queues of port `number`: receive and transmit (5.3.2).
+const fn queues_of(number: usize) -> (usize, usize) {
+    match number {
+        0 => (0, 1),
+        _ => (2 * number + 2, 2 * number + 3),
+    }
+}
+
+fn message(number: usize, event: u16, value: u16) -> Vec<u8> {
+    let mut message = (number as u32).to_le_bytes().to_vec();
+    message.extend(event.to_le_bytes());
+    message.extend(value.to_le_bytes());
+    message
+}
+
+impl Console {
+    /// A device with these ports, numbered from 1.
+    ///
+    /// # Errors
+    /// What is behind a port cannot be opened, or the host starts no thread.
+    pub fn new(options: &[PortOptions]) -> Result<Self, PortError> {
+        let thread = PortThread::start(options)?;
+        let mut config = [0; 8];
+        config[4..].copy_from_slice(&(options.len() as u32 + 1).to_le_bytes());
+        let ports = options.iter().map(|port| Port {
+            name: port.name.clone(),
+            is_ready: false,
+            is_open: false,
+            told_connected: false,
+        });
+        Ok(Self {
+            config,
+            queue_sizes: vec![QUEUE_SIZE; 2 * (options.len() + 2)],
+            ports: ports.collect(),
+            messages: VecDeque::new(),
+            thread,
+        })
+    }
+
+    fn tell(&mut self, message: Vec<u8>) {
+        if self.messages.len() < MAX_MESSAGES {
+            self.messages.push_back(message);
+        }
+    }
+
+    /// Reads what the guest says about its ports.
+    fn listen(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        while let Some(chain) = queues.pop(CONTROL_OUT)? {
+            let mut bytes = [0; MESSAGE_BYTES];
+            if chain.readable_bytes() < MESSAGE_BYTES as u64 {
+                return Err(QueueError::Request);
+            }
+            if !chain.copy_out(queues.memory(), 0, &mut bytes) {
+                return Err(QueueError::NoMemory);
+            }
+            queues.push(CONTROL_OUT, &chain, 0)?;
+            let [n0, n1, n2, n3, e0, e1, v0, v1] = bytes;
+            let number = u32::from_le_bytes([n0, n1, n2, n3]) as usize;
+            let value = u16::from_le_bytes([v0, v1]);
+            self.heard(number, u16::from_le_bytes([e0, e1]), value);
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, number: usize, event: u16, value: u16) {
+        if event == event::DEVICE_READY {
+            for number in 1..=self.ports.len() {
+                self.tell(message(number, event::PORT_ADD, 1));
+            }
+            return;
+        }
+        let Some(port) = number.checked_sub(1).and_then(|at| self.ports.get_mut(at)) else {
+            return;
+        };
+        match event {
+            event::PORT_READY if value == 1 => {
+                port.is_ready = true;
+                port.told_connected = false;
+                let mut name = message(number, event::PORT_NAME, 1);
+                name.extend(port.name.as_bytes());
+                self.tell(name);
+            }
+            event::PORT_OPEN => port.is_open = value != 0,
+            _ => {}
+        }
+    }
+
+    /// Moves what can be moved, both ways, at all ports.
+    fn pump(&mut self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        if !queues.has_feature(FEATURE_MULTIPORT) {
+            return Ok(());
+        }
+        self.listen(queues)?;
+        let mut channels = self.thread.channels();
+        let (mut connections, mut has_moved) = (Vec::new(), false);
+        for (index, (port, channel)) in self.ports.iter_mut().zip(&mut *channels).enumerate() {
+            let (receive, transmit) = queues_of(index + 1);
+            let before = (channel.to_guest.len(), channel.from_guest.len());
+            if port.is_open {
+                send(channel, receive, queues)?;
+            }
+            take(channel, transmit, queues)?;
+            has_moved |= before != (channel.to_guest.len(), channel.from_guest.len());
+            // The guest learns of the end of a stream behind its last byte.
+            let connected = channel.is_connected || !channel.to_guest.is_empty();
+            if port.is_ready && connected != port.told_connected {
+                port.told_connected = connected;
+                connections.push(message(index + 1, event::PORT_OPEN, u16::from(connected)));
+            }
+        }
+        drop(channels);
+        if has_moved {
+            self.thread.wake();
+        }
+        for message in connections {
+            self.tell(message);
+        }
+        while let Some(message) = self.messages.front() {
+            let Some(chain) = queues.pop(CONTROL_IN)? else {
+                break;
+            };
+            if !chain.copy_in(queues.memory(), 0, message) {
+                return Err(QueueError::NoMemory);
+            }
+            queues.push(CONTROL_IN, &chain, message.len() as u32)?;
+            self.messages.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the host, to the guest.
+fn send(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+    while !channel.to_guest.is_empty() {
+        let Some(chain) = queues.pop(queue)? else {
+            break;
+        };
+        let room = usize::try_from(chain.writable_bytes()).unwrap_or(usize::MAX);
+        let count = channel.to_guest.len().min(room);
+        let bytes: Vec<u8> = channel.to_guest.drain(..count).collect();
+        if !chain.copy_in(queues.memory(), 0, &bytes) {
+            return Err(QueueError::NoMemory);
+        }
+        queues.push(queue, &chain, count as u32)?;
+    }
+    Ok(())
+}
+
+/// Bytes of the guest, to the host.
+fn take(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+    while channel.from_guest.len() < BUFFER_BYTES {
+        let Some(chain) = queues.pop(queue)? else {
+            break;
+        };
+        let count = chain.readable_bytes();
+        if count > MAX_CHAIN_BYTES {
+            return Err(QueueError::Request);
+        }
+        let mut bytes = vec![0; count as usize];
+        if !chain.copy_out(queues.memory(), 0, &mut bytes) {
+            return Err(QueueError::NoMemory);
+        }
+        channel.from_guest.extend(bytes);
+        queues.push(queue, &chain, 0)?;
+    }
+    Ok(())
+}
+
+impl VirtioDevice for Console {
+    fn name(&self) -> &'static str {
+        "virtio-console"
+    }
+
+    fn device_type(&self) -> u16 {
+        device_type::CONSOLE
+    }
+
+    fn features(&self) -> u64 {
+        FEATURE_MULTIPORT
+    }
+
+    fn queue_sizes(&self) -> &[u16] {
+        &self.queue_sizes
+    }
+
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn notify(&mut self, _queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        self.pump(queues)
+    }
+
+    fn connect(&mut self, completer: Completer) {
+        self.thread.set_completer(completer);
+    }
+
+    fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
+        self.thread.completion_taken();
+        self.pump(queues)
+    }
+
+    fn reset(&mut self) {
+        self.messages.clear();
+        for port in &mut self.ports {
+            (port.is_ready, port.is_open, port.told_connected) = (false, false, false);
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! What is behind the ports of a console device: descriptors of the host, and the thread that
+//! moves bytes between them and buffers.
+
+use crate::bus::completion::Completer;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Bytes of a buffer from which on no more are read into it.
+pub const BUFFER_BYTES: usize = 64 << 10;
+/// Bytes that are moved at once: as many as a pipe that is writable takes without waiting.
+const PIECE: usize = 4096;
+
+/// What is behind a port.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PortTarget {
+    /// The process's standard input and output.
+    Stdio,
+    /// Its standard input; what the guest writes is dropped.
+    Stdin,
+    /// Its standard output; nothing to read.
+    Stdout,
+    /// Its standard error output; nothing to read.
+    Stderr,
+    /// A file that what the guest writes replaces; nothing to read.
+    File(PathBuf),
+    /// A Unix socket that is made at this path, for one client at a time.
+    Socket(PathBuf),
+}
+
+/// A port.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortOptions {
+    /// What the guest finds it by, see [`PortOptions::is_name`].
+    pub name: String,
+    /// What is behind it.
+    pub target: PortTarget,
+}
+
+impl PortOptions {
+    /// Ports of a machine at most.
+    pub const MAX_PORTS: usize = 15;
+
+    /// Whether this can be a name: 1 to 64 letters, digits, and the signs `.`, `_`, `-`.
+    pub fn is_name(text: &str) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
+    }
+}
+
+/// Why a port cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortError {
+    /// Its name.
+    pub name: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "port '{}': {}", self.name, self.why)
+    }
+}
+
+impl std::error::Error for PortError {}
+
+/// The buffers between a port's queues and its descriptors.
+#[derive(Default)]
+pub struct Channel {
+    /// Read on the host.
+    pub to_guest: VecDeque<u8>,
+    /// Written by the guest.
+    pub from_guest: VecDeque<u8>,
+    /// Somebody is there on the host.
+    pub is_connected: bool,
+}
+
+struct Shared {
+    channels: Mutex<Vec<Channel>>,
+    completer: Mutex<Option<Completer>>,
+    /// A completion was sent and not taken.
+    has_told: AtomicBool,
+    has_ended: AtomicBool,
+}
+
+/// The thread. Dropping it ends it; what the guest has written is written first, as far as that
+/// needs no waiting.
+pub struct PortThread {
+    shared: Arc<Shared>,
+    bell: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    sockets: Vec<PathBuf>,
+}
+
+impl PortThread {
+    /// Opens what is behind the ports and starts the thread.
+    ///
+    /// # Errors
+    /// Something cannot be opened.
+    pub fn start(options: &[PortOptions]) -> Result<Self, PortError> {
+        let mut ends = Vec::new();
+        let mut sockets = Vec::new();
+        for port in options {
+            let failed = |error: io::Error| PortError {
+                name: port.name.clone(),
+                why: match &port.target {
+                    PortTarget::File(path) | PortTarget::Socket(path) => {
+                        format!("cannot open '{}': {error}", path.display())
+                    }
+                    _ => error.to_string(),
+                },
+            };
+            ends.push(End::open(&port.target).map_err(failed)?);
+            if let PortTarget::Socket(path) = &port.target {
+                sockets.push(path.clone());
+            }
+        }
+        let failed = |error: io::Error| PortError {
+            name: options.first().map_or("", |port| &port.name).to_owned(),
+            why: format!("no thread for it: {error}"),
+        };
+        let (bell, ear) = UnixStream::pair().map_err(failed)?;
+        for end in [&bell, &ear] {
+            end.set_nonblocking(true).map_err(failed)?;
+        }
+        let channels = ends.iter().map(|end| Channel {
+            is_connected: end.is_connected(),
+            ..Channel::default()
+        });
+        let shared = Arc::new(Shared {
+            channels: Mutex::new(channels.collect()),
+            completer: Mutex::default(),
+            has_told: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        });
+        let mover = Mover {
+            shared: Arc::clone(&shared),
+            ends,
+            ear,
+        };
+        let thread = std::thread::Builder::new().name("ports".into());
+        let thread = thread.spawn(move || mover.run()).map_err(failed)?;
+        Ok(Self {
+            shared,
+            bell,
+            thread: Some(thread),
+            sockets,
+        })
+    }
+
+    /// The buffers, in the order of the ports.
+    pub fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.shared.channels()
+    }
+
+    /// Says that buffers have changed.
+    pub fn wake(&self) {
+        // A full socket wakes it as well.
+        let _ = (&self.bell).write(&[1]);
+    }
+
+    /// Where the thread says that buffers have changed.
+    pub fn set_completer(&self, completer: Completer) {
+        let mut slot = self.shared.completer();
+        *slot = Some(completer);
+        drop(slot);
+        self.wake();
+    }
+
+    /// The next change is to be told again.
+    pub fn completion_taken(&self) {
+        self.shared.has_told.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for PortThread {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::Release);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        for path in &self.sockets {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Shared {
+    fn channels(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn completer(&self) -> MutexGuard<'_, Option<Completer>> {
+        self.completer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the device look at the buffers.
+    fn tell(&self) {
+        let completer = self.completer().clone();
+        if let Some(completer) = completer
+            && !self.has_told.swap(true, Ordering::AcqRel)
+        {
+            // The machine may have ended.
+            let _ = completer.send(0);
+        }
+    }
+}
+
+/// The host's end of a port.
+#[derive(Default)]
+struct End {
+    listener: Option<UnixListener>,
+    input: Option<File>,
+    output: Option<File>,
+    /// Input and output are a client's of the listener.
+    is_client: bool,
+}
+
+impl End {
+    fn open(target: &PortTarget) -> io::Result<Self> {
+        let file = |fd: OwnedFd| Some(File::from(fd));
+        let stdin = || io::stdin().as_fd().try_clone_to_owned();
+        let stdout = || io::stdout().as_fd().try_clone_to_owned();
+        let mut end = Self::default();
+        match target {
+            PortTarget::Stdio => (end.input, end.output) = (file(stdin()?), file(stdout()?)),
+            PortTarget::Stdin => end.input = file(stdin()?),
+            PortTarget::Stdout => end.output = file(stdout()?),
+            PortTarget::Stderr => end.output = file(io::stderr().as_fd().try_clone_to_owned()?),
+            PortTarget::File(path) => end.output = Some(File::create(path)?),
+            PortTarget::Socket(path) => {
+                // One that an earlier run left behind, as nobody answers at it.
+                let is_socket = path
+                    .metadata()
+                    .is_ok_and(|data| data.file_type().is_socket());
+                if is_socket && UnixStream::connect(path).is_err() {
+                    std::fs::remove_file(path)?;
+                }
+                let listener = UnixListener::bind(path)?;
+                listener.set_nonblocking(true)?;
+                end.listener = Some(listener);
+            }
+        }
+        Ok(end)
+    }
+
+    const fn is_connected(&self) -> bool {
+        self.input.is_some() || self.output.is_some()
+    }
+
+    fn accept(&mut self) {
+        let Some(Ok((client, _))) = self.listener.as_ref().map(UnixListener::accept) else {
+            return;
+        };
+        let is_ready = client.set_nonblocking(true);
+        let (Ok(()), Ok(second)) = (is_ready, client.try_clone()) else {
+            return;
+        };
+        self.input = Some(OwnedFd::from(client).into());
+        self.output = Some(OwnedFd::from(second).into());
+        self.is_client = true;
+    }
+
+    fn hang_up(&mut self) {
+        (self.input, self.output, self.is_client) = (None, None, false);
+    }
+}
+
+/// What a descriptor is waited for, by the end that it belongs to.
+#[derive(Clone, Copy)]
+enum Wait {
+    Bell,
+    Client(usize),
+    Input(usize),
+    Output(usize),
+}
+
+struct Mover {
+    shared: Arc<Shared>,
+    ends: Vec<End>,
+    ear: UnixStream,
+}
+
+impl Mover {
+    fn run(mut self) {
+        loop {
+            let has_ended = self.shared.has_ended.load(Ordering::Acquire);
+            let ready = self.wait(has_ended);
+            let is_idle = !ready.iter().any(|wait| matches!(wait, Wait::Output(_)));
+            if has_ended && is_idle {
+                return;
+            }
+            let mut changed = false;
+            for wait in ready {
+                changed |= match wait {
+                    Wait::Bell => {
+                        let _ = (&self.ear).read(&mut [0; 64]);
+                        false
+                    }
+                    Wait::Client(index) => self.connect(index),
+                    Wait::Input(index) => !has_ended && self.read(index),
+                    Wait::Output(index) => self.write(index),
+                };
+            }
+            if changed {
+                self.shared.tell();
+            }
+        }
+    }
+
+    /// Waits until something can be done, or only looks, and says what.
+    fn wait(&self, only_looks: bool) -> Vec<Wait> {
+        let mut waits = vec![Wait::Bell];
+        let mut fds = vec![PollFd::new(&self.ear, PollFlags::IN)];
+        let channels = self.shared.channels();
+        for (index, (end, channel)) in self.ends.iter().zip(&*channels).enumerate() {
+            if let Some(listener) = end.listener.as_ref().filter(|_| !end.is_client) {
+                waits.push(Wait::Client(index));
+                fds.push(PollFd::new(listener, PollFlags::IN));
+            }
+            if let Some(input) = &end.input
+                && channel.to_guest.len() < BUFFER_BYTES
+            {
+                waits.push(Wait::Input(index));
+                fds.push(PollFd::new(input, PollFlags::IN));
+            }
+            if let Some(output) = &end.output
+                && !channel.from_guest.is_empty()
+            {
+                waits.push(Wait::Output(index));
+                fds.push(PollFd::new(output, PollFlags::OUT));
+            }
+        }
+        drop(channels);
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match poll(&mut fds, only_looks.then_some(&now)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of memory; nothing else can go wrong.
+            Err(_) => std::thread::yield_now(),
+        }
+        let ready = waits.into_iter().zip(&fds);
+        let ready = ready.filter(|(_, fd)| !fd.revents().is_empty());
+        ready.map(|(wait, _)| wait).collect()
+    }
+
+    fn connect(&mut self, index: usize) -> bool {
+        let end = &mut self.ends[index];
+        end.accept();
+        if end.is_client {
+            let channel = &mut self.shared.channels()[index];
+            channel.is_connected = true;
+            // What was written for one who has gone.
+            channel.from_guest.clear();
+        }
+        end.is_client
+    }
+
+    fn read(&mut self, index: usize) -> bool {
+        let end = &mut self.ends[index];
+        let mut piece = [0; PIECE];
+        let Some(input) = &mut end.input else {
+            return false;
+        };
+        match input.read(&mut piece) {
+            Err(error) if is_passing(&error) => false,
+            Ok(count @ 1..) => {
+                let channel = &mut self.shared.channels()[index];
+                channel.to_guest.extend(&piece[..count]);
+                true
+            }
+            // The end of the stream.
+            _ => {
+                if end.is_client {
+                    end.hang_up();
+                } else {
+                    end.input = None;
+                }
+                // A stream that goes both ways stays, for the way out.
+                let is_connected = end.output.is_some();
+                self.shared.channels()[index].is_connected = is_connected;
+                true
+            }
+        }
+    }
+
+    fn write(&mut self, index: usize) -> bool {
+        let end = &mut self.ends[index];
+        let Some(output) = &mut end.output else {
+            return false;
+        };
+        let piece: Vec<u8> = {
+            let channel = &self.shared.channels()[index];
+            channel.from_guest.iter().take(PIECE).copied().collect()
+        };
+        let count = match output.write(&piece) {
+            Err(error) if is_passing(&error) => return false,
+            Ok(count) => count,
+            Err(_) => {
+                // Nobody reads any more: what comes is dropped.
+                if end.is_client {
+                    end.hang_up();
+                    self.shared.channels()[index].is_connected = false;
+                } else {
+                    end.output = File::create("/dev/null").ok();
+                }
+                piece.len()
+            }
+        };
+        let channel = &mut self.shared.channels()[index];
+        let count = count.min(channel.from_guest.len());
+        channel.from_guest.drain(..count);
+        true
+    }
+}
+
+/// Whether to try again later.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,98 @@
+//! `--port`: streams of bytes between guest and host.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use tollgate_machine::config::{PortOptions, PortTarget};
+
+use crate::cli::SerialTarget;
+use crate::failure::Failure;
+
+/// Understands `NAME=WHERE`.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
+    const FORM: &str = "NAME=stdio|stdin|stdout|stderr|file:PATH|socket:PATH";
+    let bytes = text.as_bytes();
+    let Some(middle) = bytes.iter().position(|byte| *byte == b'=') else {
+        return Err(format!("expected {FORM}"));
+    };
+    let (name, target) = (&bytes[..middle], &bytes[middle + 1..]);
+    let name = String::from_utf8_lossy(name).into_owned();
+    if !PortOptions::is_name(&name) {
+        return Err(format!(
+            "'{name}' is no name: 1 to 64 letters, digits, '.', '_' or '-'"
+        ));
+    }
+    let path = |prefix: &[u8]| {
+        let path = target.strip_prefix(prefix)?;
+        (!path.is_empty()).then(|| OsString::from_vec(path.to_vec()).into())
+    };
+    let target = match target {
+        b"stdio" => PortTarget::Stdio,
+        b"stdin" => PortTarget::Stdin,
+        b"stdout" => PortTarget::Stdout,
+        b"stderr" => PortTarget::Stderr,
+        _ => path(b"file:")
+            .map(PortTarget::File)
+            .or_else(|| path(b"socket:").map(PortTarget::Socket))
+            .ok_or_else(|| format!("expected {FORM}"))?,
+    };
+    Ok(PortOptions { name, target })
+}
+
+/// The ports, if no two things read standard input.
+///
+/// # Errors
+/// They do.
+pub fn checked(ports: &[PortOptions], serial: &SerialTarget) -> Result<Vec<PortOptions>, Failure> {
+    let readers = ports.iter();
+    let readers =
+        readers.filter(|port| matches!(port.target, PortTarget::Stdio | PortTarget::Stdin));
+    let count = readers.count() + usize::from(*serial == SerialTarget::Stdio);
+    if !ports.is_empty() && count > 1 {
+        return Err(Failure::usage(
+            "--port: standard input has one reader at most; send the serial port elsewhere, \
+             as by --serial null"
+                .to_owned(),
+        ));
+    }
+    Ok(ports.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, target: PortTarget) -> PortOptions {
+        PortOptions {
+            name: name.into(),
+            target,
+        }
+    }
+
+    #[test]
+    fn a_port_is_a_name_and_a_stream() {
+        let parse = |text: &str| parse(OsStr::new(text));
+        assert_eq!(parse("a=stdin"), Ok(port("a", PortTarget::Stdin)));
+        let file = PortTarget::File("x=y".into());
+        assert_eq!(parse("org.a-1=file:x=y"), Ok(port("org.a-1", file)));
+        let socket = PortTarget::Socket("/s".into());
+        assert_eq!(parse("b=socket:/s"), Ok(port("b", socket)));
+        for bad in ["", "a", "a=", "=stdio", "a b=stdio", "a=file:", "a=tcp:1"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn standard_input_has_one_reader() {
+        let ports = [port("a", PortTarget::Stdin), port("b", PortTarget::Stdout)];
+        let null = SerialTarget::Null;
+        assert!(checked(&ports, &null).is_ok());
+        assert!(checked(&ports, &SerialTarget::Stdio).is_err());
+        assert!(checked(&ports[1..], &SerialTarget::Stdio).is_ok());
+        let twice = [ports[0].clone(), port("c", PortTarget::Stdio)];
+        assert!(checked(&twice, &null).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! Linux with ports: streams between programs in the guest and the host's files, standard
+//! streams and sockets.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use support::folder::Folder;
+use support::guests::fetched;
+use support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
+use support::session::Session;
+use support::tollgate;
+
+fn command(folder: &Folder, kernel: &str, ports: &[String]) -> Command {
+    let initramfs = linux::initramfs_with_modules(kernel);
+    let mut command = tollgate();
+    command.args(["run", "-m", "256M", "--kernel"]);
+    command.arg(fetched(&format!("{kernel}/vmlinuz")));
+    command
+        .arg("--initrd")
+        .arg(folder.file("initrd.img", &initramfs));
+    command.args(["--append", "console=ttyS0"]);
+    for port in ports {
+        command.args(["--port", port]);
+    }
+    command
+}
+
+fn boot(command: Command) -> Session {
+    let mut guest = linux::boot(command);
+    linux::load_modules(&mut guest);
+    guest
+}
+
+/// Any bytes, binary ones too.
+fn sample(count: usize) -> Vec<u8> {
+    let mut random = 1u32;
+    let bytes = std::iter::repeat_with(|| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 24) as u8
+    });
+    bytes.take(count).collect()
+}
+
+#[test]
+fn ports_have_names_and_carry_bytes_both_ways() {
+    for (kernel, pci) in [(DEBIAN_AMD64, "on"), (DEBIAN_686, "off")] {
+        let folder = Folder::new();
+        let (file, socket) = (folder.path("out"), folder.path("socket"));
+        let ports = [
+            format!("log=file:{}", file.display()),
+            format!("talk=socket:{}", socket.display()),
+        ];
+        let mut command = command(&folder, kernel, &ports);
+        command.args(["--pci", pci]);
+        let mut guest = boot(command);
+        let names = guest.shell("cat /sys/class/virtio-ports/*/name");
+        assert_eq!(names, "log\ntalk");
+        let devices = guest.shell("ls -1 /dev/vport*");
+        assert_eq!(devices, "/dev/vport0p1\n/dev/vport0p2");
+        guest.shell("seq 1 50000 > /dev/vport0p1");
+
+        let bytes = sample(300_000);
+        let mut client = UnixStream::connect(&socket).unwrap();
+        guest.shell("cat /dev/vport0p2 > /tmp/got & true");
+        client.write_all(&bytes).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        // The end of the stream ends the program.
+        guest.shell("wait");
+        drop(client);
+        assert_eq!(guest.shell("wc -c < /tmp/got"), "300000");
+        let mut client = UnixStream::connect(&socket).unwrap();
+        guest.shell("(cat /tmp/got; sleep 1) > /dev/vport0p2 & true");
+        let mut back = vec![0; bytes.len()];
+        client.read_exact(&mut back).unwrap();
+        assert!(back == bytes);
+        drop(client);
+        linux::assert_untroubled(&mut guest);
+        guest.type_line("poweroff -f");
+        assert_eq!(guest.end().code, Some(0));
+        let numbers: String = (1..=50_000).map(|number| format!("{number}\n")).collect();
+        assert!(fs::read_to_string(&file).unwrap() == numbers);
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn standard_streams_are_ports() {
+    let folder = Folder::new();
+    let ports = ["in=stdin", "out=stdout", "err=stderr"].map(str::to_owned);
+    let mut command = command(&folder, DEBIAN_AMD64, &ports);
+    // The shell on the serial port is not there: the first process does it all.
+    let script = "#!/bin/sh\nmount -t devtmpfs d /dev\nmount -t proc p /proc\ncd /mnt\n\
+        for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
+        virtio_console; do [ ! -e $m.ko ] || insmod $m.ko; done\n\
+        echo message > /dev/vport0p3\ncat /dev/vport0p1 > /dev/vport0p2\npoweroff -f\n";
+    let mut archive = linux::initramfs_with_modules(DEBIAN_AMD64);
+    archive.resize(archive.len().next_multiple_of(4), 0);
+    linux::cpio_entry(&mut archive, "start", 0o100_755, script.as_bytes());
+    linux::cpio_entry(&mut archive, "TRAILER!!!", 0, &[]);
+    folder.file("initrd.img", &archive);
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    command = tollgate();
+    command.args(words.iter().map(|word| match word.to_str() {
+        Some("console=ttyS0") => "console=ttyS0 rdinit=/start".into(),
+        _ => word.clone(),
+    }));
+    command.args(["--serial", "null"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bytes = sample(500_000);
+    let mut input = child.stdin.take().unwrap();
+    let sent = bytes.clone();
+    let writer = std::thread::spawn(move || input.write_all(&sent));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stdout == bytes);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "message\n");
+}
