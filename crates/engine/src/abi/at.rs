@@ -6,7 +6,7 @@
 
 use crate::abi::context::{Context, STORE_SIZES, displacement};
 use crate::abi::descriptors::Expected;
-use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
 use tollgate_x86::state::TableRegister;
@@ -105,7 +105,18 @@ displacements! {
     STRINGS = strings: Jump,
     STRING_FLAGS = string_flags,
     STRING_SHOWS_EACH = string_shows_each,
+    OUTER_RETURN = outer_return: Read,
+    RETURNED_RIP = returned_rip: Write,
 }
+
+/// Displacement of the selector of CS that a return to level 3 must name.
+pub const OUTER_CODE_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code_selector) as i32;
+/// Displacement of the same of SS.
+pub const OUTER_STACK_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, stack_selector) as i32;
+/// Displacement of what the descriptor of that CS must be like.
+pub const OUTER_CODE_DESCRIPTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code) as i32;
+/// Displacement of the same of SS.
+pub const OUTER_STACK_DESCRIPTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, stack) as i32;
 
 /// Displacement of the address of the test for stores of `size` bytes, if there is one.
 pub fn code_store(size: u8) -> Option<i32> {

@@ -5,7 +5,7 @@
 //! and without touching flags; and small displacements reach both sides.
 
 use crate::abi::descriptors::{Expected, KnownDescriptors};
-use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
 use crate::abi::vector_registers;
@@ -181,6 +181,10 @@ pub struct Context {
     /// Not zero: CMPS and SCAS that are left between two iterations show the flags of the last
     /// comparison, as on AMD's processors, and not those from before the first.
     pub string_shows_each: u64,
+    /// What a return to level 3 must be like for its result in `level_changes` to hold.
+    pub outer_return: OuterReturn,
+    /// RIP that guest code last returned to by it: EFLAGS.RF, if set, is for that instruction.
+    pub returned_rip: u64,
 }
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
@@ -291,6 +295,8 @@ impl Context {
             strings: gate.strings,
             string_flags: 0,
             string_shows_each: 0,
+            outer_return: OuterReturn::NEVER,
+            returned_rip: 0,
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

@@ -1,11 +1,13 @@
 //! What translated code must know to change the privilege level itself: by SYSCALL, SYSRET,
-//! SYSENTER and SYSEXIT.
+//! SYSENTER, SYSEXIT and IRET.
 //!
 //! These load constants: the segments come from model-specific registers, and with them the
 //! mode of the target follows from that of the instruction. So the monitor executes each once
 //! and stores its result here. A write of a control register, or of one of the model-specific
-//! registers that these instructions use, discards all results.
+//! registers that these instructions use, discards all results. IRET loads
+//! descriptors beside: [`OuterReturn`].
 
+use crate::abi::descriptors::Expected;
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::link_layout::{indirect_tag, table_offset};
 use tollgate_x86::Segment;
@@ -22,11 +24,49 @@ pub enum LevelChangeKind {
     Sysenter,
     /// SYSEXIT outside IA-32e mode.
     Sysexit,
+    /// IRET from 64-bit code at level 0 to 64-bit code at level 3.
+    Iret,
 }
 
 impl LevelChangeKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Syscall, Self::Sysret, Self::Sysenter, Self::Sysexit];
+    pub const ALL: [Self; 5] = [
+        Self::Syscall,
+        Self::Sysret,
+        Self::Sysenter,
+        Self::Sysexit,
+        Self::Iret,
+    ];
+
+    /// Whether it leads to a program, whose code may be relocatable.
+    pub const fn leads_to_program(self) -> bool {
+        matches!(self, Self::Sysret | Self::Sysexit | Self::Iret)
+    }
+}
+
+/// What IRET's frame and the descriptors that it names must be like for the result of
+/// [`LevelChangeKind::Iret`] to hold.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct OuterReturn {
+    /// CS in the frame.
+    pub code_selector: u64,
+    /// SS in the frame.
+    pub stack_selector: u64,
+    /// The descriptor of that CS.
+    pub code: Expected,
+    /// The descriptor of that SS.
+    pub stack: Expected,
+}
+
+impl OuterReturn {
+    /// What no frame is.
+    pub const NEVER: Self = Self {
+        code_selector: 0,
+        stack_selector: 0,
+        code: Expected::NEVER,
+        stack: Expected::NEVER,
+    };
 }
 
 /// The result of one of them.

@@ -66,6 +66,8 @@ pub(crate) struct Emitter {
     pub(super) stubs: Vec<Stub>,
     /// Short branches that wait for an island: (patch, index into `stubs`).
     pub(super) misses: Vec<(Patch, usize)>,
+    /// A branch to code of the same instruction that is still to come.
+    pub(crate) far_branch: Option<Patch>,
     /// EIP of the current instruction and of the next.
     pub(crate) rip: u64,
     pub(crate) next_rip: u64,
@@ -122,6 +124,7 @@ impl Emitter {
             completions: Vec::new(),
             stubs: Vec::new(),
             misses: Vec::new(),
+            far_branch: None,
             rip: 0,
             next_rip: 0,
             start: 0,
@@ -165,6 +168,7 @@ impl Emitter {
         self.casts_shadow = Shadow::None;
         self.stubs.clear();
         self.misses.clear();
+        self.far_branch = None;
         self.seam = None;
         self.esp = 0;
         self.end_window();

@@ -191,6 +191,7 @@ impl Emitter {
         for (branch, _) in &mut self.misses {
             patch(branch);
         }
+        self.far_branch.iter_mut().for_each(patch);
         for stub in &mut self.stubs {
             stub.incoming.iter_mut().for_each(patch);
             if stub.back > position {

@@ -87,6 +87,7 @@ impl InstructionKind {
         effects |= match instruction.mnemonic() {
             Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq => Effects::LOOKS_AT_TRAP_FLAG,
             Mnemonic::Int1 => Effects::RAISES_DEBUG,
+            Mnemonic::Lgdt => Effects::CHANGES_LEVEL_CHANGES,
             _ => Effects::empty(),
         };
         if loads_data_segment(instruction) {

@@ -27,6 +27,7 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::host::Host;
 use crate::abi::host::*;
+use crate::abi::level_change::LevelChangeKind;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
@@ -350,7 +351,12 @@ impl Translator {
         self.keep(R11, 0);
         self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
         self.emit.assembler.load(Width::Word, R8, frame);
-        self.demand_selector(kind, SegmentRegister::Cs);
+        let esp = self.emit.esp;
+        if long {
+            self.branch_unless_selector(SegmentRegister::Cs);
+        } else {
+            self.demand_selector(kind, SegmentRegister::Cs);
+        }
         self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
         self.emit.assembler.load(width, R11, frame);
         if long {
@@ -387,7 +393,94 @@ impl Translator {
             self.emit.assembler.load(Width::Qword, home, slot);
         }
         self.indirect_branch(true);
+        if long {
+            self.emit.esp = esp;
+            self.outer_return(kind);
+        }
         Ok(())
+    }
+
+    /// Branches to [`Translator::outer_return`] unless R8 is the selector of a segment register.
+    /// Uses RCX beside; R9 and R11 survive.
+    fn branch_unless_selector(&mut self, register: SegmentRegister) {
+        self.emit.make_room();
+        let selector = self.emit.field(at::segment_selector(register));
+        let assembler = &mut self.emit.assembler;
+        assembler.not(R8);
+        assembler.load(Width::Word, RCX, selector);
+        assembler.lea64(RCX, Mem::indexed(R8, RCX, 1, 1));
+        let equal = assembler.jrcxz();
+        self.emit.far_branch = Some(assembler.jmp());
+        assembler.patch_rel8_here(equal);
+    }
+
+    /// IRETQ to level 3, if the monitor has done one and frame and descriptors are as they were
+    /// then. RIP is kept, and R9 points to CS in the frame. DS, ES, FS and GS must be null, so
+    /// that nothing becomes of them.
+    fn outer_return(&mut self, kind: SiteKind) {
+        let change = LevelChangeKind::Iret;
+        let (frame, next) = (Mem::base(R9, 0), Mem::base(R9, 8));
+        self.emit.mark(Restore::NONE);
+        // An island that comes later stands here at the earliest, and leads on.
+        self.emit.make_room();
+        let Some(branch) = self.emit.far_branch.take() else {
+            return;
+        };
+        let here = self.emit.assembler.position();
+        self.emit.assembler.patch_rel32(branch, here);
+        self.emit.assembler.load(Width::Word, R8, frame);
+        self.demand_equal(kind, at::OUTER_CODE_SELECTOR);
+        self.demand_known(change, kind);
+        self.emit.assembler.lea64(R9, next);
+        self.emit.assembler.load(Width::Qword, R11, frame);
+        self.emit.assembler.lea64(R9, next);
+        self.emit.assembler.load(Width::Qword, R8, frame);
+        self.keep(R8, 1);
+        self.emit.assembler.lea64(R9, next);
+        self.emit.assembler.load(Width::Word, R8, frame);
+        self.demand_equal(kind, at::OUTER_STACK_SELECTOR);
+        self.demand_descriptor(kind, at::OUTER_CODE_DESCRIPTOR);
+        self.demand_descriptor(kind, at::OUTER_STACK_DESCRIPTOR);
+        self.emit.make_room();
+        self.emit.assembler.mov_imm32(R8, 0);
+        for register in [
+            SegmentRegister::Ds,
+            SegmentRegister::Es,
+            SegmentRegister::Fs,
+            SegmentRegister::Gs,
+        ] {
+            let selector = self.emit.field(at::segment_selector(register));
+            self.emit.assembler.load(Width::Word, R9, selector);
+            self.emit.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
+        }
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
+        // What IOPL and AC mean for the target's mode was looked at when they were clear.
+        let clear = SYSTEM_FLAGS | Flags::VM;
+        self.emit.assembler.mov_imm32(R9, clear.bits() as u32);
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.leave_unless_zero(kind, Mem::base(R8, 0));
+        self.demand_no_request(kind, InterruptFlag::Real);
+        self.emit.make_room();
+        self.fetch(R9, 0);
+        self.demand_canonical(R9);
+        self.begin_undivided();
+        self.fetch(self.emit.map.stack(), 1);
+        self.clear_system_flags();
+        self.emit.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.assembler.pdep(R8, R8, R9);
+        let flags = self.emit.field(at::register::FLAGS);
+        self.emit.assembler.store(Width::Qword, flags, R8);
+        self.fetch(R8, 0);
+        let returned = self.emit.field(at::RETURNED_RIP);
+        self.emit.assembler.store(Width::Qword, returned, R8);
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
+        let done = (self.emit.rip, 0, Restore::UNDIVIDED);
+        self.load_flags(Some(InterruptFlag::Real), done);
+        self.emit.assembler.mov(ACCUMULATOR, RCX);
+        self.load_level(change);
+        self.fetch(R8, 0);
+        self.branch_to_level(change);
     }
 
     /// IRET of real mode, or of V86 mode, of 16 bits.

@@ -62,7 +62,7 @@ impl Translator {
     }
 
     /// Leaves unless the change is known for this mode. Nothing has happened so far.
-    fn demand_known(&mut self, kind: LevelChangeKind, leave: SiteKind) {
+    pub(super) fn demand_known(&mut self, kind: LevelChangeKind, leave: SiteKind) {
         let from = self.change_field(kind, offset_of!(LevelChange, from));
         self.emit.assembler.load(Width::Qword, R8, from);
         let known = from_mode(self.mode_id).wrapping_neg() as i32;
@@ -70,13 +70,13 @@ impl Translator {
     }
 
     /// From here on the instruction is under way.
-    fn begin_undivided(&mut self) {
+    pub(super) fn begin_undivided(&mut self) {
         self.emit.make_room();
         self.emit.mark(Restore::UNDIVIDED);
     }
 
     /// EFLAGS but for the arithmetic flags, IF and DF: all clear.
-    fn clear_system_flags(&mut self) {
+    pub(super) fn clear_system_flags(&mut self) {
         for field in [at::register::FLAGS, at::SYSTEM_FLAGS] {
             self.emit
                 .assembler
@@ -85,7 +85,7 @@ impl Translator {
     }
 
     /// Loads CS, SS and the software TLB, and has INT n and IRET leave. Clobbers R11.
-    fn load_level(&mut self, kind: LevelChangeKind) {
+    pub(super) fn load_level(&mut self, kind: LevelChangeKind) {
         let moves = [
             (SegmentRegister::Cs, offset_of!(LevelChange, code)),
             (SegmentRegister::Ss, offset_of!(LevelChange, stack)),
@@ -240,7 +240,7 @@ impl Translator {
     }
 
     /// The instruction is done but for the branch to R8, in the mode of the new level.
-    fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
+    pub(super) fn branch_to_level(&mut self, kind: LevelChangeKind) -> Flow {
         self.mark_at_target(Restore::NONE);
         let links = self.emit.map.links;
         let table = self.change_field(kind, offset_of!(LevelChange, table));
@@ -264,7 +264,7 @@ impl Translator {
         self.emit.emit_exit(site);
         self.emit.assembler.patch_rel8_here(hit);
         self.mark_at_target(Restore::NONE);
-        if matches!(kind, LevelChangeKind::Sysret | LevelChangeKind::Sysexit) {
+        if kind.leads_to_program() {
             self.load_code_delta(entry(ENTRY_DELTA));
         }
         self.emit.assembler.jmp_memory(entry(ENTRY_TARGET));

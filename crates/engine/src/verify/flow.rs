@@ -4,7 +4,6 @@ use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};
 use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
-use crate::abi::level_change::LevelChangeKind;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, choices, far_tag_base, indirect_tag,
 };
@@ -227,9 +226,7 @@ impl Walk<'_> {
     /// may be relocatable.
     fn has_delta(&self, state: &State) -> bool {
         let is_needed = match state.matched {
-            Some((_, Table::Level(kind))) => {
-                matches!(kind, LevelChangeKind::Sysret | LevelChangeKind::Sysexit)
-            }
+            Some((_, Table::Level(kind))) => kind.leads_to_program(),
             _ => self.subject.mode.is_relocatable(),
         };
         !is_needed || state.moved == state.matched

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
-use tollgate_engine::abi::level_change::LevelChange;
+use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -124,7 +124,11 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(strings, [u64; ROUTINES], false),
         field!(string_flags, u16, false),
         field!(string_shows_each, u64, false),
-        field!(level_changes, [LevelChange; 4], true),
+        field!(
+            level_changes,
+            [LevelChange; LevelChangeKind::ALL.len()],
+            true
+        ),
     ];
     // The rest of the processor: control registers, model-specific ones, vectors.
     let cpu = offset_of!(Context, cpu) as i64 - i64::from(BIAS);

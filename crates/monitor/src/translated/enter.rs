@@ -118,7 +118,7 @@ impl Runner for Translated {
 
     #[inline]
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
-        if helper.kind.exit == ExitKind::FastSystemCall && jumped {
+        if matches!(helper.kind.exit, ExitKind::FastSystemCall | ExitKind::Iret) && jumped {
             vcpu.remember_level_change(helper.instruction.mnemonic());
         } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)
             && vcpu.runner.may_change_level_changes(helper)

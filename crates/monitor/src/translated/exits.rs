@@ -55,7 +55,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             SiteKind::Link(place) => self.link_exit(block, index, place),
             SiteKind::Indirect => self.indirect_exit(block, &site),
             SiteKind::Far => self.far_exit(),
-            SiteKind::LevelChanged => self.level_changed_exit(),
+            SiteKind::LevelChanged => self.level_changed_exit(resume_flag),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
             SiteKind::SystemRead { size, helper } => {
                 self.system_read_exit(block, &site, size, helper)
@@ -118,9 +118,14 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// A change of the privilege level is done but for RIP.
-    fn level_changed_exit(&mut self) -> Result<(), VcpuStop> {
+    fn level_changed_exit(&mut self, resume_flag: bool) -> Result<(), VcpuStop> {
         self.count(ExitKind::IndirectMiss);
         self.runner.context.cpu.rip = self.runner.context.exit_value;
+        if resume_flag {
+            // IRET has loaded it for the target.
+            self.runner.context.cpu.flags |= Flags::RF.bits();
+            self.work.load_resume_flag();
+        }
         self.due.mode = true;
         self.runner.link = PendingLink::Indirect;
         self.completed()

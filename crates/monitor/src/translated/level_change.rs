@@ -6,8 +6,9 @@ use crate::running::Running;
 use crate::translated::Translated;
 use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
+use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
-use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
+use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_exits::ExitKind;
@@ -37,6 +38,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let cpu = &self.runner.context.cpu;
         let is_long = cpu.is_long_mode();
         let no_system_flags = cpu.flags & SYSTEM_FLAGS.bits() == 0;
+        let from = *self.runner.engine.mode(self.runner.mode);
         let (kind, holds) = match mnemonic {
             Mnemonic::Syscall if is_long => {
                 let clears = Flags::from_bits_retain(cpu.sfmask).contains(CLEARED);
@@ -45,15 +47,20 @@ impl<P: Platform> Running<'_, Translated, P> {
             Mnemonic::Sysretq if is_long => (LevelChangeKind::Sysret, no_system_flags),
             Mnemonic::Sysenter if !is_long => (LevelChangeKind::Sysenter, true),
             Mnemonic::Sysexit if !is_long => (LevelChangeKind::Sysexit, no_system_flags),
+            Mnemonic::Iretq if cpu.is_64_bit() => {
+                let returns = from.flags.contains(ModeFlags::KERNEL) && cpu.cpl() == 3;
+                (LevelChangeKind::Iret, returns && no_system_flags)
+            }
             _ => return,
         };
+        if !holds {
+            return;
+        }
         let to = Mode::of(cpu);
-        let from = *self.runner.engine.mode(self.runner.mode);
         let changes_size = from.flags.symmetric_difference(to.flags);
         // Alignment checks begin with AC, which is no part of the mode.
         let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;
-        if !holds
-            || may_check
+        if may_check
             || from.is_watched()
             || to.is_watched()
             || changes_size.contains(ModeFlags::CODE64)
@@ -64,6 +71,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         let tlb = self.view.translations.table(cpu, view_of(privilege));
         let code = *cpu.segment(SegmentRegister::Cs);
         let stack = *cpu.segment(SegmentRegister::Ss);
+        if kind == LevelChangeKind::Iret {
+            let known = KnownDescriptors::of(cpu);
+            self.runner.context.outer_return = OuterReturn {
+                code_selector: code.selector.0.into(),
+                stack_selector: stack.selector.0.into(),
+                code: known.code,
+                stack: known.stack,
+            };
+        }
         let from = self.runner.mode;
         let epoch = self.runner.engine.mode_epoch();
         let to = self.intern_temporary(to);

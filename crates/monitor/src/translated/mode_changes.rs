@@ -34,6 +34,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         if base == self.runner.code_base && !level_changed {
             return;
         }
+        if level_changed {
+            self.latches.resume_flag_rip = self.runner.context.returned_rip;
+        }
         self.due.mode = true;
         let Some(id) = self.runner.engine.block(block).map(|block| block.key.mode) else {
             return;
