@@ -254,6 +254,51 @@ fn owners_and_set_id_bits_are_kept_beside_the_file() {
     assert_eq!(client.listxattr(shared.node).unwrap(), b"");
 }
 
+// Means something if the tests run as an ordinary user.
+#[test]
+fn the_guests_root_gets_at_files_whose_mode_keeps_their_owner_out() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let directory = client.mkdir(ROOT, "d", 0o500).unwrap();
+    let (entry, handle) = client.create(directory.node, "f", O_RDWR, 0).unwrap();
+    client.write(handle, 0, b"content").unwrap();
+    client.release(handle);
+    assert_eq!(client.content(entry.node).unwrap(), b"content");
+    let entry = client.setattr(entry.node, set::SIZE, 0, [0, 0], 4).unwrap();
+    assert_eq!((entry.size, entry.mode), (4, 0o100_000));
+    if keeps_attributes(&client, entry.node) {
+        let owners = set::UID | set::GID;
+        let entry = client.setattr(entry.node, owners, 0, [7, 8], 0).unwrap();
+        assert_eq!((entry.uid, entry.gid, entry.mode), (7, 8, 0o100_000));
+        assert_eq!(client.getattr(entry.node).unwrap().uid, 7);
+    }
+    client
+        .rename(directory.node, "f", directory.node, "g", 0)
+        .unwrap();
+    client.mkdir(directory.node, "e", 0).unwrap();
+    assert_eq!(client.list(directory.node, 4096, true).len(), 4);
+    // The modes are what they were.
+    let mode = |name: &str| folder.shared(name).metadata().unwrap().mode();
+    assert_eq!(mode("d"), 0o040_500);
+    client.unlink(directory.node, "g").unwrap();
+    client
+        .call(opcode::RMDIR, directory.node, &[&text("e")])
+        .unwrap();
+    client.call(opcode::RMDIR, ROOT, &[&text("d")]).unwrap();
+}
+
+#[test]
+fn that_a_name_is_missing_is_believed_for_as_long_as_one_that_is_there() {
+    let folder = Folder::new();
+    let client = folder.client();
+    let reply = client.call(opcode::LOOKUP, ROOT, &[&text("none")]).unwrap();
+    assert_eq!((u64_at(&reply, 0), u64_at(&reply, 16)), (0, 1));
+    let mut options = folder.options();
+    options.cache_seconds = 0;
+    let client = client::Client::new(Server::open(&options).unwrap());
+    assert_eq!(client.lookup(ROOT, "none"), Err(ENOENT));
+}
+
 #[test]
 fn the_umask_of_the_server_does_not_count() {
     let folder = Folder::new();

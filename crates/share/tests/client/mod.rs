@@ -147,6 +147,10 @@ impl Client {
 
     fn entry(reply: Reply) -> Result<Entry, i32> {
         let reply = reply?;
+        // A name that the guest may take for missing for a while.
+        if u64_at(&reply, 0) == 0 {
+            return Err(2);
+        }
         Ok(attributes(u64_at(&reply, 0), &reply[40..]))
     }
 
