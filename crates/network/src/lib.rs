@@ -1,0 +1,25 @@
+//! Networks of a machine: what is at the other end of its adapter's cable.
+//!
+//! ```text
+//!   vCPU's thread                       thread "network"
+//!   virtio-net -- Adapter -- frames --> Wire -- back end -- sockets of the host
+//!                         <-- frames --
+//! ```
+//!
+//! A [`Backend`] is started from [`NetworkOptions`] and has a thread of its own. Frames pass
+//! between it and the adapter through two bounded queues ([`link`]); neither side ever waits
+//! for the other. The back ends are [`user`], a network in this process whose connections are
+//! ordinary sockets, and [`stream`], a socket that carries frames.
+
+pub mod backend;
+pub mod frame;
+pub mod link;
+pub mod options;
+mod poller;
+pub mod stream;
+pub mod user;
+
+pub use backend::{Backend, NetworkError};
+pub use frame::{Frame, PartialChecksum, Segmentation};
+pub use link::{Adapter, Offloads, Wire};
+pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, UserOptions};

@@ -1,0 +1,119 @@
+//! What a network is to be.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The address of an Ethernet adapter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// The address of a machine's adapter `index` if none is given: those of QEMU.
+    pub const fn of_adapter(index: u8) -> Self {
+        Self([0x52, 0x54, 0, 0x12, 0x34, 0x56u8.wrapping_add(index)])
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(formatter, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
+impl FromStr for MacAddress {
+    type Err = String;
+
+    /// Six bytes of two hexadecimal digits with colons between them; the address of one
+    /// adapter, not of a group.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no MAC address such as 52:54:00:12:34:56");
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2);
+            let part = part.ok_or_else(wrong)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+        }
+        if parts.next().is_some() {
+            return Err(wrong());
+        }
+        if bytes[0] & 1 != 0 || bytes == [0; 6] {
+            return Err(format!("'{text}' is the address of a group, or none"));
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// A port of the host that leads to one of the guest.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostForward {
+    /// Where the host listens. Port 0: one that is free.
+    pub host: SocketAddr,
+    /// The guest's address; `None`: the one that the guest gets by DHCP.
+    pub guest_address: Option<Ipv4Addr>,
+    /// The guest's port.
+    pub guest_port: u16,
+}
+
+/// User networking.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct UserOptions {
+    /// Ports of the host that lead into the guest.
+    pub forwards: Vec<HostForward>,
+    /// The guest reaches nothing outside; forwarded ports work.
+    pub restrict: bool,
+}
+
+/// What is at the other end of the cable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkKind {
+    /// A network in this process.
+    User(UserOptions),
+    /// A stream socket at this path that carries frames, each behind its length.
+    Socket(PathBuf),
+}
+
+/// An adapter and its network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NetworkOptions {
+    /// The network.
+    pub kind: NetworkKind,
+    /// The adapter's address; `None`: [`MacAddress::of_adapter`].
+    pub mac: Option<MacAddress>,
+}
+
+impl NetworkOptions {
+    /// A network with the adapter's usual address.
+    pub const fn new(kind: NetworkKind) -> Self {
+        Self { kind, mac: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_have_addresses_of_their_own() {
+        let first: MacAddress = "52:54:00:12:34:56".parse().unwrap();
+        assert_eq!(first, MacAddress::of_adapter(0));
+        assert_eq!(MacAddress::of_adapter(1).to_string(), "52:54:00:12:34:57");
+        for wrong in [
+            "",
+            "52:54:00:12:34",
+            "52:54:00:12:34:56:78",
+            "52:54:00:12:34:5g",
+            "525:4:00:12:34:56",
+            "53:54:00:12:34:56",
+            "00:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+        ] {
+            assert!(wrong.parse::<MacAddress>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! `socket=PATH`: frames over a stream socket, each behind its length in four bytes, the
+//! highest first. It is the framing of QEMU's `-netdev stream`, and of passt's.
+
+use crate::backend::NetworkError;
+use crate::frame::{Frame, MAX_FRAME};
+use crate::link::Wire;
+use crate::poller::Poller;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Bytes of a length.
+const LENGTH: usize = 4;
+const WIRE: u64 = 0;
+const SOCKET: u64 = 1;
+/// Bytes read at a time.
+const CHUNK: usize = 64 << 10;
+/// Bytes on their way out from which on frames of the guest are dropped: the other side does
+/// not read.
+const MAX_WAITING: usize = 4 << 20;
+
+/// The socket, and the cable it is plugged to.
+pub struct Stream {
+    wire: Wire,
+    poller: Poller,
+    socket: UnixStream,
+    /// What was received and is not a whole frame yet.
+    input: Vec<u8>,
+    /// What is to be sent.
+    output: VecDeque<u8>,
+    readable: bool,
+    writable: bool,
+    report: Box<dyn FnMut(String) + Send>,
+}
+
+impl Stream {
+    /// Connects to a socket.
+    ///
+    /// # Errors
+    /// Nobody listens there; the host has no descriptors left.
+    pub fn connect(
+        path: &Path,
+        wire: Wire,
+        report: Box<dyn FnMut(String) + Send>,
+    ) -> Result<Self, NetworkError> {
+        let what = || format!("socket: cannot connect to '{}'", path.display());
+        let socket = UnixStream::connect(path).map_err(|error| NetworkError::new(what(), error))?;
+        let prepare = || -> std::io::Result<Poller> {
+            socket.set_nonblocking(true)?;
+            let poller = Poller::new()?;
+            poller.add(wire.wake_descriptor(), WIRE)?;
+            poller.add(&socket, SOCKET)?;
+            Ok(poller)
+        };
+        let poller = prepare().map_err(|error| NetworkError::new(what(), error))?;
+        Ok(Self {
+            wire,
+            poller,
+            socket,
+            input: Vec::new(),
+            output: VecDeque::new(),
+            readable: true,
+            writable: true,
+            report,
+        })
+    }
+
+    /// Works until the adapter is gone.
+    pub fn run(mut self) {
+        let mut is_open = true;
+        while !self.wire.is_stopped() {
+            for event in self.poller.wait(None) {
+                if event.token == SOCKET {
+                    self.readable |= event.readable;
+                    self.writable |= event.writable;
+                }
+            }
+            for frame in self.wire.receive() {
+                // Nobody is there any more, or somebody who does not read.
+                if is_open && self.output.len() < MAX_WAITING {
+                    let length = frame.len() as u32;
+                    self.output.extend(length.to_be_bytes());
+                    self.output.extend(frame);
+                }
+            }
+            if is_open && let Err(why) = self.work() {
+                is_open = false;
+                self.output.clear();
+                (self.report)(format!("the other side of the socket is gone: {why}"));
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(), String> {
+        while self.writable && !self.output.is_empty() {
+            let (first, _) = self.output.as_slices();
+            match rustix::net::send(&self.socket, first, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.output.drain(..sent)),
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        while self.readable && self.wire.has_room() {
+            let start = self.input.len();
+            self.input.resize(start + CHUNK, 0);
+            let read =
+                rustix::net::recv(&self.socket, &mut self.input[start..], RecvFlags::empty());
+            let bytes = read.map_or(0, |(bytes, _)| bytes);
+            self.input.truncate(start + bytes);
+            match read {
+                Ok((0, _)) => return Err("it was closed".into()),
+                Ok(_) => self.take_frames()?,
+                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends on what is whole.
+    fn take_frames(&mut self) -> Result<(), String> {
+        let mut rest = &self.input[..];
+        while let Some((length, behind)) = rest.split_first_chunk::<LENGTH>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if length > MAX_FRAME {
+                return Err(format!("it sends a frame of {length} bytes"));
+            }
+            let Some((frame, behind)) = behind.split_at_checked(length) else {
+                break;
+            };
+            self.wire.send(Frame::new(frame.to_vec()));
+            rest = behind;
+        }
+        let done = self.input.len() - rest.len();
+        self.input.drain(..done);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{MacAddress, NetworkKind, NetworkOptions};
+    use crate::{Adapter, Backend};
+    use std::convert::Infallible;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let name = format!("tollgate-stream-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn start(path: &Path) -> (Adapter, Backend, Receiver<()>, Receiver<String>) {
+        let options = NetworkOptions::new(NetworkKind::Socket(path.to_owned()));
+        let (say, said) = channel();
+        let (adapter, backend) = Backend::start(&options, MacAddress::of_adapter(0), move |line| {
+            let _ = say.send(line);
+        })
+        .unwrap();
+        let (tell, told) = channel();
+        adapter.connect(move || {
+            let _ = tell.send(());
+        });
+        (adapter, backend, told, said)
+    }
+
+    fn take(adapter: &Adapter) -> Option<Frame> {
+        let taken: Result<_, Infallible> = adapter.take_if(|_| Ok(true));
+        taken.unwrap()
+    }
+
+    #[test]
+    fn frames_pass_both_ways_behind_their_lengths() {
+        let folder = Folder::new("both");
+        let path = folder.0.join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (adapter, backend, told, said) = start(&path);
+        let (mut peer, _) = listener.accept().unwrap();
+        adapter.send(vec![7; 60]);
+        adapter.send(vec![8; 1514]);
+        let mut received = vec![0; 4 + 60 + 4 + 1514];
+        peer.read_exact(&mut received).unwrap();
+        assert_eq!(received[..5], [0, 0, 0, 60, 7]);
+        assert_eq!(received[64..69], [0, 0, 5, 0xea, 8]);
+        // In pieces, two at once.
+        peer.write_all(&[0, 0]).unwrap();
+        peer.write_all(&[0, 2, 1, 2, 0, 0, 0, 1]).unwrap();
+        peer.write_all(&[3]).unwrap();
+        let mut frames = Vec::new();
+        while frames.len() < 2 {
+            frames.extend(take(&adapter));
+            if frames.len() < 2 {
+                adapter.look();
+                frames.extend(take(&adapter));
+            }
+            if frames.len() < 2 {
+                told.recv_timeout(PATIENCE).unwrap();
+            }
+        }
+        assert_eq!(frames, [Frame::new(vec![1, 2]), Frame::new(vec![3])]);
+        drop(peer);
+        let line = said.recv_timeout(PATIENCE).unwrap();
+        assert!(line.contains("gone"), "{line}");
+        adapter.send(vec![9; 60]);
+        drop(backend);
+    }
+
+    #[test]
+    fn a_length_that_no_frame_has_ends_the_connection() {
+        let folder = Folder::new("length");
+        let path = folder.0.join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (_adapter, _backend, _told, said) = start(&path);
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(&[0xff; 8]).unwrap();
+        let line = said.recv_timeout(PATIENCE).unwrap();
+        assert!(line.contains("a frame of 4294967295 bytes"), "{line}");
+    }
+
+    #[test]
+    fn a_path_where_nobody_listens_is_refused() {
+        let folder = Folder::new("nobody");
+        let options = NetworkOptions::new(NetworkKind::Socket(folder.0.join("socket")));
+        let refusal = Backend::start(&options, MacAddress::of_adapter(0), |_| {}).err();
+        let line = refusal.unwrap().to_string();
+        assert!(line.contains("socket: cannot connect to"), "{line}");
+    }
+}

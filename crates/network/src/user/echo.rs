@@ -1,0 +1,249 @@
+//! Echo requests: the gateway and the name server answer here; other hosts are asked by a
+//! socket for just that, where the host lets its users have one (net.ipv4.ping_group_range).
+
+use super::{Context, addresses, packet, token};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
+    socket_with,
+};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Address};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Sockets at a time; then requests are dropped.
+const MAX_SOCKETS: usize = 64;
+/// How long a socket lives that nothing passes through.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of an echo's header.
+const HEADER: usize = 8;
+
+/// Whose requests a socket is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Asker {
+    guest: IpAddr,
+    ident: u16,
+}
+
+struct Socket {
+    number: u64,
+    host: OwnedFd,
+    used: Instant,
+}
+
+/// All sockets.
+#[derive(Default)]
+pub struct Sockets {
+    sockets: HashMap<Asker, Socket>,
+    by_number: HashMap<u64, Asker>,
+    next: u64,
+}
+
+/// A request or an answer.
+struct Echo {
+    ident: u16,
+    sequence: u16,
+    data: Vec<u8>,
+}
+
+/// The request in an ICMP message, if it is one.
+fn request(source: IpAddr, destination: IpAddr, message: &[u8]) -> Option<Echo> {
+    // Checksums may be the adapter's to complete.
+    let ignored = ChecksumCapabilities::ignored();
+    let (ident, sequence, data) = match (source, destination) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => {
+            let message = Icmpv4Packet::new_checked(message).ok()?;
+            match Icmpv4Repr::parse(&message, &ignored).ok()? {
+                Icmpv4Repr::EchoRequest {
+                    ident,
+                    seq_no,
+                    data,
+                } => (ident, seq_no, data.to_vec()),
+                _ => return None,
+            }
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let message = Icmpv6Packet::new_checked(message).ok()?;
+            match Icmpv6Repr::parse(&source, &destination, &message, &ignored).ok()? {
+                Icmpv6Repr::EchoRequest {
+                    ident,
+                    seq_no,
+                    data,
+                } => (ident, seq_no, data.to_vec()),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    Some(Echo {
+        ident,
+        sequence,
+        data,
+    })
+}
+
+/// The packet of an answer.
+fn answer(source: IpAddr, destination: IpAddr, echo: &Echo) -> Option<Vec<u8>> {
+    const HOP_LIMIT: u8 = 64;
+    let bytes = HEADER + echo.data.len();
+    if bytes > packet::MTU - 40 {
+        return None;
+    }
+    let fill = |buffer: &mut [u8]| match (source, destination) {
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            fill6(source, destination, echo, buffer);
+        }
+        _ => fill4(echo, buffer),
+    };
+    let protocol = match destination {
+        IpAddr::V4(_) => IpProtocol::Icmp,
+        IpAddr::V6(_) => IpProtocol::Icmpv6,
+    };
+    Some(packet::ip(
+        source,
+        destination,
+        protocol,
+        bytes,
+        HOP_LIMIT,
+        fill,
+    ))
+}
+
+fn fill4(echo: &Echo, buffer: &mut [u8]) {
+    let repr = Icmpv4Repr::EchoReply {
+        ident: echo.ident,
+        seq_no: echo.sequence,
+        data: &echo.data,
+    };
+    let mut message = Icmpv4Packet::new_unchecked(buffer);
+    repr.emit(&mut message, &ChecksumCapabilities::default());
+}
+
+fn fill6(source: Ipv6Address, destination: Ipv6Address, echo: &Echo, buffer: &mut [u8]) {
+    let repr = Icmpv6Repr::EchoReply {
+        ident: echo.ident,
+        seq_no: echo.sequence,
+        data: &echo.data,
+    };
+    let mut message = Icmpv6Packet::new_unchecked(buffer);
+    repr.emit(
+        &source,
+        &destination,
+        &mut message,
+        &ChecksumCapabilities::default(),
+    );
+}
+
+fn open(guest: IpAddr) -> rustix::io::Result<OwnedFd> {
+    let (family, protocol) = match guest {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, SocketType::DGRAM, flags, Some(protocol))
+}
+
+impl Sockets {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// An ICMP message of the guest.
+    pub fn packet(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        message: &[u8],
+        context: &Context,
+    ) {
+        let Some(echo) = request(source, destination, message) else {
+            return;
+        };
+        if addresses::is_gateway(destination) || addresses::is_dns(destination) {
+            if let Some(packet) = answer(destination, source, &echo) {
+                context.send_packet(&packet);
+            }
+            return;
+        }
+        let outside = context.addresses.outside((destination, 0).into());
+        let Some(outside) = outside.filter(|_| !context.restrict) else {
+            return;
+        };
+        let asker = Asker {
+            guest: source,
+            ident: echo.ident,
+        };
+        if let Some(socket) = self.socket(asker, context) {
+            socket.used = context.now;
+            // The host fills in checksum and identifier.
+            let kind = if source.is_ipv4() { 8 } else { 128 };
+            let mut request = vec![kind, 0, 0, 0, 0, 0];
+            request.extend(echo.sequence.to_be_bytes());
+            request.extend(echo.data);
+            let _ = sendto(&socket.host, &request, SendFlags::NOSIGNAL, &outside);
+        }
+    }
+
+    fn socket(&mut self, asker: Asker, context: &Context) -> Option<&mut Socket> {
+        if !self.sockets.contains_key(&asker) {
+            if self.sockets.len() >= MAX_SOCKETS {
+                return None;
+            }
+            let host = open(asker.guest).ok()?;
+            let number = self.next;
+            context.poller.add(&host, token::ECHO | number).ok()?;
+            self.next += 1;
+            self.by_number.insert(number, asker);
+            let used = context.now;
+            self.sockets.insert(asker, Socket { number, host, used });
+        }
+        self.sockets.get_mut(&asker)
+    }
+
+    /// A socket has answers.
+    pub fn event(&mut self, number: u64, context: &Context) {
+        let Some(asker) = self.by_number.get(&number).copied() else {
+            return;
+        };
+        let Some(socket) = self.sockets.get_mut(&asker) else {
+            return;
+        };
+        let mut buffer = vec![0; 65_536];
+        while let Ok((bytes, _, peer)) = recvfrom(&socket.host, &mut buffer[..], RecvFlags::empty())
+        {
+            let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+            let is_answer = matches!(buffer[0], 0 | 129) && bytes >= HEADER;
+            let Some(peer) = peer.filter(|_| is_answer) else {
+                continue;
+            };
+            socket.used = context.now;
+            let echo = Echo {
+                ident: asker.ident,
+                sequence: u16::from_be_bytes([buffer[6], buffer[7]]),
+                data: buffer[HEADER..bytes].to_vec(),
+            };
+            let source = context.addresses.inside(peer, None).ip();
+            if source.is_ipv4() == asker.guest.is_ipv4()
+                && context.wire.has_room()
+                && let Some(packet) = answer(source, asker.guest, &echo)
+            {
+                context.send_packet(&packet);
+            }
+        }
+    }
+
+    /// Closes sockets that nothing has passed through for long.
+    pub fn expire(&mut self, now: Instant) {
+        let by_number = &mut self.by_number;
+        self.sockets.retain(|_, socket| {
+            let is_old = now.saturating_duration_since(socket.used) >= TIMEOUT;
+            if is_old {
+                by_number.remove(&socket.number);
+            }
+            !is_old
+        });
+    }
+}

@@ -1,0 +1,338 @@
+//! A network in this process, with QEMU's addresses: the guest's connections are sockets of
+//! this process, so that it needs no privilege.
+//!
+//! ```text
+//!   frames of the guest
+//!     |-- ARP, neighbours ------ answered here (neighbours)
+//!     |-- DHCP ----------------- answered here (dhcp)
+//!     |-- echo requests -------- answered here, or a ping socket (echo)
+//!     |-- UDP ------------------ a socket for each of the guest's ports (udp)
+//!     `-- TCP ------------------ smoltcp <-> a socket for each connection (tcp)
+//! ```
+//!
+//! | address | what it is |
+//! |---|---|
+//! | 10.0.2.15, or as the guest likes | the guest; the first is what DHCP gives |
+//! | 10.0.2.2 | the gateway, and the host's own loopback address |
+//! | 10.0.2.3 | the host's name server |
+//! | fec0::2, fec0::3 | the same over IPv6, where the host has it |
+//!
+//! Everything runs on one thread, and nothing on it waits but for [`Poller`].
+
+mod addresses;
+mod dhcp;
+mod echo;
+mod guest_side;
+mod neighbours;
+mod packet;
+mod resolver;
+mod tcp;
+mod udp;
+
+#[cfg(test)]
+mod tests;
+
+use crate::backend::NetworkError;
+use crate::link::Wire;
+use crate::options::{MacAddress, UserOptions};
+use crate::poller::{Poller, Readiness};
+use addresses::Addresses;
+use guest_side::GuestSide;
+use neighbours::Neighbours;
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+/// What is told apart by the upper bits of a token.
+mod token {
+    /// The cable.
+    pub const WIRE: u64 = 0;
+    /// A listener; the lower bits are its number.
+    pub const LISTENER: u64 = 1 << 60;
+    /// A TCP connection.
+    pub const TCP: u64 = 2 << 60;
+    /// A UDP socket.
+    pub const UDP: u64 = 3 << 60;
+    /// A ping socket.
+    pub const ECHO: u64 = 4 << 60;
+    /// The upper bits.
+    pub const KIND: u64 = 0xf << 60;
+}
+
+/// The longest sleep while something may time out.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What the parts of the network share.
+struct Context {
+    wire: Wire,
+    poller: Poller,
+    addresses: Addresses,
+    neighbours: Neighbours,
+    /// The guest reaches nothing outside.
+    restrict: bool,
+    /// The present.
+    now: Instant,
+}
+
+impl Context {
+    /// Sends an IP packet to the guest.
+    fn send_packet(&self, packet: &[u8]) {
+        if let Some(frame) = self.neighbours.frame(packet, &self.addresses) {
+            self.wire.send(crate::Frame::new(frame));
+        }
+    }
+}
+
+/// A port of the host that leads to the guest.
+struct Listener {
+    socket: TcpListener,
+    guest: SocketAddr,
+    /// Connections may wait.
+    is_ready: bool,
+}
+
+/// The network.
+pub struct Network {
+    context: Context,
+    guest_side: GuestSide,
+    listeners: Vec<Listener>,
+    tcp: tcp::Connections,
+    udp: udp::Sockets,
+    echo: echo::Sockets,
+    started: Instant,
+}
+
+impl Network {
+    /// Opens the forwarded ports.
+    ///
+    /// # Errors
+    /// A port cannot be had; the host has no descriptors left.
+    pub fn open(options: &UserOptions, mac: MacAddress, wire: Wire) -> Result<Self, NetworkError> {
+        let failed = |error| NetworkError::new("descriptors", error);
+        let poller = Poller::new().map_err(|error| failed(error.into()))?;
+        let watched = poller.add(wire.wake_descriptor(), token::WIRE);
+        watched.map_err(|error| failed(std::io::Error::from(error)))?;
+        let addresses = Addresses::of_host();
+        let mut listeners = Vec::new();
+        for (number, forward) in (0..).zip(&options.forwards) {
+            let listen = || -> std::io::Result<TcpListener> {
+                let socket = TcpListener::bind(forward.host)?;
+                socket.set_nonblocking(true)?;
+                poller.add(&socket, token::LISTENER | number)?;
+                Ok(socket)
+            };
+            let socket = listen().map_err(|error| {
+                NetworkError::new(format!("hostfwd: cannot listen on {}", forward.host), error)
+            })?;
+            let guest = forward.guest_address.unwrap_or(addresses::GUEST);
+            listeners.push(Listener {
+                socket,
+                guest: (guest, forward.guest_port).into(),
+                is_ready: true,
+            });
+        }
+        let started = Instant::now();
+        Ok(Self {
+            context: Context {
+                wire,
+                poller,
+                addresses,
+                neighbours: Neighbours::new(mac),
+                restrict: options.restrict,
+                now: started,
+            },
+            guest_side: GuestSide::new(),
+            listeners,
+            tcp: tcp::Connections::default(),
+            udp: udp::Sockets::default(),
+            echo: echo::Sockets::default(),
+            started,
+        })
+    }
+
+    /// Where the host listens.
+    pub fn forwards(&self) -> Vec<SocketAddr> {
+        let addresses = self.listeners.iter().map(|l| l.socket.local_addr());
+        addresses.flatten().collect()
+    }
+
+    /// Works until the adapter is gone.
+    pub fn run(mut self) {
+        while !self.context.wire.is_stopped() {
+            let limit = self.sleep();
+            let events = self.context.poller.wait(limit);
+            self.work(&events);
+        }
+    }
+
+    /// How long nothing happens by itself.
+    fn sleep(&mut self) -> Option<Duration> {
+        let now = self.guest_side.time(self.started.elapsed());
+        let tcp = self.tcp.next_event(&mut self.guest_side, now);
+        // The cable wakes the thread when it has room again.
+        let tcp = tcp.map(
+            |wait| match wait.is_zero() && !self.context.wire.has_room() {
+                true => TICK,
+                false => wait,
+            },
+        );
+        let has_timeouts = !(self.tcp.is_empty() && self.udp.is_empty() && self.echo.is_empty());
+        match (tcp, has_timeouts) {
+            (Some(tcp), _) => Some(tcp.min(TICK)),
+            (None, true) => Some(TICK),
+            (None, false) => None,
+        }
+    }
+
+    fn work(&mut self, events: &[Readiness]) {
+        self.context.now = Instant::now();
+        self.guest_side.begin(
+            self.context.now.duration_since(self.started),
+            self.context.wire.offloads(),
+        );
+        for event in events {
+            let number = event.token & !token::KIND;
+            match event.token & token::KIND {
+                token::LISTENER => {
+                    if let Some(listener) = self.listeners.get_mut(number as usize) {
+                        listener.is_ready = true;
+                    }
+                }
+                token::TCP => self
+                    .tcp
+                    .event(number, event, &mut self.guest_side, &self.context),
+                token::UDP => self.udp.event(number, &self.context),
+                token::ECHO => self.echo.event(number, &self.context),
+                _ => {}
+            }
+        }
+        for frame in self.context.wire.receive() {
+            self.frame(&frame);
+        }
+        for listener in &mut self.listeners {
+            while listener.is_ready && self.tcp.has_room() {
+                let Ok((socket, _)) = listener.socket.accept() else {
+                    listener.is_ready = false;
+                    break;
+                };
+                let guest = listener.guest;
+                self.tcp
+                    .forward(socket, guest, &mut self.guest_side, &self.context);
+            }
+        }
+        self.tcp.work(&mut self.guest_side, &self.context);
+        self.udp.expire(self.context.now);
+        self.echo.expire(self.context.now);
+    }
+
+    /// A frame of the guest.
+    fn frame(&mut self, bytes: &[u8]) {
+        let Ok(frame) = EthernetFrame::new_checked(bytes) else {
+            return;
+        };
+        let source = frame.src_addr();
+        if !source.is_unicast() {
+            return;
+        }
+        match frame.ethertype() {
+            EthernetProtocol::Arp => {
+                if let Some(reply) = self.context.neighbours.arp(frame.payload()) {
+                    self.context.wire.send(crate::Frame::new(reply));
+                }
+            }
+            EthernetProtocol::Ipv4 => self.ipv4(source, frame.payload()),
+            EthernetProtocol::Ipv6 if self.context.addresses.has_ipv6 => {
+                self.ipv6(source, frame.payload());
+            }
+            _ => {}
+        }
+    }
+
+    fn ipv4(&mut self, mac: smoltcp::wire::EthernetAddress, bytes: &[u8]) {
+        let Ok(packet) = Ipv4Packet::new_checked(bytes) else {
+            return;
+        };
+        let is_whole = !packet.more_frags() && packet.frag_offset() == 0;
+        if packet.version() != 4 || packet.header_len() < 20 || !is_whole {
+            return;
+        }
+        let total = usize::from(packet.total_len());
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let context = &mut self.context;
+        if packet.next_header() == IpProtocol::Udp
+            && let Some(reply) = dhcp::answer(mac, packet.payload(), destination)
+        {
+            context.wire.send(crate::Frame::new(reply));
+            return;
+        }
+        if !addresses::is_of_one(source.into()) || source == addresses::GATEWAY {
+            return;
+        }
+        context.neighbours.learn(source.into(), mac);
+        let protocol = packet.next_header();
+        let payload = packet.payload();
+        self.payload(
+            protocol,
+            (source.into(), destination.into()),
+            &bytes[..total],
+            payload,
+        );
+    }
+
+    fn ipv6(&mut self, mac: smoltcp::wire::EthernetAddress, bytes: &[u8]) {
+        let Ok(packet) = Ipv6Packet::new_checked(bytes) else {
+            return;
+        };
+        if packet.version() != 6 {
+            return;
+        }
+        let (source, destination) = (packet.src_addr(), packet.dst_addr());
+        let context = &mut self.context;
+        if packet.next_header() == IpProtocol::Icmpv6
+            && let Some(reply) = context.neighbours.solicited(mac, &packet)
+        {
+            context.wire.send(crate::Frame::new(reply));
+            return;
+        }
+        if !addresses::is_of_one(source.into()) || source == addresses::GATEWAY6 {
+            return;
+        }
+        context.neighbours.learn(source.into(), mac);
+        let protocol = packet.next_header();
+        let (total, payload) = (packet.total_len(), packet.payload());
+        self.payload(
+            protocol,
+            (source.into(), destination.into()),
+            &bytes[..total],
+            payload,
+        );
+    }
+
+    /// What an IP packet of the guest carries.
+    fn payload(
+        &mut self,
+        protocol: IpProtocol,
+        (source, destination): (IpAddr, IpAddr),
+        packet: &[u8],
+        payload: &[u8],
+    ) {
+        let context = &self.context;
+        match protocol {
+            IpProtocol::Tcp => {
+                self.tcp.packet(
+                    source,
+                    destination,
+                    packet,
+                    payload,
+                    &mut self.guest_side,
+                    context,
+                );
+            }
+            IpProtocol::Udp => self.udp.packet(source, destination, payload, context),
+            IpProtocol::Icmp | IpProtocol::Icmpv6 => {
+                self.echo.packet(source, destination, payload, context);
+            }
+            _ => {}
+        }
+    }
+}

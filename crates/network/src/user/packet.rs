@@ -1,0 +1,167 @@
+//! Making packets for the guest.
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, UdpPacket,
+    UdpRepr,
+};
+use std::net::{IpAddr, SocketAddr};
+
+/// Bytes of an IP packet that the guest's network carries.
+pub const MTU: usize = 1500;
+const HOP_LIMIT: u8 = 64;
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
+
+/// An Ethernet frame with this payload.
+pub fn ethernet(
+    source: EthernetAddress,
+    destination: EthernetAddress,
+    kind: EthernetProtocol,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut bytes = vec![0; EthernetFrame::<&[u8]>::buffer_len(payload.len())];
+    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
+    frame.set_src_addr(source);
+    frame.set_dst_addr(destination);
+    frame.set_ethertype(kind);
+    frame.payload_mut().copy_from_slice(payload);
+    bytes
+}
+
+/// An IP packet of this protocol, whose payload `fill` writes. Both addresses are of one
+/// family, and the payload is shorter than 64 KiB with its header.
+pub fn ip(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: IpProtocol,
+    bytes: usize,
+    hop_limit: u8,
+    fill: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    let repr = IpRepr::new(
+        source.into(),
+        destination.into(),
+        protocol,
+        bytes,
+        hop_limit,
+    );
+    let mut packet = vec![0; repr.buffer_len()];
+    repr.emit(&mut packet[..], &ChecksumCapabilities::default());
+    fill(&mut packet[repr.header_len()..]);
+    packet
+}
+
+/// A UDP datagram as one IP packet, or as none if the addresses are not of one family or it is
+/// too long.
+pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
+    let fits = payload.len() <= 65_535 - 20 - UDP_HEADER;
+    if source.is_ipv4() != destination.is_ipv4() || !fits {
+        return None;
+    }
+    let repr = UdpRepr {
+        src_port: source.port(),
+        dst_port: destination.port(),
+    };
+    let bytes = UDP_HEADER + payload.len();
+    let (from, to) = (source.ip(), destination.ip());
+    Some(ip(from, to, IpProtocol::Udp, bytes, HOP_LIMIT, |buffer| {
+        let mut datagram = UdpPacket::new_unchecked(buffer);
+        repr.emit(
+            &mut datagram,
+            &from.into(),
+            &to.into(),
+            payload.len(),
+            |room| room.copy_from_slice(payload),
+            &ChecksumCapabilities::default(),
+        );
+    }))
+}
+
+/// An IPv4 packet without options in pieces of at most [`MTU`] bytes (RFC 791, 3.2). `number`
+/// tells those of one packet from those of others.
+pub fn fragments(packet: &[u8], number: u16) -> Vec<Vec<u8>> {
+    const HEADER: usize = 20;
+    // Fragments begin at multiples of eight.
+    const PIECE: usize = (MTU - HEADER) / 8 * 8;
+    let (header, payload) = packet.split_at(HEADER);
+    let count = payload.len().div_ceil(PIECE);
+    let pieces = payload.chunks(PIECE).enumerate();
+    pieces
+        .map(|(index, piece)| {
+            let mut bytes = [header, piece].concat();
+            let total = bytes.len() as u16;
+            let mut fragment = Ipv4Packet::new_unchecked(&mut bytes[..]);
+            fragment.set_total_len(total);
+            fragment.set_ident(number);
+            fragment.clear_flags();
+            fragment.set_more_frags(index + 1 < count);
+            fragment.set_frag_offset((index * PIECE) as u16);
+            fragment.fill_checksum();
+            bytes
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smoltcp::wire::{IpAddress, Ipv6Packet};
+
+    #[test]
+    fn datagrams_have_right_checksums_over_both_versions() {
+        let v4 = udp(
+            "192.0.2.1:53".parse().unwrap(),
+            "10.0.2.15:4000".parse().unwrap(),
+            b"answer",
+        );
+        let v4 = v4.unwrap();
+        let packet = Ipv4Packet::new_checked(&v4[..]).unwrap();
+        assert!(packet.verify_checksum());
+        let datagram = UdpPacket::new_checked(packet.payload()).unwrap();
+        let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
+        assert!(datagram.verify_checksum(&from, &to));
+        assert_eq!(datagram.payload(), b"answer");
+        let v6 = udp(
+            "[2001:db8::1]:53".parse().unwrap(),
+            "[fec0::15]:4000".parse().unwrap(),
+            b"odd",
+        );
+        let v6 = v6.unwrap();
+        let packet = Ipv6Packet::new_checked(&v6[..]).unwrap();
+        let datagram = UdpPacket::new_checked(packet.payload()).unwrap();
+        let (from, to): (IpAddress, IpAddress) =
+            (packet.src_addr().into(), packet.dst_addr().into());
+        assert!(datagram.verify_checksum(&from, &to));
+        let mixed = udp(
+            "192.0.2.1:53".parse().unwrap(),
+            "[fec0::15]:4000".parse().unwrap(),
+            b"",
+        );
+        assert_eq!(mixed, None);
+    }
+
+    #[test]
+    fn long_datagrams_come_in_fragments() {
+        let payload: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
+        let packet = udp(
+            "192.0.2.1:53".parse().unwrap(),
+            "10.0.2.15:4000".parse().unwrap(),
+            &payload,
+        );
+        let packet = packet.unwrap();
+        let mut whole = vec![0; packet.len() - 20];
+        let pieces = fragments(&packet, 7);
+        assert_eq!(pieces.len(), 4);
+        for (index, piece) in pieces.iter().enumerate() {
+            assert!(piece.len() <= MTU);
+            let piece = Ipv4Packet::new_checked(&piece[..]).unwrap();
+            assert!(piece.verify_checksum());
+            assert_eq!(piece.ident(), 7);
+            assert_eq!(piece.more_frags(), index < 3);
+            let start = usize::from(piece.frag_offset());
+            whole[start..start + piece.payload().len()].copy_from_slice(piece.payload());
+        }
+        assert_eq!(whole, packet[20..]);
+    }
+}
