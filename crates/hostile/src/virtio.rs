@@ -7,7 +7,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_machine::config::{
-    DriveOptions, Format, OptionalDevice, PortOptions, PortTarget, ShareOptions, VmConfig,
+    DriveOptions, Format, NetworkKind, NetworkOptions, OptionalDevice, PortOptions, PortTarget,
+    ShareOptions, UserOptions, VmConfig,
 };
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;
@@ -89,7 +90,7 @@ impl Guest {
     fn start_in_memory(&mut self, features: u64, size: u16) {
         let rings = [0, 1, 2].map(|index| (RINGS + 0x1000 * index) as u32);
         let (low, high) = (features as u32, (features >> 32) as u32);
-        for (register, value) in [
+        let agree = [
             (0x70, 0),
             (0x70, 3),
             (0x24, 0),
@@ -97,7 +98,8 @@ impl Guest {
             (0x24, 1),
             (0x20, high),
             (0x70, 11),
-        ] {
+        ];
+        for (register, value) in agree {
             self.store(self.base + register, &u32::to_le_bytes(value));
         }
         for queue in 0..QUEUES {
@@ -158,21 +160,29 @@ impl Guest {
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let image = Image::new();
+    let is_network = input.byte() & 1 != 0;
     let choices = input.byte();
     let has_pci = choices & 8 == 0;
-    // The first device is the one that the driver works with: disk, share or ports.
-    let is_share = choices & 0x11 == 0x11;
-    let is_console = choices & 0x13 == 0x10;
+    let drive = DriveOptions {
+        format: Some(Format::Raw),
+        readonly: choices & 1 != 0,
+        discard: choices & 2 != 0,
+        ..DriveOptions::new(&image.0)
+    };
+    // What the guest sends goes nowhere.
+    let network = NetworkOptions::new(NetworkKind::User(UserOptions {
+        restrict: true,
+        ..UserOptions::default()
+    }));
+    // The first device is the one that the driver works with: network, disk, share or ports.
+    let is_share = !is_network && choices & 0x11 == 0x11;
+    let is_console = !is_network && choices & 0x13 == 0x10;
     let mut config = VmConfig {
         memory_bytes: MEMORY_BYTES,
         pci: has_pci,
         devices: vec![OptionalDevice::VirtioRng],
-        drives: vec![DriveOptions {
-            format: Some(Format::Raw),
-            readonly: choices & 1 != 0,
-            discard: choices & 2 != 0,
-            ..DriveOptions::new(&image.0)
-        }],
+        drives: if is_network { vec![] } else { vec![drive] },
+        networks: if is_network { vec![network] } else { vec![] },
         ..VmConfig::default()
     };
     if is_share || is_console {
@@ -205,10 +215,11 @@ pub fn run(data: &[u8]) {
         base,
     };
     if choices & 4 == 0 {
-        // One of the device's own: flushes, several ports.
-        let own = match (is_share, is_console) {
-            (true, _) => 0,
-            (_, true) => 1 << 1,
+        // Of the device's own: flushes, several ports, checksums and segments that are not cut.
+        let own = match (is_network, is_share, is_console) {
+            (true, _, _) => 0x1983,
+            (_, true, _) => 0,
+            (_, _, true) => 1 << 1,
             _ => 1 << 9,
         };
         let features = 1 << 32 | u64::from(choices >> 4) << 28 & 0x3000_0000 | own;
@@ -356,11 +367,12 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
             [0xb2, 0xba].map(|choices| {
                 (
                     format!("{name}-{choices:x}"),
-                    [&[choices], &*steps].concat(),
+                    [&[0, choices], &*steps].concat(),
                 )
             })
         })
         .chain(share_seeds())
+        .chain(frames())
         .collect()
 }
 
@@ -387,8 +399,29 @@ fn share_seeds() -> impl Iterator<Item = (String, Vec<u8>)> {
     ];
     seeds.into_iter().flat_map(|(name, steps)| {
         [0xb3, 0xbb].map(|choices: u8| {
-            let seed = [&[choices], &*steps].concat();
+            let seed = [&[0, choices], &*steps].concat();
             (format!("share-{name}-{choices:x}"), seed)
         })
+    })
+}
+
+/// Buffers for frames, and frames in them.
+fn frames() -> impl Iterator<Item = (String, Vec<u8>)> {
+    let mut steps = Vec::new();
+    // A request by ARP for the gateway, behind twelve bytes of header.
+    let mut frame = vec![0; 12];
+    frame.extend([0xff; 6]);
+    frame.extend([0x52, 0x54, 0, 0x12, 0x34, 0x56, 8, 6]);
+    frame.extend([0, 1, 8, 0, 6, 4, 0, 1, 0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+    frame.extend([10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+    steps.extend([8, 3, frame.len() as u8]);
+    steps.extend(&frame);
+    // Descriptor 0: the frame; descriptor 1: a buffer for the answer.
+    steps.extend([0x40, 0, 3, frame.len() as u8, 0, 0]);
+    steps.extend([0x80, 1, 4, 4, 2, 0]);
+    steps.extend([0x15, 0, 0, 0x15, 1, 1, 0x0f, 0x8e, 0x15, 2, 0, 0x0f]);
+    [0xb2, 0xba].into_iter().map(move |choices| {
+        let input = [&[1, choices], &*steps].concat();
+        (format!("frame-{choices:x}"), input)
     })
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+pub use tollgate_network::{HostForward, MacAddress, NetworkKind, NetworkOptions, UserOptions};
 pub use tollgate_share::ShareOptions;
 
 /// Bytes in a mebibyte.
@@ -149,6 +150,8 @@ pub struct VmConfig {
     pub drives: Vec<DriveOptions>,
     /// Directories of the host, each with a tag of its own.
     pub shares: Vec<ShareOptions>,
+    /// Networks, with an adapter each, in the order in which the guest finds them.
+    pub networks: Vec<NetworkOptions>,
     /// Streams of bytes between guest and host, each with a name of its own.
     pub ports: Vec<PortOptions>,
     /// What the real-time clock shows.
@@ -178,6 +181,7 @@ impl Default for VmConfig {
             pci: true,
             drives: Vec::new(),
             shares: Vec::new(),
+            networks: Vec::new(),
             ports: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
@@ -241,7 +245,7 @@ impl fmt::Display for ConfigError {
             ),
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
-                "{count} drives, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
+                "{count} drives, networks, shares and other virtio devices: there is room for {MAX_VIRTIO_DEVICES}"
             ),
         }
     }
@@ -253,7 +257,9 @@ impl VmConfig {
     /// How many virtio devices the machine has.
     pub fn virtio_devices(&self) -> usize {
         let others = self.devices.iter().filter(|device| device.is_virtio());
-        self.drives.len() + self.shares.len() + usize::from(!self.ports.is_empty()) + others.count()
+        let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
+        let console = usize::from(!self.ports.is_empty());
+        drives.len() + networks.len() + shares.len() + console + others.count()
     }
 
     /// Checks what can be checked without opening a file.

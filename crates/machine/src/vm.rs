@@ -36,7 +36,7 @@ pub enum BuildError {
     Config(ConfigError),
     /// The kernel or what belongs to it cannot be loaded.
     Boot(BootError),
-    /// A disk image or a directory cannot be used.
+    /// A disk image, a network or a directory cannot be used.
     BackEnd(list::BackEndError),
     /// Guest memory could not be had.
     Memory(tollgate_memory::MemoryError),

@@ -19,13 +19,16 @@ use super::virtio::console::ports::PortError;
 use super::virtio::device::VirtioDevice;
 use super::virtio::entropy::Entropy;
 use super::virtio::mmio_transport::VirtioMmio;
+use super::virtio::net::Net;
 use super::virtio::pci_transport::VirtioPci;
 use super::virtio::share::Share;
 use crate::bus::Device;
 use crate::config::{OptionalDevice, VmConfig};
 use std::fmt;
+use std::io::Write;
 use tollgate_disk::DiskError;
 use tollgate_memory::PhysicalLayout;
+use tollgate_network::{Backend, MacAddress, NetworkError};
 use tollgate_share::{Server, ShareError};
 
 /// Something on the host that a device needs cannot be used; prints as one line.
@@ -33,6 +36,8 @@ use tollgate_share::{Server, ShareError};
 pub enum BackEndError {
     /// A disk image.
     Disk(DiskError),
+    /// A network.
+    Network(NetworkError),
     /// A shared directory.
     Share(ShareError),
     /// What is behind a port.
@@ -43,6 +48,7 @@ impl fmt::Display for BackEndError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk(error) => error.fmt(formatter),
+            Self::Network(error) => error.fmt(formatter),
             Self::Share(error) => error.fmt(formatter),
             Self::Port(error) => error.fmt(formatter),
         }
@@ -95,7 +101,7 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
 /// The virtio devices of a machine, with what they have on the host opened.
 ///
 /// # Errors
-/// A disk image or a directory cannot be used.
+/// A disk image, a network or a directory cannot be used.
 pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, BackEndError> {
     let drives = config.drives.iter().enumerate();
     let mut devices = drives
@@ -110,6 +116,17 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
         })
         .collect::<Result<Vec<_>, _>>()
         .map_err(BackEndError::Disk)?;
+    for (index, options) in (0..).zip(&config.networks) {
+        let name = format!("virtio-net{index}");
+        let mac = options.mac.unwrap_or(MacAddress::of_adapter(index));
+        let label = name.clone();
+        let report = move |line| {
+            let _ = writeln!(std::io::stderr(), "tollgate: {label}: {line}");
+        };
+        let (adapter, backend) =
+            Backend::start(options, mac, report).map_err(BackEndError::Network)?;
+        devices.push(Box::new(Net::new(name, mac, adapter, backend)));
+    }
     if config.devices.contains(&OptionalDevice::VirtioRng) {
         devices.push(Box::new(Entropy::default()));
     }

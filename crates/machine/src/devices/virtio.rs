@@ -7,7 +7,7 @@
 //!     |                            |
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
-//!   VirtioDevice: block, entropy, share, console
+//!   VirtioDevice: block, entropy, net, share, console
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
@@ -26,6 +26,7 @@ pub mod core;
 pub mod device;
 pub mod entropy;
 pub mod mmio_transport;
+pub mod net;
 pub mod pci_transport;
 pub mod queue;
 pub mod share;
@@ -35,6 +36,8 @@ mod tests;
 
 /// Device types (chapter 5).
 pub mod device_type {
+    /// Network adapter (5.1).
+    pub const NET: u16 = 1;
     /// Block device (5.2).
     pub const BLOCK: u16 = 2;
     /// Console device (5.3).

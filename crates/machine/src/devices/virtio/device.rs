@@ -32,6 +32,18 @@ impl Queues<'_> {
         }
     }
 
+    /// How many chains a queue can hold.
+    pub fn size(&self, queue: usize) -> u16 {
+        self.queues.get(queue).map_or(0, |queue| queue.size)
+    }
+
+    /// Gives back the chains of a queue that were taken last and not handed back since.
+    pub fn unpop(&mut self, queue: usize, count: u16) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.unpop(count);
+        }
+    }
+
     /// Hands a chain back, of which the device has written `written` bytes.
     ///
     /// # Errors

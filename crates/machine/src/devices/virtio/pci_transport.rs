@@ -110,6 +110,7 @@ impl VirtioPci {
             device: DEVICE_BASE + device.device_type(),
             revision: 1,
             class: match device.device_type() {
+                device_type::NET => 0x02_00_00,
                 device_type::BLOCK => 0x01_00_00,
                 _ => 0x00_ff_00,
             },

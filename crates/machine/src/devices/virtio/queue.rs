@@ -155,6 +155,13 @@ impl Queue {
         Ok(Some(chain))
     }
 
+    /// Gives back the chains that were taken last, as if they had not been.
+    pub fn unpop(&mut self, count: u16) {
+        let count = count.min(self.in_flight);
+        self.next_available = self.next_available.wrapping_sub(count);
+        self.in_flight -= count;
+    }
+
     /// Hands a chain back, of which the device has written `written` bytes.
     ///
     /// # Errors

@@ -4,4 +4,5 @@ mod block;
 mod driver;
 mod hostile;
 mod mmio;
+mod net;
 mod transport;
