@@ -14,7 +14,7 @@ use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::{Format, StatisticsArguments};
-use crate::{control, cpu_models, devices, drive, exit_code, size, terminal_keys, usage};
+use crate::{control, cpu_models, devices, drive, exit_code, net, size, terminal_keys, usage};
 
 /// Runs x86 virtual machines in an ordinary process.
 #[derive(Parser, Debug)]
@@ -201,6 +201,29 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub port: Vec<PortOptions>,
+
+    /// A network: user, socket=PATH or none, and between commas how it is used. May be repeated
+    ///
+    /// user                  a network in this process, without privilege: the guest gets
+    ///                       10.0.2.15 by DHCP; 10.0.2.2 is the host's loopback address,
+    ///                       10.0.2.3 its name server, all else the world as the host sees it
+    /// hostfwd=tcp:[ADDR]:PORT-[GUEST]:PORT
+    ///                       (user) a port of the host that leads to one of the guest, as in
+    ///                       hostfwd=tcp:127.0.0.1:2222-:22. May be repeated. Without ADDR
+    ///                       every host that reaches this one can connect
+    /// restrict=on|off       (user) on: the guest reaches nothing outside; hostfwd works
+    /// socket=PATH           a stream socket that carries frames, each behind its length in
+    ///                       four bytes, as QEMU's -netdev stream and passt have it
+    /// mac=XX:XX:XX:XX:XX:XX the adapter's address, default 52:54:00:12:34:56 and so on
+    /// none                  no network, which is the default
+    /// The guest finds adapters as eth0, eth1 ..., with the drivers virtio_pci and virtio_net.
+    #[arg(
+        long,
+        value_name = "NETWORK",
+        value_parser = net::parse,
+        verbatim_doc_comment
+    )]
+    pub net: Vec<net::Network>,
 
     /// Whether the machine has a PCI bus
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
@@ -443,6 +466,9 @@ Examples:
         --drive file=debian.qcow2 -m 1G
   With a directory of the host, for 'mount -t virtiofs share0 /mnt' in the guest:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" --share .
+  With a network, and a port of this host that leads to the guest's ssh:
+    tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0 root=/dev/vda1\" \\
+        --drive file=debian.qcow2 --net user,hostfwd=tcp:127.0.0.1:2222-:22 -m 1G
   Run unattended, keep the log, and look in from outside:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" \\
         --serial file:boot.log --control vm.sock &

@@ -23,6 +23,7 @@ mod host;
 mod keyboard;
 mod knob_flags;
 mod lab;
+mod net;
 mod perf_map;
 mod port;
 mod run;

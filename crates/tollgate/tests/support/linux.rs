@@ -60,13 +60,25 @@ const MODULES: &[&str] = &[
     "virtio-rng",
     "fuse",
     "virtiofs",
+    "failover",
+    "net_failover",
+    "virtio_net",
 ];
 
-/// An initramfs with these modules in /mnt.
+/// What udhcpc does with what it was told.
+const LEASE: &str = "#!/bin/sh
+case $1 in bound | renew)
+    ifconfig $interface $ip netmask $subnet
+    route add default gw $router dev $interface
+    echo nameserver $dns >/etc/resolv.conf
+esac
+";
+
+/// An initramfs with these modules in /mnt, and the script that udhcpc wants.
 #[track_caller]
 pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
     let folder = fetched(&format!("{kernel}-modules/version"));
-    let files: Vec<_> = MODULES
+    let mut files: Vec<_> = MODULES
         .iter()
         .filter_map(|name| {
             // What the kernel has built in has no file.
@@ -74,6 +86,7 @@ pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
             Some((format!("mnt/{name}.ko"), module.ok()?))
         })
         .collect();
+    files.push(("mnt/lease".into(), LEASE.into()));
     initramfs_with_files(kernel, &files)
 }
 

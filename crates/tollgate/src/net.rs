@@ -1,0 +1,175 @@
+//! `--net`: networks of the machine, in QEMU's words.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tollgate_machine::comma_list;
+use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, UserOptions};
+
+/// The form, for messages.
+const FORM: &str = "user[,hostfwd=tcp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], socket=PATH or \
+    none, and [,mac=XX:XX:XX:XX:XX:XX]";
+const FORWARD: &str = "tcp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
+
+/// What `--net` asks for: a network, or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Network(pub Option<NetworkOptions>);
+
+/// Understands a network: its kind, then keys and values between commas; a doubled comma is
+/// one that belongs to a value.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse(text: &str) -> Result<Network, String> {
+    let parts = comma_list::split(text);
+    let mut parts = parts.iter().map(AsRef::as_ref);
+    let kind: &str = parts.next().unwrap_or_default();
+    let mut options = match kind.split_once('=') {
+        None if kind == "none" => {
+            return match parts.next() {
+                None => Ok(Network(None)),
+                Some(more) => Err(format!("'{more}' after none: there is nothing to set")),
+            };
+        }
+        None if kind == "user" => NetworkOptions::new(NetworkKind::User(UserOptions::default())),
+        Some(("socket", path)) if !path.is_empty() => {
+            NetworkOptions::new(NetworkKind::Socket(path.into()))
+        }
+        _ => return Err(format!("'{kind}' is no network; expected {FORM}")),
+    };
+    let mut seen = Vec::new();
+    for part in parts {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(format!("'{part}' has no value; expected {FORM}"));
+        };
+        if key != "hostfwd" && seen.contains(&key) {
+            return Err(format!("'{key}' is given twice"));
+        }
+        seen.push(key);
+        set(&mut options, key, value)?;
+    }
+    Ok(Network(Some(options)))
+}
+
+fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), String> {
+    match (key, &mut options.kind) {
+        ("mac", _) => options.mac = Some(value.parse()?),
+        ("hostfwd", NetworkKind::User(user)) => user.forwards.push(forward(value)?),
+        ("restrict", NetworkKind::User(user)) => {
+            user.restrict = match value {
+                "on" | "yes" | "y" => true,
+                "off" | "no" | "n" => false,
+                _ => return Err(format!("restrict={value}: expected on or off")),
+            };
+        }
+        ("hostfwd" | "restrict", _) => return Err(format!("'{key}' is for user networks only")),
+        _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
+    }
+    Ok(())
+}
+
+/// A forwarded port, as in QEMU: `tcp:[ADDR]:PORT-[GUEST]:PORT`, with IPv6 addresses in
+/// brackets.
+fn forward(text: &str) -> Result<HostForward, String> {
+    let wrong = |why: &str| format!("hostfwd={text}: {why}; expected {FORWARD}");
+    let (protocol, rest) = text.split_once(':').ok_or_else(|| wrong("no protocol"))?;
+    match protocol {
+        "tcp" | "" => {}
+        "udp" => return Err(wrong("only tcp is forwarded")),
+        _ => return Err(wrong("unknown protocol")),
+    }
+    let (host, guest) = rest.split_once('-').ok_or_else(|| wrong("no '-'"))?;
+    let ends = |text: &str| -> Result<(Option<IpAddr>, u16), String> {
+        let (address, port) = text.rsplit_once(':').ok_or_else(|| wrong("no port"))?;
+        let port = port.parse().map_err(|_| wrong("a port is 1 to 65535"))?;
+        let address = address.trim_start_matches('[').trim_end_matches(']');
+        let address = match address {
+            "" => None,
+            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+            address => Some(address.parse().map_err(|_| wrong("a wrong address"))?),
+        };
+        Ok((address, port))
+    };
+    let (host, host_port) = ends(host)?;
+    let (guest, guest_port) = ends(guest)?;
+    let guest_address = match guest {
+        None => None,
+        Some(IpAddr::V4(address)) => Some(address),
+        Some(IpAddr::V6(_)) => return Err(wrong("the guest's address is one of IPv4")),
+    };
+    if guest_port == 0 {
+        return Err(wrong("a port is 1 to 65535"));
+    }
+    Ok(HostForward {
+        host: SocketAddr::new(host.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), host_port),
+        guest_address,
+        guest_port,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(text: &str) -> UserOptions {
+        match parse(text).unwrap().0.unwrap().kind {
+            NetworkKind::User(user) => user,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_network_is_written_as_for_qemu() {
+        assert_eq!(parse("none"), Ok(Network(None)));
+        assert_eq!(user("user"), UserOptions::default());
+        let options = user(
+            "user,hostfwd=tcp:127.0.0.1:2222-:22,hostfwd=tcp::8080-10.0.2.99:80,\
+             hostfwd=tcp:[::1]:8081-:80,restrict=on",
+        );
+        assert!(options.restrict);
+        let forwards = options.forwards.iter().map(|forward| {
+            let guest = forward.guest_address.map(|address| address.to_string());
+            (forward.host.to_string(), guest, forward.guest_port)
+        });
+        let expected = [
+            ("127.0.0.1:2222".to_owned(), None, 22),
+            ("0.0.0.0:8080".to_owned(), Some("10.0.2.99".to_owned()), 80),
+            ("[::1]:8081".to_owned(), None, 80),
+        ];
+        assert_eq!(forwards.collect::<Vec<_>>(), expected);
+        let socket = parse("socket=a,,b,mac=52:54:00:00:00:01")
+            .unwrap()
+            .0
+            .unwrap();
+        assert_eq!(socket.kind, NetworkKind::Socket("a,b".into()));
+        assert_eq!(socket.mac, Some("52:54:00:00:00:01".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (argument, why) in [
+            ("", "is no network"),
+            ("bridge", "'bridge' is no network"),
+            ("socket=", "is no network"),
+            ("none,mac=52:54:00:00:00:01", "nothing to set"),
+            ("user,restrict", "has no value"),
+            ("user,restrict=maybe", "expected on or off"),
+            ("user,restrict=on,restrict=on", "given twice"),
+            ("user,mac=1:2", "no MAC address"),
+            ("user,mac=53:54:00:00:00:01", "address of a group"),
+            ("user,hostfwd=2222", "no protocol"),
+            ("user,hostfwd=udp::1-:1", "only tcp"),
+            ("user,hostfwd=sctp::1-:1", "unknown protocol"),
+            ("user,hostfwd=tcp::2222", "no '-'"),
+            ("user,hostfwd=tcp:2222-:22", "no port"),
+            ("user,hostfwd=tcp::99999-:22", "a port is"),
+            ("user,hostfwd=tcp::22-:0", "a port is"),
+            ("user,hostfwd=tcp:example.org:22-:22", "a wrong address"),
+            ("user,hostfwd=tcp::22-[::1]:22", "one of IPv4"),
+            ("socket=a,restrict=on", "for user networks only"),
+            ("user,ipv6=off", "unknown key 'ipv6'"),
+        ] {
+            let refusal = parse(argument).unwrap_err();
+            assert!(refusal.contains(why), "{argument}: {refusal}");
+        }
+    }
+}
