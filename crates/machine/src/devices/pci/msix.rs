@@ -168,9 +168,14 @@ impl MsiX {
         self.entries.fill(Entry::POWER_UP);
     }
 
+    /// Whether a saved table is one for this function.
+    pub fn fits(&self, saved: &Self) -> bool {
+        saved.entries.len() == self.entries.len() && saved.capability == self.capability
+    }
+
     /// Takes a saved table, if it is one for this function.
     pub fn restore(&mut self, saved: Self) -> bool {
-        let fits = saved.entries.len() == self.entries.len() && saved.capability == self.capability;
+        let fits = self.fits(&saved);
         if fits {
             self.entries = saved.entries;
         }

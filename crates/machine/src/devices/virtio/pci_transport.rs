@@ -430,14 +430,15 @@ impl PciFunction for VirtioPci {
     fn restore(&mut self, saved: &SavedState) -> Result<(), StateError> {
         let (registers, messages, core): (Registers, MsiX, SavedState) =
             saved.read(Self::STATE_VERSION)?;
-        self.core.restore(&core)?;
         let fits = registers.queue_vectors.len() == self.registers.queue_vectors.len();
-        if !fits || !self.messages.restore(messages) {
+        if !fits || !self.messages.fits(&messages) {
             return Err(StateError::Unreadable {
                 part: String::new(),
                 why: "its vectors are not those of this device".into(),
             });
         }
+        self.core.restore(&core)?;
+        self.messages.restore(messages);
         self.registers = registers;
         Ok(())
     }

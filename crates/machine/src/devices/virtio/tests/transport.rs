@@ -1,6 +1,10 @@
 //! The transport over PCI: negotiation, interrupts, reset.
 
 use super::driver::{BAR, DATA, Driver, TABLE, TempFile, block_device};
+use crate::bus::SavedState;
+use crate::bus::testing::Bench;
+use crate::devices::pci::function::PciFunction;
+use crate::devices::virtio::pci_transport::VirtioPci;
 use crate::devices::virtio::{feature, status};
 
 fn driver() -> (TempFile, Driver) {
@@ -154,4 +158,26 @@ fn a_saved_device_goes_on() {
     assert_eq!(driver.status(), 15);
     assert_eq!(driver.request(0, 1, 512, true), 0);
     assert_eq!(driver.bus.save()[0].0, "pci");
+}
+
+#[test]
+fn a_state_that_is_refused_changes_nothing() {
+    let file = TempFile::new(&[7; 8192]);
+    let mut device = VirtioPci::new(block_device(&file.0, |_| {}));
+    let mut bench = Bench::new();
+    device.bar_write(0, 20, &[status::ACKNOWLEDGE], &mut bench.context(0));
+    let saved = serde_json::to_value(device.save()).unwrap();
+    device.bar_write(0, 20, &[0], &mut bench.context(0));
+    let mut other_vectors = saved.clone();
+    other_vectors["data"][0]["queue_vectors"] = serde_json::json!([]);
+    let mut other_messages = saved.clone();
+    other_messages["data"][1]["entries"] = serde_json::json!([]);
+    for broken in [other_vectors, other_messages] {
+        let broken: SavedState = serde_json::from_value(broken).unwrap();
+        assert!(device.restore(&broken).is_err());
+        assert_eq!(device.core().status(), 0);
+    }
+    let saved: SavedState = serde_json::from_value(saved).unwrap();
+    device.restore(&saved).unwrap();
+    assert_eq!(device.core().status(), status::ACKNOWLEDGE);
 }
