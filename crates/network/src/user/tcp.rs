@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time; more are refused.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// How long the guest may take to answer a forwarded connection.
+/// How long the guest may take to complete a connection.
 const ANSWER_TIMEOUT: StackDuration = StackDuration::from_secs(60);
 /// How long a connection that has ended in order is kept to answer the guest's last segments.
 const LINGER: Duration = Duration::from_secs(2);
@@ -317,6 +317,7 @@ impl Connections {
         }
         let ends = connection.ends;
         let mut socket = socket(self.connections.len());
+        socket.set_timeout(Some(ANSWER_TIMEOUT));
         let endpoint = IpListenEndpoint {
             addr: Some(ends.outside.ip().into()),
             port: ends.outside.port(),
@@ -392,7 +393,9 @@ impl Connections {
 
 impl Connection {
     fn pump(&mut self, socket: &mut Socket<'_>, now: Instant) {
-        if socket.state() == State::Established && socket.timeout().is_some() {
+        // From then on a guest may be as slow as it likes: its machine may be paused.
+        let is_complete = !matches!(socket.state(), State::SynSent | State::SynReceived);
+        if is_complete && socket.timeout().is_some() {
             socket.set_timeout(None);
         }
         self.drain_guest(socket);
