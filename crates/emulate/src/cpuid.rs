@@ -24,8 +24,9 @@ use tollgate_platform::Environment;
 use tollgate_x86::address::LINEAR_ADDRESS_BITS;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_BASE_ENABLE, TSC_DEADLINE};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
+use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::xsave::{EXTENDED, EXTENDED_REGION, component};
-use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr};
+use tollgate_x86::{CpuModel, CpuState, Cr4, Exception, Gpr, Paravirtual};
 
 /// Bit of leaf 6 EAX: the local APIC timer never stops.
 const ARAT: u32 = 1 << 2;
@@ -43,6 +44,8 @@ const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
 const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
 /// Time-stamp counter and APIC bus frequency, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
+/// How far Tollgate's leaves lie behind where they are if there is another interface.
+const BEHIND_ANOTHER_INTERFACE: u32 = 0x100;
 /// What leaf 4000_0000h answers in EBX, ECX, EDX.
 pub const HYPERVISOR_SIGNATURE: &[u8; 12] = b"Tollgate\0\0\0\0";
 /// Frequency at which the local APIC's timer counts undivided, in kHz: one tick a
@@ -138,6 +141,37 @@ fn component_offsets(leaf: &impl Fn(u32, u32) -> [u32; 4]) -> Option<[u32; EXTEN
         *offset = start;
     }
     Some(offsets)
+}
+
+/// A leaf of the hypervisor's range. What comes first is what the guest looks for; Tollgate's own
+/// leaves are then 100h further on.
+fn hypervisor_leaf(paravirtual: Paravirtual, leaf: u32) -> [u32; 4] {
+    let signature = |last: u32, text: &[u8; 12]| {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&text[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        [last, word(0), word(4), word(8)]
+    };
+    let base = match paravirtual {
+        Paravirtual::None => 0,
+        Paravirtual::Kvm => BEHIND_ANOTHER_INTERFACE,
+    };
+    match leaf.wrapping_sub(base) {
+        HYPERVISOR_LEAF => signature(HYPERVISOR_TIMING_LEAF + base, HYPERVISOR_SIGNATURE),
+        HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
+        HYPERVISOR_FEATURES_LEAF => [HYPERVISOR_HAS_CALLS, 0, 0, 0],
+        _ if base == 0 => [0; 4],
+        _ => match leaf {
+            HYPERVISOR_LEAF => signature(HYPERVISOR_FEATURES_LEAF, kvm::SIGNATURE),
+            HYPERVISOR_FEATURES_LEAF => {
+                let offered = kvm::CLOCK | kvm::CLOCK_IS_STABLE | kvm::NO_IO_DELAY;
+                [offered, 0, 0, 0]
+            }
+            _ => [0; 4],
+        },
+    }
 }
 
 impl CpuidPolicy {
@@ -359,17 +393,7 @@ impl CpuidPolicy {
     /// machine had them; OSXSAVE and the XSAVE size follow `state`.
     pub fn leaf(&self, state: &CpuState, leaf: u32, subleaf: u32) -> [u32; 4] {
         match leaf {
-            HYPERVISOR_LEAF => {
-                let text = |at: usize| {
-                    let mut word = [0; 4];
-                    word.copy_from_slice(&HYPERVISOR_SIGNATURE[at..at + 4]);
-                    u32::from_le_bytes(word)
-                };
-                [HYPERVISOR_TIMING_LEAF, text(0), text(4), text(8)]
-            }
-            HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
-            HYPERVISOR_FEATURES_LEAF => [HYPERVISOR_HAS_CALLS, 0, 0, 0],
-            0x4000_0002..=0x4000_ffff => [0; 4],
+            0x4000_0000..=0x4000_ffff => hypervisor_leaf(state.paravirtual, leaf),
             0x8000_0000..=0x8000_ffff if leaf <= self.max_extended() => {
                 self.extended_leaf(state, leaf, subleaf)
             }

@@ -15,13 +15,10 @@ use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
+use tollgate_x86::time_stamp_msrs::{TIME_STAMP_ADJUST, TIME_STAMP_COUNTER};
 use tollgate_x86::{CpuState, Efer, Exception, Gpr, SegmentRegister};
 
-const TIME_STAMP_COUNTER: u32 = 0x10;
 const PLATFORM_ID: u32 = 0x17;
-/// What software has added to the time-stamp counter since reset: a change of one is a
-/// change of the other (SDM volume 3, 18.17.3).
-const TIME_STAMP_ADJUST: u32 = 0x3b;
 const MICROCODE_UPDATE: u32 = 0x79;
 const MICROCODE_REVISION: u32 = 0x8b;
 const PLATFORM_INFO: u32 = 0xce;

@@ -8,6 +8,7 @@ use crate::operand::require_cpl0;
 use crate::tsc_deadline;
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
+use tollgate_x86::time_stamp_msrs::TIME_STAMP_ADJUST;
 use tollgate_x86::{CpuState, Cr4, Exception, Gpr};
 
 /// The guest's time-stamp counter.
@@ -18,10 +19,12 @@ pub fn time_stamp(state: &CpuState, environment: &mut dyn Environment) -> u64 {
 }
 
 /// Changes what the guest has added to the time-stamp counter. A deadline that is armed
-/// stays the same value of the guest's counter, which may have reached it now.
+/// stays the same value of the guest's counter, which may have reached it now. The machine is
+/// told, if it computes something from the guest's counter.
 pub fn set(state: &mut CpuState, environment: &mut dyn Environment, offset: u64) {
     let deadline = tsc_deadline::read(state, environment).unwrap_or(0);
     state.tsc_offset = offset;
+    environment.machine(|machine| machine.msr_write(TIME_STAMP_ADJUST, offset));
     if deadline != 0 {
         tsc_deadline::write(state, environment, deadline);
     }

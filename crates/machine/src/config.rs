@@ -13,6 +13,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_network::{HostForward, MacAddress, NetworkKind, NetworkOptions, UserOptions};
 pub use tollgate_share::ShareOptions;
+pub use tollgate_x86::Paravirtual;
 
 /// Bytes in a mebibyte.
 pub const MIB: u64 = 1 << 20;
@@ -128,6 +129,8 @@ pub struct VmConfig {
     pub append: String,
     /// The processor.
     pub cpu: CpuModel,
+    /// What the guest is told of the hypervisor.
+    pub paravirtual: Paravirtual,
     /// A guest reset starts the machine anew instead of ending it.
     pub reboot: bool,
     /// What a triple fault does.
@@ -170,6 +173,7 @@ impl Default for VmConfig {
             initrd: None,
             append: String::new(),
             cpu: CpuModel::Host,
+            paravirtual: Paravirtual::Kvm,
             reboot: false,
             triple_fault: TripleFaultAction::Stop,
             code_cache_bytes: 64 * MIB,

@@ -18,6 +18,7 @@ use crate::bus::completion::KickFunction;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
 use crate::config::VmConfig;
 use crate::devices::acpi_pm::AcpiPm;
+use crate::devices::kvm_clock::KvmClock;
 use crate::devices::local_apic::ClockSource;
 use crate::devices::serial::Serial;
 use crate::devices::virtio::device::VirtioDevice;
@@ -263,6 +264,7 @@ impl Pc {
             GuestClock::start_from(state.time, state.tsc)
         };
         self.bus.settle(&mut self.board, &self.clock);
+        self.with(|clock: &mut KvmClock, context| clock.publish(context));
         self.follow_apic_page();
         Ok(())
     }
@@ -314,7 +316,10 @@ impl Platform for Pc {
         match index {
             local_apic_msrs::APIC_BASE => Some(apic.base_msr()),
             local_apic_msrs::TSC_DEADLINE => Some(apic.tsc_deadline_msr()),
-            _ => None,
+            _ => self
+                .bus
+                .get()
+                .and_then(|clock: &KvmClock| clock.msr_read(index)),
         }
     }
 
@@ -330,7 +335,11 @@ impl Platform for Pc {
                 apic.set_tsc_deadline_msr(value, &self.clock.clock());
                 Some(true)
             }
-            _ => None,
+            _ => {
+                let taken = self
+                    .with(|clock: &mut KvmClock, context| clock.msr_write(index, value, context));
+                taken.unwrap_or(false).then_some(true)
+            }
         }
     }
 

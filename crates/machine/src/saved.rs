@@ -10,7 +10,7 @@ use tollgate_x86::CpuState;
 /// Version of [`MachineState`] itself; processor and devices have versions of their own.
 pub const MACHINE_STATE_VERSION: u32 = 1;
 /// Version of the processor's state.
-pub const PROCESSOR_STATE_VERSION: u32 = 1;
+pub const PROCESSOR_STATE_VERSION: u32 = 2;
 
 /// Name of the processor in messages.
 const PROCESSOR: &str = "processor";
@@ -70,6 +70,12 @@ impl Vm {
             return Err(StateError::Unreadable {
                 part: PROCESSOR.into(),
                 why: "it is of another model".into(),
+            });
+        }
+        if processor.registers.paravirtual != self.vcpu.state().paravirtual {
+            return Err(StateError::Unreadable {
+                part: PROCESSOR.into(),
+                why: "it has another paravirtual interface".into(),
             });
         }
         self.pc.restore(state.pc)?;

@@ -112,6 +112,7 @@ impl Vm {
         let mut state =
             boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
         state.model = config.cpu;
+        state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_virtio(config, memory.clone(), consoles.serial, virtio);
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));

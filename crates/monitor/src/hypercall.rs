@@ -9,7 +9,8 @@ use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::operand::next_rip;
 use tollgate_engine::policy::instruction_kind::Executor;
-use tollgate_x86::{CpuState, Exception, Flags, Gpr};
+use tollgate_x86::paravirtual::kvm;
+use tollgate_x86::{CpuState, Exception, Flags, Gpr, Paravirtual};
 
 /// EAX of the null hypercall: returns at once, no register and no flag changes.
 pub const NULL: u32 = 0x544f_4c00;
@@ -30,7 +31,8 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
 /// Executes VMCALL or VMMCALL.
 ///
 /// # Errors
-/// #UD for calls that do not exist, as on a processor without a hypervisor.
+/// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
+/// KVM's interface gets its answer to them instead.
 pub(crate) fn execute(
     state: &mut CpuState,
     instruction: &Instruction,
@@ -38,6 +40,12 @@ pub(crate) fn execute(
     match selector(state) {
         NULL => {}
         GET_VERSION => state.gpr[Gpr::Rax as usize] = u64::from(VERSION),
+        _ if state.paravirtual == Paravirtual::Kvm => {
+            state.gpr[Gpr::Rax as usize] = match state.is_64_bit() {
+                true => kvm::NO_SUCH_CALL as u64,
+                false => u64::from(kvm::NO_SUCH_CALL as u32),
+            };
+        }
         _ => return Err(Exception::invalid_opcode()),
     }
     state.rip = next_rip(state, instruction);
@@ -76,6 +84,15 @@ mod tests {
         let mut state = calling(GET_VERSION);
         assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
         assert_eq!(state.gpr[Gpr::Rax as usize], u64::from(VERSION));
+        assert_eq!(state.rip, 0x1003);
+    }
+
+    #[test]
+    fn a_call_that_kvm_does_not_know_has_its_answer() {
+        let mut state = calling(11);
+        state.paravirtual = Paravirtual::Kvm;
+        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(state.gpr[Gpr::Rax as usize], 0xffff_fc18);
         assert_eq!(state.rip, 0x1003);
     }
 

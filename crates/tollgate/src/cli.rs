@@ -242,6 +242,20 @@ pub struct RunArguments {
     )]
     pub fw_cfg: Vec<FwCfgArgument>,
 
+    /// What the guest is told of the hypervisor
+    ///
+    /// kvm: the part of KVM's interface that helps here: a clock, so that the guest need not
+    /// measure its time-stamp counter, and that ports need no delay. none: no interface that a
+    /// system looks for.
+    #[arg(
+        long,
+        value_name = "INTERFACE",
+        value_enum,
+        default_value_t = Paravirt::Kvm,
+        verbatim_doc_comment
+    )]
+    pub paravirt: Paravirt,
+
     /// What a triple fault does: stop, with exit code 3 and the registers, or reset
     ///
     /// reset: as if the guest had reset the machine, for systems that reset themselves that
@@ -302,6 +316,15 @@ pub enum Switch {
     On,
     /// It is not
     Off,
+}
+
+/// What the guest is told of the hypervisor.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Paravirt {
+    /// A part of KVM's interface
+    Kvm,
+    /// No interface that a system looks for
+    None,
 }
 
 /// What a triple fault does.

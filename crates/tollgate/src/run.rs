@@ -9,11 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::config::{RegisterMapChoice, TripleFaultAction, VmConfig};
+use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{MemoryAccess, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault};
+use crate::cli::{
+    MemoryAccess, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault,
+};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
@@ -132,6 +134,10 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         append: arguments.append.clone(),
         cpu: arguments.cpu,
+        paravirtual: match arguments.paravirt {
+            Paravirt::Kvm => Paravirtual::Kvm,
+            Paravirt::None => Paravirtual::None,
+        },
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
         drives: arguments.drive.clone(),

@@ -74,6 +74,27 @@ fn the_kernel_complains_of_nothing_unknown() {
     }
 }
 
+#[test]
+fn the_clock_comes_from_the_monitor_if_the_guest_is_told_of_it() {
+    for (interface, is_there) in [("kvm", true), ("none", false)] {
+        let mut command = linux::run(DEBIAN_AMD64);
+        command.args(["-m", "512M", "--paravirt", interface]);
+        let mut guest = linux::boot(command);
+        let log = guest.shell("dmesg");
+        assert_eq!(log.contains("kvm-clock: Using msrs"), is_there, "{log}");
+        assert_eq!(log.contains("Hypervisor detected: KVM"), is_there, "{log}");
+        if is_there {
+            // It has not measured the counter.
+            assert!(!log.contains("Refined TSC"), "{log}");
+        }
+        let sources = "cat /sys/devices/system/clocksource/clocksource0/available_clocksource";
+        let sources = guest.shell(sources);
+        assert_eq!(sources.contains("kvm-clock"), is_there, "{sources}");
+        guest.type_line("poweroff -f");
+        assert_eq!(guest.end().code, Some(0));
+    }
+}
+
 /// Boots with BusyBox for the 80386 beside that for 64 bits.
 fn boot_with_32_bit_programs(folder: &Folder) -> Session {
     let busybox = fs::read(fetched("busybox/busybox")).unwrap();

@@ -31,6 +31,7 @@ impl CpuState {
             tsc_offset: self.tsc_offset,
             a20_mask: self.a20_mask,
             model: self.model,
+            paravirtual: self.paravirtual,
             vector: self.vector.clone(),
             ..reset
         }

@@ -14,9 +14,11 @@ mod interrupt_shadow;
 pub mod local_apic_msrs;
 pub mod model;
 pub mod paging;
+pub mod paravirtual;
 pub mod prefix;
 pub mod registers;
 pub mod state;
+pub mod time_stamp_msrs;
 pub mod translation_change;
 pub mod xsave;
 
@@ -25,6 +27,7 @@ pub use descriptor::{Attributes, Descriptor, Segment, SegmentRegister, Selector}
 pub use exception::{Exception, Vector};
 pub use flags::Flags;
 pub use model::CpuModel;
+pub use paravirtual::Paravirtual;
 pub use registers::{Cr0, Cr4, Efer, Gpr};
 pub use state::CpuState;
 pub use translation_change::{Space, TranslationChange};

@@ -6,6 +6,7 @@
 use crate::descriptor::{Segment, SegmentRegister, Selector};
 use crate::flags::Flags;
 use crate::model::CpuModel;
+use crate::paravirtual::Paravirtual;
 use crate::registers::{Cr0, Cr4, Efer, Gpr};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +76,7 @@ impl<'de> Deserialize<'de> for VectorState {
 }
 
 /// Version of [`CpuState`]'s layout in saved files.
-pub const CPU_STATE_VERSION: u32 = 4;
+pub const CPU_STATE_VERSION: u32 = 5;
 
 /// Registers of one processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -152,6 +153,8 @@ pub struct CpuState {
     pub activity: Activity,
     /// Which processor this is; never changes.
     pub model: CpuModel,
+    /// What it says of the hypervisor; never changes.
+    pub paravirtual: Paravirtual,
     /// x87, MMX, SSE, AVX, AVX-512.
     pub vector: VectorState,
 }
@@ -215,6 +218,7 @@ impl CpuState {
             a20_mask: u64::MAX,
             activity: Activity::Running,
             model: CpuModel::Host,
+            paravirtual: Paravirtual::None,
             vector: VectorState::initial(),
         }
     }

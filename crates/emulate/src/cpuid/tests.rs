@@ -72,6 +72,25 @@ fn the_hypervisor_names_itself() {
     assert_eq!(&name, HYPERVISOR_SIGNATURE);
     assert_eq!(ask(&mut state, 0x4000_0001, 0), [1, 0, 0, 0]);
     assert_eq!(ask(&mut state, 0x4000_0002, 0), [0; 4]);
+    // Behind KVM's interface, if the guest is shown that.
+    state.paravirtual = Paravirtual::Kvm;
+    let [largest, ebx, ecx, edx] = ask(&mut state, 0x4000_0000, 0);
+    assert_eq!(largest, 0x4000_0001);
+    let text = [ebx, ecx, edx].map(u32::to_le_bytes).concat();
+    assert_eq!(text, b"KVMKVMKVM\0\0\0");
+    assert_eq!(ask(&mut state, 0x4000_0001, 0), [0x100_000a, 0, 0, 0]);
+    let [largest, ebx, ecx, edx] = ask(&mut state, 0x4000_0100, 0);
+    assert_eq!(largest, 0x4000_0110);
+    let text = [ebx, ecx, edx].map(u32::to_le_bytes).concat();
+    assert_eq!(text, HYPERVISOR_SIGNATURE);
+    assert_eq!(ask(&mut state, 0x4000_0101, 0), [1, 0, 0, 0]);
+    assert_eq!(
+        ask(&mut state, 0x4000_0110, 0)[1],
+        APIC_BUS_KHZ,
+        "and its frequencies"
+    );
+    assert_eq!(ask(&mut state, 0x4000_0010, 0), [0; 4]);
+    state.paravirtual = Paravirtual::None;
     let [tsc, bus, _, _] = ask(&mut state, 0x4000_0010, 0);
     assert!(tsc > 100_000);
     assert_eq!(bus, APIC_BUS_KHZ);

@@ -13,6 +13,8 @@ use crate::devices::local_apic::{Clock, ClockSource};
 const MEASUREMENT: Duration = Duration::from_millis(5);
 /// Readings from which the least disturbed is taken.
 const READINGS: u32 = 16;
+/// Pairs of readings from which one is taken.
+const PAIRED_READINGS: u32 = 4;
 
 /// The guest's clocks.
 #[derive(Debug)]
@@ -63,6 +65,24 @@ impl GuestClock {
             Some((_, tsc)) => self.tsc_base.wrapping_add(host_tsc().saturating_sub(tsc)),
             None => self.tsc_base,
         }
+    }
+
+    /// Both clocks at the same moment. Of a few pairs of readings the one is taken that the
+    /// host disturbed least.
+    pub fn paired(&self) -> Clock {
+        if self.is_paused() {
+            return self.clock();
+        }
+        let reading = || {
+            let before = self.time_stamp();
+            let now = self.now();
+            (self.time_stamp().wrapping_sub(before), now, before)
+        };
+        let readings = (0..PAIRED_READINGS).map(|_| reading());
+        let best = readings.min_by_key(|&(took, ..)| took);
+        let (_, now, tsc) = best.unwrap_or_else(reading);
+        let tsc_khz = self.tsc_khz;
+        Clock { now, tsc, tsc_khz }
     }
 
     /// Ticks of the time-stamp counter in a millisecond.

@@ -7,6 +7,7 @@ use super::message;
 use crate::devices::IrqLine;
 use crate::devices::fpu_error::FpuError;
 use crate::devices::i8042::Key;
+use crate::devices::local_apic::Clock;
 use std::cell::Cell;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, StopRequest};
@@ -41,6 +42,11 @@ impl<'a> DeviceContext<'a> {
             self.now.set(Some(now));
             now
         })
+    }
+
+    /// Guest time and the guest's time-stamp counter at the same moment.
+    pub fn clock(&self) -> Clock {
+        self.clock.paired()
     }
 
     /// Guest memory. Writes pass the gate, so that they may hit translated code.

@@ -6,6 +6,7 @@ use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
 use super::interrupt_windows::{IoApicPage, PicPorts};
+use super::kvm_clock::KvmClock;
 use super::pc_testdev::PcTestdev;
 use super::pci::function::PciFunction;
 use super::pci::host::PciHost;
@@ -23,7 +24,7 @@ use super::virtio::net::Net;
 use super::virtio::pci_transport::VirtioPci;
 use super::virtio::share::Share;
 use crate::bus::Device;
-use crate::config::{OptionalDevice, VmConfig};
+use crate::config::{OptionalDevice, Paravirtual, VmConfig};
 use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
@@ -94,6 +95,9 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
         Box::new(FwCfg::new(&layout, config.fw_cfg_files.clone())),
     ]);
     devices.extend(beside_pci);
+    if config.paravirtual == Paravirtual::Kvm {
+        devices.push(Box::new(KvmClock::default()));
+    }
     devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
     devices
 }

@@ -17,6 +17,7 @@ pub mod i8042;
 pub mod interrupt_windows;
 pub mod io_apic;
 pub mod irq_line;
+pub mod kvm_clock;
 pub mod list;
 pub mod local_apic;
 mod lost_ticks;
