@@ -46,10 +46,13 @@ impl Setup {
         let mut memory = GuestMemory::new(RAM).unwrap();
         let mut engine = Engine::new(CACHE, Features::new(|_| true), true).unwrap();
         let mode = engine.intern(mode::Guest::of("flat32", "90").mode, &mut memory);
-        // mov eax,[ebx+N]; jmp to the next.
-        let mut code: Vec<u8> = (0..20).flat_map(|offset| [0x8b, 0x43, offset]).collect();
+        // mov eax,[ebx+N*256], which share no look-up; jmp to the next.
+        let mut code: Vec<u8> = (0..20)
+            .flat_map(|offset| [0x8b, 0x83, 0, offset, 0, 0])
+            .collect();
         code.push(0xe9);
-        code.extend(((APART - 65) as u32).to_le_bytes());
+        let behind = code.len() as u64 + 4;
+        code.extend(((APART - behind) as u32).to_le_bytes());
         for address in (PHYSICAL..RAM).step_by(APART as usize) {
             memory.write(PhysicalAddress(address), &code);
         }

@@ -10,7 +10,7 @@
 
 use crate::runner::Runner;
 use crate::running::Running;
-use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::abi::sites::{LinkPlace, SiteKind};
 use tollgate_platform::Platform;
 use tollgate_x86::Flags;
 
@@ -18,7 +18,13 @@ use tollgate_x86::Flags;
 pub(crate) fn is_before_instruction(kind: SiteKind) -> bool {
     matches!(
         kind,
-        SiteKind::Memory { .. } | SiteKind::SystemRead { .. } | SiteKind::VectorLoad
+        SiteKind::Memory { .. }
+            | SiteKind::SystemRead { .. }
+            | SiteKind::VectorLoad
+            | SiteKind::Link(LinkPlace::Direct {
+                windowless: Some(_),
+                ..
+            })
     )
 }
 

@@ -1,10 +1,11 @@
-//! Programs on stacks of every kind, whose blocks share look-ups among their stack accesses:
-//! what they do is what they do instruction by instruction, where nothing is shared.
+//! Programs on stacks and structures of every kind, whose blocks share look-ups among their
+//! accesses: what they do is what they do instruction by instruction, where nothing is shared.
 
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
 use support::*;
+use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, Random};
 use tollgate_x86::{CpuState, PhysicalAddress};
@@ -119,6 +120,59 @@ impl Program {
         }
     }
 
+    /// A register gets a constant.
+    fn set(&mut self, register: u8, value: u64) {
+        self.put(&[0x48 | register >> 3, 0xb8 | register & 7]);
+        self.put(&value.to_le_bytes());
+    }
+
+    /// An instruction with an opcode, a register and [base+displacement].
+    fn with_base(&mut self, opcode: &[u8], wide: bool, registers: (u8, u8), displacement: i8) {
+        let (register, base) = registers;
+        self.put(&[0x40 | u8::from(wide) << 3 | (register & 8) >> 1 | base >> 3]);
+        self.put(opcode);
+        self.put(&[0x40 | (register & 7) << 3 | base & 7, displacement as u8]);
+    }
+
+    /// One step at random that reaches a structure, or moves the register that it is reached
+    /// through.
+    fn base_step(&mut self, random: &mut Random) {
+        let base = random.pick(&BASES);
+        let register = random.pick(&[0, 1, 2, 6, 8, 9]);
+        let displacement = match random.below(3) {
+            0 => random.below(256) as u8 as i8,
+            _ => 8 * random.below(12) as i8,
+        };
+        let wide = random.below(3) > 0;
+        let here = (register, base);
+        let by = random.below(9) as i8 * 8 - 32;
+        match random.below(26) {
+            0..=6 => self.with_base(&[0x8b], wide, here, displacement),
+            7..=9 => self.with_base(&[0x89], wide, here, displacement),
+            10 => self.with_base(&[0x01], wide, here, displacement),
+            11 => self.with_base(&[0x03], wide, here, displacement),
+            12 => self.with_base(&[0x87], wide, here, displacement),
+            13 => self.with_base(&[0x0f, 0x10], false, here, displacement),
+            14 => self.with_base(&[0x0f, 0x11], false, here, displacement),
+            15 => self.with_base(&[0x0f, 0xb6], wide, here, displacement),
+            16 => self.with_base(&[0x3b], wide, here, displacement),
+            // add and sub base,immediate; lea base,[base+displacement]; inc base.
+            17 => self.put(&[0x48 | base >> 3, 0x83, 0xc0 | base & 7, by as u8]),
+            18 => self.put(&[0x48 | base >> 3, 0x83, 0xe8 | base & 7, by as u8]),
+            19 => self.with_base(&[0x8d], true, (base, base), by),
+            20 => self.put(&[0x48 | base >> 3, 0xff, 0xc0 | base & 7]),
+            // xchg base,base; a doubleword of it; mov base,[base+displacement].
+            21 => {
+                let other = random.pick(&BASES);
+                let rex = 0x48 | (other & 8) >> 1 | base >> 3;
+                self.put(&[rex, 0x87, 0xc0 | (other & 7) << 3 | base & 7]);
+            }
+            22 => self.put(&[0x40 | base >> 3, 0x83, 0xc0 | base & 7, by as u8]),
+            23 if random.below(4) == 0 => self.with_base(&[0x8b], true, (base, base), displacement),
+            _ => self.step(random),
+        }
+    }
+
     fn end(mut self) -> Vec<u8> {
         // dec ebp; jnz behind the first two instructions; out 0xf4,al
         self.put(&[0xff, 0xcd, 0x0f, 0x85]);
@@ -160,6 +214,89 @@ fn random_programs_do_on_every_stack_what_they_do_step_by_step() {
         let code = program.end();
         agree(&code, |state, _| as_user(state));
     }
+}
+
+/// Registers through which programs reach structures.
+const BASES: [u8; 3] = [3, 7, 13];
+
+#[test]
+fn random_programs_do_to_every_structure_what_they_do_step_by_step() {
+    let mut random = Random::new(0x6261_7365_7321);
+    let places = [
+        DATA + 0x400,
+        SMALL + 0x800,
+        SMALL + 0x1000,
+        SMALL + 0x1000,
+        SMALL + 0x2000,
+        SMALL + 0x3000,
+        SMALL + 0x3800,
+        SMALL + 0x4000,
+        STACK - 0x400,
+        0x8000_0000_0000,
+        0x1_0000_0000,
+        0,
+    ];
+    for _ in 0..500 {
+        let mut near = |span: usize| {
+            let near = random.below(span) as u64;
+            random
+                .pick(&places)
+                .wrapping_sub(span as u64 / 2)
+                .wrapping_add(near)
+        };
+        let stack = near(320) & !7;
+        let bases = [near(320), near(320), near(320) & !7];
+        let mut program = Program::new(stack);
+        for (base, place) in BASES.into_iter().zip(bases) {
+            program.set(base, place);
+        }
+        for _ in 0..4 + random.below(26) {
+            program.base_step(&mut random);
+        }
+        let code = program.end();
+        agree(&code, |state, _| as_user(state));
+    }
+}
+
+#[test]
+fn a_structure_without_write_permission_is_read_and_faults_when_stored_to() {
+    // mov rax,[rbx]; mov rdx,[rbx+18h]; mov rsi,[rbx+8]; mov [rbx+8],rsi
+    let mut program = Program::new(STACK - 0x100);
+    program.set(3, SMALL + 0x3800);
+    for (opcode, register, displacement) in [(0x8b, 0, 0), (0x8b, 2, 0x18), (0x89, 6, 8)] {
+        program.with_base(&[opcode], true, (register, 3), displacement);
+    }
+    let at = program.0.len() as u64 - 4;
+    let mut vcpu = agree(&program.end(), |state, memory| {
+        as_user(state);
+        memory.write_u64(PhysicalAddress(READ_ONLY_RAM + 0x800), 0x1111);
+        memory.write_u64(PhysicalAddress(READ_ONLY_RAM + 0x818), 0x2222);
+    });
+    let fault = caught(&mut vcpu);
+    assert_eq!((fault.vector, fault.error, fault.at), (14, Some(7), at));
+    assert_eq!((vcpu.state().gpr[0], vcpu.state().gpr[2]), (0x1111, 0x2222));
+}
+
+#[test]
+fn a_window_that_only_lacked_its_page_is_filled_and_tried_again() {
+    // A load, which makes no window; two, which do: mov rax,[rbx]; mov rdx,[rbx+18h].
+    let exits = [1, 2].map(|accesses| {
+        let mut program = Program::new(STACK - 0x100);
+        program.set(3, DATA + 0x100);
+        for (register, displacement) in [(0, 0), (2, 0x18)].into_iter().take(accesses) {
+            program.with_base(&[0x8b], true, (register, 3), displacement);
+        }
+        let vcpu = agree(&program.end(), |state, memory| {
+            as_user(state);
+            memory.write_u64(PhysicalAddress(DATA + 0x118), 0x2222);
+        });
+        let is_read = vcpu.state().gpr[2] == 0x2222;
+        assert_eq!(is_read, accesses == 2);
+        let kinds = [ExitKind::TlbMissRead, ExitKind::LinkMiss];
+        kinds.map(|kind| vcpu.exit_counts().get(kind))
+    });
+    assert_eq!(exits[0][0], 1);
+    assert_eq!(exits[0], exits[1]);
 }
 
 #[test]

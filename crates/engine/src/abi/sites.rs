@@ -1,11 +1,55 @@
 //! Sites: the ways out of a block, and how an exit names one.
 
 use crate::abi::marks::Shadow;
+use std::num::NonZeroU8;
 use tollgate_x86::Vector;
 
 /// Number of a block; numbers are given out again after a block has died.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct BlockId(pub u32);
+
+/// What a window's look-up was for: its first access, and the window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowMiss {
+    /// Bytes of the access, 1 to 64; [`WindowMiss::STORE`] with them: it is a store.
+    access: NonZeroU8,
+    /// Where in the window it lies, 0 to 127; [`WindowMiss::STORE`] with it: the window is for
+    /// stores.
+    place: u8,
+    /// Bytes of the window, 1 to 128.
+    size: u8,
+}
+
+impl WindowMiss {
+    const STORE: u8 = 0x80;
+
+    /// Puts both together; `None`: one of them has a size or a place that no window has.
+    pub fn new(place: u8, size: u32, write: bool, window: u32, window_write: bool) -> Option<Self> {
+        let store = |is_one: bool| if is_one { Self::STORE } else { 0 };
+        let fits = (1..=64).contains(&size) && window <= 128 && place < Self::STORE;
+        Some(Self {
+            access: NonZeroU8::new(size as u8 | store(write)).filter(|_| fits)?,
+            place: place | store(window_write),
+            size: window as u8,
+        })
+    }
+
+    /// Where in the window the access lies, in bytes.
+    pub fn place(self) -> u8 {
+        self.place & !Self::STORE
+    }
+
+    /// Bytes of the access, and whether it is a store.
+    pub fn access(self) -> (u32, bool) {
+        let access = self.access.get();
+        (u32::from(access & !Self::STORE), access & Self::STORE != 0)
+    }
+
+    /// Bytes of the window, and whether it is for stores.
+    pub fn window(self) -> (u32, bool) {
+        (self.size.into(), self.place & Self::STORE != 0)
+    }
+}
 
 /// Where a link site keeps its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,10 +61,12 @@ pub enum LinkPlace {
         /// Offset of the stub to which an unlinked site jumps.
         stub: u32,
         /// The target is `Site::rip` in the mode without windows, which a look-up for several
-        /// stack accesses leads to when it misses (see [`Mode::windowless`]).
+        /// accesses leads to when it misses (see [`Mode::windowless`]); `Site::after_esp` is
+        /// ESP's distance from R12 at `Site::retry`, and the exit's value is the linear
+        /// address that was looked up.
         ///
         /// [`Mode::windowless`]: crate::policy::mode::Mode::windowless
-        windowless: bool,
+        windowless: Option<WindowMiss>,
     },
     /// A slot of the current link tables, relative to the stub.
     Slot {
@@ -85,11 +131,14 @@ pub struct Site {
     pub retry: u32,
     /// Offset behind the instruction; 0 if control moves on.
     pub after: u32,
-    /// Added to R12 to get ESP at `after`.
+    /// Added to R12 to get ESP at `after`, or as [`LinkPlace::Direct`] says.
     pub after_esp: i32,
     /// As [`Mark::shadowed`](crate::abi::marks::Mark::shadowed), if the instruction has not completed.
     pub shadowed: Shadow,
 }
+
+// Blocks have many.
+const _: () = assert!(size_of::<Site>() <= 40);
 
 /// Sites of one block at most; the exit site packs a block and a site number.
 pub const MAX_SITES: usize = 1 << 10;

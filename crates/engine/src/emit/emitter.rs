@@ -3,7 +3,7 @@
 use super::islands::Seam;
 use super::look_up::{KEPT_SIZES, LookUpForm};
 use super::stub::Stub;
-use super::window::Window;
+use super::window::{Planned, Window};
 use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::host::*;
@@ -83,6 +83,8 @@ pub(crate) struct Emitter {
     pub(crate) window: Option<Window>,
     /// The current instruction may use and make windows.
     pub(super) uses_windows: bool,
+    /// The window that it is to make.
+    pub(super) planned: Option<Planned>,
     /// The vector registers are known to be loaded.
     pub(crate) vectors_loaded: bool,
     /// The block is relocatable: addresses of its code are homes.
@@ -133,6 +135,7 @@ impl Emitter {
             esp_at_start: 0,
             window: None,
             uses_windows: false,
+            planned: None,
             vectors_loaded: false,
             relocates: false,
             linear_page: 0,
@@ -311,7 +314,7 @@ impl Emitter {
         let stack = self.map.stack();
         if self.mode.flags.contains(ModeFlags::STACK32) {
             self.lea_stack(stack, Mem::base(stack, self.esp));
-            self.move_window(Some(self.esp));
+            self.move_stack_window(Some(self.esp));
         } else {
             self.assembler.lea32(R8, Mem::base(stack, self.esp));
             self.assembler.mov16(stack, R8);

@@ -6,18 +6,18 @@ use super::effective_address::Offset;
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::operands::{has_high_byte, uses_count_in_place};
-use super::window::WINDOW_BYTES;
+use super::window::{Near, WINDOW_BYTES};
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::marks::Restore;
-use crate::abi::sites::SiteKind;
+use crate::abi::sites::{SiteKind, WindowMiss};
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
-use tollgate_x86::SegmentRegister;
+use tollgate_x86::{Gpr, SegmentRegister};
 
 pub(crate) fn segment_of(register: Register) -> SegmentRegister {
     match register {
@@ -32,6 +32,20 @@ pub(crate) fn segment_of(register: Register) -> SegmentRegister {
 
 /// Look-ups of fewer bytes have their code for [`LookUpForm::Long`] kept.
 pub(super) const KEPT_SIZES: usize = WINDOW_BYTES as usize + 1;
+
+/// The number of ESP.
+const STACK: u8 = Gpr::Rsp as u8;
+
+/// The guest register that alone addresses the memory operand, and the displacement from it.
+pub(crate) fn near_register(instruction: &Instruction, is_64_bit: bool) -> Option<(u8, i32)> {
+    let base = instruction.memory_base();
+    let (is_whole, displacement) = match is_64_bit {
+        true => (base.is_gpr64(), instruction.memory_displacement64() as i32),
+        false => (base.is_gpr32(), instruction.memory_displacement32() as i32),
+    };
+    let is_alone = is_whole && instruction.memory_index() == Register::None;
+    is_alone.then(|| (base.number() as u8, displacement))
+}
 
 /// A segment that emitted code cannot use: the instruction goes out of line.
 pub(crate) struct OddSegment;
@@ -236,22 +250,24 @@ impl Emitter {
         self.probe(size, write);
     }
 
-    /// Looks so many bytes at R8 up for stores, for a window.
-    pub(super) fn look_up_window(&mut self, size: u32) {
+    /// Looks so many bytes at R8 up, for a window.
+    pub(super) fn look_up_window(&mut self, size: u32, write: bool, miss: WindowMiss) {
         self.make_room();
         let table = match self.look_up {
             LookUpForm::Flat => {
                 self.form_slot(size);
-                Mem::indexed(self.map.tlb, R9, 8, WRITE_TABLE_OFFSET)
+                let table = if write { WRITE_TABLE_OFFSET } else { 0 };
+                Mem::indexed(self.map.tlb, R9, 8, table)
             }
             LookUpForm::Long => {
                 self.form_long_slot(size);
-                Mem::indexed(RCX, R9, 8, LONG_WRITE_DISPLACEMENT)
+                let table = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
+                Mem::indexed(RCX, R9, 8, table)
             }
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);
-        self.leave_windows_if_zero();
+        self.leave_windows_if_zero(miss);
     }
 
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.
@@ -382,9 +398,14 @@ impl Emitter {
             return Ok(Reach::Pointer);
         }
         let segment = segment_of(instruction.memory_segment());
-        if let Some(distance) = self.distance_from_stack(instruction)
-            && segment == SegmentRegister::Ss
-            && let Some(reach) = self.reach_window(distance, size, false)
+        if let Some((base, distance)) = self.near_register(instruction)
+            && self.mode.segment(segment, write) == SegmentClass::Flat
+            && let Some(reach) = self.reach_window(&Near {
+                base,
+                distance,
+                size,
+                write,
+            })
         {
             return Ok(reach);
         }
@@ -396,17 +417,18 @@ impl Emitter {
         Ok(Reach::Sum)
     }
 
-    /// How far from what ESP's home holds the memory operand is, if nothing else addresses it.
-    fn distance_from_stack(&self, instruction: &Instruction) -> Option<i32> {
-        let (stack, displacement) = match self.is_64_bit() {
-            true => (Register::RSP, instruction.memory_displacement64() as i32),
-            false => (Register::ESP, instruction.memory_displacement32() as i32),
+    /// The guest register whose home the memory operand is near, and how far from it, if nothing
+    /// else addresses it.
+    fn near_register(&self, instruction: &Instruction) -> Option<(u8, i32)> {
+        if !self.uses_windows {
+            return None;
+        }
+        let (base, displacement) = near_register(instruction, self.is_64_bit())?;
+        let distance = match base {
+            STACK => displacement.checked_add(self.esp)?,
+            _ => displacement,
         };
-        let is_alone =
-            instruction.memory_base() == stack && instruction.memory_index() == Register::None;
-        is_alone
-            .then(|| displacement.checked_add(self.esp))
-            .flatten()
+        Some((base, distance))
     }
 
     /// The host address `offset` bytes above the (folded) stack pointer, in R9.
@@ -428,19 +450,8 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<Reach, OddSegment> {
-        self.reach_stack(offset, size, write, false)
-    }
-
-    /// As [`Emitter::reach_stack_operand`]; `is_last`: for the block's last access to memory.
-    pub(crate) fn reach_stack(
-        &mut self,
-        offset: i32,
-        size: u32,
-        write: bool,
-        is_last: bool,
-    ) -> Result<Reach, OddSegment> {
         if let Some(distance) = self.esp.checked_add(offset)
-            && let Some(reach) = self.reach_window(distance, size, is_last)
+            && let Some(reach) = self.reach_stack_window(distance, size, write)
         {
             return Ok(reach);
         }

@@ -7,7 +7,7 @@ use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::link_layout::SLOTS_OFFSET;
 use crate::abi::marks::{Restore, Shadow};
-use crate::abi::sites::{LinkPlace, SiteKind};
+use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
 use crate::emit::assembler::{Mem, Patch, Width};
 use crate::policy::mode::ModeFlags;
@@ -61,15 +61,16 @@ impl Emitter {
     }
 
     /// Branches to the current instruction in the mode without windows if RCX is zero.
-    pub(super) fn leave_windows_if_zero(&mut self) {
+    pub(super) fn leave_windows_if_zero(&mut self, miss: WindowMiss) {
         self.make_room();
         let branch = self.assembler.jrcxz();
         let place = LinkPlace::Direct {
             distance: 0,
             stub: 0,
-            windowless: true,
+            windowless: Some(miss),
         };
         let site = self.new_site(SiteKind::Link(place), self.rip, 0, 0);
+        self.sites[site].after_esp = self.esp_at_start;
         self.stubs.push(Stub {
             kind: StubKind::Windowless,
             site,
@@ -83,7 +84,8 @@ impl Emitter {
         self.make_room();
     }
 
-    /// The link of a window's miss: ESP is wholly in its home behind it.
+    /// The link of a window's miss: ESP is wholly in its home behind it. As long as it leads
+    /// nowhere, the exit's value is the window's linear address.
     fn emit_windowless_link(&mut self, stub: &Stub) {
         if stub.esp != 0 {
             let stack = self.map.stack();
@@ -135,7 +137,7 @@ impl Emitter {
             let place = LinkPlace::Direct {
                 distance: branch.0 as u32,
                 stub: 0,
-                windowless: false,
+                windowless: None,
             };
             self.new_link(StubKind::DirectLink, target, branch, SiteKind::Link(place));
         } else if let Some(slot) = self.take_slot() {
@@ -248,7 +250,7 @@ impl Emitter {
                 self.emit_store_test(&stub, test);
                 continue;
             }
-            if stub.kind == StubKind::Miss {
+            if matches!(stub.kind, StubKind::Miss | StubKind::Windowless) {
                 self.assembler
                     .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
             }

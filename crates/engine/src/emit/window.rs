@@ -1,27 +1,33 @@
-//! Windows: one look-up for the stack accesses of a block.
+//! Windows: one look-up for several accesses of a block.
 //!
-//! A stack access that no window covers looks up 128 bytes around itself, for stores, and keeps
-//! their host address in R11. Later accesses of the block that lie inside are one host
-//! instruction each. `push rbx; push rbp`:
+//! Instructions of one block that reach memory through one register, which does not change in
+//! between or by constants only, often lie close together: a stack frame, the fields of a
+//! structure. The first of them looks all of them up at once and keeps their host address in
+//! R11; those that follow are one host instruction each. `push rbx; push rbp`:
 //!
 //! ```text
-//! lea   r8, [r12-72]          ; the window: 64 bytes on both sides of the first access
-//! ...                         ; look-up of 128 bytes for a store
+//! lea   r8, [r12-16]          ; the window: from the lowest access to the end of the highest
+//! ...                         ; look-up of 16 bytes for a store
 //! jrcxz without               ; the same code without windows: a link
 //! lea   r11, [rcx+r8]
-//! mov   [r11+64], rbx
-//! mov   [r11+56], rbp
+//! mov   [r11+8], rbx
+//! mov   [r11], rbp
 //! ```
 //!
-//! Where a window misses (it crosses into another page, its page is not filled, cannot be
-//! stored to or holds code), the block goes on in a translation without windows
-//! ([`Mode::windowless`]), whose look-ups fill what its accesses need. So a window never causes an
-//! access, a fault, or a bit in a page table that the guest's instructions do not.
+//! Which accesses share a window is planned before they are translated ([`Planned`]). If none of
+//! them is a store, the look-up is one for loads.
+//!
+//! A window that misses exits the first time: if what its first access needs was all that the
+//! software TLB lacked, that is filled and the instruction tried again. Otherwise (the window
+//! crosses into another page, or its page cannot be stored to or holds code) the block goes on
+//! in a translation without windows ([`Mode::windowless`]), by a link that is made then, and
+//! whose look-ups fill what its accesses need. So a window never causes an access, a fault, or a
+//! bit in a page table that the guest's instructions do not.
 //!
 //! Nothing that the monitor does while guest code is left makes a window wrong unnoticed: exits
 //! keep R11, and a block is gone on with only if no translation has been dropped meanwhile. A
 //! window ends with whatever uses R11, whatever the monitor executes, and where the distance
-//! from RSP is lost.
+//! from its register is lost.
 //!
 //! An instruction that comes back to its start must find the window that was in force there: so
 //! one makes a window only before any exit that comes back behind it, and the instructions with
@@ -34,29 +40,79 @@ use super::exits::RESUME_AFTER;
 use super::look_up::Reach;
 use crate::abi::host::*;
 use crate::abi::marks::Shadow;
-use crate::emit::assembler::Mem;
-use crate::policy::mode::{ModeFlags, SegmentClass};
-use tollgate_x86::SegmentRegister;
+use crate::abi::register_map::Home;
+use crate::abi::sites::WindowMiss;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
+use tollgate_x86::{Gpr, SegmentRegister};
 
-/// Bytes of a window.
+/// Bytes of a window at most.
 pub(crate) const WINDOW_BYTES: u32 = 128;
-/// How far below the first access it begins.
-const BELOW: i32 = 64;
+
+/// A window that an instruction is to make for itself and others behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Planned {
+    /// Where it begins, from the instruction's own access: not above that.
+    pub(crate) low: i32,
+    /// Bytes, 1 to [`WINDOW_BYTES`].
+    pub(crate) size: u32,
+    /// One of its accesses is a store.
+    pub(crate) write: bool,
+}
+
+/// An access through a register alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Near {
+    /// Number of the guest register.
+    pub(crate) base: u8,
+    /// Distance from what the register's home holds.
+    pub(crate) distance: i32,
+    /// Bytes.
+    pub(crate) size: u32,
+    /// It is a store.
+    pub(crate) write: bool,
+}
 
 /// The window in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    /// Where it begins, from what ESP's home holds.
+    /// Number of the guest register that it is near.
+    base: u8,
+    /// Where it begins, from what the register's home holds.
     low: i32,
+    size: u32,
+    /// It may be stored to.
+    write: bool,
+}
+
+impl Window {
+    /// Where in the window an access lies.
+    fn place(&self, access: &Near) -> Option<u8> {
+        let place = access.distance.checked_sub(self.low)?;
+        let place = u8::try_from(place).ok()?;
+        let fits = access.base == self.base
+            && u32::from(place) + access.size <= self.size
+            && (self.write || !access.write);
+        fits.then_some(place)
+    }
+}
+
+/// The stack pointer's number.
+const STACK: u8 = Gpr::Rsp as u8;
+
+/// Code of a mode may have windows.
+pub(crate) fn has_windows(mode: &Mode) -> bool {
+    !mode.is_watched()
+        && !mode.flags.contains(ModeFlags::WINDOWLESS)
+        && mode.flags.contains(ModeFlags::STACK32)
+        && mode.segment(SegmentRegister::Ss, true) == SegmentClass::Flat
 }
 
 impl Emitter {
-    /// The current instruction may use windows, and make one.
-    pub(crate) fn use_windows(&mut self) {
-        self.uses_windows = !self.mode.is_watched()
-            && !self.mode.flags.contains(ModeFlags::WINDOWLESS)
-            && self.mode.flags.contains(ModeFlags::STACK32)
-            && self.mode.segment(SegmentRegister::Ss, true) == SegmentClass::Flat;
+    /// The current instruction may use windows, and make the planned one.
+    pub(crate) fn use_windows(&mut self, planned: Option<Planned>) {
+        self.uses_windows = has_windows(&self.mode);
+        self.planned = planned;
     }
 
     /// The window ends, and the current instruction makes none.
@@ -65,33 +121,61 @@ impl Emitter {
         self.uses_windows = false;
     }
 
-    /// ESP's home changes by `change`, or in an unknown way.
-    pub(crate) fn move_window(&mut self, change: Option<i32>) {
-        self.window = self.window.and_then(|window| {
-            let low = window.low.checked_sub(change?)?;
-            Some(Window { low })
-        });
+    /// The guest register that the window in force is near, if that is not the stack pointer.
+    pub(crate) fn window_base(&self) -> Option<u8> {
+        let window = self.window.as_ref()?;
+        (window.base != STACK).then_some(window.base)
     }
 
-    /// Reaches `size` bytes `distance` from what ESP's home holds through a window. `is_last`: no
-    /// other access follows in the block. `None`: there is none and can be none.
-    pub(super) fn reach_window(
+    /// What `base`'s home holds changes by `change`, or in an unknown way.
+    pub(crate) fn move_window(&mut self, base: u8, change: Option<i32>) {
+        let Some(window) = self.window.filter(|window| window.base == base) else {
+            return;
+        };
+        let low = change.and_then(|change| window.low.checked_sub(change));
+        self.window = low.map(|low| Window { low, ..window });
+    }
+
+    /// As [`Emitter::move_window`], of the stack pointer.
+    pub(crate) fn move_stack_window(&mut self, change: Option<i32>) {
+        self.move_window(STACK, change);
+    }
+
+    /// Reaches what is `distance` from what ESP's home holds through a window.
+    pub(super) fn reach_stack_window(
         &mut self,
         distance: i32,
         size: u32,
-        is_last: bool,
+        write: bool,
     ) -> Option<Reach> {
+        self.reach_window(&Near {
+            base: STACK,
+            distance,
+            size,
+            write,
+        })
+    }
+
+    /// Makes an access through a window. `None`: there is none that it lies in, and none is to be
+    /// made.
+    pub(super) fn reach_window(&mut self, access: &Near) -> Option<Reach> {
         if !self.uses_windows {
             return None;
         }
-        if let Some(place) = self.place_in_window(distance, size) {
+        if let Some(place) = self.window.and_then(|window| window.place(access)) {
             return Some(Reach::Window(place));
         }
+        let planned = self.planned.take()?;
         let returns_behind = |site: &crate::abi::sites::Site| site.after == RESUME_AFTER;
-        let low = distance.checked_sub(BELOW)?;
-        let may_begin = !is_last
-            && size as i32 <= BELOW
-            && self.shadowed == Shadow::None
+        let window = Window {
+            base: access.base,
+            low: access.distance.checked_add(planned.low)?,
+            size: planned.size.min(WINDOW_BYTES),
+            write: planned.write,
+        };
+        let place = window.place(access)?;
+        let miss = WindowMiss::new(place, access.size, access.write, window.size, window.write)?;
+        let may_begin = self.shadowed == Shadow::None
             && self.stays_in_page(self.rip)
             && !self.sites[self.first_site_of_instruction..]
                 .iter()
@@ -99,17 +183,18 @@ impl Emitter {
         if !may_begin {
             return None;
         }
-        self.lea_stack(R8, Mem::base(self.map.stack(), low));
-        self.look_up_window(WINDOW_BYTES);
+        let base = match self.map.home(access.base) {
+            Home::Host(host) => host,
+            Home::Slot => {
+                let slot = self.slot(access.base);
+                self.assembler.load(Width::Qword, R8, slot);
+                R8
+            }
+        };
+        self.lea_stack(R8, Mem::base(base, window.low));
+        self.look_up_window(window.size, window.write, miss);
         self.assembler.lea64(R11, Reach::Sum.mem());
-        self.window = Some(Window { low });
-        Some(Reach::Window(BELOW as u8))
-    }
-
-    /// Where in the window an access lies.
-    fn place_in_window(&self, distance: i32, size: u32) -> Option<u8> {
-        let place = distance.checked_sub(self.window?.low)?;
-        let place = u8::try_from(place).ok()?;
-        (u32::from(place) + size <= WINDOW_BYTES).then_some(place)
+        self.window = Some(window);
+        Some(Reach::Window(place))
     }
 }

@@ -192,7 +192,7 @@ impl Translator {
 
     pub(super) fn ret(&mut self, instruction: &Instruction) -> Flow {
         let width = branch_width(instruction);
-        let Ok(reach) = self.emit.reach_stack(0, width.bytes(), false, true) else {
+        let Ok(reach) = self.emit.reach_stack_operand(0, width.bytes(), false) else {
             return self.slow_end();
         };
         self.emit.assembler.load(width, R11, reach.mem());

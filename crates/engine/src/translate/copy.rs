@@ -74,7 +74,7 @@ impl Translator {
         if uses_stack_pointer_register(instruction) {
             self.emit.flush_esp_first();
             self.emit
-                .move_window(self.stack_pointer_change(instruction));
+                .move_stack_window(self.stack_pointer_change(instruction));
         }
         let decoding = self.features.decoding();
         let has_memory = has_memory(instruction);
@@ -260,7 +260,7 @@ impl Translator {
                 && register.size() == size
                 && instruction.memory_index() == Register::None;
             let change = is_sum.then_some(instruction.memory_displacement64() as i32);
-            self.emit.move_window(change);
+            self.emit.move_stack_window(change);
         }
         if self.emit.is_64_bit() {
             return self.long_lea(instruction, register);

@@ -1,26 +1,60 @@
 //! Which function translates an instruction.
 
+use super::ahead::{changed_registers, constant_change};
 use super::bits::is_bit_string;
 use super::segments::is_segment_move;
 use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
+use crate::emit::window::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 impl Translator {
-    pub(super) fn instruction(&mut self, instruction: &Instruction) -> Flow {
-        use Mnemonic::*;
+    /// Translates an instruction, which is to make the window `planned`.
+    pub(super) fn instruction(
+        &mut self,
+        instruction: &Instruction,
+        planned: Option<Planned>,
+    ) -> Flow {
         if self.emit.mode.flags.contains(ModeFlags::BOUNCE) {
             return self.copy_bounced(instruction);
         }
         self.emit.make_room();
-        match self.may_use_windows(instruction) {
-            true => self.emit.use_windows(),
-            false => self.emit.end_window(),
+        if self.emit.window.is_some() || planned.is_some() {
+            match self.may_use_windows(instruction) {
+                true => self.emit.use_windows(planned),
+                false => self.emit.end_window(),
+            }
+        } else {
+            self.emit.end_window();
         }
+        let flow = self.by_mnemonic(instruction);
+        self.follow_base(instruction);
+        flow
+    }
+
+    /// What the instruction just translated does to the register that the window is near.
+    fn follow_base(&mut self, instruction: &Instruction) {
+        let Some(base) = self.emit.window_base() else {
+            return;
+        };
+        let is_kept =
+            changed_registers(instruction).is_some_and(|changed| changed & 1 << base == 0);
+        if is_kept {
+            return;
+        }
+        let size = if self.emit.is_64_bit() { 8 } else { 4 };
+        let change = constant_change(instruction, size);
+        let change = change.filter(|(register, _)| *register == base);
+        self.emit
+            .move_window(base, change.map(|(_, change)| change));
+    }
+
+    fn by_mnemonic(&mut self, instruction: &Instruction) -> Flow {
+        use Mnemonic::*;
         match instruction.mnemonic() {
             Mov if is_segment_move(instruction) => self.move_segment(instruction),
             Mov if instruction.op1_register().is_cr() => self.move_from_control(instruction),
@@ -85,13 +119,11 @@ impl Translator {
             // The note of its operand wants the linear address.
             _ if self.x87_opcode().is_some() => false,
             _ => {
-                let names_stack = instruction.memory_base().full_register() == Register::RSP;
                 self.known.is_copied(instruction)
-                    || (names_stack || self.emit.window.is_some())
-                        && matches!(
-                            treatment(instruction, &self.emit.mode, &self.features),
-                            Treatment::Copy | Treatment::CopyVector | Treatment::Nothing
-                        )
+                    || matches!(
+                        treatment(instruction, &self.emit.mode, &self.features),
+                        Treatment::Copy | Treatment::CopyVector | Treatment::Nothing
+                    )
             }
         }
     }

@@ -32,6 +32,7 @@
 //!   for any host address, which guest instruction that is and which registers must
 //!   be put back first.
 
+mod ahead;
 mod base_registers;
 mod bits;
 mod branch;
@@ -55,6 +56,7 @@ mod tests;
 mod verbatim;
 mod x87;
 
+use self::ahead::Ahead;
 use self::known::KnownEncodings;
 use crate::abi::at;
 use crate::abi::host::*;
@@ -67,8 +69,10 @@ use crate::decode::undefined;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::Tables;
+use crate::emit::window::has_windows;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, as_offered};
+use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
@@ -140,6 +144,8 @@ pub struct Translator {
     legacy_map: &'static RegisterMap,
     features: Features,
     known: KnownEncodings,
+    /// What the block's instructions reach.
+    ahead: Ahead,
     /// How the sensitive instructions are run.
     pub(crate) virtual_interrupts: VirtualInterrupts,
     /// Each instruction counts itself when it begins.
@@ -172,6 +178,7 @@ impl Translator {
             legacy_map: &RegisterMap::LEGACY,
             features,
             known: KnownEncodings::new(),
+            ahead: Ahead::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             counts_instructions: false,
             mode_id: 0,
@@ -246,6 +253,7 @@ impl Translator {
             request.rip,
             self.features.decoding().options(),
         );
+        self.look_ahead(request);
         let mut count = 0;
         let mut looked_at = 0;
         let mut instruction = Instruction::default();
@@ -267,7 +275,16 @@ impl Translator {
                 return Err(TranslateError::NeedsMoreBytes);
             }
             let decoding = self.features.decoding();
-            decoder.decode_out(&mut instruction);
+            match self.ahead.instruction(count) {
+                Some(known) => {
+                    instruction = *known;
+                    // Nothing else is asked of the decoder where it stands behind one.
+                    if decoder.set_position(position + known.len()).is_ok() {
+                        decoder.set_ip(known.next_ip());
+                    }
+                }
+                None => decoder.decode_out(&mut instruction),
+            }
             decoding.refine(&mut instruction, &request.bytes[position..]);
             as_offered(&mut instruction, |feature| self.features.offers(feature));
             let remaining = request.bytes.len() - position;
@@ -332,7 +349,8 @@ impl Translator {
             let length = instruction.len().min(15);
             self.raw = [0; 16];
             self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
-            let flow = self.instruction(&instruction);
+            let window = self.ahead.window(count - 1);
+            let flow = self.instruction(&instruction, window);
             self.count_host_code();
             self.emit.end(flow == Flow::Next);
             if flow == Flow::End {
@@ -363,6 +381,28 @@ impl Translator {
             slots,
             transition: self.virtual_interrupts.transition,
         })
+    }
+
+    /// Decodes the block's instructions and plans its windows.
+    fn look_ahead(&mut self, request: &Request<'_>) {
+        self.ahead.clear();
+        if !has_windows(request.mode) || request.straddles {
+            return;
+        }
+        let decoding = self.features.decoding();
+        let decoder = Decoder::with_ip(
+            request.mode.bitness(),
+            request.bytes,
+            request.rip,
+            decoding.options(),
+        );
+        let (known, info) = (&mut self.known, &mut self.emit.info);
+        self.ahead
+            .look(decoder, request.mode, MAX_INSTRUCTIONS, |instruction| {
+                known.memory_use(instruction, decoding, || {
+                    memory_use(info, instruction, decoding)
+                })
+            });
     }
 
     /// Whether bytes that do not decode are the beginning of an instruction that goes on.

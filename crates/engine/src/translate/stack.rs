@@ -41,8 +41,7 @@ impl Translator {
     /// Stores below the stack pointer and folds the decrement.
     pub(super) fn push(&mut self, value: Pushed, width: Width) -> Result<(), OddSegment> {
         let bytes = width.bytes() as i32;
-        let is_last = matches!(value, Pushed::NextRip);
-        let reach = (self.emit).reach_stack(-bytes, width.bytes(), true, is_last)?;
+        let reach = (self.emit).reach_stack_operand(-bytes, width.bytes(), true)?;
         let value = match value {
             Pushed::NextRip if self.emit.relocates => {
                 self.emit.code_address(R9, R9, self.emit.next_rip, width);

@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
                 if let Some(keeps_vectors) = entry {
                     let window = state.registers[11];
                     state.forget_values(&mut self.numbers);
-                    if matches!(window.kind, Kind::Checked { write: true, .. }) {
+                    if matches!(window.kind, Kind::Checked { .. }) {
                         // As exits leave R11, so the monitor enters: see `check_windows`.
                         state.registers[11] = window;
                         self.windows.insert(offset, window.number);
@@ -277,7 +277,11 @@ impl<'a> Walk<'a> {
             | SiteKind::SystemRead { .. }
             | SiteKind::Slow
             | SiteKind::Helper(_)
-            | SiteKind::VectorLoad => true,
+            | SiteKind::VectorLoad
+            | SiteKind::Link(LinkPlace::Direct {
+                windowless: Some(_),
+                ..
+            }) => true,
             SiteKind::Link(_)
             | SiteKind::Indirect
             | SiteKind::Far

@@ -394,7 +394,7 @@ fn window_look_up() -> Vec<Step> {
 const POINT: Mem = Mem::indexed(RCX, R8, 1, 0);
 
 #[test]
-fn a_windows_accesses_lie_in_it() {
+fn a_windows_accesses_lie_in_it_and_are_what_it_was_looked_up_for() {
     let hit = |place: i32, width: Width| {
         let found = long_accessed(&window_look_up(), |a| {
             a.lea64(R11, POINT);
@@ -409,6 +409,21 @@ fn a_windows_accesses_lie_in_it() {
     assert_eq!(hit(121, Width::Qword), 1);
     assert_eq!(hit(128, Width::Byte), 1);
     assert_eq!(hit(-1, Width::Byte), 1);
+    // It was looked up for loads.
+    let mut steps = window_look_up();
+    let [load] = steps![|a| a.load(Width::Qword, RCX, Mem::indexed(RCX, R9, 8, 0))];
+    steps[7] = load;
+    let stored = [false, true].map(|stores| {
+        let found = long_accessed(&steps, |a| {
+            a.lea64(R11, POINT);
+            a.load(Width::Qword, RAX, Mem::base(R11, 120));
+            if stores {
+                a.store(Width::Byte, Mem::base(R11, 120), RAX);
+            }
+        });
+        found.len()
+    });
+    assert_eq!(stored, [0, 1]);
     // Others point to one place.
     let found = long_accessed(&window_look_up(), |a| {
         a.lea64(R9, POINT);
@@ -758,7 +773,7 @@ fn link() -> (Assembler, Site) {
     let place = LinkPlace::Direct {
         distance: jump.0 as u32,
         stub: stub as u32,
-        windowless: false,
+        windowless: None,
     };
     (assembler, site(SiteKind::Link(place)))
 }

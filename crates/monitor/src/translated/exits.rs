@@ -2,7 +2,7 @@
 //! ([`SiteKind`]). The function also determines the exit's *kind*, as which it is counted: the
 //! instructions that the monitor executes share one function and have many kinds.
 
-use crate::guest_view::Inline;
+use crate::guest_view::{Inline, view_of};
 use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
 use crate::running::Running;
@@ -14,7 +14,7 @@ use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
+use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
@@ -52,7 +52,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         self.continue_shadow(site.shadowed);
         match site.kind {
-            SiteKind::Link(place) => self.link_exit(block, index, place),
+            SiteKind::Link(place) => self.link_exit(block, index, &site, place),
             SiteKind::Indirect => self.indirect_exit(block, &site),
             SiteKind::Far => self.far_exit(),
             SiteKind::LevelChanged => self.level_changed_exit(resume_flag),
@@ -86,15 +86,69 @@ impl<P: Platform> Running<'_, Translated, P> {
         });
     }
 
-    fn link_exit(&mut self, block: BlockId, site: usize, place: LinkPlace) -> Result<(), VcpuStop> {
+    fn link_exit(
+        &mut self,
+        block: BlockId,
+        index: usize,
+        site: &Site,
+        place: LinkPlace,
+    ) -> Result<(), VcpuStop> {
+        let miss = match place {
+            LinkPlace::Direct { windowless, .. } => windowless,
+            LinkPlace::Slot { .. } => None,
+        };
+        if let Some(miss) = miss
+            && self.fill_window(miss)
+        {
+            let vectors = self.runner.context.vectors_were_live != 0;
+            self.resume_at(block, site.retry, site.after_esp, vectors);
+            return Ok(());
+        }
         self.count(ExitKind::LinkMiss);
         self.runner.link = PendingLink::From {
             block,
-            site,
+            site: index,
             generation: self.runner.engine.generation(),
-            windowless: matches!(place, LinkPlace::Direct { windowless, .. } if windowless),
+            windowless: miss.is_some(),
         };
         self.completed()
+    }
+
+    /// A window's look-up has missed, for the first time in its block: whether it hits now that
+    /// what its first access needs is in the software TLB. That access is about to be made, so
+    /// nothing is done to page tables that it would not do; if it faults, it will again.
+    fn fill_window(&mut self, miss: WindowMiss) -> bool {
+        let cpu = &self.runner.context.cpu;
+        let mask = system_mask(cpu);
+        let low = LinearAddress(self.runner.context.exit_value & mask);
+        let linear = LinearAddress(low.0.wrapping_add(u64::from(miss.place())) & mask);
+        let ((size, write), window) = (miss.access(), miss.window());
+        if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
+            return false;
+        }
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let kind = if write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let inline = (self.view).make_inline(cpu, linear, size, kind, false, privilege);
+        let fills = matches!(inline, Ok(Inline::Yes))
+            && (self.view.translations).allows(
+                cpu,
+                view_of(privilege),
+                (window.1, false),
+                low,
+                window.0,
+            );
+        if fills {
+            self.count(if write {
+                ExitKind::TlbMissWrite
+            } else {
+                ExitKind::TlbMissRead
+            });
+        }
+        fills
     }
 
     fn indirect_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {

@@ -1,0 +1,465 @@
+//! What a block's instructions reach in memory, seen before they are translated: which of them
+//! share a window ([`crate::emit::window`]).
+//!
+//! The block's instructions are decoded here, once. Accesses through one register form a group
+//! as long as the register changes by constants only; a group's members that fit into one window
+//! from the first of them on are planned as one. There is one register for windows, so a group
+//! that begins while another's window has accesses left takes its place only if it has more.
+//!
+//! Nothing here decides whether an access may use a window: what is planned and does not come
+//! true costs a look-up, and what comes and is not planned has a look-up of its own.
+
+use crate::emit::look_up::{near_register, segment_of};
+use crate::emit::window::{Planned, WINDOW_BYTES};
+use crate::policy::allow_list::has_memory;
+use crate::policy::memory_operand::MemoryUse;
+use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
+use iced_x86::{ConditionCode, Decoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use tollgate_x86::Gpr;
+
+/// General registers that may change, one bit each.
+type Registers = u16;
+
+/// Bytes of an access at most.
+const MAX_ACCESS: u32 = 64;
+const STACK: u8 = Gpr::Rsp as u8;
+
+fn bit(register: Register) -> Registers {
+    match register.is_gpr() {
+        true => 1 << (register.full_register().number() & 15),
+        false => 0,
+    }
+}
+
+/// The general registers that an instruction may change, but for what PUSH and its like do to the
+/// stack pointer. `None`: any.
+pub(super) fn changed_registers(instruction: &Instruction) -> Option<Registers> {
+    use Mnemonic::*;
+    const ACCUMULATOR: Registers = 1 << Gpr::Rax as u16;
+    const DATA: Registers = 1 << Gpr::Rdx as u16;
+    let named = |index| match instruction.op_kind(index) {
+        OpKind::Register => bit(instruction.op_register(index)),
+        _ => 0,
+    };
+    Some(match instruction.mnemonic() {
+        Cmp | Test | Push | Call | Ret | Jmp | Nop | Cld | Std | Clc | Stc | Cmc => 0,
+        Mov | Movzx | Movsx | Movsxd | Lea | Add | Or | Adc | Sbb | And | Sub | Xor | Inc | Dec
+        | Neg | Not | Shl | Sal | Shr | Sar | Rol | Ror | Shld | Shrd | Bsf | Bsr | Tzcnt
+        | Lzcnt | Popcnt | Bswap | Pop => named(0),
+        Imul if instruction.op_count() > 1 => named(0),
+        Xchg | Xadd => named(0) | named(1),
+        Imul | Mul | Div | Idiv => ACCUMULATOR | DATA,
+        Cwd | Cdq | Cqo => DATA,
+        Cbw | Cwde | Cdqe => ACCUMULATOR,
+        Cmpxchg => named(0) | ACCUMULATOR,
+        Loope | Loopne => return None,
+        // Jcc, SETcc, CMOVcc.
+        _ if instruction.condition_code() != ConditionCode::None
+            && (instruction.op_count() == 1 || instruction.op0_kind() == OpKind::Register) =>
+        {
+            named(0)
+        }
+        Pcmpestri | Pcmpestri64 | Pcmpistri | Vpcmpestri | Vpcmpestri64 | Vpcmpistri
+        | Maskmovdqu | Vmaskmovdqu | Maskmovq => return None,
+        // Nothing but vectors, and an operand in memory.
+        _ => {
+            let is_vector = |index| {
+                let register = instruction.op_register(index);
+                instruction.op_kind(index) == OpKind::Register && register.is_vector_register()
+            };
+            match (instruction.op_count(), instruction.op0_kind()) {
+                (1.., OpKind::Register) if is_vector(0) => 0,
+                (2.., OpKind::Memory) if is_vector(1) => 0,
+                _ => return None,
+            }
+        }
+    })
+}
+
+/// What an instruction adds to a register of `size` bytes that it changes, if that is a
+/// constant: the register and the number.
+pub(super) fn constant_change(instruction: &Instruction, size: usize) -> Option<(u8, i32)> {
+    use Mnemonic::*;
+    let register = instruction.op0_register();
+    if !register.is_gpr() || register.size() != size || instruction.op0_kind() != OpKind::Register {
+        return None;
+    }
+    let constant = || match instruction.op1_kind() {
+        OpKind::Immediate8to32
+        | OpKind::Immediate8to64
+        | OpKind::Immediate32
+        | OpKind::Immediate32to64 => i32::try_from(instruction.immediate(1) as i64)
+            .ok()
+            .or_else(|| (size == 4).then_some(instruction.immediate32() as i32)),
+        _ => None,
+    };
+    let change = match instruction.mnemonic() {
+        Add => constant()?,
+        Sub => constant()?.checked_neg()?,
+        Inc => 1,
+        Dec => -1,
+        Lea => {
+            let (base, displacement) = near_register(instruction, size == 8)?;
+            (base == register.number() as u8).then_some(displacement)?
+        }
+        _ => return None,
+    };
+    Some((register.number() as u8, change))
+}
+
+/// An access through one register.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    /// Number of the instruction in the block.
+    instruction: usize,
+    base: u8,
+    /// How often the register has changed to an unknown value.
+    version: u8,
+    /// Distance from what the register was when it last did.
+    distance: i32,
+    size: u32,
+    write: bool,
+}
+
+/// Bytes from the lowest to behind the highest, as distances.
+#[derive(Clone, Copy)]
+struct Extent {
+    low: i32,
+    end: i32,
+}
+
+impl Access {
+    fn extent(&self) -> Extent {
+        Extent {
+            low: self.distance,
+            end: self.distance.saturating_add(self.size as i32),
+        }
+    }
+
+    fn shares_base(&self, other: &Access) -> bool {
+        (self.base, self.version) == (other.base, other.version)
+    }
+}
+
+impl Extent {
+    /// With another, if that is no more than a window.
+    fn with(self, other: Extent) -> Option<Extent> {
+        let both = Extent {
+            low: self.low.min(other.low),
+            end: self.end.max(other.end),
+        };
+        let size = i64::from(both.end) - i64::from(both.low);
+        (size <= i64::from(WINDOW_BYTES)).then_some(both)
+    }
+
+    fn holds(self, other: Extent) -> bool {
+        self.low <= other.low && other.end <= self.end
+    }
+}
+
+/// The instructions of a block, decoded, and the windows that they are to make.
+#[derive(Default)]
+pub(super) struct Ahead {
+    instructions: Vec<Instruction>,
+    accesses: Vec<Access>,
+    /// By the number of the instruction that makes it, which ascend.
+    windows: Vec<(usize, Planned)>,
+    /// How many of them have been made.
+    made: usize,
+    versions: [u8; 16],
+    distances: [i32; 16],
+}
+
+impl Ahead {
+    /// Nothing is known of the block.
+    pub(super) fn clear(&mut self) {
+        self.instructions.clear();
+        self.accesses.clear();
+        self.windows.clear();
+        self.made = 0;
+        self.versions = [0; 16];
+        self.distances = [0; 16];
+    }
+
+    /// Looks at up to `most` instructions. `memory_use` says what a memory operand is for.
+    pub(super) fn look(
+        &mut self,
+        mut decoder: Decoder<'_>,
+        mode: &Mode,
+        most: usize,
+        mut memory_use: impl FnMut(&Instruction) -> Option<MemoryUse>,
+    ) {
+        let is_64_bit = mode.flags.contains(ModeFlags::CODE64);
+        let mut instruction = Instruction::default();
+        while self.instructions.len() < most && decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                break;
+            }
+            self.add(&instruction, mode, is_64_bit, &mut memory_use);
+            self.instructions.push(instruction);
+            if instruction.flow_control() != FlowControl::Next {
+                break;
+            }
+        }
+        if self.accesses.len() > 1 {
+            self.plan();
+        }
+    }
+
+    /// The instruction of this number, if it has been decoded.
+    pub(super) fn instruction(&self, number: usize) -> Option<&Instruction> {
+        self.instructions.get(number)
+    }
+
+    /// The window that the instruction of this number is to make. They are asked for in order.
+    pub(super) fn window(&mut self, number: usize) -> Option<Planned> {
+        while let Some(&(first, planned)) = self.windows.get(self.made) {
+            if first > number {
+                return None;
+            }
+            self.made += 1;
+            if first == number {
+                return Some(planned);
+            }
+        }
+        None
+    }
+
+    fn add(
+        &mut self,
+        instruction: &Instruction,
+        mode: &Mode,
+        is_64_bit: bool,
+        memory_use: &mut impl FnMut(&Instruction) -> Option<MemoryUse>,
+    ) {
+        let pushed = instruction.stack_pointer_increment();
+        let has_memory = has_memory(instruction);
+        let changed = changed_registers(instruction).filter(|_| pushed == 0 || !has_memory);
+        let Some(changed) = changed else {
+            // The monitor may execute it, or its code uses R11.
+            for version in &mut self.versions {
+                *version = version.wrapping_add(1);
+            }
+            self.distances = [0; 16];
+            return;
+        };
+        if pushed != 0 {
+            self.add_stack_access(instruction, pushed);
+        } else if has_memory
+            && instruction.mnemonic() != Mnemonic::Lea
+            && let Some((base, displacement)) = near_register(instruction, is_64_bit)
+            && let Some(memory) = memory_use(instruction)
+        {
+            let segment = segment_of(instruction.memory_segment());
+            if mode.segment(segment, memory.write) == SegmentClass::Flat {
+                self.add_access(base, displacement, memory.size, memory.write);
+            }
+        }
+        if changed == 0 {
+            return;
+        }
+        let change = constant_change(instruction, if is_64_bit { 8 } else { 4 });
+        if let Some((base, change)) = change
+            && let Some(distance) = self.distances[usize::from(base)].checked_add(change)
+        {
+            self.distances[usize::from(base)] = distance;
+            return;
+        }
+        for base in (0..16).filter(|base| changed & 1 << base != 0) {
+            self.versions[base] = self.versions[base].wrapping_add(1);
+            self.distances[base] = 0;
+        }
+    }
+
+    /// PUSH, POP, CALL and RET of what is not in memory elsewhere.
+    fn add_stack_access(&mut self, instruction: &Instruction, pushed: i32) {
+        let is_push = pushed < 0;
+        let size = match instruction.mnemonic() {
+            // It may release more.
+            Mnemonic::Ret if instruction.op_count() > 0 => {
+                pushed.abs_diff(instruction.immediate16().into())
+            }
+            Mnemonic::Call if instruction.op0_kind() == OpKind::Register => return,
+            _ => pushed.unsigned_abs(),
+        };
+        let place = if is_push { pushed } else { 0 };
+        self.add_access(STACK, place, size, is_push);
+        let distance = &mut self.distances[usize::from(STACK)];
+        *distance = distance.wrapping_add(pushed);
+    }
+
+    fn add_access(&mut self, base: u8, displacement: i32, size: u32, write: bool) {
+        let number = usize::from(base & 15);
+        let Some(distance) = self.distances[number].checked_add(displacement) else {
+            return;
+        };
+        if size > MAX_ACCESS {
+            return;
+        }
+        self.accesses.push(Access {
+            instruction: self.instructions.len(),
+            base,
+            version: self.versions[number],
+            distance,
+            size,
+            write,
+        });
+    }
+
+    /// Finds the windows.
+    fn plan(&mut self) {
+        // The window in force: one of its accesses, what it holds, and how many are left.
+        let mut in_force: Option<(Access, Extent)> = None;
+        let mut left = 0;
+        for (index, first) in self.accesses.iter().enumerate() {
+            if let Some((other, extent)) = &in_force
+                && other.shares_base(first)
+                && extent.holds(first.extent())
+                && left > 0
+            {
+                left -= 1;
+                continue;
+            }
+            let mut extent = first.extent();
+            let mut write = first.write;
+            let mut others = 0;
+            for other in &self.accesses[index + 1..] {
+                if other.shares_base(first)
+                    && let Some(both) = extent.with(other.extent())
+                {
+                    extent = both;
+                    write |= other.write;
+                    others += 1;
+                }
+            }
+            if others == 0 || others <= left {
+                continue;
+            }
+            let planned = Planned {
+                low: extent.low - first.distance,
+                size: (extent.end - extent.low) as u32,
+                write,
+            };
+            self.windows.push((first.instruction, planned));
+            in_force = Some((*first, extent));
+            left = others;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::allow_list::{Copying, copying};
+    use iced_x86::{DecoderOptions, InstructionInfoFactory, OpAccess};
+    use tollgate_test_support::Random;
+
+    /// Random instructions of all widths.
+    fn instructions() -> impl Iterator<Item = Instruction> {
+        let mut random = Random::new(13);
+        (0..600_000).map(move |_| {
+            let mut bytes = [0_u8; 16];
+            bytes.fill_with(|| random.below(256) as u8);
+            match random.below(4) {
+                0 => bytes[0] = 0x0f,
+                1 => bytes[..3].copy_from_slice(&[0x66, 0x0f, 0x3a]),
+                2 => {
+                    bytes[0] = 0xc4;
+                    bytes[1] = 0xe0 | random.below(4) as u8;
+                }
+                _ => {}
+            }
+            let bits = [16, 32, 64][random.below(3)];
+            Decoder::new(bits, &bytes, DecoderOptions::NONE).decode()
+        })
+    }
+
+    #[test]
+    fn no_register_changes_that_is_not_said_to() {
+        let mut info = InstructionInfoFactory::new();
+        let (mut known, mut copied) = (0, 0);
+        for instruction in instructions().filter(|it| !it.is_invalid()) {
+            let is_copied = copying(&instruction) != Copying::Never;
+            copied += u32::from(is_copied);
+            let Some(said) = changed_registers(&instruction) else {
+                continue;
+            };
+            known += u32::from(is_copied);
+            let mut changed = 0;
+            for used in info.info(&instruction).used_registers() {
+                let is_read = matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+                let is_none = matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess);
+                if !is_read && !is_none {
+                    changed |= bit(used.register());
+                }
+            }
+            if instruction.stack_pointer_increment() != 0 {
+                changed &= !(1 << STACK);
+            }
+            assert_eq!(changed & !said, 0, "{instruction}");
+        }
+        assert!(known * 10 > copied * 7, "{known} of {copied}");
+    }
+
+    /// The windows of 64-bit code: instruction, lowest byte, bytes and whether for stores.
+    fn windows(code: &[u8]) -> Vec<(usize, i32, u32, bool)> {
+        let mut state = tollgate_x86::CpuState::at_reset();
+        state.cr0 |= 1;
+        let mut mode = Mode::of(&state);
+        mode.flags |= ModeFlags::CODE64 | ModeFlags::STACK32 | ModeFlags::LONG;
+        mode.segments = [SegmentClass::Flat; 6];
+        let decoder = Decoder::new(64, code, DecoderOptions::NONE);
+        let mut info = InstructionInfoFactory::new();
+        let mut ahead = Ahead::default();
+        ahead.look(decoder, &mode, 64, |instruction| {
+            let decoding = crate::decode::maker::Decoding::Intel;
+            crate::policy::memory_operand::memory_use(&mut info, instruction, decoding)
+        });
+        let planned = ahead.windows.iter();
+        planned
+            .map(|(first, it)| (*first, it.low, it.size, it.write))
+            .collect()
+    }
+
+    #[test]
+    fn accesses_through_one_register_share_a_window() {
+        // mov eax,[rbx]; mov ecx,[rbx+8]; mov edx,[rbx-4]
+        let code = [0x8b, 0x03, 0x8b, 0x4b, 8, 0x8b, 0x53, 0xfc];
+        assert_eq!(windows(&code), [(0, -4, 16, false)]);
+        // The last one a store.
+        let code = [0x8b, 0x03, 0x8b, 0x4b, 8, 0x89, 0x53, 0xfc];
+        assert_eq!(windows(&code), [(0, -4, 16, true)]);
+        // One alone makes none; nor do two that lie apart.
+        assert_eq!(windows(&[0x8b, 0x03, 0x8b, 0x4a, 8]), []);
+        let code = [0x8b, 0x03, 0x8b, 0x8b, 0x7d, 0, 0, 0];
+        assert_eq!(windows(&code), []);
+        let code = [0x8b, 0x03, 0x8b, 0x8b, 0x7c, 0, 0, 0];
+        assert_eq!(windows(&code), [(0, 0, 128, false)]);
+    }
+
+    #[test]
+    fn a_register_that_changes_by_a_constant_is_followed() {
+        // mov eax,[rbx]; add rbx,16; mov ecx,[rbx-8]
+        let code = [0x8b, 0x03, 0x48, 0x83, 0xc3, 16, 0x8b, 0x4b, 0xf8];
+        assert_eq!(windows(&code), [(0, 0, 12, false)]);
+        // add ebx,16
+        let code = [0x8b, 0x03, 0x83, 0xc3, 16, 0x90, 0x8b, 0x4b, 0xf8];
+        assert_eq!(windows(&code), []);
+        // push rbx; push rbp; mov rax,[rsp+16]; ret
+        let code = [0x53, 0x55, 0x48, 0x8b, 0x44, 0x24, 16, 0xc3];
+        assert_eq!(windows(&code), [(0, -8, 24, true)]);
+    }
+
+    #[test]
+    fn a_window_gives_way_to_one_with_more_accesses() {
+        // mov eax,[rbx]; mov ecx,[rdx]; mov eax,[rbx+4]; mov ecx,[rdx+4]
+        let code = [0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4];
+        assert_eq!(windows(&code), [(0, 0, 8, false)]);
+        // mov ecx,[rdx+8] behind them.
+        let code = [
+            0x8b, 0x03, 0x8b, 0x0a, 0x8b, 0x43, 4, 0x8b, 0x4a, 4, 0x8b, 0x4a, 8,
+        ];
+        assert_eq!(windows(&code), [(0, 0, 8, false), (1, 0, 12, false)]);
+    }
+}
