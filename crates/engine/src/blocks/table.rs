@@ -32,6 +32,12 @@ fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> 
     |id| (blocks.get(id)).is_some_and(|block| block.key == *key && !block.is_retired)
 }
 
+/// Where a block with this hash is remembered. The low bits alone are those of an address, and
+/// functions begin at multiples of 16.
+fn recent(hash: u32) -> usize {
+    (hash ^ hash >> 16) as usize % RECENT
+}
+
 /// Blocks that share an allocation.
 const CHUNK: usize = 1 << 7;
 
@@ -137,7 +143,7 @@ impl BlockTable {
     /// The block in force that translates `key`.
     pub fn find(&self, key: &BlockKey) -> Option<BlockId> {
         let hash = hash(key);
-        let recent = &self.recent[hash as usize % RECENT];
+        let recent = &self.recent[recent(hash)];
         let is_wanted = in_force(&self.blocks, key);
         let (known, id) = recent.get();
         if known == hash && is_wanted(id) {
@@ -224,5 +230,30 @@ impl BlockTable {
         self.code_bytes -= u64::from(block.host_length);
         self.free_ids.push(id);
         Some(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::link_layout::ModeId;
+    use std::collections::HashSet;
+
+    #[test]
+    fn functions_are_remembered_all_over() {
+        let places: HashSet<usize> = (0..RECENT as u64)
+            .map(|index| {
+                let key = BlockKey {
+                    physical: 0x123_4000 + index * 16,
+                    second_page: u64::MAX,
+                    rip: 0xffff_ffff_8123_4000 + index * 16,
+                    relocates: false,
+                    mode: ModeId(3),
+                };
+                recent(hash(&key))
+            })
+            .collect();
+        // Of as many at random 63 % would be different.
+        assert!(places.len() > RECENT / 2, "{}", places.len());
     }
 }
