@@ -8,11 +8,14 @@
 //! ```
 //!
 //! One thread moves bytes between buffers and descriptors ([`ports`]); the device moves them
-//! between buffers and queues. While a buffer is full its other end waits: bytes stay in the
-//! guest's queue, or in the host's pipe or socket.
+//! between buffers and queues. While a buffer is full its other end waits. Bytes for the guest
+//! stay in the host's pipe or socket. Those of the guest are taken at once, since a guest may
+//! switch itself off as soon as they are in its queue; but their chains are handed back only
+//! when the host has taken what came before, and without chains the guest waits.
 
 pub mod ports;
 
+use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
 use super::queue::QueueError;
@@ -30,7 +33,10 @@ const QUEUE_SIZE: u16 = 64;
 /// Bytes of a message about a port.
 const MESSAGE_BYTES: usize = 8;
 /// Bytes of a chain at most: no driver sends this much at once.
-const MAX_CHAIN_BYTES: u64 = 1 << 20;
+const MAX_CHAIN_BYTES: u64 = 256 << 10;
+/// Bytes of the guest's from which on no more are taken: more than a driver puts into a queue
+/// of this size.
+const MAX_TAKEN_BYTES: usize = 4 << 20;
 /// Messages to the guest that may wait: a guest that asks on without reading gets no answer.
 const MAX_MESSAGES: usize = 256;
 
@@ -52,6 +58,8 @@ struct Port {
     is_open: bool,
     /// What the guest was last told of the host's side.
     told_connected: bool,
+    /// Chains whose bytes were taken, to be handed back when there is room for more.
+    held: VecDeque<Chain>,
 }
 
 /// A console device. Port 0, which a driver without ports would have for itself, is not used.
@@ -92,6 +100,7 @@ impl Console {
             is_ready: false,
             is_open: false,
             told_connected: false,
+            held: VecDeque::new(),
         });
         Ok(Self {
             config,
@@ -164,7 +173,7 @@ impl Console {
             if port.is_open {
                 send(channel, receive, queues)?;
             }
-            take(channel, transmit, queues)?;
+            take(channel, &mut port.held, transmit, queues)?;
             has_moved |= before != (channel.to_guest.len(), channel.from_guest.len());
             // The guest learns of the end of a stream behind its last byte.
             let connected = channel.is_connected || !channel.to_guest.is_empty();
@@ -212,8 +221,13 @@ fn send(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<
 }
 
 /// Bytes of the guest, to the host.
-fn take(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueError> {
-    while channel.from_guest.len() < BUFFER_BYTES {
+fn take(
+    channel: &mut Channel,
+    held: &mut VecDeque<Chain>,
+    queue: usize,
+    queues: &mut Queues<'_>,
+) -> Result<(), QueueError> {
+    while channel.from_guest.len() < MAX_TAKEN_BYTES {
         let Some(chain) = queues.pop(queue)? else {
             break;
         };
@@ -226,6 +240,11 @@ fn take(channel: &mut Channel, queue: usize, queues: &mut Queues<'_>) -> Result<
             return Err(QueueError::NoMemory);
         }
         channel.from_guest.extend(bytes);
+        held.push_back(chain);
+    }
+    while channel.from_guest.len() < BUFFER_BYTES
+        && let Some(chain) = held.pop_front()
+    {
         queues.push(queue, &chain, 0)?;
     }
     Ok(())
@@ -269,6 +288,7 @@ impl VirtioDevice for Console {
         self.messages.clear();
         for port in &mut self.ports {
             (port.is_ready, port.is_open, port.told_connected) = (false, false, false);
+            port.held.clear();
         }
     }
 }

@@ -2,7 +2,7 @@
 //! moves bytes between them and buffers.
 
 use crate::bus::completion::Completer;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -21,6 +21,9 @@ use std::thread::JoinHandle;
 pub const BUFFER_BYTES: usize = 64 << 10;
 /// Bytes that are moved at once: as many as a pipe that is writable takes without waiting.
 const PIECE: usize = 4096;
+
+/// Seconds for which the end of the machine waits for a reader that takes nothing.
+const LAST_WAIT: i64 = 60;
 
 /// What is behind a port.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -95,8 +98,8 @@ struct Shared {
     has_ended: AtomicBool,
 }
 
-/// The thread. Dropping it ends it; what the guest has written is written first, as far as that
-/// needs no waiting.
+/// The thread. Dropping it ends it; what the guest has written is written first, as long as
+/// somebody takes it: [`LAST_WAIT`].
 pub struct PortThread {
     shared: Arc<Shared>,
     bell: UnixStream,
@@ -301,8 +304,7 @@ impl Mover {
         loop {
             let has_ended = self.shared.has_ended.load(Ordering::Acquire);
             let ready = self.wait(has_ended);
-            let is_idle = !ready.iter().any(|wait| matches!(wait, Wait::Output(_)));
-            if has_ended && is_idle {
+            if has_ended && ready.is_empty() {
                 return;
             }
             let mut changed = false;
@@ -313,7 +315,7 @@ impl Mover {
                         false
                     }
                     Wait::Client(index) => self.connect(index),
-                    Wait::Input(index) => !has_ended && self.read(index),
+                    Wait::Input(index) => self.read(index),
                     Wait::Output(index) => self.write(index),
                 };
             }
@@ -323,12 +325,22 @@ impl Mover {
         }
     }
 
-    /// Waits until something can be done, or only looks, and says what.
-    fn wait(&self, only_looks: bool) -> Vec<Wait> {
-        let mut waits = vec![Wait::Bell];
-        let mut fds = vec![PollFd::new(&self.ear, PollFlags::IN)];
+    /// Waits until something can be done, and says what. At the end only for outputs that have
+    /// something left; nothing then means that there is no hope for the rest.
+    fn wait(&self, has_ended: bool) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        let mut fds = Vec::new();
         let channels = self.shared.channels();
         for (index, (end, channel)) in self.ends.iter().zip(&*channels).enumerate() {
+            if let Some(output) = &end.output
+                && !channel.from_guest.is_empty()
+            {
+                waits.push(Wait::Output(index));
+                fds.push(PollFd::new(output, PollFlags::OUT));
+            }
+            if has_ended {
+                continue;
+            }
             if let Some(listener) = end.listener.as_ref().filter(|_| !end.is_client) {
                 waits.push(Wait::Client(index));
                 fds.push(PollFd::new(listener, PollFlags::IN));
@@ -339,23 +351,19 @@ impl Mover {
                 waits.push(Wait::Input(index));
                 fds.push(PollFd::new(input, PollFlags::IN));
             }
-            if let Some(output) = &end.output
-                && !channel.from_guest.is_empty()
-            {
-                waits.push(Wait::Output(index));
-                fds.push(PollFd::new(output, PollFlags::OUT));
-            }
         }
         drop(channels);
-        let now = rustix::event::Timespec {
-            tv_sec: 0,
+        if !has_ended {
+            waits.push(Wait::Bell);
+            fds.push(PollFd::new(&self.ear, PollFlags::IN));
+        } else if fds.is_empty() {
+            return waits;
+        }
+        let limit = Timespec {
+            tv_sec: LAST_WAIT,
             tv_nsec: 0,
         };
-        match poll(&mut fds, only_looks.then_some(&now)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            // Out of memory; nothing else can go wrong.
-            Err(_) => std::thread::yield_now(),
-        }
+        while poll(&mut fds, has_ended.then_some(&limit)) == Err(Errno::INTR) {}
         let ready = waits.into_iter().zip(&fds);
         let ready = ready.filter(|(_, fd)| !fd.revents().is_empty());
         ready.map(|(wait, _)| wait).collect()
