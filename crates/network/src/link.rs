@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     fn wake(&self) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
+        if !self.woken.swap(true, Ordering::SeqCst) {
             // It fails only if the counter is full, and then the thread wakes anyway.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
@@ -236,10 +236,11 @@ impl Wire {
 
     /// Takes all frames that the guest has sent.
     pub fn receive(&self) -> VecDeque<Vec<u8>> {
-        if self.shared.woken.swap(false, Ordering::AcqRel) {
-            let mut counter = [0; 8];
-            let _ = rustix::io::read(&self.shared.wake, &mut counter);
-        }
+        // In this order: whoever finds `woken` still set has done its part before it is cleared,
+        // and that is seen below. The other way round a wake in between would be read away.
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+        self.shared.woken.store(false, Ordering::SeqCst);
         let mut from_guest = lock(&self.shared.from_guest);
         let frames = std::mem::take(&mut from_guest.queue).frames;
         let tells = std::mem::take(&mut from_guest.adapter_waits);

@@ -78,6 +78,9 @@ pub struct Queue {
     in_flight: u16,
     /// Used elements were added since the driver was last told.
     has_news: bool,
+    /// What is available is not enough: the index behind it when that was found.
+    #[serde(skip)]
+    short_at: Option<u16>,
 }
 
 impl Queue {
@@ -95,6 +98,7 @@ impl Queue {
             signalled: 0,
             in_flight: 0,
             has_news: false,
+            short_at: None,
         }
     }
 
@@ -152,12 +156,14 @@ impl Queue {
         let chain = Chain::read(memory, self.descriptors, self.size, head)?;
         self.next_available = self.next_available.wrapping_add(1);
         self.in_flight += 1;
+        self.short_at = None;
         Ok(Some(chain))
     }
 
-    /// Gives back the chains that were taken last, as if they had not been.
+    /// Gives back the chains that were taken last, as if they had not been: they wait for more.
     pub fn unpop(&mut self, count: u16) {
         let count = count.min(self.in_flight);
+        self.short_at = Some(self.next_available);
         self.next_available = self.next_available.wrapping_sub(count);
         self.in_flight -= count;
     }
@@ -212,7 +218,9 @@ impl Queue {
         Ok(behind < self.next_used.wrapping_sub(before))
     }
 
-    /// Tells the driver that all it has made available was taken: it notifies of the next chain.
+    /// Tells the driver that all it has made available was taken, or was not enough: it notifies of
+    /// the next chain. It does so when its index passes the one that is told here (2.7.10), so
+    /// that must not lie before chains that it has already told of.
     ///
     /// # Errors
     /// The ring lies outside of memory.
@@ -221,7 +229,7 @@ impl Queue {
             return Ok(());
         }
         let place = RING_OFFSET + USED_BYTES * u64::from(self.size);
-        let wish = self.next_available.to_le_bytes();
+        let wish = self.short_at.unwrap_or(self.next_available).to_le_bytes();
         write(memory, self.device_area.wrapping_add(place), &wish)
     }
 

@@ -142,6 +142,33 @@ fn a_frame_lies_in_as_many_buffers_as_it_needs() {
     assert_eq!(received, frame(200));
 }
 
+/// A driver with the event index notifies only if its index passes the one it is told.
+#[test]
+fn a_driver_whose_buffers_are_too_few_is_asked_for_more() {
+    let mut guest = Guest::new(MERGED_BUFFERS | feature::EVENT_INDEX);
+    let asked_at = |guest: &Guest| {
+        let event = guest.driver.peek(USED + 4 + 8 * 16, 2);
+        u16::from_le_bytes(event.try_into().unwrap())
+    };
+    for index in 0..2 {
+        guest.buffer(index, 100);
+    }
+    guest.wire.send(Frame::new(frame(300)));
+    guest.complete();
+    assert_eq!(asked_at(&guest), 2, "behind the two that are there");
+    // Of these it says nothing yet, and sends a frame meanwhile.
+    guest.driver.poke(AVAILABLE + 2, &3u16.to_le_bytes());
+    guest.send(&[0; 100]);
+    assert_eq!(asked_at(&guest), 2);
+    guest.driver.poke(AVAILABLE + 2, &2u16.to_le_bytes());
+    for index in 2..5 {
+        guest.buffer(index, 100);
+        guest.complete();
+    }
+    assert_eq!(guest.driver.used_index(), 4);
+    assert_eq!(asked_at(&guest), 4, "no frame waits for the fifth");
+}
+
 #[test]
 fn a_frame_that_no_buffers_can_hold_is_lost_and_the_next_comes() {
     let mut guest = Guest::new(0);
