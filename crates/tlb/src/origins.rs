@@ -27,10 +27,11 @@ const MAX_NOTES: usize = 1 << 20;
 /// Chains of the reverse map of global pages: a few physical pages for each, in a guest of
 /// some GiB.
 const GLOBAL_BUCKETS: usize = 1 << 17;
-/// Chains of the map of one space.
-const LOCAL_BUCKETS: usize = 1 << 15;
-/// Notes that are remembered as made lately.
-const RECENT: usize = 1 << 12;
+/// Chains of the map of one space. Spaces take turns, so their maps must be small to be found in
+/// the processor's caches.
+const LOCAL_BUCKETS: usize = 1 << 12;
+/// Chains for each note that is remembered as made lately.
+const CHAINS_PER_RECENT: usize = 16;
 /// Physical pages that are looked for one by one; of more, all notes are looked at.
 const FEW_PAGES: u64 = 256;
 /// No earlier note.
@@ -84,7 +85,7 @@ impl ReverseMap {
         };
         Self {
             notes: Vec::new(),
-            recent: vec![never; RECENT].into_boxed_slice(),
+            recent: vec![never; (buckets / CHAINS_PER_RECENT).max(1)].into_boxed_slice(),
             generation: 1,
             newest: vec![NONE; buckets].into_boxed_slice(),
         }
@@ -110,7 +111,8 @@ impl ReverseMap {
             physical_page,
             generation: self.generation,
         };
-        let recent = &mut self.recent[linear_page as usize % RECENT];
+        let place = linear_page as usize % self.recent.len();
+        let recent = &mut self.recent[place];
         if *recent != made {
             *recent = made;
             self.add(linear_page, physical_page);
