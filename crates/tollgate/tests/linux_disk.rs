@@ -19,14 +19,7 @@ const DISK_BYTES: u64 = 24 << 20;
 
 /// `tollgate run` with the kernel, modules for disks, and these drives.
 fn command(folder: &Folder, kernel: &str, drives: &[String]) -> Command {
-    let initramfs = linux::initramfs_with_modules(kernel);
-    let mut command = tollgate();
-    command.args(["run", "-m", "256M", "--kernel"]);
-    command.arg(fetched(&format!("{kernel}/vmlinuz")));
-    command
-        .arg("--initrd")
-        .arg(folder.file("initrd.img", &initramfs));
-    command.args(["--append", "console=ttyS0"]);
+    let mut command = linux::run_with_modules(folder, kernel);
     for drive in drives {
         command.args(["--drive", drive]);
     }

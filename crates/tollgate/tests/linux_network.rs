@@ -20,14 +20,8 @@ const BYTES: usize = 8 << 20;
 
 /// `tollgate run` with the kernel, its modules, and this network.
 fn command(folder: &Folder, kernel: &str, network: &str) -> Command {
-    let initramfs = linux::initramfs_with_modules(kernel);
-    let mut command = tollgate();
-    command.args(["run", "-m", "256M", "--kernel"]);
-    command.arg(fetched(&format!("{kernel}/vmlinuz")));
-    command
-        .arg("--initrd")
-        .arg(folder.file("initrd.img", &initramfs));
-    command.args(["--append", "console=ttyS0", "--net", network]);
+    let mut command = linux::run_with_modules(folder, kernel);
+    command.args(["--net", network]);
     command
 }
 

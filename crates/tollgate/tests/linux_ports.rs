@@ -9,20 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use support::folder::Folder;
-use support::guests::fetched;
 use support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
 use support::session::Session;
 use support::tollgate;
 
 fn command(folder: &Folder, kernel: &str, ports: &[String]) -> Command {
-    let initramfs = linux::initramfs_with_modules(kernel);
-    let mut command = tollgate();
-    command.args(["run", "-m", "256M", "--kernel"]);
-    command.arg(fetched(&format!("{kernel}/vmlinuz")));
-    command
-        .arg("--initrd")
-        .arg(folder.file("initrd.img", &initramfs));
-    command.args(["--append", "console=ttyS0"]);
+    let mut command = linux::run_with_modules(folder, kernel);
     for port in ports {
         command.args(["--port", port]);
     }

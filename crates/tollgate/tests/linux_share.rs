@@ -15,14 +15,7 @@ use support::{PATIENCE, finish, tollgate};
 
 /// `tollgate run` with the kernel, its modules, and these shares.
 fn command(folder: &Folder, kernel: &str, shares: &[String]) -> Command {
-    let initramfs = linux::initramfs_with_modules(kernel);
-    let mut command = tollgate();
-    command.args(["run", "-m", "256M", "--kernel"]);
-    command.arg(fetched(&format!("{kernel}/vmlinuz")));
-    command
-        .arg("--initrd")
-        .arg(folder.file("initrd.img", &initramfs));
-    command.args(["--append", "console=ttyS0"]);
+    let mut command = linux::run_with_modules(folder, kernel);
     for share in shares {
         command.args(["--share", share]);
     }

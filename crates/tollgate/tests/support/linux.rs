@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use super::folder::Folder;
 use super::guests::fetched;
 use super::session::Session;
 use super::tollgate;
@@ -88,6 +89,19 @@ pub fn initramfs_with_modules(kernel: &str) -> Vec<u8> {
         .collect();
     files.push(("mnt/lease".into(), LEASE.into()));
     initramfs_with_files(kernel, &files)
+}
+
+/// `tollgate run` with a kernel and its modules, whose initramfs goes to a folder, and a console
+/// on the serial port.
+#[track_caller]
+pub fn run_with_modules(folder: &Folder, kernel: &str) -> Command {
+    let initramfs = folder.file("initrd.img", &initramfs_with_modules(kernel));
+    let mut command = tollgate();
+    command.args(["run", "-m", "256M", "--kernel"]);
+    command.arg(fetched(&format!("{kernel}/vmlinuz")));
+    command.arg("--initrd").arg(initramfs);
+    command.args(["--append", "console=ttyS0"]);
+    command
 }
 
 /// Loads the modules of [`initramfs_with_modules`].
