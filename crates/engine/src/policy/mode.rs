@@ -7,6 +7,7 @@ use crate::abi::flags::InterruptFlag;
 use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
@@ -257,13 +258,18 @@ impl Mode {
 
     /// Whether code at `rip`, in a mode that [may be relocatable](Self::is_relocatable), is. It
     /// is not near the ends of the address space, where a direct branch may fault or an address
-    /// wrap. Nor where programs lie that are linked for fixed addresses, which gain nothing.
+    /// wrap. Nor where programs lie that are linked for fixed addresses, which gain nothing:
+    /// 32-bit ones from 0804_8000h; Linux puts those that may lie anywhere, and the loader if it
+    /// is started by itself, close behind 40_0000h.
     pub fn is_relocatable_at(&self, rip: u64) -> bool {
-        let places = match self.flags.contains(ModeFlags::CODE64) {
-            true => 1 << 31..(1 << 47) - (1 << 32),
-            false => 1 << 28..(1 << 32) - PAGE_SIZE,
+        const LINKED_32_BIT: Range<u64> = 1 << 27..1 << 28;
+        let is_place = match self.flags.contains(ModeFlags::CODE64) {
+            true => (1 << 31..(1 << 47) - (1 << 32)).contains(&rip),
+            false => {
+                (1 << 20..(1 << 32) - PAGE_SIZE).contains(&rip) && !LINKED_32_BIT.contains(&rip)
+            }
         };
-        self.is_relocatable() && places.contains(&rip)
+        is_place && self.is_relocatable()
     }
 
     /// Whether instructions run alone, or the monitor performs each access. Then translated
