@@ -406,25 +406,25 @@ impl Engine {
     /// Drops every block.
     pub fn flush(&mut self, memory: &mut GuestMemory) {
         let all: Vec<BlockId> = self.blocks.ids().collect();
-        self.counts.evicted += all.len() as u64;
-        for id in all {
-            self.drop_block(id, memory);
-        }
+        self.evict(&all, memory);
         self.cache.reset();
     }
 
-    fn drop_block(&mut self, id: BlockId, memory: &mut GuestMemory) {
-        let Some(block) = self.block(id) else {
-            return;
-        };
-        let key = block.key;
-        if !block.is_retired {
-            self.pages.forget(key.physical >> 12, id, memory);
-            if key.second_page != u64::MAX {
-                self.pages.forget(key.second_page, id, memory);
-            }
+    /// Drops blocks to make room.
+    fn evict(&mut self, ids: &[BlockId], memory: &mut GuestMemory) {
+        self.counts.evicted += ids.len() as u64;
+        let in_force = ids.iter().filter_map(|&id| {
+            let block = self.block(id).filter(|block| !block.is_retired)?;
+            Some((id, block.key))
+        });
+        let mut parts: Vec<(u64, BlockId)> = in_force
+            .flat_map(|(id, key)| [(key.physical >> 12, id), (key.second_page, id)])
+            .filter(|&(page, _)| page != u64::MAX)
+            .collect();
+        self.pages.forget_all(&mut parts, memory);
+        for &id in ids {
+            self.drop_unlisted(id);
         }
-        self.drop_unlisted(id);
     }
 
     /// Drops a block that no page names any more.

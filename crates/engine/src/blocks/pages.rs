@@ -71,15 +71,35 @@ impl PageParts {
             return;
         };
         list.retain(|part| part.id != id);
+        self.clear_lines(page, memory);
+    }
+
+    /// Makes lines of a page plain data again that no remaining block was made from.
+    fn clear_lines(&mut self, page: u64, memory: &mut GuestMemory) {
+        let list = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
         if list.is_empty() {
             self.by_page.remove(&page);
             memory.code().clear_page(page);
             return;
         }
-        // Lines that no remaining block was made from are plain data again.
         let kept = list.iter().fold(0, |lines, part| lines | part.lines());
         let gone = memory.code().lines(page) & !kept;
         memory.code().clear_lines(page, gone);
+    }
+
+    /// Forgets blocks' parts of pages, of which each is named with its page: one look at a page,
+    /// however many of its parts go.
+    pub fn forget_all(&mut self, parts: &mut [(u64, BlockId)], memory: &mut GuestMemory) {
+        parts.sort_unstable();
+        for gone in parts.chunk_by(|one, next| one.0 == next.0) {
+            let page = gone[0].0;
+            let Some(list) = self.by_page.get_mut(&page) else {
+                continue;
+            };
+            let is_gone = |id| gone.binary_search(&(page, id)).is_ok();
+            list.retain(|part| !is_gone(part.id));
+            self.clear_lines(page, memory);
+        }
     }
 
     /// Forgets the parts of a page that have one of the bytes `first..=last`, and appends

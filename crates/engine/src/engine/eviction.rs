@@ -43,18 +43,19 @@ impl Engine {
         };
         let oldest = self.oldest_kept(&ids, room);
         self.links.watch_use();
-        let mut end = segment.start;
-        for id in ids {
+        let (staying, leaving): (Vec<BlockId>, Vec<BlockId>) = ids.iter().partition(|&&id| {
             let bytes = self.space_of(id);
             let stays = self.age(id).is_some_and(|age| age <= oldest) && bytes <= room;
             if stays {
                 room -= bytes;
-                self.move_block(id, end);
-                end += bytes as u32;
-            } else {
-                self.counts.evicted += 1;
-                self.drop_block(id, memory);
             }
+            stays
+        });
+        self.evict(&leaving, memory);
+        let mut end = segment.start;
+        for id in staying {
+            self.move_block(id, end);
+            end += self.space_of(id) as u32;
         }
         self.cache.go_on_at(end);
     }
