@@ -173,6 +173,25 @@ impl Program {
         }
     }
 
+    /// A step that a conditional branch may leave out.
+    fn perhaps(&mut self, random: &mut Random) {
+        if random.below(2) == 0 {
+            // add eax,edx; cmp r8d,edx; test cl,2.
+            let tests: [&[u8]; 3] = [&[0x01, 0xd0], &[0x41, 0x39, 0xd0], &[0xf6, 0xc1, 2]];
+            self.put(random.pick(&tests));
+        }
+        let condition = random.below(16) as u8;
+        let is_near = random.below(3) == 0;
+        match is_near {
+            true => self.put(&[0x0f, 0x80 | condition, 0, 0, 0, 0]),
+            false => self.put(&[0x70 | condition, 0]),
+        }
+        let behind = self.0.len();
+        self.base_step(random);
+        let last = behind - if is_near { 4 } else { 1 };
+        self.0[last] = (self.0.len() - behind) as u8;
+    }
+
     fn end(mut self) -> Vec<u8> {
         // dec ebp; jnz behind the first two instructions; out 0xf4,al
         self.put(&[0xff, 0xcd, 0x0f, 0x85]);
@@ -255,6 +274,39 @@ fn random_programs_do_to_every_structure_what_they_do_step_by_step() {
         }
         let code = program.end();
         agree(&code, |state, _| as_user(state));
+    }
+}
+
+#[test]
+fn random_programs_with_branches_do_what_they_do_step_by_step() {
+    let mut random = Random::new(0x6272_616e_6368);
+    let places = [
+        DATA + 0x400,
+        SMALL + 0x800,
+        SMALL + 0x1000,
+        SMALL + 0x2000,
+        SMALL + 0x3000,
+        SMALL + 0x3800,
+        STACK - 0x400,
+        0,
+    ];
+    for _ in 0..400 {
+        let mut near = || {
+            let near = random.below(320) as u64;
+            random.pick(&places).wrapping_sub(160).wrapping_add(near)
+        };
+        let (stack, bases) = (near() & !7, [near(), near(), near() & !7]);
+        let mut program = Program::new(stack);
+        for (base, place) in BASES.into_iter().zip(bases) {
+            program.set(base, place);
+        }
+        for _ in 0..4 + random.below(40) {
+            match random.below(3) {
+                0 => program.perhaps(&mut random),
+                _ => program.base_step(&mut random),
+            }
+        }
+        agree(&program.end(), |state, _| as_user(state));
     }
 }
 

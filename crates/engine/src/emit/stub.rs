@@ -129,6 +129,11 @@ impl Emitter {
         Some(slot)
     }
 
+    /// Whether so many slots are left.
+    pub(crate) fn has_slots(&self, count: usize) -> bool {
+        self.slots.len() >= self.slots_used + count
+    }
+
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
     pub(crate) fn link_branch(&mut self, branch: Patch, target: u64) {
         if self.mode.flags.contains(ModeFlags::SINGLE) {

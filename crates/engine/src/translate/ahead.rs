@@ -9,6 +9,7 @@
 //! Nothing here decides whether an access may use a window: what is planned and does not come
 //! true costs a look-up, and what comes and is not planned has a look-up of its own.
 
+use super::branch::goes_on_behind;
 use crate::emit::look_up::{near_register, segment_of};
 use crate::emit::window::{Planned, WINDOW_BYTES};
 use crate::policy::allow_list::has_memory;
@@ -198,7 +199,8 @@ impl Ahead {
             }
             self.add(&instruction, mode, is_64_bit, &mut memory_use);
             self.instructions.push(instruction);
-            if instruction.flow_control() != FlowControl::Next {
+            let is_passed = goes_on_behind(&instruction);
+            if instruction.flow_control() != FlowControl::Next && !is_passed {
                 break;
             }
         }

@@ -1,4 +1,4 @@
-//! Near control transfers: the ends of blocks.
+//! Near control transfers: the ends of blocks, but for conditional branches that are not taken.
 
 use super::stack::Pushed;
 use super::{Flow, Translator};
@@ -53,6 +53,15 @@ fn condition_bits(condition: ConditionCode) -> u8 {
         ConditionCode::le => 14,
         _ => 15,
     }
+}
+
+/// Link slots that one instruction may need.
+const MOST_SLOTS: usize = 3;
+
+/// Whether a block goes on behind an instruction that may lead elsewhere: a conditional branch,
+/// in case that it is not taken.
+pub(super) fn goes_on_behind(instruction: &Instruction) -> bool {
+    instruction.is_jcc_short_or_near()
 }
 
 impl Translator {
@@ -309,6 +318,10 @@ impl Translator {
             .assembler
             .jcc(condition_bits(instruction.condition_code()));
         self.taken(branch, instruction);
+        if self.emit.has_slots(MOST_SLOTS) {
+            self.emit.make_room();
+            return Flow::Next;
+        }
         self.emit.link_jump(self.emit.next_rip);
         Flow::End
     }

@@ -227,13 +227,13 @@ impl Translator {
     }
 
     /// Guest bytes that are enough for most blocks.
-    pub const MANY_BYTES: usize = 160;
+    pub const MANY_BYTES: usize = 320;
 
     /// Guest bytes of one block at most.
     pub const MOST_BYTES: usize = MAX_INSTRUCTIONS * MAX_INSTRUCTION_LENGTH + 16;
 
     /// How many link slots a block may need; [`Translator::translate`] takes as many.
-    pub const SLOTS_PER_BLOCK: usize = 4;
+    pub const SLOTS_PER_BLOCK: usize = 8;
 
     /// Translates one block. `slots` are free link slots, at least
     /// [`Translator::SLOTS_PER_BLOCK`]; those used appear in the sites.

@@ -339,3 +339,24 @@ fn a_part_of_the_page_yields_the_same_block_or_is_too_short() {
     }
     assert!((100..900).contains(&complete), "{complete}");
 }
+
+#[test]
+fn a_block_goes_on_behind_branches_that_are_not_taken() {
+    let mut translator = Translator::new(Features::new(|_| true));
+    let length = |translator: &mut Translator, bytes: &[u8]| {
+        let found = block(translator, bytes, false);
+        found.expect("a whole page is there").0 as usize
+    };
+    // inc eax; jz +10h; inc eax; jnz back; inc eax; ret; inc eax
+    let bytes = [0x40, 0x74, 0x10, 0x40, 0x75, 0xf0, 0x40, 0xc3, 0x40];
+    assert_eq!(length(&mut translator, &bytes), 8);
+    // Not behind other branches: jmp; loop; jecxz; call.
+    for branch in [0xeb, 0xe2, 0xe3] {
+        assert_eq!(length(&mut translator, &[branch, 0x10, 0x40, 0xc3]), 2);
+    }
+    assert_eq!(length(&mut translator, &[0xe8, 0, 0, 0, 0, 0x40]), 5);
+    // Branches to other pages need slots: the last of them are for what ends the block.
+    let far = [0x0f, 0x84, 0, 0x20, 0, 0].repeat(64);
+    let branches = Translator::SLOTS_PER_BLOCK - 2;
+    assert_eq!(length(&mut translator, &far), branches * 6);
+}
