@@ -5,6 +5,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct ModeId(pub u32);
 
+/// Where a slot lies, in bytes from the start of the tables: emitted code jumps to what it holds
+/// there.
+pub const fn slot_offset(slot: u32) -> i32 {
+    SLOTS_OFFSET + slot as i32 * SLOT_BYTES
+}
+
 /// A small number that identifies all modes that differ in the base of CS alone: far
 /// transfers of real and V86 mode lead from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -40,8 +46,13 @@ pub const TABLE_BYTES: i32 = HASH_ENTRIES as i32 * ENTRY_BYTES + 64;
 pub const SLOTS_OFFSET: i32 = TABLE_BYTES;
 /// Slots that can be given out.
 pub const MAX_SLOTS: usize = 1 << 20;
+/// Bytes of a slot: the host address that the link leads to, and that of its stub, to which it
+/// leads as long as it has no target.
+pub const SLOT_BYTES: i32 = 16;
+/// Offset in a slot of the stub's address.
+pub const SLOT_STUB: i32 = 8;
 /// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
-pub const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + (MAX_SLOTS * 8) as i32;
+pub const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + MAX_SLOTS as i32 * SLOT_BYTES;
 
 /// Bytes from the start of the tables to that of far transfers in real and V86 mode.
 pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * TABLE_BYTES;

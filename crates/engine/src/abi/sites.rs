@@ -137,6 +137,16 @@ pub struct Site {
     pub shadowed: Shadow,
 }
 
+impl Site {
+    /// The slot of a link that leads through one, and where its stub is in the block's code.
+    pub fn slot_and_stub(&self) -> Option<(u32, u32)> {
+        match self.kind {
+            SiteKind::Link(LinkPlace::Slot { slot, stub }) => Some((slot, stub)),
+            _ => None,
+        }
+    }
+}
+
 // Blocks have many.
 const _: () = assert!(size_of::<Site>() <= 40);
 

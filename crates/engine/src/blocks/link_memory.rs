@@ -3,8 +3,8 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
-    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, MAX_SLOTS, ModeId, SLOTS_OFFSET, TABLE_BYTES,
-    TABLES_BYTES, far_tag_base, indirect_tag, table_offset,
+    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, ModeId, SLOT_STUB, TABLE_BYTES, TABLES_BYTES,
+    far_tag_base, indirect_tag, slot_offset, table_offset,
 };
 use crate::blocks::links::Target;
 use std::io;
@@ -59,16 +59,27 @@ impl LinkMemory {
         }
     }
 
-    /// What a slot holds: the distance from its site's stub to the target, 0 if none.
+    /// How far from its site's stub a slot leads: to that itself, 0, if it has no target.
     #[inline]
     pub fn slot(&self, slot: u32) -> u64 {
-        self.read(slot_offset(slot))
+        let offset = slot_offset(slot) as u32;
+        let stub = self.read(offset + SLOT_STUB as u32);
+        self.read(offset).wrapping_sub(stub)
     }
 
-    /// Has a slot hold a distance.
+    /// Has a slot lead so far from its stub.
     #[inline]
     pub fn set_slot(&mut self, slot: u32, distance: u64) {
-        self.write(slot_offset(slot), distance);
+        let offset = slot_offset(slot) as u32;
+        let stub = self.read(offset + SLOT_STUB as u32);
+        self.write(offset, stub.wrapping_add(distance));
+    }
+
+    /// Has a slot without a target lead to its site's stub at this host address.
+    pub fn set_stub(&mut self, slot: u32, stub: u64) {
+        let offset = slot_offset(slot) as u32;
+        self.write(offset + SLOT_STUB as u32, stub);
+        self.write(offset, stub);
     }
 
     /// Empties what was filled.
@@ -192,11 +203,6 @@ impl LinkMemory {
         let found = self.read(offset) == far_entry_tag(pointer, family);
         found.then(|| self.read(offset + ENTRY_TARGET as u32))
     }
-}
-
-fn slot_offset(slot: u32) -> u32 {
-    debug_assert!((slot as usize) < MAX_SLOTS);
-    SLOTS_OFFSET as u32 + slot * 8
 }
 
 /// The tag of an indirect branch target, as emitted code compares it.

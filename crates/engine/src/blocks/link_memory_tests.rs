@@ -153,3 +153,21 @@ fn nothing_is_found_that_was_emptied_or_filled_anew() {
     }
     assert!(hits > 20_000, "two are kept for each first choice");
 }
+
+#[test]
+fn a_slot_leads_to_its_stub_or_so_far_from_it() {
+    let mut memory = LinkMemory::new().unwrap();
+    let (stub, slot) = (0x7000_1234_5678, 3);
+    let leads_to = |memory: &LinkMemory| memory.read(slot_offset(slot) as u32);
+    memory.set_stub(slot, stub);
+    assert_eq!((leads_to(&memory), memory.slot(slot)), (stub, 0));
+    memory.set_slot(slot, -0x1000_i64 as u64);
+    assert_eq!(leads_to(&memory), stub - 0x1000);
+    assert_eq!(memory.slot(slot) as i64, -0x1000);
+    memory.empty(Entry::Slot(slot));
+    assert_eq!(leads_to(&memory), stub);
+    // Its block moves.
+    memory.set_slot(slot, 0x2000);
+    memory.set_stub(slot, stub - 0x100);
+    assert_eq!((leads_to(&memory), memory.slot(slot)), (stub - 0x100, 0));
+}

@@ -176,6 +176,12 @@ impl LinkTables {
         of.list(entry, (dependence.page, dependence.last_page));
     }
 
+    /// A slot that has been taken belongs to the site whose stub is at this host address, and
+    /// leads there; or its block has moved, and it led there.
+    pub fn set_stub(&mut self, slot: u32, stub: u64) {
+        self.memory.set_stub(slot, stub);
+    }
+
     /// Fills a slot with `target` minus the address of the site's stub.
     pub fn fill_slot(&mut self, slot: u32, distance: u64, dependence: Dependence) {
         self.pages.unlist(slot);

@@ -5,7 +5,7 @@ use super::exits::RESUME_AFTER;
 use super::look_up::LookUpForm;
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::link_layout::SLOTS_OFFSET;
+use crate::abi::link_layout::slot_offset;
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
@@ -108,12 +108,18 @@ impl Emitter {
         linear >> 12 == self.linear_page && linear as usize % 4096 + MAX_INSTRUCTION_LENGTH <= 4096
     }
 
-    fn new_link(&mut self, kind: StubKind, target: u64, incoming: Patch, place: SiteKind) -> usize {
+    fn new_link(
+        &mut self,
+        kind: StubKind,
+        target: u64,
+        incoming: Option<Patch>,
+        place: SiteKind,
+    ) -> usize {
         let site = self.new_site(place, target, 0, 0);
         self.stubs.push(Stub {
             kind,
             site,
-            incoming: Some(incoming),
+            incoming,
             rip: target,
             esp: 0,
             back: 0,
@@ -136,20 +142,26 @@ impl Emitter {
 
     /// Makes the 32-bit branch at `branch` lead to `target`; ESP is wholly in its home.
     pub(crate) fn link_branch(&mut self, branch: Patch, target: u64) {
+        let incoming = Some(branch);
         if self.mode.flags.contains(ModeFlags::SINGLE) {
-            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Continue);
+            self.new_link(StubKind::DirectLink, target, incoming, SiteKind::Continue);
         } else if self.stays_in_page(target) {
             let place = LinkPlace::Direct {
                 distance: branch.0 as u32,
                 stub: 0,
                 windowless: None,
             };
-            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Link(place));
+            self.new_link(
+                StubKind::DirectLink,
+                target,
+                incoming,
+                SiteKind::Link(place),
+            );
         } else if let Some(slot) = self.take_slot() {
             let place = LinkPlace::Slot { slot, stub: 0 };
-            self.new_link(StubKind::SlotJump, target, branch, SiteKind::Link(place));
+            self.new_link(StubKind::SlotJump, target, incoming, SiteKind::Link(place));
         } else {
-            self.new_link(StubKind::DirectLink, target, branch, SiteKind::Continue);
+            self.new_link(StubKind::DirectLink, target, incoming, SiteKind::Continue);
         }
     }
 
@@ -161,14 +173,9 @@ impl Emitter {
             && let Some(slot) = self.take_slot()
         {
             self.mark_as(target, 0, Restore::NONE);
-            let stub_address = self.slot_jump(slot);
+            self.slot_jump(slot);
             let place = LinkPlace::Slot { slot, stub: 0 };
-            self.new_link(
-                StubKind::SlotLink,
-                target,
-                stub_address,
-                SiteKind::Link(place),
-            );
+            self.new_link(StubKind::SlotLink, target, None, SiteKind::Link(place));
             return;
         }
         self.mark_as(target, 0, Restore::NONE);
@@ -182,26 +189,19 @@ impl Emitter {
         self.mark_as(target, 0, Restore::NONE);
         let (incoming, place) = match self.take_slot() {
             Some(slot) => {
-                let stub_address = self.slot_jump(slot);
+                self.slot_jump(slot);
                 let place = SiteKind::Link(LinkPlace::Slot { slot, stub: 0 });
-                (stub_address, place)
+                (None, place)
             }
-            None => (self.assembler.jmp(), SiteKind::Continue),
+            None => (Some(self.assembler.jmp()), SiteKind::Continue),
         };
         self.new_link(StubKind::SlotLink, target, incoming, place);
     }
 
-    /// `jmp` to the stub plus the slot's distance; returns the reference to the stub.
-    pub(crate) fn slot_jump(&mut self, slot: u32) -> Patch {
-        let stub_address = self.assembler.lea_rip(R9);
-        self.assembler.load(
-            Width::Qword,
-            R8,
-            Mem::base(self.map.links, SLOTS_OFFSET + slot as i32 * 8),
-        );
-        self.assembler.lea64(R8, Mem::indexed(R8, R9, 1, 0));
-        self.assembler.jmp_register(R8);
-        stub_address
+    /// Jumps where a slot leads.
+    fn slot_jump(&mut self, slot: u32) {
+        let place = Mem::base(self.map.links, slot_offset(slot));
+        self.assembler.jmp_memory(place);
     }
 
     /// Makes the 32-bit branch at `branch` lead to the exit `site`, at the current
@@ -234,9 +234,7 @@ impl Emitter {
                 else {
                     unreachable!("a slot jump has a slot");
                 };
-                let stub_address = self.slot_jump(slot);
-                let here = self.assembler.position();
-                self.assembler.patch_rel32(stub_address, here);
+                self.slot_jump(slot);
             }
             if stub.kind == StubKind::Windowless {
                 self.emit_windowless_link(&stub);

@@ -16,7 +16,7 @@
 //! A segment never stays as full as it was: of much that was used, the latest stays.
 
 use super::Engine;
-use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
+use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::Incoming;
 use crate::blocks::code_cache::{ALIGNMENT, SEGMENTS};
 use std::ops::Range;
@@ -102,6 +102,11 @@ impl Engine {
         self.cut_outgoing(id);
         self.cache.move_code(from..from + length, to);
         self.blocks.move_code(id, to);
+        let sites = self.blocks.get(id).map(|block| block.sites.iter());
+        for (slot, stub) in sites.into_iter().flatten().filter_map(Site::slot_and_stub) {
+            let stub = self.cache.address(to + stub) as u64;
+            self.links.set_stub(slot, stub);
+        }
         self.verify_block(id);
     }
 
@@ -111,11 +116,7 @@ impl Engine {
             return;
         };
         let outgoing = std::mem::take(&mut block.outgoing);
-        let slots = block.sites.iter().filter_map(|site| match site.kind {
-            SiteKind::Link(LinkPlace::Slot { slot, .. }) => Some(slot),
-            _ => None,
-        });
-        for slot in slots {
+        for (slot, _) in block.sites.iter().filter_map(Site::slot_and_stub) {
             self.links.forget_slot(slot);
         }
         for (site, to) in outgoing {

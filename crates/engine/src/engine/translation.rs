@@ -2,7 +2,7 @@
 
 use super::{CodeAddress, Engine, LookUp};
 use crate::abi::link_layout::ModeId;
-use crate::abi::sites::{BlockId, LinkPlace, SiteKind};
+use crate::abi::sites::{BlockId, Site};
 use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::Allocation;
 use crate::blocks::code_pages::CodePageKey;
@@ -111,16 +111,14 @@ impl Engine {
         let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
         let rip_mask = mode.wrap(u64::MAX);
         // Slots that the translation did not use stay for the next one.
-        let used: Vec<u32> = translation
-            .tables
-            .sites
-            .iter()
-            .filter_map(|site| match site.kind {
-                SiteKind::Link(LinkPlace::Slot { slot, .. }) => Some(slot),
-                _ => None,
-            })
-            .collect();
-        self.slots.retain(|slot| !used.contains(slot));
+        let sites = translation.tables.sites.iter();
+        let used: Vec<(u32, u32)> = sites.filter_map(Site::slot_and_stub).collect();
+        self.slots
+            .retain(|slot| !used.iter().any(|(known, _)| known == slot));
+        for (slot, stub) in used {
+            let stub = self.cache.address(host + stub) as u64;
+            self.links.set_stub(slot, stub);
+        }
         // Where code is written often, it may come back.
         let bytes = if memory.code().is_hot(key.physical >> 12) {
             &bytes[..translation.guest_length as usize]

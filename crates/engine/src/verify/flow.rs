@@ -5,7 +5,8 @@ use super::{Next, Rule, StoreLookUp, Walk};
 use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
 use crate::abi::link_layout::{
-    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, ModeId, choices, far_tag_base, indirect_tag,
+    BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base,
+    indirect_tag, slot_offset,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
 use crate::policy::mode::ModeFlags;
@@ -170,22 +171,16 @@ impl Walk<'_> {
     ) -> Result<(), Rule> {
         const REFUSED: Rule = "jump to an unknown place";
         if instruction.op0_kind() == OpKind::Register {
-            let register = instruction.op0_register();
-            let Kind::SlotTarget { slot, stub } = state.registers[register.number()].kind else {
-                return Err(REFUSED);
-            };
-            let is_link = self.subject.sites.iter().any(|site| {
-                matches!(site.kind, SiteKind::Link(LinkPlace::Slot { slot: s, stub: at })
-                    if s == slot && u64::from(at) == stub)
-            });
-            if !is_link || state.level.is_some() || stub <= instruction.ip() {
-                return Err(REFUSED);
-            }
-            self.lead_to(stub, state.clone());
-            return Ok(());
+            return Err(REFUSED);
         }
         let displacement = instruction.memory_displacement64() as i64;
         let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        if base == self.links() && index == Register::None {
+            let stub = self.stub_of_slot_at(displacement);
+            let stub = stub.filter(|&stub| stub > instruction.ip() && state.level.is_none());
+            self.lead_to(stub.ok_or(REFUSED)?, state.clone());
+            return Ok(());
+        }
         if base == self.context() && index == Register::None {
             let Some(site) = named.and_then(|named| self.subject.sites.get(named)) else {
                 return Err("leaves without naming an exit");
@@ -220,6 +215,18 @@ impl Walk<'_> {
             true => Ok(()),
             false => Err(REFUSED),
         }
+    }
+
+    /// The stub of the site whose slot lies here in the tables.
+    fn stub_of_slot_at(&self, displacement: i64) -> Option<u64> {
+        self.subject.sites.iter().find_map(|site| match site.kind {
+            SiteKind::Link(LinkPlace::Slot { slot, stub })
+                if (slot as usize) < MAX_SLOTS && i64::from(slot_offset(slot)) == displacement =>
+            {
+                Some(u64::from(stub))
+            }
+            _ => None,
+        })
     }
 
     /// Whether the delta of the target whose entry has been found is in force, if the target

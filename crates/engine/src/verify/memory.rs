@@ -6,7 +6,7 @@ use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
-use crate::abi::link_layout::{ENTRY_DELTA, FAR_TABLE_OFFSET, MAX_SLOTS, SLOTS_OFFSET, choices};
+use crate::abi::link_layout::{ENTRY_DELTA, FAR_TABLE_OFFSET, choices};
 use crate::abi::sites::unpack_site;
 use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
@@ -251,7 +251,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The tag of an entry for indirect branches, or a link's slot.
+    /// The tag of an entry for indirect branches.
     fn links_access(
         &mut self,
         instruction: &Instruction,
@@ -260,17 +260,6 @@ impl Walk<'_> {
     ) -> Result<Value, Rule> {
         if instruction.code() != Code::Mov_r64_rm64 {
             return Err(REFUSED);
-        }
-        if operand.index == Register::None {
-            let first = i64::from(SLOTS_OFFSET);
-            let slot = (operand.displacement - first) / 8;
-            let is_slot = operand.displacement >= first
-                && operand.displacement % 8 == 0
-                && slot < MAX_SLOTS as i64;
-            return match is_slot {
-                true => Ok(self.numbers.new_value(Kind::SlotDistance(slot as u32))),
-                false => Err(REFUSED),
-            };
         }
         if operand.index != Register::R9 || operand.scale != 8 {
             return Err(REFUSED);

@@ -245,9 +245,6 @@ impl Walk<'_> {
                     targets,
                 }
             }
-            (Kind::SlotDistance(slot), Kind::Address(stub), 1, 0) => {
-                Kind::SlotTarget { slot, stub }
-            }
             (_, Kind::HighWord, 1, 0) if base.is_narrow() => Kind::FarPointer,
             _ => Kind::Any,
         }

@@ -4,7 +4,9 @@ use super::{Rule, Subject, verify, verify_patched};
 use crate::abi::at;
 use crate::abi::context::{BIAS, Context};
 use crate::abi::host::*;
-use crate::abi::link_layout::{BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, SLOTS_OFFSET};
+use crate::abi::link_layout::{
+    BranchTable, ENTRY_DELTA, ENTRY_TARGET, FamilyId, SLOT_BYTES, SLOT_STUB, SLOTS_OFFSET,
+};
 use crate::abi::marks::Shadow;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind, pack_site};
@@ -808,18 +810,11 @@ fn a_link_leads_to_its_stub_or_to_a_block() {
 }
 
 #[test]
-fn a_link_through_a_slot_is_the_sum_of_the_slot_and_its_stub() {
-    let found = |slot: i32, listed: u32, sums: bool| {
+fn a_link_through_a_slot_jumps_where_the_slot_of_its_site_leads() {
+    let found = |slot: i32, listed: u32, part: i32| {
         let mut a = Assembler::new();
-        let stub_address = a.lea_rip(R9);
-        let place = Mem::base(R13, SLOTS_OFFSET + slot * 8);
-        a.load(Width::Qword, R8, place);
-        if sums {
-            a.lea64(R8, Mem::indexed(R8, R9, 1, 0));
-        }
-        a.jmp_register(R8);
+        a.jmp_memory(Mem::base(R13, SLOTS_OFFSET + slot * SLOT_BYTES + part));
         let stub = a.position();
-        a.patch_rel32(stub_address, stub);
         exit(&mut a, 0);
         let place = LinkPlace::Slot {
             slot: listed,
@@ -829,11 +824,26 @@ fn a_link_through_a_slot_is_the_sum_of_the_slot_and_its_stub() {
         let flags = ModeFlags::empty();
         rules_of(a.code(), &sites, flags, &RegisterMap::LEGACY).len()
     };
-    assert_eq!(found(7, 7, true), 0);
-    assert_ne!(found(7, 8, true), 0);
-    assert_ne!(found(7, 7, false), 0);
-    assert_ne!(found(-1, 7, true), 0);
-    assert_ne!(found(1 << 20, 1 << 20, true), 0);
+    assert_eq!(found(7, 7, 0), 0);
+    assert_ne!(found(7, 8, 0), 0);
+    assert_ne!(found(7, 7, SLOT_STUB), 0);
+    assert_ne!(found(7, 7, 4), 0);
+    assert_ne!(found(-1, 7, 0), 0);
+    assert_ne!(found(1 << 20, 1 << 20, 0), 0);
+}
+
+#[test]
+fn what_a_slot_holds_is_only_jumped_to() {
+    let found = rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
+        a.load(Width::Qword, R8, Mem::base(R13, SLOTS_OFFSET));
+        Vec::new()
+    });
+    assert_ne!(found, Vec::<&str>::new());
+    let found = rules_in(ModeFlags::empty(), &RegisterMap::LEGACY, |a| {
+        a.jmp_register(R8);
+        Vec::new()
+    });
+    assert_ne!(found, Vec::<&str>::new());
 }
 
 #[test]

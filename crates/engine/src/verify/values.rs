@@ -81,12 +81,8 @@ pub(super) enum Kind {
         constant: u64,
         targets: u8,
     },
-    /// What a link slot holds.
-    SlotDistance(u32),
     /// The host address of this offset in the block.
     Address(u64),
-    /// The sum of both: where a link through a slot leads.
-    SlotTarget { slot: u32, stub: u64 },
     /// Zero if the guest's vector registers are loaded.
     VectorsOff,
 }

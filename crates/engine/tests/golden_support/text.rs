@@ -10,7 +10,7 @@ use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{
-    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, SLOTS_OFFSET,
+    ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, SLOT_BYTES, SLOTS_OFFSET,
 };
 use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
@@ -173,9 +173,10 @@ fn operand(instruction: &Instruction) -> Option<String> {
             };
             Some(format!("{table}+{index}"))
         }
-        Register::R13 if index.is_empty() => {
-            Some(format!("links.slot{}", (displacement - SLOTS_OFFSET) / 8))
-        }
+        Register::R13 if index.is_empty() => Some(format!(
+            "links.slot{}",
+            (displacement - SLOTS_OFFSET) / SLOT_BYTES
+        )),
         Register::R13 if displacement == FAR_TABLE_OFFSET => {
             Some(format!("links.far_tags+{index}"))
         }
