@@ -56,14 +56,21 @@ pub struct PackedMarks {
 impl PackedMarks {
     /// Packs marks, which are ordered by host offset. `scratch` is for the bytes meanwhile.
     pub fn new(marks: &[Mark], scratch: &mut Vec<u8>) -> Self {
-        scratch.clear();
-        let mut before = ORIGIN;
+        let most = marks.len() * LONGEST;
+        if scratch.len() < most {
+            scratch.resize(most, 0);
+        }
+        let mut length = 0;
+        let mut before = &ORIGIN;
         for mark in marks {
-            pack(&before, mark, scratch);
-            before = *mark;
+            let Some(place) = scratch[length..].first_chunk_mut() else {
+                break;
+            };
+            length += pack(before, mark, place);
+            before = mark;
         }
         Self {
-            bytes: scratch.as_slice().into(),
+            bytes: scratch[..length].into(),
         }
     }
 
@@ -94,23 +101,64 @@ impl fmt::Debug for PackedMarks {
     }
 }
 
-fn pack(before: &Mark, mark: &Mark, bytes: &mut Vec<u8>) {
-    // Written where they stay: what is copied directly behind its being written byte by byte
-    // stalls the processor.
-    const LONGEST: usize = 32;
-    let start = bytes.len();
-    bytes.resize(start + LONGEST, 0);
-    let packed = &mut bytes[start..];
+/// Bytes of a packed mark at most, and of what is written for one.
+const LONGEST: usize = 32;
+
+/// Packs a mark into the first of these bytes, and says how many they are.
+///
+/// What most marks need is put together in a register and written at once: what is copied
+/// directly behind its being written byte by byte stalls the processor.
+#[inline]
+fn pack(before: &Mark, mark: &Mark, place: &mut [u8; LONGEST]) -> usize {
+    let far = mark.host.wrapping_sub(before.host);
+    let rip = mark.rip.wrapping_sub(before.rip);
+    let esp = mark.esp.wrapping_sub(before.esp);
+    let is_small = far < 256 && rip < 256 && i8::try_from(esp).is_ok();
+    if !is_small {
+        return pack_wide(before, mark, place);
+    }
+    let mut form = form_of(mark.shadowed);
+    let mut fields = u64::from(far);
+    let mut count = 1;
+    let mut put = |there_is: bool, field: u8, bit: Form| {
+        if there_is {
+            fields |= u64::from(field) << (8 * count);
+            count += 1;
+            form |= bit;
+        }
+    };
+    put(rip != 0, rip as u8, Form::RIP_NEAR);
+    put(esp != 0, esp as u8, Form::ESP_NEAR);
+    if mark.restore != Restore::NONE {
+        form |= Form::RESTORE;
+    }
+    let first = fields << 8 | u64::from(form.bits());
+    place[..8].copy_from_slice(&first.to_le_bytes());
+    let length = 1 + count;
+    if mark.restore == Restore::NONE {
+        return length;
+    }
+    place[length..length + 8].copy_from_slice(&mark.restore.to_bytes());
+    length + 8
+}
+
+fn form_of(shadowed: Shadow) -> Form {
+    match shadowed {
+        Shadow::None => Form::empty(),
+        Shadow::Interrupts => Form::INTERRUPTS,
+        Shadow::All => Form::ALL,
+    }
+}
+
+/// As [`pack`], of a mark with a difference that is not small.
+#[cold]
+fn pack_wide(before: &Mark, mark: &Mark, packed: &mut [u8; LONGEST]) -> usize {
     let mut length = 1;
     let mut put = |field: &[u8]| {
         packed[length..length + field.len()].copy_from_slice(field);
         length += field.len();
     };
-    let mut form = match mark.shadowed {
-        Shadow::None => Form::empty(),
-        Shadow::Interrupts => Form::INTERRUPTS,
-        Shadow::All => Form::ALL,
-    };
+    let mut form = form_of(mark.shadowed);
     let far = mark.host.wrapping_sub(before.host);
     match u8::try_from(far) {
         Ok(near) => put(&[near]),
@@ -148,7 +196,7 @@ fn pack(before: &Mark, mark: &Mark, bytes: &mut Vec<u8>) {
         put(&mark.restore.to_bytes());
     }
     packed[0] = form.bits();
-    bytes.truncate(start + length);
+    length
 }
 
 /// The next of the packed marks, if there is one.

@@ -165,6 +165,35 @@ impl Head {
     }
 }
 
+/// A short sequence that is assembled once and copied from then on. What differs from place to
+/// place is patched in the copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    bytes: [u8; Self::MOST],
+    length: u8,
+}
+
+impl Kept {
+    /// Bytes at most: few, so that all are copied without asking how many there are.
+    const MOST: usize = 32;
+
+    /// What `emit` emits.
+    ///
+    /// # Panics
+    /// It is longer than 32 bytes: a bug in the translator.
+    pub fn new(emit: impl FnOnce(&mut Assembler)) -> Self {
+        let mut assembler = Assembler::new();
+        emit(&mut assembler);
+        let code = assembler.code();
+        let mut bytes = [0; Self::MOST];
+        bytes[..code.len()].copy_from_slice(code);
+        Self {
+            bytes,
+            length: code.len() as u8,
+        }
+    }
+}
+
 /// Code under construction.
 pub struct Assembler {
     bytes: Vec<u8>,
@@ -563,6 +592,14 @@ impl Assembler {
     /// An instruction's bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// A kept sequence.
+    #[inline]
+    pub fn kept(&mut self, sequence: &Kept) {
+        let end = self.bytes.len() + usize::from(sequence.length);
+        self.bytes.extend_from_slice(&sequence.bytes);
+        self.bytes.truncate(end);
     }
 
     /// LFENCE.

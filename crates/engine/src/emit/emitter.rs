@@ -13,7 +13,7 @@ use crate::abi::packed_marks::PackedMarks;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
-use crate::emit::exits::RESUME_AFTER;
+use crate::emit::exits::{ExitCode, RESUME_AFTER};
 use crate::emit::host_code_counts::HostCodeCounts;
 use crate::emit::tables::Tables;
 use crate::policy::access::AccessUnavailable;
@@ -54,6 +54,8 @@ pub(crate) struct Emitter {
     /// The code that finds an access's slot in the long software TLB, by size, where it has
     /// been assembled before. Every map has context and software TLB in the same registers.
     pub(super) long_slots: [Vec<u8>; KEPT_SIZES],
+    /// The code of exits.
+    pub(super) exit_code: ExitCode,
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
     /// For packing them.
@@ -116,6 +118,7 @@ impl Emitter {
             mode: Mode::of(&tollgate_x86::CpuState::at_reset()),
             look_up: LookUpForm::Flat,
             long_slots: [const { Vec::new() }; KEPT_SIZES],
+            exit_code: ExitCode::new(),
             block: BlockId(0),
             marks: Vec::new(),
             packed_marks: Vec::new(),
@@ -157,8 +160,10 @@ impl Emitter {
         self.look_up = LookUpForm::of(&target.mode)?;
         self.assembler.clear();
         self.mode = target.mode;
-        self.map = target.map;
-        self.slot_mask = target.map.slot_mask();
+        if !std::ptr::eq(self.map, target.map) {
+            self.map = target.map;
+            self.slot_mask = target.map.slot_mask();
+        }
         self.block = target.block;
         self.transition = target.transition;
         self.marks.clear();

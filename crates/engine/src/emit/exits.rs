@@ -5,14 +5,79 @@ use super::emitter::Emitter;
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Shadow};
+use crate::abi::register_map::CONTEXT;
 use crate::abi::sites::{Site, SiteKind, pack_site};
-use crate::emit::assembler::{Mem, Width};
+use crate::emit::assembler::{Assembler, Kept, Mem, Patch, Width};
 use crate::policy::instruction_kind::Effects;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP, Transition};
 use iced_x86::Instruction;
 
 /// Placeholder for `Site::after` until the instruction is complete.
 pub(crate) const RESUME_AFTER: u32 = u32::MAX;
+
+/// A sequence that names a site and leaves.
+#[derive(Clone, Copy)]
+pub(super) struct ExitSequence {
+    code: Kept,
+    /// Where it has the site's number.
+    number: usize,
+}
+
+impl ExitSequence {
+    /// What `prepare` emits, then the naming and a jump to the address in the field at `to`.
+    fn new(prepare: impl FnOnce(&mut Assembler), to: i32) -> Self {
+        let mut number = 0;
+        let code = Kept::new(|assembler| {
+            prepare(assembler);
+            let site = Mem::base(CONTEXT, at::EXIT_SITE);
+            assembler.store_imm(Width::Dword, site, 0);
+            number = assembler.position() - 4;
+            assembler.jmp_memory(Mem::base(CONTEXT, to));
+        });
+        Self { code, number }
+    }
+}
+
+/// The code of exits, which differ in nothing but their sites' numbers: every map has the context
+/// in the same register.
+pub(super) struct ExitCode {
+    plain: ExitSequence,
+    /// The monitor is told what R8 holds.
+    with_value: ExitSequence,
+    /// Those that have a store tested for code, by the field with the test's address.
+    store_tests: Vec<(i32, ExitSequence)>,
+}
+
+/// Where the sequence of a store's test has the distance back to the look-up.
+const BACK: usize = 3;
+
+impl ExitCode {
+    pub(super) fn new() -> Self {
+        let with_value = |assembler: &mut Assembler| {
+            let value = Mem::base(CONTEXT, at::EXIT_VALUE);
+            assembler.store(Width::Qword, value, R8);
+        };
+        Self {
+            plain: ExitSequence::new(|_| {}, at::EXIT_ENTRY),
+            with_value: ExitSequence::new(with_value, at::EXIT_ENTRY),
+            store_tests: Vec::new(),
+        }
+    }
+
+    /// The sequence for the test whose address is in the field at `test`.
+    fn store_test(&mut self, test: i32) -> ExitSequence {
+        if let Some((_, known)) = self.store_tests.iter().find(|(known, _)| *known == test) {
+            return *known;
+        }
+        let back = |assembler: &mut Assembler| {
+            let back = assembler.lea_rip(RCX);
+            debug_assert_eq!(back, Patch(BACK));
+        };
+        let sequence = ExitSequence::new(back, test);
+        self.store_tests.push((test, sequence));
+        sequence
+    }
+}
 
 impl Emitter {
     pub(crate) fn new_site(&mut self, kind: SiteKind, rip: u64, esp: i32, after: u32) -> usize {
@@ -41,8 +106,33 @@ impl Emitter {
         if self.is_sensitive_exit(site) {
             return self.emit_sensitive_exit(site);
         }
-        self.name_site(site);
-        self.assembler.jmp_memory(self.field(at::EXIT_ENTRY));
+        self.emit_sequence(self.exit_code.plain, site);
+    }
+
+    /// As [`Emitter::emit_exit`]; the monitor is told what R8 holds.
+    pub(super) fn emit_exit_with_value(&mut self, site: usize) {
+        if self.is_sensitive_exit(site) {
+            let value = self.field(at::EXIT_VALUE);
+            self.assembler.store(Width::Qword, value, R8);
+            return self.emit_sensitive_exit(site);
+        }
+        self.emit_sequence(self.exit_code.with_value, site);
+    }
+
+    /// Has the store at `site` tested for code (see [`crate::gate::store_test`]), at the address
+    /// in the field at `test`: leaves if it must, or goes back to the look-up at `back`.
+    pub(super) fn emit_store_test(&mut self, site: usize, back: usize, test: i32) {
+        let position = self.assembler.position();
+        let sequence = self.exit_code.store_test(test);
+        self.emit_sequence(sequence, site);
+        self.assembler.patch_rel32(Patch(position + BACK), back);
+    }
+
+    fn emit_sequence(&mut self, sequence: ExitSequence, site: usize) {
+        let number = self.assembler.position() + sequence.number;
+        self.assembler.kept(&sequence.code);
+        self.assembler
+            .patch_imm32(number, pack_site(self.block, site));
     }
 
     /// The exit of a sensitive instruction goes to the monitor as the choice of

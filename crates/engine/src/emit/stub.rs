@@ -9,7 +9,7 @@ use crate::abi::link_layout::slot_offset;
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
 use crate::decode::length::MAX_INSTRUCTION_LENGTH;
-use crate::emit::assembler::{Mem, Patch, Width};
+use crate::emit::assembler::{Mem, Patch};
 use crate::policy::mode::ModeFlags;
 
 /// Code that is emitted behind the block's main path.
@@ -250,14 +250,12 @@ impl Emitter {
             if let SiteKind::Memory { size, write: true } = self.sites[stub.site].kind
                 && let Some(test) = self.store_test(size)
             {
-                self.emit_store_test(&stub, test);
-                continue;
+                self.emit_store_test(stub.site, stub.back, test);
+            } else if matches!(stub.kind, StubKind::Miss | StubKind::Windowless) {
+                self.emit_exit_with_value(stub.site);
+            } else {
+                self.emit_exit(stub.site);
             }
-            if matches!(stub.kind, StubKind::Miss | StubKind::Windowless) {
-                self.assembler
-                    .store(Width::Qword, self.field(at::EXIT_VALUE), R8);
-            }
-            self.emit_exit(stub.site);
         }
         self.stubs = stubs;
     }
@@ -268,14 +266,5 @@ impl Emitter {
             LookUpForm::Flat => at::code_store(size),
             LookUpForm::Long => at::long_code_store(size),
         }
-    }
-
-    /// Has the store tested for code (see [`crate::gate::store_test`]), at the address in the
-    /// field at `test`: leaves if it must, or goes back to the look-up.
-    pub(crate) fn emit_store_test(&mut self, stub: &Stub, test: i32) {
-        let back = self.assembler.lea_rip(RCX);
-        self.assembler.patch_rel32(back, stub.back);
-        self.name_site(stub.site);
-        self.assembler.jmp_memory(self.field(test));
     }
 }

@@ -111,13 +111,15 @@ impl Engine {
         let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
         let rip_mask = mode.wrap(u64::MAX);
         // Slots that the translation did not use stay for the next one.
-        let sites = translation.tables.sites.iter();
-        let used: Vec<(u32, u32)> = sites.filter_map(Site::slot_and_stub).collect();
-        self.slots
-            .retain(|slot| !used.iter().any(|(known, _)| known == slot));
-        for (slot, stub) in used {
+        for (used, stub) in translation
+            .tables
+            .sites
+            .iter()
+            .filter_map(Site::slot_and_stub)
+        {
+            self.slots.retain(|&slot| slot != used);
             let stub = self.cache.address(host + stub) as u64;
-            self.links.set_stub(slot, stub);
+            self.links.set_stub(used, stub);
         }
         // Where code is written often, it may come back.
         let bytes = if memory.code().is_hot(key.physical >> 12) {

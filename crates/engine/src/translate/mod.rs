@@ -155,10 +155,19 @@ pub struct Translator {
     family: FamilyId,
     /// The next instruction is going to be in this block.
     has_successor: bool,
-    /// Bytes of the current instruction.
+    /// Bytes of the current instruction, and what follows them.
     raw: [u8; 16],
     /// Their offset in the guest's code.
     position: usize,
+}
+
+/// The first bytes of the guest's code, and zeros behind its end.
+fn raw_bytes(code: &[u8]) -> [u8; 16] {
+    code.first_chunk().copied().unwrap_or_else(|| {
+        let mut raw = [0; 16];
+        raw[..code.len()].copy_from_slice(code);
+        raw
+    })
 }
 
 /// What the translation of one instruction means for the block.
@@ -247,25 +256,20 @@ impl Translator {
         slots: &[u32],
     ) -> Result<Translation, TranslateError> {
         self.begin_block(request, slots)?;
-        let mut decoder = Decoder::with_ip(
-            self.emit.mode.bitness(),
-            request.bytes,
-            request.rip,
-            self.features.decoding().options(),
-        );
         self.look_ahead(request);
+        let mut decoder = None;
         let mut count = 0;
+        let mut position = 0;
         let mut looked_at = 0;
         let mut instruction = Instruction::default();
         loop {
-            let position = decoder.position();
             self.emit.next_rip = self
                 .emit
                 .mode
                 .wrap(request.rip.wrapping_add(position as u64));
             let single = self.emit.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
             let full = count >= MAX_INSTRUCTIONS || !self.emit.has_room_for_sites(16);
-            let ends = !request.is_cut && !decoder.can_decode();
+            let ends = !request.is_cut && position == request.bytes.len();
             if single && count > 0 || full || ends {
                 self.end_with_link();
                 break;
@@ -275,25 +279,28 @@ impl Translator {
                 return Err(TranslateError::NeedsMoreBytes);
             }
             let decoding = self.features.decoding();
-            match self.ahead.instruction(count) {
+            let mut error = DecoderError::None;
+            let behind = match self.ahead.instruction(count) {
                 Some(known) => {
                     instruction = *known;
-                    // Nothing else is asked of the decoder where it stands behind one.
-                    if decoder.set_position(position + known.len()).is_ok() {
-                        decoder.set_ip(known.next_ip());
-                    }
+                    position + known.len()
                 }
-                None => decoder.decode_out(&mut instruction),
-            }
+                None => {
+                    let decoder = decoder.get_or_insert_with(|| self.decoder(request, position));
+                    decoder.decode_out(&mut instruction);
+                    error = decoder.last_error();
+                    decoder.position()
+                }
+            };
             decoding.refine(&mut instruction, &request.bytes[position..]);
             as_offered(&mut instruction, |feature| self.features.offers(feature));
             let remaining = request.bytes.len() - position;
-            let truncated = instruction.is_invalid()
-                && self.is_truncated(decoder.last_error(), &request.bytes[position..]);
+            let truncated =
+                instruction.is_invalid() && self.is_truncated(error, &request.bytes[position..]);
             looked_at = if truncated {
                 (position + MAX_INSTRUCTION_LENGTH).min(request.bytes.len())
             } else {
-                decoder.position()
+                behind
             };
             if truncated && remaining < MAX_INSTRUCTION_LENGTH {
                 if count > 0 {
@@ -335,7 +342,7 @@ impl Translator {
             let next_rip = self.emit.mode.wrap(self.emit.next_rip.wrapping_add(length));
             self.has_successor = !single
                 && self.may_cast_shadow(&instruction)
-                && self.can_begin(&request.bytes[decoder.position()..], next_rip);
+                && self.can_begin(&request.bytes[behind..], next_rip);
             // One that needs its successor in its block is not the last of a full one.
             let is_last = count + 1 >= MAX_INSTRUCTIONS || !self.emit.has_room_for_sites(32);
             if self.has_successor && is_last {
@@ -346,9 +353,8 @@ impl Translator {
             self.count_instruction();
             count += 1;
             self.position = position;
-            let length = instruction.len().min(15);
-            self.raw = [0; 16];
-            self.raw[..length].copy_from_slice(&request.bytes[position..position + length]);
+            self.raw = raw_bytes(&request.bytes[position..]);
+            position = behind;
             let window = self.ahead.window(count - 1);
             let flow = self.instruction(&instruction, window);
             self.count_host_code();
@@ -383,6 +389,20 @@ impl Translator {
         })
     }
 
+    /// Decodes a block from its instruction at `position` on.
+    fn decoder<'a>(&self, request: &Request<'a>, position: usize) -> Decoder<'a> {
+        let mut decoder = Decoder::with_ip(
+            request.mode.bitness(),
+            request.bytes,
+            request.rip.wrapping_add(position as u64),
+            self.features.decoding().options(),
+        );
+        // Only a position behind the bytes is refused.
+        let is_there = decoder.set_position(position);
+        debug_assert!(is_there.is_ok());
+        decoder
+    }
+
     /// Decodes the block's instructions and plans its windows.
     fn look_ahead(&mut self, request: &Request<'_>) {
         self.ahead.clear();
@@ -390,12 +410,7 @@ impl Translator {
             return;
         }
         let decoding = self.features.decoding();
-        let decoder = Decoder::with_ip(
-            request.mode.bitness(),
-            request.bytes,
-            request.rip,
-            decoding.options(),
-        );
+        let decoder = self.decoder(request, 0);
         let (known, info) = (&mut self.known, &mut self.emit.info);
         self.ahead
             .look(decoder, request.mode, MAX_INSTRUCTIONS, |instruction| {
