@@ -4,7 +4,6 @@ use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::look_up::LookUpForm;
 use crate::abi::at;
-use crate::abi::host::*;
 use crate::abi::link_layout::slot_offset;
 use crate::abi::marks::{Restore, Shadow};
 use crate::abi::sites::{LinkPlace, SiteKind, WindowMiss};
