@@ -654,6 +654,15 @@ pub fn host_tsc_khz() -> u32 {
     })
 }
 
+/// Whether an answer may depend on ECX. Beyond the last leaf Intel's processors repeat one that
+/// does (SDM volume 2, CPUID).
+pub fn may_have_subleaves(leaf: u32) -> bool {
+    !matches!(
+        leaf,
+        0..=3 | 5 | 6 | 8..=0xa | 0x4000_0000..=0x4000_ffff | 0x8000_0000..=0x8000_0008
+    )
+}
+
 /// CPUID: EAX and ECX choose the leaf, EAX, EBX, ECX, EDX receive it.
 ///
 /// # Errors

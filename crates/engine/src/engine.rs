@@ -285,6 +285,11 @@ impl Engine {
         self.mode_epoch
     }
 
+    /// Where the guest's registers live in code of a mode.
+    pub fn map_of(&self, mode: &Mode) -> &'static RegisterMap {
+        self.translator.map_of(mode)
+    }
+
     /// The number of a mode.
     pub fn intern(&mut self, mode: Mode, memory: &mut GuestMemory) -> ModeId {
         if self.modes.len() >= MAX_MODES || self.modes.is_full_for(&mode) {

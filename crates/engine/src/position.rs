@@ -9,7 +9,7 @@ use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
 use crate::blocks::table::BlockTable;
-use crate::gate::{store_test, string};
+use crate::gate::{leaf, store_test, string};
 
 /// Exact guest state at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,14 @@ impl GuestPosition {
         })
     }
 
+    /// While a site's leaf runs, which is no boundary (see [`crate::gate::leaf`]).
+    pub fn of_leaf(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
+        Some(Self {
+            restore: Restore::UNDIVIDED,
+            ..Self::of_site(blocks, packed, code_delta)?
+        })
+    }
+
     /// Before the instruction of a site.
     fn of_site(blocks: &BlockTable, packed: u32, code_delta: u64) -> Option<Self> {
         let (id, block, _, site) = blocks.site(packed, code_delta)?;
@@ -118,6 +126,8 @@ impl GuestPosition {
         };
         if store_test::is_here(pc) {
             Self::of_store(blocks, site, code_delta)
+        } else if leaf::is_here(pc) {
+            Self::of_leaf(blocks, site, code_delta)
         } else if let Some(string) = string::Interrupted::at(pc) {
             Self::of_string(blocks, site, code_delta, string)
         } else {

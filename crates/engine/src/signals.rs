@@ -22,7 +22,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::gate::{entry, store_test, string};
+use crate::gate::{entry, leaf, store_test, string};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use std::io;
@@ -89,7 +89,7 @@ fn in_code_cache(pc: u64) -> bool {
 
 /// Whether guest code runs at `pc`, or what it calls.
 fn in_guest_code(pc: u64) -> bool {
-    in_code_cache(pc) || store_test::is_here(pc) || string::is_here(pc)
+    in_code_cache(pc) || store_test::is_here(pc) || string::is_here(pc) || leaf::is_here(pc)
 }
 
 /// The signal that asks a vCPU thread to leave guest code.

@@ -42,6 +42,9 @@ pub struct Books {
     pub instructions: Option<u64>,
     /// The host code that stood for them; `None` if they were not counted.
     pub host_code: Option<HostCode>,
+    /// Instructions that leaves did, which would else have been exits: the kind that they would
+    /// have been, and how many.
+    pub leaves: Vec<(&'static str, u64)>,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -76,6 +79,7 @@ impl Books {
             settings_changed: false,
             instructions: None,
             host_code: None,
+            leaves: Vec::new(),
         }
     }
 }

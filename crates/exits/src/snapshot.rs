@@ -133,6 +133,9 @@ pub struct Snapshot {
     /// The host code that stood for them, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_code: Option<HostCode>,
+    /// Instructions that leaves did, by the kind of exit that they would else have been.
+    #[serde(default)]
+    pub leaves: BTreeMap<String, u64>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -170,6 +173,10 @@ impl Snapshot {
             settings_changed: books.settings_changed,
             instructions: books.instructions,
             host_code: books.host_code,
+            leaves: (books.leaves.iter())
+                .filter(|leaf| leaf.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
             estimate: None,
         }
     }
@@ -298,6 +305,7 @@ pub(crate) mod tests {
             settings_changed: false,
             instructions: None,
             host_code: None,
+            leaves: Vec::new(),
         }
     }
 

@@ -221,6 +221,7 @@ impl Vm {
             settings_changed: self.knobs_turned,
             instructions: self.vcpu.instructions(),
             host_code: self.vcpu.host_code(),
+            leaves: self.vcpu.leaf_counts().collect(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
     }

@@ -10,6 +10,7 @@ mod fault_order;
 mod find_block;
 mod guarded_pages;
 mod host_faults;
+mod leaves;
 mod level_change;
 mod masked;
 mod mode_changes;

@@ -15,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::cpuid::Vendor;
+use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
@@ -122,6 +123,19 @@ impl Vcpu {
     pub fn instructions(&self) -> Option<u64> {
         let counts = self.runner.engine.counts_instructions();
         counts.then_some(self.runner.context.instructions)
+    }
+
+    /// How often this leaf has done an instruction that would else have been an exit.
+    pub fn leaf_count(&self, leaf: LeafRoutine) -> u64 {
+        self.runner.context.leaf_counts[leaf as usize]
+    }
+
+    /// The same of all leaves: the kind of exit that their instructions would have been, and
+    /// how many they did.
+    pub fn leaf_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LeafRoutine::ALL
+            .map(|leaf| (leaf.name(), self.leaf_count(leaf)))
+            .into_iter()
     }
 
     /// The host code that stood for these instructions, without what counts them: what runs if

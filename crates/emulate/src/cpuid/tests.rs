@@ -22,6 +22,20 @@ fn osxsave_and_the_area_size_follow_the_registers() {
 }
 
 #[test]
+fn ecx_counts_only_where_an_answer_may_have_subleaves() {
+    let (mut state, _) = protected_mode(0);
+    for leaf in (0..0x40)
+        .chain(0x4000_0000..0x4000_0008)
+        .chain(0x8000_0000..0x8000_0040)
+    {
+        let answer = ask(&mut state, leaf, 0);
+        let differs = (1..64).any(|subleaf| ask(&mut state, leaf, subleaf) != answer);
+        assert!(!differs || may_have_subleaves(leaf), "{leaf:#x}");
+    }
+    assert!(!may_have_subleaves(1) && may_have_subleaves(0xd));
+}
+
+#[test]
 fn apic_and_tsc_deadline_are_there_if_the_machine_has_them() {
     let (mut state, mut environment) = protected_mode(0);
     let mut leaf_1 = |msrs: Vec<(u32, u64)>| {

@@ -6,6 +6,7 @@
 
 use crate::abi::context::{Context, STORE_SIZES, displacement};
 use crate::abi::descriptors::Expected;
+use crate::abi::leaves::LeafRoutine;
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::strings::StringRoutine;
 use std::mem::offset_of;
@@ -14,7 +15,7 @@ use tollgate_x86::{CpuState, Segment};
 
 /// What emitted code may do with a field of the context. Fields that [`fields`] does not
 /// list it leaves alone: they belong to the monitor, and to [`crate::gate::entry`],
-/// [`crate::gate::store_test`] and [`crate::gate::string`]. The verifier enforces it.
+/// [`crate::gate::store_test`], [`crate::gate::string`] and [`crate::gate::leaf`]. The verifier enforces it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldUse {
     /// It is read.
@@ -107,6 +108,11 @@ displacements! {
     STRING_SHOWS_EACH = string_shows_each,
     OUTER_RETURN = outer_return: Read,
     RETURNED_RIP = returned_rip: Write,
+    LEAVES = leaves: Jump,
+    LEAF_COUNTS = leaf_counts,
+    LEAF_DONE = leaf_done,
+    CPUID_ANSWERS = cpuid_answers,
+    SEGMENT_LOADS = segment_loads,
 }
 
 /// Displacement of the selector of CS that a return to level 3 must name.
@@ -133,6 +139,16 @@ pub fn long_code_store(size: u8) -> Option<i32> {
 /// Displacement of the address of a routine for a repeated string instruction.
 pub const fn string_routine(routine: StringRoutine) -> i32 {
     STRINGS + 8 * routine.0 as i32
+}
+
+/// Displacement of the address of a leaf's routine.
+pub const fn leaf_routine(routine: LeafRoutine) -> i32 {
+    LEAVES + 8 * routine as i32
+}
+
+/// Displacement of how often a leaf has done its instruction.
+pub const fn leaf_count(routine: LeafRoutine) -> i32 {
+    LEAF_COUNTS + 8 * routine as i32
 }
 
 /// Displacement of a guest register's slot.

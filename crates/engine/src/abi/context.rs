@@ -5,6 +5,7 @@
 //! and without touching flags; and small displacements reach both sides.
 
 use crate::abi::descriptors::{Expected, KnownDescriptors};
+use crate::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
@@ -55,6 +56,8 @@ pub struct Gate {
     pub long_code_store: [u64; STORE_SIZES.len()],
     /// The routines for repeated string instructions.
     pub strings: [u64; ROUTINES],
+    /// The routines of leaves.
+    pub leaves: [u64; LEAVES],
 }
 
 /// All that generated code may touch beside guest memory.
@@ -163,7 +166,7 @@ pub struct Context {
     /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
     pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
     /// Set by guest code that has changed the privilege level: the mode is another one than
-    /// it was entered in.
+    /// it was entered in. [`MODE_CHANGED`]: the mode is, and the level is not.
     pub level_changed: u64,
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
@@ -185,7 +188,21 @@ pub struct Context {
     pub outer_return: OuterReturn,
     /// RIP that guest code last returned to by it: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
+    /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
+    pub leaves: [u64; LEAVES],
+    /// How often each has done its instruction.
+    pub leaf_counts: [u64; LEAVES],
+    /// Not zero at an exit that a leaf named: its instruction is done but for EIP, which is in
+    /// the exit value.
+    pub leaf_done: u64,
+    /// The answers of CPUID that leaves give.
+    pub cpuid_answers: CpuidAnswers,
+    /// The loads of segment registers that leaves do.
+    pub segment_loads: [SegmentLoad; SEGMENT_LOADS],
 }
+
+/// In `level_changed`: the mode has changed and the privilege level has not.
+pub const MODE_CHANGED: u64 = 2;
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.
@@ -297,6 +314,11 @@ impl Context {
             string_shows_each: 0,
             outer_return: OuterReturn::NEVER,
             returned_rip: 0,
+            leaves: gate.leaves,
+            leaf_counts: [0; LEAVES],
+            leaf_done: 0,
+            cpuid_answers: CpuidAnswers::NONE,
+            segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

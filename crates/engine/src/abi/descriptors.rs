@@ -68,6 +68,12 @@ fn place(state: &CpuState, segment: &Segment) -> Option<u64> {
     })
 }
 
+/// Where the descriptor lies whose load gives this segment, and what it is like, if it is in the
+/// GDT.
+pub fn known_descriptor(state: &CpuState, segment: &Segment) -> Option<(u64, u64)> {
+    Some((place(state, segment)?, descriptor(segment)?))
+}
+
 fn of_code(state: &CpuState) -> Option<Expected> {
     let place = place(state, state.cs())?;
     if state.is_64_bit() {

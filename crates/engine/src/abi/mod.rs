@@ -9,6 +9,7 @@ pub mod far_pointer;
 pub mod flags;
 pub mod host;
 pub mod immediate;
+pub mod leaves;
 pub mod level_change;
 pub mod link_layout;
 pub mod marks;

@@ -1,7 +1,8 @@
-//! The way into emitted code and out of it, and what it calls: the test of stores and the
-//! repeated string instructions. All that is written in assembly by hand.
+//! The way into emitted code and out of it, and what it calls: the test of stores, the
+//! repeated string instructions, and leaves. All that is written in assembly by hand.
 
 pub mod entry;
+pub mod leaf;
 pub mod store_test;
 pub mod string;
 
@@ -14,5 +15,6 @@ pub fn addresses() -> Gate {
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
         strings: string::addresses(),
+        leaves: leaf::addresses(),
     }
 }

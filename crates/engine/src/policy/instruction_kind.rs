@@ -25,7 +25,8 @@ bitflags::bitflags! {
         const CHANGES_MODE = 1 << 0;
         /// The save area of the vector registers may have been written.
         const WRITES_VECTOR_AREA = 1 << 1;
-        /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT may no longer hold.
+        /// The stored results of SYSCALL, SYSRET, SYSENTER and SYSEXIT may no longer hold, and
+        /// what leaves go by.
         const CHANGES_LEVEL_CHANGES = 1 << 2;
         /// The offset of the time-stamp counter may be another one.
         const CHANGES_CLOCK = 1 << 3;
@@ -87,7 +88,7 @@ impl InstructionKind {
         effects |= match instruction.mnemonic() {
             Mnemonic::Syscall | Mnemonic::Sysret | Mnemonic::Sysretq => Effects::LOOKS_AT_TRAP_FLAG,
             Mnemonic::Int1 => Effects::RAISES_DEBUG,
-            Mnemonic::Lgdt => Effects::CHANGES_LEVEL_CHANGES,
+            Mnemonic::Lgdt | Mnemonic::Xsetbv => Effects::CHANGES_LEVEL_CHANGES,
             _ => Effects::empty(),
         };
         if loads_data_segment(instruction) {

@@ -4,6 +4,7 @@
 pub mod access;
 pub mod allow_list;
 pub mod instruction_kind;
+pub mod leaf;
 pub mod masked_access;
 pub mod memory_operand;
 pub mod mode;

@@ -92,6 +92,7 @@ impl Translator {
                 self.change_level(instruction)
             }
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
+            Cpuid => self.identify(instruction),
             Swapgs if self.swaps_gs() => self.swap_gs(),
             Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => self.access_base(instruction),
             _ => self.by_allow_list(instruction),

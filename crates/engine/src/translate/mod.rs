@@ -44,6 +44,7 @@ mod far;
 mod flags;
 mod interrupt;
 mod known;
+mod leaf;
 #[cfg(test)]
 mod long_tests;
 mod redirected;

@@ -129,21 +129,30 @@ impl Translator {
 
     fn move_to_segment(&mut self, instruction: &Instruction) -> Result<(), OddSegment> {
         let to = segment_of(instruction.op0_register());
-        if !self.may_load_shadowing(to) {
+        let leaf = self.leaf(instruction);
+        if leaf.is_none() && !self.may_load_shadowing(to) {
             return Err(OddSegment);
         }
         if instruction.op1_kind() == OpKind::Memory {
+            if leaf.is_some() {
+                self.emit.flush_esp_first();
+            }
             self.emit.memory_operand(instruction, 2, false)?;
             self.emit
                 .assembler
                 .load(Width::Word, SELECTOR, Mem::base(R9, 0));
         } else {
             let register = instruction.op1_register();
-            if register.full_register() == Register::RSP {
+            if leaf.is_some() || register.full_register() == Register::RSP {
                 self.emit.flush_esp_first();
             }
             let value = self.emit.value(register, SELECTOR);
             self.emit.assembler.movzx16(SELECTOR, value);
+        }
+        if let Some(leaf) = leaf {
+            self.emit.assembler.movzx16(R8, SELECTOR);
+            self.call_leaf(instruction, leaf);
+            return Ok(());
         }
         self.cast_stack_shadow(to);
         self.load_segment(to, SELECTOR, Restore::NONE);
@@ -187,8 +196,19 @@ impl Translator {
         } else {
             bytes
         };
-        if !self.may_load_shadowing(register) || self.emit.stack_operand(0, read, false).is_err() {
+        let leaf = self.leaf(instruction);
+        if leaf.is_none() && !self.may_load_shadowing(register) {
             return self.helper(instruction);
+        }
+        if leaf.is_some() {
+            self.emit.flush_esp_first();
+        }
+        if self.emit.stack_operand(0, read, false).is_err() {
+            return self.helper(instruction);
+        }
+        if let Some(leaf) = leaf {
+            self.emit.assembler.load(Width::Word, R8, Mem::base(R9, 0));
+            return self.call_leaf(instruction, leaf);
         }
         self.emit
             .assembler

@@ -9,6 +9,7 @@ use crate::abi::link_layout::{
     indirect_tag, slot_offset,
 };
 use crate::abi::sites::{LinkPlace, Site, SiteKind};
+use crate::policy::leaf::Leaf;
 use crate::policy::mode::ModeFlags;
 use crate::policy::string_routine::string_routine;
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
@@ -189,7 +190,9 @@ impl Walk<'_> {
             if displacement == i64::from(at::EXIT_ENTRY) {
                 return Ok(());
             }
-            if self.is_string_routine(displacement, site, state) {
+            if self.is_string_routine(displacement, site, state)
+                || self.is_leaf(displacement, site, state)
+            {
                 return Ok(());
             }
             return self.store_test(displacement, state);
@@ -251,6 +254,30 @@ impl Walk<'_> {
         let routine = helper.and_then(|it| string_routine(&it.instruction, mode, map));
         routine.is_some_and(|it| i64::from(at::string_routine(it)) == displacement)
             && state.registers[R11].kind == Kind::Address(site.after.into())
+            && state.level.is_none()
+    }
+
+    /// Whether a jump is one to the leaf of the exit that was named, which is told what the
+    /// instruction and the mode say, and goes on behind it where R11 says.
+    fn is_leaf(&self, displacement: i64, site: &Site, state: &State) -> bool {
+        let SiteKind::Helper(helper) = site.kind else {
+            return false;
+        };
+        let Some(helper) = self.subject.helpers.get(usize::from(helper)) else {
+            return false;
+        };
+        let instruction = &helper.instruction;
+        let Some(leaf) = Leaf::of(instruction, self.subject.mode, self.subject.map) else {
+            return false;
+        };
+        let [rcx, value, key, behind] = [1, 8, 9, 11].map(|r: usize| state.registers[r]);
+        let is_told = leaf.key(self.subject.mode_id).is_none_or(|told| {
+            let next = instruction.next_ip() & 0xffff_ffff;
+            key.kind == Kind::Constant(told) && rcx.kind == Kind::Constant(next) && value.is_word()
+        });
+        i64::from(at::leaf_routine(leaf.routine())) == displacement
+            && is_told
+            && behind.kind == Kind::Address(site.after.into())
             && state.level.is_none()
     }
 

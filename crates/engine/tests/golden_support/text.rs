@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::mem::offset_of;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::completion::CompletionKind;
+use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{
     ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_TABLE_OFFSET, SLOT_BYTES, SLOTS_OFFSET,
@@ -32,6 +33,11 @@ const HOST_REGISTERS: [&str; 16] = [
 /// The name of the context's field at this displacement from R15.
 fn field(displacement: i32) -> String {
     let fields = [
+        (at::leaf_routine(LeafRoutine::Cpuid), "leaf.cpuid"),
+        (
+            at::leaf_routine(LeafRoutine::LoadSegment),
+            "leaf.load_segment",
+        ),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
+use tollgate_engine::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
@@ -124,6 +125,11 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(strings, [u64; ROUTINES], false),
         field!(string_flags, u16, false),
         field!(string_shows_each, u64, false),
+        field!(leaves, [u64; LEAVES], false),
+        field!(leaf_counts, [u64; LEAVES], false),
+        field!(leaf_done, u64, false),
+        field!(cpuid_answers, CpuidAnswers, false),
+        field!(segment_loads, [SegmentLoad; SEGMENT_LOADS], false),
         field!(
             level_changes,
             [LevelChange; LevelChangeKind::ALL.len()],
@@ -335,14 +341,17 @@ impl Access {
             offset_of!(Context, exit_entry),
             offset_of!(Context, code_store),
             offset_of!(Context, strings),
+            offset_of!(Context, leaves),
         ];
         if is_jump {
             // Those for both software TLBs.
             let tests = 2 * 8 * STORE_SIZES.len() as i64;
             let strings = 8 * ROUTINES as i64;
+            let leaves = 8 * LEAVES as i64;
             let fits = offset == jumps[0] as i64
                 || (0..tests).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0
-                || (0..strings).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0;
+                || (0..strings).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0
+                || (0..leaves).contains(&(offset - jumps[3] as i64)) && offset % 8 == 0;
             return (!fits).then_some("it jumps where the context does not say");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;

@@ -177,6 +177,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         settings_changed: false,
         instructions: None,
         host_code: None,
+        leaves: Vec::new(),
     };
     Sample {
         arm: arm.to_owned(),

@@ -81,6 +81,7 @@ impl Runner for Translated {
         self.context.scatter_flags();
         self.context.scatter_x87_pointers();
         self.forget_level_changes();
+        self.forget_leaves();
     }
 
     fn has_left_mode(&self) -> bool {
@@ -118,6 +119,7 @@ impl Runner for Translated {
 
     #[inline]
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
+        vcpu.runner.forget_leaves_after(helper);
         if matches!(helper.kind.exit, ExitKind::FastSystemCall | ExitKind::Iret) && jumped {
             vcpu.remember_level_change(helper.instruction.mnemonic());
         } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)

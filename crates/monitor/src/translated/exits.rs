@@ -33,6 +33,9 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
+        if self.runner.context.leaf_done != 0 {
+            return self.leaf_done_exit();
+        }
         let Some((block, index, site)) = self
             .runner
             .engine
@@ -300,7 +303,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.null_hypercall(block, site, &helper.instruction);
             return Ok(());
         }
+        let of = |register: Gpr| self.runner.context.cpu.gpr[register as usize] as u32;
+        let asked = [Gpr::Rax, Gpr::Rcx].map(of);
         let falls_through = self.emulate(&helper)?;
+        if falls_through {
+            self.remember_for_leaf(&helper, asked);
+        }
         if falls_through && !self.due.mode && site.after != 0 {
             self.resume_at(block, site.after, site.after_esp, false);
         }

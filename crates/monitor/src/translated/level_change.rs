@@ -106,6 +106,7 @@ impl Translated {
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.level_changes = Default::default();
+        self.forget_segment_loads();
     }
 
     /// Numbers of modes may have been given out anew.

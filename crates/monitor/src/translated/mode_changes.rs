@@ -3,6 +3,7 @@
 use crate::guest_view::{GuestView, view_of};
 use crate::running::Running;
 use crate::translated::Translated;
+use tollgate_engine::abi::context::MODE_CHANGED;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -28,21 +29,18 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Guest code was left in `block`, or on the way out of it: the mode may be another one
     /// than when it was entered, by a far transfer or a change of the privilege level.
     pub(crate) fn follow_mode(&mut self, block: BlockId) {
-        let cpu = &self.runner.context.cpu;
-        let base = cpu.cs().base;
-        let level_changed = std::mem::take(&mut self.runner.context.level_changed) != 0;
-        if base == self.runner.code_base && !level_changed {
+        let base = self.runner.context.cpu.cs().base;
+        let level_changed = std::mem::take(&mut self.runner.context.level_changed);
+        if base == self.runner.code_base && level_changed == 0 {
             return;
         }
-        if level_changed {
-            self.latches.resume_flag_rip = self.runner.context.returned_rip;
-        }
+        self.follow_returned_flag(level_changed);
         self.due.mode = true;
         let Some(id) = self.runner.engine.block(block).map(|block| block.key.mode) else {
             return;
         };
         let mode = self.runner.engine.mode(id);
-        let is_user = cpu.cpl() == 3;
+        let is_user = self.runner.context.cpu.cpl() == 3;
         // Nothing else about the mode can have changed.
         if u64::from(mode.code_base) == base
             && mode.flags.contains(ModeFlags::USER) == is_user
@@ -51,6 +49,16 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.runner.mode = self.runner.engine.mode_of_branches(id);
             self.runner.code_base = base;
             self.due.mode = false;
+        }
+    }
+
+    /// If guest code has changed the privilege level, as [`Context::level_changed`] says, it may
+    /// have returned to it with EFLAGS.RF set.
+    ///
+    /// [`Context::level_changed`]: tollgate_engine::Context::level_changed
+    pub(crate) fn follow_returned_flag(&mut self, level_changed: u64) {
+        if level_changed & !MODE_CHANGED != 0 {
+            self.latches.resume_flag_rip = self.runner.context.returned_rip;
         }
     }
 

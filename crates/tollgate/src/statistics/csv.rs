@@ -123,6 +123,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "total", "instructions");
     }
+    for (kind, count) in &snapshot.leaves {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "leaf", kind);
+    }
     if let Some(code) = snapshot.host_code {
         for (name, count) in [
             ("host instructions", code.instructions),

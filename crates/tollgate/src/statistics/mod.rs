@@ -212,6 +212,7 @@ pub mod tests {
                 instructions: 200_000,
                 bytes: 1_000_000,
             }),
+            leaves: vec![("cpuid", 5_000), ("segment-load", 0)],
         }
     }
 

@@ -127,6 +127,12 @@ fn exits(snapshot: &Snapshot) -> String {
             ));
         }
     }
+    for (kind, &count) in &snapshot.leaves {
+        text.push_str(&format!(
+            "{kind:<20} {:>13} without an exit, in a leaf\n",
+            grouped(count)
+        ));
+    }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text
 }

@@ -1,0 +1,170 @@
+//! *Leaves*: instructions that a routine of [`crate::gate::leaf`] does when it can, called from
+//! translated code and going on behind the instruction, without an exit. The routine uses what
+//! the monitor found out when it last executed such an instruction, and stored here. Which
+//! instruction has which leaf is decided when it is translated (`policy/leaf.rs`).
+
+use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
+use tollgate_x86::{Segment, SegmentRegister};
+
+/// The routines, in the order of [`crate::Context::leaf_counts`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum LeafRoutine {
+    /// CPUID, from the answers that the monitor gave before.
+    Cpuid,
+    /// MOV to or POP of DS, ES, FS or GS, in 32-bit code at level 0, if the descriptor is the
+    /// one that the monitor loaded before.
+    LoadSegment,
+}
+
+impl LeafRoutine {
+    /// All of them.
+    pub const ALL: [Self; LEAVES] = [Self::Cpuid, Self::LoadSegment];
+
+    /// The name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpuid => "cpuid",
+            Self::LoadSegment => "segment-load",
+        }
+    }
+}
+
+/// How many routines there are.
+pub const LEAVES: usize = 2;
+
+/// What is remembered has one of two places: this times its key has the number of the first in
+/// its high 8 bits; the second is beside it.
+pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Puts an entry into the first of its places, and what was there into the second.
+fn put<T: Copy>(table: &mut [T; 1 << 8], key: u64, entry: T) {
+    let first = (key.wrapping_mul(SPREAD) >> 56) as usize;
+    table[first ^ 1] = table[first];
+    table[first] = entry;
+}
+
+/// An answer of CPUID.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(32))]
+pub struct CpuidAnswer {
+    /// EAX before.
+    pub leaf: u32,
+    /// ECX before, in [`CpuidAnswers::by_both`].
+    pub subleaf: u32,
+    /// Not zero: this is an answer.
+    pub is_known: u32,
+    /// EAX, EBX, ECX and EDX behind it.
+    pub registers: [u32; 4],
+}
+
+/// Entries of [`CpuidAnswers::by_leaf`].
+pub const ANSWERS_BY_LEAF: usize = 128;
+/// Entries of [`CpuidAnswers::by_both`].
+pub const ANSWERS_BY_BOTH: usize = 256;
+
+/// The answers of CPUID that are known, in two tables.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CpuidAnswers {
+    /// Those for which ECX does not count.
+    pub by_leaf: [CpuidAnswer; ANSWERS_BY_LEAF],
+    /// The others.
+    pub by_both: [CpuidAnswer; ANSWERS_BY_BOTH],
+}
+
+impl CpuidAnswers {
+    /// None is known.
+    pub const NONE: Self = {
+        const NONE: CpuidAnswer = CpuidAnswer {
+            leaf: 0,
+            subleaf: 0,
+            is_known: 0,
+            registers: [0; 4],
+        };
+        Self {
+            by_leaf: [NONE; ANSWERS_BY_LEAF],
+            by_both: [NONE; ANSWERS_BY_BOTH],
+        }
+    };
+
+    /// Notes the answer to a leaf and a subleaf, which counts if `has_subleaves`.
+    pub fn note(&mut self, leaf: u32, subleaf: u32, has_subleaves: bool, registers: [u32; 4]) {
+        let answer = CpuidAnswer {
+            leaf,
+            subleaf,
+            is_known: 1,
+            registers,
+        };
+        if has_subleaves {
+            let both = u64::from(subleaf) << 32 | u64::from(leaf);
+            put(&mut self.by_both, both, answer);
+        } else {
+            self.by_leaf[(leaf >> 25 & 0x40 | leaf & 0x3f) as usize] = answer;
+        }
+    }
+}
+
+/// A load of a segment register that the monitor has done.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct SegmentLoad {
+    /// As [`segment_load_key`] gives it, with the selector; zero: none.
+    pub key: u64,
+    /// Linear address of the descriptor; zero: the selector is null.
+    pub place: u64,
+    /// The descriptor, as it is in memory.
+    pub descriptor: u64,
+    /// The segment register behind the load.
+    pub segment: Segment,
+    /// Where indirect branches of the mode behind it find their targets: eighths of the bytes
+    /// from the start of the link tables.
+    pub table: u64,
+    /// Added to the next instruction's EIP it gives the negative of the tag of its entry there.
+    /// Zero: the mode stays as it is.
+    pub tag: u64,
+}
+
+impl SegmentLoad {
+    /// None.
+    pub const NONE: Self = Self {
+        key: 0,
+        place: 0,
+        descriptor: 0,
+        segment: Segment {
+            base: 0,
+            limit: 0,
+            selector: tollgate_x86::Selector(0),
+            attributes: tollgate_x86::Attributes::empty(),
+        },
+        table: 0,
+        tag: 0,
+    };
+
+    /// Notes this load in a table.
+    pub fn note(self, table: &mut [Self; SEGMENT_LOADS]) {
+        put(table, self.key, self);
+    }
+
+    /// Notes the mode behind the load, which uses `table` for its indirect branches.
+    pub fn leads_to(&mut self, table: BranchTable, mode: ModeId) {
+        self.table = table_offset(table) as u64 / 8;
+        self.tag = indirect_tag(table, mode);
+    }
+}
+
+/// Loads that are remembered.
+pub const SEGMENT_LOADS: usize = 1 << 8;
+
+/// In [`segment_load_key`]: the number of the segment register.
+pub const KEY_REGISTER: u32 = 16;
+/// The same: this bit is set for POP, which moves ESP by 4.
+pub const KEY_POPS: u32 = 19;
+/// The same: the mode plus one.
+pub const KEY_MODE: u32 = 32;
+
+/// What tells a load of a segment register from others, without the selector, which the low 16
+/// bits take.
+pub const fn segment_load_key(register: SegmentRegister, pops: bool, mode: u32) -> u64 {
+    (register as u64) << KEY_REGISTER | (pops as u64) << KEY_POPS | (mode as u64 + 1) << KEY_MODE
+}

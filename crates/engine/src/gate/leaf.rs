@@ -1,0 +1,237 @@
+//! Leaves: what an instruction needs, done without leaving guest code (see
+//! [`crate::abi::leaves`]).
+//!
+//! The code of such an instruction names its exit, loads R11 with the address behind itself and
+//! jumps here by way of the context. The routine compares with what the monitor has stored there.
+//! If all is as it was then, it does the instruction and jumps to R11; vector registers stay as
+//! they are, and nothing is looked up or decoded again. Otherwise it takes the exit that was
+//! named, before anything has changed. A load of FS in 32-bit code whose mode stays as it is:
+//!
+//! ```text
+//! code of the block   movzx r8d, ax; mov r9, key; mov ecx, next EIP; lea r11, [behind]
+//!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
+//! here                is the load of this selector in this mode known? Is the descriptor the
+//!                     same? Base, limit, selector and rights are stored
+//!                     jmp r11
+//! ```
+//!
+//! A load that changes the mode, as that of FS in a kernel does if it was null, goes on in
+//! translated code of the other mode, which is found like the target of an indirect branch. If
+//! that misses, the exit is taken with [`Context::leaf_done`](crate::Context::leaf_done) set.
+//!
+//! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts
+//! it has it run on to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
+
+use crate::abi::at;
+use crate::abi::leaves::{
+    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, KEY_POPS, KEY_REGISTER, LEAVES,
+    LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
+};
+use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET};
+use crate::abi::x87_pointers::X87_FRESH;
+use std::arch::global_asm;
+use std::mem::offset_of;
+use tollgate_x86::{Gpr, Segment, SegmentRegister};
+
+const _: () = assert!(size_of::<CpuidAnswer>() == 32 && size_of::<SegmentLoad>() == 64);
+const _: () = assert!(size_of::<Segment>() == 16);
+
+global_asm!(
+    ".macro tollgate_leaf_begins",
+    "mov [r15 + {rax}], rax",
+    "mov [r15 + {rdx}], rdx",
+    "lahf",
+    "seto al",
+    "mov [r15 + {flags}], ax",
+    ".endm",
+    // Puts the flags and RAX as they were; uses nothing else.
+    ".macro tollgate_leaf_restores",
+    "movzx eax, word ptr [r15 + {flags}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rax, [r15 + {rax}]",
+    ".endm",
+    ".weak tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
+    ".hidden tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
+    ".p2align 6",
+    "tollgate_leaf_start:",
+    "tollgate_leaf_cpuid:",
+    "tollgate_leaf_begins",
+    "mov rax, [r15 + {rax}]",
+    "mov ecx, eax",
+    "shr ecx, 25",
+    "and ecx, 0x40",
+    "mov r8d, eax",
+    "and r8d, 0x3f",
+    "or ecx, r8d",
+    "shl ecx, 5",
+    "lea r9, [r15 + rcx + {answers}]",
+    "cmp [r9 + {leaf}], eax",
+    "jne 2f",
+    "cmp dword ptr [r9 + {is_known}], 0",
+    "jne 3f",
+    "2:",
+    "mov ecx, r10d",
+    "shl rcx, 32",
+    "mov edx, eax",
+    "or rdx, rcx",
+    "mov r8, {spread}",
+    "imul r8, rdx",
+    "shr r8, 56",
+    "shl r8d, 5",
+    "lea r9, [r15 + r8 + {answers_by_both}]",
+    "cmp [r9 + {leaf}], rdx",
+    "je 4f",
+    "xor r8d, 32",
+    "lea r9, [r15 + r8 + {answers_by_both}]",
+    "cmp [r9 + {leaf}], rdx",
+    "jne 9f",
+    "4:",
+    "cmp dword ptr [r9 + {is_known}], 0",
+    "je 9f",
+    "3:",
+    "inc qword ptr [r15 + {count_cpuid}]",
+    "tollgate_leaf_restores",
+    "mov eax, [r9 + {registers}]",
+    "mov ebx, [r9 + {registers} + 4]",
+    "mov r10d, [r9 + {registers} + 8]",
+    "mov edx, [r9 + {registers} + 12]",
+    "jmp r11",
+    "9:",
+    "tollgate_leaf_restores",
+    "mov rdx, [r15 + {rdx}]",
+    "jmp tollgate_exit",
+    // R8: the selector. R9: the key without it. RCX: EIP of the next instruction.
+    ".p2align 6",
+    "tollgate_leaf_segment:",
+    "tollgate_leaf_begins",
+    // The segments of the last x87 instruction are still to be noted.
+    "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
+    "jnz 9b",
+    "or r9, r8",
+    "mov rax, {spread}",
+    "imul rax, r9",
+    "shr rax, 56",
+    "shl eax, 6",
+    "lea rdx, [r15 + rax + {loads}]",
+    "cmp [rdx + {key}], r9",
+    "je 1f",
+    "xor eax, 64",
+    "lea rdx, [r15 + rax + {loads}]",
+    "cmp [rdx + {key}], r9",
+    "jne 9b",
+    "1:",
+    "mov r8, [rdx + {place}]",
+    "test r8, r8",
+    "jz 2f",
+    // The descriptor, which lies in one page.
+    "mov eax, r8d",
+    "and eax, 0xfff",
+    "cmp eax, 0xff8",
+    "ja 9b",
+    "mov eax, r8d",
+    "shr eax, 12",
+    "add eax, eax",
+    "mov rax, [r14 + rax*8]",
+    "test rax, rax",
+    "jz 9b",
+    "mov rax, [rax + r8]",
+    "cmp rax, [rdx + {descriptor}]",
+    "jne 9b",
+    "2:",
+    "mov eax, r9d",
+    "shr eax, {key_register}",
+    "and eax, 7",
+    "shl eax, 4",
+    "mov r8, [rdx + {segment}]",
+    "mov [r15 + rax + {segments}], r8",
+    "mov r8, [rdx + {segment} + 8]",
+    "mov [r15 + rax + {segments} + 8], r8",
+    "inc qword ptr [r15 + {count_segment}]",
+    "test r9d, {pops}",
+    "jz 3f",
+    "add r12d, 4",
+    "3:",
+    "mov rax, [rdx + {tag}]",
+    "test rax, rax",
+    "jz 5f",
+    // The mode is another one: on in its table.
+    "or dword ptr [r15 + {level_changed}], {mode_changed}",
+    "add rax, rcx",
+    "movzx r9d, cx",
+    "shl r9d, 2",
+    "add r9, [rdx + {table}]",
+    "lea r9, [r13 + r9*8]",
+    "mov r8, [r9]",
+    "add r8, rax",
+    "jz 4f",
+    "add r9, {entry_bytes}",
+    "mov r8, [r9]",
+    "add r8, rax",
+    "jz 4f",
+    "mov [r15 + {exit_value}], rcx",
+    "mov qword ptr [r15 + {done}], 1",
+    "jmp 9b",
+    "4:",
+    "mov r11, [r9 + {entry_target}]",
+    "5:",
+    "tollgate_leaf_restores",
+    "mov rdx, [r15 + {rdx}]",
+    "jmp r11",
+    "tollgate_leaf_end:",
+    ".purgem tollgate_leaf_begins",
+    ".purgem tollgate_leaf_restores",
+    rax = const at::slot(Gpr::Rax as u8),
+    rdx = const at::slot(Gpr::Rdx as u8),
+    flags = const at::STRING_FLAGS,
+    answers = const at::CPUID_ANSWERS,
+    answers_by_both = const at::CPUID_ANSWERS + offset_of!(CpuidAnswers, by_both) as i32,
+    leaf = const offset_of!(CpuidAnswer, leaf),
+    spread = const SPREAD,
+    is_known = const offset_of!(CpuidAnswer, is_known),
+    registers = const offset_of!(CpuidAnswer, registers),
+    count_cpuid = const at::leaf_count(LeafRoutine::Cpuid),
+    count_segment = const at::leaf_count(LeafRoutine::LoadSegment),
+    x87_opcode = const at::X87_OPCODE,
+    x87_fresh = const X87_FRESH,
+    key_register = const KEY_REGISTER,
+    loads = const at::SEGMENT_LOADS,
+    key = const offset_of!(SegmentLoad, key),
+    place = const offset_of!(SegmentLoad, place),
+    descriptor = const offset_of!(SegmentLoad, descriptor),
+    segment = const offset_of!(SegmentLoad, segment),
+    table = const offset_of!(SegmentLoad, table),
+    tag = const offset_of!(SegmentLoad, tag),
+    segments = const at::segment_register(SegmentRegister::Es),
+    pops = const 1 << KEY_POPS,
+    level_changed = const at::LEVEL_CHANGED,
+    mode_changed = const crate::abi::context::MODE_CHANGED,
+    entry_bytes = const ENTRY_BYTES,
+    entry_target = const ENTRY_TARGET,
+    exit_value = const at::EXIT_VALUE,
+    done = const at::LEAF_DONE,
+);
+
+const _: () = assert!(ANSWERS_BY_LEAF == 128 && ANSWERS_BY_BOTH == 256 && SEGMENT_LOADS == 256);
+const _: () = assert!(offset_of!(CpuidAnswer, subleaf) == offset_of!(CpuidAnswer, leaf) + 4);
+
+unsafe extern "sysv64" {
+    fn tollgate_leaf_start();
+    fn tollgate_leaf_cpuid();
+    fn tollgate_leaf_segment();
+    fn tollgate_leaf_end();
+}
+
+/// Addresses of the routines.
+pub fn addresses() -> [u64; LEAVES] {
+    [
+        tollgate_leaf_cpuid as *const () as u64,
+        tollgate_leaf_segment as *const () as u64,
+    ]
+}
+
+/// A routine runs at this host address.
+pub fn is_here(pc: u64) -> bool {
+    let first = tollgate_leaf_start as *const () as u64;
+    (first..tollgate_leaf_end as *const () as u64).contains(&pc)
+}

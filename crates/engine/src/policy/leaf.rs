@@ -1,0 +1,79 @@
+//! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
+
+use crate::abi::leaves::{LeafRoutine, segment_load_key};
+use crate::abi::register_map::RegisterMap;
+use crate::policy::mode::{Mode, ModeFlags};
+use iced_x86::{Code, Instruction, Mnemonic, Register};
+use tollgate_x86::SegmentRegister;
+
+/// A leaf, and what its routine is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaf {
+    /// CPUID.
+    Cpuid,
+    /// A load of DS, ES, FS or GS.
+    LoadSegment {
+        /// Which.
+        register: SegmentRegister,
+        /// It is POP, of 32 bits.
+        pops: bool,
+    },
+}
+
+impl Leaf {
+    /// The leaf that an instruction is in code of a mode, if it is one.
+    pub fn of(instruction: &Instruction, mode: &Mode, map: &RegisterMap) -> Option<Self> {
+        if mode.is_watched() || !map.has_namesakes_at_home() || instruction.has_lock_prefix() {
+            return None;
+        }
+        match instruction.mnemonic() {
+            Mnemonic::Cpuid => Self::cpuid(mode),
+            Mnemonic::Mov | Mnemonic::Pop => Self::segment_load(instruction, mode),
+            _ => None,
+        }
+    }
+
+    /// In compatibility code Intel's processors do not offer SYSCALL: answers are known for
+    /// 64-bit code alone in IA-32e mode.
+    fn cpuid(mode: &Mode) -> Option<Self> {
+        let is_long = mode.flags.contains(ModeFlags::LONG);
+        (is_long == mode.flags.contains(ModeFlags::CODE64)).then_some(Self::Cpuid)
+    }
+
+    /// Code of 32 bits at level 0, outside IA-32e mode.
+    fn segment_load(instruction: &Instruction, mode: &Mode) -> Option<Self> {
+        let kernel = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
+        if !mode.flags.contains(kernel) || mode.flags.contains(ModeFlags::LONG) {
+            return None;
+        }
+        let register = match instruction.op0_register() {
+            Register::DS => SegmentRegister::Ds,
+            Register::ES => SegmentRegister::Es,
+            Register::FS => SegmentRegister::Fs,
+            Register::GS => SegmentRegister::Gs,
+            _ => return None,
+        };
+        let pops = match instruction.code() {
+            Code::Popd_DS | Code::Popd_ES | Code::Popd_FS | Code::Popd_GS => true,
+            _ if instruction.mnemonic() == Mnemonic::Mov => false,
+            _ => return None,
+        };
+        Some(Self::LoadSegment { register, pops })
+    }
+
+    /// Its routine.
+    pub fn routine(self) -> LeafRoutine {
+        match self {
+            Self::Cpuid => LeafRoutine::Cpuid,
+            Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
+        }
+    }
+
+    /// What the routine finds in R9, in code of this mode; `None`: nothing is told.
+    pub fn key(self, mode: u32) -> Option<u64> {
+        match self {
+            Self::Cpuid => None,
+            Self::LoadSegment { register, pops } => Some(segment_load_key(register, pops, mode)),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Stores what instructions did that the monitor has executed, where leaves find it
+//! ([`tollgate_engine::gate::leaf`]); and the exit of a leaf that has changed the mode.
+
+use crate::running::Running;
+use crate::translated::{PendingLink, Translated};
+use crate::vcpu::VcpuStop;
+use iced_x86::Instruction;
+use tollgate_emulate::cpuid;
+use tollgate_engine::abi::descriptors::known_descriptor;
+use tollgate_engine::abi::leaves::{CpuidAnswers, SEGMENT_LOADS, SegmentLoad};
+use tollgate_engine::policy::instruction_kind::{Effects, Helper};
+use tollgate_engine::policy::leaf::Leaf;
+use tollgate_engine::policy::mode::Mode;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_x86::Gpr;
+use tollgate_x86::LinearAddress;
+use tollgate_x86::paging::{AccessKind, Privilege};
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// The monitor has executed an instruction that may be a leaf's. EAX and ECX were `asked`.
+    pub(crate) fn remember_for_leaf(&mut self, helper: &Helper, asked: [u32; 2]) {
+        if helper.kind.effects.contains(Effects::LOADS_DATA_SEGMENT) {
+            self.remember_segment_load(&helper.instruction);
+        } else if helper.kind.exit == ExitKind::Cpuid {
+            self.runner.remember_cpuid(asked);
+        }
+    }
+
+    /// The monitor has done the load of a segment register, which may be one that leaves do.
+    fn remember_segment_load(&mut self, instruction: &Instruction) {
+        let from = self.runner.mode;
+        let before = *self.runner.engine.mode(from);
+        let map = self.runner.engine.map_of(&before);
+        let Some(leaf @ Leaf::LoadSegment { register, .. }) = Leaf::of(instruction, &before, map)
+        else {
+            return;
+        };
+        let cpu = &self.runner.context.cpu;
+        let segment = *cpu.segment(register);
+        let known = match segment.selector.is_null() {
+            true => Some((0, 0)),
+            false => known_descriptor(cpu, &segment).filter(|&(place, _)| place != 0),
+        };
+        let (Some(key), Some((place, descriptor))) = (leaf.key(from.0), known) else {
+            return;
+        };
+        let key = key | u64::from(segment.selector.0);
+        let mut load = SegmentLoad {
+            key,
+            place,
+            descriptor,
+            segment,
+            ..SegmentLoad::NONE
+        };
+        let mut after = before;
+        after.segments[register as usize] = Mode::of(cpu).segments[register as usize];
+        if after != before {
+            let epoch = self.runner.engine.mode_epoch();
+            let to = self.intern_temporary(after);
+            if epoch != self.runner.engine.mode_epoch() {
+                // `from` means nothing any more.
+                return;
+            }
+            load.leads_to(self.runner.engine.branch_table(to), to);
+        }
+        load.note(&mut self.runner.context.segment_loads);
+        if place != 0 {
+            // The leaf reads the descriptor through the software TLB. If that cannot hold its
+            // page, the monitor goes on doing these loads.
+            let cpu = &self.runner.context.cpu;
+            let _ = self.view.make_inline(
+                cpu,
+                LinearAddress(place),
+                8,
+                AccessKind::Read,
+                false,
+                Privilege::Supervisor,
+            );
+        }
+    }
+
+    /// A leaf has done its instruction, and where it leads in the mode of now is not known to
+    /// translated code.
+    pub(crate) fn leaf_done_exit(&mut self) -> Result<(), VcpuStop> {
+        let context = &mut self.runner.context;
+        context.leaf_done = 0;
+        context.gather_flags();
+        context.cpu.rip = context.exit_value & 0xffff_ffff;
+        let level_changed = std::mem::take(&mut context.level_changed);
+        self.follow_returned_flag(level_changed);
+        self.count(ExitKind::IndirectMiss);
+        self.due.mode = true;
+        self.runner.link = PendingLink::Indirect;
+        self.completed()
+    }
+}
+
+impl Translated {
+    /// The monitor has executed CPUID, which took these values of EAX and ECX.
+    fn remember_cpuid(&mut self, [leaf, subleaf]: [u32; 2]) {
+        let cpu = &self.context.cpu;
+        if cpu.is_long_mode() != cpu.is_64_bit() {
+            return;
+        }
+        let of = |register: Gpr| self.context.cpu.gpr[register as usize] as u32;
+        let registers = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].map(of);
+        let answers = &mut self.context.cpuid_answers;
+        answers.note(leaf, subleaf, cpuid::may_have_subleaves(leaf), registers);
+    }
+
+    /// An instruction was executed that may change what leaves go by.
+    pub(crate) fn forget_leaves_after(&mut self, helper: &Helper) {
+        if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
+            self.context.cpuid_answers = CpuidAnswers::NONE;
+        }
+    }
+
+    /// All that leaves go by may have changed.
+    pub(crate) fn forget_leaves(&mut self) {
+        self.context.cpuid_answers = CpuidAnswers::NONE;
+        self.forget_segment_loads();
+    }
+
+    /// The descriptor table may be another one, or the numbers of modes mean others.
+    pub(crate) fn forget_segment_loads(&mut self) {
+        self.context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
+    }
+}
