@@ -1,0 +1,94 @@
+# long_events - single events of 64-bit code, in ring 0 and ring 3
+.include "guest.inc"
+.include "long.inc"
+.include "events.inc"
+
+.set UNMAPPED, 0x40000000
+.set RETURNING, 0x81             # comes back at once
+.set STAR, 0xC0000081
+.set LSTAR, 0xC0000082
+.set FMASK, 0xC0000084
+
+# RING3 name, instructions: measured there.
+.macro RING3 name, instructions
+    ENTER_RING3_64
+    EVENT "\instructions"
+    int LEAVE_RING3
+    PRINT \name
+.endm
+
+long_main:
+    GATE64 RETURNING, returning, 0xEE
+    GATE64 EXC_PF, page_fault
+    GATE64 EXC_UD, undefined
+    WRMSR64 STAR, 0x001B003000000000
+    WRMSR64_ADDRESS LSTAR, system_call
+    WRMSR64 FMASK, 0x257FD5
+    RDMSR64 EFER
+    or eax, EFER_SCE
+    SET_MSR EFER
+    mov ebx, UNMAPPED
+    xor eax, eax
+    mov ds, eax
+    mov es, eax
+    mov fs, eax
+    mov gs, eax
+    RING0 "no-op", ""
+    RING0 "cpuid", "xor eax, eax; cpuid"
+    RING0 "int-iret", "int RETURNING"
+    RING0 "swapgs-twice", "swapgs; swapgs"
+    RING0 "cli-sti-cli", "cli; sti; cli"
+    RING0 "pushf-popf", "pushfq; popfq"
+    RING0 "rdmsr-gs-base", "mov ecx, GS_BASE; rdmsr"
+    RING0 "wrmsr-gs-base", "mov ecx, KERNEL_GS_BASE; xor eax, eax; xor edx, edx; wrmsr"
+    RING0 "mov-from-cr2", "mov rax, cr2"
+    RING0 "mov-to-cr3", "mov rax, cr3; mov cr3, rax"
+    PTE64 0, FRAME_A+7
+    RING0 "invlpg", "mov rax, WINDOW; invlpg [rax]"
+    RING0 "invlpg-store", "mov rax, WINDOW; invlpg [rax]; mov [rax], eax"
+    RING0 "invlpg-large", "invlpg [scratch]"
+    RING0 "in-80h", "in al, 0x80"
+    RING0 "out-80h", "out 0x80, al"
+    RING0 "apic-eoi", "mov eax, 0xFEE000B0; mov dword ptr [rax], 0"
+    RING0 "rep-movsb-64", "push rsi; push rdi; mov esi, offset scratch; mov edi, offset scratch+1024; mov ecx, 64; rep movsb; pop rdi; pop rsi"
+    RING0 "page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
+    RING0 "ud2-iret", "ud2"
+    RING3 "syscall-sysret", "syscall"
+    RING3 "ring3-int-iret", "int RETURNING"
+    RING3 "ring3-page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
+    RING3 "ring3-cpuid", "xor eax, eax; cpuid"
+    ret
+
+returning:
+    iretq
+page_fault:                      # behind the load of 2 bytes
+    add rsp, 8
+    add qword ptr [rsp], 2
+    iretq
+undefined:
+    add qword ptr [rsp], 2
+    iretq
+system_call:
+    sysretq
+
+PRINTER puts64, put_hex32
+
+put_hex32:
+    push rax
+    push rbx
+    push rcx
+    mov ebx, eax
+    mov ecx, 8
+1:  rol ebx, 4
+    mov eax, ebx
+    and eax, 15
+    add eax, '0'
+    cmp eax, '9'
+    jbe 2f
+    add eax, 'a' - '9' - 1
+2:  call putc64
+    loop 1b
+    pop rcx
+    pop rbx
+    pop rax
+    ret
