@@ -1,12 +1,12 @@
-//! New images.
+//! New images. They have their names once they are complete.
 
+use crate::new_file::NewFile;
 use crate::open::{DiskError, explain};
 use crate::options::Format;
+use imago::StorageOpenOptions;
 use imago::file::File;
 use imago::format::builder::FormatCreateBuilder;
 use imago::qcow2::Qcow2;
-use imago::{Storage, StorageCreateOptions};
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -15,14 +15,7 @@ use std::path::Path;
 /// # Errors
 /// [`DiskError`]: the file exists, or cannot be written.
 pub fn create(path: &Path, format: Format, bytes: u64) -> Result<(), DiskError> {
-    let result = match format {
-        _ if !bytes.is_multiple_of(512) => {
-            Err(io::Error::other("its size must be a multiple of 512 bytes"))
-        }
-        Format::Raw => fs::File::create_new(path).and_then(|file| file.set_len(bytes)),
-        Format::Qcow2 => create_qcow2(path, bytes, None),
-    };
-    result.map_err(|error| failed(path, &error))
+    new_image(path, format, bytes, None).map_err(|error| failed(path, &error))
 }
 
 /// Creates a qcow2 image that shows another image until something is written to it. `backing`
@@ -36,23 +29,54 @@ pub fn create_over(
     backing: &str,
     format: Format,
 ) -> Result<(), DiskError> {
-    create_qcow2(path, bytes, Some((backing, format))).map_err(|error| failed(path, &error))
+    new_image(path, Format::Qcow2, bytes, Some((backing, format)))
+        .map_err(|error| failed(path, &error))
 }
 
-fn create_qcow2(path: &Path, bytes: u64, backing: Option<(&str, Format)>) -> io::Result<()> {
-    let options = StorageCreateOptions::new().filename(path).overwrite(false);
-    let mut builder = Qcow2::<File>::create_builder(File::create_open(options)?).size(bytes);
-    if let Some((name, format)) = backing {
-        builder = builder.backing(name.into(), format.name().into());
+fn new_image(
+    path: &Path,
+    format: Format,
+    bytes: u64,
+    backing: Option<(&str, Format)>,
+) -> io::Result<()> {
+    if !bytes.is_multiple_of(512) {
+        return Err(io::Error::other("its size must be a multiple of 512 bytes"));
     }
-    builder.create()
+    // Before any work; what counts is that the name is still free at the end.
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let file = NewFile::create(path)?;
+    match format {
+        Format::Raw => file.file().set_len(bytes)?,
+        Format::Qcow2 => {
+            let mut builder = Qcow2::<File>::create_builder(storage(&file)?).size(bytes);
+            if let Some((name, format)) = backing {
+                builder = builder.backing(name.into(), format.name().into());
+            }
+            builder.create()?;
+        }
+    }
+    file.publish(false)
 }
 
-fn failed(path: &Path, error: &io::Error) -> DiskError {
+/// A new file, for imago.
+pub(crate) fn storage(file: &NewFile) -> io::Result<File> {
+    let options = StorageOpenOptions::new().write(true);
+    File::from_open_file(file.file().try_clone()?, options)
+}
+
+pub(crate) fn failed(path: &Path, error: &io::Error) -> DiskError {
     DiskError {
         path: path.to_owned(),
-        why: match error.kind() {
-            io::ErrorKind::AlreadyExists => "it exists; remove it, or choose another name".into(),
+        why: match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::AlreadyExists, _) => {
+                "it exists; remove it, or choose another name".into()
+            }
+            (_, Some(libc::ENOENT)) => "its folder does not exist".into(),
+            (_, Some(libc::EACCES | libc::EPERM)) => {
+                "you may not write to its folder; check its permissions".into()
+            }
             _ => explain(error),
         },
     }

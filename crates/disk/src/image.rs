@@ -2,6 +2,7 @@
 
 use crate::options::Cache;
 use imago::FormatAccess;
+use imago::Mapping;
 use imago::file::File;
 use std::io;
 
@@ -60,6 +61,18 @@ impl Image {
     pub fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.access.read(data, offset)
+    }
+
+    /// How many bytes from `offset` on, `bytes` at most, are zero by the image's tables. 0: they
+    /// are to be read.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub(crate) fn known_zeroes(&self, offset: u64, bytes: u64) -> io::Result<u64> {
+        match self.access.get_mapping(offset, bytes)? {
+            (Mapping::Zero { .. }, length) => Ok(length.min(bytes)),
+            _ => Ok(0),
+        }
     }
 
     /// Writes `data` from `offset` on.

@@ -8,14 +8,22 @@
 //! The formats are those of the crate imago. It opens no file here: every file is opened and
 //! locked by [`open`], backing files too, and handed to it.
 
+pub mod check;
+pub mod convert;
 pub mod create;
+mod header;
 pub mod image;
+pub mod info;
+mod new_file;
 pub mod open;
 pub mod options;
 pub mod thread;
 
+pub use check::{CheckReport, Repair, check};
+pub use convert::{Copy, convert};
 pub use create::{create, create_over};
 pub use image::Image;
+pub use info::{ImageInfo, Qcow2Info, info};
 pub use open::{DiskError, open};
 pub use options::{Cache, DriveOptions, Format};
 pub use thread::{DiskThread, Operation, Outcome, Request};

@@ -3,6 +3,7 @@
 //! Locks are advisory (flock): a file that is written belongs to one machine, one that is
 //! only read may be shared. They end with the process.
 
+use crate::header::MAGIC;
 use crate::image::Image;
 use crate::options::{Cache, DriveOptions, Format};
 use imago::file::File;
@@ -20,8 +21,6 @@ use std::path::{Path, PathBuf};
 
 /// Files below an image at most; more is a chain that leads back to itself.
 const MAX_BACKING_FILES: usize = 32;
-/// What a qcow2 image begins with.
-const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 
 /// Why an image cannot be used. Prints as one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +59,7 @@ fn open_image(options: &DriveOptions) -> io::Result<Image> {
     let writes_file = !options.readonly && !options.snapshot;
     let is_direct = options.cache == Cache::None;
     let file = open_file(&options.path, writes_file, is_direct)?;
-    let format = format_of(options, &file)?;
+    let format = format_of_path(options, &file)?;
     let storage_options = StorageOpenOptions::new()
         .filename(&options.path)
         .write(writes_file)
@@ -124,7 +123,14 @@ fn unnamed_file() -> io::Result<fs::File> {
 }
 
 /// Opens a file and locks it: for itself if it is written.
-fn open_file(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
+pub(crate) fn open_file(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
+    let file = open_unlocked(path, write, is_direct)?;
+    lock(&file, write)?;
+    Ok(file)
+}
+
+/// Opens a file that is fit to be an image.
+pub(crate) fn open_unlocked(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     // A pipe would wait for its other end.
     let mut flags = libc::O_NONBLOCK;
@@ -143,7 +149,6 @@ fn open_file(path: &Path, write: bool, is_direct: bool) -> io::Result<fs::File> 
     if !kind.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&kind) {
         return Err(io::Error::other("it is neither a file nor a block device"));
     }
-    lock(&file, write)?;
     Ok(file)
 }
 
@@ -166,7 +171,7 @@ fn lock(file: &fs::File, write: bool) -> io::Result<()> {
 /// The format that was named, or that the file's name says. A guest can write what it likes to
 /// a raw image, the beginning of a qcow2 image that names files of the host too: so content
 /// alone never makes an image qcow2.
-fn format_of(options: &DriveOptions, file: &fs::File) -> io::Result<Format> {
+pub(crate) fn format_of_path(options: &DriveOptions, file: &fs::File) -> io::Result<Format> {
     if let Some(format) = options.format {
         return Ok(format);
     }
@@ -177,7 +182,7 @@ fn format_of(options: &DriveOptions, file: &fs::File) -> io::Result<Format> {
     let mut start = [0; 4096];
     // Direct reads want aligned memory; if this one fails, the content is not looked at.
     let read = file.read_at(&mut start, 0).unwrap_or(0);
-    if read >= QCOW2_MAGIC.len() && start.starts_with(&QCOW2_MAGIC) {
+    if read >= MAGIC.len() && start.starts_with(&MAGIC) {
         return Err(io::Error::other(
             "it looks like qcow2 but its name does not say so; add format=qcow2, or format=raw",
         ));

@@ -45,6 +45,8 @@ pub enum Subcommand {
     Cost(crate::cost::CostArguments),
     /// Run an experiment: settings of one machine compared on the same work
     Lab(crate::lab::LabArguments),
+    /// Make, show, check or copy disk images
+    Image(crate::image::ImageArguments),
     /// Show the exits of a running virtual machine, and where its time goes
     Stats(StatsArguments),
 }

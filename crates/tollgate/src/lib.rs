@@ -20,6 +20,7 @@ mod failure;
 mod files;
 mod fw_cfg;
 mod host;
+mod image;
 mod keyboard;
 mod knob_flags;
 mod lab;
@@ -51,6 +52,7 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
         Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),
         Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
+        Ok(Subcommand::Image(arguments)) => image::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Err(cli::Answered(code)) => code,
     };

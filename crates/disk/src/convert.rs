@@ -1,0 +1,177 @@
+//! Copies of images, in another format or without what they do not need.
+
+use crate::create::{failed, storage};
+use crate::image::Image;
+use crate::new_file::NewFile;
+use crate::open::{DiskError, explain, format_of_path, open, open_file};
+use crate::options::{DriveOptions, Format};
+use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
+use imago::qcow2::Qcow2;
+use imago::raw::Raw;
+use imago::{DenyImplicitOpenGate, FormatAccess};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// What is zero in units of this size is not written.
+const BLOCK_BYTES: usize = 4096;
+
+/// A copy to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Copy<'a> {
+    /// The image that is read, with its backing files.
+    pub source: &'a Path,
+    /// Its format, `None`: as its name says.
+    pub source_format: Option<Format>,
+    /// The new image, which has no backing file.
+    pub target: &'a Path,
+    /// Its format.
+    pub target_format: Format,
+    /// A file of this name is replaced, unless a machine uses it.
+    pub replace: bool,
+}
+
+/// Copies an image; what is zero takes no room in the copy. `progress` is told how many bytes
+/// of the disk are done, and how many there are.
+///
+/// # Errors
+/// [`DiskError`], of the image that is to blame.
+pub fn convert(copy: &Copy<'_>, mut progress: impl FnMut(u64, u64)) -> Result<(), DiskError> {
+    let mut options = DriveOptions::new(copy.source);
+    options.format = copy.source_format;
+    options.readonly = true;
+    let source = open(&options)?;
+    let source_failed = |error: &io::Error| DiskError {
+        path: copy.source.to_owned(),
+        why: explain(error),
+    };
+    let holes = Holes::of(&options).map_err(|error| source_failed(&error))?;
+    let target_failed = |error: &io::Error| failed(copy.target, error);
+    // Kept until the file is replaced: no machine may begin to use it meanwhile.
+    let _replaced = match copy.target.symlink_metadata() {
+        Ok(_) if !copy.replace => return Err(target_failed(&io::ErrorKind::AlreadyExists.into())),
+        Ok(metadata) if !metadata.is_file() => {
+            let why = "it is no ordinary file; name one, or a new one";
+            return Err(target_failed(&io::Error::other(why)));
+        }
+        Ok(_) => Some(
+            open_file(copy.target, true, false).map_err(|error| DiskError {
+                path: copy.target.to_owned(),
+                why: explain(&error),
+            })?,
+        ),
+        Err(_) => None,
+    };
+    let file = NewFile::create(copy.target).map_err(|error| target_failed(&error))?;
+    let size = source.size();
+    let target =
+        new_target(&file, copy.target_format, size).map_err(|error| target_failed(&error))?;
+    let mut offset = 0;
+    let mut buffer = vec![0; CHUNK_BYTES as usize];
+    while offset < size {
+        progress(offset, size);
+        let zeroes =
+            known_zeroes(&source, &holes, offset).map_err(|error| source_failed(&error))?;
+        if zeroes > 0 {
+            offset += zeroes;
+            continue;
+        }
+        let chunk = &mut buffer[..CHUNK_BYTES.min(size - offset) as usize];
+        source
+            .read(offset, chunk)
+            .map_err(|error| source_failed(&error))?;
+        write_what_is_not_zero(&target, offset, chunk).map_err(|error| target_failed(&error))?;
+        offset += chunk.len() as u64;
+    }
+    progress(size, size);
+    target
+        .flush()
+        .and_then(|()| file.publish(copy.replace))
+        .map_err(|error| target_failed(&error))
+}
+
+fn new_target(
+    file: &NewFile,
+    format: Format,
+    bytes: u64,
+) -> io::Result<FormatAccess<imago::file::File>> {
+    match format {
+        Format::Raw => {
+            file.file().set_len(bytes)?;
+            let raw = Raw::builder(storage(file)?).write(true);
+            Ok(FormatAccess::new(
+                raw.open(DenyImplicitOpenGate::default())?,
+            ))
+        }
+        Format::Qcow2 => {
+            // The disk is a multiple of sectors long, the file of a raw one need not be.
+            let bytes = bytes.next_multiple_of(512);
+            let create = Qcow2::<imago::file::File>::create_builder(storage(file)?).size(bytes);
+            let qcow2 = create.create_open(DenyImplicitOpenGate::default(), |storage| {
+                Ok(Qcow2::builder(storage).write(true))
+            })?;
+            Ok(FormatAccess::new(qcow2))
+        }
+    }
+}
+
+/// How many bytes from `offset` on are zero by what image and file system know.
+fn known_zeroes(source: &Image, holes: &Holes, offset: u64) -> io::Result<u64> {
+    let rest = source.size() - offset;
+    let zeroes = source.known_zeroes(offset, rest)?;
+    Ok(zeroes.max(holes.length_at(offset, rest)))
+}
+
+/// Writes the blocks of `data` that are not zero, those next to each other at once.
+fn write_what_is_not_zero(
+    target: &FormatAccess<imago::file::File>,
+    offset: u64,
+    data: &[u8],
+) -> io::Result<()> {
+    let blocks: Vec<&[u8]> = data.chunks(BLOCK_BYTES).collect();
+    let mut at = 0;
+    for run in blocks.chunk_by(|one, next| is_zero(one) == is_zero(next)) {
+        let bytes: usize = run.iter().map(|block| block.len()).sum();
+        if !is_zero(run[0]) {
+            target.write(&data[at..at + bytes], offset + at as u64)?;
+        }
+        at += bytes;
+    }
+    Ok(())
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block == &[0; BLOCK_BYTES][..block.len()]
+}
+
+/// The holes of a raw image's file.
+struct Holes(Option<File>);
+
+impl Holes {
+    fn of(options: &DriveOptions) -> io::Result<Self> {
+        let file = open_file(&options.path, false, false)?;
+        let is_raw = format_of_path(options, &file)? == Format::Raw;
+        Ok(Self(is_raw.then_some(file)))
+    }
+
+    /// Bytes of the hole at `offset`, `rest` at most; 0 if there are data, or nothing is known.
+    fn length_at(&self, offset: u64, rest: u64) -> u64 {
+        let Some(file) = &self.0 else { return 0 };
+        let Ok(start) = libc::off_t::try_from(offset) else {
+            return 0;
+        };
+        // SAFETY: lseek takes and returns integers only, and nobody else uses the position.
+        let data = unsafe { libc::lseek(file.as_raw_fd(), start, libc::SEEK_DATA) };
+        if data >= 0 {
+            return (data as u64 - offset).min(rest);
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            // No data behind the offset.
+            Some(libc::ENXIO) => rest,
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `tollgate image`: makes, shows, checks and copies disk images, in the words of `qemu-img`.
+
+mod arguments;
+mod outputs;
+
+use std::io::Write;
+use std::path::Path;
+
+use tollgate_disk::{Copy, DiskError, Format, Repair};
+
+use crate::exit_code;
+use crate::failure::{Failure, say};
+pub use arguments::ImageArguments;
+use arguments::{ImageCommand, InfoFormat};
+use outputs::{Progress, human, json};
+
+/// Exit codes of `tollgate image check`, which are those of `qemu-img check`.
+pub mod check_code {
+    /// The image cannot be checked.
+    pub const UNCHECKED: u8 = 1;
+    /// Something is wrong that can lose data.
+    pub const DAMAGED: u8 = 2;
+    /// There are clusters that nothing refers to.
+    pub const LEAKS: u8 = 3;
+}
+
+/// Runs `tollgate image` and returns its exit code.
+pub fn run(arguments: &ImageArguments) -> u8 {
+    let result = match &arguments.command {
+        ImageCommand::Create {
+            format,
+            backing,
+            backing_format,
+            quiet: _,
+            file,
+            size,
+        } => create(
+            file,
+            *format,
+            backing.as_deref().zip(*backing_format),
+            *size,
+        ),
+        ImageCommand::Info {
+            format,
+            output,
+            force_share,
+            file,
+        } => info(file, *format, *output, *force_share),
+        ImageCommand::Check {
+            format,
+            repair,
+            quiet,
+            file,
+        } => return check(file, *format, repair.is_some(), *quiet),
+        ImageCommand::Convert {
+            format,
+            output_format,
+            overwrite,
+            progress: _,
+            source,
+            target,
+        } => convert(&Copy {
+            source,
+            source_format: *format,
+            target,
+            target_format: *output_format,
+            replace: *overwrite,
+        }),
+    };
+    match result {
+        Ok(()) => exit_code::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn refused(error: &DiskError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+fn create(
+    file: &Path,
+    format: Format,
+    backing: Option<(&str, Format)>,
+    size: Option<u64>,
+) -> Result<(), Failure> {
+    let Some((name, backing_format)) = backing else {
+        let Some(bytes) = size else {
+            return Err(Failure::usage(
+                "missing SIZE: only an image with a backing file (-b) gets its size from elsewhere",
+            ));
+        };
+        return tollgate_disk::create(file, format, bytes).map_err(|error| refused(&error));
+    };
+    if format != Format::Qcow2 {
+        return Err(Failure::usage(
+            "raw images have no backing file; give '-f qcow2' too",
+        ));
+    }
+    // Its name is read as seen from the new image's folder.
+    let path = file.parent().unwrap_or(Path::new("")).join(name);
+    let info = tollgate_disk::info(&path, Some(backing_format), true);
+    let below = info.map_err(|error| refused(&error))?;
+    let bytes = size.unwrap_or(below.virtual_bytes.next_multiple_of(512));
+    tollgate_disk::create_over(file, bytes, name, backing_format).map_err(|error| refused(&error))
+}
+
+fn info(
+    file: &Path,
+    format: Option<Format>,
+    output: InfoFormat,
+    force_share: bool,
+) -> Result<(), Failure> {
+    let info = tollgate_disk::info(file, format, force_share).map_err(|error| refused(&error))?;
+    print(&match output {
+        InfoFormat::Human => human(&info),
+        InfoFormat::Json => json(&info),
+    });
+    Ok(())
+}
+
+fn print(text: &str) {
+    // A reader that has seen enough closes the pipe.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn check(file: &Path, format: Option<Format>, repairs: bool, quiet: bool) -> u8 {
+    if format == Some(Format::Raw) {
+        say("raw images have nothing to check");
+        return check_code::UNCHECKED;
+    }
+    let repair = if repairs {
+        Repair::Leaks
+    } else {
+        Repair::Nothing
+    };
+    let result = tollgate_disk::check(file, repair, |line| {
+        if !quiet {
+            say(&line);
+        }
+    });
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => {
+            say(&error.to_string());
+            return check_code::UNCHECKED;
+        }
+    };
+    if !quiet {
+        print(&outputs::report(&report));
+    }
+    match (report.damage, report.leaks) {
+        (0, 0) => exit_code::SUCCESS,
+        (0, _) => check_code::LEAKS,
+        _ => check_code::DAMAGED,
+    }
+}
+
+fn convert(copy: &Copy<'_>) -> Result<(), Failure> {
+    let mut progress = Progress::new();
+    let result = tollgate_disk::convert(copy, |done, all| progress.show(done, all));
+    progress.clear();
+    result.map_err(|error| refused(&error))
+}
