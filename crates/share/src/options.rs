@@ -15,6 +15,8 @@ pub struct ShareOptions {
     pub readonly: bool,
     /// Seconds for which the guest may believe what it knows of names and attributes.
     pub cache_seconds: u32,
+    /// Files belong to whom they belong on the host: those of the server's user are not root's.
+    pub keeps_owners: bool,
 }
 
 impl ShareOptions {
@@ -30,6 +32,7 @@ impl ShareOptions {
             tag: tag.into(),
             readonly: false,
             cache_seconds: Self::DEFAULT_CACHE_SECONDS,
+            keeps_owners: false,
         }
     }
 

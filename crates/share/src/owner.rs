@@ -5,7 +5,8 @@
 //!
 //! - Files of the server's user, and of root, are the guest's root's; all others have the
 //!   host's numbers. So a guest's root finds its own files as root's, and a guest's user 1000
-//!   is not the host's.
+//!   is not the host's. With [`keeps_owners`](crate::ShareOptions::keeps_owners) all have the
+//!   host's numbers: a guest's user with the number of the server's is at home in the share.
 //! - If a guest makes a file somebody else's, or sets its set-user-ID or set-group-ID bit, that
 //!   is written to the extended attribute [`ATTRIBUTE`]; the host's file keeps the server's
 //!   user, and never gets these bits, with which it would be a way to the rights of that user
@@ -63,6 +64,8 @@ pub struct Change {
 pub struct Owners {
     uid: u32,
     gid: u32,
+    /// The user's own files are the guest's root's.
+    is_root: bool,
     /// Bits that the process takes away from what it creates.
     umask: u32,
     /// Held while a file has a mode for a moment that is not its own.
@@ -70,8 +73,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// For this process.
-    pub fn of_process() -> Self {
+    /// For this process, whose own files are the guest's root's unless it keeps owners.
+    pub fn of_process(keeps_owners: bool) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let umask = status
             .lines()
@@ -80,6 +83,7 @@ impl Owners {
         Self {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
+            is_root: !keeps_owners,
             // Nobody knows: the mode is set once more.
             umask: umask.unwrap_or(0o777),
             opened: Mutex::new(()),
@@ -88,7 +92,7 @@ impl Owners {
 
     /// What the host's file is without an attribute.
     fn plain(&self, stat: &Stat) -> Ownership {
-        let shown = |id: u32, own: u32| if id == own { 0 } else { id };
+        let shown = |id: u32, own: u32| if self.is_root && id == own { 0 } else { id };
         Ownership {
             uid: shown(stat.st_uid, self.uid),
             gid: shown(stat.st_gid, self.gid),

@@ -65,7 +65,7 @@ impl Server {
             options: options.clone(),
             inodes,
             handles: Handles::default(),
-            owners: Owners::of_process(),
+            owners: Owners::of_process(options.keeps_owners),
         })
     }
 

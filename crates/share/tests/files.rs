@@ -300,6 +300,35 @@ fn that_a_name_is_missing_is_believed_for_as_long_as_one_that_is_there() {
 }
 
 #[test]
+fn a_share_that_keeps_owners_shows_whom_files_belong_to_on_the_host() {
+    let folder = Folder::new();
+    folder.write("a", b"1");
+    let own = folder.shared("a").metadata().unwrap();
+    let mut options = folder.options();
+    options.keeps_owners = true;
+    let client = client::Client::new(Server::open(&options).unwrap());
+    let shown = client.lookup(ROOT, "a").unwrap();
+    assert_eq!((shown.uid, shown.gid), (own.uid(), own.gid()));
+    // Who that is in the guest creates what is the host's user's without more.
+    let (entry, _) = client.create(ROOT, "b", O_RDWR, 0o666).unwrap();
+    if !keeps_attributes(&client, entry.node) {
+        return;
+    }
+    let owners = set::UID | set::GID;
+    client
+        .setattr(entry.node, owners, 0, [own.uid(), own.gid()], 0)
+        .unwrap();
+    let shown = client.lookup(ROOT, "b").unwrap();
+    assert_eq!((shown.uid, shown.gid), (own.uid(), own.gid()));
+    let attribute = rustix::fs::getxattr(
+        folder.shared("b"),
+        "user.tollgate.owner",
+        &mut [0u8; 64][..],
+    );
+    assert!(attribute.is_err());
+}
+
+#[test]
 fn the_umask_of_the_server_does_not_count() {
     let folder = Folder::new();
     let client = folder.client();

@@ -7,7 +7,7 @@ use tollgate_machine::comma_list;
 use tollgate_machine::config::ShareOptions;
 
 /// The form, for messages.
-const FORM: &str = "DIR[:TAG][,ro|rw][,cache=SECONDS]";
+const FORM: &str = "DIR[:TAG][,ro|rw][,cache=SECONDS][,owners=root|host]";
 
 /// A share as the user wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +17,7 @@ pub struct ShareArgument {
     tag: Option<String>,
     readonly: bool,
     cache_seconds: u32,
+    keeps_owners: bool,
 }
 
 /// Understands a share. What stands behind the last colon is the tag; a directory with a colon
@@ -47,6 +48,7 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
         tag,
         readonly: false,
         cache_seconds: ShareOptions::DEFAULT_CACHE_SECONDS,
+        keeps_owners: false,
     };
     for part in parts {
         match part.split_once('=') {
@@ -57,6 +59,9 @@ pub fn parse(text: &str) -> Result<ShareArgument, String> {
                     .parse()
                     .map_err(|_| format!("{part}: expected a number of seconds"))?;
             }
+            Some(("owners", "root")) => share.keeps_owners = false,
+            Some(("owners", "host")) => share.keeps_owners = true,
+            Some(("owners", _)) => return Err(format!("{part}: expected root or host")),
             _ => return Err(format!("unknown word '{part}'; expected {FORM}")),
         }
     }
@@ -71,6 +76,7 @@ pub fn with_tags(arguments: &[ShareArgument]) -> Vec<ShareOptions> {
         .map(|(index, share)| ShareOptions {
             readonly: share.readonly,
             cache_seconds: share.cache_seconds,
+            keeps_owners: share.keeps_owners,
             ..ShareOptions::new(
                 &share.path,
                 share.tag.clone().unwrap_or(format!("share{index}")),
@@ -85,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_share_is_a_directory_and_how_it_is_shared() {
-        let shares = ["/a,,b", "dir:home,ro", "a:b:c,cache=60,rw", "."];
+        let shares = ["/a,,b", "dir:home,ro", "a:b:c,cache=60,rw,owners=host", "."];
         let arguments = shares.map(|text| parse(text).unwrap());
         let expected = [
             ShareOptions::new("/a,b", "share0"),
@@ -95,6 +101,7 @@ mod tests {
             },
             ShareOptions {
                 cache_seconds: 60,
+                keeps_owners: true,
                 ..ShareOptions::new("a:b", "c")
             },
             ShareOptions::new(".", "share3"),
@@ -113,6 +120,7 @@ mod tests {
             ("a,readonly", "unknown word 'readonly'"),
             ("a,cache=x", "expected a number of seconds"),
             ("a,cache", "unknown word 'cache'"),
+            ("a,owners=me", "expected root or host"),
         ] {
             let refusal = parse(argument).unwrap_err();
             assert!(refusal.contains(why), "{argument}: {refusal}");
