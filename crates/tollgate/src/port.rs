@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// # Errors
 /// What is wrong with it, for a line that names the flag and the value.
 pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
-    const FORM: &str = "NAME=stdio|stdin|stdout|stderr|file:PATH|socket:PATH";
+    const FORM: &str = "NAME=stdio|stdin|stdout|stderr|file:PATH|socket:PATH|fd:N";
     let bytes = text.as_bytes();
     let Some(middle) = bytes.iter().position(|byte| *byte == b'=') else {
         return Err(format!("expected {FORM}"));
@@ -37,9 +37,17 @@ pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
         _ => path(b"file:")
             .map(PortTarget::File)
             .or_else(|| path(b"socket:").map(PortTarget::Socket))
+            .or_else(|| descriptor(target))
             .ok_or_else(|| format!("expected {FORM}"))?,
     };
     Ok(PortOptions { name, target })
+}
+
+/// `fd:N`: the descriptor N that whoever started this process has left open.
+fn descriptor(target: &[u8]) -> Option<PortTarget> {
+    let number = std::str::from_utf8(target.strip_prefix(b"fd:")?).ok()?;
+    let number = number.parse().ok().filter(|number: &i32| *number >= 0)?;
+    Some(PortTarget::Descriptor(number))
 }
 
 /// The ports, if no two things read standard input.
@@ -80,7 +88,18 @@ mod tests {
         assert_eq!(parse("org.a-1=file:x=y"), Ok(port("org.a-1", file)));
         let socket = PortTarget::Socket("/s".into());
         assert_eq!(parse("b=socket:/s"), Ok(port("b", socket)));
-        for bad in ["", "a", "a=", "=stdio", "a b=stdio", "a=file:", "a=tcp:1"] {
+        assert_eq!(parse("c=fd:7"), Ok(port("c", PortTarget::Descriptor(7))));
+        for bad in [
+            "",
+            "a",
+            "a=",
+            "=stdio",
+            "a b=stdio",
+            "a=file:",
+            "a=tcp:1",
+            "a=fd:",
+            "a=fd:-1",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

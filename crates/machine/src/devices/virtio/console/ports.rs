@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -40,6 +40,8 @@ pub enum PortTarget {
     File(PathBuf),
     /// A Unix socket that is made at this path, for one client at a time.
     Socket(PathBuf),
+    /// A descriptor of this process, for both ways: a socket or the like.
+    Descriptor(RawFd),
 }
 
 /// A port.
@@ -246,6 +248,10 @@ impl End {
             PortTarget::Stdout => end.output = file(stdout()?),
             PortTarget::Stderr => end.output = file(io::stderr().as_fd().try_clone_to_owned()?),
             PortTarget::File(path) => end.output = Some(File::create(path)?),
+            PortTarget::Descriptor(number) => {
+                let own = duplicate(*number)?;
+                (end.input, end.output) = (file(own.try_clone()?), file(own));
+            }
             PortTarget::Socket(path) => {
                 // One that an earlier run left behind, as nobody answers at it.
                 let is_socket = path
@@ -437,6 +443,17 @@ impl Mover {
         channel.from_guest.drain(..count);
         true
     }
+}
+
+/// A descriptor of one's own for what a number stands for in this process.
+fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl with this command takes and returns integers only.
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned this descriptor just now, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Whether to try again later.
