@@ -33,6 +33,8 @@ struct Cli {
 /// What to do.
 #[derive(clap::Subcommand, Debug)]
 pub enum Subcommand {
+    /// Run a command in a virtual machine, with this host's files
+    Exec(Box<crate::exec::ExecArguments>),
     /// Boot a kernel in a virtual machine
     Run(Box<RunArguments>),
     /// Say whether this host can run virtual machines, and what is missing
@@ -176,6 +178,7 @@ pub struct RunArguments {
     /// ro             the guest cannot change anything; rw is the default
     /// cache=SECONDS  how long the guest may believe what it knows of names and attributes,
     ///                default 1; 0: it always asks
+    /// owners=host    files of your user have your user's number, not root's
     /// The guest needs the drivers virtio_pci, fuse and virtiofs:
     ///     mount -t virtiofs share0 /mnt
     /// A comma that belongs to the name is doubled. Files of your user, and those that the
@@ -193,6 +196,7 @@ pub struct RunArguments {
     /// WHERE: stdio, stdin, stdout, stderr     of tollgate itself
     ///        file:PATH                        what the guest writes; replaces a file
     ///        socket:PATH                      a Unix socket, one client at a time
+    ///        fd:N                             a descriptor that tollgate was started with
     /// The guest finds them as /dev/vport0p1, /dev/vport0p2 ..., with the drivers virtio_pci and
     /// virtio_console; /sys/class/virtio-ports/vport0p1/name says which is which, and udev makes
     /// /dev/virtio-ports/NAME.
@@ -442,7 +446,16 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Subcommand, Answer
     }
     match Cli::try_parse_from(&words) {
         Ok(cli) => Ok(cli.subcommand),
-        Err(error) if error.use_stderr() => Err(Answered(usage::explain(&error, &words).report())),
+        Err(error) if error.use_stderr() => {
+            let code = usage::explain(&error, &words).report();
+            let is_exec = words.get(1).is_some_and(|word| word == "exec");
+            // Where the command's own codes begin at 0, none of them is taken.
+            Err(Answered(if is_exec {
+                exit_code::EXEC_FAILED
+            } else {
+                code
+            }))
+        }
         Err(help) => {
             // A closed standard output is not worth a complaint: `tollgate --help | head`.
             let _ = help.print();

@@ -267,7 +267,7 @@ impl Observer for Watcher {
 
     fn is_interrupted(&mut self) -> bool {
         while let Some(asked) = self.signals.next() {
-            if let Asked::End(signal) = asked {
+            if let Asked::Signal(signal) = asked {
                 self.signal.get_or_insert(signal);
             }
         }

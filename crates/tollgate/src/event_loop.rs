@@ -224,7 +224,7 @@ impl Loop {
     fn take_signals(&mut self) {
         while let Some(asked) = self.sources.signals.next() {
             match asked {
-                Asked::End(signal) => {
+                Asked::Signal(signal) => {
                     self.shared.signal.store(signal, Ordering::Release);
                     self.end();
                 }

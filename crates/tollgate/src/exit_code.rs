@@ -11,6 +11,9 @@ pub const TRIPLE_FAULT: u8 = 3;
 /// The guest needs something that Tollgate cannot do, or Tollgate itself failed.
 pub const STOPPED: u8 = 4;
 
+/// `tollgate exec` failed, whatever the reason.
+pub const EXEC_FAILED: u8 = tollgate_agent::protocol::code::FAILED;
+
 /// Rows of the exit-code table: code and meaning.
 const TABLE: &[(&str, &str)] = &[
     (

@@ -15,6 +15,7 @@ mod devices;
 mod doctor;
 mod drive;
 mod event_loop;
+mod exec;
 mod exit_code;
 mod failure;
 mod files;
@@ -47,6 +48,7 @@ pub use control::server::serve_connection;
 pub fn main() -> ExitCode {
     let code = match cli::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
+        Ok(Subcommand::Exec(arguments)) => exec::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),

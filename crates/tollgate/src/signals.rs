@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use crate::host;
 
 /// Signals that end the virtual machine.
-const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+pub const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// The end, by this signal.
-    End(i32),
+    /// What this signal asks for.
+    Signal(i32),
     /// The process goes on after it was stopped: the terminal may have been changed.
     Continued,
 }
@@ -28,13 +28,25 @@ impl Signals {
     /// # Errors
     /// Those of signalfd(2).
     pub fn block() -> io::Result<Self> {
+        Self::block_these(&ENDING)
+    }
+
+    /// The same with these signals, and SIGCONT. Those of them that end a virtual machine stay
+    /// ignored if whoever started us had them ignored.
+    ///
+    /// # Errors
+    /// Those of signalfd(2).
+    pub fn block_these(signals: &[libc::c_int]) -> io::Result<Self> {
         // SAFETY: an all-zero sigset_t is a valid value; sigemptyset makes it the empty set.
         let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
         // SAFETY: `set` is a valid, writable signal set.
         unsafe { libc::sigemptyset(&mut set) };
-        for signal in ENDING.into_iter().filter(|signal| !is_ignored(*signal)) {
+        for signal in signals {
+            if ENDING.contains(signal) && is_ignored(*signal) {
+                continue;
+            }
             // SAFETY: as above, and the signal number is valid.
-            unsafe { libc::sigaddset(&mut set, signal) };
+            unsafe { libc::sigaddset(&mut set, *signal) };
         }
         // SAFETY: as above.
         unsafe { libc::sigaddset(&mut set, libc::SIGCONT) };
@@ -58,7 +70,7 @@ impl Signals {
         match host::read(self.0.as_fd(), bytes) {
             Ok(count) if count == size => match info.ssi_signo as i32 {
                 libc::SIGCONT => Some(Asked::Continued),
-                signal => Some(Asked::End(signal)),
+                signal => Some(Asked::Signal(signal)),
             },
             _ => None,
         }

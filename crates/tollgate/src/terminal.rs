@@ -34,13 +34,21 @@ impl RawTerminal {
     /// # Errors
     /// Those of tcgetattr and tcsetattr.
     pub fn enter() -> io::Result<Self> {
+        Self::enter_as(raw)
+    }
+
+    /// Switches it to settings that `change` makes of those that it has.
+    ///
+    /// # Errors
+    /// Those of tcgetattr and tcsetattr.
+    pub fn enter_as(change: fn(libc::termios) -> libc::termios) -> io::Result<Self> {
         if SAVED.get().is_none() {
             let fd = io::stdin().as_fd().as_raw_fd();
             let settings = settings(fd)?;
             let saved = Saved {
                 fd,
                 settings,
-                raw: raw(settings),
+                raw: change(settings),
             };
             if SAVED.set(saved).is_ok() {
                 restore_at_every_end()?;

@@ -94,7 +94,9 @@ fn watch(signals: Signals, stop: Stop) -> std::io::Result<Arc<AtomicI32>> {
                 return;
             }
             while let Some(asked) = signals.next() {
-                let Asked::End(signal) = asked else { continue };
+                let Asked::Signal(signal) = asked else {
+                    continue;
+                };
                 if seen.swap(signal, Ordering::SeqCst) != 0 {
                     std::process::exit(exit_code::for_signal(signal).into());
                 }

@@ -1,0 +1,242 @@
+//! The command: its streams, its user, its life.
+
+use crate::ports::{Control, Streams, receive_input};
+use crate::protocol::{Start, Terminal, ToGuest, ToHost, WindowSize, code, port};
+use crate::streams::{Pump, Stop};
+use crate::users::{self, Identity};
+use crate::{Refusal, sys};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+/// The end of input, for a terminal (Ctrl-D).
+const END_OF_INPUT: u8 = 4;
+/// Where programs are looked for if the environment does not say.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The agent's ends of the command's streams.
+struct Ends {
+    /// Standard input's.
+    input: File,
+    /// What standard output's and standard error's bytes come from; none where they go to the
+    /// terminal of another stream.
+    outputs: [Option<OwnedFd>; 2],
+    /// The terminal.
+    terminal: Option<File>,
+}
+
+/// Runs the command to its end.
+pub fn run(start: &Start, control: &Control, streams: Streams) -> Result<ToHost, Refusal> {
+    let own = |error: io::Error| Refusal::own(format!("cannot run the command: {error}"));
+    let identity = users::find(&start.user)?;
+    let directory = &start.directory;
+    if !directory.is_dir() {
+        let why = format!("no such directory in the guest: '{}'", directory.display());
+        return Err(Refusal::own(why));
+    }
+    let (mut command, name) = command(start, &identity)?;
+    let ends = connect(&mut command, start.terminal, &identity).map_err(own)?;
+    let has_terminal = ends.terminal.is_some();
+    let (umask, work) = (start.umask, directory.clone());
+    let (user, group, others) = (identity.user, identity.group, identity.others);
+    // SAFETY: between fork and exec only system calls are made, and no memory is allocated:
+    // set_current_dir copies short paths to the stack, and this process's threads hold no lock.
+    unsafe {
+        command.pre_exec(move || {
+            sys::begin_session(has_terminal)?;
+            sys::set_umask(umask);
+            sys::become_user(user, group, &others)?;
+            std::env::set_current_dir(&work)
+        });
+    }
+    let child = command.spawn().map_err(|error| not_started(&name, &error));
+    // The agent's copies of the command's ends go, so that their ends are seen.
+    drop(command);
+    let process = child?.id() as i32;
+    control.tell(&ToHost::Started);
+
+    let Streams { input, outputs } = streams;
+    let mut destination = ends.input;
+    std::thread::spawn(move || {
+        let is_terminal = has_terminal;
+        let mut destination = Some(&mut destination);
+        receive_input(&input, |bytes| {
+            let end: &[u8] = if is_terminal { &[END_OF_INPUT] } else { &[] };
+            let bytes = if bytes.is_empty() { end } else { bytes };
+            // Whoever reads no more is told no more.
+            if let Some(file) = &mut destination
+                && file.write_all(bytes).is_err()
+            {
+                destination = None;
+            }
+        });
+        // The pipe is closed here, which is its end.
+    });
+    let mut pumps = Vec::new();
+    for (source, to_host) in ends.outputs.into_iter().zip(outputs) {
+        let pump = source.map(|source| Pump::start(source, to_host).map_err(own));
+        pumps.push(pump.transpose()?);
+    }
+    let stops = pumps.iter().map(|pump| pump.as_ref().map(Pump::stop));
+    let stops: Vec<_> = stops.collect();
+    let listener = control.another().map_err(own)?;
+    let terminal = ends.terminal;
+    std::thread::spawn(move || {
+        listener.listen(|message| obey(message, process, terminal.as_ref(), &stops));
+    });
+
+    let code = loop {
+        match sys::wait_for_child() {
+            Some((number, code)) if number == process => break code,
+            // Orphans, which are the first process's.
+            Some(_) => {}
+            None => break code::FAILED,
+        }
+    };
+    let mut written = [0; 2];
+    for (count, pump) in written.iter_mut().zip(pumps) {
+        *count = pump.map_or(0, Pump::finish);
+    }
+    sys::write_out();
+    Ok(ToHost::Exited { code, written })
+}
+
+/// The command with its environment, and its name.
+fn command(start: &Start, identity: &Identity) -> Result<(Command, OsString), Refusal> {
+    let Some((name, arguments)) = start.command.split_first() else {
+        return Err(Refusal::own("no command"));
+    };
+    let mut command = Command::new(name);
+    command.args(arguments).env_clear();
+    command.env("PATH", DEFAULT_PATH);
+    command.env("HOME", identity.home.as_deref().unwrap_or("/"));
+    if let Some(name) = &identity.name {
+        command.env("USER", name).env("LOGNAME", name);
+    }
+    for variable in &start.environment {
+        let bytes = variable.as_bytes();
+        let middle = bytes.iter().position(|byte| *byte == b'=');
+        let (name, value) = bytes.split_at(middle.unwrap_or(bytes.len()));
+        let value = value.get(1..).unwrap_or_default();
+        command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+    }
+    Ok((command, name.clone()))
+}
+
+/// Why the command did not start, with the code that `env` would have.
+fn not_started(name: &OsStr, error: &io::Error) -> Refusal {
+    let shown = Path::new(name).display();
+    let has_path = name.as_bytes().contains(&b'/');
+    let (code, why) = match error.kind() {
+        ErrorKind::NotFound if has_path && Path::new(name).exists() => (
+            code::NOT_FOUND,
+            format!("'{shown}': its interpreter was not found"),
+        ),
+        ErrorKind::NotFound => (code::NOT_FOUND, format!("'{shown}': no such command")),
+        _ => (code::NOT_EXECUTABLE, format!("'{shown}': {error}")),
+    };
+    Refusal { code, why }
+}
+
+/// Gives the command its streams: pipes, and a terminal if it is to have one.
+fn connect(
+    command: &mut Command,
+    terminal: Option<Terminal>,
+    identity: &Identity,
+) -> io::Result<Ends> {
+    let give = |fd: &OwnedFd| std::os::unix::fs::fchown(fd, Some(identity.user), None);
+    let mut outputs = [None, None];
+    let in_terminal = match terminal {
+        Some(terminal) => [terminal.has_output, terminal.has_errors],
+        None => [false; 2],
+    };
+    let mut sides = None;
+    let input = match terminal {
+        Some(terminal) => {
+            let master = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/ptmx")?;
+            let number = sys::other_side(&master)?;
+            let WindowSize { rows, columns } = terminal.size;
+            sys::set_window_size(&master, rows, columns);
+            let slave = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(format!("/dev/pts/{number}"))?;
+            give(&slave.try_clone()?.into())?;
+            command.stdin(slave.try_clone()?);
+            let input = master.try_clone()?;
+            sides = Some((master, slave));
+            input
+        }
+        None => {
+            let (reader, writer) = io::pipe()?;
+            give(&reader.as_fd().try_clone_to_owned()?)?;
+            command.stdin(reader);
+            File::from(OwnedFd::from(writer))
+        }
+    };
+    let mut terminal_is_taken = false;
+    for (index, output) in outputs.iter_mut().enumerate() {
+        let stream: Stdio = match (&sides, in_terminal[index]) {
+            (Some((master, slave)), true) => {
+                // What is written to the terminal comes out once.
+                if !terminal_is_taken {
+                    *output = Some(OwnedFd::from(master.try_clone()?));
+                    terminal_is_taken = true;
+                }
+                slave.try_clone()?.into()
+            }
+            _ => {
+                let (reader, writer) = io::pipe()?;
+                give(&writer.as_fd().try_clone_to_owned()?)?;
+                *output = Some(reader.into());
+                writer.into()
+            }
+        };
+        if index == 0 {
+            command.stdout(stream);
+        } else {
+            command.stderr(stream);
+        }
+    }
+    // Of a terminal without output only its echo is lost.
+    let terminal = sides.map(|(master, _)| master);
+    Ok(Ends {
+        input,
+        outputs,
+        terminal,
+    })
+}
+
+/// Does what the host says.
+fn obey(message: ToGuest, process: i32, terminal: Option<&File>, outputs: &[Option<Arc<Stop>>]) {
+    match message {
+        // Those of keys and of a terminal that has gone reach all programs in its foreground.
+        ToGuest::Signal(signal @ (SIGHUP | SIGINT | SIGQUIT)) => {
+            sys::send_signal(-process, signal);
+        }
+        ToGuest::Signal(signal) => sys::send_signal(process, signal),
+        ToGuest::WindowSize(WindowSize { rows, columns }) => {
+            if let Some(terminal) = terminal {
+                sys::set_window_size(terminal, rows, columns);
+            }
+        }
+        ToGuest::Closed(number) => {
+            let stop = number.checked_sub(port::OUTPUT);
+            if let Some(Some(stop)) = stop.and_then(|index| outputs.get(index)) {
+                stop.close();
+            }
+        }
+    }
+}

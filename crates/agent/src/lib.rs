@@ -1,0 +1,107 @@
+//! The agent: the first process of the guest in which `tollgate exec` runs a command, and what
+//! it says to the command on the host.
+//!
+//! ```text
+//!   host: tollgate exec                      guest: /init, which is this program
+//!   initramfs: /start, /modules/* ---------> loads modules, mounts root and shares
+//!   port 1, frames: signals, window size --> kill, TIOCSWINSZ
+//!                   started, failed, exited <--
+//!   port 2, frames: standard input --------> pipe or terminal of the command
+//!   port 3: standard output <-------------- pipe or terminal
+//!   port 4: standard error <--------------- pipe
+//! ```
+//!
+//! It is linked statically and has no dependencies; tollgate's build script compiles it for the
+//! guest and puts it into the command. Everything that needs unsafe code is in `sys`.
+
+pub mod protocol;
+
+mod command;
+mod network;
+mod ports;
+mod root;
+mod streams;
+mod sys;
+mod users;
+
+use protocol::{MODULES_FOLDER, START_FILE, Start, ToHost, code};
+use std::fs;
+use std::time::Duration;
+
+/// What keeps the command from being run: an exit code and a line.
+struct Refusal {
+    code: u8,
+    why: String,
+}
+
+impl Refusal {
+    /// The machine is not what it should be.
+    fn own(why: impl Into<String>) -> Self {
+        Self {
+            code: code::FAILED,
+            why: why.into(),
+        }
+    }
+}
+
+/// The life of the guest. It does not return: the host ends the machine when it has been told
+/// how the command ended.
+pub fn main() {
+    match begin() {
+        Ok((start, control)) => {
+            let end = match run(&start, &control) {
+                Ok(end) => end,
+                Err(refusal) => ToHost::Failed {
+                    code: refusal.code,
+                    why: refusal.why,
+                },
+            };
+            control.tell(&end);
+            loop {
+                std::thread::sleep(Duration::from_secs(3600));
+            }
+        }
+        Err(refusal) => {
+            // The host shows the end of the console's text.
+            eprintln!("tollgate-agent: {}", refusal.why);
+            sys::power_off();
+        }
+    }
+}
+
+/// Up to the moment at which the host can be talked to.
+fn begin() -> Result<(Start, ports::Control), Refusal> {
+    root::mount_kernel_file_systems()?;
+    let bytes = fs::read(START_FILE)
+        .map_err(|error| Refusal::own(format!("cannot read {START_FILE}: {error}")))?;
+    let start = Start::decode(&bytes)
+        .ok_or_else(|| Refusal::own(format!("{START_FILE} is not understood")))?;
+    load_modules();
+    let control = ports::Control::open()?;
+    Ok((start, control))
+}
+
+fn run(start: &Start, control: &ports::Control) -> Result<ToHost, Refusal> {
+    // Opened before the root changes.
+    let streams = ports::Streams::open()?;
+    root::enter(start)?;
+    network::set_up(start);
+    command::run(start, control, streams)
+}
+
+/// Loads what is in the folder, in the order of the names. What fails is noted on the console
+/// alone: whatever depends on it fails with a better message.
+fn load_modules() {
+    let Ok(entries) = fs::read_dir(MODULES_FOLDER) else {
+        return;
+    };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        if let Err(error) = fs::File::open(&path).and_then(|file| sys::load_module(&file)) {
+            eprintln!("tollgate-agent: {}: {error}", path.display());
+        }
+        // Its memory is the guest's.
+        let _ = fs::remove_file(&path);
+    }
+}

@@ -1,0 +1,81 @@
+//! The network: the loopback interface always, and the user network's known addresses.
+
+use crate::protocol::Start;
+use crate::sys::{self, REQUEST_BYTES};
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+
+// Requests of netdevice(7) and rtentry.
+const SIOCADDRT: u32 = 0x890b;
+const SIOCSIFFLAGS: u32 = 0x8914;
+const SIOCSIFADDR: u32 = 0x8916;
+const SIOCSIFNETMASK: u32 = 0x891c;
+const AF_INET: u16 = 2;
+const IFF_UP: u16 = 1;
+const RTF_UP_GATEWAY: u16 = 1 | 2;
+
+/// The guest's address in a user network, its mask, gateway and name server.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+
+/// Sets interfaces up. What fails is noted on the console: a command may not need the network.
+pub fn set_up(start: &Start) {
+    let try_out = |what: &str, result: io::Result<()>| {
+        if let Err(error) = result {
+            eprintln!("tollgate-agent: {what}: {error}");
+        }
+    };
+    try_out("lo", switch_on("lo"));
+    if start.has_user_network {
+        try_out("eth0", configure("eth0"));
+        // It may be a link to a file that a service of the host makes.
+        let _ = fs::remove_file("/etc/resolv.conf");
+        let text = format!("nameserver {NAME_SERVER}\n");
+        try_out(
+            "/etc/resolv.conf",
+            fs::create_dir_all("/etc").and_then(|()| fs::write("/etc/resolv.conf", text)),
+        );
+    }
+}
+
+/// A struct ifreq: the name in 16 bytes, and the value.
+fn interface(name: &str, value: &[u8]) -> [u8; REQUEST_BYTES] {
+    let mut request = [0; REQUEST_BYTES];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..16 + value.len()].copy_from_slice(value);
+    request
+}
+
+/// A struct sockaddr_in without port.
+fn address(address: Ipv4Addr) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&AF_INET.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&address.octets());
+    bytes
+}
+
+fn switch_on(name: &str) -> io::Result<()> {
+    let socket = sys::interface_socket()?;
+    let mut request = interface(name, &IFF_UP.to_ne_bytes());
+    sys::interface_request(&socket, SIOCSIFFLAGS, &mut request)
+}
+
+fn configure(name: &str) -> io::Result<()> {
+    let socket = sys::interface_socket()?;
+    for (request, value) in [(SIOCSIFADDR, ADDRESS), (SIOCSIFNETMASK, MASK)] {
+        let mut argument = interface(name, &address(value));
+        sys::interface_request(&socket, request, &mut argument)?;
+    }
+    switch_on(name)?;
+    // struct rtentry on 64-bit systems: a word, then destination, gateway and mask, then flags.
+    let mut route = [0; REQUEST_BYTES];
+    let any = address(Ipv4Addr::UNSPECIFIED);
+    for (offset, value) in [(8, any), (24, address(GATEWAY)), (40, any)] {
+        route[offset..offset + 16].copy_from_slice(&value);
+    }
+    route[56..58].copy_from_slice(&RTF_UP_GATEWAY.to_ne_bytes());
+    sys::interface_request(&socket, SIOCADDRT, &mut route)
+}

@@ -1,0 +1,497 @@
+//! What the host and the agent say to each other.
+//!
+//! What the agent is to do stands in a file of the initramfs, [`Start`]: records that end with a
+//! zero byte, each a word, a space and a value. While the command runs, both sides send frames
+//! over the control port: a byte that says which kind, the length of the rest in four bytes,
+//! lowest first, and the rest. Standard input goes in frames as well, [`DATA`], and ends with an
+//! empty one. Output goes as it is; how long it was is told at the end.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Where the agent finds what to do.
+pub const START_FILE: &str = "/start";
+/// Where it finds the kernel's modules, in the order in which they are loaded.
+pub const MODULES_FOLDER: &str = "/modules";
+
+/// Names of the ports; their order is that of [`port`].
+pub const PORT_NAMES: [&str; 4] = [
+    "tollgate.control",
+    "tollgate.stdin",
+    "tollgate.stdout",
+    "tollgate.stderr",
+];
+
+/// Numbers of the ports in the guest.
+pub mod port {
+    /// Frames both ways.
+    pub const CONTROL: usize = 1;
+    /// Standard input, in frames.
+    pub const INPUT: usize = 2;
+    /// Standard output.
+    pub const OUTPUT: usize = 3;
+    /// Standard error.
+    pub const ERRORS: usize = 4;
+}
+
+/// Exit codes beside the command's own, as `env` and `docker run` have them.
+pub mod code {
+    /// The command took longer than it was allowed to (`timeout`'s code).
+    pub const TIMED_OUT: u8 = 124;
+    /// Tollgate failed.
+    pub const FAILED: u8 = 125;
+    /// The command was found and cannot be run.
+    pub const NOT_EXECUTABLE: u8 = 126;
+    /// There is no such command.
+    pub const NOT_FOUND: u8 = 127;
+    /// Added to the number of a signal that ended the command.
+    pub const SIGNAL: u8 = 128;
+}
+
+/// Where the guest's root comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Root {
+    /// A share with this tag.
+    #[default]
+    Share,
+    /// The first disk, or the partition of it that has a system.
+    Disk,
+}
+
+/// The tag of the root's share.
+pub const ROOT_TAG: &str = "root";
+
+/// A shared directory and where it is mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mount {
+    /// The share's tag.
+    pub tag: String,
+    /// An absolute path.
+    pub path: PathBuf,
+    /// Mounted read-only.
+    pub readonly: bool,
+}
+
+/// Who runs the command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum User {
+    /// By numbers: user, group, further groups.
+    Numbers(u32, u32, Vec<u32>),
+    /// As in `--user`: a name or number, and a group behind a colon.
+    Named(String),
+}
+
+/// The terminal of the command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terminal {
+    /// Its size in characters.
+    pub size: WindowSize,
+    /// Standard output goes to it.
+    pub has_output: bool,
+    /// Standard error goes to it.
+    pub has_errors: bool,
+}
+
+/// The size of a terminal in characters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WindowSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub columns: u16,
+}
+
+/// What the agent is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// The root.
+    pub root: Root,
+    /// The root is changed itself, not an overlay over it.
+    pub root_is_writable: bool,
+    /// Further directories, each after those that it lies in.
+    pub mounts: Vec<Mount>,
+    /// There is a user network, whose addresses are known.
+    pub has_user_network: bool,
+    /// The guest's name.
+    pub host_name: String,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Its environment, `NAME=VALUE`.
+    pub environment: Vec<OsString>,
+    /// Its working directory.
+    pub directory: PathBuf,
+    /// Its user.
+    pub user: User,
+    /// Bits that its files do not get.
+    pub umask: u32,
+    /// Its terminal, if it has one.
+    pub terminal: Option<Terminal>,
+}
+
+impl Default for Start {
+    fn default() -> Self {
+        Self {
+            root: Root::Share,
+            root_is_writable: false,
+            mounts: Vec::new(),
+            has_user_network: false,
+            host_name: "tollgate".into(),
+            command: Vec::new(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            user: User::Numbers(0, 0, Vec::new()),
+            umask: 0o022,
+            terminal: None,
+        }
+    }
+}
+
+impl Start {
+    /// The file's content. Values must not contain zero bytes, which neither arguments nor paths
+    /// of a system call can.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut record = |word: &str, value: &OsStr| {
+            bytes.extend(word.as_bytes());
+            bytes.push(b' ');
+            bytes.extend(value.as_bytes());
+            bytes.push(0);
+        };
+        let text = |text: String| OsString::from(text);
+        if self.root == Root::Disk {
+            record("root", "disk".as_ref());
+        }
+        if self.root_is_writable {
+            record("root-is-writable", "".as_ref());
+        }
+        for mount in &self.mounts {
+            let access = if mount.readonly { "ro" } else { "rw" };
+            let mut value = text(format!("{access} {} ", mount.tag));
+            value.push(&mount.path);
+            record("mount", &value);
+        }
+        if self.has_user_network {
+            record("user-network", "".as_ref());
+        }
+        record("host-name", self.host_name.as_ref());
+        for argument in &self.command {
+            record("argument", argument);
+        }
+        for variable in &self.environment {
+            record("variable", variable);
+        }
+        record("directory", self.directory.as_ref());
+        match &self.user {
+            User::Named(name) => record("user", name.as_ref()),
+            User::Numbers(user, group, others) => {
+                let mut value = format!("{user} {group}");
+                for other in others {
+                    value.push_str(&format!(" {other}"));
+                }
+                record("numbers", value.as_ref());
+            }
+        }
+        record("umask", self.umask.to_string().as_ref());
+        if let Some(terminal) = self.terminal {
+            let WindowSize { rows, columns } = terminal.size;
+            let flags = (u8::from(terminal.has_output), u8::from(terminal.has_errors));
+            let value = format!("{rows} {columns} {} {}", flags.0, flags.1);
+            record("terminal", value.as_ref());
+        }
+        bytes
+    }
+
+    /// Understands the file.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut start = Self::default();
+        let records = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        for record in records {
+            let middle = record.iter().position(|byte| *byte == b' ')?;
+            let (word, value) = (&record[..middle], &record[middle + 1..]);
+            let os = || OsString::from_vec(value.to_vec());
+            let text = || String::from_utf8(value.to_vec()).ok();
+            match word {
+                b"root" => start.root = Root::Disk,
+                b"root-is-writable" => start.root_is_writable = true,
+                b"mount" => {
+                    let mut parts = value.splitn(3, |byte| *byte == b' ');
+                    let readonly = parts.next()? == b"ro";
+                    let tag = String::from_utf8(parts.next()?.to_vec()).ok()?;
+                    let path = Path::new(OsStr::from_bytes(parts.next()?)).to_owned();
+                    start.mounts.push(Mount {
+                        tag,
+                        path,
+                        readonly,
+                    });
+                }
+                b"user-network" => start.has_user_network = true,
+                b"host-name" => start.host_name = text()?,
+                b"argument" => start.command.push(os()),
+                b"variable" => start.environment.push(os()),
+                b"directory" => start.directory = os().into(),
+                b"user" => start.user = User::Named(text()?),
+                b"numbers" => {
+                    let numbers: Option<Vec<u32>> = text()?
+                        .split(' ')
+                        .map(|number| number.parse().ok())
+                        .collect();
+                    let [user, group, others @ ..] = &numbers?[..] else {
+                        return None;
+                    };
+                    start.user = User::Numbers(*user, *group, others.to_vec());
+                }
+                b"umask" => start.umask = text()?.parse().ok()?,
+                b"terminal" => {
+                    let numbers: Option<Vec<u16>> = text()?
+                        .split(' ')
+                        .map(|number| number.parse().ok())
+                        .collect();
+                    let [rows, columns, output, errors] = numbers?[..] else {
+                        return None;
+                    };
+                    start.terminal = Some(Terminal {
+                        size: WindowSize { rows, columns },
+                        has_output: output != 0,
+                        has_errors: errors != 0,
+                    });
+                }
+                _ => return None,
+            }
+        }
+        (!start.command.is_empty()).then_some(start)
+    }
+}
+
+/// The kind of frames with standard input.
+pub const DATA: u8 = b'd';
+/// Bytes of a frame's rest at most.
+pub const MAX_FRAME: usize = 16 << 10;
+/// Bytes before the rest.
+const HEADER: usize = 5;
+
+/// What the host tells the agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToGuest {
+    /// Send the command this signal.
+    Signal(i32),
+    /// The terminal has another size.
+    WindowSize(WindowSize),
+    /// Nobody reads what the command writes to this port any more.
+    Closed(usize),
+}
+
+/// What the agent tells the host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ToHost {
+    /// The command runs.
+    Started,
+    /// The command cannot be run.
+    Failed {
+        /// The exit code.
+        code: u8,
+        /// Why, in one line.
+        why: String,
+    },
+    /// The command has ended.
+    Exited {
+        /// The exit code.
+        code: u8,
+        /// Bytes of standard output and of standard error.
+        written: [u64; 2],
+    },
+}
+
+/// A frame.
+pub fn frame(kind: u8, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend((rest.len() as u32).to_le_bytes());
+    bytes.extend(rest);
+    bytes
+}
+
+impl ToGuest {
+    /// As a frame.
+    pub fn encode(self) -> Vec<u8> {
+        match self {
+            Self::Signal(number) => frame(b's', &number.to_le_bytes()),
+            Self::WindowSize(WindowSize { rows, columns }) => {
+                let [r0, r1] = rows.to_le_bytes();
+                let [c0, c1] = columns.to_le_bytes();
+                frame(b'w', &[r0, r1, c0, c1])
+            }
+            Self::Closed(port) => frame(b'c', &[port as u8]),
+        }
+    }
+
+    /// From a frame; `None` if it is not understood.
+    pub fn decode(kind: u8, rest: &[u8]) -> Option<Self> {
+        match (kind, rest) {
+            (b's', _) => Some(Self::Signal(i32::from_le_bytes(rest.try_into().ok()?))),
+            (b'w', &[r0, r1, c0, c1]) => Some(Self::WindowSize(WindowSize {
+                rows: u16::from_le_bytes([r0, r1]),
+                columns: u16::from_le_bytes([c0, c1]),
+            })),
+            (b'c', &[port]) => Some(Self::Closed(port.into())),
+            _ => None,
+        }
+    }
+}
+
+impl ToHost {
+    /// As a frame.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Started => frame(b'r', &[]),
+            Self::Failed { code, why } => {
+                let mut rest = vec![*code];
+                rest.extend(why.bytes().take(MAX_FRAME - 1));
+                frame(b'f', &rest)
+            }
+            Self::Exited { code, written } => {
+                let mut rest = vec![*code];
+                rest.extend(written.iter().flat_map(|count| count.to_le_bytes()));
+                frame(b'e', &rest)
+            }
+        }
+    }
+
+    /// From a frame; `None` if it is not understood.
+    pub fn decode(kind: u8, rest: &[u8]) -> Option<Self> {
+        match (kind, rest) {
+            (b'r', []) => Some(Self::Started),
+            (b'f', [code, why @ ..]) => Some(Self::Failed {
+                code: *code,
+                why: String::from_utf8_lossy(why).into_owned(),
+            }),
+            (b'e', [code, counts @ ..]) if counts.len() == 16 => {
+                let (output, errors) = counts.split_at(8);
+                let count = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+                Some(Self::Exited {
+                    code: *code,
+                    written: [count(output)?, count(errors)?],
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Puts frames together from what has arrived.
+#[derive(Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+}
+
+/// A frame longer than [`MAX_FRAME`]: the other side does not keep to the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLong;
+
+impl Frames {
+    /// Takes what was read.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// The next complete frame: its kind and its rest.
+    ///
+    /// # Errors
+    /// [`TooLong`].
+    pub fn take(&mut self) -> Result<Option<(u8, Vec<u8>)>, TooLong> {
+        let &[kind, l0, l1, l2, l3, ..] = &self.bytes[..] else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if length > MAX_FRAME {
+            return Err(TooLong);
+        }
+        if self.bytes.len() < HEADER + length {
+            return Ok(None);
+        }
+        let rest = self.bytes[HEADER..HEADER + length].to_vec();
+        self.bytes.drain(..HEADER + length);
+        Ok(Some((kind, rest)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_understood_as_it_was_written() {
+        let start = Start {
+            root: Root::Disk,
+            root_is_writable: true,
+            mounts: vec![Mount {
+                tag: "s0".into(),
+                path: "/a b/\n".into(),
+                readonly: true,
+            }],
+            has_user_network: true,
+            host_name: "here".into(),
+            command: vec!["make".into(), "".into(), "a b\n=".into()],
+            environment: vec![OsString::from_vec(b"A=\xff".to_vec())],
+            directory: "/a b".into(),
+            user: User::Numbers(1000, 100, vec![27, 4]),
+            umask: 0o027,
+            terminal: Some(Terminal {
+                size: WindowSize {
+                    rows: 24,
+                    columns: 80,
+                },
+                has_output: true,
+                has_errors: false,
+            }),
+        };
+        assert_eq!(Start::decode(&start.encode()), Some(start.clone()));
+        let plain = Start {
+            user: User::Named("nobody:4".into()),
+            command: vec!["true".into()],
+            ..Start::default()
+        };
+        assert_eq!(Start::decode(&plain.encode()), Some(plain));
+        assert_eq!(Start::decode(&Start::default().encode()), None);
+    }
+
+    #[test]
+    fn messages_pass_in_frames_however_they_are_cut() {
+        let to_guest = [
+            ToGuest::Signal(15),
+            ToGuest::WindowSize(WindowSize {
+                rows: 300,
+                columns: 2,
+            }),
+            ToGuest::Closed(3),
+        ];
+        let mut frames = Frames::default();
+        let mut heard = Vec::new();
+        for byte in to_guest.iter().flat_map(|message| message.encode()) {
+            frames.extend(&[byte]);
+            while let Some((kind, rest)) = frames.take().unwrap() {
+                heard.push(ToGuest::decode(kind, &rest).unwrap());
+            }
+        }
+        assert_eq!(heard, to_guest);
+        let to_host = [
+            ToHost::Started,
+            ToHost::Failed {
+                code: 127,
+                why: "no".into(),
+            },
+            ToHost::Exited {
+                code: 3,
+                written: [1 << 40, 7],
+            },
+        ];
+        for message in &to_host {
+            frames.extend(&message.encode());
+        }
+        for message in to_host {
+            let (kind, rest) = frames.take().unwrap().unwrap();
+            assert_eq!(ToHost::decode(kind, &rest), Some(message));
+        }
+        frames.extend(&[b'r', 0, 0, 0, 1]);
+        assert_eq!(frames.take(), Err(TooLong));
+    }
+}

@@ -1,0 +1,101 @@
+//! Output of the command on its way to the host.
+
+use crate::sys::{self, PollFd};
+use std::fs::File;
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Bytes that are moved at once.
+const PIECE: usize = 32 << 10;
+
+/// The thread that moves a stream's bytes.
+pub struct Pump {
+    thread: JoinHandle<u64>,
+    stop: Arc<Stop>,
+}
+
+/// How the thread is told.
+pub struct Stop {
+    bell: PipeWriter,
+    /// The command has ended: what is there is moved, and no more.
+    is_last: AtomicBool,
+    /// Nobody reads it on the host.
+    is_closed: AtomicBool,
+}
+
+impl Stop {
+    fn ring(&self) {
+        let _ = (&self.bell).write(&[1]);
+    }
+
+    /// Nobody reads it on the host: whoever writes is told so.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+}
+
+impl Pump {
+    /// Begins to move what comes from `source` to `port`.
+    pub fn start(source: OwnedFd, port: File) -> io::Result<Self> {
+        let (ear, bell) = io::pipe()?;
+        let stop = Arc::new(Stop {
+            bell,
+            is_last: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        });
+        let shared = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || pump(source.into(), port, ear, &shared));
+        Ok(Self { thread, stop })
+    }
+
+    /// By which the host's end can be closed.
+    pub fn stop(&self) -> Arc<Stop> {
+        Arc::clone(&self.stop)
+    }
+
+    /// Moves what is there, and says how many bytes were moved in all.
+    pub fn finish(self) -> u64 {
+        self.stop.is_last.store(true, Ordering::SeqCst);
+        self.stop.ring();
+        self.thread.join().unwrap_or(0)
+    }
+}
+
+fn pump(mut source: File, mut port: File, mut ear: PipeReader, stop: &Stop) -> u64 {
+    let mut moved = 0;
+    let mut buffer = vec![0; PIECE];
+    let mut is_at_end = false;
+    loop {
+        // Before it is looked for more: what was written before the end is there then.
+        let is_last = stop.is_last.load(Ordering::SeqCst);
+        if stop.is_closed.load(Ordering::SeqCst) || is_at_end && is_last {
+            return moved;
+        }
+        let mut fds = [PollFd::input(ear.as_fd()), PollFd::input(source.as_fd())];
+        let count = if is_at_end { 1 } else { 2 };
+        sys::wait_for(&mut fds[..count], !is_last);
+        if fds[0].revents != 0 {
+            let _ = ear.read(&mut [0; 16]);
+        }
+        if fds[1].revents == 0 {
+            is_at_end |= is_last;
+            continue;
+        }
+        match source.read(&mut buffer) {
+            Ok(0) => is_at_end = true,
+            Ok(count) => {
+                if port.write_all(&buffer[..count]).is_err() {
+                    return moved;
+                }
+                moved += count as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // A terminal that nobody has open (EIO).
+            Err(_) => is_at_end = true,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The system calls that the standard library does not offer, each as a safe function.
+//!
+//! There is no `libc` crate here; the standard library brings the C library itself.
+
+use std::ffi::{CString, OsStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::fs::File;
+use std::io::{self, Error};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+// Numbers of Linux on x86-64.
+const SYS_FINIT_MODULE: c_long = 313;
+const REBOOT_POWER_OFF: c_int = 0x4321_fedc;
+const TIOCSCTTY: c_ulong = 0x540e;
+const TIOCSWINSZ: c_ulong = 0x5414;
+const TIOCSPTLCK: c_ulong = 0x4004_5431;
+const TIOCGPTN: c_ulong = 0x8004_5430;
+/// Mount read-only.
+pub const MS_RDONLY: c_ulong = 1;
+/// No set-user-ID programs.
+pub const MS_NOSUID: c_ulong = 2;
+/// No device nodes.
+pub const MS_NODEV: c_ulong = 4;
+/// Move a mount to another place.
+pub const MS_MOVE: c_ulong = 8192;
+/// Something to read.
+const POLLIN: i16 = 1;
+
+/// What to wait for (poll(2)).
+#[repr(C)]
+pub struct PollFd {
+    fd: c_int,
+    events: i16,
+    /// What has happened.
+    pub revents: i16,
+}
+
+impl PollFd {
+    /// Wait until something can be read.
+    pub fn input(fd: BorrowedFd<'_>) -> Self {
+        Self {
+            fd: fd.as_raw_fd(),
+            events: POLLIN,
+            revents: 0,
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn mount(
+        source: *const c_char,
+        target: *const c_char,
+        kind: *const c_char,
+        flags: c_ulong,
+        data: *const c_void,
+    ) -> c_int;
+    fn syscall(number: c_long, ...) -> c_long;
+    fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
+    fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
+    fn reboot(command: c_int) -> c_int;
+    fn sync();
+    fn chroot(path: *const c_char) -> c_int;
+    fn sethostname(name: *const c_char, length: usize) -> c_int;
+    fn setsid() -> c_int;
+    fn setgroups(count: usize, groups: *const u32) -> c_int;
+    fn setgid(group: u32) -> c_int;
+    fn setuid(user: u32) -> c_int;
+    fn umask(mask: u32) -> u32;
+    fn kill(process: c_int, signal: c_int) -> c_int;
+    fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(io::Error::other)
+}
+
+/// Mounts a file system.
+pub fn mount_at(
+    source: impl AsRef<OsStr>,
+    target: impl AsRef<OsStr>,
+    kind: &str,
+    flags: c_ulong,
+    data: &str,
+) -> io::Result<()> {
+    let source = c_string(source.as_ref())?;
+    let target = c_string(target.as_ref())?;
+    let kind = c_string(kind.as_ref())?;
+    let data = c_string(data.as_ref())?;
+    // SAFETY: four strings that end with zero and live until the call returns.
+    check(unsafe {
+        mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr().cast(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Loads a module of the kernel.
+pub fn load_module(file: &File) -> io::Result<()> {
+    let no_parameters = c"";
+    // SAFETY: an open descriptor, a string that ends with zero, and flags.
+    let result = unsafe {
+        syscall(
+            SYS_FINIT_MODULE,
+            file.as_raw_fd(),
+            no_parameters.as_ptr(),
+            0 as c_int,
+        )
+    };
+    match check(result as c_int) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result.map(|_| ()),
+    }
+}
+
+/// Looks which of it has happened, and waits until one has if so told.
+pub fn wait_for(fds: &mut [PollFd], waits: bool) {
+    let timeout = if waits { -1 } else { 0 };
+    // SAFETY: as many elements as there are, laid out as in C. A failure, such as by a signal,
+    // leaves all as it was.
+    unsafe { poll(fds.as_mut_ptr(), fds.len() as c_ulong, timeout) };
+}
+
+/// Writes everything out and switches the machine off.
+pub fn power_off() {
+    write_out();
+    // SAFETY: an integer only.
+    unsafe { reboot(REBOOT_POWER_OFF) };
+}
+
+/// Writes everything out.
+pub fn write_out() {
+    // SAFETY: takes nothing.
+    unsafe { sync() };
+}
+
+/// Makes a directory the root.
+pub fn change_root(path: &str) -> io::Result<()> {
+    let path = c_string(path.as_ref())?;
+    // SAFETY: a string that ends with zero.
+    check(unsafe { chroot(path.as_ptr()) })?;
+    Ok(())
+}
+
+/// Names the machine.
+pub fn set_host_name(name: &str) {
+    // SAFETY: as many bytes as are said. A name that is too long is not taken.
+    unsafe { sethostname(name.as_ptr().cast(), name.len()) };
+}
+
+/// The process gets a session of its own, and a terminal if standard input is one. May be called
+/// between fork and exec.
+pub fn begin_session(has_terminal: bool) -> io::Result<()> {
+    // SAFETY: takes nothing.
+    check(unsafe { setsid() })?;
+    if has_terminal {
+        // SAFETY: integers only.
+        check(unsafe { ioctl(0, TIOCSCTTY, 0 as c_int) })?;
+    }
+    Ok(())
+}
+
+/// The process becomes another user's. May be called between fork and exec.
+pub fn become_user(user: u32, group: u32, others: &[u32]) -> io::Result<()> {
+    // SAFETY: as many groups as are said.
+    check(unsafe { setgroups(others.len(), others.as_ptr()) })?;
+    // SAFETY: an integer only.
+    check(unsafe { setgid(group) })?;
+    // SAFETY: an integer only.
+    check(unsafe { setuid(user) })?;
+    Ok(())
+}
+
+/// Bits that new files do not get. May be called between fork and exec.
+pub fn set_umask(mask: u32) {
+    // SAFETY: an integer only; it cannot fail.
+    unsafe { umask(mask) };
+}
+
+/// Sends a signal to a process, or to a process group by its negative number.
+pub fn send_signal(process: i32, signal: i32) {
+    // SAFETY: integers only. Whoever has gone needs no signal.
+    unsafe { kill(process, signal) };
+}
+
+/// Waits for the end of any child: its number, and its exit code as shells count it.
+pub fn wait_for_child() -> Option<(i32, u8)> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for writing.
+    let process = unsafe { waitpid(-1, &mut status, 0) };
+    let code = match status & 0x7f {
+        0 => (status >> 8) as u8,
+        signal => 128 + signal as u8,
+    };
+    (process > 0).then_some((process, code))
+}
+
+/// Unlocks the other side of a new terminal and tells its number.
+pub fn other_side(master: &File) -> io::Result<u32> {
+    let unlocked: c_int = 0;
+    let mut number: u32 = 0;
+    // SAFETY: the request reads an integer.
+    check(unsafe { ioctl(master.as_raw_fd(), TIOCSPTLCK, &unlocked) })?;
+    // SAFETY: the request writes an integer.
+    check(unsafe { ioctl(master.as_raw_fd(), TIOCGPTN, &mut number) })?;
+    Ok(number)
+}
+
+/// Sets a terminal's size.
+pub fn set_window_size(terminal: &File, rows: u16, columns: u16) {
+    let size = [rows, columns, 0, 0];
+    // SAFETY: the request reads four short integers. Without effect on what is no terminal.
+    unsafe { ioctl(terminal.as_raw_fd(), TIOCSWINSZ, size.as_ptr()) };
+}
+
+/// A socket for requests about network interfaces (netdevice(7)).
+pub fn interface_socket() -> io::Result<File> {
+    const AF_INET: c_int = 2;
+    const SOCK_DGRAM: c_int = 2;
+    const SOCK_CLOEXEC: c_int = 0o2_000_000;
+    use std::os::fd::FromRawFd;
+    // SAFETY: integers only.
+    let fd = check(unsafe { socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor was made just now.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// The longest argument of the requests below (struct rtentry).
+pub const REQUEST_BYTES: usize = 128;
+
+/// A request about network interfaces whose argument has no pointers, or null ones.
+pub fn interface_request(
+    socket: &File,
+    request: u32,
+    argument: &mut [u8; REQUEST_BYTES],
+) -> io::Result<()> {
+    // SAFETY: requests of netdevice(7) read and write at most a struct rtentry (120 bytes) or
+    // ifreq (40), and the argument is larger.
+    check(unsafe {
+        ioctl(
+            socket.as_fd().as_raw_fd(),
+            c_ulong::from(request),
+            argument.as_mut_ptr(),
+        )
+    })?;
+    Ok(())
+}

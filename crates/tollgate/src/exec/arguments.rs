@@ -1,0 +1,240 @@
+//! The flags of `tollgate exec`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use tollgate_machine::comma_list;
+use tollgate_machine::cpu::CpuModel;
+
+use crate::statistics::StatisticsArguments;
+use crate::{cpu_models, net, size};
+
+/// `tollgate exec`.
+#[derive(Args, Debug)]
+#[command(after_long_help = help())]
+pub struct ExecArguments {
+    /// The guest's root: a directory of this host instead of its own root
+    ///
+    /// The guest may change all of it; changes are kept in its memory and forgotten at the end.
+    #[arg(long, value_name = "DIR", verbatim_doc_comment)]
+    pub root: Option<PathBuf>,
+
+    /// A directory that the guest may change, at its own path. May be repeated
+    #[arg(long, value_name = "DIR")]
+    pub rw: Vec<PathBuf>,
+
+    /// A directory, at its own path or at another one in the guest: DIR[:PATH][,ro]. May be repeated
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub share: Vec<ShareArgument>,
+
+    /// Where in the guest the command begins, instead of the current directory
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+
+    /// A variable of the command's environment: NAME=VALUE, or NAME as it is here. May be repeated
+    ///
+    /// Without it the command gets PATH, HOME, USER, LOGNAME, SHELL, TERM, COLORTERM, TZ, LANG,
+    /// LANGUAGE and LC_*; with a root of its own, TERM, COLORTERM, TZ and those of the language.
+    #[arg(long, value_name = "NAME[=VALUE]", verbatim_doc_comment)]
+    pub env: Vec<OsString>,
+
+    /// Who runs the command: NAME or UID, and :GROUP or :GID
+    ///
+    /// Default: you, or with a root of its own the guest's root. In both cases what the command
+    /// creates in shared directories is yours.
+    #[arg(long, value_name = "USER", verbatim_doc_comment)]
+    pub user: Option<String>,
+
+    /// A network: user if nothing else is said, or in the words of tollgate run --net
+    #[arg(
+        long,
+        value_name = "NETWORK",
+        value_parser = net::parse,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "user"
+    )]
+    pub net: Option<net::Network>,
+
+    /// Guest RAM, such as 512M or 4G; a bare number counts MiB. It is taken as it is used
+    #[arg(
+        short,
+        long,
+        value_name = "SIZE",
+        default_value = "1G",
+        value_parser = size::parse,
+        alias = "mem"
+    )]
+    pub memory: u64,
+
+    /// End the command after this time: seconds, or with s, m, h
+    ///
+    /// It gets SIGTERM, and five seconds later the machine is switched off. The exit code is 124.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, verbatim_doc_comment)]
+    pub timeout: Option<Duration>,
+
+    /// The guest's kernel: a Linux bzImage or vmlinux of 64 bits
+    ///
+    /// Default: what scripts/get-guests has fetched (in the folder that TOLLGATE_GUESTS names, or
+    /// beside the build), or else this host's own in /boot, if you may read it.
+    #[arg(long, value_name = "PATH", verbatim_doc_comment)]
+    pub kernel: Option<PathBuf>,
+
+    /// The kernel's modules: a folder as /lib/modules/VERSION, or one with .ko files
+    #[arg(long, value_name = "DIR")]
+    pub modules: Option<PathBuf>,
+
+    /// More of the kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub append: String,
+
+    /// The processor, as for tollgate run
+    #[arg(long, value_name = "MODEL", default_value = "host", value_parser = cpu_models::parse)]
+    pub cpu: CpuModel,
+
+    /// Show what the guest's kernel says, on standard error
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Statistics.
+    #[command(flatten)]
+    pub statistics: StatisticsArguments,
+
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// A share as the user wrote it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShareArgument {
+    /// The directory of the host.
+    pub directory: PathBuf,
+    /// Where it is in the guest; at its own path if nothing is said.
+    pub path: Option<PathBuf>,
+    /// The guest cannot change it.
+    pub readonly: bool,
+}
+
+fn parse_share(text: &str) -> Result<ShareArgument, String> {
+    const FORM: &str = "DIR[:PATH][,ro]";
+    let mut parts = comma_list::split(text).into_iter();
+    let place = parts.next().unwrap_or_default();
+    let (directory, path) = match place.split_once(':') {
+        None => (place.as_str(), None),
+        Some((directory, path)) if path.starts_with('/') => (directory, Some(PathBuf::from(path))),
+        Some((_, path)) => {
+            return Err(format!("'{path}' is no absolute path; expected {FORM}"));
+        }
+    };
+    if directory.is_empty() {
+        return Err(format!("it names no directory; expected {FORM}"));
+    }
+    let mut share = ShareArgument {
+        directory: directory.into(),
+        path,
+        readonly: false,
+    };
+    for part in parts {
+        match &*part {
+            "ro" => share.readonly = true,
+            "rw" => share.readonly = false,
+            _ => return Err(format!("unknown word '{part}'; expected {FORM}")),
+        }
+    }
+    Ok(share)
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected seconds, or a number with s, m or h, such as 90 or 5m";
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(EXPECTED.into()),
+    };
+    let number = digits.parse::<f64>().map_err(|_| EXPECTED.to_owned())?;
+    let time = Duration::try_from_secs_f64(number * unit).map_err(|_| EXPECTED.to_owned())?;
+    if time.is_zero() {
+        return Err(format!("no time at all; {EXPECTED}"));
+    }
+    Ok(time)
+}
+
+/// The last sections of `tollgate exec --help`.
+fn help() -> &'static str {
+    "\
+The command sees this host's files. It can change those below the current directory, and --rw and
+--share directories; all other changes are kept in the guest's memory and forgotten at the end.
+
+Examples:
+  Build here, in a machine of its own:
+    tollgate exec -- make check
+  As the machine's root, with a network, and let it change nothing at all that lasts:
+    cd / && tollgate exec --user root --net -- apt-get -y install hello
+  Another system, unpacked in a directory:
+    tollgate exec --root ./bookworm -- /bin/sh
+  In a pipeline; standard input, output and error are apart:
+    tar c . | tollgate exec -- xz -9 > ../all.tar.xz
+  With a limit, and more memory:
+    tollgate exec --timeout 5m -m 4G -- ./run-tests
+
+Exit codes:
+  the command's own, and 128+n if signal n ended it
+  124    it took longer than --timeout
+  125    tollgate failed: a line on standard error says why
+  126    the command was found and cannot be run
+  127    there is no such command
+
+Signals (TERM, INT, HUP, QUIT, USR1, USR2) go to the command; one that ends programs ends the
+machine when it comes for the third time, or before the command has begun.
+"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_directory_and_where_it_is() {
+        let share = |directory: &str, path: Option<&str>, readonly| {
+            Ok(ShareArgument {
+                directory: directory.into(),
+                path: path.map(Into::into),
+                readonly,
+            })
+        };
+        assert_eq!(parse_share("a"), share("a", None, false));
+        assert_eq!(parse_share("/a,,b,ro"), share("/a,b", None, true));
+        assert_eq!(parse_share("a:/b,ro"), share("a", Some("/b"), true));
+        for bad in ["", ":/b", "a:b", "a,x"] {
+            assert!(parse_share(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_seconds_or_has_a_unit() {
+        for (text, seconds) in [("90", 90.0), ("1.5s", 1.5), ("5m", 300.0), ("2h", 7200.0)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_secs_f64(seconds)));
+        }
+        for bad in ["", "0", "-1", "5d", "m", "1e999"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn help_lines_fit_a_wide_terminal() {
+        for line in help().lines() {
+            assert!(line.chars().count() <= 99, "{line}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What the guest's kernel says: shown if asked for, and its end kept for when something fails.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that are kept.
+const KEPT_BYTES: usize = 8 << 10;
+/// Lines that are shown of them.
+const SHOWN_LINES: usize = 24;
+
+/// The serial console of a guest that runs a command.
+#[derive(Clone, Default)]
+pub struct Console {
+    end: Arc<Mutex<VecDeque<u8>>>,
+    is_shown: bool,
+}
+
+impl Console {
+    /// One that goes to standard error, or nowhere.
+    pub fn new(is_shown: bool) -> Self {
+        Self {
+            is_shown,
+            ..Self::default()
+        }
+    }
+
+    /// The last lines, each indented; nothing if they were shown already.
+    pub fn last_lines(&self) -> String {
+        if self.is_shown {
+            return String::new();
+        }
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = end.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+        let lines = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
+        let plain = |character: char| {
+            if character.is_control() {
+                '?'
+            } else {
+                character
+            }
+        };
+        lines
+            .iter()
+            .map(|line| format!("    {}\n", line.chars().map(plain).collect::<String>()))
+            .collect()
+    }
+}
+
+impl Write for Console {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_shown {
+            // Nobody may read it.
+            let _ = io::stderr().write_all(bytes);
+        }
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        end.extend(bytes);
+        let surplus = end.len().saturating_sub(KEPT_BYTES);
+        end.drain(..surplus);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_without_control_characters() {
+        let mut console = Console::new(false);
+        for number in 0..5000 {
+            write!(console, "line {number}\r\n").unwrap();
+        }
+        write!(console, "end\x1b[2J").unwrap();
+        let lines = console.last_lines();
+        assert_eq!(lines.lines().count(), SHOWN_LINES);
+        assert!(lines.ends_with("    line 4999\n    end?[2J\n"), "{lines}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Which kernel a guest boots, and the modules that it needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// A module of the kernel.
+pub struct Module {
+    /// Its name, without `.ko`.
+    pub name: String,
+    /// The file's content, not compressed.
+    pub content: Vec<u8>,
+}
+
+/// A kernel that was found.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Kernel {
+    /// The file.
+    pub image: PathBuf,
+    /// Where its modules are.
+    pub modules: Option<PathBuf>,
+}
+
+/// What every guest needs, and what a network needs.
+const ALWAYS: [&str; 4] = ["virtio_pci", "virtio_console", "virtiofs", "overlay"];
+const NETWORK: &str = "virtio_net";
+
+/// Modules in a folder without `modules.dep`, as scripts/get-guests makes them: each after those
+/// that it uses, and for which of the above it is needed.
+const KNOWN: &[(&str, &str)] = &[
+    ("virtio_ring", "virtio_pci"),
+    ("virtio", "virtio_pci"),
+    ("virtio_pci_legacy_dev", "virtio_pci"),
+    ("virtio_pci_modern_dev", "virtio_pci"),
+    ("virtio_pci", "virtio_pci"),
+    ("virtio_console", "virtio_console"),
+    ("failover", NETWORK),
+    ("net_failover", NETWORK),
+    ("virtio_net", NETWORK),
+    ("fuse", "virtiofs"),
+    ("virtiofs", "virtiofs"),
+    ("overlay", "overlay"),
+];
+
+/// The folder of guests that scripts/get-guests fills, and the kernel in it.
+const GUESTS: &str = "TOLLGATE_GUESTS";
+const FETCHED: &str = "debian-amd64";
+
+/// The kernel that the user names, or the first that is found: one that was fetched for Tollgate,
+/// or the host's own.
+///
+/// # Errors
+/// There is none, or it cannot be used.
+pub fn find(image: Option<&Path>, modules: Option<&Path>, root: &Path) -> Result<Kernel, Failure> {
+    let mut kernel = match image {
+        Some(image) => Kernel {
+            image: image.to_owned(),
+            modules: modules_beside(image, root),
+        },
+        None => fetched().or_else(hosts_own).ok_or_else(|| {
+            Failure::usage(format!(
+                "no kernel found for the guest: fetch one with scripts/get-guests, name the folder \
+                 with {GUESTS}, or give --kernel FILE (and --modules DIR)"
+            ))
+        })?,
+    };
+    if let Some(folder) = modules {
+        kernel.modules = Some(folder.to_owned());
+    }
+    Ok(kernel)
+}
+
+/// What scripts/get-guests has fetched: in the folder that the environment names, or where the
+/// script puts it, beside what was built.
+fn fetched() -> Option<Kernel> {
+    let named = std::env::var_os(GUESTS).map(PathBuf::from);
+    let beside = || {
+        let program = std::env::current_exe().ok()?;
+        Some(program.parent()?.parent()?.join("guests"))
+    };
+    let folder = named.or_else(beside)?;
+    // The ELF file needs no decompressing.
+    let images = ["vmlinux", "vmlinuz"].map(|name| folder.join(FETCHED).join(name));
+    let image = images.into_iter().find(|path| is_readable(path))?;
+    let modules = Some(folder.join(format!("{FETCHED}-modules")));
+    Some(Kernel { image, modules })
+}
+
+/// The host's own kernel: the one that runs, or else the one with the highest name.
+fn hosts_own() -> Option<Kernel> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut images = vec![PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()))];
+    let others = fs::read_dir("/boot").into_iter().flatten().flatten();
+    let mut others: Vec<_> = others
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().starts_with("/boot/vmlinuz"))
+        .collect();
+    others.sort();
+    images.extend(others.into_iter().rev());
+    let mut kernels = images.into_iter().filter(|path| is_readable(path));
+    kernels.find_map(|image| {
+        let modules = Some(modules_beside(&image, Path::new("/"))?);
+        Some(Kernel { image, modules })
+    })
+}
+
+fn is_readable(path: &Path) -> bool {
+    fs::File::open(path).is_ok_and(|file| file.metadata().is_ok_and(|data| data.is_file()))
+}
+
+/// Where a kernel's modules usually are: in a folder beside its own, or where its version has them
+/// on this host or in the guest's root.
+fn modules_beside(image: &Path, root: &Path) -> Option<PathBuf> {
+    let mut candidates = Vec::new();
+    let folder = fs::canonicalize(image).ok()?.parent()?.to_owned();
+    if let Some(name) = folder.file_name() {
+        let mut name = name.to_owned();
+        name.push("-modules");
+        candidates.push(folder.with_file_name(name));
+    }
+    candidates.push(folder.join("modules"));
+    if let Some(version) = version(image) {
+        candidates.push(Path::new("/lib/modules").join(&version));
+        candidates.push(root.join("lib/modules").join(&version));
+        // As an unpacked package has it.
+        candidates.push(folder.join("../lib/modules").join(&version));
+    }
+    candidates.into_iter().find(|path| path.is_dir())
+}
+
+/// The first bytes of a file.
+fn beginning(image: &Path) -> Vec<u8> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(image) {
+        let _ = file.take(64 << 10).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// The version that a bzImage's header tells (boot protocol 2.00, field kernel_version).
+fn version(image: &Path) -> Option<String> {
+    let bytes = beginning(image);
+    if bytes.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let offset = u16::from_le_bytes(bytes.get(0x20e..0x210)?.try_into().ok()?);
+    let text = bytes.get(usize::from(offset) + 0x200..)?;
+    let end = text.iter().position(|byte| *byte == b' ' || *byte == 0)?;
+    let text = std::str::from_utf8(&text[..end]).ok()?;
+    (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
+}
+
+/// Whether it is known to be a kernel of 32 bits, which cannot run the agent.
+fn is_32_bit(image: &Path) -> bool {
+    let bytes = beginning(image);
+    if bytes.starts_with(b"\x7fELF") {
+        return bytes.get(4) == Some(&1);
+    }
+    // XLF_KERNEL_64 (boot protocol 2.12).
+    let is_bzimage = bytes.get(0x202..0x206) == Some(b"HdrS".as_slice());
+    is_bzimage && bytes.get(0x236).is_some_and(|flags| flags & 1 == 0)
+}
+
+impl Kernel {
+    /// Refuses what cannot work.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(&self) -> Result<(), Failure> {
+        let shown = self.image.display();
+        if let Err(error) = fs::File::open(&self.image) {
+            return Err(Failure::usage(format!(
+                "--kernel: cannot read '{shown}': {error}"
+            )));
+        }
+        if is_32_bit(&self.image) {
+            return Err(Failure::usage(format!(
+                "--kernel: '{shown}' is a kernel of 32 bits; tollgate exec needs one of 64 bits"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The modules that a guest needs, in the order in which they are loaded. What the kernel has
+    /// built in is not among them.
+    ///
+    /// # Errors
+    /// One line: they cannot be read.
+    pub fn read_modules(&self, has_network: bool) -> Result<Vec<Module>, Failure> {
+        let mut wanted = ALWAYS.to_vec();
+        if has_network {
+            wanted.push(NETWORK);
+        }
+        let Some(folder) = &self.modules else {
+            // They may all be built in; if not, the agent says what is missing.
+            return Ok(Vec::new());
+        };
+        let failed = |path: &Path, why: &dyn std::fmt::Display| {
+            Failure::usage(format!("--modules: cannot use '{}': {why}", path.display()))
+        };
+        if let Err(error) = fs::read_dir(folder) {
+            return Err(failed(folder, &error));
+        }
+        let paths = match fs::read_to_string(folder.join("modules.dep")) {
+            Ok(text) => by_dependencies(folder, &text, &wanted),
+            Err(_) => KNOWN
+                .iter()
+                .filter(|(_, purpose)| wanted.contains(purpose))
+                .map(|(name, _)| folder.join(format!("{name}.ko")))
+                .filter(|path| path.is_file())
+                .collect(),
+        };
+        let modules = paths.into_iter().map(|path| {
+            let content = fs::read(&path).map_err(|error| failed(&path, &error))?;
+            let name = name_of(&path.to_string_lossy());
+            Ok(Module { name, content })
+        });
+        modules.collect()
+    }
+}
+
+/// A module's name: the file's without folder and ending, with `_` for `-`.
+fn name_of(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let name = file.split(".ko").next().unwrap_or(file);
+    name.replace('-', "_")
+}
+
+/// The files of these modules and of those that they use, by `modules.dep`: lines of a module and,
+/// behind a colon, those that it uses.
+fn by_dependencies(folder: &Path, text: &str, wanted: &[&str]) -> Vec<PathBuf> {
+    let lines: Vec<(&str, Vec<&str>)> = text
+        .lines()
+        .filter_map(|line| {
+            let (module, uses) = line.split_once(':')?;
+            Some((module, uses.split_whitespace().collect()))
+        })
+        .collect();
+    let mut found: Vec<&str> = Vec::new();
+    for name in wanted {
+        let Some((module, uses)) = lines.iter().find(|(path, _)| name_of(path) == *name) else {
+            continue;
+        };
+        // The file lists what is used before what uses it last.
+        for path in uses.iter().rev().chain([module]) {
+            if !found.contains(path) {
+                found.push(path);
+            }
+        }
+    }
+    found.into_iter().map(|path| folder.join(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_module_uses_is_loaded_before_it() {
+        let text = "\
+kernel/fs/fuse/fuse.ko:
+kernel/fs/fuse/virtiofs.ko.xz: kernel/fs/fuse/fuse.ko kernel/v/virtio.ko kernel/v/virtio_ring.ko
+kernel/v/virtio.ko: kernel/v/virtio_ring.ko
+kernel/v/virtio_ring.ko:
+kernel/x/other.ko:
+kernel/v/virtio-pci.ko: kernel/v/virtio.ko kernel/v/virtio_ring.ko
+";
+        let paths = by_dependencies(Path::new("/m"), text, &["virtio_pci", "none", "virtiofs"]);
+        let names = paths.iter().map(|path| name_of(&path.to_string_lossy()));
+        let names: Vec<_> = names.collect();
+        let expected = ["virtio_ring", "virtio", "virtio_pci", "fuse", "virtiofs"];
+        assert_eq!(names, expected);
+        assert_eq!(paths[4], Path::new("/m/kernel/fs/fuse/virtiofs.ko.xz"));
+    }
+}

@@ -1,0 +1,387 @@
+//! `tollgate exec`: one command in a virtual machine, with this host's files and its exit code.
+//!
+//! ```text
+//!   arguments --> kernel and modules --> initramfs: the agent, what it is to do, modules
+//!             --> shares: the root (read-only), the current directory, others
+//!             --> ports: control, standard input, output, error --> session (a thread)
+//!   the vCPU runs on the main thread, as in `tollgate run`
+//! ```
+//!
+//! The other side is the crate `tollgate-agent`, which also has the protocol between the two.
+
+mod arguments;
+mod console;
+mod initramfs;
+mod kernel;
+mod session;
+mod streams;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Start, Terminal, User, code};
+use tollgate_machine::config::{
+    NetworkKind, PortOptions, PortTarget, ShareOptions, TripleFaultAction, VmConfig,
+};
+use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
+use tollgate_machine::vm_handle::VmHandle;
+
+pub use arguments::ExecArguments;
+use console::Console;
+use initramfs::Initramfs;
+use kernel::Kernel;
+use session::{End, Session, Setup};
+use streams::Links;
+
+use crate::failure::{Failure, say};
+use crate::signals::Signals;
+use crate::statistics::{FinalReport, Reporter};
+use crate::{doctor, exit_code};
+
+/// The exit code of a failure of Tollgate's own.
+const FAILED: u8 = code::FAILED;
+
+/// The kernel's command line. Quiet, because each character of the console is an exit; what is
+/// known of this machine is not searched for.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off \
+    random.trust_cpu=on 8250.nr_uarts=1 i8042.noaux audit=0";
+
+/// Seconds for which the guest may believe what it knows of its root: programs of the host are
+/// seldom replaced while a command runs.
+const ROOT_CACHE_SECONDS: u32 = 60;
+
+/// Variables that a command gets as they are here: always, and with the host's own root.
+const VARIABLES: [&str; 5] = ["TERM", "COLORTERM", "TZ", "LANG", "LANGUAGE"];
+const HOST_VARIABLES: [&str; 5] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL"];
+
+/// Runs `tollgate exec` and returns its exit code.
+pub fn run(arguments: &ExecArguments) -> u8 {
+    start_and_run(arguments).unwrap_or_else(|failure| {
+        failure.report();
+        FAILED
+    })
+}
+
+fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
+    let started = Instant::now();
+    doctor::required_floor().map_err(Failure::host)?;
+    let plan = Plan::new(arguments)?;
+    let host =
+        |what: &'static str| move |error: io::Error| Failure::host(format!("{what}: {error}"));
+
+    let has_network = !plan.networks.is_empty();
+    let modules = plan.kernel.read_modules(has_network)?;
+    let initramfs = Initramfs::new(&plan.start.encode(), &modules)
+        .map_err(host("no memory for the guest's first files"))?;
+    let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
+    let config = configuration(arguments, &plan, &initramfs, &links)?;
+
+    // Before any thread exists: threads inherit the blocked signals.
+    let signals =
+        Signals::block_these(&session::SIGNALS).map_err(host("cannot receive signals"))?;
+    let reporter = Arc::new(Reporter::open(&arguments.statistics)?);
+    let report = FinalReport::open(&arguments.statistics, &reporter)?;
+    let console = Console::new(arguments.verbose);
+    let consoles = Consoles {
+        serial: Box::new(console.clone()),
+        debug: Box::new(io::sink()),
+    };
+    let handle = VmHandle::new();
+    let mut vm =
+        Vm::build(&config, consoles, &handle).map_err(|error| Failure::usage(error.to_string()))?;
+    drop((links.guest, initramfs));
+    let setup = Setup {
+        signals,
+        links: links.host,
+        has_terminal: plan.start.terminal.is_some(),
+        shows_progress: session::show_progress(arguments.verbose),
+        deadline: arguments
+            .timeout
+            .and_then(|timeout| started.checked_add(timeout)),
+    };
+    let session = Session::start(setup, handle).map_err(host("cannot talk to the guest"))?;
+
+    let start_up = started.elapsed();
+    // After a panic the machine is only asked for its counts.
+    let outcome = catch_unwind(AssertUnwindSafe(|| vm.run())).ok();
+    let code = match session.finish() {
+        Some(end) => report_end(&end),
+        None => report_outcome(outcome, &console),
+    };
+    if let Some(report) = report {
+        report.write(&vm.books(), start_up);
+    }
+    Ok(code)
+}
+
+/// Says how it ended, where that needs saying; the exit code.
+fn report_end(end: &End) -> u8 {
+    match end {
+        End::Exited(code) => *code,
+        End::Failed { code, why } => {
+            say(why);
+            *code
+        }
+        End::Signal(signal) => exit_code::for_signal(*signal),
+        End::TimedOut => code::TIMED_OUT,
+    }
+}
+use report_end as report;
+
+/// Says why the guest ended before its command did; the exit code.
+fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
+    let why = match outcome {
+        Some(RunOutcome::PowerOff) => "switched itself off".into(),
+        Some(RunOutcome::Reset | RunOutcome::TripleFault(_)) => "was reset".into(),
+        Some(RunOutcome::Stopped(why)) => format!("was stopped: {why}"),
+        Some(RunOutcome::Quit | RunOutcome::DebugExit(_)) => "was ended".into(),
+        None => {
+            say("tollgate failed (the message above says where); please report it");
+            return FAILED;
+        }
+    };
+    let lines = console.last_lines();
+    let colon = if lines.is_empty() {
+        ""
+    } else {
+        "; its last words:"
+    };
+    say(&format!("the guest {why} before the command ended{colon}"));
+    let _ = io::stderr().write_all(lines.as_bytes());
+    FAILED
+}
+
+/// What is to be done, found out from the arguments and this host.
+struct Plan {
+    kernel: Kernel,
+    shares: Vec<ShareOptions>,
+    networks: Vec<tollgate_machine::config::NetworkOptions>,
+    start: Start,
+}
+
+/// A directory in the guest.
+struct Place {
+    directory: PathBuf,
+    path: PathBuf,
+    readonly: bool,
+}
+
+impl Plan {
+    fn new(arguments: &ExecArguments) -> Result<Self, Failure> {
+        let root = arguments.root.as_deref().unwrap_or(Path::new("/"));
+        let is_hosts_root = arguments.root.is_none();
+        let kernel = kernel::find(
+            arguments.kernel.as_deref(),
+            arguments.modules.as_deref(),
+            root,
+        )?;
+        kernel.check()?;
+        let here = std::env::current_dir().map_err(|error| {
+            Failure::usage(format!("the current directory cannot be told: {error}"))
+        })?;
+        let places = places(arguments, &here)?;
+        let mut shares = vec![ShareOptions {
+            readonly: true,
+            cache_seconds: ROOT_CACHE_SECONDS,
+            keeps_owners: is_hosts_root,
+            ..ShareOptions::new(root, ROOT_TAG)
+        }];
+        let mut mounts = Vec::new();
+        for (index, place) in places.into_iter().enumerate() {
+            let tag = format!("share{index}");
+            shares.push(ShareOptions {
+                readonly: place.readonly,
+                keeps_owners: is_hosts_root,
+                ..ShareOptions::new(place.directory, &tag)
+            });
+            mounts.push(Mount {
+                tag,
+                path: place.path,
+                readonly: place.readonly,
+            });
+        }
+        let network = arguments.net.clone().and_then(|network| network.0);
+        let directory = match &arguments.workdir {
+            Some(directory) => here.join(directory),
+            None => here,
+        };
+        let start = Start {
+            mounts,
+            has_user_network: network
+                .as_ref()
+                .is_some_and(|network| matches!(network.kind, NetworkKind::User(_))),
+            host_name: fs::read_to_string("/proc/sys/kernel/hostname")
+                .map_or_else(|_| "tollgate".into(), |name| name.trim().to_owned()),
+            command: arguments.command.clone(),
+            environment: environment(arguments)?,
+            directory,
+            user: match &arguments.user {
+                Some(user) => User::Named(user.clone()),
+                None if is_hosts_root => own_user(),
+                None => User::Numbers(0, 0, Vec::new()),
+            },
+            umask: umask(),
+            terminal: own_terminal(),
+            ..Start::default()
+        };
+        Ok(Self {
+            kernel,
+            shares,
+            networks: network.into_iter().collect(),
+            start,
+        })
+    }
+}
+
+/// The directories that the guest shares beside its root, each after those that it lies in: the
+/// current one, unless it is the root of all, and those that flags name.
+fn places(arguments: &ExecArguments, here: &Path) -> Result<Vec<Place>, Failure> {
+    let absolute = |flag: &str, directory: &Path| {
+        fs::canonicalize(directory)
+            .map_err(|error| Failure::usage(format!("{flag}: '{}': {error}", directory.display())))
+    };
+    let mut places: Vec<Place> = Vec::new();
+    let mut add = |place: Place| {
+        // What is said last counts.
+        places.retain(|other| other.path != place.path);
+        places.push(place);
+    };
+    if here != Path::new("/") {
+        add(Place {
+            directory: here.to_owned(),
+            path: here.to_owned(),
+            readonly: false,
+        });
+    }
+    for directory in &arguments.rw {
+        let path = absolute("--rw", directory)?;
+        add(Place {
+            directory: path.clone(),
+            path,
+            readonly: false,
+        });
+    }
+    for share in &arguments.share {
+        let directory = absolute("--share", &share.directory)?;
+        add(Place {
+            path: share.path.clone().unwrap_or_else(|| directory.clone()),
+            directory,
+            readonly: share.readonly,
+        });
+    }
+    if let Some(place) = places.iter().find(|place| place.path == Path::new("/")) {
+        let directory = place.directory.display();
+        return Err(Failure::usage(format!(
+            "'{directory}' cannot be shared as the guest's root; name it with --root"
+        )));
+    }
+    places.sort_by_key(|place| place.path.components().count());
+    Ok(places)
+}
+
+/// The command's environment.
+fn environment(arguments: &ExecArguments) -> Result<Vec<OsString>, Failure> {
+    let mut names: Vec<OsString> = VARIABLES.iter().map(OsString::from).collect();
+    if arguments.root.is_none() {
+        names.extend(HOST_VARIABLES.iter().map(OsString::from));
+    }
+    let of_language = std::env::vars_os().map(|(name, _)| name);
+    names.extend(of_language.filter(|name| name.as_bytes().starts_with(b"LC_")));
+    let is_unset = |name: &OsStr| {
+        arguments.env.iter().any(|given| {
+            let given = given.as_bytes();
+            given.starts_with(name.as_bytes()) && given.get(name.len()) == Some(&b'=')
+        })
+    };
+    names.retain(|name| !is_unset(name));
+    let mut variables = Vec::new();
+    let mut copy = |name: &OsStr| {
+        if let Some(value) = std::env::var_os(name) {
+            let mut variable = name.to_owned();
+            variable.push("=");
+            variable.push(value);
+            variables.push(variable);
+        }
+    };
+    for name in &names {
+        copy(name);
+    }
+    let mut given = Vec::new();
+    for variable in &arguments.env {
+        match variable.as_bytes().iter().position(|byte| *byte == b'=') {
+            Some(0) => return Err(Failure::usage("--env: a variable needs a name")),
+            Some(_) => given.push(variable.clone()),
+            None => copy(variable),
+        }
+    }
+    variables.extend(given);
+    Ok(variables)
+}
+
+/// Who runs this process.
+fn own_user() -> User {
+    // SAFETY: these take nothing and cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let mut others = vec![0; 1024];
+    // SAFETY: as many groups as are said can be written.
+    let count = unsafe { libc::getgroups(others.len() as libc::c_int, others.as_mut_ptr()) };
+    others.truncate(usize::try_from(count).unwrap_or(0));
+    User::Numbers(user, group, others)
+}
+
+/// The bits that files of this process do not get.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
+/// The terminal that the command gets, if standard input and some output are one.
+fn own_terminal() -> Option<Terminal> {
+    let has_output = io::stdout().is_terminal();
+    let has_errors = io::stderr().is_terminal();
+    let is_terminal = io::stdin().is_terminal() && (has_output || has_errors);
+    is_terminal.then(|| Terminal {
+        size: session::window_size(),
+        has_output,
+        has_errors,
+    })
+}
+
+fn configuration(
+    arguments: &ExecArguments,
+    plan: &Plan,
+    initramfs: &Initramfs,
+    links: &Links,
+) -> Result<VmConfig, Failure> {
+    let ports = PORT_NAMES.iter().zip(links.guest_descriptors());
+    let config = VmConfig {
+        memory_bytes: arguments.memory,
+        kernel: plan.kernel.image.clone(),
+        initrd: Some(initramfs.path().display().to_string()),
+        append: format!("{COMMAND_LINE} {}", arguments.append),
+        cpu: arguments.cpu,
+        triple_fault: TripleFaultAction::Reset,
+        shares: plan.shares.clone(),
+        networks: plan.networks.clone(),
+        ports: ports
+            .map(|(name, descriptor)| PortOptions {
+                name: (*name).into(),
+                target: PortTarget::Descriptor(descriptor),
+            })
+            .collect(),
+        count_instructions: arguments.statistics.count_instructions,
+        ..VmConfig::default()
+    };
+    config
+        .validate()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(config)
+}

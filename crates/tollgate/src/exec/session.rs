@@ -1,0 +1,440 @@
+//! The thread that talks to the agent while the command runs: it forwards signals and the size of
+//! the terminal, and knows how the command has ended.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tollgate_agent::protocol::{Frames, ToGuest, ToHost, WindowSize, port};
+use tollgate_machine::vm_handle::VmHandle;
+
+use super::streams::{self, Progress};
+use crate::signals::{self, Asked, Signals};
+use crate::terminal::{self, RawTerminal};
+use crate::{failure, host};
+
+/// Signals that go to the command, and the one that tells of the terminal's size.
+pub const SIGNALS: [libc::c_int; 7] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+];
+
+/// An ending signal that comes as often as this ends the machine.
+const INSISTENT: u32 = 3;
+/// How long the command may take to end once its time is over.
+const TIMEOUT_GRACE: Duration = Duration::from_secs(5);
+/// How long the vCPU thread may take to end once asked.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a guest may take until it runs the command.
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
+
+/// How it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The command ended with this code.
+    Exited(u8),
+    /// The command cannot be run.
+    Failed {
+        /// The exit code.
+        code: u8,
+        /// Why.
+        why: String,
+    },
+    /// A signal, before the command ran or because it was insisted on.
+    Signal(i32),
+    /// Its time was over.
+    TimedOut,
+}
+
+/// What a session needs.
+pub struct Setup {
+    /// Signals, blocked already.
+    pub signals: Signals,
+    /// This process's ends of the ports: control, input, output, errors.
+    pub links: [UnixStream; 4],
+    /// The command has a terminal.
+    pub has_terminal: bool,
+    /// A line on standard error says that the guest is starting.
+    pub shows_progress: bool,
+    /// When the command's time is over.
+    pub deadline: Option<Instant>,
+}
+
+/// The thread, and what it has learnt.
+pub struct Session {
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<OwnedFd>,
+    end: Arc<Mutex<Option<End>>>,
+}
+
+impl Session {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The host gives no thread or descriptor.
+    pub fn start(setup: Setup, handle: VmHandle) -> io::Result<Self> {
+        let stop = Arc::new(host::event()?);
+        let moved = Arc::new(host::event()?);
+        let [control, input, output, errors] = setup.links;
+        let streams = [output, errors];
+        let doors = [&control, &input, &streams[0], &streams[1]].map(UnixStream::try_clone);
+        let doors = doors.into_iter().collect::<io::Result<Vec<_>>>()?;
+        let outputs = [
+            io::stdout().as_fd().try_clone_to_owned()?,
+            io::stderr().as_fd().try_clone_to_owned()?,
+        ];
+        let mut progress = Vec::new();
+        for (stream, output) in streams.into_iter().zip(outputs) {
+            progress.push(streams::receive_output(stream, output, Arc::clone(&moved))?);
+        }
+        let end = Arc::new(Mutex::new(None));
+        let talk = Talk {
+            signals: setup.signals,
+            control,
+            input: Some(input),
+            doors,
+            has_terminal: setup.has_terminal,
+            shows_progress: setup.shows_progress,
+            deadline: setup.deadline,
+            boot_deadline: Instant::now().checked_add(BOOT_PATIENCE),
+            is_last_call: false,
+            handle,
+            stop: Arc::clone(&stop),
+            moved,
+            told_closed: [false; 2],
+            progress,
+            frames: Frames::default(),
+            is_started: false,
+            exited: None,
+            insisted: (0, 0),
+            raw: None,
+            end: Arc::clone(&end),
+            end_by: None,
+        };
+        let thread = thread::Builder::new()
+            .name("session".into())
+            .spawn(move || talk.run())?;
+        Ok(Self {
+            thread: Some(thread),
+            stop,
+            end,
+        })
+    }
+
+    /// Ends the thread, puts the terminal back, and tells how the command has ended; `None` if it
+    /// has not.
+    pub fn finish(mut self) -> Option<End> {
+        self.join();
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        end.clone()
+    }
+
+    fn join(&mut self) {
+        host::raise(self.stop.as_fd());
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The size of the terminal that standard input is.
+pub fn window_size() -> WindowSize {
+    // SAFETY: winsize consists of integers, for which zero is valid.
+    let mut size = unsafe { std::mem::zeroed::<libc::winsize>() };
+    // SAFETY: `size` is valid for writing; what is no terminal leaves it as it is.
+    unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCGWINSZ, &mut size) };
+    WindowSize {
+        rows: size.ws_row,
+        columns: size.ws_col,
+    }
+}
+
+/// Raw settings under which output passes unchanged: the guest's terminal makes the line ends.
+fn transparent(settings: libc::termios) -> libc::termios {
+    let mut settings = terminal::raw(settings);
+    settings.c_oflag &= !libc::OPOST;
+    settings
+}
+
+struct Talk {
+    signals: Signals,
+    control: UnixStream,
+    /// Until standard input is read.
+    input: Option<UnixStream>,
+    /// All of the links, to close them in the end.
+    doors: Vec<UnixStream>,
+    has_terminal: bool,
+    shows_progress: bool,
+    deadline: Option<Instant>,
+    boot_deadline: Option<Instant>,
+    /// The deadline has passed, and the command was told so.
+    is_last_call: bool,
+    handle: VmHandle,
+    stop: Arc<OwnedFd>,
+    moved: Arc<OwnedFd>,
+    progress: Vec<Arc<Progress>>,
+    /// The guest was told that nobody reads an output.
+    told_closed: [bool; 2],
+    frames: Frames,
+    is_started: bool,
+    /// The command's exit code, and how many bytes it has written.
+    exited: Option<(u8, [u64; 2])>,
+    /// The last ending signal, and how often it has come.
+    insisted: (i32, u32),
+    raw: Option<RawTerminal>,
+    end: Arc<Mutex<Option<End>>>,
+    /// When to end the process if the vCPU thread does not end.
+    end_by: Option<Instant>,
+}
+
+impl Talk {
+    fn run(mut self) {
+        loop {
+            let control = if self.end_by.is_some() {
+                -1
+            } else {
+                self.control.as_raw_fd()
+            };
+            let mut fds = [
+                host::interest(self.stop.as_raw_fd(), libc::POLLIN),
+                host::interest(self.signals.as_raw_fd(), libc::POLLIN),
+                host::interest(control, libc::POLLIN),
+                host::interest(self.moved.as_raw_fd(), libc::POLLIN),
+            ];
+            if let Err(error) = host::poll(&mut fds, self.timeout()) {
+                self.fail(format!("cannot wait for events: {error}"));
+            }
+            let [stop, signals, control, moved] = fds.map(|fd| fd.revents != 0);
+            // What the agent said last counts, also if the machine has ended meanwhile.
+            if control {
+                self.listen();
+            }
+            if stop {
+                break;
+            }
+            if signals {
+                self.take_signals();
+            }
+            if moved {
+                let _ = host::read(self.moved.as_fd(), &mut [0; 8]);
+                self.tell_closed();
+            }
+            self.look_at_outputs();
+            self.look_at_clock();
+        }
+        self.erase_progress();
+        // The terminal is put back with it.
+        drop(self.raw.take());
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let boot = self.boot_deadline.filter(|_| !self.is_started);
+        let deadlines = match self.end_by {
+            Some(end_by) => [Some(end_by), None],
+            None => [self.deadline, boot],
+        };
+        let next = deadlines.into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// It is over: the machine ends, and nothing waits for anybody who does not read.
+    fn end(&mut self, end: End) {
+        let mut slot = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            *slot = Some(end);
+        }
+        drop(slot);
+        for door in &self.doors {
+            let _ = door.shutdown(Shutdown::Both);
+        }
+        self.handle.quit();
+        if self.end_by.is_none() {
+            self.end_by = Instant::now().checked_add(END_PATIENCE);
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        let code = super::FAILED;
+        self.end(End::Failed { code, why });
+    }
+
+    fn tell(&mut self, message: ToGuest) {
+        // If the guest has gone, its end is noticed elsewhere.
+        let _ = self.control.write_all(&message.encode());
+    }
+
+    fn listen(&mut self) {
+        let mut buffer = [0; 1024];
+        let count = match self.control.read(&mut buffer) {
+            Ok(count @ 1..) => count,
+            // The machine has gone; the stop comes.
+            _ => {
+                if self.end_by.is_none() {
+                    self.end_by = Instant::now().checked_add(END_PATIENCE);
+                }
+                return;
+            }
+        };
+        self.frames.extend(&buffer[..count]);
+        loop {
+            let message = match self.frames.take() {
+                Ok(Some((kind, rest))) => ToHost::decode(kind, &rest),
+                Ok(None) => return,
+                Err(_) => None,
+            };
+            match message {
+                Some(ToHost::Started) if !self.is_started => self.begin(),
+                Some(ToHost::Failed { code, why }) => {
+                    let why = failure::one_line(&why);
+                    self.end(End::Failed { code, why });
+                }
+                Some(ToHost::Exited { code, written }) => self.exited = Some((code, written)),
+                _ => return self.fail("the guest does not keep to the protocol".into()),
+            }
+        }
+    }
+
+    /// The command runs.
+    fn begin(&mut self) {
+        self.is_started = true;
+        self.erase_progress();
+        if self.has_terminal && terminal::is_in_foreground() {
+            // Without it typing is as in lines.
+            self.raw = RawTerminal::enter_as(transparent).ok();
+        }
+        if let Some(input) = self.input.take()
+            && let Err(error) = streams::send_input(input)
+        {
+            self.fail(format!("cannot read standard input: {error}"));
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(asked) = self.signals.next() {
+            match asked {
+                Asked::Signal(libc::SIGWINCH) => {
+                    if self.has_terminal {
+                        self.tell(ToGuest::WindowSize(window_size()));
+                    }
+                }
+                Asked::Signal(signal) => self.take_signal(signal),
+                Asked::Continued => {
+                    if let Some(raw) = &self.raw
+                        && terminal::is_in_foreground()
+                    {
+                        let _ = raw.reenter();
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_signal(&mut self, signal: i32) {
+        if !self.is_started {
+            return self.end(End::Signal(signal));
+        }
+        if signals::ENDING.contains(&signal) {
+            let (last, count) = self.insisted;
+            self.insisted = (signal, if last == signal { count + 1 } else { 1 });
+            if self.insisted.1 >= INSISTENT {
+                return self.end(End::Signal(signal));
+            }
+        }
+        self.tell(ToGuest::Signal(signal));
+    }
+
+    /// Tells the guest of outputs that nobody reads.
+    fn tell_closed(&mut self) {
+        for index in 0..2 {
+            let is_broken = self.progress[index].is_broken.load(Ordering::Acquire);
+            if is_broken && !self.told_closed[index] {
+                self.told_closed[index] = true;
+                self.tell(ToGuest::Closed(port::OUTPUT + index));
+            }
+        }
+    }
+
+    /// The command has ended when all that it has written was written here.
+    fn look_at_outputs(&mut self) {
+        let Some((code, written)) = self.exited else {
+            return;
+        };
+        let outputs = self.progress.iter().zip(written);
+        let is_complete = |(progress, written): (&Arc<Progress>, u64)| {
+            progress.is_broken.load(Ordering::Acquire)
+                || progress.moved.load(Ordering::Acquire) >= written
+        };
+        if outputs.into_iter().all(is_complete) {
+            self.end(match self.is_last_call {
+                true => End::TimedOut,
+                false => End::Exited(code),
+            });
+        }
+    }
+
+    fn look_at_clock(&mut self) {
+        let now = Instant::now();
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if is_over(self.end_by) {
+            self.end_process();
+        }
+        if self.end_by.is_some() {
+            return;
+        }
+        if is_over(self.deadline) {
+            if !self.is_started || self.is_last_call {
+                return self.end(End::TimedOut);
+            }
+            self.is_last_call = true;
+            self.deadline = now.checked_add(TIMEOUT_GRACE);
+            self.tell(ToGuest::Signal(libc::SIGTERM));
+        }
+        if !self.is_started && is_over(self.boot_deadline) {
+            let seconds = BOOT_PATIENCE.as_secs();
+            self.fail(format!("the guest did not start within {seconds} s"));
+        }
+    }
+
+    /// Ends the process without the vCPU thread.
+    fn end_process(&mut self) -> ! {
+        self.erase_progress();
+        terminal::restore();
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let code = end.as_ref().map_or(super::FAILED, super::report);
+        // SAFETY: _exit takes an integer. Not exit(): that would run destructors while the
+        // vCPU thread still uses what they destroy.
+        unsafe { libc::_exit(code.into()) }
+    }
+
+    fn erase_progress(&mut self) {
+        if std::mem::take(&mut self.shows_progress) {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+/// Shows that the guest is starting, if somebody is there to see it. True: it is to be erased.
+pub fn show_progress(is_verbose: bool) -> bool {
+    let is_shown = !is_verbose && io::stderr().is_terminal();
+    if is_shown {
+        let _ = io::stderr().write_all("tollgate: starting the guest ...".as_bytes());
+    }
+    is_shown
+}

@@ -1,0 +1,150 @@
+//! The command's streams on the host: standard input in frames to the guest, output from it.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tollgate_agent::protocol::{DATA, MAX_FRAME, frame};
+
+use crate::{host, terminal};
+
+/// How often a process in the background looks whether it was brought to the foreground.
+const FOREGROUND_RETRY: Duration = Duration::from_millis(200);
+/// Bytes of output that are moved at once.
+const PIECE: usize = 64 << 10;
+
+/// Both ends of the streams that the guest's ports are.
+pub struct Links {
+    /// This process's: control, input, output, errors.
+    pub host: [UnixStream; 4],
+    /// The machine's, in the same order.
+    pub guest: [UnixStream; 4],
+}
+
+impl Links {
+    /// New ones.
+    ///
+    /// # Errors
+    /// Those of socketpair(2).
+    pub fn new() -> io::Result<Self> {
+        let [a, b, c, d] = [
+            UnixStream::pair()?,
+            UnixStream::pair()?,
+            UnixStream::pair()?,
+            UnixStream::pair()?,
+        ];
+        Ok(Self {
+            host: [a.0, b.0, c.0, d.0],
+            guest: [a.1, b.1, c.1, d.1],
+        })
+    }
+
+    /// The machine's ends as descriptors.
+    pub fn guest_descriptors(&self) -> [RawFd; 4] {
+        [0, 1, 2, 3].map(|index| self.guest[index].as_raw_fd())
+    }
+}
+
+/// Reads standard input to its end and sends it, on a thread of its own that ends with the process
+/// at the latest.
+///
+/// # Errors
+/// The host starts no thread.
+pub fn send_input(port: UnixStream) -> io::Result<()> {
+    thread::Builder::new().name("stdin".into()).spawn(move || {
+        // The guest may have ended.
+        let _ = copy_input(port);
+    })?;
+    Ok(())
+}
+
+fn copy_input(mut port: UnixStream) -> io::Result<()> {
+    let stdin = io::stdin();
+    let is_terminal = stdin.is_terminal();
+    let mut buffer = vec![0; MAX_FRAME];
+    loop {
+        // To read from the terminal would stop a process in the background.
+        while is_terminal && !terminal::is_in_foreground() {
+            thread::sleep(FOREGROUND_RETRY);
+        }
+        let count = match host::read(stdin.as_fd(), &mut buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                wait(stdin.as_fd().as_raw_fd(), libc::POLLIN);
+                continue;
+            }
+            Err(_) => 0,
+        };
+        port.write_all(&frame(DATA, &buffer[..count]))?;
+        if count == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn wait(fd: RawFd, events: libc::c_short) {
+    let mut fds = [host::interest(fd, events)];
+    // What fails now fails again where it is told.
+    let _ = host::poll(&mut fds, None);
+}
+
+/// How far an output has come.
+#[derive(Default)]
+pub struct Progress {
+    /// Bytes that were written, or dropped because nobody reads them.
+    pub moved: AtomicU64,
+    /// Nobody reads it.
+    pub is_broken: AtomicBool,
+}
+
+/// Writes what comes from `port` to `output`, on a thread of its own, and raises `event` after
+/// each piece.
+///
+/// # Errors
+/// The host starts no thread.
+pub fn receive_output(
+    port: UnixStream,
+    output: OwnedFd,
+    event: Arc<OwnedFd>,
+) -> io::Result<Arc<Progress>> {
+    let progress = Arc::new(Progress::default());
+    let shared = Arc::clone(&progress);
+    thread::Builder::new()
+        .name("output".into())
+        .spawn(move || copy_output(port, File::from(output), &shared, &event))?;
+    Ok(progress)
+}
+
+fn copy_output(mut port: UnixStream, mut output: File, progress: &Progress, event: &OwnedFd) {
+    let mut buffer = vec![0; PIECE];
+    while let Ok(count @ 1..) = port.read(&mut buffer) {
+        if !progress.is_broken.load(Ordering::Acquire)
+            && write_all(&mut output, &buffer[..count]).is_err()
+        {
+            progress.is_broken.store(true, Ordering::Release);
+        }
+        progress.moved.fetch_add(count as u64, Ordering::AcqRel);
+        host::raise(event.as_fd());
+    }
+}
+
+/// Writes everything, also to what somebody has made non-blocking.
+fn write_all(output: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match output.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                wait(output.as_raw_fd(), libc::POLLOUT);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

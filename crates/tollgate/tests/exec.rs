@@ -1,0 +1,473 @@
+//! `tollgate exec`: commands in a machine of their own, with their streams, files, signals and
+//! exit codes.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use support::folder::Folder;
+use support::guests::fetched;
+use support::terminal::Terminal;
+use support::{GUEST_PATIENCE, PATIENCE, ended, eventually, finish, signal, tollgate};
+
+/// A folder with a root of busybox, and another one for commands to be in.
+struct Place {
+    folder: Folder,
+    root: PathBuf,
+    here: PathBuf,
+}
+
+/// The programs of busybox that the tests use.
+const PROGRAMS: &[&str] = &[
+    "sh", "cat", "echo", "env", "id", "kill", "mkdir", "nc", "pwd", "sleep", "stat", "stty",
+    "test", "touch", "true", "tty", "wc", "yes",
+];
+
+impl Place {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let (root, here) = (folder.path("root"), folder.path("here"));
+        for directory in ["bin", "etc"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::create_dir(&here).unwrap();
+        fs::copy(fetched("busybox-amd64/busybox"), root.join("bin/busybox")).unwrap();
+        for program in PROGRAMS {
+            symlink("busybox", root.join("bin").join(program)).unwrap();
+        }
+        let passwd = "root:x:0:0::/root:/bin/sh\nann:x:7:8::/home/ann:/bin/sh\n";
+        fs::write(root.join("etc/passwd"), passwd).unwrap();
+        Self { folder, root, here }
+    }
+
+    /// `tollgate exec` with these flags and a command, in the folder.
+    fn exec(&self, flags: &[&str], command: &[&str]) -> Command {
+        let mut tollgate = tollgate();
+        tollgate.current_dir(&self.here);
+        tollgate.env(
+            "TOLLGATE_GUESTS",
+            fetched("debian-amd64/vmlinuz").ancestors().nth(2).unwrap(),
+        );
+        tollgate
+            .args(["exec", "-m", "256M", "--root"])
+            .arg(&self.root);
+        tollgate.args(flags).arg("--").args(command);
+        tollgate
+    }
+
+    /// What a shell's script writes, and how it ends.
+    #[track_caller]
+    fn script(&self, flags: &[&str], script: &str) -> Output {
+        finish(&mut self.exec(flags, &["sh", "-c", script]), GUEST_PATIENCE)
+    }
+
+    /// The same for one that must succeed and write nothing to standard error.
+    #[track_caller]
+    fn answer(&self, flags: &[&str], script: &str) -> String {
+        let output = self.script(flags, script);
+        assert_eq!(text(&output.stderr), "");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+        text(&output.stdout)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Any bytes, binary ones too.
+fn sample(count: usize) -> Vec<u8> {
+    let mut random = 1u32;
+    let bytes = std::iter::repeat_with(|| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 24) as u8
+    });
+    bytes.take(count).collect()
+}
+
+fn piped(mut command: Command) -> Child {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the command says that it is ready.
+#[track_caller]
+fn wait_for_line(child: &mut Child) {
+    let mut line = [0; 6];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
+    assert_eq!(&line, b"ready\n");
+}
+
+#[test]
+fn exit_codes_are_those_of_the_command() {
+    let place = Place::new();
+    let run = |command: &[&str]| finish(&mut place.exec(&[], command), GUEST_PATIENCE);
+    let output = run(&["true"]);
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    let output = run(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        ("out\n".into(), "err\n".into())
+    );
+    assert_eq!(run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+}
+
+#[test]
+fn what_cannot_be_run_is_told_apart_as_env_does() {
+    let place = Place::new();
+    fs::write(place.here.join("data"), "x").unwrap();
+    for (name, code, why) in [
+        ("no-such-command", 127, "no such command"),
+        ("./none", 127, "no such command"),
+        ("./data", 126, "ermission denied"),
+    ] {
+        let output = finish(&mut place.exec(&[], &[name]), GUEST_PATIENCE);
+        assert_eq!(output.status.code(), Some(code), "{name}");
+        let errors = text(&output.stderr);
+        assert!(
+            errors.contains(why) && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_here_is_one_line_and_code_125() {
+    let place = Place::new();
+    let rows: [(&[&str], &str); 5] = [
+        (&["--kernel", "none"], "cannot read 'none'"),
+        (&["--share", "none"], "--share: 'none'"),
+        (&["--no-such-flag"], "unknown flag '--no-such-flag'"),
+        (&["--timeout", "soon"], "expected seconds"),
+        (&["--env", "=x"], "a variable needs a name"),
+    ];
+    for (flags, why) in rows {
+        let output = finish(&mut place.exec(flags, &["true"]), PATIENCE);
+        assert_eq!(output.status.code(), Some(125), "{flags:?}");
+        let errors = text(&output.stderr);
+        assert!(
+            errors.contains(why) && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+    let kernel = fetched("debian-686/vmlinuz");
+    let flags = ["--kernel", kernel.to_str().unwrap()];
+    let output = finish(&mut place.exec(&flags, &["true"]), PATIENCE);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("kernel of 32 bits"));
+}
+
+#[test]
+fn a_guest_that_fails_shows_its_last_words() {
+    let place = Place::new();
+    let mut command = place.exec(&["--append", "rdinit=/none root=/dev/none"], &["true"]);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(125));
+    let errors = text(&output.stderr);
+    assert!(
+        errors.starts_with("tollgate: the guest was reset"),
+        "{errors}"
+    );
+    assert!(errors.contains("Kernel panic"), "{errors}");
+
+    let modules = place.folder.path("modules");
+    fs::create_dir(&modules).unwrap();
+    let modules = modules.to_str().unwrap();
+    let flags = [
+        "--modules",
+        modules,
+        "--verbose",
+        "--append",
+        "ignore_loglevel",
+    ];
+    // It waits for a port that never comes.
+    let mut child = piped(place.exec(&flags, &["true"]));
+    let mut console = child.stderr.take().unwrap();
+    let mut seen = Vec::new();
+    let mut buffer = [0; 1024];
+    while !text(&seen).contains("Linux version") {
+        let count = console.read(&mut buffer).unwrap();
+        assert_ne!(count, 0, "{}", text(&seen));
+        seen.extend(&buffer[..count]);
+    }
+    // A signal before the command has begun ends it at once.
+    signal(child.id(), libc::SIGTERM);
+    child.stderr = Some(console);
+    assert_eq!(ended(child, PATIENCE).status.code(), Some(143));
+}
+
+#[test]
+fn streams_pass_bytes_unchanged_and_apart() {
+    let place = Place::new();
+    let mut child = piped(place.exec(&[], &["sh", "-c", "echo begin >&2; cat; echo end >&2"]));
+    let bytes = sample(1 << 20);
+    let mut input = child.stdin.take().unwrap();
+    let sent = bytes.clone();
+    let writer = std::thread::spawn(move || input.write_all(&sent).unwrap());
+    let output = ended(child, GUEST_PATIENCE);
+    writer.join().unwrap();
+    assert!(output.stdout == bytes);
+    assert_eq!(text(&output.stderr), "begin\nend\n");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_command_whose_reader_has_gone_is_told_so() {
+    let place = Place::new();
+    let mut child = piped(place.exec(&[], &["yes"]));
+    let mut beginning = [0; 64];
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_exact(&mut beginning)
+        .unwrap();
+    assert_eq!(&beginning[..4], b"y\ny\n");
+    // SIGPIPE.
+    assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(141));
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let place = Place::new();
+    let mut child = piped(place.exec(&[], &["sh", "-c", "echo ready; exec cat"]));
+    wait_for_line(&mut child);
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(143));
+
+    let script = "trap 'echo one' USR1; trap 'echo two; exit 5' INT; echo ready; \
+        sleep 1000 & while true; do wait; done";
+    let mut child = piped(place.exec(&[], &["sh", "-c", script]));
+    wait_for_line(&mut child);
+    signal(child.id(), libc::SIGUSR1);
+    let mut line = [0; 4];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
+    assert_eq!(&line, b"one\n");
+    signal(child.id(), libc::SIGINT);
+    let output = ended(child, GUEST_PATIENCE);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(5), "two\n".into())
+    );
+}
+
+#[test]
+fn a_signal_that_is_insisted_on_ends_the_machine() {
+    let place = Place::new();
+    let script = "trap 'echo no' TERM; echo ready; sleep 1000 & while true; do wait; done";
+    let mut child = piped(place.exec(&[], &["sh", "-c", script]));
+    wait_for_line(&mut child);
+    for _ in 0..2 {
+        signal(child.id(), libc::SIGTERM);
+        let mut line = [0; 3];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut line)
+            .unwrap();
+        assert_eq!(&line, b"no\n");
+    }
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(143));
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_ended() {
+    let place = Place::new();
+    let output = finish(
+        &mut place.exec(&["--timeout", "0.01"], &["cat"]),
+        GUEST_PATIENCE,
+    );
+    assert_eq!(
+        (output.status.code(), text(&output.stderr)),
+        (Some(124), String::new())
+    );
+    // One that runs, and ignores that it is told so.
+    let script = "trap '' TERM; echo ready; while true; do sleep 1; done";
+    let mut child = piped(place.exec(&["--timeout", "20"], &["sh", "-c", script]));
+    let mut line = Vec::new();
+    let mut output = child.stdout.take().unwrap();
+    output.read_to_end(&mut line).unwrap();
+    // On a machine so busy that it did not begin, the code is the same.
+    assert!(line.is_empty() || line == b"ready\n");
+    assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(124));
+}
+
+#[test]
+fn the_current_directory_is_shared_and_the_rest_forgotten() {
+    let place = Place::new();
+    fs::write(place.here.join("in"), "from the host\n").unwrap();
+    let answer = place.answer(
+        &[],
+        "cat in; pwd; echo new > out; echo new > /etc/new; cat /etc/new",
+    );
+    assert_eq!(
+        answer,
+        format!("from the host\n{}\nnew\n", place.here.display())
+    );
+    let out = place.here.join("out");
+    assert_eq!(fs::read_to_string(&out).unwrap(), "new\n");
+    assert_eq!(
+        out.metadata().unwrap().uid(),
+        place.here.metadata().unwrap().uid()
+    );
+    assert!(!place.root.join("etc/new").exists());
+
+    let other = place.folder.path("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("a"), "a\n").unwrap();
+    let rw = ["--rw", other.to_str().unwrap()];
+    place.answer(&rw, &format!("echo changed > {}/a", other.display()));
+    assert_eq!(fs::read_to_string(other.join("a")).unwrap(), "changed\n");
+    let share = format!("{}:/data/x,ro", other.display());
+    let flags = ["--share", &share, "--workdir", "/data"];
+    let script = "pwd; cat x/a; (echo no > x/a) 2>/dev/null || echo refused";
+    assert_eq!(place.answer(&flags, script), "/data\nchanged\nrefused\n");
+}
+
+#[test]
+fn the_host_s_root_is_there_and_the_user_is_the_same() {
+    let place = Place::new();
+    let mut command = tollgate();
+    command.current_dir(&place.here);
+    command.env(
+        "TOLLGATE_GUESTS",
+        fetched("debian-amd64/vmlinuz").ancestors().nth(2).unwrap(),
+    );
+    command
+        .env("NOT_PASSED", "x")
+        .env("PASSED", "a b")
+        .env("HOME", "/a home");
+    // The busybox of the tests, since a host may lack anything.
+    let busybox = place.root.join("bin/busybox");
+    let script = format!(
+        "b={}; $b id -u; $b id -g; $b echo \"$HOME $PASSED $NOT_PASSED $SET\"; $b touch made; \
+         $b stat -c %u made; $b test ! -w / || $b touch /made",
+        busybox.display()
+    );
+    command.args(["exec", "-m", "256M", "--env", "PASSED", "--env", "SET=s"]);
+    command.arg("--").arg(&busybox).args(["sh", "-c", &script]);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(text(&output.stderr), "");
+    let here = place.here.metadata().unwrap();
+    let (user, group) = (here.uid(), here.gid());
+    let expected = format!("{user}\n{group}\n/a home a b  s\n{user}\n");
+    assert_eq!(text(&output.stdout), expected);
+    assert_eq!(place.here.join("made").metadata().unwrap().uid(), user);
+    assert!(!PathBuf::from("/made").exists());
+}
+
+#[test]
+fn the_user_is_one_of_the_guest() {
+    let place = Place::new();
+    fs::set_permissions(&place.here, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "id -u; id -g; echo $HOME $USER; touch own && stat -c %u own";
+    let answer = place.answer(&["--user", "ann"], script);
+    assert_eq!(answer, "7\n8\n/home/ann ann\n7\n");
+    assert_eq!(
+        place.answer(&["--user", "12:34"], "id -u; id -g"),
+        "12\n34\n"
+    );
+    let output = place.script(&["--user", "bob"], "true");
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("no user 'bob'"));
+}
+
+#[test]
+fn a_terminal_has_its_size_and_follows_it() {
+    let place = Place::new();
+    let terminal = Terminal::new();
+    let before = terminal.settings();
+    let resize = |rows, columns| {
+        let size = libc::winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: the request reads a winsize.
+        unsafe { libc::ioctl(terminal.person.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+    };
+    resize(33, 77);
+    let script = "tty; stty size; echo ready; read line; stty size; echo got $line; exit 4";
+    let mut child = terminal.start(place.exec(&[], &["sh", "-c", script]));
+    let mut seen = Vec::new();
+    let mut person = terminal.person.try_clone().unwrap();
+    let mut wait_for = |what: &str| {
+        let mut buffer = [0; 256];
+        while !text(&seen).contains(what) {
+            let count = person.read(&mut buffer).unwrap();
+            seen.extend(&buffer[..count]);
+        }
+    };
+    wait_for("/dev/pts/0\r\n33 77\r\nready\r\n");
+    resize(20, 50);
+    // The guest learns of the size before it gets what is typed later: the terminal's owner is
+    // told at once, but on another way, so it is asked until it is so.
+    signal(child.id(), libc::SIGWINCH);
+    (&terminal.person).write_all(b"typed\r").unwrap();
+    wait_for("got typed\r\n");
+    let status = eventually("the end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(4));
+    assert_eq!(terminal.settings(), before);
+    assert!(text(&seen).contains("typed\r\n"), "{}", text(&seen));
+}
+
+#[test]
+fn a_terminal_s_keys_are_the_guest_s() {
+    let place = Place::new();
+    let terminal = Terminal::new();
+    let script = "trap 'echo interrupted; exit 6' INT; echo ready; while true; do sleep 1; done";
+    let mut child = terminal.start(place.exec(&[], &["sh", "-c", script]));
+    let mut seen = Vec::new();
+    let mut person = terminal.person.try_clone().unwrap();
+    let mut buffer = [0; 256];
+    while !text(&seen).contains("ready\r\n") {
+        let count = person.read(&mut buffer).unwrap();
+        seen.extend(&buffer[..count]);
+    }
+    (&terminal.person).write_all(b"\x03").unwrap();
+    let status = eventually("the end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(6));
+}
+
+#[test]
+fn the_network_reaches_this_machine() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.write_all(b"hello\n").unwrap();
+    });
+    let script = format!("nc 10.0.2.2 {port} </dev/null; cat /etc/resolv.conf");
+    assert_eq!(
+        place.answer(&["--net"], &script),
+        "hello\nnameserver 10.0.2.3\n"
+    );
+    server.join().unwrap();
+    assert!(!place.root.join("etc/resolv.conf").exists());
+}
