@@ -46,7 +46,9 @@ fn program_code() -> Vec<u8> {
 fn user_mode() -> Mode {
     let mut state = CpuState::at_reset();
     state.cr0 |= 0x8000_0001;
-    state.cr4 |= 0x620;
+    // With all vector registers: libraries have a version of many functions for each.
+    state.cr4 |= 0x4_0620;
+    state.xcr0 = 0xe7;
     state.efer |= 0xd00;
     for register in SegmentRegister::ALL {
         *state.segment_mut(register) = Segment {

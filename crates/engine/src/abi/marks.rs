@@ -52,7 +52,7 @@ pub enum Source {
 
 /// Up to [`Restore::MAX_MOVES`] moves of values to their guest registers' homes that put
 /// guest state right. All values are read before the first home is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Restore {
     /// Bits 0 to 2: number of moves. Bits 4 to 7: number of the host register that holds EIP;
     /// 0, which is RAX, means none, as RAX never holds EIP. If bit 3 is set, that host register
@@ -63,6 +63,16 @@ pub struct Restore {
     /// which never holds guest state, for the slot.
     moves: [u8; Self::MAX_MOVES],
 }
+
+impl PartialEq for Restore {
+    /// As derived, but in one comparison: marks are compared for each instruction translated.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        u64::from_ne_bytes(self.to_bytes()) == u64::from_ne_bytes(other.to_bytes())
+    }
+}
+
+impl Eq for Restore {}
 
 impl Restore {
     /// Moves at most.
@@ -142,6 +152,7 @@ impl Restore {
     }
 
     /// As bytes, for [`Restore::from_bytes`].
+    #[inline]
     pub fn to_bytes(self) -> [u8; Self::MAX_MOVES + 1] {
         let mut bytes = [self.count; Self::MAX_MOVES + 1];
         bytes[1..].copy_from_slice(&self.moves);

@@ -10,6 +10,7 @@ mod island_tests;
 mod islands;
 pub(crate) mod look_up;
 mod marks;
+mod operand_access;
 pub(crate) mod operands;
 mod placement;
 mod slot;

@@ -10,7 +10,7 @@
 use super::emitter::Emitter;
 use super::placement::Placement;
 use crate::abi::at;
-use crate::abi::host::Host;
+use crate::abi::host::{Host, RSP};
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
@@ -40,6 +40,43 @@ pub(crate) fn name_of(host: Host, like: Register) -> Register {
         2 => Register::AX + number,
         4 => Register::EAX + number,
         _ => Register::RAX + number,
+    }
+}
+
+/// What the operands of an instruction are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Named {
+    /// The general registers of which one is a part or all, one bit each.
+    pub(crate) registers: u16,
+    /// One is AH, BH, CH or DH.
+    pub(crate) high: bool,
+    /// One is in memory.
+    pub(crate) memory: bool,
+}
+
+impl Named {
+    /// Looks at all operands once.
+    pub(crate) fn of(instruction: &Instruction) -> Self {
+        let mut named = Self::default();
+        for index in 0..instruction.op_count() {
+            match instruction.op_kind(index) {
+                OpKind::Register => {
+                    let register = instruction.op_register(index);
+                    if let Some(guest) = guest_number(register) {
+                        named.registers |= 1 << (guest & 15);
+                        named.high |= is_high_byte(register);
+                    }
+                }
+                OpKind::Memory => named.memory = true,
+                _ => {}
+            }
+        }
+        named
+    }
+
+    /// One is the stack pointer or a part of it.
+    pub(crate) fn stack_pointer(&self) -> bool {
+        self.registers >> RSP.0 & 1 != 0
     }
 }
 

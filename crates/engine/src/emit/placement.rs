@@ -17,8 +17,9 @@
 
 use super::emitter::Emitter;
 use super::look_up::Reach;
+use super::operand_access::plain_accesses;
 use super::operands::{
-    guest_number, has_high_byte, is_high_byte, name_of, register_operands, uses_count_in_place,
+    Named, guest_number, is_high_byte, name_of, register_operands, uses_count_in_place,
 };
 use crate::abi::host::Host;
 use crate::abi::host::*;
@@ -119,10 +120,11 @@ impl Emitter {
     pub(crate) fn place(
         &mut self,
         instruction: &Instruction,
+        named: &Named,
         reach: Option<Reach>,
     ) -> Option<Placement> {
-        let high = has_high_byte(instruction);
-        if !high && self.is_in_host_registers(instruction) {
+        let high = named.high;
+        if !high && self.is_in_host_registers(instruction, named) {
             return Some(Placement::default());
         }
         let mut operands = self.used_registers(instruction, reach.is_some(), high);
@@ -169,18 +171,13 @@ impl Emitter {
 
     /// All registers that an instruction names live in host registers, and those that it uses
     /// without naming them in their namesakes.
-    fn is_in_host_registers(&self, instruction: &Instruction) -> bool {
-        self.slot_mask & 0xff == 0
-            && !uses_count_in_place(instruction)
-            && !register_operands(instruction).any(|(_, register)| self.is_in_slot(register))
+    fn is_in_host_registers(&self, instruction: &Instruction, named: &Named) -> bool {
+        self.slot_mask & (0xff | named.registers) == 0 && !uses_count_in_place(instruction)
     }
 
     /// All registers that an instruction uses live in host registers, and none is a high byte.
-    pub(crate) fn is_at_home(&self, instruction: &Instruction) -> bool {
-        self.is_in_host_registers(instruction)
-            && !register_operands(instruction).any(|(_, register)| {
-                is_high_byte(register) || register.full_register() == Register::RSP
-            })
+    pub(crate) fn is_at_home(&self, instruction: &Instruction, named: &Named) -> bool {
+        !named.high && !named.stack_pointer() && self.is_in_host_registers(instruction, named)
     }
 
     /// The guest registers that an instruction uses, named or not; not those that only
@@ -212,9 +209,13 @@ impl Emitter {
                 }),
             }
         };
+        let plain = plain_accesses(instruction);
+        let accesses = plain.unwrap_or_else(|| {
+            let info = self.info.info(instruction);
+            [0, 1, 2].map(|index| info.op_access(index))
+        });
         // What the instruction uses when it names only registers that none implies.
         let mut unnamed = *instruction;
-        let info = self.info.info(instruction);
         for (index, register) in register_operands(instruction) {
             let Some(guest) = guest_number(register) else {
                 continue;
@@ -234,13 +235,19 @@ impl Emitter {
                 (true, _) => WITHOUT_REX,
                 (false, _) => Hosts::MAX,
             };
-            let access = info.op_access(index);
+            let access = match accesses.get(index as usize) {
+                Some(access) => *access,
+                None => self.info.info(instruction).op_access(index),
+            };
             // BSF and BSR leave their destination alone if they find nothing.
             let replaces = access == OpAccess::Write
                 && register.size() >= 4
                 && !matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr);
             let written = !matches!(access, OpAccess::Read | OpAccess::CondRead);
             add(guest, allowed & !reserved, !replaces, written);
+        }
+        if plain.is_some() {
+            return operands;
         }
         if memory {
             unnamed.set_memory_base(Register::R9);

@@ -13,7 +13,8 @@
 //! An operand of 32 bits that is written cannot: its register's upper half is cleared.
 
 use super::emitter::Emitter;
-use super::operands::guest_number;
+use super::operand_access::plain_accesses;
+use super::operands::{Named, guest_number};
 use crate::abi::at;
 use crate::emit::assembler::Width;
 use iced_x86::{
@@ -84,10 +85,12 @@ impl Emitter {
 
     /// The instruction, which has no operand in memory, with a slot as its operand. `None`:
     /// it has none in a slot, or not where memory may stand.
-    pub(crate) fn with_slot(&mut self, instruction: &Instruction) -> Option<Instruction> {
-        let count = instruction.op_count();
-        let in_slots = (0..count).any(|index| self.is_in_slot(instruction.op_register(index)));
-        if !self.is_64_bit() || !in_slots {
+    pub(crate) fn with_slot(
+        &mut self,
+        instruction: &Instruction,
+        named: &Named,
+    ) -> Option<Instruction> {
+        if !self.is_64_bit() || named.registers & self.slot_mask == 0 {
             return None;
         }
         if let Some(found) = self.with_slot_as_it_is(instruction) {
@@ -132,7 +135,10 @@ impl Emitter {
             let Some(size) = size_in_memory(kinds.op_kind(index)) else {
                 continue;
             };
-            let access = self.info.info(instruction).op_access(index);
+            let access = match plain_accesses(instruction) {
+                Some(accesses) if index < 3 => accesses[index as usize],
+                _ => self.info.info(instruction).op_access(index),
+            };
             let is_read_only = matches!(access, OpAccess::Read | OpAccess::CondRead);
             let may_write = may_write_slot(instruction.mnemonic())
                 && size != 4

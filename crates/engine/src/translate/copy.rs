@@ -8,8 +8,7 @@ use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::Reach;
-use crate::emit::operands::guest_number;
-use crate::policy::allow_list::has_memory;
+use crate::emit::operands::{Named, guest_number};
 use crate::policy::memory_operand::memory_use;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
@@ -71,14 +70,14 @@ impl Translator {
         if let Some(flow) = self.moffs(instruction) {
             return flow;
         }
-        if uses_stack_pointer_register(instruction) {
+        let named = Named::of(instruction);
+        if named.stack_pointer() {
             self.emit.flush_esp_first();
             self.emit
                 .move_stack_window(self.stack_pointer_change(instruction));
         }
         let decoding = self.features.decoding();
-        let has_memory = has_memory(instruction);
-        let memory = if has_memory {
+        let memory = if named.memory {
             let info = &mut self.emit.info;
             self.known.memory_use(instruction, decoding, || {
                 memory_use(info, instruction, decoding)
@@ -94,15 +93,16 @@ impl Translator {
             };
             reach = Some(self.emit.reach_for(instruction, found));
         }
-        if self.emit.is_64_bit() && self.emit.constant_to_slot(instruction) {
+        let uses_slots = named.registers & self.emit.slot_mask != 0;
+        if uses_slots && self.emit.is_64_bit() && self.emit.constant_to_slot(instruction) {
             return Flow::Next;
         }
         let with_slot = match memory {
-            None => self.emit.with_slot(instruction),
+            None => self.emit.with_slot(instruction, &named),
             Some(_) => None,
         };
         if with_slot.is_none()
-            && self.emit.is_at_home(instruction)
+            && self.emit.is_at_home(instruction, &named)
             && let raw = &self.raw[..instruction.len().min(self.raw.len())]
             && let bits = self.emit.mode.bitness()
             && let Some(copied) = verbatim::copy_of(instruction, raw, bits, reach)
@@ -115,8 +115,9 @@ impl Translator {
             self.note_immediate(instruction);
             return Flow::Next;
         }
+        let named = with_slot.as_ref().map_or(named, Named::of);
         let instruction = with_slot.as_ref().unwrap_or(instruction);
-        let Some(placement) = self.emit.place(instruction, reach) else {
+        let Some(placement) = self.emit.place(instruction, &named, reach) else {
             return self.no_encoding();
         };
         self.emit.bring_operands(&placement);

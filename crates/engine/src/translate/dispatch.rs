@@ -55,6 +55,10 @@ impl Translator {
 
     fn by_mnemonic(&mut self, instruction: &Instruction) -> Flow {
         use Mnemonic::*;
+        // It has come to the end of this list before.
+        if self.known.is_copied(instruction) {
+            return self.copy(instruction);
+        }
         match instruction.mnemonic() {
             Mov if is_segment_move(instruction) => self.move_segment(instruction),
             Mov if instruction.op1_register().is_cr() => self.move_from_control(instruction),
@@ -103,6 +107,9 @@ impl Translator {
     /// block, and where it comes back from an exit finds the window as it expects it.
     fn may_use_windows(&mut self, instruction: &Instruction) -> bool {
         use Mnemonic::*;
+        if self.known.is_copied(instruction) {
+            return true;
+        }
         let kind = instruction.op0_kind();
         match instruction.mnemonic() {
             Push | Pop => {
@@ -119,20 +126,14 @@ impl Translator {
             _ if instruction.is_string_instruction() => false,
             // The note of its operand wants the linear address.
             _ if self.x87_opcode().is_some() => false,
-            _ => {
-                self.known.is_copied(instruction)
-                    || matches!(
-                        treatment(instruction, &self.emit.mode, &self.features),
-                        Treatment::Copy | Treatment::CopyVector | Treatment::Nothing
-                    )
-            }
+            _ => matches!(
+                treatment(instruction, &self.emit.mode, &self.features),
+                Treatment::Copy | Treatment::CopyVector | Treatment::Nothing
+            ),
         }
     }
 
     pub(super) fn by_allow_list(&mut self, instruction: &Instruction) -> Flow {
-        if self.known.is_copied(instruction) {
-            return self.copy(instruction);
-        }
         match treatment(instruction, &self.emit.mode, &self.features) {
             Treatment::Copy => {
                 self.known.note_copied(instruction);
