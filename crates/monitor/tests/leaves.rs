@@ -10,7 +10,7 @@ use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::{Computer, flat_state};
-use tollgate_x86::{CpuState, PhysicalAddress, SegmentRegister};
+use tollgate_x86::{Attributes, CpuState, PhysicalAddress, Segment, SegmentRegister, Selector};
 
 const RAX: usize = 0;
 const RBX: usize = 3;
@@ -27,12 +27,13 @@ const BASE: u64 = 0x2_2000;
 const HANDLERS: u64 = 0xc000;
 
 /// A 32-bit kernel without paging. Segment 18h is flat, 20h has a base, 2Bh is the programs', 30h
-/// is not present and 38h is code that cannot be read.
+/// is not present 38h is code that cannot be read, and
+/// 43h the programs' code.
 fn as_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
     *state = flat_state(CODE);
     state.gpr[RSP] = STACK;
     state.cr4 = 0x600;
-    (state.gdtr.base, state.gdtr.limit) = (GDT, 0x3f);
+    (state.gdtr.base, state.gdtr.limit) = (GDT, 0x47);
     (state.idtr.base, state.idtr.limit) = (IDT, 0xff);
     let descriptors = [
         0,
@@ -43,6 +44,7 @@ fn as_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
         0x00cf_f300_0000_ffff,
         0x00cf_1300_0000_ffff,
         0x00cf_9900_0000_ffff,
+        0x00cf_fb00_0000_ffff,
     ];
     for (index, descriptor) in descriptors.into_iter().enumerate() {
         memory.write_u64(PhysicalAddress(GDT + index as u64 * 8), descriptor);
@@ -161,7 +163,7 @@ fn another_descriptor_table_is_another_segment() {
         ),
         |state, memory| {
             as_kernel(state, memory);
-            memory.write_u64(PhysicalAddress(DATA + 0x800), GDT << 16 | 0x3f);
+            memory.write_u64(PhysicalAddress(DATA + 0x800), GDT << 16 | 0x47);
             // Behind it lies the descriptor of segment 28h, flat: what it reads is at 0.
             memory.write_u64(PhysicalAddress(0), 1);
         },
@@ -201,7 +203,7 @@ fn a_load_that_faults_changes_nothing() {
     for (code, vector, error) in [
         (faulting_pop!(not_present, "0x30"), 11, 0x30),
         (faulting_pop!(unreadable, "0x38"), 13, 0x38),
-        (faulting_pop!(beyond, "0x43"), 13, 0x40),
+        (faulting_pop!(beyond, "0x53"), 13, 0x50),
     ] {
         let mut vcpu = run_with(code, as_kernel);
         let found = caught_in_kernel(&mut vcpu);
@@ -413,4 +415,175 @@ fn cpuid_says_how_large_the_area_is_that_xcr0_enables() {
         |_, _| {},
     );
     assert_eq!(vcpu.state().gpr[8], 10 * (576 + 832));
+}
+
+/// The same kernel, which its program enters by SYSENTER.
+fn with_program(state: &mut CpuState, memory: &mut GuestMemory) {
+    as_kernel(state, memory);
+    state.sysenter_cs = 0x10;
+    state.sysenter_esp = KERNEL_STACK;
+    state.sysenter_eip = CODE + 192;
+    state.tr = Segment {
+        base: 0x2_4000,
+        limit: 0x67,
+        selector: Selector(0x48),
+        attributes: Attributes::from_bits_retain(0x8b),
+    };
+    memory.write_u64(PhysicalAddress(0x2_4004), 0x18 << 32 | KERNEL_STACK);
+}
+
+/// `$rounds` calls of a program, each of which returns by IRETD, with whatever the kernel does
+/// before that. EDI is 1 in the last one. EBP gathers the flags that the program finds, and ESI
+/// counts the returns.
+macro_rules! returns {
+    ($name:ident, $rounds:literal, $($kernel:literal),* $(,)?) => {
+        guest_code!(
+            $name,
+            ".code32",
+            "mov eax, 0x2b",
+            "mov ds, eax",
+            "mov es, eax",
+            "push 0x2b",
+            "push 0x60000",
+            "push 2",
+            "push 0x43",
+            "push 0x10000 + 64",
+            "iretd",
+            ".balign 64",
+            concat!("mov ebx, ", $rounds),
+            "xor esi, esi",
+            "2: std",
+            "sysenter",
+            ".balign 64",
+            "pushfd",
+            "pop eax",
+            "cld",
+            "rol ebp, 1",
+            "add ebp, eax",
+            "inc esi",
+            "dec ebx",
+            "jnz 2b",
+            "mov eax, fs",
+            "mov edi, 1",
+            "sysenter",
+            ".balign 64",
+            "cmp edi, 1",
+            "je 4f",
+            "add dword ptr [0x20000], 1",
+            "push 0x2b",
+            "push 0x60000",
+            // CF, PF, AF, ZF, SF, IF, DF and OF in turn.
+            "mov eax, ebx",
+            "imul eax, eax, 0x1357",
+            "and eax, 0xed5",
+            "or eax, 2",
+            "push eax",
+            "push 0x43",
+            "push 0x10000 + 128",
+            $($kernel,)*
+            "iretd",
+            "4: out 0xf4, al",
+            ".code64",
+        )
+    };
+}
+
+fn returns_done(vcpu: &Computer<Bench>) -> [u64; 2] {
+    [
+        vcpu.exit_counts().get(ExitKind::Iret),
+        vcpu.leaf_count(LeafRoutine::Return),
+    ]
+}
+
+#[test]
+fn a_kernel_s_return_to_its_program_takes_no_exit_once_one_has_been_done() {
+    let mut vcpu = run_with(returns!(many_returns, "1000",), with_program);
+    let [exits, leaves] = returns_done(&vcpu);
+    assert!(exits <= 6 && exits + leaves == 1001, "{exits} {leaves}");
+    assert_eq!([vcpu.state().gpr[RSI], vcpu.state().gpr[RDI]], [1000, 1]);
+    assert_eq!(read_u64(&mut vcpu, DATA) & 0xffff_ffff, 1000);
+}
+
+#[test]
+fn the_resume_flag_of_a_frame_needs_no_exit_either() {
+    let code = returns!(resume_flag, "1000", "bts dword ptr [esp + 8], 16");
+    let vcpu = run_with(code, with_program);
+    assert!(returns_done(&vcpu)[0] <= 6, "{:?}", returns_done(&vcpu));
+}
+
+#[test]
+fn frames_with_unusual_flags_are_the_monitor_s() {
+    // ID, AC and IOPL.
+    for code in [
+        returns!(identification, "300", "bts dword ptr [esp + 8], 21"),
+        returns!(alignment_check, "300", "bts dword ptr [esp + 8], 18"),
+        returns!(io_privilege, "300", "or dword ptr [esp + 8], 0x3000"),
+    ] {
+        let vcpu = run_with(code, with_program);
+        assert!(returns_done(&vcpu)[0] >= 300, "{:?}", returns_done(&vcpu));
+        assert_eq!(vcpu.state().gpr[RSI], 300);
+    }
+}
+
+#[test]
+fn a_data_segment_of_the_kernel_is_taken_away() {
+    let code = returns!(
+        kernel_segment,
+        "300",
+        "mov eax, 0x18",
+        "test ebx, 1",
+        "jz 3f",
+        "mov fs, eax",
+        "3:"
+    );
+    let vcpu = run_with(code, with_program);
+    assert!(returns_done(&vcpu)[0] >= 150, "{:?}", returns_done(&vcpu));
+    assert_eq!(vcpu.state().gpr[RAX] & 0xffff, 0);
+}
+
+#[test]
+fn a_return_to_code_that_is_not_present_any_more_faults() {
+    let code = returns!(
+        absent_code,
+        "300",
+        "cmp ebx, 1",
+        "jne 3f",
+        "and byte ptr [0x21045], 0x7f",
+        "3:"
+    );
+    let mut vcpu = run_with(code, with_program);
+    let [vector, error, _, _] = caught_in_kernel(&mut vcpu);
+    assert_eq!([vector, error], [11, 0x40]);
+    assert_eq!(vcpu.state().gpr[RSI], 299);
+}
+
+#[test]
+fn an_interrupt_that_waits_comes_before_the_program_s_next_instruction() {
+    let code = returns!(
+        waiting_interrupt,
+        "100",
+        "and dword ptr [esp + 8], 0xfffffdff",
+        "cmp ebx, 1",
+        "jne 3f",
+        "mov al, 31",
+        "out 0xf5, al",
+        "or dword ptr [esp + 8], 0x200",
+        "3:"
+    );
+    let mut vcpu = run_prepared(code, with_program);
+    let rsp = vcpu.state().gpr[RSP];
+    let [vector, eip, esp] = [0, 4, 16].map(|at| read_u64(&mut vcpu, rsp + at) & 0xffff_ffff);
+    assert_eq!([vector, eip, esp], [31, CODE + 128, STACK]);
+    assert_eq!(vcpu.state().gpr[RSI], 99);
+}
+
+#[test]
+fn no_return_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
+    let code = returns!(kicked_returns, "1000000",);
+    let mut vcpu = vcpu(code, with_program);
+    vcpu.run_kicked();
+    assert_eq!(vcpu.state().gpr[RDI], 1, "{}", vcpu.dump());
+    assert_eq!(vcpu.state().gpr[RSI], 1_000_000);
+    assert_eq!(read_u64(&mut vcpu, DATA) & 0xffff_ffff, 1_000_000);
+    assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
 }

@@ -15,23 +15,27 @@ pub enum LeafRoutine {
     /// MOV to or POP of DS, ES, FS or GS, in 32-bit code at level 0, if the descriptor is the
     /// one that the monitor loaded before.
     LoadSegment,
+    /// IRETD from level 0 to level 3 outside IA-32e mode, if frame and descriptors are like those
+    /// of one that the monitor has executed.
+    Return,
 }
 
 impl LeafRoutine {
     /// All of them.
-    pub const ALL: [Self; LEAVES] = [Self::Cpuid, Self::LoadSegment];
+    pub const ALL: [Self; LEAVES] = [Self::Cpuid, Self::LoadSegment, Self::Return];
 
     /// The name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpuid => "cpuid",
             Self::LoadSegment => "segment-load",
+            Self::Return => "iret",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 2;
+pub const LEAVES: usize = 3;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
 /// its high 8 bits; the second is beside it.
@@ -152,6 +156,11 @@ impl SegmentLoad {
         self.tag = indirect_tag(table, mode);
     }
 }
+
+/// In [`crate::Context::leaf_done`]: the mode has changed, and the privilege level has not.
+pub const DONE_IN_LEVEL: u64 = 1;
+/// The same: the privilege level has, and EFLAGS was loaded.
+pub const DONE_RETURN: u64 = 2;
 
 /// Loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;

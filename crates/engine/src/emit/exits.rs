@@ -165,7 +165,7 @@ impl Emitter {
     }
 
     /// Tells the monitor, should guest code be left now, that it is at this site.
-    pub(super) fn name_site(&mut self, site: usize) {
+    pub(crate) fn name_site(&mut self, site: usize) {
         let packed = pack_site(self.block, site);
         self.assembler
             .store_imm(Width::Dword, self.field(at::EXIT_SITE), packed as i32);

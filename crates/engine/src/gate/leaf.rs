@@ -23,18 +23,24 @@
 //! it has it run on to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
 
 use crate::abi::at;
+use crate::abi::descriptors::Expected;
+use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::leaves::{
-    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, KEY_POPS, KEY_REGISTER, LEAVES,
-    LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
+    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_IN_LEVEL, DONE_RETURN,
+    KEY_POPS, KEY_REGISTER, LEAVES, LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
 };
-use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_TARGET};
+use crate::abi::level_change::{LevelChange, LevelChangeKind};
+use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::x87_pointers::X87_FRESH;
 use std::arch::global_asm;
 use std::mem::offset_of;
-use tollgate_x86::{Gpr, Segment, SegmentRegister};
+use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
 
 const _: () = assert!(size_of::<CpuidAnswer>() == 32 && size_of::<SegmentLoad>() == 64);
-const _: () = assert!(size_of::<Segment>() == 16);
+const _: () = assert!(size_of::<Segment>() == 16 && offset_of!(Segment, selector) == 12);
+
+/// What is known of IRET to level 3.
+const CHANGE: i32 = at::level_change(LevelChangeKind::Iret);
 
 global_asm!(
     ".macro tollgate_leaf_begins",
@@ -51,6 +57,38 @@ global_asm!(
     "sahf",
     "mov rax, [r15 + {rax}]",
     ".endm",
+    // Fails unless the descriptor that is expected at this field lies in one page and is so.
+    ".macro tollgate_leaf_compares expected",
+    "cmp qword ptr [r15 + \\expected + {expected_mask}], -1",
+    "jne 9b",
+    "mov r8, [r15 + \\expected + {expected_place}]",
+    "mov eax, r8d",
+    "and eax, 0xfff",
+    "cmp eax, 0xff8",
+    "ja 9b",
+    "mov eax, r8d",
+    "shr eax, 12",
+    "add eax, eax",
+    "mov rax, [r14 + rax*8]",
+    "test rax, rax",
+    "jz 9b",
+    "mov rax, [rax + r8]",
+    "cmp rax, [r15 + \\expected + {expected_bits}]",
+    "jne 9b",
+    ".endm",
+    // Fails unless a data segment stays as it is at level 3: zero, or present and of level 3
+    // (SDM volume 3, 5.8.6).
+    ".macro tollgate_leaf_keeps segment",
+    "mov eax, [r15 + \\segment + 12]",
+    "test eax, eax",
+    "jz 1f",
+    "and eax, {level_3}",
+    "cmp eax, {level_3}",
+    "jne 9b",
+    "1:",
+    ".endm",
+    ".weak tollgate_leaf_return",
+    ".hidden tollgate_leaf_return",
     ".weak tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
     ".hidden tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
     ".p2align 6",
@@ -170,7 +208,7 @@ global_asm!(
     "add r8, rax",
     "jz 4f",
     "mov [r15 + {exit_value}], rcx",
-    "mov qword ptr [r15 + {done}], 1",
+    "mov qword ptr [r15 + {done}], {done_in_level}",
     "jmp 9b",
     "4:",
     "mov r11, [r9 + {entry_target}]",
@@ -178,7 +216,109 @@ global_asm!(
     "tollgate_leaf_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
+    // R8: ESP. R9: the mode, as `LevelChange::from` has it.
+    ".p2align 6",
+    "tollgate_leaf_return:",
+    "tollgate_leaf_begins",
+    "test dword ptr [r15 + {x87_opcode}], {x87_fresh}",
+    "jnz 9b",
+    "cmp [r15 + {change_from}], r9",
+    "jne 9b",
+    // EIP, CS, EFLAGS, ESP and SS, in one page.
+    "mov eax, r8d",
+    "and eax, 0xfff",
+    "cmp eax, 0x1000 - 20",
+    "ja 9b",
+    "mov eax, r8d",
+    "shr eax, 12",
+    "add eax, eax",
+    "mov r9, [r14 + rax*8]",
+    "test r9, r9",
+    "jz 9b",
+    "add r9, r8",
+    "movzx eax, word ptr [r9 + 4]",
+    "cmp rax, [r15 + {outer_code_selector}]",
+    "jne 9b",
+    "movzx eax, word ptr [r9 + 16]",
+    "cmp rax, [r15 + {outer_stack_selector}]",
+    "jne 9b",
+    "tollgate_leaf_compares {outer_code}",
+    "tollgate_leaf_compares {outer_stack}",
+    "tollgate_leaf_keeps {es}",
+    "tollgate_leaf_keeps {ds}",
+    "tollgate_leaf_keeps {fs}",
+    "tollgate_leaf_keeps {gs}",
+    "mov eax, [r9 + 8]",
+    "test eax, {unusual_flags}",
+    "jnz 9b",
+    "mov ecx, eax",
+    "and ecx, {interrupt_enable}",
+    "test [r15 + {request}], rcx",
+    "jnz 9b",
+    // Nothing fails from here on. First the flags.
+    "inc qword ptr [r15 + {count_return}]",
+    "mov [r15 + {interrupt_flag}], rcx",
+    "mov edx, eax",
+    "shl edx, 21",
+    "sar edx, 31",
+    "or edx, 1",
+    "movsxd rdx, edx",
+    "mov [r15 + {direction}], rdx",
+    "mov ecx, eax",
+    "and ecx, {resume_flag}",
+    "mov [r15 + {kept_flags}], rcx",
+    "mov qword ptr [r15 + {system_flags}], 0",
+    "mov ecx, eax",
+    "shr ecx, 11",
+    "and ecx, 1",
+    "shl eax, 8",
+    "and eax, 0xd500",
+    "or eax, ecx",
+    "mov [r15 + {flags}], ax",
+    "mov r12d, [r9 + 12]",
+    "mov ecx, [r9]",
+    "mov [r15 + {returned_rip}], rcx",
+    "mov rax, [r15 + {change_code}]",
+    "mov [r15 + {cs}], rax",
+    "mov rax, [r15 + {change_code} + 8]",
+    "mov [r15 + {cs} + 8], rax",
+    "mov rax, [r15 + {change_stack}]",
+    "mov [r15 + {ss}], rax",
+    "mov rax, [r15 + {change_stack} + 8]",
+    "mov [r15 + {ss} + 8], rax",
+    // The monitor has not looked at the descriptor of this CS.
+    "mov qword ptr [r15 + {code_mask}], {never_mask}",
+    "mov qword ptr [r15 + {code_bits}], {never_bits}",
+    "mov r14, [r15 + {change_tlb}]",
+    "mov [r15 + {tlb}], r14",
+    "mov dword ptr [r15 + {level_changed}], 1",
+    // On in the table of the program's mode.
+    "mov rax, [r15 + {change_tag}]",
+    "add rax, rcx",
+    "movzx r9d, cx",
+    "shl r9d, 2",
+    "add r9, [r15 + {change_table}]",
+    "lea r9, [r13 + r9*8]",
+    "mov r8, [r9]",
+    "add r8, rax",
+    "jz 4f",
+    "add r9, {entry_bytes}",
+    "mov r8, [r9]",
+    "add r8, rax",
+    "jz 4f",
+    "mov [r15 + {exit_value}], rcx",
+    "mov qword ptr [r15 + {done}], {done_return}",
+    "jmp 9b",
+    "4:",
+    "mov r8, [r9 + {entry_delta}]",
+    "mov [r15 + {code_delta}], r8",
+    "mov r11, [r9 + {entry_target}]",
+    "tollgate_leaf_restores",
+    "mov rdx, [r15 + {rdx}]",
+    "jmp r11",
     "tollgate_leaf_end:",
+    ".purgem tollgate_leaf_compares",
+    ".purgem tollgate_leaf_keeps",
     ".purgem tollgate_leaf_begins",
     ".purgem tollgate_leaf_restores",
     rax = const at::slot(Gpr::Rax as u8),
@@ -210,6 +350,45 @@ global_asm!(
     entry_target = const ENTRY_TARGET,
     exit_value = const at::EXIT_VALUE,
     done = const at::LEAF_DONE,
+    done_in_level = const DONE_IN_LEVEL,
+    done_return = const DONE_RETURN,
+    entry_delta = const ENTRY_DELTA,
+    code_delta = const at::CODE_DELTA,
+    expected_place = const offset_of!(Expected, place),
+    expected_bits = const offset_of!(Expected, bits),
+    expected_mask = const offset_of!(Expected, mask),
+    outer_code_selector = const at::OUTER_CODE_SELECTOR,
+    outer_stack_selector = const at::OUTER_STACK_SELECTOR,
+    outer_code = const at::OUTER_CODE_DESCRIPTOR,
+    outer_stack = const at::OUTER_STACK_DESCRIPTOR,
+    level_3 = const (Attributes::PRESENT.bits() as u32 | 3 << 5) << 16,
+    es = const at::segment_register(SegmentRegister::Es),
+    cs = const at::segment_register(SegmentRegister::Cs),
+    ss = const at::segment_register(SegmentRegister::Ss),
+    ds = const at::segment_register(SegmentRegister::Ds),
+    fs = const at::segment_register(SegmentRegister::Fs),
+    gs = const at::segment_register(SegmentRegister::Gs),
+    unusual_flags = const SYSTEM_FLAGS.union(Flags::VM).bits() as i32,
+    interrupt_enable = const Flags::IF.bits() as i32,
+    resume_flag = const Flags::RF.bits() as i32,
+    request = const at::INTERRUPT_REQUEST,
+    interrupt_flag = const at::INTERRUPT_FLAG,
+    direction = const at::DIRECTION,
+    kept_flags = const at::register::FLAGS,
+    system_flags = const at::SYSTEM_FLAGS,
+    returned_rip = const at::RETURNED_RIP,
+    code_mask = const at::CODE_DESCRIPTOR + offset_of!(Expected, mask) as i32,
+    code_bits = const at::CODE_DESCRIPTOR + offset_of!(Expected, bits) as i32,
+    never_mask = const Expected::NEVER.mask,
+    never_bits = const Expected::NEVER.bits,
+    tlb = const at::TLB,
+    change_from = const CHANGE + offset_of!(LevelChange, from) as i32,
+    change_code = const CHANGE + offset_of!(LevelChange, code) as i32,
+    change_stack = const CHANGE + offset_of!(LevelChange, stack) as i32,
+    change_tlb = const CHANGE + offset_of!(LevelChange, tlb) as i32,
+    change_table = const CHANGE + offset_of!(LevelChange, table) as i32,
+    change_tag = const CHANGE + offset_of!(LevelChange, tag) as i32,
+    count_return = const at::leaf_count(LeafRoutine::Return),
 );
 
 const _: () = assert!(ANSWERS_BY_LEAF == 128 && ANSWERS_BY_BOTH == 256 && SEGMENT_LOADS == 256);
@@ -219,6 +398,7 @@ unsafe extern "sysv64" {
     fn tollgate_leaf_start();
     fn tollgate_leaf_cpuid();
     fn tollgate_leaf_segment();
+    fn tollgate_leaf_return();
     fn tollgate_leaf_end();
 }
 
@@ -227,6 +407,7 @@ pub fn addresses() -> [u64; LEAVES] {
     [
         tollgate_leaf_cpuid as *const () as u64,
         tollgate_leaf_segment as *const () as u64,
+        tollgate_leaf_return as *const () as u64,
     ]
 }
 

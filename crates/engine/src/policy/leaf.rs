@@ -1,8 +1,9 @@
 //! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
 
 use crate::abi::leaves::{LeafRoutine, segment_load_key};
+use crate::abi::level_change::from_mode;
 use crate::abi::register_map::RegisterMap;
-use crate::policy::mode::{Mode, ModeFlags};
+use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use tollgate_x86::SegmentRegister;
 
@@ -18,6 +19,8 @@ pub enum Leaf {
         /// It is POP, of 32 bits.
         pops: bool,
     },
+    /// IRETD that leads to level 3.
+    Return,
 }
 
 impl Leaf {
@@ -29,8 +32,19 @@ impl Leaf {
         match instruction.mnemonic() {
             Mnemonic::Cpuid => Self::cpuid(mode),
             Mnemonic::Mov | Mnemonic::Pop => Self::segment_load(instruction, mode),
+            Mnemonic::Iretd => Self::outer_return(mode),
             _ => None,
         }
+    }
+
+    /// From code and stack of 32 bits at level 0, outside IA-32e mode, where IRET does nothing
+    /// unusual.
+    fn outer_return(mode: &Mode) -> Option<Self> {
+        let kernel = ModeFlags::KERNEL | ModeFlags::CODE32 | ModeFlags::STACK32;
+        let rare = ModeFlags::LONG | ModeFlags::RARE_FLAGS | ModeFlags::NMI_BLOCKED;
+        let has_flat_stack = mode.segment(SegmentRegister::Ss, false) == SegmentClass::Flat;
+        let does = mode.flags.contains(kernel) && !mode.flags.intersects(rare) && has_flat_stack;
+        does.then_some(Self::Return)
     }
 
     /// In compatibility code Intel's processors do not offer SYSCALL: answers are known for
@@ -66,7 +80,13 @@ impl Leaf {
         match self {
             Self::Cpuid => LeafRoutine::Cpuid,
             Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
+            Self::Return => LeafRoutine::Return,
         }
+    }
+
+    /// Whether control goes on behind the instruction, where R11 says.
+    pub fn comes_back(self) -> bool {
+        self != Self::Return
     }
 
     /// What the routine finds in R9, in code of this mode; `None`: nothing is told.
@@ -74,6 +94,7 @@ impl Leaf {
         match self {
             Self::Cpuid => None,
             Self::LoadSegment { register, pops } => Some(segment_load_key(register, pops, mode)),
+            Self::Return => Some(from_mode(mode)),
         }
     }
 }

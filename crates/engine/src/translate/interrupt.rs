@@ -33,7 +33,9 @@ use crate::abi::register_map::ACCUMULATOR;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
+use crate::policy::leaf::Leaf;
 use crate::policy::mode::{ModeFlags, SegmentClass};
+use crate::policy::virtual_interrupts::Transition;
 use iced_x86::{Code, Instruction};
 use std::mem::offset_of;
 use tollgate_x86::flags::Flags;
@@ -351,8 +353,9 @@ impl Translator {
         self.keep(R11, 0);
         self.emit.assembler.lea64(R9, Mem::base(R9, bytes));
         self.emit.assembler.load(Width::Word, R8, frame);
-        let esp = self.emit.esp;
-        if long {
+        let (esp, esp_at_start) = (self.emit.esp, self.emit.esp_at_start);
+        let leaf = self.return_leaf(instruction);
+        if long || leaf {
             self.branch_unless_selector(SegmentRegister::Cs);
         } else {
             self.demand_selector(kind, SegmentRegister::Cs);
@@ -396,11 +399,23 @@ impl Translator {
         if long {
             self.emit.esp = esp;
             self.outer_return(kind);
+        } else if leaf {
+            (self.emit.esp, self.emit.esp_at_start) = (esp, esp_at_start);
+            self.return_by_leaf(kind);
         }
         Ok(())
     }
 
-    /// Branches to [`Translator::outer_return`] unless R8 is the selector of a segment register.
+    /// Whether a leaf does an IRETD to another level. Not if exits of sensitive instructions are to
+    /// take another way, or each change of the interrupt flag is to be one.
+    fn return_leaf(&self, instruction: &Instruction) -> bool {
+        let virtual_interrupts = self.virtual_interrupts;
+        virtual_interrupts.request
+            && virtual_interrupts.transition == Transition::Call
+            && self.leaf(instruction) == Some(Leaf::Return)
+    }
+
+    /// Branches to [`Translator::outer_return`], or what calls the leaf, unless R8 is the selector of a segment register.
     /// Uses RCX beside; R9 and R11 survive.
     fn branch_unless_selector(&mut self, register: SegmentRegister) {
         self.emit.make_room();

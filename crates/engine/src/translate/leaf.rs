@@ -3,6 +3,9 @@
 use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::*;
+use crate::abi::marks::Restore;
+use crate::abi::sites::SiteKind;
+use crate::emit::assembler::Mem;
 use crate::policy::leaf::Leaf;
 use iced_x86::Instruction;
 
@@ -18,6 +21,27 @@ impl Translator {
             Some(leaf) => self.call_leaf(instruction, leaf),
             None => self.helper(instruction),
         }
+    }
+
+    /// IRETD to another level, for which a branch has been made. Nothing of it is done.
+    pub(super) fn return_by_leaf(&mut self, kind: SiteKind) {
+        self.emit.mark(Restore::NONE);
+        // An island that comes later stands here at the earliest, and leads on.
+        self.emit.make_room();
+        let Some(branch) = self.emit.far_branch.take() else {
+            return;
+        };
+        let here = self.emit.assembler.position();
+        self.emit.assembler.patch_rel32(branch, here);
+        let (stack, esp) = (self.emit.map.stack(), self.emit.esp_at_start);
+        self.emit.assembler.lea32(R8, Mem::base(stack, esp));
+        if let Some(key) = Leaf::Return.key(self.mode_id) {
+            self.emit.assembler.mov_imm64(R9, key);
+        }
+        let site = self.emit.new_site(kind, self.emit.rip, esp, 0);
+        self.emit.name_site(site);
+        let routine = self.emit.field(at::leaf_routine(Leaf::Return.routine()));
+        self.emit.assembler.jmp_memory(routine);
     }
 
     /// Names the exit, for what the routine cannot do, and calls the routine. What it needs

@@ -271,13 +271,21 @@ impl Walk<'_> {
             return false;
         };
         let [rcx, value, key, behind] = [1, 8, 9, 11].map(|r: usize| state.registers[r]);
-        let is_told = leaf.key(self.subject.mode_id).is_none_or(|told| {
-            let next = instruction.next_ip() & 0xffff_ffff;
-            key.kind == Kind::Constant(told) && rcx.kind == Kind::Constant(next) && value.is_word()
-        });
+        let has_value = match leaf {
+            Leaf::Cpuid => true,
+            Leaf::LoadSegment { .. } => {
+                let next = instruction.next_ip() & 0xffff_ffff;
+                value.is_word() && rcx.kind == Kind::Constant(next)
+            }
+            // Where the frame lies.
+            Leaf::Return => value.is_narrow(),
+        };
+        let told = leaf.key(self.subject.mode_id);
+        let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());
         i64::from(at::leaf_routine(leaf.routine())) == displacement
-            && is_told
-            && behind.kind == Kind::Address(site.after.into())
+            && told.is_none_or(|told| key.kind == Kind::Constant(told))
+            && has_value
+            && goes_on
             && state.level.is_none()
     }
 

@@ -38,6 +38,7 @@ fn field(displacement: i32) -> String {
             at::leaf_routine(LeafRoutine::LoadSegment),
             "leaf.load_segment",
         ),
+        (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

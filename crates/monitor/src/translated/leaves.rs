@@ -7,15 +7,15 @@ use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
 use tollgate_engine::abi::descriptors::known_descriptor;
-use tollgate_engine::abi::leaves::{CpuidAnswers, SEGMENT_LOADS, SegmentLoad};
+use tollgate_engine::abi::leaves::{CpuidAnswers, DONE_RETURN, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::leaf::Leaf;
 use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
-use tollgate_x86::Gpr;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{Flags, Gpr};
 
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has executed an instruction that may be a leaf's. EAX and ECX were `asked`.
@@ -83,13 +83,19 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A leaf has done its instruction, and where it leads in the mode of now is not known to
     /// translated code.
     pub(crate) fn leaf_done_exit(&mut self) -> Result<(), VcpuStop> {
+        let resume_flag = self.resume_flag();
         let context = &mut self.runner.context;
-        context.leaf_done = 0;
+        let done = std::mem::take(&mut context.leaf_done);
         context.gather_flags();
         context.cpu.rip = context.exit_value & 0xffff_ffff;
         let level_changed = std::mem::take(&mut context.level_changed);
         self.follow_returned_flag(level_changed);
         self.count(ExitKind::IndirectMiss);
+        if done == DONE_RETURN && resume_flag {
+            // IRET has loaded it for the target.
+            self.runner.context.cpu.flags |= Flags::RF.bits();
+            self.work.load_resume_flag();
+        }
         self.due.mode = true;
         self.runner.link = PendingLink::Indirect;
         self.completed()

@@ -51,6 +51,11 @@ impl<P: Platform> Running<'_, Translated, P> {
                 let returns = from.flags.contains(ModeFlags::KERNEL) && cpu.cpl() == 3;
                 (LevelChangeKind::Iret, returns && no_system_flags)
             }
+            Mnemonic::Iretd if !is_long => {
+                let returns = from.flags.contains(ModeFlags::KERNEL) && cpu.cpl() == 3;
+                let has_all = cpu.cs().limit == u32::MAX && !cpu.is_virtual_8086();
+                (LevelChangeKind::Iret, returns && has_all && no_system_flags)
+            }
             _ => return,
         };
         if !holds {
