@@ -392,6 +392,31 @@ fn what_cpuid_says_of_osxsave_follows_cr4() {
 }
 
 #[test]
+fn writes_of_registers_that_cpuid_does_not_show_forget_no_answer() {
+    let vcpu = run_with(
+        guest_code!(
+            other_registers,
+            "mov esi, 100",
+            "2:",
+            // IA32_KERNEL_GS_BASE.
+            "mov ecx, 0xc0000102",
+            "rdmsr",
+            "wrmsr",
+            "mov eax, 1",
+            "cpuid",
+            "add r8, rdx",
+            "dec esi",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let [exits, leaves] = cpuids(&vcpu);
+    assert_eq!(exits + leaves, 100);
+    assert!(exits <= 2, "{exits}");
+}
+
+#[test]
 fn cpuid_says_how_large_the_area_is_that_xcr0_enables() {
     let vcpu = run_with(
         guest_code!(

@@ -14,8 +14,12 @@ use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::LinearAddress;
+use tollgate_x86::local_apic_msrs::APIC_BASE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr};
+
+/// IA32_EFER.
+const EFER: u32 = 0xc000_0080;
 
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has executed an instruction that may be a leaf's. EAX and ECX were `asked`.
@@ -117,7 +121,10 @@ impl Translated {
 
     /// An instruction was executed that may change what leaves go by.
     pub(crate) fn forget_leaves_after(&mut self, helper: &Helper) {
-        if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
+        // Of the model-specific registers only these two show in CPUID.
+        let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
+        let shows = helper.kind.exit != ExitKind::Msr || matches!(number, APIC_BASE | EFER);
+        if shows && helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
             self.context.cpuid_answers = CpuidAnswers::NONE;
         }
     }
