@@ -174,9 +174,11 @@ pub fn run(data: &[u8]) {
         restrict: true,
         ..UserOptions::default()
     }));
-    // The first device is the one that the driver works with: network, disk, share or ports.
+    // The first device is the one that the driver works with: network, disk, share, ports or
+    // balloon.
     let is_share = !is_network && choices & 0x11 == 0x11;
     let is_console = !is_network && choices & 0x13 == 0x10;
+    let is_balloon = !is_network && choices & 0x13 == 0x12;
     let mut config = VmConfig {
         memory_bytes: MEMORY_BYTES,
         pci: has_pci,
@@ -185,9 +187,12 @@ pub fn run(data: &[u8]) {
         networks: if is_network { vec![network] } else { vec![] },
         ..VmConfig::default()
     };
-    if is_share || is_console {
+    if is_share || is_console || is_balloon {
         config.drives.clear();
         config.devices.clear();
+    }
+    if is_balloon {
+        config.devices.push(OptionalDevice::VirtioBalloon);
     }
     if is_console {
         config.ports = vec![PortOptions {

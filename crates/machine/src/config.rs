@@ -84,15 +84,17 @@ pub enum OptionalDevice {
     PcTestdev,
     /// The host's random bytes, as a virtio device.
     VirtioRng,
+    /// Takes the guest's free pages back, as a virtio device.
+    VirtioBalloon,
 }
 
 impl OptionalDevice {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::PcTestdev, Self::VirtioRng];
+    pub const ALL: [Self; 3] = [Self::PcTestdev, Self::VirtioRng, Self::VirtioBalloon];
 
     /// Whether it is a virtio device.
     pub const fn is_virtio(self) -> bool {
-        matches!(self, Self::VirtioRng)
+        matches!(self, Self::VirtioRng | Self::VirtioBalloon)
     }
 
     /// The name by which it is requested: QEMU's name for the device.
@@ -100,6 +102,7 @@ impl OptionalDevice {
         match self {
             Self::PcTestdev => "pc-testdev",
             Self::VirtioRng => "virtio-rng",
+            Self::VirtioBalloon => "virtio-balloon",
         }
     }
 
@@ -110,6 +113,7 @@ impl OptionalDevice {
                 "interrupt lines (ports 2000h-2017h), registers (E0h-EBh) and memory (FF000000h) for test kernels"
             }
             Self::VirtioRng => "random bytes of the host, for /dev/hwrng",
+            Self::VirtioBalloon => "gives the host back what the guest frees (free page reporting)",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! instructions all come here. A write that touches translated code is remembered;
 //! the monitor takes the list before guest code runs again and drops what is stale.
 
+mod discard;
 mod regions;
 
 use crate::code_map::{CodeMap, pages_of};

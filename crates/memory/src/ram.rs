@@ -289,6 +289,33 @@ impl GuestRam {
         }
     }
 
+    /// Gives the host back `bytes` from a physical address on, whole pages that
+    /// [`GuestRam::is_own_page`] is true of. They are zero afterwards.
+    ///
+    /// # Errors
+    /// The host's error; contents are as before.
+    pub(crate) fn discard(&self, address: u64, bytes: u64) -> io::Result<()> {
+        let mut offset = address;
+        if address >= HIGH_RAM_START {
+            offset = address - HIGH_RAM_START + self.layout.low_bytes();
+        }
+        // SAFETY: plain system call on our descriptor. The mapping stays valid; no Rust
+        // reference to guest RAM exists.
+        let result = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset as libc::off_t,
+                bytes as libc::off_t,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.huge_pages.forget_within(address, bytes);
+        Ok(())
+    }
+
     /// Copies memory out. False, and nothing copied, unless loads of every byte reach memory.
     #[inline]
     pub fn read(&self, address: PhysicalAddress, data: &mut [u8]) -> bool {

@@ -14,6 +14,7 @@ use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
 use super::system_timer::SystemTimer;
+use super::virtio::balloon::Balloon;
 use super::virtio::block::Block;
 use super::virtio::console::Console;
 use super::virtio::console::ports::PortError;
@@ -134,6 +135,9 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     if config.devices.contains(&OptionalDevice::VirtioRng) {
         devices.push(Box::new(Entropy::default()));
     }
+    if config.devices.contains(&OptionalDevice::VirtioBalloon) {
+        devices.push(Box::new(Balloon));
+    }
     for options in &config.shares {
         let server = Server::open(options).map_err(BackEndError::Share)?;
         let share = Share::new(&options.tag, server).map_err(|error| {
@@ -156,6 +160,6 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
 fn optional(device: OptionalDevice) -> Option<Box<dyn Device>> {
     match device {
         OptionalDevice::PcTestdev => Some(Box::new(PcTestdev::default())),
-        OptionalDevice::VirtioRng => None,
+        OptionalDevice::VirtioRng | OptionalDevice::VirtioBalloon => None,
     }
 }

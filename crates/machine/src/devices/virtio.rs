@@ -7,7 +7,7 @@
 //!     |                            |
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
-//!   VirtioDevice: block, entropy, net, share, console
+//!   VirtioDevice: block, entropy, balloon, net, share, console
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
@@ -19,6 +19,7 @@
 //! table for one that ends there; here each of these is an error, after which the device
 //! wants a reset.
 
+pub mod balloon;
 pub mod block;
 pub mod chain;
 pub mod console;
@@ -44,6 +45,8 @@ pub mod device_type {
     pub const CONSOLE: u16 = 3;
     /// Entropy device (5.4).
     pub const ENTROPY: u16 = 4;
+    /// Memory balloon (5.5).
+    pub const BALLOON: u16 = 5;
     /// File system device (5.11).
     pub const FILE_SYSTEM: u16 = 26;
 }

@@ -45,6 +45,17 @@ impl HugePages {
         huge_page::ask(host.wrapping_add((number * HUGE_PAGE) as usize));
     }
 
+    /// The host has taken back `bytes` from a physical address on: it can be asked again for
+    /// those that lie in them wholly.
+    pub(super) fn forget_within(&self, address: u64, bytes: u64) {
+        let end = address.saturating_add(bytes) / HUGE_PAGE;
+        for number in address.div_ceil(HUGE_PAGE)..end {
+            if let Some(word) = self.asked.get((number / 64) as usize) {
+                word.set(word.get() & !(1 << (number % 64)));
+            }
+        }
+    }
+
     /// The host has taken all pages back.
     pub(super) fn forget(&self) {
         self.asked.iter().for_each(|word| word.set(0));
@@ -66,6 +77,18 @@ mod tests {
         assert!(ram.huge_pages.is_due(2 * HUGE_PAGE));
         ram.clear().unwrap();
         assert!(ram.huge_pages.is_due(HUGE_PAGE));
+    }
+
+    #[test]
+    fn those_that_went_back_wholly_are_asked_for_again() {
+        let ram = GuestRam::new(8 << 20).unwrap();
+        for number in 0..3 {
+            assert!(ram.write(PhysicalAddress(number * HUGE_PAGE), &[1]));
+        }
+        ram.discard(HUGE_PAGE - 4096, HUGE_PAGE + 8192).unwrap();
+        assert!(!ram.huge_pages.is_due(0));
+        assert!(ram.huge_pages.is_due(HUGE_PAGE));
+        assert!(!ram.huge_pages.is_due(2 * HUGE_PAGE));
     }
 
     #[test]

@@ -17,6 +17,11 @@ impl GuestRam {
         }
     }
 
+    /// Whether a physical page is RAM of the machine's own file, where no region lies.
+    pub(crate) fn is_own_page(&self, physical_page: u64) -> bool {
+        self.map.page(physical_page).is_none() && self.layout.is_ram_page(physical_page)
+    }
+
     /// The regions that differ from the layout, in ascending order.
     pub fn mapped_regions(&self) -> Vec<Region> {
         self.map.regions()

@@ -55,6 +55,7 @@ const MODULES: &[&str] = &[
     "virtio_pci_modern_dev",
     "virtio_pci",
     "virtio_mmio",
+    "virtio_balloon",
     "virtio_blk",
     "virtio_console",
     "rng-core",

@@ -1,5 +1,6 @@
 //! Virtio devices as drivers see them, good ones and bad ones.
 
+mod balloon;
 mod block;
 mod driver;
 mod hostile;

@@ -219,6 +219,26 @@ impl Driver {
         self.notify();
     }
 
+    /// Makes another queue ready, on the same rings.
+    pub fn enable(&mut self, queue: u16) {
+        self.write(BAR + 22, 2, queue.into());
+        self.write(BAR + 24, 2, self.queue_size.into());
+        for (register, address) in [(32, DESCRIPTORS), (40, AVAILABLE), (48, USED)] {
+            self.write(BAR + register, 8, address);
+        }
+        self.write(BAR + 28, 2, 1);
+    }
+
+    /// As [`Driver::offer`], but notifies another queue.
+    pub fn offer_to(&mut self, queue: u16, head: u16) {
+        let place = AVAILABLE + 4 + 2 * u64::from(self.available % self.queue_size);
+        self.poke(place, &head.to_le_bytes());
+        self.available = self.available.wrapping_add(1);
+        let index = self.available;
+        self.poke(AVAILABLE + 2, &index.to_le_bytes());
+        self.write(BAR + 0x3000 + 4 * u64::from(queue), 4, queue.into());
+    }
+
     pub fn notify(&mut self) {
         self.write(BAR + 0x3000, 4, 0);
     }

@@ -1,0 +1,91 @@
+//! The balloon: pages go back to the host by number and by report, and nonsense does nothing.
+
+use super::driver::{DATA, Driver, INDIRECT, WRITE};
+use crate::devices::virtio::balloon::Balloon;
+
+/// Where the pages lie that the tests give away.
+const PAGES: u64 = 0x3_0000;
+
+fn driver() -> Driver {
+    let mut driver = Driver::new(Box::new(Balloon));
+    driver.start_with_all();
+    driver.poke(PAGES, &[7; 0x4000]);
+    driver
+}
+
+/// The first byte of each page.
+fn first_bytes(driver: &Driver) -> [u8; 4] {
+    [0, 1, 2, 3].map(|page| driver.peek(PAGES + 0x1000 * page, 1)[0])
+}
+
+#[test]
+fn pages_in_the_balloon_are_the_hosts() {
+    let mut driver = driver();
+    let numbers = [0x33_u32, 0x31, 0x31, u32::MAX, 0xa0];
+    driver.poke(DATA, &numbers.map(u32::to_le_bytes).concat());
+    driver.descriptor(0, DATA, 20, 0, 0);
+    driver.offer(0);
+    assert_eq!(driver.wait(), (0, 0));
+    assert_eq!(first_bytes(&driver), [7, 0, 7, 0]);
+    // They are memory as before.
+    driver.poke(PAGES + 0x1000, &[9]);
+    assert_eq!(first_bytes(&driver), [7, 9, 7, 0]);
+}
+
+#[test]
+fn numbers_that_are_not_memory_are_not_read() {
+    let mut driver = driver();
+    driver.descriptor(0, u64::MAX - 3, 16, 0, 0);
+    driver.descriptor(1, 0, u32::MAX, 0, 0);
+    driver.descriptor(2, DATA, 3, 0, 0);
+    for index in 0..3 {
+        driver.offer(index);
+        assert_eq!(driver.wait(), (u32::from(index), 0));
+    }
+    assert_eq!(first_bytes(&driver), [7; 4]);
+    assert!(!driver.needs_reset());
+}
+
+#[test]
+fn reports_are_taken_from_the_last_queues() {
+    for queue in [2, 4] {
+        let mut driver = driver();
+        driver.enable(queue);
+        driver.poke(DATA, &[1; 64]);
+        // A whole page, parts of others, and what is no memory, in a table of descriptors.
+        for (index, (address, bytes)) in [
+            (PAGES, 0x1000),
+            (PAGES + 0x1800, 0x1000),
+            (1 << 50, 0x1000),
+            (PAGES + 0x3000, 0x1000),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let index = index as u16;
+            let (flags, next) = if index == 3 {
+                (WRITE, 0)
+            } else {
+                (WRITE | 1, index + 1)
+            };
+            driver.descriptor_at(DATA, index, address, bytes, flags, next);
+        }
+        driver.descriptor(0, DATA, 64, INDIRECT, 0);
+        driver.offer_to(queue, 0);
+        assert_eq!(driver.wait(), (0, 0));
+        assert_eq!(first_bytes(&driver), [0, 7, 7, 0]);
+    }
+}
+
+#[test]
+fn a_report_of_everything_many_times_ends() {
+    let mut driver = driver();
+    driver.enable(2);
+    for index in 0..15 {
+        driver.descriptor(index, 0x4_0000, 0x0400_0000, WRITE | 1, index + 1);
+    }
+    driver.descriptor(15, 0x4_0000, u32::MAX >> 4, WRITE, 0);
+    driver.offer_to(2, 0);
+    driver.settle();
+    assert_eq!(first_bytes(&driver), [7; 4]);
+}
