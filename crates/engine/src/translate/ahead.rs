@@ -235,7 +235,11 @@ impl Ahead {
         is_64_bit: bool,
         memory_use: &mut impl FnMut(&Instruction) -> Option<MemoryUse>,
     ) {
-        let pushed = instruction.stack_pointer_increment();
+        // Most instructions leave the stack alone, which is quicker to tell.
+        let pushed = match instruction.is_stack_instruction() {
+            true => instruction.stack_pointer_increment(),
+            false => 0,
+        };
         let has_memory = has_memory(instruction);
         let changed = changed_registers(instruction).filter(|_| pushed == 0 || !has_memory);
         let Some(changed) = changed else {
@@ -397,6 +401,7 @@ mod tests {
                 }
             }
             if instruction.stack_pointer_increment() != 0 {
+                assert!(instruction.is_stack_instruction(), "{instruction}");
                 changed &= !(1 << STACK);
             }
             assert_eq!(changed & !said, 0, "{instruction}");

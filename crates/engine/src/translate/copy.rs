@@ -105,7 +105,7 @@ impl Translator {
             && self.emit.is_at_home(instruction, &named)
             && let raw = &self.raw[..instruction.len().min(self.raw.len())]
             && let bits = self.emit.mode.bitness()
-            && let Some(copied) = verbatim::copy_of(instruction, raw, bits, reach)
+            && let Some(copied) = verbatim::copy_of(instruction, &named, raw, bits, reach)
         {
             // As where operands are brought to their places.
             if self.emit.slot_mask != 0 {

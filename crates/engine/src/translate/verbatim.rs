@@ -14,7 +14,9 @@
 
 use crate::abi::register_map::COUNT;
 use crate::emit::look_up::Reach;
+use crate::emit::operands::Named;
 use iced_x86::{EncodingKind, Instruction, MandatoryPrefix, OpCodeOperandKind, OpKind, Register};
+use tollgate_x86::Gpr;
 
 /// The bytes of a copy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,13 +101,16 @@ struct Fields {
 }
 
 /// The fields that name ECX or a part of it; `None`: something else does.
-fn fields_of_count(instruction: &Instruction) -> Option<Fields> {
+fn fields_of_count(instruction: &Instruction, named: &Named) -> Option<Fields> {
     use OpCodeOperandKind as Kind;
     let mut fields = Fields {
         reg: false,
         rm: false,
         opcode: false,
     };
+    if named.registers >> Gpr::Rcx as u8 & 1 == 0 {
+        return Some(fields);
+    }
     for index in 0..instruction.op_count() {
         let is_count = instruction.op_kind(index) == OpKind::Register
             && instruction.op_register(index).full_register() == Register::RCX;
@@ -138,10 +143,12 @@ const REX_X: u8 = 0x42;
 const REX_B: u8 = 0x41;
 
 /// The bytes of a copy of `raw`, an instruction of `bits` bits with all its registers at home
-/// and none of them the stack pointer, a high byte or the count of a shift. `reach` is how it gets to its memory operand.
+/// and none of them the stack pointer, a high byte or the count of a shift. `named` says what its
+/// operands are, `reach` how it gets to the one in memory.
 /// `None`: the encoder must do it.
 pub(super) fn copy_of(
     instruction: &Instruction,
+    named: &Named,
     raw: &[u8],
     bits: u32,
     reach: Option<Reach>,
@@ -216,7 +223,7 @@ pub(super) fn copy_of(
         return None;
     }
     let count = COUNT.0 & 7;
-    let fields = fields_of_count(instruction)?;
+    let fields = fields_of_count(instruction, named)?;
     if fields.reg {
         rex |= REX_R;
     }
@@ -319,7 +326,9 @@ mod tests {
                     Reach::Window(random.below(64) as u8),
                 ][random.below(3)]
             });
-            let (true, Some(copied)) = (at_home, copy_of(&instruction, raw, bits, reach)) else {
+            let named = Named::of(&instruction);
+            let copied = copy_of(&instruction, &named, raw, bits, reach);
+            let (true, Some(copied)) = (at_home, copied) else {
                 continue;
             };
             let mut assembler = Assembler::new();
