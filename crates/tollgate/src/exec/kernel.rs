@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::compressed;
 use crate::failure::Failure;
 
 /// A module of the kernel.
@@ -213,7 +214,8 @@ impl Kernel {
                 .collect(),
         };
         let modules = paths.into_iter().map(|path| {
-            let content = fs::read(&path).map_err(|error| failed(&path, &error))?;
+            let content = fs::read(&path).and_then(compressed::unpack);
+            let content = content.map_err(|error| failed(&path, &error))?;
             let name = name_of(&path.to_string_lossy());
             Ok(Module { name, content })
         });
