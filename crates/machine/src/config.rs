@@ -11,7 +11,9 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
-pub use tollgate_network::{HostForward, MacAddress, NetworkKind, NetworkOptions, UserOptions};
+pub use tollgate_network::{
+    HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions,
+};
 pub use tollgate_share::ShareOptions;
 pub use tollgate_x86::Paravirtual;
 

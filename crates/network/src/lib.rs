@@ -22,4 +22,4 @@ pub mod user;
 pub use backend::{Backend, NetworkError};
 pub use frame::{Frame, PartialChecksum, Segmentation};
 pub use link::{Adapter, Offloads, Wire};
-pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, UserOptions};
+pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions};

@@ -48,9 +48,23 @@ impl FromStr for MacAddress {
     }
 }
 
+/// What a forwarded port carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
 /// A port of the host that leads to one of the guest.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostForward {
+    /// What passes.
+    #[serde(default)]
+    pub transport: Transport,
     /// Where the host listens. Port 0: one that is free.
     pub host: SocketAddr,
     /// The guest's address; `None`: the one that the guest gets by DHCP.

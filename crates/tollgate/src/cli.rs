@@ -213,7 +213,7 @@ pub struct RunArguments {
     /// user                  a network in this process, without privilege: the guest gets
     ///                       10.0.2.15 by DHCP; 10.0.2.2 is the host's loopback address,
     ///                       10.0.2.3 its name server, all else the world as the host sees it
-    /// hostfwd=tcp:[ADDR]:PORT-[GUEST]:PORT
+    /// hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT
     ///                       (user) a port of the host that leads to one of the guest, as in
     ///                       hostfwd=tcp:127.0.0.1:2222-:22. May be repeated. Without ADDR
     ///                       every host that reaches this one can connect

@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tollgate_machine::comma_list;
-use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, UserOptions};
+use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transport, UserOptions};
 
 /// The form, for messages.
-const FORM: &str = "user[,hostfwd=tcp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], socket=PATH or \
+const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], socket=PATH or \
     none, and [,mac=XX:XX:XX:XX:XX:XX]";
-const FORWARD: &str = "tcp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
+const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
 /// What `--net` asks for: a network, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,16 +67,16 @@ fn set(options: &mut NetworkOptions, key: &str, value: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// A forwarded port, as in QEMU: `tcp:[ADDR]:PORT-[GUEST]:PORT`, with IPv6 addresses in
+/// A forwarded port, as in QEMU: `tcp|udp:[ADDR]:PORT-[GUEST]:PORT`, with IPv6 addresses in
 /// brackets.
 fn forward(text: &str) -> Result<HostForward, String> {
     let wrong = |why: &str| format!("hostfwd={text}: {why}; expected {FORWARD}");
     let (protocol, rest) = text.split_once(':').ok_or_else(|| wrong("no protocol"))?;
-    match protocol {
-        "tcp" | "" => {}
-        "udp" => return Err(wrong("only tcp is forwarded")),
+    let transport = match protocol {
+        "tcp" | "" => Transport::Tcp,
+        "udp" => Transport::Udp,
         _ => return Err(wrong("unknown protocol")),
-    }
+    };
     let (host, guest) = rest.split_once('-').ok_or_else(|| wrong("no '-'"))?;
     let ends = |text: &str| -> Result<(Option<IpAddr>, u16), String> {
         let (address, port) = text.rsplit_once(':').ok_or_else(|| wrong("no port"))?;
@@ -100,6 +100,7 @@ fn forward(text: &str) -> Result<HostForward, String> {
         return Err(wrong("a port is 1 to 65535"));
     }
     Ok(HostForward {
+        transport,
         host: SocketAddr::new(host.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), host_port),
         guest_address,
         guest_port,
@@ -126,6 +127,9 @@ mod tests {
              hostfwd=tcp:[::1]:8081-:80,restrict=on",
         );
         assert!(options.restrict);
+        let dns = user("user,hostfwd=udp:127.0.0.1:5353-:53");
+        assert_eq!(dns.forwards[0].transport, Transport::Udp);
+        assert_eq!(options.forwards[0].transport, Transport::Tcp);
         let forwards = options.forwards.iter().map(|forward| {
             let guest = forward.guest_address.map(|address| address.to_string());
             (forward.host.to_string(), guest, forward.guest_port)
@@ -157,7 +161,6 @@ mod tests {
             ("user,mac=1:2", "no MAC address"),
             ("user,mac=53:54:00:00:00:01", "address of a group"),
             ("user,hostfwd=2222", "no protocol"),
-            ("user,hostfwd=udp::1-:1", "only tcp"),
             ("user,hostfwd=sctp::1-:1", "unknown protocol"),
             ("user,hostfwd=tcp::2222", "no '-'"),
             ("user,hostfwd=tcp:2222-:22", "no port"),

@@ -22,6 +22,7 @@
 mod addresses;
 mod dhcp;
 mod echo;
+mod forward;
 mod guest_side;
 mod neighbours;
 mod packet;
@@ -34,13 +35,13 @@ mod tests;
 
 use crate::backend::NetworkError;
 use crate::link::Wire;
-use crate::options::{MacAddress, UserOptions};
+use crate::options::{HostForward, MacAddress, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
 use addresses::Addresses;
 use guest_side::GuestSide;
 use neighbours::Neighbours;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// What is told apart by the upper bits of a token.
@@ -53,6 +54,8 @@ mod token {
     pub const TCP: u64 = 2 << 60;
     /// A UDP socket.
     pub const UDP: u64 = 3 << 60;
+    /// A forwarded UDP port; the lower bits are its number.
+    pub const FORWARD: u64 = 5 << 60;
     /// A ping socket.
     pub const ECHO: u64 = 4 << 60;
     /// The upper bits.
@@ -96,6 +99,8 @@ pub struct Network {
     context: Context,
     guest_side: GuestSide,
     listeners: Vec<Listener>,
+    /// Where the host listens, in the order of the options.
+    forwards: Vec<SocketAddr>,
     tcp: tcp::Connections,
     udp: udp::Sockets,
     echo: echo::Sockets,
@@ -113,23 +118,17 @@ impl Network {
         let watched = poller.add(wire.wake_descriptor(), token::WIRE);
         watched.map_err(|error| failed(std::io::Error::from(error)))?;
         let addresses = Addresses::of_host();
-        let mut listeners = Vec::new();
-        for (number, forward) in (0..).zip(&options.forwards) {
-            let listen = || -> std::io::Result<TcpListener> {
-                let socket = TcpListener::bind(forward.host)?;
-                socket.set_nonblocking(true)?;
-                poller.add(&socket, token::LISTENER | number)?;
-                Ok(socket)
+        let (mut listeners, mut udp) = (Vec::new(), udp::Sockets::default());
+        let mut forwards = Vec::new();
+        for forward in &options.forwards {
+            let opened = match forward.transport {
+                Transport::Tcp => listen(forward, &poller, &mut listeners),
+                Transport::Udp => receive(forward, &poller, &mut udp.forwards),
             };
-            let socket = listen().map_err(|error| {
+            let address = opened.map_err(|error| {
                 NetworkError::new(format!("hostfwd: cannot listen on {}", forward.host), error)
             })?;
-            let guest = forward.guest_address.unwrap_or(addresses::GUEST);
-            listeners.push(Listener {
-                socket,
-                guest: (guest, forward.guest_port).into(),
-                is_ready: true,
-            });
+            forwards.push(address);
         }
         let started = Instant::now();
         Ok(Self {
@@ -143,8 +142,9 @@ impl Network {
             },
             guest_side: GuestSide::new(),
             listeners,
+            forwards,
             tcp: tcp::Connections::default(),
-            udp: udp::Sockets::default(),
+            udp,
             echo: echo::Sockets::default(),
             started,
         })
@@ -152,8 +152,7 @@ impl Network {
 
     /// Where the host listens.
     pub fn forwards(&self) -> Vec<SocketAddr> {
-        let addresses = self.listeners.iter().map(|l| l.socket.local_addr());
-        addresses.flatten().collect()
+        self.forwards.clone()
     }
 
     /// Works until the adapter is gone.
@@ -202,6 +201,11 @@ impl Network {
                     .tcp
                     .event(number, event, &mut self.guest_side, &self.context),
                 token::UDP => self.udp.event(number, &self.context),
+                token::FORWARD => {
+                    if let Some(forward) = self.udp.forwards.get_mut(number as usize) {
+                        forward.event(&self.context);
+                    }
+                }
                 token::ECHO => self.echo.event(number, &self.context),
                 _ => {}
             }
@@ -335,4 +339,42 @@ impl Network {
             _ => {}
         }
     }
+}
+
+/// The guest's end of a forwarded port.
+fn guest_end(forward: &HostForward) -> SocketAddr {
+    let guest = forward.guest_address.unwrap_or(addresses::GUEST);
+    (guest, forward.guest_port).into()
+}
+
+/// Opens a forwarded TCP port, and says which it is.
+fn listen(
+    forward: &HostForward,
+    poller: &Poller,
+    listeners: &mut Vec<Listener>,
+) -> std::io::Result<SocketAddr> {
+    let socket = TcpListener::bind(forward.host)?;
+    socket.set_nonblocking(true)?;
+    poller.add(&socket, token::LISTENER | listeners.len() as u64)?;
+    let address = socket.local_addr()?;
+    listeners.push(Listener {
+        socket,
+        guest: guest_end(forward),
+        is_ready: true,
+    });
+    Ok(address)
+}
+
+/// The same of a UDP port.
+fn receive(
+    forward: &HostForward,
+    poller: &Poller,
+    forwards: &mut Vec<forward::Forward>,
+) -> std::io::Result<SocketAddr> {
+    let socket = UdpSocket::bind(forward.host)?;
+    socket.set_nonblocking(true)?;
+    poller.add(&socket, token::FORWARD | forwards.len() as u64)?;
+    let address = socket.local_addr()?;
+    forwards.push(forward::Forward::new(socket, guest_end(forward)));
+    Ok(address)
 }

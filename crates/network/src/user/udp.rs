@@ -1,6 +1,7 @@
 //! UDP: a socket of the host for each port that the guest sends from. Answers come through
 //! from those whom the guest has sent something.
 
+use super::forward::Forward;
 use super::{Context, addresses, packet, token};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
@@ -48,6 +49,8 @@ pub struct Sockets {
     sockets: HashMap<Key, Socket>,
     by_number: HashMap<u64, Key>,
     next: u64,
+    /// Ports of the host that lead to the guest.
+    pub forwards: Vec<Forward>,
 }
 
 fn open(is_ipv4: bool) -> rustix::io::Result<OwnedFd> {
@@ -62,9 +65,9 @@ fn open(is_ipv4: bool) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Sockets {
-    /// Whether there are none.
+    /// Whether there is nothing that time could end.
     pub fn is_empty(&self) -> bool {
-        self.sockets.is_empty()
+        self.sockets.is_empty() && self.forwards.iter().all(Forward::is_idle)
     }
 
     /// A datagram of the guest: `payload` is its UDP part.
@@ -80,6 +83,11 @@ impl Sockets {
         };
         let guest = SocketAddr::new(source, datagram.src_port());
         let inside = SocketAddr::new(destination, datagram.dst_port());
+        for forward in &mut self.forwards {
+            if forward.answer(guest, inside, datagram.payload(), context.now) {
+                return;
+            }
+        }
         if context.restrict || inside.port() == 0 {
             return;
         }
@@ -179,11 +187,9 @@ impl Sockets {
             let name_server = is_server.then_some(name_server);
             let inside = context.addresses.inside(peer, name_server);
             // Datagrams are lost where there is no room.
-            if context.wire.has_room()
-                && let Some(packet) = packet::udp(inside, guest, &buffer[..bytes])
-            {
+            if context.wire.has_room() {
                 socket.sent = socket.sent.wrapping_add(1);
-                send(&packet, socket.sent, context);
+                deliver(inside, guest, &buffer[..bytes], socket.sent, context);
             }
         }
     }
@@ -196,6 +202,9 @@ impl Sockets {
         for key in old {
             self.remove(key);
         }
+        self.forwards
+            .iter_mut()
+            .for_each(|forward| forward.expire(now));
     }
 }
 
@@ -204,12 +213,21 @@ fn plain(address: SocketAddr) -> SocketAddr {
     (address.ip(), address.port()).into()
 }
 
-/// Sends a datagram's packet, in fragments if it is too long. Over IPv6 it is lost then.
-fn send(packet: &[u8], number: u16, context: &Context) {
+/// Sends the guest a datagram, in fragments if it is too long. Over IPv6 it is lost then.
+pub fn deliver(
+    from: SocketAddr,
+    guest: SocketAddr,
+    payload: &[u8],
+    number: u16,
+    context: &Context,
+) {
+    let Some(packet) = packet::udp(from, guest, payload) else {
+        return;
+    };
     if packet.len() <= packet::MTU {
-        context.send_packet(packet);
+        context.send_packet(&packet);
     } else if packet[0] >> 4 == 4 {
-        for fragment in packet::fragments(packet, number) {
+        for fragment in packet::fragments(&packet, number) {
             context.send_packet(&fragment);
         }
     }

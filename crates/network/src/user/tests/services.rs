@@ -2,7 +2,7 @@
 
 use super::guest::{Guest, MAC};
 use crate::link::Offloads;
-use crate::options::UserOptions;
+use crate::options::{HostForward, Transport, UserOptions};
 use crate::user::addresses::{DNS, GATEWAY, GATEWAY6, GUEST};
 use crate::user::packet;
 use smoltcp::phy::ChecksumCapabilities;
@@ -183,6 +183,53 @@ fn datagrams_go_out_and_answers_come_back() {
         bytes += fragment.payload().len();
     }
     assert_eq!(bytes, 3008);
+}
+
+#[test]
+fn forwarded_datagrams_are_answered_to_their_senders() {
+    let forward = HostForward {
+        transport: Transport::Udp,
+        host: (Ipv4Addr::LOCALHOST, 0).into(),
+        guest_address: None,
+        guest_port: 53,
+    };
+    let guest = Guest::new(&UserOptions {
+        forwards: vec![forward],
+        restrict: true,
+    });
+    let port: SocketAddr = (GUEST, 53).into();
+    let clients = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let mut buffer = [0; 4096];
+    for round in 0..3 {
+        for client in &clients {
+            client.send_to(&[round; 700], guest.forwards[0]).unwrap();
+            let own = client.local_addr().unwrap().port();
+            let sender = (GATEWAY, own).into();
+            assert_eq!(datagram(&guest), (sender, port, vec![round; 700]));
+            send_udp(&guest, port, sender, &[round, 9]);
+            let (bytes, from) = client.recv_from(&mut buffer).unwrap();
+            assert_eq!(
+                (&buffer[..bytes], from),
+                (&[round, 9][..], guest.forwards[0])
+            );
+        }
+    }
+    // The guest reaches nobody else, and senders only from that port.
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let number = stranger.local_addr().unwrap().port();
+    send_udp(&guest, port, (GATEWAY, number).into(), b"unasked");
+    let own = clients[0].local_addr().unwrap().port();
+    send_udp(
+        &guest,
+        (GUEST, 54).into(),
+        (GATEWAY, own).into(),
+        b"other port",
+    );
+    send_udp(&guest, port, (GATEWAY, own).into(), b"last");
+    let (bytes, _) = clients[0].recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"last");
+    stranger.set_nonblocking(true).unwrap();
+    assert!(stranger.recv_from(&mut buffer).is_err());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::guest::{Guest, PATIENCE};
 use crate::link::Offloads;
-use crate::options::{HostForward, UserOptions};
+use crate::options::{HostForward, Transport, UserOptions};
 use crate::user::addresses::GATEWAY;
 use smoltcp::socket::tcp::State;
 use std::io::{ErrorKind, Read, Write};
@@ -225,6 +225,7 @@ fn a_thousand_connections_at_once() {
 #[test]
 fn forwarded_ports_lead_into_the_guest() {
     let forward = HostForward {
+        transport: Transport::Tcp,
         host: (Ipv4Addr::LOCALHOST, 0).into(),
         guest_address: None,
         guest_port: 22,
@@ -265,6 +266,7 @@ fn forwarded_ports_lead_into_the_guest() {
 fn a_port_in_use_is_refused_with_its_address() {
     let (listener, port) = listener();
     let forward = HostForward {
+        transport: Transport::Tcp,
         host: (Ipv4Addr::LOCALHOST, port).into(),
         guest_address: None,
         guest_port: 22,
