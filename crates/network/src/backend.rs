@@ -2,7 +2,7 @@
 
 use crate::link::{Adapter, Stopper, cable};
 use crate::options::{NetworkKind, NetworkOptions};
-use crate::{stream, user};
+use crate::{passt, stream, user};
 use std::fmt;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -61,6 +61,14 @@ impl Backend {
                 forwards = network.forwards();
                 offloads = true;
                 Box::new(move || network.run())
+            }
+            NetworkKind::Passt => {
+                let (socket, passt) = passt::start("passt".as_ref())?;
+                let stream = stream::Stream::over(socket, wire, Box::new(report))?;
+                Box::new(move || {
+                    stream.run();
+                    drop(passt);
+                })
             }
             NetworkKind::Socket(path) => {
                 let stream = stream::Stream::connect(path, wire, Box::new(report))?;

@@ -15,6 +15,7 @@ pub mod backend;
 pub mod frame;
 pub mod link;
 pub mod options;
+mod passt;
 mod poller;
 pub mod stream;
 pub mod user;

@@ -90,6 +90,8 @@ pub enum NetworkKind {
     User(UserOptions),
     /// A stream socket at this path that carries frames, each behind its length.
     Socket(PathBuf),
+    /// The program passt, which is started for it.
+    Passt,
 }
 
 /// An adapter and its network.

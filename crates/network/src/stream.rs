@@ -47,6 +47,18 @@ impl Stream {
     ) -> Result<Self, NetworkError> {
         let what = || format!("socket: cannot connect to '{}'", path.display());
         let socket = UnixStream::connect(path).map_err(|error| NetworkError::new(what(), error))?;
+        Self::over(socket, wire, report)
+    }
+
+    /// Over a socket that is connected.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn over(
+        socket: UnixStream,
+        wire: Wire,
+        report: Box<dyn FnMut(String) + Send>,
+    ) -> Result<Self, NetworkError> {
         let prepare = || -> std::io::Result<Poller> {
             socket.set_nonblocking(true)?;
             let poller = Poller::new()?;
@@ -54,7 +66,7 @@ impl Stream {
             poller.add(&socket, SOCKET)?;
             Ok(poller)
         };
-        let poller = prepare().map_err(|error| NetworkError::new(what(), error))?;
+        let poller = prepare().map_err(|error| NetworkError::new("socket", error))?;
         Ok(Self {
             wire,
             poller,

@@ -208,7 +208,7 @@ pub struct RunArguments {
     )]
     pub port: Vec<PortOptions>,
 
-    /// A network: user, socket=PATH or none, and between commas how it is used. May be repeated
+    /// A network: user, passt, socket=PATH or none, and between commas how it is used. May be repeated
     ///
     /// user                  a network in this process, without privilege: the guest gets
     ///                       10.0.2.15 by DHCP; 10.0.2.2 is the host's loopback address,
@@ -218,6 +218,8 @@ pub struct RunArguments {
     ///                       hostfwd=tcp:127.0.0.1:2222-:22. May be repeated. Without ADDR
     ///                       every host that reaches this one can connect
     /// restrict=on|off       (user) on: the guest reaches nothing outside; hostfwd works
+    /// passt                 the program passt, from PATH, which is started and ended with the
+    ///                       machine; it needs user namespaces
     /// socket=PATH           a stream socket that carries frames, each behind its length in
     ///                       four bytes, as QEMU's -netdev stream and passt have it
     /// mac=XX:XX:XX:XX:XX:XX the adapter's address, default 52:54:00:12:34:56 and so on

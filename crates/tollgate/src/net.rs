@@ -6,8 +6,8 @@ use tollgate_machine::comma_list;
 use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transport, UserOptions};
 
 /// The form, for messages.
-const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], socket=PATH or \
-    none, and [,mac=XX:XX:XX:XX:XX:XX]";
+const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
+    socket=PATH or none, and [,mac=XX:XX:XX:XX:XX:XX]";
 const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
 /// What `--net` asks for: a network, or none.
@@ -31,6 +31,7 @@ pub fn parse(text: &str) -> Result<Network, String> {
             };
         }
         None if kind == "user" => NetworkOptions::new(NetworkKind::User(UserOptions::default())),
+        None if kind == "passt" => NetworkOptions::new(NetworkKind::Passt),
         Some(("socket", path)) if !path.is_empty() => {
             NetworkOptions::new(NetworkKind::Socket(path.into()))
         }
@@ -145,6 +146,8 @@ mod tests {
             .0
             .unwrap();
         assert_eq!(socket.kind, NetworkKind::Socket("a,b".into()));
+        let passt = parse("passt").unwrap().0.unwrap();
+        assert_eq!(passt.kind, NetworkKind::Passt);
         assert_eq!(socket.mac, Some("52:54:00:00:00:01".parse().unwrap()));
     }
 
@@ -169,6 +172,7 @@ mod tests {
             ("user,hostfwd=tcp:example.org:22-:22", "a wrong address"),
             ("user,hostfwd=tcp::22-[::1]:22", "one of IPv4"),
             ("socket=a,restrict=on", "for user networks only"),
+            ("passt,hostfwd=tcp::1-:1", "for user networks only"),
             ("user,ipv6=off", "unknown key 'ipv6'"),
         ] {
             let refusal = parse(argument).unwrap_err();
