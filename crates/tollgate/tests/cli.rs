@@ -85,11 +85,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],
