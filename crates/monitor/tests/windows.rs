@@ -192,6 +192,39 @@ impl Program {
         self.0[last] = (self.0.len() - behind) as u8;
     }
 
+    /// A call of what comes next, through a register or memory.
+    fn call_on(&mut self, random: &mut Random) {
+        let base = random.pick(&[BASES[0], BASES[1], BASES[2], 4]);
+        let displacement = 8 * random.below(8) as i8;
+        let call_at = match base {
+            4 => vec![0xff, 0x54, 0x24, displacement as u8],
+            base => vec![0x40 | base >> 3, 0xff, 0x50 | base & 7, displacement as u8],
+        };
+        // mov esi,behind; mov r9,rsi
+        let call: &[u8] = match random.below(4) {
+            0 => &[0xff, 0xd6],
+            1 => &[0x41, 0xff, 0xd1],
+            _ => &call_at,
+        };
+        let stores = call.len() > 3;
+        let store_length = match (stores, base) {
+            (false, _) => 0,
+            (_, 4) => 5,
+            _ => 4,
+        };
+        let behind = CODE as usize + self.0.len() + 5 + 3 + store_length + call.len();
+        self.put(&[0xbe]);
+        self.put(&(behind as u32).to_le_bytes());
+        self.put(&[0x49, 0x89, 0xf1]);
+        match (stores, base) {
+            (false, _) => {}
+            (_, 4) => self.with_stack(&[0x89], 6, true, displacement),
+            _ => self.with_base(&[0x89], true, (6, base), displacement),
+        }
+        self.put(call);
+        assert_eq!(CODE as usize + self.0.len(), behind);
+    }
+
     fn end(mut self) -> Vec<u8> {
         // dec ebp; jnz behind the first two instructions; out 0xf4,al
         self.put(&[0xff, 0xcd, 0x0f, 0x85]);
@@ -301,8 +334,9 @@ fn random_programs_with_branches_do_what_they_do_step_by_step() {
             program.set(base, place);
         }
         for _ in 0..4 + random.below(40) {
-            match random.below(3) {
-                0 => program.perhaps(&mut random),
+            match random.below(8) {
+                0..=2 => program.perhaps(&mut random),
+                3 => program.call_on(&mut random),
                 _ => program.base_step(&mut random),
             }
         }

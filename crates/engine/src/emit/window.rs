@@ -156,6 +156,24 @@ impl Emitter {
         })
     }
 
+    /// Whether an access `offset` bytes above the (folded) stack pointer lies in the window in
+    /// force, which stays in force then until the instruction's end.
+    pub(crate) fn is_in_stack_window(&mut self, offset: i32, size: u32, write: bool) -> bool {
+        let distance = self.esp.checked_add(offset);
+        let near = distance.map(|distance| Near {
+            base: STACK,
+            distance,
+            size,
+            write,
+        });
+        let window = self.window.filter(|_| self.uses_windows);
+        let place = near.and_then(|near| window.and_then(|window| window.place(&near)));
+        if place.is_some() {
+            self.planned = None;
+        }
+        place.is_some()
+    }
+
     /// Makes an access through a window. `None`: there is none that it lies in, and none is to be
     /// made.
     pub(super) fn reach_window(&mut self, access: &Near) -> Option<Reach> {

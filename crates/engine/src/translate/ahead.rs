@@ -241,7 +241,9 @@ impl Ahead {
             false => 0,
         };
         let has_memory = has_memory(instruction);
-        let changed = changed_registers(instruction).filter(|_| pushed == 0 || !has_memory);
+        let is_call = instruction.mnemonic() == Mnemonic::Call;
+        let is_simple = pushed == 0 || !has_memory || is_call;
+        let changed = changed_registers(instruction).filter(|_| is_simple);
         let Some(changed) = changed else {
             // The monitor may execute it, or its code uses R11.
             for version in &mut self.versions {
@@ -250,17 +252,20 @@ impl Ahead {
             self.distances = [0; 16];
             return;
         };
-        if pushed != 0 {
-            self.add_stack_access(instruction, pushed);
-        } else if has_memory
+        if has_memory
             && instruction.mnemonic() != Mnemonic::Lea
             && let Some((base, displacement)) = near_register(instruction, is_64_bit)
+            // A call uses a window for its target only if its push does.
+            && (!is_call || base == STACK)
             && let Some(memory) = memory_use(instruction)
         {
             let segment = segment_of(instruction.memory_segment());
             if mode.segment(segment, memory.write) == SegmentClass::Flat {
                 self.add_access(base, displacement, memory.size, memory.write);
             }
+        }
+        if pushed != 0 {
+            self.add_stack_access(instruction, pushed);
         }
         if changed == 0 {
             return;
@@ -286,7 +291,6 @@ impl Ahead {
             Mnemonic::Ret if instruction.op_count() > 0 => {
                 pushed.abs_diff(instruction.immediate16().into())
             }
-            Mnemonic::Call if instruction.op0_kind() == OpKind::Register => return,
             _ => pushed.unsigned_abs(),
         };
         let place = if is_push { pushed } else { 0 };
@@ -453,6 +457,10 @@ mod tests {
         // add ebx,16
         let code = [0x8b, 0x03, 0x83, 0xc3, 16, 0x90, 0x8b, 0x4b, 0xf8];
         assert_eq!(windows(&code), []);
+        // push rbx; call [rax+8]; push rbx; call rax; push rbx; call [rsp+16]
+        assert_eq!(windows(&[0x53, 0xff, 0x50, 8]), [(0, -8, 16, true)]);
+        assert_eq!(windows(&[0x53, 0xff, 0xd0]), [(0, -8, 16, true)]);
+        assert_eq!(windows(&[0x53, 0xff, 0x54, 0x24, 16]), [(0, -8, 32, true)]);
         // push rbx; push rbp; mov rax,[rsp+16]; ret
         let code = [0x53, 0x55, 0x48, 0x8b, 0x44, 0x24, 16, 0xc3];
         assert_eq!(windows(&code), [(0, -8, 24, true)]);

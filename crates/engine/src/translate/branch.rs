@@ -112,12 +112,23 @@ impl Translator {
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
             _ if instruction.is_jmp_far_indirect() => self.far(instruction),
             _ => {
-                if !self.load_target(instruction) {
+                let target = self.free_for_target();
+                if !self.load_target(instruction, target) {
                     return self.slow_end();
                 }
-                self.indirect_branch(false);
+                self.indirect_branch(target, false);
                 Flow::End
             }
+        }
+    }
+
+    /// The register in which an indirect branch holds its target that nothing else needs: R8,
+    /// where [`Translator::indirect_branch`] wants it, if no 16-bit stack pointer is put in place
+    /// before.
+    fn free_for_target(&self) -> Host {
+        match self.emit.mode.flags.contains(ModeFlags::STACK32) {
+            true => R8,
+            false => R11,
         }
     }
 
@@ -127,19 +138,20 @@ impl Translator {
         Flow::End
     }
 
-    /// Loads an indirect branch's target into R11; false if its segment is odd.
-    fn load_target(&mut self, instruction: &Instruction) -> bool {
+    /// Loads an indirect branch's target; false if its segment is odd.
+    fn load_target(&mut self, instruction: &Instruction, to: Host) -> bool {
         let width = branch_width(instruction);
         if instruction.op0_kind() == OpKind::Register {
             let register = instruction.op0_register();
             if register.full_register32() == Register::ESP {
                 self.emit.flush_esp_first();
             }
-            let value = self.emit.value(register, R11);
+            let value = self.emit.value(register, to);
             if width == Width::Word {
-                self.emit.assembler.movzx16(R11, value);
-            } else if value != R11 {
-                self.emit.mov_pointer(R11, value);
+                self.emit.assembler.movzx16(to, value);
+            } else if value != to || to == R8 && !self.emit.is_64_bit() {
+                // A slot holds 64 bits, and what comes to R8 is taken as it is.
+                self.emit.mov_pointer(to, value);
             }
             return true;
         }
@@ -147,15 +159,17 @@ impl Translator {
         let Ok(reach) = self.emit.reach_memory_operand(instruction, bytes, false) else {
             return false;
         };
-        self.emit.assembler.load(width, R11, reach.mem());
+        self.emit.assembler.load(width, to, reach.mem());
         true
     }
 
     /// A load that faults if the address is not canonical, so that the monitor does the
-    /// instruction. Uses R8 and RCX.
+    /// instruction. Leaves the address in R8 and uses RCX.
     pub(super) fn demand_canonical(&mut self, address: Host) {
         let tlb = self.emit.map.tlb;
-        self.emit.mov_pointer(R8, address);
+        if address != R8 {
+            self.emit.mov_pointer(R8, address);
+        }
         self.emit.assembler.sarx(RCX, R8, tlb);
         let root = Mem::indexed(tlb, RCX, 8, LONG_ROOT_DISPLACEMENT);
         self.emit.assembler.load(Width::Qword, RCX, root);
@@ -184,16 +198,26 @@ impl Translator {
             // A target beyond the limit must be refused before anything is stored.
             _ if self.may_pass_limit(width) => self.slow_end(),
             _ => {
-                if !self.load_target(instruction) {
+                // The push has a look-up of its own, which needs R8, or lies in a window: then
+                // R11 is taken. If it misses, the instruction finds no other window again.
+                let bytes = width.bytes();
+                let target = match self.emit.is_in_stack_window(-(bytes as i32), bytes, true) {
+                    true => R8,
+                    false => {
+                        self.emit.end_window();
+                        R11
+                    }
+                };
+                if !self.load_target(instruction, target) {
                     return self.slow_end();
                 }
                 if self.emit.is_64_bit() {
-                    self.demand_canonical(R11);
+                    self.demand_canonical(target);
                 }
                 if self.push(Pushed::NextRip, width).is_err() {
                     return self.slow_end();
                 }
-                self.indirect_branch(true);
+                self.indirect_branch(target, true);
                 Flow::End
             }
         }
@@ -204,14 +228,15 @@ impl Translator {
         let Ok(reach) = self.emit.reach_stack_operand(0, width.bytes(), false) else {
             return self.slow_end();
         };
-        self.emit.assembler.load(width, R11, reach.mem());
+        let target = self.free_for_target();
+        self.emit.assembler.load(width, target, reach.mem());
         let extra = if instruction.op_count() == 1 {
             i32::from(instruction.immediate16())
         } else {
             0
         };
         self.emit.esp = self.emit.esp.wrapping_add(width.bytes() as i32 + extra);
-        self.indirect_branch(false);
+        self.indirect_branch(target, false);
         Flow::End
     }
 
@@ -224,21 +249,24 @@ impl Translator {
         self.emit.mark(Restore::NONE);
     }
 
-    /// Branches to the EIP in R11 through the hash table. A call that has stored its return
+    /// Branches to the EIP in `target` through the hash table; it is in R11, or in R8 if
+    /// nothing uses that before. A call that has stored its return
     /// address cannot start again, for it may have stored over what it loaded its target
     /// from: marks then say that it is done.
-    pub(super) fn indirect_branch(&mut self, is_called: bool) {
+    pub(super) fn indirect_branch(&mut self, target: Host, is_called: bool) {
         if is_called {
             self.emit
-                .mark_as(self.emit.rip, self.emit.esp, Restore::NONE.with_eip(R11));
+                .mark_as(self.emit.rip, self.emit.esp, Restore::NONE.with_eip(target));
         }
         self.rollback_flush();
         if is_called {
             self.emit
-                .mark_as(self.emit.rip, 0, Restore::NONE.with_eip(R11));
+                .mark_as(self.emit.rip, 0, Restore::NONE.with_eip(target));
         }
         self.emit.make_room();
-        self.emit.mov_pointer(R8, R11);
+        if target != R8 {
+            self.emit.mov_pointer(R8, target);
+        }
         self.mark_branch(is_called, Restore::NONE);
         if self.emit.mode.flags.contains(ModeFlags::SINGLE) {
             self.indirect_exit();

@@ -118,7 +118,12 @@ impl Translator {
                     && register.full_register() != Register::RSP
                     && !register.is_segment_register()
             }
-            Call | Jmp => matches!(kind, OpKind::NearBranch32 | OpKind::NearBranch64),
+            Call | Jmp => {
+                use OpKind::*;
+                let is_far =
+                    instruction.is_call_far_indirect() || instruction.is_jmp_far_indirect();
+                !is_far && !matches!(kind, NearBranch16 | FarBranch16 | FarBranch32)
+            }
             Ret | Lea | Cld | Std | Nop => true,
             Mov if is_segment_move(instruction) => false,
             Leave | Xlatb | Bt | Btc | Btr | Bts => false,

@@ -132,7 +132,7 @@ impl Translator {
         self.emit.stack_operand(-12, 12, true)?;
         let target = Restore::NONE.with_eip(R11);
         self.store_frame(Width::Dword, InterruptFlag::Real, target);
-        self.indirect_branch(true);
+        self.indirect_branch(R11, true);
         Ok(())
     }
 
@@ -395,7 +395,7 @@ impl Translator {
             let home = self.emit.map.stack();
             self.emit.assembler.load(Width::Qword, home, slot);
         }
-        self.indirect_branch(true);
+        self.indirect_branch(R11, true);
         if long {
             self.emit.esp = esp;
             self.outer_return(kind);
