@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tollgate_disk::{
     CheckReport, Copy, DriveOptions, Format, Repair, check, convert, create, create_over, info,
     open,
@@ -14,16 +15,24 @@ use tollgate_disk::{
 const CLUSTER: u64 = 65_536;
 const SIZE: u64 = 64 << 20;
 
-struct Folder(PathBuf);
+/// Between fork and exec a child has the locks of all images that this process has open, those
+/// of other tests too: so one test runs at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Folder(
+    PathBuf,
+    #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>,
+);
 
 impl Folder {
     fn new() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-tools-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
-        Self(path)
+        Self(path, turn)
     }
 
     fn path(&self, name: &str) -> PathBuf {
