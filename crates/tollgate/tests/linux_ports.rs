@@ -88,7 +88,8 @@ fn standard_streams_are_ports() {
     let script = "#!/bin/sh\nmount -t devtmpfs d /dev\nmount -t proc p /proc\ncd /mnt\n\
         for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
         virtio_console; do [ ! -e $m.ko ] || insmod $m.ko; done\n\
-        while [ ! -c /dev/vport0p3 ]; do :; done; echo message > /dev/vport0p3\ncat /dev/vport0p1 > /dev/vport0p2\necho message > /dev/vport0p3\npoweroff -f\n";
+        while [ ! -c /dev/vport0p3 ]; do :; done\n\
+        until echo message > /dev/vport0p3; do :; done\ncat /dev/vport0p1 > /dev/vport0p2\necho message > /dev/vport0p3\npoweroff -f\n";
     let mut archive = linux::initramfs_with_modules(DEBIAN_AMD64);
     archive.resize(archive.len().next_multiple_of(4), 0);
     linux::cpio_entry(&mut archive, "start", 0o100_755, script.as_bytes());
@@ -114,7 +115,8 @@ fn standard_streams_are_ports() {
     let writer = std::thread::spawn(move || input.write_all(&sent));
     writer.join().unwrap().unwrap();
     // The guest switches itself off before anybody reads what it wrote.
-    // The first message waits until the ports are connected, before which a read ends at once.
+    // Linux shows a port before it can be opened. The first message waits until the ports are
+    // connected, before which a read ends at once.
     let mut message = [0; 16];
     let mut errors = child.stderr.take().unwrap();
     errors.read_exact(&mut message).unwrap();
