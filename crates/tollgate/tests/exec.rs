@@ -100,17 +100,17 @@ fn piped(mut command: Command) -> Child {
         .unwrap()
 }
 
-/// Waits until the command says that it is ready.
+/// Waits until the command says this, and nothing before it.
 #[track_caller]
-fn wait_for_line(child: &mut Child) {
-    let mut line = [0; 6];
+fn wait_for_line(child: &mut Child, expected: &str) {
+    let mut line = vec![0; expected.len()];
     child
         .stdout
         .as_mut()
         .unwrap()
         .read_exact(&mut line)
         .unwrap();
-    assert_eq!(&line, b"ready\n");
+    assert_eq!(text(&line), expected);
 }
 
 #[test]
@@ -248,23 +248,16 @@ fn a_command_whose_reader_has_gone_is_told_so() {
 fn signals_reach_the_command() {
     let place = Place::new();
     let mut child = piped(place.exec(&[], &["sh", "-c", "echo ready; exec cat"]));
-    wait_for_line(&mut child);
+    wait_for_line(&mut child, "ready\n");
     signal(child.id(), libc::SIGTERM);
     assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(143));
 
     let script = "trap 'echo one' USR1; trap 'echo two; exit 5' INT; echo ready; \
         sleep 1000 & while true; do wait; done";
     let mut child = piped(place.exec(&[], &["sh", "-c", script]));
-    wait_for_line(&mut child);
+    wait_for_line(&mut child, "ready\n");
     signal(child.id(), libc::SIGUSR1);
-    let mut line = [0; 4];
-    child
-        .stdout
-        .as_mut()
-        .unwrap()
-        .read_exact(&mut line)
-        .unwrap();
-    assert_eq!(&line, b"one\n");
+    wait_for_line(&mut child, "one\n");
     signal(child.id(), libc::SIGINT);
     let output = ended(child, GUEST_PATIENCE);
     assert_eq!(
@@ -278,17 +271,10 @@ fn a_signal_that_is_insisted_on_ends_the_machine() {
     let place = Place::new();
     let script = "trap 'echo no' TERM; echo ready; sleep 1000 & while true; do wait; done";
     let mut child = piped(place.exec(&[], &["sh", "-c", script]));
-    wait_for_line(&mut child);
+    wait_for_line(&mut child, "ready\n");
     for _ in 0..2 {
         signal(child.id(), libc::SIGTERM);
-        let mut line = [0; 3];
-        child
-            .stdout
-            .as_mut()
-            .unwrap()
-            .read_exact(&mut line)
-            .unwrap();
-        assert_eq!(&line, b"no\n");
+        wait_for_line(&mut child, "no\n");
     }
     signal(child.id(), libc::SIGTERM);
     assert_eq!(ended(child, GUEST_PATIENCE).status.code(), Some(143));
