@@ -84,7 +84,8 @@ pub trait Runner: Sized {
     fn state_mut(&mut self) -> &mut CpuState;
 
     /// The registers, and what must be dropped when translations change: a range of pages, a
-    /// space, or all ([`tollgate_x86::TranslationChange`]).
+    /// space, or all ([`tollgate_x86::TranslationChange`]). Of pages that are dropped with others
+    /// it is told if it may have fetched code there, through [`GuestView::place`].
     fn state_and_derived(&mut self) -> (&mut CpuState, &mut Self::Derived);
 
     /// General registers or EFLAGS were changed.

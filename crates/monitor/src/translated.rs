@@ -22,6 +22,7 @@ pub use enter::TranslatedExit;
 use crate::runner::Runner;
 use enter::Resume;
 use guarded_pages::GuardedPages;
+use leaves::LeavesKnown;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -61,6 +62,8 @@ pub struct Translated {
     pub(crate) code_base: u64,
     /// When the numbers of modes in what is known of level changes were given out.
     pub(crate) level_changes_epoch: u64,
+    /// What leaves know.
+    pub(crate) leaves_known: LeavesKnown,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
     /// Where masked operands are accessed that lie beside what must not be.
@@ -94,6 +97,7 @@ impl Translated {
             mode: ModeId(0),
             code_base: 0,
             level_changes_epoch: 0,
+            leaves_known: LeavesKnown::default(),
             resume: None,
             link: PendingLink::None,
             guarded: None,

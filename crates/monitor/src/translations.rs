@@ -14,7 +14,6 @@ use crate::fetch::{Fetch, FetchCache};
 use crate::kept_spaces::KeptSpaces;
 use std::io;
 use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View};
-use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
@@ -139,6 +138,7 @@ impl Translations {
         translation: &Translation,
     ) -> Fetch {
         self.note(linear, translation);
+        self.origins.note_code(linear);
         let fetch = Fetch {
             physical_page: translation.physical.page(),
             global: translation.global,
@@ -191,10 +191,13 @@ impl Translations {
             }
             TranslationChange::Load { to, keeps, .. } => self.load(to.identifier, keeps, links),
             TranslationChange::Pages { space, first, last } if self.is_loaded(space) => {
-                let pages = self.origins.extent(PageRange {
+                let pages = PageRange {
                     first: first.page(),
                     last: last.page(),
-                });
+                };
+                for page in self.origins.invalidate(pages) {
+                    self.drop_page(page, links);
+                }
                 self.drop_all(links, |derived| derived.drop_pages(pages));
             }
             TranslationChange::Space(space) if self.is_loaded(space) => self.drop_local(links),
@@ -244,6 +247,20 @@ impl Translations {
         self.spaces.forget_others();
     }
 
+    /// Drops a page that something was derived of.
+    fn drop_page(&mut self, page: u64, links: &mut dyn Derived) {
+        let pages = PageRange {
+            first: page,
+            last: page,
+        };
+        self.tlb.drop_pages(pages);
+        self.long_tlb.drop_pages(pages);
+        if self.origins.may_have_code(page) {
+            self.fetches.drop_pages(pages);
+            links.drop_pages(pages);
+        }
+    }
+
     fn drop_physical(&mut self, first: u64, last: u64, links: &mut dyn Derived) {
         let pages = self.origins.leading_to_range(first, last);
         if pages.len() > MOST_PAGES_BY_NUMBER {
@@ -251,8 +268,7 @@ impl Translations {
             return;
         }
         for page in pages {
-            let range = PageRange::of(LinearAddress(page * PAGE_SIZE));
-            self.drop_all(links, |derived| derived.drop_pages(range));
+            self.drop_page(page, links);
         }
     }
 

@@ -7,6 +7,7 @@ use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
 use tollgate_tlb::{SPACES, SpaceNumber};
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{Cr4, Efer};
 
 /// Host address of physical page zero.

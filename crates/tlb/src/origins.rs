@@ -3,9 +3,13 @@
 //!
 //! Both are kept once, for all structures with derived entries. INVLPG of an address in a
 //! large page invalidates all of that page (SDM volume 3, 4.10.4.1), however small the pieces
-//! are that a structure holds; so the pages to be dropped are told by [`Origins::extent`]. If
+//! are that a structure holds; so the pages to be dropped are told by [`Origins::invalidate`]:
+//! of a large page those pieces alone from which something was derived. If
 //! code is translated from a physical page, or something else answers at its address,
 //! whatever leads there is found by [`Origins::leading_to`].
+//!
+//! A third note is kept of the linear pages that code was fetched from: most that guests
+//! invalidate are none, and only the software TLBs have something of those.
 //!
 //! Notes on pages that are not global are kept apart for each [space](SpaceNumber) and live as
 //! long as what the structures keep of it.
@@ -13,15 +17,19 @@
 //! What is noted may be gone from the structures since; what they hold is always noted.
 
 use crate::derived::{PageRange, SPACES, SpaceNumber};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Translation;
 
 /// Sizes of large pages in bytes, the largest first: 1 GiB, 4 MiB, 2 MiB.
 const LARGE_PAGES: [u64; 3] = [1 << 30, 1 << 22, 1 << 21];
-/// Large pages that are remembered at most.
+/// Large pages that are remembered at most, and blocks of 2 MiB inside them.
 const MAX_LARGE_PAGES: usize = 1 << 16;
+/// Bits of [`CodePages`]; pages whose numbers are the same modulo this share one.
+const CODE_BITS: u64 = 1 << 20;
+/// Bits that may be set: of more, pages without code would too often look like some with code.
+const MAX_CODE_PAGES: u32 = 1 << 17;
 /// Notes that a reverse map holds at most.
 const MAX_NOTES: usize = 1 << 20;
 /// Chains of the reverse map of global pages: a few physical pages for each, in a guest of
@@ -150,6 +158,52 @@ impl ReverseMap {
     }
 }
 
+/// Linear pages that code was fetched from, and perhaps others.
+struct CodePages {
+    bits: Box<[u64]>,
+    /// How many are set.
+    set: u32,
+}
+
+impl CodePages {
+    fn new() -> Self {
+        Self {
+            bits: vec![0; (CODE_BITS / 64) as usize].into_boxed_slice(),
+            set: 0,
+        }
+    }
+
+    fn place(page: u64) -> (usize, u64) {
+        let bit = page % CODE_BITS;
+        ((bit / 64) as usize, 1 << (bit % 64))
+    }
+
+    fn note(&mut self, page: u64) {
+        let (word, bit) = Self::place(page);
+        self.set += u32::from(self.bits[word] & bit == 0);
+        self.bits[word] |= bit;
+    }
+
+    #[inline]
+    fn may_hold(&self, page: u64) -> bool {
+        let (word, bit) = Self::place(page);
+        self.bits[word] & bit != 0
+    }
+
+    fn clear(&mut self) {
+        if self.set != 0 {
+            self.bits.fill(0);
+            self.set = 0;
+        }
+    }
+}
+
+/// One bit for each page of 2 MiB.
+type Pieces = [u64; 8];
+
+/// Pages in [`Pieces`].
+const PIECES: u64 = 512;
+
 /// Where entries come from that are global, or that are of one space and not.
 struct Notes {
     map: ReverseMap,
@@ -157,6 +211,8 @@ struct Notes {
     large_pages: FxHashSet<u64>,
     /// The large page that was noted last, or 0.
     last_large_page: u64,
+    /// By number of the 2 MiB: the pages in them with entries that were derived from large pages.
+    pieces: FxHashMap<u64, Pieces>,
 }
 
 impl Notes {
@@ -165,11 +221,14 @@ impl Notes {
             map: ReverseMap::new(buckets),
             large_pages: FxHashSet::default(),
             last_large_page: 0,
+            pieces: FxHashMap::default(),
         }
     }
 
     fn is_full(&self) -> bool {
-        self.map.is_full() || self.large_pages.len() >= MAX_LARGE_PAGES
+        self.map.is_full()
+            || self.large_pages.len() >= MAX_LARGE_PAGES
+            || self.pieces.len() >= MAX_LARGE_PAGES
     }
 
     #[inline]
@@ -180,32 +239,55 @@ impl Notes {
                 self.last_large_page = large;
                 self.large_pages.insert(large);
             }
+            let piece = page % PIECES;
+            let pieces = self.pieces.entry(page / PIECES).or_default();
+            pieces[(piece / 64) as usize] |= 1 << (piece % 64);
         }
         self.map.note(page, translation.physical.page());
     }
 
-    /// Extends `extent` by the large pages that hold the first or the last of `pages`, and
-    /// forgets them.
-    fn extend(&mut self, pages: PageRange, extent: &mut PageRange) {
+    /// Adds to `found` the pages that were derived from the large pages that hold the first or
+    /// the last of `pages`, and forgets these.
+    fn take_derived(&mut self, pages: PageRange, found: &mut Vec<u64>) {
         if self.large_pages.is_empty() {
             return;
         }
-        self.last_large_page = 0;
         for size in LARGE_PAGES {
             for page in [pages.first, pages.last] {
                 if self.large_pages.remove(&large_page(page, size)) {
-                    let large = PageRange::of_large_page(page, size);
-                    extent.first = extent.first.min(large.first);
-                    extent.last = extent.last.max(large.last);
+                    self.last_large_page = 0;
+                    self.take_pieces(PageRange::of_large_page(page, size), found);
                 }
             }
         }
+    }
+
+    fn take_pieces(&mut self, large: PageRange, found: &mut Vec<u64>) {
+        for block in large.first / PIECES..=large.last / PIECES {
+            let Some(pieces) = self.pieces.remove(&block) else {
+                continue;
+            };
+            for (index, mut word) in (0..).zip(pieces) {
+                while word != 0 {
+                    let piece = index * 64 + u64::from(word.trailing_zeros());
+                    found.push(block * PIECES + piece);
+                    word &= word - 1;
+                }
+            }
+        }
+    }
+
+    /// Whether a page lies in a large page with derived entries.
+    fn is_in_large_page(&self, page: u64) -> bool {
+        let is_noted = |size| self.large_pages.contains(&large_page(page, size));
+        !self.large_pages.is_empty() && LARGE_PAGES.into_iter().any(is_noted)
     }
 
     fn clear(&mut self) {
         self.map.clear();
         self.large_pages.clear();
         self.last_large_page = 0;
+        self.pieces.clear();
     }
 }
 
@@ -215,6 +297,8 @@ pub struct Origins {
     /// What is not global, by space. `None`: nothing was ever noted of it.
     local: [Option<Box<Notes>>; SPACES],
     loaded: SpaceNumber,
+    /// Of all spaces.
+    code_pages: CodePages,
 }
 
 impl Default for Origins {
@@ -223,6 +307,7 @@ impl Default for Origins {
             global: Notes::new(GLOBAL_BUCKETS),
             local: Default::default(),
             loaded: SpaceNumber::default(),
+            code_pages: CodePages::new(),
         }
     }
 }
@@ -232,7 +317,9 @@ impl Origins {
     #[inline]
     pub fn is_full(&self) -> bool {
         let local = &self.local[self.loaded.index()];
-        self.global.is_full() || local.as_ref().is_some_and(|local| local.is_full())
+        self.global.is_full()
+            || self.code_pages.set >= MAX_CODE_PAGES
+            || local.as_ref().is_some_and(|local| local.is_full())
     }
 
     /// Notes that an entry is made for the page of `linear`, which translates like that in the
@@ -279,16 +366,38 @@ impl Origins {
         pages
     }
 
-    /// What must be dropped if linear pages are invalidated in the space that is loaded: these
-    /// and all of the large pages, if entries were derived from any, that hold the first or the
-    /// last of them. The caller drops it.
-    pub fn extent(&mut self, pages: PageRange) -> PageRange {
-        let mut extent = pages;
-        self.global.extend(pages, &mut extent);
+    /// Notes that code is fetched from the page of `linear`, in whatever space.
+    #[inline]
+    pub fn note_code(&mut self, linear: LinearAddress) {
+        self.code_pages.note(linear.page());
+    }
+
+    /// Whether something other than the software TLBs may have entries about a linear page: code
+    /// was fetched from there.
+    #[inline]
+    pub fn may_have_code(&self, page: u64) -> bool {
+        self.code_pages.may_hold(page)
+    }
+
+    /// Whether entries may be void, if `page` is, that are about other pages: those that were
+    /// derived from the same large page.
+    #[inline]
+    pub fn is_in_large_page(&self, page: u64) -> bool {
+        let local = &self.local[self.loaded.index()];
+        self.global.is_in_large_page(page)
+            || local.as_ref().is_some_and(|it| it.is_in_large_page(page))
+    }
+
+    /// Linear pages are invalidated in the space that is loaded. What must be dropped beside
+    /// them: the pages that entries are about that were derived from large pages which hold the
+    /// first or the last of `pages`. The caller drops them.
+    pub fn invalidate(&mut self, pages: PageRange) -> Vec<u64> {
+        let mut derived = Vec::new();
+        self.global.take_derived(pages, &mut derived);
         if let Some(local) = &mut self.local[self.loaded.index()] {
-            local.extend(pages, &mut extent);
+            local.take_derived(pages, &mut derived);
         }
-        extent
+        derived
     }
 
     /// All but global pages of the space that is loaded was dropped.
@@ -302,6 +411,7 @@ impl Origins {
     pub fn drop_everything(&mut self) {
         self.local.iter_mut().flatten().for_each(|it| it.clear());
         self.global.clear();
+        self.code_pages.clear();
     }
 
     /// Another space is loaded. Without `keeps` all but global pages of it was dropped.

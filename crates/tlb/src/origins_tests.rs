@@ -26,21 +26,26 @@ fn aliases(origins: &Origins, physical: u64) -> Vec<u64> {
 }
 
 #[test]
-fn an_invalidation_extends_to_the_large_page_once() {
+fn an_invalidation_reaches_what_was_derived_from_the_large_page_once() {
     for size in LARGE_PAGES {
         for base in [0, KERNEL, 0x4000_0000, u64::MAX - (1 << 30) + 1] {
             let mut origins = Origins::default();
-            let inside = base + (size - 0x3000);
-            note(&mut origins, inside, 0x5000, size, true);
+            let inside = [base, base + 0x4_5000, base + (size - 0x3000)];
+            let pages = inside.map(|linear| linear >> 12).to_vec();
+            for linear in inside {
+                note(&mut origins, linear, 0x5000, size, true);
+            }
+            note(&mut origins, base + 0x7000, 0x5000, 4096, true);
             let beside = PageRange::of(LinearAddress(base.wrapping_add(size)));
-            assert_eq!(origins.extent(beside), beside);
+            assert!(origins.invalidate(beside).is_empty());
             let within = PageRange::of(LinearAddress(base + 0x1000));
-            let whole = PageRange::of_large_page(base >> 12, size);
-            assert_eq!(origins.extent(within), whole);
+            assert!(origins.is_in_large_page(within.first));
+            assert_eq!(origins.invalidate(within), pages);
             // What was dropped is not dropped again until it is derived again.
-            assert_eq!(origins.extent(within), within);
-            note(&mut origins, inside, 0x5000, size, true);
-            assert_eq!(origins.extent(within), whole);
+            assert!(!origins.is_in_large_page(within.first));
+            assert!(origins.invalidate(within).is_empty());
+            note(&mut origins, inside[1], 0x5000, size, true);
+            assert_eq!(origins.invalidate(within), [pages[1]]);
         }
     }
 }
@@ -49,25 +54,48 @@ fn an_invalidation_extends_to_the_large_page_once() {
 fn the_largest_of_the_pages_that_hold_an_address_counts() {
     let mut origins = Origins::default();
     note(&mut origins, 0x4020_0000, 0, 2 << 20, false);
-    note(&mut origins, 0x4020_0000, 0, 1 << 30, false);
+    note(&mut origins, 0x7fff_f000, 0, 1 << 30, false);
     let page = PageRange::of(LinearAddress(0x4020_1000));
-    assert_eq!(origins.extent(page).count(), 1 << 18);
+    assert_eq!(origins.invalidate(page), [0x4_0200, 0x7_ffff]);
 }
 
 #[test]
-fn a_range_extends_to_the_large_pages_at_both_ends() {
+fn a_range_reaches_the_large_pages_at_both_ends() {
     let mut origins = Origins::default();
     note(&mut origins, 0x20_0000, 0, 2 << 20, false);
     note(&mut origins, 0x60_0000, 0, 2 << 20, false);
+    note(&mut origins, 0x7f_f000, 0, 2 << 20, true);
     let (first, last) = (0x3ff, 0x600);
-    let (whole_first, whole_last) = (0x200, 0x7ff);
-    assert_eq!(
-        origins.extent(PageRange { first, last }),
-        PageRange {
-            first: whole_first,
-            last: whole_last
-        }
-    );
+    let mut derived = origins.invalidate(PageRange { first, last });
+    derived.sort_unstable();
+    assert_eq!(derived, [0x200, 0x600, 0x7ff]);
+}
+
+#[test]
+fn pages_that_code_was_fetched_from_are_known_until_everything_is_dropped() {
+    let mut origins = Origins::default();
+    for linear in [0x5123, KERNEL + 0x7fff] {
+        origins.note_code(LinearAddress(linear));
+    }
+    origins.drop_local();
+    origins.load(SpaceNumber::new(1), false);
+    let has_code = |origins: &Origins, linear: u64| origins.may_have_code(linear >> 12);
+    assert!(has_code(&origins, 0x5000) && has_code(&origins, KERNEL + 0x7000));
+    assert!(!has_code(&origins, 0x4fff) && !has_code(&origins, 0x6000));
+    origins.drop_everything();
+    assert!(!has_code(&origins, 0x5000));
+}
+
+#[test]
+fn too_many_pages_with_code_are_too_many_notes() {
+    let mut origins = Origins::default();
+    for page in 0..u64::from(MAX_CODE_PAGES) {
+        assert!(!origins.is_full());
+        origins.note_code(LinearAddress(page << 12));
+    }
+    assert!(origins.is_full());
+    origins.drop_everything();
+    assert!(!origins.is_full());
 }
 
 #[test]
@@ -136,15 +164,14 @@ fn a_large_page_of_one_space_is_known_when_the_same_addresses_were_invalidated_i
     let (one, other) = (SpaceNumber::new(1), SpaceNumber::new(2));
     let mut origins = Origins::default();
     let page = PageRange::of(LinearAddress(0x20_1000));
-    let whole = PageRange::of_large_page(0x200, 2 << 20);
     for space in [one, other] {
         origins.load(space, false);
         note(&mut origins, 0x20_3000, 0x5000, 2 << 20, false);
     }
-    assert_eq!(origins.extent(page), whole);
-    assert_eq!(origins.extent(page), page);
+    assert_eq!(origins.invalidate(page), [0x203]);
+    assert!(origins.invalidate(page).is_empty());
     origins.load(one, true);
-    assert_eq!(origins.extent(page), whole);
+    assert_eq!(origins.invalidate(page), [0x203]);
 }
 
 #[test]

@@ -21,6 +21,14 @@ use tollgate_x86::{Flags, Gpr};
 /// IA32_EFER.
 const EFER: u32 = 0xc000_0080;
 
+/// Which of the tables that leaves use hold something. They have tens of KiB: emptying them costs
+/// more than most instructions after which that is due.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LeavesKnown {
+    cpuid: bool,
+    segment_loads: bool,
+}
+
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has executed an instruction that may be a leaf's. EAX and ECX were `asked`.
     pub(crate) fn remember_for_leaf(&mut self, helper: &Helper, asked: [u32; 2]) {
@@ -69,6 +77,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             load.leads_to(self.runner.engine.branch_table(to), to);
         }
         load.note(&mut self.runner.context.segment_loads);
+        self.runner.leaves_known.segment_loads = true;
         if place != 0 {
             // The leaf reads the descriptor through the software TLB. If that cannot hold its
             // page, the monitor goes on doing these loads.
@@ -117,6 +126,7 @@ impl Translated {
         let registers = [Gpr::Rax, Gpr::Rbx, Gpr::Rcx, Gpr::Rdx].map(of);
         let answers = &mut self.context.cpuid_answers;
         answers.note(leaf, subleaf, cpuid::may_have_subleaves(leaf), registers);
+        self.leaves_known.cpuid = true;
     }
 
     /// An instruction was executed that may change what leaves go by.
@@ -125,18 +135,26 @@ impl Translated {
         let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
         let shows = helper.kind.exit != ExitKind::Msr || matches!(number, APIC_BASE | EFER);
         if shows && helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES) {
-            self.context.cpuid_answers = CpuidAnswers::NONE;
+            self.forget_cpuid();
         }
     }
 
     /// All that leaves go by may have changed.
     pub(crate) fn forget_leaves(&mut self) {
-        self.context.cpuid_answers = CpuidAnswers::NONE;
+        self.forget_cpuid();
         self.forget_segment_loads();
+    }
+
+    fn forget_cpuid(&mut self) {
+        if std::mem::take(&mut self.leaves_known.cpuid) {
+            self.context.cpuid_answers = CpuidAnswers::NONE;
+        }
     }
 
     /// The descriptor table may be another one, or the numbers of modes mean others.
     pub(crate) fn forget_segment_loads(&mut self) {
-        self.context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
+        if std::mem::take(&mut self.leaves_known.segment_loads) {
+            self.context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
+        }
     }
 }
