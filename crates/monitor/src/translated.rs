@@ -4,6 +4,7 @@
 //! has one function per kind of exit site, `host_faults.rs` those of signals. `slow_path.rs`
 //! runs single instructions out of line.
 
+mod deliveries;
 mod enter;
 mod exits;
 mod fault_order;

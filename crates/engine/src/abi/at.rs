@@ -113,6 +113,7 @@ displacements! {
     LEAF_DONE = leaf_done,
     CPUID_ANSWERS = cpuid_answers,
     SEGMENT_LOADS = segment_loads,
+    DELIVERIES = deliveries,
 }
 
 /// Displacement of the selector of CS that a return to level 3 must name.
@@ -219,6 +220,14 @@ pub const TASK_BASE: i32 =
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, base));
 /// Displacement of the IDT's limit.
 pub const IDT_LIMIT: i32 = IDTR + offset_of!(TableRegister, limit) as i32;
+/// Displacement of the TSS's limit.
+pub const TASK_SEGMENT_LIMIT: i32 =
+    displacement(offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, limit));
+/// Displacement of the GDT's linear address.
+pub const GDT_BASE: i32 = GDTR + offset_of!(TableRegister, base) as i32;
+/// Displacement of the GDT's limit.
+pub const GDT_LIMIT: i32 = GDTR + offset_of!(TableRegister, limit) as i32;
+const GDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gdtr));
 const IDTR: i32 = displacement(offset_of!(Context, cpu) + offset_of!(CpuState, idtr));
 /// Displacements of `work`.
 pub const WORK: [i32; 3] = {

@@ -4,6 +4,7 @@
 //! 12, so that `shrx reg, reg, r15` yields a page number without another register
 //! and without touching flags; and small displacements reach both sides.
 
+use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
@@ -199,6 +200,8 @@ pub struct Context {
     pub cpuid_answers: CpuidAnswers,
     /// The loads of segment registers that leaves do.
     pub segment_loads: [SegmentLoad; SEGMENT_LOADS],
+    /// The software interrupts that leaves deliver.
+    pub deliveries: [Delivery; DELIVERIES],
 }
 
 /// In `level_changed`: the mode has changed and the privilege level has not.
@@ -319,6 +322,7 @@ impl Context {
             leaf_done: 0,
             cpuid_answers: CpuidAnswers::NONE,
             segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],
+            deliveries: [Delivery::NONE; DELIVERIES],
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

@@ -18,11 +18,19 @@ pub enum LeafRoutine {
     /// IRETD from level 0 to level 3 outside IA-32e mode, if frame and descriptors are like those
     /// of one that the monitor has executed.
     Return,
+    /// INT n or INT3 to level 0, from there in 64-bit code and from level 3, if gate and
+    /// descriptors are those of one that the monitor has delivered.
+    Interrupt,
 }
 
 impl LeafRoutine {
     /// All of them.
-    pub const ALL: [Self; LEAVES] = [Self::Cpuid, Self::LoadSegment, Self::Return];
+    pub const ALL: [Self; LEAVES] = [
+        Self::Cpuid,
+        Self::LoadSegment,
+        Self::Return,
+        Self::Interrupt,
+    ];
 
     /// The name in statistics.
     pub const fn name(self) -> &'static str {
@@ -30,12 +38,13 @@ impl LeafRoutine {
             Self::Cpuid => "cpuid",
             Self::LoadSegment => "segment-load",
             Self::Return => "iret",
+            Self::Interrupt => "software-interrupt",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 3;
+pub const LEAVES: usize = 4;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
 /// its high 8 bits; the second is beside it.
@@ -161,6 +170,8 @@ impl SegmentLoad {
 pub const DONE_IN_LEVEL: u64 = 1;
 /// The same: the privilege level has, and EFLAGS was loaded.
 pub const DONE_RETURN: u64 = 2;
+/// The same: an interrupt's frame has been stored.
+pub const DONE_DELIVERY: u64 = 3;
 
 /// Loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;

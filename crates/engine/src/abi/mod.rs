@@ -4,6 +4,7 @@
 pub mod at;
 pub mod completion;
 pub mod context;
+pub mod delivery;
 pub mod descriptors;
 pub mod far_pointer;
 pub mod flags;

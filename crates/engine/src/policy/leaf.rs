@@ -1,11 +1,12 @@
 //! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
 
+use crate::abi::delivery::delivery_key;
 use crate::abi::leaves::{LeafRoutine, segment_load_key};
 use crate::abi::level_change::from_mode;
 use crate::abi::register_map::RegisterMap;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
-use tollgate_x86::SegmentRegister;
+use tollgate_x86::{SegmentRegister, Vector};
 
 /// A leaf, and what its routine is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,13 @@ pub enum Leaf {
     },
     /// IRETD that leads to level 3.
     Return,
+    /// INT n or INT3.
+    Interrupt {
+        /// Which entry of the IDT it goes through.
+        vector: u8,
+        /// It is 64-bit code's.
+        long: bool,
+    },
 }
 
 impl Leaf {
@@ -33,6 +41,7 @@ impl Leaf {
             Mnemonic::Cpuid => Self::cpuid(mode),
             Mnemonic::Mov | Mnemonic::Pop => Self::segment_load(instruction, mode),
             Mnemonic::Iretd => Self::outer_return(mode),
+            Mnemonic::Int | Mnemonic::Int3 => Self::interrupt(instruction, mode),
             _ => None,
         }
     }
@@ -45,6 +54,27 @@ impl Leaf {
         let has_flat_stack = mode.segment(SegmentRegister::Ss, false) == SegmentClass::Flat;
         let does = mode.flags.contains(kernel) && !mode.flags.intersects(rare) && has_flat_stack;
         does.then_some(Self::Return)
+    }
+
+    /// From 64-bit code of level 0 or 3, and from code and stack of 32 bits of level 3 outside
+    /// IA-32e mode; 32-bit code of level 0 delivers its own.
+    fn interrupt(instruction: &Instruction, mode: &Mode) -> Option<Self> {
+        let vector = match instruction.code() {
+            Code::Int_imm8 => instruction.immediate8(),
+            Code::Int3 => Vector::Breakpoint as u8,
+            _ => return None,
+        };
+        let has = |flags| mode.flags.contains(flags);
+        let long = has(ModeFlags::LONG | ModeFlags::CODE64);
+        let does = if long {
+            mode.flags.intersects(ModeFlags::KERNEL | ModeFlags::USER)
+        } else {
+            has(ModeFlags::PROTECTED | ModeFlags::USER | ModeFlags::CODE32 | ModeFlags::STACK32)
+                && !mode
+                    .flags
+                    .intersects(ModeFlags::LONG | ModeFlags::VIRTUAL_8086)
+        };
+        (does && !has(ModeFlags::RARE_FLAGS)).then_some(Self::Interrupt { vector, long })
     }
 
     /// In compatibility code Intel's processors do not offer SYSCALL: answers are known for
@@ -81,12 +111,13 @@ impl Leaf {
             Self::Cpuid => LeafRoutine::Cpuid,
             Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
             Self::Return => LeafRoutine::Return,
+            Self::Interrupt { .. } => LeafRoutine::Interrupt,
         }
     }
 
     /// Whether control goes on behind the instruction, where R11 says.
     pub fn comes_back(self) -> bool {
-        self != Self::Return
+        matches!(self, Self::Cpuid | Self::LoadSegment { .. })
     }
 
     /// What the routine finds in R9, in code of this mode; `None`: nothing is told.
@@ -95,6 +126,7 @@ impl Leaf {
             Self::Cpuid => None,
             Self::LoadSegment { register, pops } => Some(segment_load_key(register, pops, mode)),
             Self::Return => Some(from_mode(mode)),
+            Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
         }
     }
 }

@@ -90,7 +90,8 @@ impl Translator {
             Int => self.software_interrupt(instruction),
             Iret | Iretd | Iretq => self.interrupt_return(instruction),
             Retf => self.far(instruction),
-            Int1 | Int3 | Sysexitq | Hlt => self.moves_on(instruction),
+            Int3 => self.interrupt_by_leaf(instruction),
+            Int1 | Sysexitq | Hlt => self.moves_on(instruction),
             Sysenter | Sysexit => self.change_level(instruction),
             Syscall | Sysret | Sysretq if self.emit.mode.flags.contains(ModeFlags::LONG) => {
                 self.change_level(instruction)

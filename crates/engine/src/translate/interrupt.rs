@@ -87,7 +87,7 @@ impl Translator {
         };
         match result {
             Ok(()) => Flow::End,
-            Err(OddSegment) => self.moves_on(instruction),
+            Err(OddSegment) => self.interrupt_by_leaf(instruction),
         }
     }
 

@@ -5,8 +5,9 @@ use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
-use crate::emit::assembler::Mem;
+use crate::emit::assembler::{Mem, Width};
 use crate::policy::leaf::Leaf;
+use crate::policy::virtual_interrupts::Transition;
 use iced_x86::Instruction;
 
 impl Translator {
@@ -42,6 +43,36 @@ impl Translator {
         self.emit.name_site(site);
         let routine = self.emit.field(at::leaf_routine(Leaf::Return.routine()));
         self.emit.assembler.jmp_memory(routine);
+    }
+
+    /// INT n or INT3 that a leaf delivers, or else the exit that was before.
+    pub(super) fn interrupt_by_leaf(&mut self, instruction: &Instruction) -> Flow {
+        let leaf = self.leaf(instruction);
+        let leaf = leaf.filter(|leaf| matches!(leaf, Leaf::Interrupt { .. }));
+        let virtual_interrupts = self.virtual_interrupts;
+        let (Some(leaf), true, Transition::Call) =
+            (leaf, virtual_interrupts.flag, virtual_interrupts.transition)
+        else {
+            return self.moves_on(instruction);
+        };
+        self.emit.make_room();
+        self.emit.flush_esp_first();
+        let kind = self.emit.helper_kind(instruction);
+        let width = match self.emit.is_64_bit() {
+            true => Width::Qword,
+            false => Width::Dword,
+        };
+        let next = self.emit.next_rip;
+        self.emit.code_address(RCX, RCX, next, width);
+        if let Some(key) = leaf.key(self.mode_id) {
+            self.emit.assembler.mov_imm64(R9, key);
+        }
+        let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
+        let site = self.emit.new_site(kind, rip, esp, 0);
+        self.emit.name_site(site);
+        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        self.emit.assembler.jmp_memory(routine);
+        Flow::End
     }
 
     /// Names the exit, for what the routine cannot do, and calls the routine. What it needs

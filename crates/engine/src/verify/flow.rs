@@ -279,6 +279,8 @@ impl Walk<'_> {
             }
             // Where the frame lies.
             Leaf::Return => value.is_narrow(),
+            // The return address goes to the guest as it is.
+            Leaf::Interrupt { .. } => true,
         };
         let told = leaf.key(self.subject.mode_id);
         let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());

@@ -39,6 +39,7 @@ fn field(displacement: i32) -> String {
             "leaf.load_segment",
         ),
         (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
+        (at::leaf_routine(LeafRoutine::Interrupt), "leaf.interrupt"),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

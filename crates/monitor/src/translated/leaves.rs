@@ -100,7 +100,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         let context = &mut self.runner.context;
         let done = std::mem::take(&mut context.leaf_done);
         context.gather_flags();
-        context.cpu.rip = context.exit_value & 0xffff_ffff;
+        context.cpu.rip = match context.cpu.is_64_bit() {
+            true => context.exit_value,
+            false => context.exit_value & 0xffff_ffff,
+        };
         let level_changed = std::mem::take(&mut context.level_changed);
         self.follow_returned_flag(level_changed);
         self.count(ExitKind::IndirectMiss);

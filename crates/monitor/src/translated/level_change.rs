@@ -6,6 +6,7 @@ use crate::running::Running;
 use crate::translated::Translated;
 use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
+use tollgate_engine::abi::delivery;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
@@ -111,6 +112,7 @@ impl Translated {
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.level_changes = Default::default();
+        delivery::forget(&mut self.context.deliveries);
         self.forget_segment_loads();
     }
 

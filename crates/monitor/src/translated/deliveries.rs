@@ -1,0 +1,258 @@
+//! Stores what a software interrupt did that the monitor has delivered, where the leaf finds it
+//! that delivers the next one ([`tollgate_engine::gate::interrupt_leaf`]).
+//!
+//! What is stored follows from bytes in memory alone, as they are now: the delivery itself may
+//! have overwritten what it was decided by. If they do not lead to where the processor is, nothing
+//! is stored.
+
+use crate::guest_view::{Inline, view_of};
+use crate::running::Running;
+use crate::translated::Translated;
+use iced_x86::Instruction;
+use tollgate_emulate::operand::read_system;
+use tollgate_engine::abi::context::MODE_CHANGED;
+use tollgate_engine::abi::delivery::Delivery;
+use tollgate_engine::abi::descriptors::KnownDescriptors;
+use tollgate_engine::policy::leaf::Leaf;
+use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_platform::Platform;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical_range;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{
+    Attributes, CpuState, Descriptor, LinearAddress, Segment, SegmentRegister, Selector,
+};
+
+/// Where a 32-bit TSS has ESP0 and SS0, and a 64-bit one RSP0.
+const STACK_OF_LEVEL_0: u64 = 4;
+/// Where a 64-bit TSS has the first of its seven interrupt stacks.
+const FIRST_INTERRUPT_STACK: u64 = 0x24;
+
+/// Where a descriptor of the GDT lies.
+fn place_of(cpu: &CpuState, selector: Selector) -> Option<u64> {
+    let offset = selector.table_offset();
+    let is_there = !selector.is_null() && !selector.is_local() && offset | 7 <= cpu.gdtr.limit;
+    is_there.then(|| linear(cpu, cpu.gdtr.base, offset.into()))
+}
+
+fn linear(cpu: &CpuState, base: u64, offset: u64) -> u64 {
+    let sum = base.wrapping_add(offset);
+    match cpu.is_long_mode() {
+        true => sum,
+        false => sum & 0xffff_ffff,
+    }
+}
+
+/// A present segment of level 0 that was accessed.
+fn is_usable(attributes: Attributes) -> bool {
+    let needed = Attributes::PRESENT | Attributes::NOT_SYSTEM | Attributes::ACCESSED;
+    attributes.contains(needed) && attributes.dpl() == 0
+}
+
+/// The flat segment of level 0 that a code descriptor gives: 64-bit code in IA-32e mode, else code
+/// of 32 bits. Conforming segments would leave the level as it is.
+fn code_segment(cpu: &CpuState, selector: Selector, raw: u64) -> Option<Segment> {
+    let mut segment = Descriptor(raw).segment(Selector(selector.0 & !3));
+    let attributes = segment.attributes;
+    if !is_usable(attributes) || !attributes.is_code() || attributes.is_conforming() {
+        return None;
+    }
+    let is_big = attributes.contains(Attributes::DEFAULT_BIG);
+    if cpu.is_long_mode() {
+        (segment.base, segment.limit) = (0, u32::MAX);
+        return (attributes.is_long_code() && !is_big).then_some(segment);
+    }
+    (is_big && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
+}
+
+/// The flat stack of level 0 that a descriptor gives outside IA-32e mode.
+fn stack_segment(selector: Selector, raw: u64) -> Option<Segment> {
+    let segment = Descriptor(raw).segment(selector);
+    let attributes = segment.attributes;
+    let fits = is_usable(attributes)
+        && attributes.is_writable_data()
+        && !attributes.is_expand_down()
+        && attributes.contains(Attributes::DEFAULT_BIG)
+        && selector.rpl() == 0;
+    (fits && segment.base == 0 && segment.limit == u32::MAX).then_some(segment)
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// The monitor has just delivered INT n, INT3 or INTO.
+    pub(crate) fn remember_delivery(&mut self, instruction: &Instruction) {
+        let Some((mut delivery, to)) = self.delivery(instruction) else {
+            return;
+        };
+        let from = self.runner.mode;
+        let epoch = self.runner.engine.mode_epoch();
+        let to = self.intern_temporary(to);
+        if epoch != self.runner.engine.mode_epoch() {
+            // `from` means nothing any more.
+            return;
+        }
+        if from != to {
+            delivery.level_changed |= MODE_CHANGED;
+        }
+        delivery.leads_to(self.runner.engine.branch_table(to), to);
+        delivery.note(&mut self.runner.context.deliveries);
+    }
+
+    /// What is known of the delivery that was just made, and the handler's mode.
+    fn delivery(&mut self, instruction: &Instruction) -> Option<(Delivery, Mode)> {
+        let from = *self.runner.engine.mode(self.runner.mode);
+        let map = self.runner.engine.map_of(&from);
+        let leaf = Leaf::of(instruction, &from, map)?;
+        let Leaf::Interrupt { vector, long } = leaf else {
+            return None;
+        };
+        let cpu = &self.runner.context.cpu;
+        let to = Mode::of(cpu);
+        if cpu.cpl() != 0 || cpu.is_long_mode() != long || to.is_watched() {
+            return None;
+        }
+        let is_user = from.flags.contains(ModeFlags::USER);
+        let mut delivery = Delivery {
+            key: leaf.key(self.runner.mode.0)?,
+            idt_base: cpu.idtr.base,
+            gdt_base: cpu.gdtr.base,
+            task_base: cpu.tr.base,
+            task_limit: cpu.tr.limit,
+            idt_limit: cpu.idtr.limit,
+            gdt_limit: cpu.gdtr.limit,
+            level_changed: u64::from(is_user),
+            ..Delivery::NONE
+        };
+        let handler = self.read_gate(&mut delivery, vector, is_user)?;
+        self.read_code(&mut delivery, handler)?;
+        let gate = delivery.gate_bytes[0];
+        if long {
+            self.read_long_stack(&mut delivery, (gate >> 32 & 7) as u8, is_user)?;
+        } else {
+            self.read_stack(&mut delivery)?;
+        }
+        let cpu = &self.runner.context.cpu;
+        let known = KnownDescriptors::of(cpu);
+        (delivery.code_expected, delivery.stack_expected) = (known.code, known.stack);
+        delivery.tlb = self
+            .view
+            .translations
+            .table(cpu, view_of(Privilege::Supervisor));
+        Some((delivery, to))
+    }
+
+    /// Reads the gate: the selector that it names.
+    fn read_gate(
+        &mut self,
+        delivery: &mut Delivery,
+        vector: u8,
+        is_user: bool,
+    ) -> Option<Selector> {
+        let cpu = &self.runner.context.cpu;
+        let long = cpu.is_long_mode();
+        let size = if long { 16 } else { 8 };
+        let offset = u16::from(vector) * size;
+        if offset + (size - 1) > cpu.idtr.limit {
+            return None;
+        }
+        delivery.gate = linear(cpu, cpu.idtr.base, offset.into());
+        let (place, rip) = (delivery.gate, cpu.rip);
+        delivery.gate_bytes[0] = self.read_known(place)?;
+        let mut target = 0;
+        if long {
+            // It begins at a multiple of eight, or is not in one page with the first half.
+            let second = place.wrapping_add(8);
+            if place % PAGE_SIZE > PAGE_SIZE - 16 {
+                return None;
+            }
+            delivery.gate_bytes[1] = self.read_known(second)?;
+            target = delivery.gate_bytes[1] << 32;
+        }
+        let gate = Descriptor(delivery.gate_bytes[0]);
+        let attributes = gate.attributes();
+        let kind = attributes.kind();
+        let clears = kind == system_type::INTERRUPT_GATE32;
+        let is_gate = (clears || kind == system_type::TRAP_GATE32)
+            && attributes.contains(Attributes::PRESENT)
+            && !attributes.contains(Attributes::NOT_SYSTEM);
+        if !is_gate || is_user && attributes.dpl() != 3 {
+            return None;
+        }
+        delivery.interrupt_mask = if clears { 0 } else { u64::MAX };
+        target |= u64::from(gate.gate_offset());
+        delivery.target = target;
+        (target == rip).then_some(gate.gate_selector())
+    }
+
+    fn read_code(&mut self, delivery: &mut Delivery, handler: Selector) -> Option<()> {
+        delivery.code_place = place_of(&self.runner.context.cpu, handler)?;
+        delivery.code_bytes = self.read_known(delivery.code_place)?;
+        let cpu = &self.runner.context.cpu;
+        delivery.code = code_segment(cpu, handler, delivery.code_bytes)?;
+        (delivery.code == *cpu.cs()).then_some(())
+    }
+
+    /// The stack pointer of IA-32e mode: RSP0, that of an interrupt stack, or RSP.
+    fn read_long_stack(
+        &mut self,
+        delivery: &mut Delivery,
+        interrupt_stack: u8,
+        is_user: bool,
+    ) -> Option<()> {
+        let cpu = &self.runner.context.cpu;
+        delivery.stack = Segment::null_stack(Selector(0), 0);
+        if is_user && *cpu.ss() != delivery.stack {
+            return None;
+        }
+        let offset = match interrupt_stack {
+            0 if !is_user => return Some(()),
+            0 => STACK_OF_LEVEL_0,
+            number => FIRST_INTERRUPT_STACK + u64::from(number - 1) * 8,
+        };
+        if !cpu.tr.is_usable() || offset + 7 > u64::from(cpu.tr.limit) {
+            return None;
+        }
+        delivery.stack_slot = linear(cpu, cpu.tr.base, offset);
+        self.read_known(delivery.stack_slot).map(|_| ())
+    }
+
+    /// The stack of level 0 outside IA-32e mode.
+    fn read_stack(&mut self, delivery: &mut Delivery) -> Option<()> {
+        let cpu = &self.runner.context.cpu;
+        let task = &cpu.tr;
+        let kind = task.attributes.kind();
+        let is_wide = matches!(kind, system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY);
+        if !task.is_usable() || !is_wide || STACK_OF_LEVEL_0 + 5 > u64::from(task.limit) {
+            return None;
+        }
+        let selector = cpu.ss().selector;
+        delivery.stack_slot = linear(cpu, task.base, STACK_OF_LEVEL_0);
+        delivery.stack_place = place_of(cpu, selector)?;
+        self.read_known(delivery.stack_slot)?;
+        delivery.stack_bytes = self.read_known(delivery.stack_place)?;
+        delivery.stack = stack_segment(selector, delivery.stack_bytes)?;
+        let ss = self.runner.context.cpu.segment(SegmentRegister::Ss);
+        (delivery.stack == *ss).then_some(())
+    }
+
+    /// Eight bytes in one page that the supervisor's software TLB has behind this.
+    fn read_known(&mut self, place: u64) -> Option<u64> {
+        let cpu = &self.runner.context.cpu;
+        let is_reachable = place != 0
+            && place % PAGE_SIZE <= PAGE_SIZE - 8
+            && (!cpu.is_long_mode() || is_canonical_range(place, 8));
+        if !is_reachable {
+            return None;
+        }
+        let (kind, privilege) = (AccessKind::Read, Privilege::Supervisor);
+        let place = LinearAddress(place);
+        let inline = (self.view).make_inline(cpu, place, 8, kind, false, privilege);
+        let Ok(Inline::Yes) = inline else {
+            return None;
+        };
+        let mut bytes = [0; 8];
+        let (cpu, mut surroundings) = self.parts();
+        read_system(cpu, &mut surroundings, place.0, 0, &mut bytes).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+}
