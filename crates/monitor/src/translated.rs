@@ -11,6 +11,7 @@ mod fault_order;
 mod find_block;
 mod guarded_pages;
 mod host_faults;
+mod known_codes;
 mod leaves;
 mod level_change;
 mod masked;

@@ -114,6 +114,7 @@ displacements! {
     CPUID_ANSWERS = cpuid_answers,
     SEGMENT_LOADS = segment_loads,
     DELIVERIES = deliveries,
+    KNOWN_CODES = known_codes,
 }
 
 /// Displacement of the selector of CS that a return to level 3 must name.

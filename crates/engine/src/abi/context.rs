@@ -6,6 +6,7 @@
 
 use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};
+use crate::abi::known_code::{KNOWN_CODES, KnownCode};
 use crate::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::marks::Shadow;
@@ -202,6 +203,8 @@ pub struct Context {
     pub segment_loads: [SegmentLoad; SEGMENT_LOADS],
     /// The software interrupts that leaves deliver.
     pub deliveries: [Delivery; DELIVERIES],
+    /// The code segments that leaves enter by far transfers.
+    pub known_codes: [KnownCode; KNOWN_CODES],
 }
 
 /// In `level_changed`: the mode has changed and the privilege level has not.
@@ -323,6 +326,7 @@ impl Context {
             cpuid_answers: CpuidAnswers::NONE,
             segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],
             deliveries: [Delivery::NONE; DELIVERIES],
+            known_codes: [KnownCode::NONE; KNOWN_CODES],
         });
         context.scatter_flags();
         context.scatter_x87_pointers();

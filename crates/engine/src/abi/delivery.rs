@@ -125,13 +125,21 @@ impl Delivery {
         self.tag = indirect_tag(table, mode);
     }
 
-    /// Puts it into the first of its places, and what was there into the second.
+    /// Puts it into one of its places: where it is already, where none is, or into the first, and
+    /// what was there into the second.
     pub fn note(self, known: &mut [Self; DELIVERIES]) {
         let first = (self.key.wrapping_mul(SPREAD) >> DELIVERY_SHIFT) as usize;
-        if known[first].key != self.key {
-            known[first ^ 1] = known[first];
+        let places = [first, first ^ 1];
+        let known_already = |&place: &usize| known[place].key == self.key;
+        let vacant = |&place: &usize| known[place].key == 0;
+        let place = places.into_iter().find(known_already);
+        match place.or_else(|| places.into_iter().find(vacant)) {
+            Some(place) => known[place] = self,
+            None => {
+                known[first ^ 1] = known[first];
+                known[first] = self;
+            }
         }
-        known[first] = self;
     }
 }
 

@@ -21,6 +21,9 @@ pub enum LeafRoutine {
     /// INT n or INT3 to level 0, from there in 64-bit code and from level 3, if gate and
     /// descriptors are those of one that the monitor has delivered.
     Interrupt,
+    /// Far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit code,
+    /// within the level, to a code segment that the monitor has entered so.
+    Far,
 }
 
 impl LeafRoutine {
@@ -30,6 +33,7 @@ impl LeafRoutine {
         Self::LoadSegment,
         Self::Return,
         Self::Interrupt,
+        Self::Far,
     ];
 
     /// The name in statistics.
@@ -39,12 +43,13 @@ impl LeafRoutine {
             Self::LoadSegment => "segment-load",
             Self::Return => "iret",
             Self::Interrupt => "software-interrupt",
+            Self::Far => "far-transfer",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 4;
+pub const LEAVES: usize = 5;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
 /// its high 8 bits; the second is beside it.

@@ -10,6 +10,7 @@ pub mod far_pointer;
 pub mod flags;
 pub mod host;
 pub mod immediate;
+pub mod known_code;
 pub mod leaves;
 pub mod level_change;
 pub mod link_layout;

@@ -32,7 +32,7 @@ use crate::abi::leaves::{
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::x87_pointers::X87_FRESH;
-use crate::gate::interrupt_leaf;
+use crate::gate::{far_leaf, interrupt_leaf};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
@@ -398,11 +398,14 @@ pub fn addresses() -> [u64; LEAVES] {
         tollgate_leaf_segment as *const () as u64,
         tollgate_leaf_return as *const () as u64,
         interrupt_leaf::address(),
+        far_leaf::address(),
     ]
 }
 
 /// A routine runs at this host address.
 pub fn is_here(pc: u64) -> bool {
     let first = tollgate_leaf_start as *const () as u64;
-    (first..tollgate_leaf_end as *const () as u64).contains(&pc) || interrupt_leaf::is_here(pc)
+    (first..tollgate_leaf_end as *const () as u64).contains(&pc)
+        || interrupt_leaf::is_here(pc)
+        || far_leaf::is_here(pc)
 }

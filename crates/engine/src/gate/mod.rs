@@ -2,6 +2,7 @@
 //! repeated string instructions, and leaves. All that is written in assembly by hand.
 
 pub mod entry;
+pub mod far_leaf;
 pub mod interrupt_leaf;
 pub mod leaf;
 pub mod store_test;

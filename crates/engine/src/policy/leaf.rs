@@ -1,6 +1,7 @@
 //! Which instructions are leaves (see [`crate::abi::leaves`]), and what their routines are told.
 
 use crate::abi::delivery::delivery_key;
+use crate::abi::known_code::{FarTransfer, far_key};
 use crate::abi::leaves::{LeafRoutine, segment_load_key};
 use crate::abi::level_change::from_mode;
 use crate::abi::register_map::RegisterMap;
@@ -29,6 +30,8 @@ pub enum Leaf {
         /// It is 64-bit code's.
         long: bool,
     },
+    /// A far JMP, CALL or RET.
+    Far(FarTransfer),
 }
 
 impl Leaf {
@@ -41,6 +44,7 @@ impl Leaf {
             Mnemonic::Cpuid => Self::cpuid(mode),
             Mnemonic::Mov | Mnemonic::Pop => Self::segment_load(instruction, mode),
             Mnemonic::Iretd => Self::outer_return(mode),
+            Mnemonic::Jmp | Mnemonic::Call | Mnemonic::Retf => Self::far(instruction, mode),
             Mnemonic::Int | Mnemonic::Int3 => Self::interrupt(instruction, mode),
             _ => None,
         }
@@ -75,6 +79,39 @@ impl Leaf {
                     .intersects(ModeFlags::LONG | ModeFlags::VIRTUAL_8086)
         };
         (does && !has(ModeFlags::RARE_FLAGS)).then_some(Self::Interrupt { vector, long })
+    }
+
+    /// In 64-bit code, and in flat code of 32 bits with a flat stack in protected mode outside
+    /// IA-32e mode, at level 0 or 3.
+    fn far(instruction: &Instruction, mode: &Mode) -> Option<Self> {
+        let (calls, returns, size) = match instruction.code() {
+            Code::Jmp_ptr1632 | Code::Jmp_m1632 => (false, false, 4),
+            Code::Jmp_m1664 => (false, false, 8),
+            Code::Call_ptr1632 | Code::Call_m1632 => (true, false, 4),
+            Code::Call_m1664 => (true, false, 8),
+            Code::Retfd | Code::Retfd_imm16 => (false, true, 4),
+            Code::Retfq | Code::Retfq_imm16 => (false, true, 8),
+            _ => return None,
+        };
+        let has = |flags| mode.flags.contains(flags);
+        let long = has(ModeFlags::LONG | ModeFlags::CODE64);
+        let narrow = ModeFlags::PROTECTED | ModeFlags::CODE32 | ModeFlags::STACK32;
+        let does = mode.flags.intersects(ModeFlags::KERNEL | ModeFlags::USER)
+            && (long
+                || has(narrow)
+                    && !mode
+                        .flags
+                        .intersects(ModeFlags::LONG | ModeFlags::VIRTUAL_8086)
+                    && mode.code_base == 0
+                    && mode.code_limit == u32::MAX
+                    && mode.segment(SegmentRegister::Ss, true) == SegmentClass::Flat);
+        does.then_some(Self::Far(FarTransfer {
+            calls,
+            returns,
+            size,
+            long,
+            user: has(ModeFlags::USER),
+        }))
     }
 
     /// In compatibility code Intel's processors do not offer SYSCALL: answers are known for
@@ -112,6 +149,7 @@ impl Leaf {
             Self::LoadSegment { .. } => LeafRoutine::LoadSegment,
             Self::Return => LeafRoutine::Return,
             Self::Interrupt { .. } => LeafRoutine::Interrupt,
+            Self::Far(_) => LeafRoutine::Far,
         }
     }
 
@@ -127,6 +165,7 @@ impl Leaf {
             Self::LoadSegment { register, pops } => Some(segment_load_key(register, pops, mode)),
             Self::Return => Some(from_mode(mode)),
             Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
+            Self::Far(transfer) => Some(far_key(transfer, mode)),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Far CALL, JMP and RET of real and V86 mode.
+//! Far CALL, JMP and RET of real and V86 mode. In flat code of protected mode and in 64-bit code
+//! they are a leaf ([`crate::gate::far_leaf`]).
 //!
-//! There a far transfer loads CS with no more than a selector and a base (SDM volume 3,
+//! In real and V86 mode a far transfer loads CS with no more than a selector and a base (SDM volume 3,
 //! 21.1.1). The base is part of the mode word, so its target is code of another mode,
 //! but of the same family. A target that the instruction names is linked through a slot, as
 //! any that lies in another page. Others are looked up in a table by selector and IP:
@@ -38,11 +39,13 @@ use crate::abi::at;
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::host::Host;
 use crate::abi::host::*;
+use crate::abi::known_code::FarTransfer;
 use crate::abi::link_layout::{FAR_TABLE_OFFSET, far_tag_base};
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::look_up::OddSegment;
+use crate::policy::leaf::Leaf;
 use crate::policy::mode::{ModeFlags, SegmentClass};
 use iced_x86::{Code, Instruction};
 use tollgate_x86::{Segment, SegmentRegister};
@@ -57,6 +60,12 @@ impl Translator {
     /// Far CALL, JMP and RET.
     pub(super) fn far(&mut self, instruction: &Instruction) -> Flow {
         use Width::{Dword, Word};
+        if let Some(leaf @ Leaf::Far(transfer)) = self.leaf(instruction) {
+            return match self.far_by_leaf(instruction, leaf, transfer) {
+                Ok(()) => Flow::End,
+                Err(OddSegment) => self.moves_on(instruction),
+            };
+        }
         if !self.may_load_code_segment() || self.emit.next_rip > u64::from(HIGHEST_OFFSET) {
             return self.moves_on(instruction);
         }
@@ -80,6 +89,61 @@ impl Translator {
             Ok(()) => Flow::End,
             Err(OddSegment) => self.moves_on(instruction),
         }
+    }
+
+    /// A transfer that a leaf makes: its target goes to R8 and RCX, and to R11 the return address
+    /// of a CALL, and what a RET adds to the stack pointer.
+    fn far_by_leaf(
+        &mut self,
+        instruction: &Instruction,
+        leaf: Leaf,
+        transfer: FarTransfer,
+    ) -> Result<(), OddSegment> {
+        let bytes = u32::from(transfer.size);
+        let width = match transfer.size {
+            8 => Width::Qword,
+            _ => Width::Dword,
+        };
+        self.emit.make_room();
+        self.emit.flush_esp_first();
+        let kind = self.emit.helper_kind(instruction);
+        let is_direct = matches!(instruction.code(), Code::Jmp_ptr1632 | Code::Call_ptr1632);
+        if is_direct {
+            let selector = instruction.far_branch_selector();
+            (self.emit.assembler).mov_imm32(R8, instruction.far_branch32());
+            self.emit.assembler.mov_imm32(RCX, u32::from(selector));
+        } else {
+            if transfer.returns {
+                self.emit.stack_operand(0, 2 * bytes, false)?;
+            } else {
+                self.emit.memory_operand(instruction, bytes + 2, false)?;
+            }
+            self.emit.make_room();
+            self.emit.assembler.load(width, R8, Mem::base(R9, 0));
+            let next = Mem::base(R9, bytes as i32);
+            self.emit.assembler.lea64(R9, next);
+            self.emit.assembler.load(Width::Word, RCX, Mem::base(R9, 0));
+        }
+        if transfer.calls {
+            let next = self.emit.next_rip;
+            // Of 64 bits only as much counts as is pushed.
+            self.emit.code_address(R11, R11, next, Width::Qword);
+        } else if transfer.returns {
+            let released = match instruction.op_count() {
+                1 => u32::from(instruction.immediate16()),
+                _ => 0,
+            };
+            self.emit.assembler.mov_imm32(R11, 2 * bytes + released);
+        }
+        if let Some(key) = leaf.key(self.mode_id) {
+            self.emit.assembler.mov_imm64(R9, key);
+        }
+        let (rip, esp) = (self.emit.rip, self.emit.esp_at_start);
+        let site = self.emit.new_site(kind, rip, esp, 0);
+        self.emit.name_site(site);
+        let routine = self.emit.field(at::leaf_routine(leaf.routine()));
+        self.emit.assembler.jmp_memory(routine);
+        Ok(())
     }
 
     /// Whether a load of CS here changes its selector and its base alone: a code segment as

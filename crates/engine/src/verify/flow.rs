@@ -281,6 +281,8 @@ impl Walk<'_> {
             Leaf::Return => value.is_narrow(),
             // The return address goes to the guest as it is.
             Leaf::Interrupt { .. } => true,
+            // So do the target's offset and what the stack pointer becomes.
+            Leaf::Far(_) => rcx.is_word(),
         };
         let told = leaf.key(self.subject.mode_id);
         let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());

@@ -40,6 +40,7 @@ fn field(displacement: i32) -> String {
         ),
         (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
         (at::leaf_routine(LeafRoutine::Interrupt), "leaf.interrupt"),
+        (at::leaf_routine(LeafRoutine::Far), "leaf.far"),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

@@ -30,7 +30,7 @@ const STACK_OF_LEVEL_0: u64 = 4;
 const FIRST_INTERRUPT_STACK: u64 = 0x24;
 
 /// Where a descriptor of the GDT lies.
-fn place_of(cpu: &CpuState, selector: Selector) -> Option<u64> {
+pub(crate) fn place_of(cpu: &CpuState, selector: Selector) -> Option<u64> {
     let offset = selector.table_offset();
     let is_there = !selector.is_null() && !selector.is_local() && offset | 7 <= cpu.gdtr.limit;
     is_there.then(|| linear(cpu, cpu.gdtr.base, offset.into()))
@@ -236,7 +236,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// Eight bytes in one page that the supervisor's software TLB has behind this.
-    fn read_known(&mut self, place: u64) -> Option<u64> {
+    pub(crate) fn read_known(&mut self, place: u64) -> Option<u64> {
         let cpu = &self.runner.context.cpu;
         let is_reachable = place != 0
             && place % PAGE_SIZE <= PAGE_SIZE - 8

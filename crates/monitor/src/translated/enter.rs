@@ -122,6 +122,8 @@ impl Runner for Translated {
         vcpu.runner.forget_leaves_after(helper);
         if matches!(helper.kind.exit, ExitKind::FastSystemCall | ExitKind::Iret) && jumped {
             vcpu.remember_level_change(helper.instruction.mnemonic());
+        } else if helper.kind.exit == ExitKind::FarTransfer && jumped {
+            vcpu.remember_code(&helper.instruction);
         } else if helper.kind.exit == ExitKind::SoftwareInterrupt && jumped {
             vcpu.remember_delivery(&helper.instruction);
         } else if helper.kind.effects.contains(Effects::CHANGES_LEVEL_CHANGES)

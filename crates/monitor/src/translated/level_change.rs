@@ -6,10 +6,10 @@ use crate::running::Running;
 use crate::translated::Translated;
 use iced_x86::Mnemonic;
 use std::ops::RangeInclusive;
-use tollgate_engine::abi::delivery;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
+use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_exits::ExitKind;
@@ -113,6 +113,7 @@ impl Translated {
     pub(crate) fn forget_level_changes(&mut self) {
         self.context.level_changes = Default::default();
         delivery::forget(&mut self.context.deliveries);
+        known_code::forget(&mut self.context.known_codes);
         self.forget_segment_loads();
     }
 
