@@ -30,6 +30,7 @@ pub mod memory_access;
 pub mod msr;
 pub mod operand;
 pub mod performance_counters;
+pub mod plain_msr;
 pub mod privilege_change;
 pub mod scatter;
 pub mod segments;

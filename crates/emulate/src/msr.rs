@@ -6,40 +6,28 @@
 //! local APIC's MSRs belong to the machine.
 
 use crate::Outcome;
-use crate::canonical::require_canonical;
 use crate::cpuid::{Vendor, policy};
 use crate::operand::require_cpl0;
 use crate::performance_counters;
-use crate::{tsc_deadline, tsc_offset};
+use crate::{plain_msr, tsc_deadline, tsc_offset};
 use iced_x86::CpuidFeature;
 use tollgate_platform::Environment;
 use tollgate_x86::TranslationChange;
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::time_stamp_msrs::{TIME_STAMP_ADJUST, TIME_STAMP_COUNTER};
-use tollgate_x86::{CpuState, Efer, Exception, Gpr, SegmentRegister};
+use tollgate_x86::{CpuState, Efer, Exception, Gpr};
 
 const PLATFORM_ID: u32 = 0x17;
 const MICROCODE_UPDATE: u32 = 0x79;
 const MICROCODE_REVISION: u32 = 0x8b;
 const PLATFORM_INFO: u32 = 0xce;
 const ARCH_CAPABILITIES: u32 = 0x10a;
-const SYSENTER_CS: u32 = 0x174;
-const SYSENTER_ESP: u32 = 0x175;
-const SYSENTER_EIP: u32 = 0x176;
 const MISC_ENABLE: u32 = 0x1a0;
 const DEBUG_CONTROL: u32 = 0x1d9;
 const PAT: u32 = 0x277;
 /// IA32_XSS: the supervisors' state components that XSAVES saves. There are none.
 const EXTENDED_SUPERVISOR_STATE: u32 = 0xda0;
 const EFER: u32 = 0xc000_0080;
-const STAR: u32 = 0xc000_0081;
-const LSTAR: u32 = 0xc000_0082;
-const CSTAR: u32 = 0xc000_0083;
-const FMASK: u32 = 0xc000_0084;
-const FS_BASE: u32 = 0xc000_0100;
-const GS_BASE: u32 = 0xc000_0101;
-const KERNEL_GS_BASE: u32 = 0xc000_0102;
-const TSC_AUX: u32 = 0xc000_0103;
 
 /// IA32_MISC_ENABLE bits that hold what is written: fast strings.
 const MISC_ENABLE_WRITABLE: u64 = 1;
@@ -102,6 +90,9 @@ pub fn read(
     environment: &mut dyn Environment,
     index: u32,
 ) -> Result<u64, Exception> {
+    if let Some(value) = plain_msr::read(state, index) {
+        return Ok(value);
+    }
     let value = match index {
         TIME_STAMP_COUNTER => tsc_offset::time_stamp(state, environment),
         TIME_STAMP_ADJUST => state.tsc_offset,
@@ -112,26 +103,11 @@ pub fn read(
         // Intel keeps the revision in the upper half.
         MICROCODE_REVISION if policy(state).vendor() == Vendor::Intel => 1 << 32,
         MICROCODE_REVISION => 1,
-        SYSENTER_CS => state.sysenter_cs,
-        SYSENTER_ESP => state.sysenter_esp,
-        SYSENTER_EIP => state.sysenter_eip,
         MISC_ENABLE => state.misc_enable & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
         DEBUG_CONTROL => 0,
         PAT => state.pat,
         EXTENDED_SUPERVISOR_STATE if policy(state).offers(CpuidFeature::XSAVES) => 0,
         EFER => state.efer,
-        STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star,
-        LSTAR if policy(state).offers(CpuidFeature::X64) => state.lstar,
-        CSTAR if policy(state).offers(CpuidFeature::X64) => state.cstar,
-        FMASK if policy(state).offers(CpuidFeature::SYSCALL) => state.sfmask,
-        FS_BASE if policy(state).offers(CpuidFeature::X64) => {
-            state.segment(SegmentRegister::Fs).base
-        }
-        GS_BASE if policy(state).offers(CpuidFeature::X64) => {
-            state.segment(SegmentRegister::Gs).base
-        }
-        KERNEL_GS_BASE if policy(state).offers(CpuidFeature::X64) => state.kernel_gs_base,
-        TSC_AUX if policy(state).offers(CpuidFeature::RDTSCP) => state.tsc_aux,
         ARCH_CAPABILITIES => {
             return policy(state)
                 .arch_capabilities()
@@ -182,6 +158,9 @@ pub fn write(
     index: u32,
     value: u64,
 ) -> Result<(), Exception> {
+    if let Some(written) = plain_msr::write(state, index, value) {
+        return written;
+    }
     match index {
         TIME_STAMP_COUNTER => {
             let offset = value.wrapping_sub(environment.machine(|machine| machine.time_stamp()));
@@ -196,16 +175,6 @@ pub fn write(
         }
         // Microcode updates are ignored. Software writes the revision before it reads it again.
         MICROCODE_UPDATE | MICROCODE_REVISION => {}
-        SYSENTER_CS => state.sysenter_cs = value & 0xffff_ffff,
-        SYSENTER_ESP | SYSENTER_EIP => {
-            require_canonical(value)?;
-            let place = if index == SYSENTER_ESP {
-                &mut state.sysenter_esp
-            } else {
-                &mut state.sysenter_eip
-            };
-            *place = value;
-        }
         MISC_ENABLE => state.misc_enable = value & MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED,
         // Branch recording and branch stepping are not offered.
         DEBUG_CONTROL if value == 0 => {}
@@ -221,32 +190,6 @@ pub fn write(
             }
         }
         EFER => return write_efer(state, environment, value),
-        STAR if policy(state).offers(CpuidFeature::SYSCALL) => state.star = value,
-        FMASK if policy(state).offers(CpuidFeature::SYSCALL) => {
-            if value >> 32 != 0 {
-                return refused();
-            }
-            state.sfmask = value;
-        }
-        LSTAR | CSTAR | FS_BASE | GS_BASE | KERNEL_GS_BASE
-            if policy(state).offers(CpuidFeature::X64) =>
-        {
-            require_canonical(value)?;
-            match index {
-                LSTAR => state.lstar = value,
-                CSTAR => state.cstar = value,
-                FS_BASE => state.segment_mut(SegmentRegister::Fs).base = value,
-                GS_BASE => state.segment_mut(SegmentRegister::Gs).base = value,
-                _ => state.kernel_gs_base = value,
-            }
-        }
-        TSC_AUX if policy(state).offers(CpuidFeature::RDTSCP) => {
-            // Intel refuses reserved bits, AMD drops them.
-            if value >> 32 != 0 && policy(state).vendor() != Vendor::Amd {
-                return refused();
-            }
-            state.tsc_aux = value & 0xffff_ffff;
-        }
         _ => {
             return match environment.machine(|machine| machine.msr_write(index, value)) {
                 Some(true) => Ok(()),

@@ -134,8 +134,8 @@ pub trait Runner: Sized {
         extent: Extent,
     ) -> Result<Option<Self::Entry>, VcpuStop>;
 
-    /// Runs guest code until something needs the monitor.
-    fn run(&mut self, entry: Self::Entry) -> Exit<Self::Exit>;
+    /// Runs guest code until something needs the monitor, in this view of memory.
+    fn run(&mut self, entry: Self::Entry, view: &mut GuestView) -> Exit<Self::Exit>;
 
     /// Does what an exit of the runner's own asks for.
     ///

@@ -133,7 +133,7 @@ impl Runner for Interpreter {
         }
     }
 
-    fn run(&mut self, instruction: Instruction) -> Exit<PortWrite> {
+    fn run(&mut self, instruction: Instruction, _view: &mut GuestView) -> Exit<PortWrite> {
         if self.requests.load(Ordering::SeqCst) != 0 {
             return Exit::Interrupted;
         }

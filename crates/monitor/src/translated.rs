@@ -12,6 +12,7 @@ mod find_block;
 mod guarded_pages;
 mod host_faults;
 mod known_codes;
+mod leaf_calls;
 mod leaves;
 mod level_change;
 mod masked;
@@ -89,6 +90,7 @@ impl Translated {
         let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
+        context.leaf_function = leaf_calls::serve;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
         let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;
         context.string_shows_each = u64::from(shows_each);

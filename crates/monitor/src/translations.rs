@@ -222,6 +222,26 @@ impl Translations {
         self.changed = true;
     }
 
+    /// INVLPG of an address in `loaded`, if only the software TLB can have anything of its page
+    /// (`is_long`: that of IA-32e mode) and nothing else is void with it. If not, nothing is
+    /// forgotten. Guest code may be gone on with.
+    pub fn invalidate_data(&mut self, loaded: Space, is_long: bool, linear: LinearAddress) -> bool {
+        let page = linear.page();
+        if !self.is_loaded(loaded)
+            || self.links_are_due
+            || self.origins.may_have_code(page)
+            || self.origins.is_in_large_page(page)
+        {
+            return false;
+        }
+        let pages = PageRange::of(linear);
+        match is_long {
+            true => self.long_tlb.drop_pages(pages),
+            false => self.tlb.drop_pages(pages),
+        }
+        true
+    }
+
     /// Whether a space is the one that is loaded. Whose tables begin elsewhere is another
     /// space, but a processor tells them apart by the identifier alone.
     fn is_loaded(&self, space: Space) -> bool {

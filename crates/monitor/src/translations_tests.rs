@@ -81,6 +81,7 @@ struct Bench {
     slots: HashMap<u64, u32>,
     /// By linear and physical page, each with a slot that leads there.
     code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
+    invalidations: u32,
 }
 
 /// Links as the engine has them, which has more to ask of pages that come back.
@@ -116,6 +117,7 @@ impl Bench {
             links: LinkTables::new().unwrap(),
             slots: HashMap::new(),
             code_pages: HashMap::new(),
+            invalidations: 0,
         };
         bench.change(TranslationChange::Everything);
         bench.translations.take_changed(&mut bench.links);
@@ -126,8 +128,20 @@ impl Bench {
         Space::loaded(&self.state)
     }
 
+    /// Every other invalidation of a page in the loaded space is that of a leaf, if it may be.
     fn change(&mut self, change: TranslationChange) {
         let loaded = self.loaded();
+        if let TranslationChange::Pages { space, first, last } = change
+            && (space, first) == (loaded, last)
+        {
+            self.invalidations += 1;
+            let is_long = self.state.is_long_mode();
+            if self.invalidations.is_multiple_of(2)
+                && self.translations.invalidate_data(loaded, is_long, first)
+            {
+                return;
+            }
+        }
         let mut links = Links(&mut self.links);
         self.translations.change(loaded, change, &mut links);
     }
@@ -851,6 +865,10 @@ fn what_is_kept_of_a_space_is_what_its_tables_say_when_it_is_loaded_again() {
                         linked.clear();
                     }
                     _ => {
+                        let named = match identifier == space.identifier {
+                            true => guest.bench.loaded(),
+                            false => named,
+                        };
                         let change = TranslationChange::page(named, LinearAddress(linear));
                         guest.bench.change(change);
                         linked.retain(|of| of.1 != linear || identifier != space.identifier);
@@ -909,4 +927,28 @@ fn what_is_kept_of_a_space_is_what_its_tables_say_when_it_is_loaded_again() {
         found_again * 10 > kept_loads,
         "{found_again} of {kept_loads}"
     );
+}
+
+#[test]
+fn a_leaf_invalidates_what_only_the_software_tlb_knows() {
+    let mut bench = Bench::new(true);
+    let linear = LinearAddress(0x5000);
+    let (loaded, data) = (bench.loaded(), page(linear.0, 0x10_5000, 0x1000, false));
+    bench.derive(Kind::Load(true), data);
+    bench.derive(Kind::Store(false), data);
+    assert!(bench.translations.invalidate_data(loaded, true, linear));
+    assert!(!bench.has(Kind::Load(true), data) && !bench.has(Kind::Store(false), data));
+    // Code was fetched from there, or all of a large page is meant, or another space is loaded.
+    bench.derive(Kind::Fetch(true), data);
+    assert!(!bench.translations.invalidate_data(loaded, true, linear));
+    bench.derive(
+        Kind::Load(true),
+        page(0x40_5000, 0x40_5000, 0x20_0000, true),
+    );
+    let beside = LinearAddress(0x40_3000);
+    assert!(!bench.translations.invalidate_data(loaded, true, beside));
+    let other = Space::identified(loaded.identifier ^ 1);
+    let unknown = LinearAddress(0x9000);
+    assert!(!bench.translations.invalidate_data(other, true, unknown));
+    assert!(bench.translations.invalidate_data(loaded, true, unknown));
 }

@@ -1,10 +1,14 @@
 //! Facts about `msr`.
 
 use super::*;
+use crate::plain_msr::{
+    CSTAR, FMASK, FS_BASE, GS_BASE, KERNEL_GS_BASE, LSTAR, STAR, SYSENTER_CS, SYSENTER_EIP,
+    SYSENTER_ESP, TSC_AUX,
+};
 use crate::test_environment::{long_mode, protected_mode, run, virtual_8086_mode};
 use crate::tsc_offset::time_stamp;
 use tollgate_x86::local_apic_msrs::APIC_BASE;
-use tollgate_x86::{CpuModel, Cr4};
+use tollgate_x86::{CpuModel, Cr4, SegmentRegister};
 
 const RDMSR: [u8; 2] = [0x0f, 0x32];
 const WRMSR: [u8; 2] = [0x0f, 0x30];

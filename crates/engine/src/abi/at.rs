@@ -111,6 +111,7 @@ displacements! {
     LEAVES = leaves: Jump,
     LEAF_COUNTS = leaf_counts,
     LEAF_DONE = leaf_done,
+    LEAF_FUNCTION = leaf_function,
     CPUID_ANSWERS = cpuid_answers,
     SEGMENT_LOADS = segment_loads,
     DELIVERIES = deliveries,

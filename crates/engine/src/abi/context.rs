@@ -7,7 +7,7 @@
 use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::known_code::{KNOWN_CODES, KnownCode};
-use crate::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
+use crate::abi::leaves::{CpuidAnswers, LEAVES, LeafFunction, SEGMENT_LOADS, SegmentLoad};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
@@ -197,6 +197,10 @@ pub struct Context {
     /// Not zero at an exit that a leaf named: its instruction is done but for EIP, which is in
     /// the exit value.
     pub leaf_done: u64,
+    /// The monitor's function that leaves call.
+    pub leaf_function: LeafFunction,
+    /// What that needs beside the context, set by the monitor for each entry; or null.
+    pub leaf_environment: *mut (),
     /// The answers of CPUID that leaves give.
     pub cpuid_answers: CpuidAnswers,
     /// The loads of segment registers that leaves do.
@@ -229,6 +233,11 @@ pub const fn displacement(offset: usize) -> i32 {
 /// Displacement from R15 of a general register's place.
 pub const fn gpr_displacement(register: Gpr) -> i32 {
     displacement(offset_of!(Context, cpu) + offset_of!(CpuState, gpr) + register as usize * 8)
+}
+
+/// Leaves every instruction to its exit.
+extern "sysv64" fn does_nothing(_context: *mut Context, _key: u64, _value: u64) -> u64 {
+    0
 }
 
 impl Context {
@@ -323,6 +332,8 @@ impl Context {
             leaves: gate.leaves,
             leaf_counts: [0; LEAVES],
             leaf_done: 0,
+            leaf_function: does_nothing,
+            leaf_environment: std::ptr::null_mut(),
             cpuid_answers: CpuidAnswers::NONE,
             segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],
             deliveries: [Delivery::NONE; DELIVERIES],

@@ -3,6 +3,7 @@
 //! the monitor found out when it last executed such an instruction, and stored here. Which
 //! instruction has which leaf is decided when it is translated (`policy/leaf.rs`).
 
+use crate::abi::context::Context;
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Segment, SegmentRegister};
 
@@ -24,6 +25,14 @@ pub enum LeafRoutine {
     /// Far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit code,
     /// within the level, to a code segment that the monitor has entered so.
     Far,
+    /// What the monitor's function does for INVLPG ([`LeafCall`]).
+    Invlpg,
+    /// The same for RDMSR and WRMSR.
+    Msr,
+    /// The same for MOV to control registers.
+    ControlRegister,
+    /// The same for others.
+    Other,
 }
 
 impl LeafRoutine {
@@ -34,6 +43,10 @@ impl LeafRoutine {
         Self::Return,
         Self::Interrupt,
         Self::Far,
+        Self::Invlpg,
+        Self::Msr,
+        Self::ControlRegister,
+        Self::Other,
     ];
 
     /// The name in statistics.
@@ -44,12 +57,78 @@ impl LeafRoutine {
             Self::Return => "iret",
             Self::Interrupt => "software-interrupt",
             Self::Far => "far-transfer",
+            Self::Invlpg => "invlpg",
+            Self::Msr => "msr",
+            Self::ControlRegister => "control-register",
+            Self::Other => "other-instruction",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 5;
+pub const LEAVES: usize = 9;
+
+/// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
+/// The function does all of it or, where anything is unusual, nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum LeafCall {
+    /// INVLPG of a linear address.
+    InvalidatePage,
+    /// RDMSR.
+    ReadMsr,
+    /// WRMSR.
+    WriteMsr,
+    /// MOV of a value to CR0.
+    WriteCr0,
+    /// MOV of a value to CR2.
+    WriteCr2,
+    /// MOV of a value to CR4.
+    WriteCr4,
+    /// LGDT from a linear address.
+    LoadGdt,
+    /// LIDT from a linear address.
+    LoadIdt,
+}
+
+impl LeafCall {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::InvalidatePage,
+        Self::ReadMsr,
+        Self::WriteMsr,
+        Self::WriteCr0,
+        Self::WriteCr2,
+        Self::WriteCr4,
+        Self::LoadGdt,
+        Self::LoadIdt,
+    ];
+
+    /// The one that the function is told by `key`.
+    #[inline]
+    pub fn of_key(key: u64) -> Option<Self> {
+        Self::ALL.get(key as usize).copied()
+    }
+
+    /// What the function is told.
+    pub const fn key(self) -> u64 {
+        self as u64
+    }
+
+    /// As which routine's it is counted.
+    pub const fn routine(self) -> LeafRoutine {
+        match self {
+            Self::InvalidatePage => LeafRoutine::Invlpg,
+            Self::ReadMsr | Self::WriteMsr => LeafRoutine::Msr,
+            Self::WriteCr0 | Self::WriteCr2 | Self::WriteCr4 => LeafRoutine::ControlRegister,
+            Self::LoadGdt | Self::LoadIdt => LeafRoutine::Other,
+        }
+    }
+}
+
+/// The monitor's function: gets the context, [`LeafCall::key`] and the address or value that
+/// goes with it. Returns 1 if it has done the instruction, 0 if it has changed nothing.
+pub type LeafFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
 /// its high 8 bits; the second is beside it.
@@ -177,6 +256,9 @@ pub const DONE_IN_LEVEL: u64 = 1;
 pub const DONE_RETURN: u64 = 2;
 /// The same: an interrupt's frame has been stored.
 pub const DONE_DELIVERY: u64 = 3;
+/// The same: the monitor's function has done the instruction, and there is a request to leave.
+/// EIP is not in the exit value.
+pub const DONE_CALL: u64 = 4;
 
 /// Loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;

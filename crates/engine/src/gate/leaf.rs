@@ -19,15 +19,23 @@
 //! translated code of the other mode, which is found like the target of an indirect branch. If
 //! that misses, the exit is taken with [`Context::leaf_done`](crate::Context::leaf_done) set.
 //!
+//! What needs more than comparisons is done by a function of the monitor's, which the last of the
+//! routines calls with the general registers where an exit leaves them
+//! ([`LeafCall`](crate::abi::leaves::LeafCall)). It needs the host's vector registers; if the
+//! guest's are loaded, the exit is taken. A signal that arrives before or in the function is like
+//! one that arrives in the monitor: it only sets `pending`, which is tested behind the call
+//! ([`is_here`]).
+//!
 //! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts
 //! it has it run on to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
 
 use crate::abi::at;
+use crate::abi::context::{BIAS, gpr_displacement};
 use crate::abi::descriptors::Expected;
 use crate::abi::flags::SYSTEM_FLAGS;
 use crate::abi::leaves::{
-    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_IN_LEVEL, DONE_RETURN,
-    KEY_POPS, KEY_REGISTER, LEAVES, LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
+    ANSWERS_BY_BOTH, ANSWERS_BY_LEAF, CpuidAnswer, CpuidAnswers, DONE_CALL, DONE_IN_LEVEL,
+    DONE_RETURN, KEY_POPS, KEY_REGISTER, LEAVES, LeafRoutine, SEGMENT_LOADS, SPREAD, SegmentLoad,
 };
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
@@ -93,8 +101,8 @@ global_asm!(
     "jne 9b",
     "1:",
     ".endm",
-    ".weak tollgate_leaf_return",
-    ".hidden tollgate_leaf_return",
+    ".weak tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
+    ".hidden tollgate_leaf_return, tollgate_leaf_call, tollgate_leaf_called",
     ".weak tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
     ".hidden tollgate_leaf_start, tollgate_leaf_end, tollgate_leaf_cpuid, tollgate_leaf_segment",
     ".p2align 6",
@@ -304,6 +312,47 @@ global_asm!(
     "tollgate_leaf_restores",
     "mov rdx, [r15 + {rdx}]",
     "jmp r11",
+    // R8: an address or a value. R9: what is to be done.
+    ".p2align 6",
+    "tollgate_leaf_call:",
+    "tollgate_leaf_begins",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "je 9b",
+    "mov rax, [r15 + {rax}]",
+    "mov [r15 + {cpu_rax}], rax",
+    "mov [r15 + {cpu_rcx}], r10",
+    "mov [r15 + {cpu_rdx}], rdx",
+    "mov [r15 + {cpu_rsi}], rsi",
+    "mov [r15 + {cpu_rdi}], rdi",
+    // Twice: the stack stays aligned.
+    "push r11",
+    "push r11",
+    "lea rdi, [r15 - {bias}]",
+    "mov rsi, r9",
+    "mov rdx, r8",
+    "call [r15 + {function}]",
+    "pop r11",
+    "pop r11",
+    "mov r10, [r15 + {cpu_rcx}]",
+    "mov rdx, [r15 + {cpu_rdx}]",
+    "mov rsi, [r15 + {cpu_rsi}]",
+    "mov rdi, [r15 + {cpu_rdi}]",
+    "mov r8, [r15 + {cpu_rax}]",
+    "mov [r15 + {rax}], r8",
+    // Signals find the guest from here on.
+    "tollgate_leaf_called:",
+    "test eax, eax",
+    "jz 8f",
+    "mov rax, [r15 + {pending}]",
+    "cmp dword ptr [rax], 0",
+    "jne 7f",
+    "tollgate_leaf_restores",
+    "jmp r11",
+    "7:",
+    "mov qword ptr [r15 + {done}], {done_call}",
+    "8:",
+    "tollgate_leaf_restores",
+    "jmp tollgate_exit",
     "tollgate_leaf_end:",
     ".purgem tollgate_leaf_looks_up",
     ".purgem tollgate_leaf_compares",
@@ -312,6 +361,16 @@ global_asm!(
     ".purgem tollgate_leaf_restores",
     rax = const at::slot(Gpr::Rax as u8),
     rdx = const at::slot(Gpr::Rdx as u8),
+    cpu_rax = const gpr_displacement(Gpr::Rax),
+    cpu_rcx = const gpr_displacement(Gpr::Rcx),
+    cpu_rdx = const gpr_displacement(Gpr::Rdx),
+    cpu_rsi = const gpr_displacement(Gpr::Rsi),
+    cpu_rdi = const gpr_displacement(Gpr::Rdi),
+    bias = const BIAS,
+    vectors_off = const at::VECTORS_OFF,
+    function = const at::LEAF_FUNCTION,
+    pending = const at::PENDING,
+    done_call = const DONE_CALL,
     flags = const at::STRING_FLAGS,
     answers = const at::CPUID_ANSWERS,
     answers_by_both = const at::CPUID_ANSWERS + offset_of!(CpuidAnswers, by_both) as i32,
@@ -388,6 +447,8 @@ unsafe extern "sysv64" {
     fn tollgate_leaf_cpuid();
     fn tollgate_leaf_segment();
     fn tollgate_leaf_return();
+    fn tollgate_leaf_call();
+    fn tollgate_leaf_called();
     fn tollgate_leaf_end();
 }
 
@@ -399,13 +460,18 @@ pub fn addresses() -> [u64; LEAVES] {
         tollgate_leaf_return as *const () as u64,
         interrupt_leaf::address(),
         far_leaf::address(),
+        tollgate_leaf_call as *const () as u64,
+        tollgate_leaf_call as *const () as u64,
+        tollgate_leaf_call as *const () as u64,
+        tollgate_leaf_call as *const () as u64,
     ]
 }
 
-/// A routine runs at this host address.
+/// A routine runs at this host address, and is not about to call the monitor's function.
 pub fn is_here(pc: u64) -> bool {
-    let first = tollgate_leaf_start as *const () as u64;
-    (first..tollgate_leaf_end as *const () as u64).contains(&pc)
+    let at = |place: unsafe extern "sysv64" fn()| place as *const () as u64;
+    (at(tollgate_leaf_start)..at(tollgate_leaf_call)).contains(&pc)
+        || (at(tollgate_leaf_called)..at(tollgate_leaf_end)).contains(&pc)
         || interrupt_leaf::is_here(pc)
         || far_leaf::is_here(pc)
 }

@@ -2,11 +2,11 @@
 
 use crate::abi::delivery::delivery_key;
 use crate::abi::known_code::{FarTransfer, far_key};
-use crate::abi::leaves::{LeafRoutine, segment_load_key};
+use crate::abi::leaves::{LeafCall, LeafRoutine, segment_load_key};
 use crate::abi::level_change::from_mode;
 use crate::abi::register_map::RegisterMap;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
-use iced_x86::{Code, Instruction, Mnemonic, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{SegmentRegister, Vector};
 
 /// A leaf, and what its routine is told.
@@ -32,6 +32,8 @@ pub enum Leaf {
     },
     /// A far JMP, CALL or RET.
     Far(FarTransfer),
+    /// What the monitor's function does, at level 0.
+    Call(LeafCall),
 }
 
 impl Leaf {
@@ -39,6 +41,9 @@ impl Leaf {
     pub fn of(instruction: &Instruction, mode: &Mode, map: &RegisterMap) -> Option<Self> {
         if mode.is_watched() || !map.has_namesakes_at_home() || instruction.has_lock_prefix() {
             return None;
+        }
+        if let Some(call) = Self::call(instruction, mode) {
+            return Some(Self::Call(call));
         }
         match instruction.mnemonic() {
             Mnemonic::Cpuid => Self::cpuid(mode),
@@ -48,6 +53,49 @@ impl Leaf {
             Mnemonic::Int | Mnemonic::Int3 => Self::interrupt(instruction, mode),
             _ => None,
         }
+    }
+
+    /// In 32-bit code outside IA-32e mode, and in 64-bit code. An operand in memory must lie in a
+    /// segment without base and limit.
+    fn call(instruction: &Instruction, mode: &Mode) -> Option<LeafCall> {
+        let is_long = mode.flags.contains(ModeFlags::LONG);
+        let is_own_size = match is_long {
+            true => mode.flags.contains(ModeFlags::CODE64),
+            false => mode.flags.contains(ModeFlags::CODE32 | ModeFlags::STACK32),
+        };
+        if !mode.flags.contains(ModeFlags::KERNEL) || !is_own_size {
+            return None;
+        }
+        let call = match instruction.code() {
+            Code::Invlpg_m => LeafCall::InvalidatePage,
+            Code::Rdmsr => LeafCall::ReadMsr,
+            // The base of FS or GS may be part of the mode elsewhere.
+            Code::Wrmsr => LeafCall::WriteMsr,
+            Code::Mov_cr_r32 | Code::Mov_cr_r64 => match instruction.op0_register() {
+                Register::CR0 => LeafCall::WriteCr0,
+                Register::CR2 => LeafCall::WriteCr2,
+                Register::CR4 => LeafCall::WriteCr4,
+                _ => return None,
+            },
+            Code::Lgdt_m1632 | Code::Lgdt_m1664 => LeafCall::LoadGdt,
+            Code::Lidt_m1632 | Code::Lidt_m1664 => LeafCall::LoadIdt,
+            _ => return None,
+        };
+        if instruction.op0_kind() == OpKind::Memory && instruction.op_count() != 0 {
+            let is_flat = match instruction.memory_segment() {
+                Register::DS => mode.segment(SegmentRegister::Ds, false) == SegmentClass::Flat,
+                Register::SS => mode.segment(SegmentRegister::Ss, false) == SegmentClass::Flat,
+                _ => false,
+            };
+            let size = match (instruction.memory_base(), instruction.memory_index()) {
+                (Register::None, Register::None) => instruction.memory_displ_size() as usize,
+                (Register::None, index) => index.size(),
+                (base, _) => base.size(),
+            };
+            let is_plain = is_flat && (is_long || size == 4);
+            return is_plain.then_some(call);
+        }
+        Some(call)
     }
 
     /// From code and stack of 32 bits at level 0, outside IA-32e mode, where IRET does nothing
@@ -150,6 +198,7 @@ impl Leaf {
             Self::Return => LeafRoutine::Return,
             Self::Interrupt { .. } => LeafRoutine::Interrupt,
             Self::Far(_) => LeafRoutine::Far,
+            Self::Call(call) => call.routine(),
         }
     }
 
@@ -166,6 +215,7 @@ impl Leaf {
             Self::Return => Some(from_mode(mode)),
             Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
             Self::Far(transfer) => Some(far_key(transfer, mode)),
+            Self::Call(call) => Some(call.key()),
         }
     }
 }

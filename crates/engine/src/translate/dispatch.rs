@@ -9,6 +9,7 @@ use crate::abi::sites::SiteKind;
 use crate::emit::assembler::Width;
 use crate::emit::window::Planned;
 use crate::policy::allow_list::{Treatment, treatment};
+use crate::policy::leaf::Leaf;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -98,6 +99,12 @@ impl Translator {
             }
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
             Cpuid => self.identify(instruction),
+            Clts | Wbinvd | Wbnoinvd | Invd if self.changes_nothing(instruction) => Flow::Next,
+            Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt
+                if matches!(self.leaf(instruction), Some(Leaf::Call(_))) =>
+            {
+                self.call_function(instruction)
+            }
             Swapgs if self.swaps_gs() => self.swap_gs(),
             Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => self.access_base(instruction),
             _ => self.by_allow_list(instruction),

@@ -7,13 +7,25 @@ use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
 use crate::policy::leaf::Leaf;
+use crate::policy::mode::ModeFlags;
 use crate::policy::virtual_interrupts::Transition;
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Mnemonic, OpKind};
 
 impl Translator {
     /// The leaf that an instruction is here.
     pub(super) fn leaf(&self, instruction: &Instruction) -> Option<Leaf> {
         Leaf::of(instruction, &self.emit.mode, self.emit.map)
+    }
+
+    /// Whether an instruction does nothing in this mode, which says that it is permitted: CLTS while
+    /// CR0.TS is clear, and what is about caches, which are the host's and coherent.
+    pub(super) fn changes_nothing(&self, instruction: &Instruction) -> bool {
+        let mode = &self.emit.mode;
+        let is_permitted =
+            mode.flags.contains(ModeFlags::KERNEL) || !mode.flags.contains(ModeFlags::PROTECTED);
+        let would_change = instruction.mnemonic() == Mnemonic::Clts
+            && mode.flags.contains(ModeFlags::TASK_SWITCHED);
+        is_permitted && !would_change && !mode.is_watched() && !instruction.has_lock_prefix()
     }
 
     /// CPUID.
@@ -22,6 +34,23 @@ impl Translator {
             Some(leaf) => self.call_leaf(instruction, leaf),
             None => self.helper(instruction),
         }
+    }
+
+    /// An instruction that a function of the monitor's does where it can.
+    pub(super) fn call_function(&mut self, instruction: &Instruction) -> Flow {
+        let Some(leaf) = self.leaf(instruction) else {
+            return self.helper(instruction);
+        };
+        self.emit.flush_esp_first();
+        if instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory {
+            self.emit.effective_address(instruction);
+        } else if instruction.op_count() == 2 {
+            let value = self.emit.value(instruction.op1_register(), R8);
+            if value != R8 {
+                self.emit.assembler.mov(R8, value);
+            }
+        }
+        self.call_leaf(instruction, leaf)
     }
 
     /// IRETD to another level, for which a branch has been made. Nothing of it is done.

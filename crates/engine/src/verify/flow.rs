@@ -283,6 +283,8 @@ impl Walk<'_> {
             Leaf::Interrupt { .. } => true,
             // So do the target's offset and what the stack pointer becomes.
             Leaf::Far(_) => rcx.is_word(),
+            // It is data for the function.
+            Leaf::Call(_) => true,
         };
         let told = leaf.key(self.subject.mode_id);
         let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());

@@ -41,6 +41,13 @@ fn field(displacement: i32) -> String {
         (at::leaf_routine(LeafRoutine::Return), "leaf.return"),
         (at::leaf_routine(LeafRoutine::Interrupt), "leaf.interrupt"),
         (at::leaf_routine(LeafRoutine::Far), "leaf.far"),
+        (at::leaf_routine(LeafRoutine::Invlpg), "leaf.invlpg"),
+        (at::leaf_routine(LeafRoutine::Msr), "leaf.msr"),
+        (
+            at::leaf_routine(LeafRoutine::ControlRegister),
+            "leaf.control_register",
+        ),
+        (at::leaf_routine(LeafRoutine::Other), "leaf.other"),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

@@ -147,12 +147,20 @@ pub struct Outcome {
     pub values: Vec<u64>,
     before: ExitCounts,
     after: ExitCounts,
+    /// By name of the kind: what leaves have done.
+    leaves: Vec<(&'static str, u64)>,
 }
 
 impl Outcome {
     /// Exits of this kind that the command took.
     pub fn exits(&self, kind: ExitKind) -> u64 {
         self.after.get(kind).saturating_sub(self.before.get(kind))
+    }
+
+    /// Instructions that would have been such exits, and that leaves have done.
+    pub fn leaves(&self, kind: ExitKind) -> u64 {
+        let of_kind = self.leaves.iter().filter(|(name, _)| *name == kind.name());
+        of_kind.map(|(_, count)| count).sum()
     }
 
     /// All exits that the command took, as a text.
@@ -231,8 +239,12 @@ impl Guest {
             memory.write_u32(PhysicalAddress(address), field);
         }
         let before = self.vcpu.exit_counts().clone();
+        let leaves_before: Vec<_> = self.vcpu.leaf_counts().collect();
         self.run_until_ready(what)?;
         let after = self.vcpu.exit_counts().clone();
+        let leaves = self.vcpu.leaf_counts().zip(leaves_before);
+        let leaves = leaves.map(|((name, after), (_, before))| (name, after - before));
+        let leaves = leaves.collect();
         let memory = self.vcpu.memory_mut();
         let done = memory.read_u32(PhysicalAddress(COMMAND_DONE));
         let asked = count.wrapping_mul(command.repeat);
@@ -249,6 +261,7 @@ impl Guest {
             values,
             before,
             after,
+            leaves,
         })
     }
 

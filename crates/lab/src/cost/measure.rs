@@ -160,7 +160,11 @@ impl Books {
                 _ => rule.each,
             };
             let expected = each * repetitions + rule.once;
-            let counted = outcome.exits(rule.kind).saturating_sub(around);
+            let leaves = match rule.or_leaf {
+                true => outcome.leaves(rule.kind),
+                false => 0,
+            };
+            let counted = (outcome.exits(rule.kind) + leaves).saturating_sub(around);
             let early = counted.saturating_sub(expected);
             let counted = match early <= rule.first {
                 true => counted - early,

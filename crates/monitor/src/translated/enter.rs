@@ -152,8 +152,11 @@ impl Runner for Translated {
     }
 
     #[inline(always)]
-    fn run(&mut self, entry: Entry) -> Exit<TranslatedExit> {
-        match self.enter_raw(&entry) {
+    fn run(&mut self, entry: Entry, view: &mut GuestView) -> Exit<TranslatedExit> {
+        self.context.leaf_environment = std::ptr::from_mut(view).cast();
+        let exit = self.enter_raw(&entry);
+        self.context.leaf_environment = std::ptr::null_mut();
+        match exit {
             run::Exit::NotEntered => Exit::Interrupted,
             run::Exit::Signal => Exit::Own(TranslatedExit::Signal),
             run::Exit::Site(packed) => Exit::Own(TranslatedExit::Site(packed)),

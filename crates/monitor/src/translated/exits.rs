@@ -14,6 +14,7 @@ use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
+use tollgate_engine::abi::leaves::DONE_CALL;
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
@@ -33,7 +34,7 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        if self.runner.context.leaf_done != 0 {
+        if !matches!(self.runner.context.leaf_done, 0 | DONE_CALL) {
             return self.leaf_done_exit();
         }
         let Some((block, index, site)) = self
@@ -298,6 +299,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
             unreachable!("helper sites name instructions of their block");
         };
+        if std::mem::take(&mut self.runner.context.leaf_done) == DONE_CALL {
+            return self.called_leaf_exit(block, site, &helper.instruction);
+        }
         let is_null = hypercall::is_null(&self.runner.context.cpu, helper.kind.executor);
         if is_null && !self.work.traps() {
             self.null_hypercall(block, site, &helper.instruction);
@@ -313,6 +317,25 @@ impl<P: Platform> Running<'_, Translated, P> {
             self.resume_at(block, site.after, site.after_esp, false);
         }
         Ok(())
+    }
+
+    /// A leaf's function has done the instruction, and there is a request to leave.
+    fn called_leaf_exit(
+        &mut self,
+        block: BlockId,
+        site: &Site,
+        instruction: &Instruction,
+    ) -> Result<(), VcpuStop> {
+        self.count(ExitKind::Interrupted);
+        let cpu = &mut self.runner.context.cpu;
+        if cpu.shadow_rip == cpu.rip {
+            cpu.end_shadow();
+        }
+        cpu.rip = next_rip(cpu, instruction);
+        if site.after != 0 {
+            self.resume_at(block, site.after, site.after_esp, false);
+        }
+        self.completed()
     }
 
     /// Counts the null hypercall and goes on behind it. The caller has made sure that

@@ -31,6 +31,11 @@ const SYSENTER_REGISTERS: RangeInclusive<u32> = 0x174..=0x176;
 /// IA32_EFER, STAR, LSTAR, CSTAR and FMASK.
 const SYSCALL_REGISTERS: RangeInclusive<u32> = 0xc000_0080..=0xc000_0084;
 
+/// Whether such instructions depend on a model-specific register.
+pub(super) fn changes_with(number: u32) -> bool {
+    SYSENTER_REGISTERS.contains(&number) || SYSCALL_REGISTERS.contains(&number)
+}
+
 impl<P: Platform> Running<'_, Translated, P> {
     /// The monitor has just done an instruction that changes the privilege level. Its result
     /// holds for any other in the same mode, if it depends only on registers whose changes
@@ -104,9 +109,7 @@ impl Translated {
     /// an instruction depends on: WRMSR only if it wrote one of theirs.
     pub(crate) fn may_change_level_changes(&self, helper: &Helper) -> bool {
         let number = self.context.cpu.gpr[Gpr::Rcx as usize] as u32;
-        helper.kind.exit != ExitKind::Msr
-            || SYSENTER_REGISTERS.contains(&number)
-            || SYSCALL_REGISTERS.contains(&number)
+        helper.kind.exit != ExitKind::Msr || changes_with(number)
     }
 
     /// A register has changed that such an instruction depends on.

@@ -1,0 +1,117 @@
+//! The function that leaves call ([`LeafCall`]): instructions that touch little more than the
+//! processor's state, done while guest code keeps the host's registers.
+//!
+//! Each is done only where nothing else follows from it: no exception, no other mode, no code that
+//! is not to be gone on with, nothing that was derived from the register. All the rest is left to
+//! the exit, which finds everything as it was.
+
+use crate::guest_view::GuestView;
+use crate::raw;
+use crate::translated::level_change::changes_with;
+use tollgate_emulate::plain_msr;
+use tollgate_engine::Context;
+use tollgate_engine::abi::leaves::LeafCall;
+use tollgate_tlb::View;
+use tollgate_x86::{Gpr, LinearAddress, Space};
+
+/// What [`Context::leaf_function`] is.
+///
+/// # Safety
+/// The context is that of the guest code that called this, to which no reference exists, and its
+/// environment is null or a view of memory to which none is used meanwhile.
+pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, value: u64) -> u64 {
+    // SAFETY: the caller vouches for it.
+    let context = unsafe { &mut *context };
+    // SAFETY: as above.
+    let view = unsafe { context.leaf_environment.cast::<GuestView>().as_mut() };
+    let (Some(view), Some(call)) = (view, LeafCall::of_key(key)) else {
+        return 0;
+    };
+    let is_done = do_call(context, view, call, value);
+    context.leaf_counts[call.routine() as usize] += u64::from(is_done);
+    u64::from(is_done)
+}
+
+fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u64) -> bool {
+    match call {
+        LeafCall::InvalidatePage => {
+            let cpu = &context.cpu;
+            let (loaded, is_long) = (Space::loaded(cpu), cpu.is_long_mode());
+            (view.translations).invalidate_data(loaded, is_long, LinearAddress(value))
+        }
+        LeafCall::ReadMsr => read_msr(context),
+        LeafCall::WriteMsr => write_msr(context),
+        LeafCall::WriteCr0 => operand(context, value) == context.cpu.cr0,
+        LeafCall::WriteCr4 => operand(context, value) == context.cpu.cr4,
+        LeafCall::WriteCr2 => {
+            context.cpu.cr2 = operand(context, value);
+            true
+        }
+        LeafCall::LoadGdt | LeafCall::LoadIdt => loads_same_table(context, view, call, value),
+    }
+}
+
+/// The value of a register of the code's size.
+fn operand(context: &Context, value: u64) -> u64 {
+    match context.cpu.is_64_bit() {
+        true => value,
+        false => value & 0xffff_ffff,
+    }
+}
+
+fn read_msr(context: &mut Context) -> bool {
+    let cpu = &mut context.cpu;
+    let index = cpu.gpr[Gpr::Rcx as usize] as u32;
+    let Some(value) = plain_msr::read(cpu, index) else {
+        return false;
+    };
+    cpu.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
+    cpu.gpr[Gpr::Rdx as usize] = value >> 32;
+    true
+}
+
+fn write_msr(context: &mut Context) -> bool {
+    let cpu = &mut context.cpu;
+    let [index, low, high] =
+        [Gpr::Rcx, Gpr::Rax, Gpr::Rdx].map(|register| cpu.gpr[register as usize] as u32);
+    // Outside 64-bit code the bases of FS and GS are part of the mode.
+    if plain_msr::is_segment_base(index) && !cpu.is_64_bit() {
+        return false;
+    }
+    let value = u64::from(high) << 32 | u64::from(low);
+    if !matches!(plain_msr::write(cpu, index, value), Some(Ok(()))) {
+        return false;
+    }
+    if changes_with(index) {
+        context.level_changes = Default::default();
+    }
+    true
+}
+
+/// LGDT or LIDT of what is loaded already.
+fn loads_same_table(context: &Context, view: &GuestView, call: LeafCall, address: u64) -> bool {
+    let cpu = &context.cpu;
+    let (bytes, linear) = match cpu.is_64_bit() {
+        true => (10, LinearAddress(address)),
+        false => (6, LinearAddress(address & 0xffff_ffff)),
+    };
+    let translations = &view.translations;
+    let read = (false, false);
+    if view.memory.has_map_changes()
+        || !translations.allows(cpu, View::Supervisor, read, linear, bytes)
+    {
+        return false;
+    }
+    let Some(host) = translations.look_up(cpu, View::Supervisor, false, linear) else {
+        return false;
+    };
+    let mut image = [0; 10];
+    raw::copy_from(host as *mut u8, &mut image[..bytes as usize]);
+    let [limit_low, limit_high, base @ ..] = image;
+    let table = match call {
+        LeafCall::LoadGdt => &cpu.gdtr,
+        _ => &cpu.idtr,
+    };
+    table.base == u64::from_le_bytes(base)
+        && table.limit == u16::from_le_bytes([limit_low, limit_high])
+}

@@ -1,0 +1,490 @@
+//! Instructions that a function of the monitor's does, called from translated code: what they come
+//! to, when the exit must be taken, and that nothing void is used behind them. Each program also
+//! runs instruction by instruction, which must end the same. All emitted code is verified.
+
+#[path = "long_mode_support/mod.rs"]
+mod support;
+
+use support::*;
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_exits::ExitKind;
+use tollgate_memory::GuestMemory;
+use tollgate_test_support::{Computer, flat_state};
+use tollgate_x86::{CpuState, PhysicalAddress};
+
+const RAX: usize = 0;
+const RBX: usize = 3;
+const RSI: usize = 6;
+const RDI: usize = 7;
+
+/// Exits of a kind, and how often the leaf did without.
+fn counts(vcpu: &Computer<Bench>, kind: ExitKind, leaf: LeafRoutine) -> [u64; 2] {
+    [vcpu.exit_counts().get(kind), vcpu.leaf_count(leaf)]
+}
+
+fn invalidations(vcpu: &Computer<Bench>) -> [u64; 2] {
+    counts(vcpu, ExitKind::Invlpg, LeafRoutine::Invlpg)
+}
+
+fn of_registers(vcpu: &Computer<Bench>) -> [u64; 2] {
+    counts(vcpu, ExitKind::Msr, LeafRoutine::Msr)
+}
+
+fn of_control(vcpu: &Computer<Bench>) -> [u64; 2] {
+    counts(
+        vcpu,
+        ExitKind::ControlRegister,
+        LeafRoutine::ControlRegister,
+    )
+}
+
+/// The two small pages lead to memory that holds 1 and 2.
+fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
+    for (number, page) in (1..).zip(SMALL_RAM) {
+        memory.write_u64(PhysicalAddress(page), number);
+    }
+}
+
+#[test]
+fn an_invalidated_page_of_data_is_looked_up_anew_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            invalidated_data,
+            "mov ebx, 1000",
+            "xor edi, edi",
+            "mov rsi, [0x7000]", // the entries of both small pages
+            "mov rdx, [0x7008]",
+            "2:",
+            "xchg rsi, rdx",
+            "mov [0x7000], rsi",
+            "stc",
+            "invlpg [0x1000000]",
+            "adc rdi, [0x1000000]",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 1000 * 2 + 500 + 500 * 2 - 1000);
+    let [exits, leaves] = invalidations(&vcpu);
+    assert!(exits < 3, "{exits}");
+    assert!(leaves > 990, "{leaves}");
+}
+
+#[test]
+fn an_invalidated_page_of_code_takes_an_exit_and_the_new_code_runs() {
+    let vcpu = run_with(
+        guest_code!(
+            invalidated_code,
+            "mov ebx, 10",
+            "xor edi, edi",
+            "mov rsi, [0x7000]",
+            "mov rdx, [0x7008]",
+            "mov ecx, 0x1000000",
+            "2:",
+            "xchg rsi, rdx",
+            "mov [0x7000], rsi",
+            "invlpg [rcx]",
+            "call rcx",
+            "add rdi, rax",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, memory| {
+            for (number, page) in (1..).zip(SMALL_RAM) {
+                // mov eax, number; ret
+                let code = [0xb8, number, 0, 0, 0, 0xc3];
+                memory.write(PhysicalAddress(page), &code);
+            }
+        },
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 5 + 5 * 2);
+    let [exits, leaves] = invalidations(&vcpu);
+    // Before the first call nothing was fetched there.
+    assert!(leaves <= 1, "{leaves}");
+    assert!(exits >= 9, "{exits}");
+}
+
+#[test]
+fn an_invalidation_in_a_large_page_reaches_all_of_it() {
+    let vcpu = run_with(
+        guest_code!(
+            invalidated_large,
+            "mov rsi, [0x5010]", // the entries of 4 MiB and of 6 MiB
+            "mov rdx, [0x5018]",
+            "mov rcx, 0xffffffff80400000",
+            "mov ebx, 10",
+            "xor edi, edi",
+            "2:",
+            "xchg rsi, rdx",
+            "mov [0x5010], rsi",
+            "mov rax, [rcx+0x1ff000]", // either
+            "invlpg [rcx+0x3000]",
+            "add rdi, [rcx]",
+            "add rdi, [rcx+0x1ff000]",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, memory| {
+            for (number, large) in [(1, 0x40_0000), (0x100, 0x60_0000)] {
+                memory.write_u64(PhysicalAddress(large), number);
+                memory.write_u64(PhysicalAddress(large + 0x1f_f000), number * 2);
+            }
+        },
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 5 * 3 + 5 * 0x300);
+}
+
+#[test]
+fn an_invalidation_by_a_program_is_general_protection() {
+    let mut vcpu = run_with(
+        guest_code!(invalidated_by_user, "invlpg [0x1000000]", "out 0xf4, al"),
+        |state, _| as_user(state),
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 0));
+}
+
+#[test]
+fn registers_of_plain_state_are_read_and_written_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            plain_registers,
+            "mov ebx, 100",
+            "xor edi, edi",
+            "2:",
+            "mov ecx, 0xc0000100", // IA32_FS_BASE: 1000000h, then behind it
+            "xor edx, edx",
+            "mov eax, 0x1000000",
+            "wrmsr",
+            "add rdi, fs:[0]",
+            "add eax, 0x1000",
+            "wrmsr",
+            "add rdi, fs:[0]",
+            "inc ecx", // IA32_GS_BASE
+            "mov edx, 0xffff8880",
+            "xor eax, eax",
+            "wrmsr",
+            "mov esi, gs:[0x300000]",
+            "add rdi, rsi",
+            "xor edx, edx",
+            "stc",
+            "rdmsr",
+            "adc rdi, rdx",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 100 * (1 + 2 + 1 + 1 + 0xffff_8880));
+    assert_eq!(vcpu.state().gpr[RAX], 0);
+    assert_eq!(of_registers(&vcpu), [0, 400]);
+}
+
+#[test]
+fn a_base_that_is_not_canonical_is_refused_and_nothing_is_changed() {
+    let mut vcpu = run_with(
+        guest_code!(
+            refused_base,
+            "mov ecx, 0xc0000102",
+            "mov eax, 0x1234",
+            "xor edx, edx",
+            "wrmsr",
+            "mov edx, 0x8000",
+            "3: wrmsr",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 19));
+    assert_eq!(vcpu.state().kernel_gs_base, 0x1234);
+    assert_eq!(of_registers(&vcpu), [1, 1]);
+}
+
+#[test]
+fn a_program_has_no_access_to_registers() {
+    let mut vcpu = run_with(
+        guest_code!(user_reads, "mov ecx, 0xc0000100", "rdmsr", "out 0xf4, al"),
+        |state, _| as_user(state),
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 5));
+}
+
+#[test]
+fn a_register_that_is_not_there_faults() {
+    let mut vcpu = run_with(
+        guest_code!(
+            absent_register,
+            "mov ecx, 0x12345678",
+            "rdmsr",
+            "out 0xf4, al"
+        ),
+        |_, _| {},
+    );
+    assert_eq!(caught(&mut vcpu).vector, 13);
+}
+
+#[test]
+fn system_calls_go_where_the_register_written_last_says() {
+    let vcpu = run_with(
+        guest_code!(
+            moved_system_call,
+            "mov ecx, 0xc0000081", // IA32_STAR
+            "xor eax, eax",
+            "mov edx, 0x00180008",
+            "wrmsr",
+            "mov ecx, 0xc0000084", // IA32_FMASK
+            "mov eax, 0x47fd5",
+            "xor edx, edx",
+            "wrmsr",
+            "mov ebx, 30",
+            "xor edi, edi",
+            "lea rsi, [rip+7f]",
+            "lea rbp, [rip+8f]",
+            "2:",
+            "xchg rsi, rbp",
+            "mov eax, esi",
+            "xor edx, edx",
+            "mov ecx, 0xc0000082", // IA32_LSTAR
+            "wrmsr",
+            "syscall",
+            "syscall",
+            "syscall",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+            "7: add edi, 1; jmp rcx",
+            "8: add edi, 0x100; jmp rcx",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 45 + 45 * 0x100);
+    assert_eq!(of_registers(&vcpu)[1], 32);
+}
+
+#[test]
+fn vector_registers_survive_what_needs_the_host_s() {
+    let vcpu = run_with(
+        guest_code!(
+            around_vectors,
+            "mov ebx, 50",
+            "xor edi, edi",
+            "2:",
+            "movd xmm3, ebx",
+            "pslldq xmm3, 4",
+            "mov ecx, 0xc0000102",
+            "rdmsr",
+            "rdmsr",
+            "invlpg [0x1000000]",
+            "psrldq xmm3, 4",
+            "movd esi, xmm3",
+            "add edi, esi",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 50 * 51 / 2);
+}
+
+#[test]
+fn control_registers_that_stay_as_they_are_take_no_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            same_control,
+            "mov ebx, 100",
+            "2:",
+            "mov rax, cr0",
+            "mov cr0, rax",
+            "mov rsi, cr4",
+            "mov cr4, rsi",
+            "mov r9d, ebx",
+            "mov cr2, r9",
+            "mov rdi, cr2",
+            "clts",
+            "wbinvd",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(of_control(&vcpu), [0, 300]);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::OtherInstruction), 0);
+    assert_eq!((vcpu.state().cr2, vcpu.state().gpr[RDI]), (1, 1));
+}
+
+#[test]
+fn control_registers_that_change_take_effect() {
+    let mut vcpu = run_with(
+        guest_code!(
+            changed_control,
+            "mov rsi, [0x7000]",
+            "mov rdx, [0x7008]",
+            "mov rdi, [0x1000000]",
+            "mov [0x7000], rdx",
+            "mov rax, cr4",
+            "xor eax, 0x80", // PGE
+            "mov cr4, rax",
+            "add rdi, [0x1000000]",
+            "mov rax, cr0",
+            "or eax, 8", // TS
+            "mov cr0, rax",
+            "clts",
+            "fninit",
+            "mov cr0, rax",
+            "3: fninit",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error), (7, None));
+    assert_eq!(vcpu.state().gpr[RDI], 3);
+    assert_eq!(of_control(&vcpu)[1], 0);
+}
+
+#[test]
+fn clts_and_wbinvd_of_a_program_are_general_protection() {
+    for code in [[0x0f, 0x06], [0x0f, 0x09], [0x0f, 0x08]] {
+        let mut vcpu = run_with(&code, |state, _| as_user(state));
+        let caught = caught(&mut vcpu);
+        assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 0));
+    }
+}
+
+#[test]
+fn a_table_register_that_stays_as_it_is_takes_no_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            same_tables,
+            "sgdt [0x20000]",
+            "sidt [0x20010]",
+            "mov ebx, 100",
+            "2:",
+            "lgdt [0x20000]",
+            "lidt [0x20010]",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let [exits, leaves] = counts(&vcpu, ExitKind::OtherInstruction, LeafRoutine::Other);
+    assert!(leaves >= 198, "{leaves}");
+    // The page of the operands is filled by the first.
+    assert!(exits <= 4, "{exits}");
+}
+
+/// A 32-bit kernel without paging, with a table of descriptors in which segment 18h is flat and
+/// 20h begins at 22000h, and another in which 20h begins at 22008h.
+fn as_kernel(state: &mut CpuState, memory: &mut GuestMemory) {
+    *state = flat_state(CODE);
+    state.gpr[4] = STACK;
+    (state.gdtr.base, state.gdtr.limit) = (0x2_1000, 0x27);
+    for (table, base) in [(0x2_1000, 0x2000), (0x2_1800, 0x2008)] {
+        let descriptors = [
+            0,
+            0,
+            0x00cf_9b00_0000_ffff,
+            0x00cf_9300_0000_ffff,
+            0x00cf_9302_0000_ffff | base << 16,
+        ];
+        for (index, descriptor) in descriptors.into_iter().enumerate() {
+            memory.write_u64(PhysicalAddress(table + index as u64 * 8), descriptor);
+        }
+        let pointer = 0x2_3000 + (table & 0x800);
+        memory.write_u64(PhysicalAddress(pointer), 0x27 | table << 16);
+    }
+    memory.write_u64(PhysicalAddress(0x2_2000), 1);
+    memory.write_u64(PhysicalAddress(0x2_2008), 0x100);
+}
+
+#[test]
+fn segments_are_loaded_from_the_table_that_was_loaded_last() {
+    let vcpu = run_with(
+        guest_code!(
+            other_table,
+            ".code32",
+            "mov ebx, 20",
+            "xor edi, edi",
+            "mov esi, 0x23000",
+            "mov eax, 0x20",
+            "2:",
+            "lgdt [esi]",
+            "mov fs, eax",
+            "add edi, fs:[0]",
+            "lgdt [esi]",
+            "mov fs, eax",
+            "add edi, fs:[0]",
+            "xor esi, 0x800",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+            ".code64",
+        ),
+        as_kernel,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 0x100);
+    let [_, leaves] = counts(&vcpu, ExitKind::OtherInstruction, LeafRoutine::Other);
+    assert!((20..=21).contains(&leaves), "{leaves}");
+}
+
+#[test]
+fn a_32_bit_kernel_reads_and_writes_registers_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            narrow_registers,
+            ".code32",
+            "mov ebx, 100",
+            "xor edi, edi",
+            "mov ecx, 0x174", // IA32_SYSENTER_CS
+            "2:",
+            "mov eax, ebx",
+            "mov edx, ebx",
+            "wrmsr",
+            "rdmsr",
+            "add edi, eax",
+            "mov esi, edx",
+            "invlpg [edi]",
+            "mov cr2, edi",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+            ".code64",
+        ),
+        as_kernel,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 100 * 101 / 2);
+    assert_eq!((vcpu.state().gpr[RSI], vcpu.state().gpr[RBX]), (0, 0));
+    assert_eq!(vcpu.state().sysenter_cs, 1);
+    assert_eq!(of_registers(&vcpu), [0, 200]);
+    assert_eq!(vcpu.state().cr2, 100 * 101 / 2);
+}
+
+#[test]
+fn the_trap_flag_strikes_behind_each() {
+    let mut vcpu = run_with(
+        guest_code!(
+            trapped,
+            "pushfq",
+            "or dword ptr [rsp], 0x100",
+            "mov ecx, 0xc0000100",
+            "popfq",
+            "rdmsr",
+            "nop",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let caught = caught(&mut vcpu);
+    // Behind RDMSR: POPF that sets TF does not trap itself.
+    assert_eq!((caught.vector, caught.at), (1, 16));
+}
