@@ -9,6 +9,9 @@ use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, Exception, LinearAddress, PhysicalAddress, SegmentRegister};
 
+/// Pages of a large page that are filled together: a power of two.
+const FILLED_AT_ONCE: u64 = 8;
+
 /// What lies behind a linear address.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
@@ -102,12 +105,59 @@ impl GuestView {
         let target = (host_page as u64, stores);
         self.translations
             .fill(state, view, linear, &translation, target);
+        if translation.page_size > PAGE_SIZE {
+            self.fill_around(state, view, linear, &translation);
+        }
         if write && holds_code {
             return Ok(Target::Code(physical));
         }
         Ok(Target::Ram(
             host_page.wrapping_add(physical.page_offset() as usize),
         ))
+    }
+
+    /// Fills the other pages of the aligned [`FILLED_AT_ONCE`] of one that has just been filled from
+    /// a large page: what a walk would yield for them is known. Only plain RAM without code.
+    fn fill_around(
+        &mut self,
+        state: &CpuState,
+        view: View,
+        linear: LinearAddress,
+        translation: &Translation,
+    ) {
+        let here = linear.page_base().0;
+        let first = here & !(FILLED_AT_ONCE * PAGE_SIZE - 1);
+        for number in 0..FILLED_AT_ONCE {
+            let place = first + number * PAGE_SIZE;
+            let distance = place.wrapping_sub(here);
+            let physical = PhysicalAddress(translation.physical.0.wrapping_add(distance));
+            let page = physical.page();
+            let other = LinearAddress(place);
+            let is_plain = place != here
+                && self.memory.ram().page_use(page) == PageUse::Ram
+                && !self.memory.code().page_has_code(page)
+                && !self.memory.code().is_watched(page)
+                && (self.translations)
+                    .look_up(state, view, false, other)
+                    .is_none();
+            if !is_plain {
+                continue;
+            }
+            let Some(host_page) = self.memory.ram().host_page(page) else {
+                continue;
+            };
+            let stores = match translation.writable_now {
+                true => Stores::Always,
+                false => Stores::Never,
+            };
+            let translation = Translation {
+                physical,
+                ..*translation
+            };
+            let target = (host_page as u64, stores);
+            self.translations
+                .fill(state, view, other, &translation, target);
+        }
     }
 
     /// Walks the guest's tables.
