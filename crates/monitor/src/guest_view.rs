@@ -41,6 +41,8 @@ pub struct GuestView {
     pub memory: GuestMemory,
     /// What was derived from the page tables in front of it.
     pub translations: Translations,
+    /// What was found out of the access for which guest code is being left.
+    pub(crate) missed: Option<Result<Inline, Exception>>,
 }
 
 /// The linear address of the instruction at CS:RIP.

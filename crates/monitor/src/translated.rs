@@ -16,6 +16,7 @@ mod leaf_calls;
 mod leaves;
 mod level_change;
 mod masked;
+mod misses;
 mod mode_changes;
 mod slow_path;
 mod stores_to_code;
@@ -91,6 +92,7 @@ impl Translated {
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
         context.leaf_function = leaf_calls::serve;
+        context.miss_function = misses::fill;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());
         let shows_each = policy(&context.cpu).vendor() == Vendor::Amd;
         context.string_shows_each = u64::from(shows_each);

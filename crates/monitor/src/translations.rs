@@ -292,6 +292,12 @@ impl Translations {
         }
     }
 
+    /// Whether [`Translations::take_changed`] has something to say.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        self.changed || self.links_are_due
+    }
+
     /// Whether anything was dropped since the last call: to be asked before guest code runs.
     #[inline]
     pub fn take_changed(&mut self, links: &mut dyn Derived) -> bool {

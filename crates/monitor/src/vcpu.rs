@@ -187,6 +187,7 @@ impl<R: Runner> Vcpu<R> {
             view: GuestView {
                 memory,
                 translations: Translations::new()?,
+                missed: None,
             },
             ledger: Ledger::new(host::thread_time, Detail::default()),
             features,

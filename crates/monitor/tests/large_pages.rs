@@ -4,6 +4,7 @@
 mod support;
 
 use support::*;
+use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 
@@ -18,7 +19,9 @@ fn misses(vcpu: &Computer<Bench>) -> u64 {
     ]
     .map(|kind| counts.get(kind))
     .into_iter()
-    .sum()
+    .sum::<u64>()
+        + vcpu.leaf_count(LeafRoutine::ReadMiss)
+        + vcpu.leaf_count(LeafRoutine::WriteMiss)
 }
 
 #[test]

@@ -488,3 +488,115 @@ fn the_trap_flag_strikes_behind_each() {
     // Behind RDMSR: POPF that sets TF does not trap itself.
     assert_eq!((caught.vector, caught.at), (1, 16));
 }
+
+fn misses(vcpu: &Computer<Bench>) -> [[u64; 2]; 2] {
+    [
+        counts(vcpu, ExitKind::TlbMissRead, LeafRoutine::ReadMiss),
+        counts(vcpu, ExitKind::TlbMissWrite, LeafRoutine::WriteMiss),
+    ]
+}
+
+#[test]
+fn pages_are_filled_without_an_exit_and_flags_and_registers_stay() {
+    let vcpu = run_with(
+        guest_code!(
+            filled_pages,
+            "mov ebx, 100",
+            "xor edi, edi",
+            "xor r8d, r8d",
+            "mov r11d, 7",
+            "2:",
+            "stc",
+            "invlpg [0x1000000]",
+            "adc [0x1000000], r11",
+            "invlpg [0x1001000]",
+            "stc",
+            "mov rax, [0x1001000]",
+            "adc rdi, rax",
+            "add r8, r11",
+            "dec ebx",
+            "jnz 2b",
+            "mov rsi, [0x1000000]",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    let state = vcpu.state();
+    assert_eq!((state.gpr[RDI], state.gpr[RSI]), (300, 801));
+    assert_eq!((state.gpr[8], state.gpr[11]), (700, 7));
+    let [[read_exits, reads], [write_exits, writes]] = misses(&vcpu);
+    assert_eq!((read_exits, write_exits), (0, 0));
+    assert!(reads >= 100 && writes >= 100, "{reads} {writes}");
+}
+
+#[test]
+fn a_miss_that_is_a_page_fault_is_delivered_before_its_instruction() {
+    let mut vcpu = run_with(
+        guest_code!(
+            faulting_miss,
+            "mov eax, 5",
+            "stc",
+            "3: adc [0x1002000], rax",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    let state = vcpu.state();
+    assert_eq!((state.cr2, state.gpr[RAX]), (0x100_2000, 5));
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (14, Some(2), 6));
+}
+
+#[test]
+fn a_miss_with_vector_registers_loaded_keeps_them() {
+    let vcpu = run_with(
+        guest_code!(
+            vector_miss,
+            "mov ebx, 20",
+            "xor edi, edi",
+            "2:",
+            "movd xmm5, ebx",
+            "mov esi, [0x1000000]",
+            "invlpg [0x1000000]",
+            "movd xmm6, ebx",
+            "add edi, [0x1000000]",
+            "movd eax, xmm5",
+            "movd edx, xmm6",
+            "add edi, eax",
+            "add edi, edx",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        with_small_pages,
+    );
+    assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 21);
+    assert!(misses(&vcpu)[0][0] >= 20);
+}
+
+#[test]
+fn a_walk_that_changes_code_in_a_page_table_has_the_new_code_run() {
+    let vcpu = run_with(
+        guest_code!(
+            table_with_code,
+            // mov al, 7; ret: all but the first byte is the entry of SMALL + 5000h.
+            "mov byte ptr [0x7027], 0xb0",
+            "mov dword ptr [0x7028], 0x30c307",
+            "mov dword ptr [0x702c], 0",
+            "mov ecx, 0x7027",
+            "call rcx",
+            "call rcx",
+            "movzx esi, al",
+            "mov edx, [0x1005000]", // sets the accessed bit
+            "call rcx",
+            "movzx edi, al",
+            "mov [0x1005000], edx", // and the dirty one
+            "call rcx",
+            "movzx eax, al",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let gpr = vcpu.state().gpr;
+    assert_eq!([gpr[RSI], gpr[RDI], gpr[RAX]], [7, 0x27, 0x67]);
+}

@@ -52,6 +52,8 @@ pub struct SignalExit {
 pub struct Gate {
     /// The exit path.
     pub exit: u64,
+    /// The routine for accesses that the software TLB has no entry for.
+    pub miss: u64,
     /// The tests of stores for code, by [`STORE_SIZES`].
     pub code_store: [u64; STORE_SIZES.len()],
     /// The same for modes whose memory is reached through the long software TLB.
@@ -65,8 +67,8 @@ pub struct Gate {
 /// All that generated code may touch beside guest memory.
 #[repr(C, align(64))]
 pub struct Context {
-    /// The host's stack pointer while guest code runs.
-    pub host_rsp: u64,
+    /// Address of [`crate::gate::miss`].
+    pub miss_entry: u64,
     /// Which exit was taken: block number and site, or one of the `SITE_` values.
     pub exit_site: u32,
     /// OF in the low byte, SF ZF AF PF CF as LAHF has them in the high byte.
@@ -163,6 +165,8 @@ pub struct Context {
     pub vectors_were_live: u64,
     /// Set by a task switch out of guest code: the way in is one too.
     pub switch_in: u64,
+    /// The host's stack pointer while guest code runs.
+    pub host_rsp: u64,
     /// Where to enter guest code.
     pub target: u64,
     /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
@@ -199,7 +203,10 @@ pub struct Context {
     pub leaf_done: u64,
     /// The monitor's function that leaves call.
     pub leaf_function: LeafFunction,
-    /// What that needs beside the context, set by the monitor for each entry; or null.
+    /// The monitor's function that tries to fill an entry for the access of the site that was
+    /// named: where it is tried again, or 0.
+    pub miss_function: unsafe extern "sysv64" fn(*mut Context) -> u64,
+    /// What both need beside the context, set by the monitor for each entry; or null.
     pub leaf_environment: *mut (),
     /// The answers of CPUID that leaves give.
     pub cpuid_answers: CpuidAnswers,
@@ -237,6 +244,11 @@ pub const fn gpr_displacement(register: Gpr) -> i32 {
 
 /// Leaves every instruction to its exit.
 extern "sysv64" fn does_nothing(_context: *mut Context, _key: u64, _value: u64) -> u64 {
+    0
+}
+
+/// Leaves every miss to its exit.
+extern "sysv64" fn fills_nothing(_context: *mut Context) -> u64 {
     0
 }
 
@@ -287,6 +299,7 @@ impl Context {
             compacts_vectors: u64::from(vector_registers::host_compacts()),
             direction: 1,
             exit_entry: gate.exit,
+            miss_entry: gate.miss,
             tlb: 0,
             links: 0,
             target: 0,
@@ -333,6 +346,7 @@ impl Context {
             leaf_counts: [0; LEAVES],
             leaf_done: 0,
             leaf_function: does_nothing,
+            miss_function: fills_nothing,
             leaf_environment: std::ptr::null_mut(),
             cpuid_answers: CpuidAnswers::NONE,
             segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],

@@ -33,6 +33,11 @@ pub enum LeafRoutine {
     ControlRegister,
     /// The same for others.
     Other,
+    /// No instruction, but an entry of the software TLB that a load needed, made by
+    /// [`crate::gate::miss`].
+    ReadMiss,
+    /// The same of a store.
+    WriteMiss,
 }
 
 impl LeafRoutine {
@@ -47,6 +52,8 @@ impl LeafRoutine {
         Self::Msr,
         Self::ControlRegister,
         Self::Other,
+        Self::ReadMiss,
+        Self::WriteMiss,
     ];
 
     /// The name in statistics.
@@ -61,12 +68,14 @@ impl LeafRoutine {
             Self::Msr => "msr",
             Self::ControlRegister => "control-register",
             Self::Other => "other-instruction",
+            Self::ReadMiss => "tlb-miss-read",
+            Self::WriteMiss => "tlb-miss-write",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 9;
+pub const LEAVES: usize = 11;
 
 /// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
 /// The function does all of it or, where anything is unusual, nothing.

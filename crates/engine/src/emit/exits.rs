@@ -44,6 +44,8 @@ pub(super) struct ExitCode {
     plain: ExitSequence,
     /// The monitor is told what R8 holds.
     with_value: ExitSequence,
+    /// The same, and the software TLB may be filled without an exit.
+    miss: ExitSequence,
     /// Those that have a store tested for code, by the field with the test's address.
     store_tests: Vec<(i32, ExitSequence)>,
 }
@@ -60,6 +62,7 @@ impl ExitCode {
         Self {
             plain: ExitSequence::new(|_| {}, at::EXIT_ENTRY),
             with_value: ExitSequence::new(with_value, at::EXIT_ENTRY),
+            miss: ExitSequence::new(with_value, at::MISS_ENTRY),
             store_tests: Vec::new(),
         }
     }
@@ -117,6 +120,14 @@ impl Emitter {
             return self.emit_sensitive_exit(site);
         }
         self.emit_sequence(self.exit_code.with_value, site);
+    }
+
+    /// The access at `site` has missed in the software TLB, at the address in R8.
+    pub(super) fn emit_miss(&mut self, site: usize) {
+        match self.mode.is_watched() || self.is_sensitive_exit(site) {
+            true => self.emit_exit_with_value(site),
+            false => self.emit_sequence(self.exit_code.miss, site),
+        }
     }
 
     /// Has the store at `site` tested for code (see [`crate::gate::store_test`]), at the address

@@ -250,6 +250,12 @@ impl Emitter {
                 && let Some(test) = self.store_test(size)
             {
                 self.emit_store_test(stub.site, stub.back, test);
+            } else if matches!(
+                self.sites[stub.site].kind,
+                SiteKind::Memory { .. } | SiteKind::SystemRead { .. }
+            ) && stub.kind == StubKind::Miss
+            {
+                self.emit_miss(stub.site);
             } else if matches!(stub.kind, StubKind::Miss | StubKind::Windowless) {
                 self.emit_exit_with_value(stub.site);
             } else {

@@ -40,7 +40,7 @@ use crate::abi::leaves::{
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::x87_pointers::X87_FRESH;
-use crate::gate::{far_leaf, interrupt_leaf};
+use crate::gate::{far_leaf, interrupt_leaf, miss};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
@@ -464,6 +464,8 @@ pub fn addresses() -> [u64; LEAVES] {
         tollgate_leaf_call as *const () as u64,
         tollgate_leaf_call as *const () as u64,
         tollgate_leaf_call as *const () as u64,
+        miss::address(),
+        miss::address(),
     ]
 }
 
@@ -474,4 +476,5 @@ pub fn is_here(pc: u64) -> bool {
         || (at(tollgate_leaf_called)..at(tollgate_leaf_end)).contains(&pc)
         || interrupt_leaf::is_here(pc)
         || far_leaf::is_here(pc)
+        || miss::is_here(pc)
 }

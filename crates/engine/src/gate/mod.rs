@@ -5,6 +5,7 @@ pub mod entry;
 pub mod far_leaf;
 pub mod interrupt_leaf;
 pub mod leaf;
+pub mod miss;
 pub mod store_test;
 pub mod string;
 
@@ -14,6 +15,7 @@ use crate::abi::context::Gate;
 pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),
+        miss: miss::address(),
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
         strings: string::addresses(),

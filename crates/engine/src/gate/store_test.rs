@@ -3,7 +3,8 @@
 //! Such a page has no entry in the table that emitted code uses for stores, so the store
 //! misses, and its miss stub jumps here. If the page has an entry in the table for stores
 //! beside code, and the map of code says that none of the written lines holds code, the store
-//! continues as after a hit. Otherwise this is an exit like any miss.
+//! continues as after a hit. Otherwise this is a miss like any ([`crate::gate::miss`]), or, if there
+//! may be code, an exit.
 //!
 //! A line may hold code that the store does not touch. The monitor finds that out and lets
 //! one store of one site pass (`store_pass`): the next one, even if no code is left in its
@@ -36,7 +37,7 @@ global_asm!(
     ".macro tollgate_test_store size long",
     ".p2align 6",
     "8:",
-    "jmp tollgate_exit",
+    "jmp tollgate_miss",
     ".if \\long",
     "tollgate_long_code_store_\\size:",
     ".else",

@@ -187,7 +187,13 @@ impl Walk<'_> {
                 return Err("leaves without naming an exit");
             };
             self.leave(named.unwrap_or_default(), state);
-            if displacement == i64::from(at::EXIT_ENTRY) {
+            let may_be_filled = matches!(
+                site.kind,
+                SiteKind::Memory { .. } | SiteKind::SystemRead { .. }
+            );
+            if displacement == i64::from(at::EXIT_ENTRY)
+                || displacement == i64::from(at::MISS_ENTRY) && may_be_filled
+            {
                 return Ok(());
             }
             if self.is_string_routine(displacement, site, state)

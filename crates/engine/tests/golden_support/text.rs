@@ -285,7 +285,9 @@ fn exit_site(instruction: &Instruction, next: Option<&&Instruction>) -> Option<u
     let stores = instruction.mnemonic() == Mnemonic::Mov
         && is_field(instruction, at::EXIT_SITE)
         && instruction.op1_kind() == OpKind::Immediate32;
-    let leaves = next.is_jmp_near_indirect() && is_field(next, at::EXIT_ENTRY);
+    // What misses in the software TLB leaves if that cannot be filled at once.
+    let leaves = next.is_jmp_near_indirect()
+        && (is_field(next, at::EXIT_ENTRY) || is_field(next, at::MISS_ENTRY));
     (stores && leaves).then(|| instruction.immediate32() as usize)
 }
 

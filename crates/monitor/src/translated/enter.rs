@@ -3,6 +3,7 @@
 use crate::guest_view::GuestView;
 use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
+use crate::translated::misses::Environment;
 use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
@@ -153,7 +154,8 @@ impl Runner for Translated {
 
     #[inline(always)]
     fn run(&mut self, entry: Entry, view: &mut GuestView) -> Exit<TranslatedExit> {
-        self.context.leaf_environment = std::ptr::from_mut(view).cast();
+        let environment = Environment::new(self, view);
+        self.context.leaf_environment = (&raw const environment).cast_mut().cast();
         let exit = self.enter_raw(&entry);
         self.context.leaf_environment = std::ptr::null_mut();
         match exit {

@@ -7,11 +7,11 @@ use crate::hypercall;
 use crate::resume_flag::is_before_instruction;
 use crate::running::Running;
 use crate::translated::enter::Resume;
+use crate::translated::misses::Access;
 use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use tollgate_emulate::operand::{next_rip, system_mask};
-use tollgate_engine::abi::at;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::leaves::DONE_CALL;
@@ -61,9 +61,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             SiteKind::Far => self.far_exit(),
             SiteKind::LevelChanged => self.level_changed_exit(resume_flag),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
-            SiteKind::SystemRead { size, helper } => {
-                self.system_read_exit(block, &site, size, helper)
-            }
+            SiteKind::SystemRead { helper, .. } => self.system_read_exit(block, &site, helper),
             SiteKind::Slow => self.slow_exit(block, &site),
             SiteKind::Helper(helper) => self.helper_exit(block, &site, helper),
             SiteKind::VectorLoad => {
@@ -214,22 +212,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(size)) {
             return self.slow_exit(block, site);
         }
-        let privilege = Privilege::of_cpl(self.runner.context.cpu.cpl());
-        let kind = if write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
+        let Some(access) = Access::of(site.kind, cpu.cpl()) else {
+            unreachable!("the site is one of memory");
         };
         let vectors = self.runner.context.vectors_were_live != 0;
-        let tested = write && at::code_store(size).is_some();
-        let inline = self.view.make_inline(
-            &self.runner.context.cpu,
-            linear,
-            u32::from(size),
-            kind,
-            tested,
-            privilege,
-        );
+        let inline = self.view.allow(&self.runner.context, linear, access);
         match inline {
             Ok(Inline::Yes) => {
                 self.count(if write {
@@ -257,15 +244,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         &mut self,
         block: BlockId,
         site: &Site,
-        size: u8,
         helper: u16,
     ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
         let linear = LinearAddress(self.runner.context.exit_value & system_mask(cpu));
-        let (kind, privilege) = (AccessKind::Read, Privilege::Supervisor);
+        let Some(access) = Access::of(site.kind, cpu.cpl()) else {
+            unreachable!("the site is one of memory");
+        };
         let vectors = self.runner.context.vectors_were_live != 0;
-        let size = u32::from(size);
-        match (self.view).make_inline(cpu, linear, size, kind, false, privilege) {
+        match self.view.allow(&self.runner.context, linear, access) {
             Ok(Inline::Yes) => {
                 self.count(ExitKind::TlbMissRead);
                 self.resume_at(block, site.retry, site.esp, vectors);

@@ -8,6 +8,7 @@
 use crate::guest_view::GuestView;
 use crate::raw;
 use crate::translated::level_change::changes_with;
+use crate::translated::misses::Environment;
 use tollgate_emulate::plain_msr;
 use tollgate_engine::Context;
 use tollgate_engine::abi::leaves::LeafCall;
@@ -18,15 +19,17 @@ use tollgate_x86::{Gpr, LinearAddress, Space};
 ///
 /// # Safety
 /// The context is that of the guest code that called this, to which no reference exists, and its
-/// environment is null or a view of memory to which none is used meanwhile.
+/// environment is null or an [`Environment`] to whose view no reference is used meanwhile.
 pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, value: u64) -> u64 {
     // SAFETY: the caller vouches for it.
     let context = unsafe { &mut *context };
     // SAFETY: as above.
-    let view = unsafe { context.leaf_environment.cast::<GuestView>().as_mut() };
-    let (Some(view), Some(call)) = (view, LeafCall::of_key(key)) else {
+    let environment = unsafe { context.leaf_environment.cast::<Environment>().as_ref() };
+    let (Some(environment), Some(call)) = (environment, LeafCall::of_key(key)) else {
         return 0;
     };
+    // SAFETY: as above.
+    let view = unsafe { &mut *environment.view };
     let is_done = do_call(context, view, call, value);
     context.leaf_counts[call.routine() as usize] += u64::from(is_done);
     u64::from(is_done)

@@ -1,0 +1,99 @@
+//! Accesses that the software TLB has no entry for, filled without leaving guest code.
+//!
+//! The stub of a miss stores the linear address and names its site, as for an exit, and jumps
+//! here. So does the test of stores ([`crate::gate::store_test`]) where it finds no entry either.
+//! The routine calls a function of the monitor's, which walks the guest's page tables; if an entry
+//! is there behind it, the function says where in the block the access is tried again. Otherwise
+//! the exit is taken that was named. With the guest's vector registers loaded, which the function
+//! cannot use, it is taken at once.
+//!
+//! ```text
+//! block      lea r8d, [rbx+8]; ...; jrcxz miss
+//! its stub   mov [r15+exit_value], r8; mov dword ptr [r15+exit_site], site; jmp [r15+..]
+//! here       the function's registers are put aside; call the function; put them back
+//!            jmp r8                  to the block's LEA, or to the exit path
+//! ```
+//!
+//! The guest stands before the site's instruction all the while, but not with all of its registers
+//! at home. A signal that arrives before or in the function is like one that arrives in the
+//! monitor: it only sets `pending`, which is tested behind the call. One that arrives behind it
+//! has the routine run on into the block ([`is_here`]).
+
+use crate::abi::at;
+use crate::abi::context::{BIAS, gpr_displacement};
+use std::arch::global_asm;
+use tollgate_x86::Gpr;
+
+global_asm!(
+    ".weak tollgate_miss, tollgate_miss_called, tollgate_miss_end",
+    ".hidden tollgate_miss, tollgate_miss_called, tollgate_miss_end",
+    ".p2align 6",
+    "tollgate_miss:",
+    "mov [r15 + {rax}], rax",
+    "lahf",
+    "seto al",
+    "mov [r15 + {flags}], ax",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "je 8f",
+    "mov [r15 + {rcx}], r10",
+    "mov [r15 + {rdx}], rdx",
+    "mov [r15 + {rsi}], rsi",
+    "mov [r15 + {rdi}], rdi",
+    // Twice: the stack stays aligned.
+    "push r11",
+    "push r11",
+    "lea rdi, [r15 - {bias}]",
+    "call [r15 + {function}]",
+    "pop r11",
+    "pop r11",
+    "mov r10, [r15 + {rcx}]",
+    "mov rdx, [r15 + {rdx}]",
+    "mov rsi, [r15 + {rsi}]",
+    "mov rdi, [r15 + {rdi}]",
+    "mov r8, rax",
+    "tollgate_miss_called:",
+    "test r8, r8",
+    "jz 8f",
+    "mov rax, [r15 + {pending}]",
+    "cmp dword ptr [rax], 0",
+    "jne 8f",
+    "movzx eax, word ptr [r15 + {flags}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rax, [r15 + {rax}]",
+    "jmp r8",
+    "8:",
+    "movzx eax, word ptr [r15 + {flags}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rax, [r15 + {rax}]",
+    "jmp tollgate_exit",
+    "tollgate_miss_end:",
+    rax = const gpr_displacement(Gpr::Rax),
+    rcx = const gpr_displacement(Gpr::Rcx),
+    rdx = const gpr_displacement(Gpr::Rdx),
+    rsi = const gpr_displacement(Gpr::Rsi),
+    rdi = const gpr_displacement(Gpr::Rdi),
+    flags = const at::STRING_FLAGS,
+    vectors_off = const at::VECTORS_OFF,
+    function = const at::MISS_FUNCTION,
+    pending = const at::PENDING,
+    bias = const BIAS,
+);
+
+unsafe extern "sysv64" {
+    fn tollgate_miss();
+    fn tollgate_miss_called();
+    fn tollgate_miss_end();
+}
+
+/// Address of the routine.
+pub fn address() -> u64 {
+    tollgate_miss as *const () as u64
+}
+
+/// The routine runs at this host address, behind the call of the monitor's function.
+pub fn is_here(pc: u64) -> bool {
+    let first = tollgate_miss_called as *const () as u64;
+    (first..tollgate_miss_end as *const () as u64).contains(&pc)
+}

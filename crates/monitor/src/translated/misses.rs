@@ -1,0 +1,149 @@
+//! The function that fills the software TLB without an exit ([`tollgate_engine::gate::miss`]), for
+//! an access that has missed in it.
+//!
+//! It does what the exit does that is named meanwhile, if that is all: RAM lies behind the page,
+//! and nothing else is due. If not, what it has found out is kept for the exit.
+
+use crate::guest_view::{GuestView, Inline};
+use crate::translated::Translated;
+use tollgate_emulate::operand::system_mask;
+use tollgate_engine::abi::at;
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::{Context, Engine};
+use tollgate_x86::canonical::is_canonical_range;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{Exception, LinearAddress};
+
+/// What functions that guest code calls need beside the context.
+pub(super) struct Environment {
+    pub(super) view: *mut GuestView,
+    engine: *const Engine,
+}
+
+impl Environment {
+    /// That of guest code in this view. It is for the next entry alone, which this value must
+    /// outlive.
+    pub(super) fn new(runner: &Translated, view: &mut GuestView) -> Self {
+        view.missed = None;
+        Self {
+            view,
+            engine: &raw const *runner.engine,
+        }
+    }
+}
+
+/// An access to memory, as a site describes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    /// In bytes.
+    pub size: u8,
+    pub write: bool,
+    /// A store that is tested for code.
+    pub tested: bool,
+    pub privilege: Privilege,
+}
+
+impl Access {
+    /// That of a site of code at this level, if it is one that misses.
+    pub(crate) fn of(kind: SiteKind, cpl: u8) -> Option<Self> {
+        match kind {
+            SiteKind::Memory { size, write } => Some(Self {
+                size,
+                write,
+                tested: write && at::code_store(size).is_some(),
+                privilege: Privilege::of_cpl(cpl),
+            }),
+            SiteKind::SystemRead { size, .. } => Some(Self {
+                size,
+                write: false,
+                tested: false,
+                privilege: Privilege::Supervisor,
+            }),
+            _ => None,
+        }
+    }
+
+    fn kind(self) -> AccessKind {
+        match self.write {
+            true => AccessKind::Write,
+            false => AccessKind::Read,
+        }
+    }
+}
+
+impl GuestView {
+    /// Whether generated code may now make an access itself; what has just been found out of it
+    /// is not looked up again.
+    pub(crate) fn allow(
+        &mut self,
+        context: &Context,
+        linear: LinearAddress,
+        access: Access,
+    ) -> Result<Inline, Exception> {
+        if let Some(found) = self.missed.take() {
+            return found;
+        }
+        self.make_inline(
+            &context.cpu,
+            linear,
+            u32::from(access.size),
+            access.kind(),
+            access.tested,
+            access.privilege,
+        )
+    }
+}
+
+/// What [`Context::miss_function`] is.
+///
+/// # Safety
+/// The context is that of the guest code that called this, to which no reference exists, and its
+/// environment is null or an [`Environment`] to whose view no reference is used meanwhile.
+pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
+    // SAFETY: the caller vouches for it.
+    let context = unsafe { &mut *context };
+    // SAFETY: as above.
+    let Some(environment) = (unsafe { context.leaf_environment.cast::<Environment>().as_ref() })
+    else {
+        return 0;
+    };
+    // SAFETY: as above; the engine is borrowed as long as guest code runs, and not changed.
+    let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
+    try_again_at(context, view, engine).unwrap_or(0)
+}
+
+/// Where the access of the named site finds an entry now.
+fn try_again_at(context: &mut Context, view: &mut GuestView, engine: &Engine) -> Option<u64> {
+    let (block, _, site) = engine.site(context.exit_site, context.code_delta)?;
+    let cpu = &context.cpu;
+    let access = Access::of(site.kind, cpu.cpl())?;
+    let linear = LinearAddress(context.exit_value & system_mask(cpu));
+    if cpu.is_long_mode() && !is_canonical_range(linear.0, u64::from(access.size)) {
+        return None;
+    }
+    let found = view.allow(context, linear, access);
+    let is_filled = match found {
+        Ok(Inline::Yes) => true,
+        Ok(Inline::Code(physical)) => {
+            let code = view.memory.code();
+            !code.contains(physical, u64::from(access.size))
+        }
+        _ => false,
+    };
+    // The walk may have set bits in a page table that holds code; notes may have had no more room.
+    let is_due = view.memory.has_code_writes()
+        || view.memory.has_map_changes()
+        || view.translations.has_changed();
+    if !is_filled || is_due {
+        view.missed = Some(found);
+        return None;
+    }
+    let place = engine.address(block, site.retry)?;
+    let routine = match access.write {
+        true => LeafRoutine::WriteMiss,
+        false => LeafRoutine::ReadMiss,
+    };
+    context.leaf_counts[routine as usize] += 1;
+    Some(place as u64)
+}
