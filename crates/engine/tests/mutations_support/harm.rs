@@ -106,6 +106,7 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(host_rsp, u64, false),
         field!(pending, u32, false),
         field!(exit_entry, u64, false),
+        field!(miss_entry, u64, false),
         field!(links, u64, false),
         field!(bounce_pointer, u64, true),
         field!(code_store, [u64; STORE_SIZES.len()], false),
@@ -128,6 +129,9 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(leaves, [u64; LEAVES], false),
         field!(leaf_counts, [u64; LEAVES], false),
         field!(leaf_done, u64, false),
+        field!(leaf_function, u64, false),
+        field!(miss_function, u64, false),
+        field!(leaf_environment, u64, false),
         field!(cpuid_answers, CpuidAnswers, false),
         field!(segment_loads, [SegmentLoad; SEGMENT_LOADS], false),
         field!(
@@ -339,6 +343,7 @@ impl Access {
         let offset = place.start - start;
         let jumps = [
             offset_of!(Context, exit_entry),
+            offset_of!(Context, miss_entry),
             offset_of!(Context, code_store),
             offset_of!(Context, strings),
             offset_of!(Context, leaves),
@@ -349,9 +354,10 @@ impl Access {
             let strings = 8 * ROUTINES as i64;
             let leaves = 8 * LEAVES as i64;
             let fits = offset == jumps[0] as i64
-                || (0..tests).contains(&(offset - jumps[1] as i64)) && offset % 8 == 0
-                || (0..strings).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0
-                || (0..leaves).contains(&(offset - jumps[3] as i64)) && offset % 8 == 0;
+                || offset == jumps[1] as i64
+                || (0..tests).contains(&(offset - jumps[2] as i64)) && offset % 8 == 0
+                || (0..strings).contains(&(offset - jumps[3] as i64)) && offset % 8 == 0
+                || (0..leaves).contains(&(offset - jumps[4] as i64)) && offset % 8 == 0;
             return (!fits).then_some("it jumps where the context does not say");
         }
         let touches = |part: &Range<i64>| part.start < place.end && place.start < part.end;
