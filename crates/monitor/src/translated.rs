@@ -12,6 +12,7 @@ mod find_block;
 mod guarded_pages;
 mod host_faults;
 mod known_codes;
+mod known_pages;
 mod leaf_calls;
 mod leaves;
 mod level_change;

@@ -600,3 +600,115 @@ fn a_walk_that_changes_code_in_a_page_table_has_the_new_code_run() {
     let gpr = vcpu.state().gpr;
     assert_eq!([gpr[RSI], gpr[RDI], gpr[RAX]], [7, 0x27, 0x67]);
 }
+
+fn others(vcpu: &Computer<Bench>) -> [u64; 2] {
+    counts(vcpu, ExitKind::OtherInstruction, LeafRoutine::Other)
+}
+
+#[test]
+fn what_reads_descriptors_and_system_registers_gives_what_the_monitor_gives() {
+    let vcpu = run_with(
+        guest_code!(
+            reading,
+            "mov ebx, 40",
+            "xor edi, edi",
+            "2:",
+            "mov eax, 0x10", // data of level 0
+            "stc",
+            "verw ax",
+            "setz sil",
+            "adc rdi, 0",
+            "mov eax, 0x8", // code cannot be written
+            "verw ax",
+            "setz r9b",
+            "verr ax",
+            "setz r10b",
+            "lar ecx, eax",
+            "lsl r11d, eax",
+            "mov eax, 0x1000", // beyond the table
+            "lar edx, eax",
+            "setz r12b",
+            "mov [0x20010], ax",
+            "mov word ptr [0x20010], 0x23",
+            "lsl r13, [0x20010]",
+            "mov rbp, rsp",
+            "lar esp, r13d", // not there
+            "mov rsp, rbp",
+            "sgdt [0x20020]",
+            "sidt [0x20030]",
+            "sldt r14d",
+            "str [0x20040]",
+            "str r15",
+            "smsw ecx",
+            "mov rax, dr7",
+            "mov rbp, dr0",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let state = vcpu.state();
+    assert_eq!(state.gpr[RDI], 40);
+    assert_eq!(state.gpr[RSI] & 0xff, 1);
+    assert_eq!(
+        [
+            state.gpr[9] & 0xff,
+            state.gpr[10] & 0xff,
+            state.gpr[12] & 0xff
+        ],
+        [0, 1, 0]
+    );
+    assert_eq!((state.gpr[11], state.gpr[13]), (0xffff_ffff, 0xffff_ffff));
+    assert_eq!((state.gpr[15], state.gpr[RAX]), (0x30, 0x400));
+    let [exits, leaves] = others(&vcpu);
+    assert!(exits < 20, "{exits}");
+    assert!(leaves >= 40 * 12, "{leaves}");
+    assert_eq!(of_control(&vcpu), [0, 120]);
+}
+
+#[test]
+fn a_program_probes_descriptors_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            probing,
+            "mov ebx, 40",
+            "2:",
+            "mov eax, 0x23",
+            "verw ax",
+            "setz sil",
+            "mov eax, 0x10", // of level 0
+            "verr ax",
+            "setz dil",
+            "lsl ecx, eax",
+            "setz dl",
+            "sgdt [0x20020]",
+            "str ax",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |state, _| as_user(state),
+    );
+    let gpr = vcpu.state().gpr;
+    assert_eq!([gpr[RSI] & 0xff, gpr[RDI] & 0xff, gpr[2] & 0xff], [1, 0, 0]);
+    assert_eq!(gpr[RAX], 0x30);
+    assert!(others(&vcpu)[1] >= 40 * 4);
+}
+
+#[test]
+fn a_page_fault_of_an_operand_is_the_exit_s() {
+    let mut vcpu = run_with(
+        guest_code!(
+            absent_operand,
+            "mov eax, 1",
+            "stc",
+            "sgdt [0x1002000]",
+            "out 0xf4, al"
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.state().gpr[RAX], 1);
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (14, Some(2), 6));
+}

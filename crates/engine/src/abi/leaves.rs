@@ -98,11 +98,15 @@ pub enum LeafCall {
     LoadGdt,
     /// LIDT from a linear address.
     LoadIdt,
+    /// An instruction that reads table registers or descriptors: that of the site that was named.
+    Execute,
+    /// The same of one that reads a control or debug register.
+    ReadControl,
 }
 
 impl LeafCall {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::InvalidatePage,
         Self::ReadMsr,
         Self::WriteMsr,
@@ -111,6 +115,8 @@ impl LeafCall {
         Self::WriteCr4,
         Self::LoadGdt,
         Self::LoadIdt,
+        Self::Execute,
+        Self::ReadControl,
     ];
 
     /// The one that the function is told by `key`.
@@ -129,8 +135,10 @@ impl LeafCall {
         match self {
             Self::InvalidatePage => LeafRoutine::Invlpg,
             Self::ReadMsr | Self::WriteMsr => LeafRoutine::Msr,
-            Self::WriteCr0 | Self::WriteCr2 | Self::WriteCr4 => LeafRoutine::ControlRegister,
-            Self::LoadGdt | Self::LoadIdt => LeafRoutine::Other,
+            Self::WriteCr0 | Self::WriteCr2 | Self::WriteCr4 | Self::ReadControl => {
+                LeafRoutine::ControlRegister
+            }
+            Self::LoadGdt | Self::LoadIdt | Self::Execute => LeafRoutine::Other,
         }
     }
 }

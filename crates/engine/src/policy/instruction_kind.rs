@@ -210,6 +210,10 @@ fn exit_of(instruction: &Instruction) -> (ExitKind, bool) {
         | Xsavec64 | Xsaves64 | Xrstor64 | Xrstors64 => (ExitKind::VectorImage, false),
         // FS and GS have a base in every mode word of 64-bit code.
         Swapgs | Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => (ExitKind::OtherInstruction, false),
+        // No segment, no control register and no system flag is another one behind these.
+        Pusha | Pushad | Popa | Popad | Enter | Bound | Bt | Btc | Btr | Bts | Daa | Das | Aaa
+        | Aas | Aam | Aad | Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv | Rdpmc
+        | Wbinvd | Wbnoinvd | Invd => (ExitKind::OtherInstruction, false),
         _ => (ExitKind::OtherInstruction, true),
     }
 }

@@ -63,7 +63,13 @@ impl Leaf {
             true => mode.flags.contains(ModeFlags::CODE64),
             false => mode.flags.contains(ModeFlags::CODE32 | ModeFlags::STACK32),
         };
-        if !mode.flags.contains(ModeFlags::KERNEL) || !is_own_size {
+        if !is_own_size {
+            return None;
+        }
+        if let Some(call) = Self::read_of_system(instruction) {
+            return Some(call);
+        }
+        if !mode.flags.contains(ModeFlags::KERNEL) {
             return None;
         }
         let call = match instruction.code() {
@@ -96,6 +102,18 @@ impl Leaf {
             return is_plain.then_some(call);
         }
         Some(call)
+    }
+
+    /// An instruction that reads system registers or descriptors, and changes no more than its
+    /// operand and arithmetic flags, behind all that can fault.
+    fn read_of_system(instruction: &Instruction) -> Option<LeafCall> {
+        use Mnemonic::*;
+        match instruction.mnemonic() {
+            Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw => Some(LeafCall::Execute),
+            Smsw => Some(LeafCall::ReadControl),
+            Mov if instruction.op1_register().is_dr() => Some(LeafCall::ReadControl),
+            _ => None,
+        }
     }
 
     /// From code and stack of 32 bits at level 0, outside IA-32e mode, where IRET does nothing

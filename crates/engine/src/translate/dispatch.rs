@@ -100,7 +100,8 @@ impl Translator {
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
             Cpuid => self.identify(instruction),
             Clts | Wbinvd | Wbnoinvd | Invd if self.changes_nothing(instruction) => Flow::Next,
-            Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt
+            Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Sldt | Str | Smsw | Lar
+            | Lsl | Verr | Verw
                 if matches!(self.leaf(instruction), Some(Leaf::Call(_))) =>
             {
                 self.call_function(instruction)

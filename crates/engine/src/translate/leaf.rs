@@ -3,6 +3,7 @@
 use super::{Flow, Translator};
 use crate::abi::at;
 use crate::abi::host::*;
+use crate::abi::leaves::LeafCall;
 use crate::abi::marks::Restore;
 use crate::abi::sites::SiteKind;
 use crate::emit::assembler::{Mem, Width};
@@ -42,6 +43,9 @@ impl Translator {
             return self.helper(instruction);
         };
         self.emit.flush_esp_first();
+        if matches!(leaf, Leaf::Call(LeafCall::Execute | LeafCall::ReadControl)) {
+            return self.call_leaf(instruction, leaf);
+        }
         if instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory {
             self.emit.effective_address(instruction);
         } else if instruction.op_count() == 2 {
@@ -113,7 +117,9 @@ impl Translator {
         if let Some(key) = leaf.key(self.mode_id) {
             let next = self.emit.next_rip as u32;
             self.emit.assembler.mov_imm64(R9, key);
-            self.emit.assembler.mov_imm32(RCX, next);
+            if !matches!(leaf, Leaf::Call(_)) {
+                self.emit.assembler.mov_imm32(RCX, next);
+            }
         }
         let behind = self.emit.assembler.lea_rip(R11);
         self.emit.name_exit(kind);

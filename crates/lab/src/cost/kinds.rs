@@ -54,7 +54,7 @@ const fn exits_or_leaves(kind: ExitKind, each: u64) -> Expected {
 const fn with_set_up(kind: ExitKind, each: u64, once: u64) -> Expected {
     Expected {
         once,
-        ..exits(kind, each)
+        ..exits_or_leaves(kind, each)
     }
 }
 
@@ -322,24 +322,28 @@ pub const KINDS: &[Kind] = &[
     ),
     kind("cr8-read", "MOV from CR8", &[exits(ControlRegister, 1)]),
     kind("cr8-write", "MOV to CR8", &[exits(ControlRegister, 1)]),
-    kind("dr7-read", "MOV from DR7", &[exits(ControlRegister, 1)]),
+    kind(
+        "dr7-read",
+        "MOV from DR7",
+        &[exits_or_leaves(ControlRegister, 1)],
+    ),
     kind(
         "clts",
         "CLTS with CR0.TS clear: no exit",
         &[exits(ControlRegister, 0)],
     ),
-    kind("smsw", "SMSW", &[exits(ControlRegister, 1)]),
+    kind("smsw", "SMSW", &[exits_or_leaves(ControlRegister, 1)]),
     kind("lmsw", "LMSW", &[with_set_up(ControlRegister, 1, 1)]),
-    kind("sgdt", "SGDT", &[exits(OtherInstruction, 1)]),
-    kind("sidt", "SIDT", &[exits(OtherInstruction, 1)]),
+    kind("sgdt", "SGDT", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind("sidt", "SIDT", &[exits_or_leaves(OtherInstruction, 1)]),
     kind(
         "lgdt",
         "LGDT of the table that is loaded; but in real mode a leaf",
         &[exits_or_leaves(OtherInstruction, 1)],
     ),
-    kind("sldt", "SLDT", &[exits(OtherInstruction, 1)]),
-    kind("str", "STR", &[exits(OtherInstruction, 1)]),
-    kind("verr", "VERR", &[exits(OtherInstruction, 1)]),
+    kind("sldt", "SLDT", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind("str", "STR", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind("verr", "VERR", &[exits_or_leaves(OtherInstruction, 1)]),
     kind(
         "msr-read",
         "RDMSR of 174h; but in real mode a leaf",

@@ -3,17 +3,20 @@
 //!
 //! Each is done only where nothing else follows from it: no exception, no other mode, no code that
 //! is not to be gone on with, nothing that was derived from the register. All the rest is left to
-//! the exit, which finds everything as it was.
+//! the exit, which finds everything as it was. Instructions that only read system registers and
+//! descriptors are executed as ever, with the pages that the software TLB has.
 
 use crate::guest_view::GuestView;
 use crate::raw;
+use crate::translated::known_pages::KnownPages;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
-use tollgate_emulate::plain_msr;
-use tollgate_engine::Context;
+use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::leaves::LeafCall;
+use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::{Context, Engine};
 use tollgate_tlb::View;
-use tollgate_x86::{Gpr, LinearAddress, Space};
+use tollgate_x86::{Flags, Gpr, LinearAddress, Space};
 
 /// What [`Context::leaf_function`] is.
 ///
@@ -28,9 +31,12 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     let (Some(environment), Some(call)) = (environment, LeafCall::of_key(key)) else {
         return 0;
     };
-    // SAFETY: as above.
-    let view = unsafe { &mut *environment.view };
-    let is_done = do_call(context, view, call, value);
+    // SAFETY: as above; the engine is borrowed as long as guest code runs, and not changed.
+    let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
+    let is_done = match call {
+        LeafCall::Execute | LeafCall::ReadControl => execute(context, view, engine),
+        _ => do_call(context, view, call, value),
+    };
     context.leaf_counts[call.routine() as usize] += u64::from(is_done);
     u64::from(is_done)
 }
@@ -51,6 +57,7 @@ fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u
             true
         }
         LeafCall::LoadGdt | LeafCall::LoadIdt => loads_same_table(context, view, call, value),
+        LeafCall::Execute | LeafCall::ReadControl => false,
     }
 }
 
@@ -89,6 +96,37 @@ fn write_msr(context: &mut Context) -> bool {
         context.level_changes = Default::default();
     }
     true
+}
+
+/// Executes the instruction of the named site, which changes its operand and arithmetic flags
+/// alone.
+fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool {
+    let Some((block, _, site)) = engine.site(context.exit_site, context.code_delta) else {
+        return false;
+    };
+    let SiteKind::Helper(helper) = site.kind else {
+        return false;
+    };
+    let Some(helper) = engine.helper(block, helper, context.code_delta) else {
+        return false;
+    };
+    let (rip, flags) = (context.cpu.rip, context.cpu.flags);
+    // Exits find them here; leaves have put them there.
+    context.arithmetic = context.string_flags;
+    let arithmetic = context.arithmetic_flags();
+    let kept = !Flags::ARITHMETIC.bits();
+    context.cpu.flags = flags & kept | arithmetic;
+    context.cpu.rip = site.rip;
+    let mut memory = KnownPages { view };
+    let cpu = &mut context.cpu;
+    let result = tollgate_emulate::execute(cpu, &mut memory, &helper.instruction);
+    if result == Ok(Outcome::Next) {
+        let shown = (cpu.flags & 0xd5) as u16;
+        let overflow = u16::from(cpu.flags().contains(Flags::OF));
+        context.string_flags = shown << 8 | overflow;
+    }
+    (context.cpu.rip, context.cpu.flags) = (rip, flags);
+    result == Ok(Outcome::Next)
 }
 
 /// LGDT or LIDT of what is loaded already.

@@ -18,7 +18,7 @@ use tollgate_x86::{Exception, LinearAddress};
 /// What functions that guest code calls need beside the context.
 pub(super) struct Environment {
     pub(super) view: *mut GuestView,
-    engine: *const Engine,
+    pub(super) engine: *const Engine,
 }
 
 impl Environment {
