@@ -712,3 +712,36 @@ fn a_page_fault_of_an_operand_is_the_exit_s() {
     let caught = caught(&mut vcpu);
     assert_eq!((caught.vector, caught.error, caught.at), (14, Some(2), 6));
 }
+
+#[test]
+fn a_program_reads_the_extended_control_registers_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            extended_control,
+            "mov ebx, 40",
+            "xor edi, edi",
+            "2:",
+            "xor ecx, ecx",
+            "stc",
+            "xgetbv",
+            "adc edi, eax",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |state, _| as_user(state),
+    );
+    let gpr = vcpu.state().gpr;
+    assert_eq!((gpr[RDI], gpr[2]), (40 * 8, 0));
+    assert_eq!(others(&vcpu), [0, 40]);
+}
+
+#[test]
+fn an_extended_control_register_that_is_not_there_faults() {
+    let mut vcpu = run_with(
+        guest_code!(no_extended_control, "mov ecx, 2", "xgetbv", "out 0xf4, al"),
+        |_, _| {},
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 5));
+}

@@ -109,7 +109,7 @@ impl Leaf {
     fn read_of_system(instruction: &Instruction) -> Option<LeafCall> {
         use Mnemonic::*;
         match instruction.mnemonic() {
-            Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw => Some(LeafCall::Execute),
+            Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv => Some(LeafCall::Execute),
             Smsw => Some(LeafCall::ReadControl),
             Mov if instruction.op1_register().is_dr() => Some(LeafCall::ReadControl),
             _ => None,

@@ -101,7 +101,7 @@ impl Translator {
             Cpuid => self.identify(instruction),
             Clts | Wbinvd | Wbnoinvd | Invd if self.changes_nothing(instruction) => Flow::Next,
             Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Sldt | Str | Smsw | Lar
-            | Lsl | Verr | Verw
+            | Lsl | Verr | Verw | Xgetbv
                 if matches!(self.leaf(instruction), Some(Leaf::Call(_))) =>
             {
                 self.call_function(instruction)
