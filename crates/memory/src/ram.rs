@@ -202,6 +202,17 @@ impl GuestRam {
         self.file.as_fd()
     }
 
+    /// Where in the [file](Self::fd) `bytes` of RAM lie from a physical address on, if they lie
+    /// there side by side.
+    pub fn file_offset(&self, address: u64, bytes: u64) -> Option<u64> {
+        let end = address.checked_add(bytes)?;
+        if end <= self.layout.low_bytes() {
+            return Some(address);
+        }
+        let is_high = address >= HIGH_RAM_START && end <= self.layout.span();
+        is_high.then(|| address - HIGH_RAM_START + self.layout.low_bytes())
+    }
+
     /// Bytes of RAM. The 128 KiB behind the display adapter's window count, though
     /// the guest cannot reach them.
     pub fn size(&self) -> u64 {

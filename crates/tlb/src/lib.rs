@@ -12,11 +12,13 @@ pub mod long_tlb;
 pub mod origins;
 mod parts;
 pub mod reservation;
+pub mod shadow_windows;
 pub mod slots;
 pub mod software_tlb;
 
 pub use derived::{Derived, PageRange, SPACES, SpaceNumber};
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
+pub use shadow_windows::{Run, ShadowWindows};
 pub use slots::Slots;
 pub use software_tlb::{Entry, SoftwareTlb, Stores, View};

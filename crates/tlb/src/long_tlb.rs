@@ -37,11 +37,14 @@
 //! R14 of generated code is not the root but [`LongTlb::table`], whose low six bits are
 //! 39, so that `sarx reg, reg, r14` yields `i`; the root is at [`LONG_ROOT_DISPLACEMENT`].
 
+mod direct;
+
 use crate::derived::{Derived, PageRange, SPACES, SpaceNumber};
 use crate::parts::{
     HALF, PART_BYTES, PART_SHIFT, Part, Parts, TABLE_BYTES, page_number, part_of, place, signed,
 };
 use crate::reservation::Reservation;
+use crate::shadow_windows::ShadowWindows;
 use crate::slots::{Slots, Table};
 use crate::software_tlb::{Entry, Stores, View};
 use std::io;
@@ -56,6 +59,10 @@ pub const LONG_WRITE_DISPLACEMENT: i32 = i32::MIN;
 /// From a slot for loads to the same slot for stores to pages that hold code, in two equal
 /// steps: it is too far for one displacement.
 pub const LONG_CODE_WRITE_STEP: i32 = i32::MIN;
+
+/// From R14 in generated code to entry number zero of the table for direct access: for each part
+/// *host minus linear address* in its [shadow window](crate::shadow_windows).
+pub const DIRECT_TABLE_DISPLACEMENT: i32 = LONG_ROOT_DISPLACEMENT + (ROOT_BYTES + GUARD) as i32;
 
 /// What a non-canonical address can reach beside a root, in bytes, and then some.
 const GUARD: usize = 256 << 20;
@@ -81,7 +88,7 @@ fn new_views() -> Views {
 
 /// The tables of one vCPU in IA-32e mode.
 pub struct LongTlb {
-    /// Per view: guard, root; one more guard behind.
+    /// Per view: guard, root, guard, table for direct access; one more guard behind.
     roots: Reservation,
     /// What the pointers of parts not in use lead to.
     nothing: Reservation,
@@ -94,18 +101,21 @@ pub struct LongTlb {
     parts_in_use: u32,
     groups_in_use: u32,
     fills: u64,
+    /// What the tables for direct access lead to, if this process has a place for it.
+    windows: Option<ShadowWindows>,
 }
 
 impl LongTlb {
-    /// Reserves the roots and their surroundings (7 GiB of address space, hardly any memory).
+    /// Reserves the roots and their surroundings (8 GiB of address space, hardly any memory).
     ///
     /// # Errors
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
-        let size = View::ALL.len() * (GUARD + ROOT_BYTES) + GUARD;
+        let size = View::ALL.len() * 2 * (GUARD + ROOT_BYTES) + GUARD;
         let roots = Reservation::inaccessible(size)?;
         for view in View::ALL {
             roots.open(Self::root_offset(view), ROOT_BYTES)?;
+            roots.open(Self::direct_offset(view), ROOT_BYTES)?;
         }
         let mut tlb = Self {
             roots,
@@ -116,17 +126,23 @@ impl LongTlb {
             parts_in_use: 0,
             groups_in_use: 0,
             fills: 0,
+            windows: ShadowWindows::new(),
         };
         for view in View::ALL {
             for part in -HALF..HALF {
                 tlb.point_to_nothing(view, part);
+                tlb.point_direct(view, part, ShadowWindows::delta_to_nothing(part));
             }
         }
         Ok(tlb)
     }
 
     fn root_offset(view: View) -> usize {
-        GUARD + view as usize * (ROOT_BYTES + GUARD)
+        GUARD + view as usize * 2 * (ROOT_BYTES + GUARD)
+    }
+
+    fn direct_offset(view: View) -> usize {
+        Self::root_offset(view) + ROOT_BYTES + GUARD
     }
 
     /// The tables of a canonical page, as the loaded space has them.
@@ -330,12 +346,16 @@ impl Slots for LongTlb {
 
 impl Derived for LongTlb {
     fn drop_local(&mut self) {
+        self.change_windows(|windows| windows.put_aside(false));
         for parts in self.loaded_parts() {
             parts.clear_local();
         }
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
+        if let Some(windows) = &mut self.windows {
+            windows.drop_pages(pages);
+        }
         if pages.count() > MOST_PAGES_BY_NUMBER {
             for parts in self.loaded_parts() {
                 parts.clear_filled(pages);
@@ -350,6 +370,7 @@ impl Derived for LongTlb {
     }
 
     fn drop_everything(&mut self) {
+        self.change_windows(|windows| windows.put_aside(true));
         for parts in self.loaded_parts() {
             parts.clear_local();
             parts.clear_global();
@@ -380,6 +401,7 @@ impl Derived for LongTlb {
             }
         }
         self.loaded = to;
+        self.change_windows(|windows| windows.load(to, keeps));
     }
 }
 

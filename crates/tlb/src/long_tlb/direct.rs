@@ -1,0 +1,62 @@
+//! The tables for direct access, and the shadow windows that they lead to.
+
+use super::{LongTlb, ROOT_BYTES};
+use crate::parts::{HALF, unsigned};
+use crate::shadow_windows::ShadowWindows;
+use crate::slots::Table;
+use crate::software_tlb::View;
+
+const _: () = assert!(ROOT_BYTES >= 2 * HALF as usize * 8);
+
+impl LongTlb {
+    /// Has the table for direct access say `delta` of a part (-256 to 255).
+    pub(super) fn point_direct(&mut self, view: View, part: i64, delta: u64) {
+        let index = (part + HALF) as usize % (2 * HALF as usize);
+        // SAFETY: the table was opened by `new`, and the index is below its 512 entries.
+        unsafe {
+            let table = self.roots.base().add(Self::direct_offset(view));
+            table.cast::<u64>().add(index).write(delta);
+        }
+    }
+
+    /// The shadow windows, if this process has a place for them.
+    pub fn windows(&self) -> Option<&ShadowWindows> {
+        self.windows.as_ref()
+    }
+
+    /// Changes the shadow windows, and has the tables for direct access lead there.
+    pub fn change_windows<R>(&mut self, change: impl FnOnce(&mut ShadowWindows) -> R) -> Option<R> {
+        let windows = self.windows.as_mut()?;
+        let before: Vec<i64> = windows.parts().collect();
+        let result = change(windows);
+        let mut parts: Vec<i64> = windows.parts().collect();
+        parts.extend(before);
+        let deltas: Vec<(i64, u64)> = parts.iter().map(|&it| (it, windows.delta(it))).collect();
+        for (part, delta) in deltas {
+            let view = if part < 0 {
+                View::Supervisor
+            } else {
+                View::User
+            };
+            self.point_direct(view, part, delta);
+        }
+        Some(result)
+    }
+
+    /// What loads and stores of a view find without the monitor in the loaded space, in the lower
+    /// half: linear page, host page, and whether stores find it.
+    pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
+        let parts = &self.lower[self.loaded.index()][view as usize];
+        let mut pages = [&parts.local.pages[..], &parts.global.pages[..]].concat();
+        pages.sort_unstable();
+        pages.dedup();
+        let known = pages.into_iter().filter_map(|page| {
+            let part = parts.part(page)?;
+            let delta = part.get(Table::Read, page * 2);
+            let writable = part.get(Table::Write, page * 2) != 0;
+            let host = delta.wrapping_add((page as u64) << 12);
+            (delta != 0).then_some((unsigned(page), host, writable))
+        });
+        known.collect()
+    }
+}

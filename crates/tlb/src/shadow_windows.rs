@@ -1,0 +1,324 @@
+//! Shadow windows: the host's page tables in the place of the guest's.
+//!
+//! A window is a region of the process of 512 GiB that stands for as much of one address space of
+//! the guest, a *part* as the [long software TLB](crate::long_tlb) has them. What is mapped there
+//! is guest RAM, page by page where the guest's own tables lead, so that translated code reaches
+//! it by one addition: for each part a table has *host minus linear address*. Whatever is not
+//! mapped faults on the host, and the monitor finds out why.
+//!
+//! ```text
+//! linear 7F12_3456_7000h, part 0FEh      window of that part, at 1200_0000_0000h
+//!   |  + [table + part * 8]                |
+//!   +------------------------------------> 1292_3456_7000h: the page of guest RAM behind it
+//! ```
+//!
+//! A window holds nothing that an entry of the software TLB could not hold: it is filled after a
+//! walk of the guest's tables, a page that is not dirty yet or holds translated code is mapped
+//! for loads alone, and what the guest invalidates is unmapped. Where much is invalidated at once
+//! the window is only put aside ([`ShadowWindows::is_aside`]): its part leads to nothing until
+//! the caller has compared what is mapped with the guest's tables of then
+//! ([`ShadowWindows::take_back`]). Unmapping and faulting
+//! everything in again would cost a hundred times as much.
+//!
+//! The windows of the lower half of the addresses are those of one space each, and hold what
+//! code at level 3 may access. Those of the upper half are for code at level 0 and the same in all
+//! spaces: they hold global pages alone, which a load of CR3 does not invalidate.
+
+mod area;
+mod runs;
+mod window;
+
+pub use self::runs::Run;
+
+use self::area::Region;
+use self::window::{PART_PAGES, Window, part_of};
+use crate::derived::{PageRange, SPACES, SpaceNumber};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::canonical::is_canonical;
+
+/// Bytes from the linear address that translated code has at hand to one that it accesses.
+const NEAR: u64 = 4096;
+/// Mappings in all windows of a vCPU at most, well below what Linux allows a process
+/// (vm.max_map_count, 65,530).
+const MOST_MAPPINGS: usize = 24_000;
+
+/// What has been done to windows since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WindowCounts {
+    /// Runs that were mapped.
+    pub mapped: u64,
+    /// Runs, or pieces of them, that were unmapped or made read-only one by one.
+    pub unmapped: u64,
+    /// Windows that were emptied as a whole.
+    pub emptied: u64,
+    /// Windows that were put aside.
+    pub put_aside: u64,
+}
+
+/// What a host address is at which a direct access has faulted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BesideWindow {
+    /// No window's.
+    No,
+    /// That of a linear address, in the window of its part.
+    Page(LinearAddress),
+    /// Probably that of a linear address whose part has no window.
+    Nothing(LinearAddress),
+    /// Some window's: of no linear address, or not known of which.
+    Between,
+}
+
+/// The windows of one vCPU.
+#[derive(Debug)]
+pub struct ShadowWindows {
+    windows: Vec<Window>,
+    loaded: SpaceNumber,
+    counts: WindowCounts,
+}
+
+impl ShadowWindows {
+    /// No windows yet. `None`: this process has no place for them.
+    pub fn new() -> Option<Self> {
+        area::is_free().then(|| Self {
+            windows: Vec::new(),
+            loaded: SpaceNumber::default(),
+            counts: WindowCounts::default(),
+        })
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> WindowCounts {
+        self.counts
+    }
+
+    /// Mappings of the host at present.
+    pub fn mappings(&self) -> usize {
+        self.windows.iter().map(|window| window.runs.len()).sum()
+    }
+
+    fn find(&self, part: i64) -> Option<usize> {
+        let is_it = |it: &Window| it.part == part && it.is_of(self.loaded);
+        self.windows.iter().position(is_it)
+    }
+
+    fn at(&self, linear: LinearAddress) -> Option<&Window> {
+        let index = self.find(part_of(linear.page()))?;
+        self.windows.get(index)
+    }
+
+    /// Host minus linear address for a part (-256 to 255) of the loaded space.
+    pub fn delta(&self, part: i64) -> u64 {
+        let window = self.find(part).map(|index| &self.windows[index]);
+        match window.filter(|window| !window.aside) {
+            Some(window) => window.delta(),
+            None => Self::delta_to_nothing(part),
+        }
+    }
+
+    /// What makes each access to a part fault.
+    pub fn delta_to_nothing(part: i64) -> u64 {
+        area::nothing().wrapping_sub(window::start_of(part))
+    }
+
+    /// What a host address is at which translated code has faulted; `near` is a linear address
+    /// of the same part, if the code has one.
+    pub fn what_is(&self, host: u64, near: LinearAddress) -> BesideWindow {
+        if area::is_nothing(host) {
+            let linear = host.wrapping_sub(Self::delta_to_nothing(part_of(near.page())));
+            return match is_canonical(near.0) && linear.wrapping_sub(near.0) < NEAR {
+                true => BesideWindow::Nothing(LinearAddress(linear)),
+                false => BesideWindow::Between,
+            };
+        }
+        let found = self.windows.iter().find_map(|window| {
+            window.region.offset(host)?;
+            let linear = LinearAddress(host.wrapping_sub(window.delta()));
+            (window.is_of(self.loaded)).then_some(BesideWindow::Page(linear))
+        });
+        found.unwrap_or(match area::contains(host) {
+            true => BesideWindow::Between,
+            false => BesideWindow::No,
+        })
+    }
+
+    /// Whether the window of an address in the loaded space is put aside.
+    pub fn is_aside(&self, linear: LinearAddress) -> bool {
+        self.at(linear).is_some_and(|window| window.aside)
+    }
+
+    /// The run that is mapped at an address of the loaded space.
+    pub fn mapped(&self, linear: LinearAddress) -> Option<Run> {
+        self.at(linear)?.runs.at(linear.page())
+    }
+
+    /// What is mapped in the window of an address of the loaded space, if it is put aside.
+    pub fn runs_aside(&self, linear: LinearAddress) -> Vec<Run> {
+        let window = self.at(linear).filter(|window| window.aside);
+        window.map_or_else(Vec::new, |window| window.runs.iter().copied().collect())
+    }
+
+    /// Takes a window back that was put aside. The guest's tables lead to what is mapped there
+    /// but for pages that have `gone`, from one to before another.
+    pub fn take_back(&mut self, linear: LinearAddress, gone: &[(u64, u64)]) {
+        let Some(index) = self.find(part_of(linear.page())) else {
+            return;
+        };
+        let window = &mut self.windows[index];
+        for &(first, end) in gone {
+            self.counts.unmapped += window.unmap(first, end);
+        }
+        window.aside = false;
+    }
+
+    /// Notes that what is mapped at an address of the loaded space is of a large page of the
+    /// guest's of so many bytes, a power of two: after [`ShadowWindows::map`].
+    pub fn note_large(&mut self, linear: LinearAddress, bytes: u64) {
+        let large = PageRange::of_large_page(linear.page(), bytes);
+        if let Some(index) = self.find(part_of(linear.page())) {
+            self.windows[index].large.insert(large.first, large.count());
+        }
+    }
+
+    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space, in place
+    /// of what is mapped there. All lie in one part.
+    ///
+    /// # Errors
+    /// The host's, or there is no region left; the pages are then not mapped.
+    pub fn map(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        let part = part_of(run.page);
+        let is_one = run.count <= PART_PAGES && part_of(run.end() - 1) == part;
+        if !is_one || !is_canonical(run.page * PAGE_SIZE) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.mappings() >= MOST_MAPPINGS {
+            self.make_room();
+        }
+        let index = match self.find(part) {
+            Some(index) => index,
+            None => {
+                let region = Region::take().ok_or(io::ErrorKind::OutOfMemory)?;
+                self.windows.push(Window::new(region, part, self.loaded));
+                self.windows.len() - 1
+            }
+        };
+        let window = &mut self.windows[index];
+        self.counts.unmapped += window.unmap(run.page, run.end());
+        let protection = match run.writable {
+            true => libc::PROT_READ | libc::PROT_WRITE,
+            false => libc::PROT_READ,
+        };
+        // SAFETY: the range lies in the window's own region, and nothing of this window is
+        // mapped there; with MAP_FIXED_NOREPLACE nothing else is replaced either.
+        let address = unsafe {
+            libc::mmap(
+                window.host(run.page) as *mut _,
+                (run.count * PAGE_SIZE) as usize,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.counts.mapped += 1;
+        window.runs.insert(run);
+        Ok(())
+    }
+
+    /// Empties windows, those of other spaces first.
+    fn make_room(&mut self) {
+        let loaded = self.loaded;
+        self.empty(|window| !window.is_of(loaded));
+        if self.mappings() >= MOST_MAPPINGS {
+            self.empty(|_| true);
+        }
+    }
+
+    fn empty(&mut self, which: impl Fn(&Window) -> bool) {
+        let before = self.windows.len();
+        self.windows.retain(|window| !which(window));
+        self.counts.emptied += (before - self.windows.len()) as u64;
+    }
+
+    /// Empties the windows of all spaces.
+    pub fn empty_all(&mut self) {
+        self.empty(|_| true);
+    }
+
+    /// Empties all windows of the loaded space's own.
+    pub fn empty_loaded(&mut self) {
+        let loaded = Some(self.loaded);
+        self.empty(|window| window.space == loaded);
+    }
+
+    /// Allows no stores to a physical page any more, in any space. Whether some were allowed.
+    pub fn protect(&mut self, physical_page: u64) -> bool {
+        let mut allowed = false;
+        for window in &mut self.windows {
+            let leads_there = |run: &&Run| {
+                let offset = physical_page.wrapping_sub(run.physical);
+                run.writable && offset < run.count
+            };
+            let runs = window.runs.iter().filter(leads_there);
+            let page = |run: &Run| run.page + (physical_page - run.physical);
+            for page in runs.map(page).collect::<Vec<u64>>() {
+                window.protect(page);
+                self.counts.unmapped += 1;
+                allowed = true;
+            }
+        }
+        allowed
+    }
+
+    /// Forgets linear pages of the loaded space.
+    pub fn drop_pages(&mut self, pages: PageRange) {
+        let (first, end) = (pages.first, pages.last.saturating_add(1));
+        for window in &mut self.windows {
+            if window.is_of(self.loaded) && !window.aside {
+                self.counts.unmapped += window.invalidate(first, end);
+            }
+        }
+    }
+
+    /// Puts the windows of the loaded space aside, those of global pages too if `all`.
+    pub fn put_aside(&mut self, all: bool) {
+        for window in &mut self.windows {
+            let is_meant = window.space == Some(self.loaded) || all && window.space.is_none();
+            if is_meant && !window.aside {
+                window.aside = true;
+                self.counts.put_aside += 1;
+            }
+        }
+    }
+
+    /// Another space is loaded. Without `keeps` what there is under its number is another
+    /// space's, or was invalidated.
+    pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        self.loaded = to;
+        if !keeps {
+            self.put_aside(false);
+        }
+    }
+
+    /// The parts that have windows in any space.
+    pub fn parts(&self) -> impl Iterator<Item = i64> {
+        let mut parts: Vec<i64> = self.windows.iter().map(|window| window.part).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts.into_iter()
+    }
+}
+
+const _: () = assert!(
+    SPACES <= 8,
+    "each may have a window for each part that programs use"
+);
+
+#[cfg(test)]
+#[path = "shadow_windows_tests.rs"]
+mod tests;

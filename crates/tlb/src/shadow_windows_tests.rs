@@ -1,0 +1,252 @@
+//! Shadow windows over a file of this process, whose pages say which they are.
+
+use super::*;
+use crate::parts::PART_SHIFT;
+use std::fs::File;
+use std::os::fd::{AsFd, FromRawFd};
+
+/// Pages of the file.
+const PAGES: u64 = 64;
+
+/// A file whose page `n` begins with `n`.
+fn file() -> File {
+    // SAFETY: the name is a terminated string, and the descriptor is new.
+    let file = unsafe {
+        let descriptor = libc::memfd_create(c"test-ram".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(descriptor >= 0);
+        File::from_raw_fd(descriptor)
+    };
+    for page in 0..PAGES {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = [0; PAGE_SIZE as usize];
+        bytes[..8].copy_from_slice(&page.to_le_bytes());
+        file.write_all_at(&bytes, page * PAGE_SIZE).unwrap();
+    }
+    file
+}
+
+struct Test {
+    windows: ShadowWindows,
+    file: File,
+}
+
+impl Test {
+    /// `None`: this process has no place for windows.
+    fn new() -> Option<Self> {
+        let windows = ShadowWindows::new();
+        if windows.is_none() {
+            eprintln!("skipped: something is mapped where windows would be");
+        }
+        Some(Self {
+            windows: windows?,
+            file: file(),
+        })
+    }
+
+    fn map(&mut self, linear: u64, count: u64, physical: u64, writable: bool) {
+        let run = Run {
+            page: linear / PAGE_SIZE,
+            count,
+            physical,
+            writable,
+        };
+        let result = self
+            .windows
+            .map(run, self.file.as_fd(), physical * PAGE_SIZE);
+        result.unwrap();
+    }
+
+    /// The page of the file behind a linear address, as translated code would find it.
+    fn read(&self, linear: u64) -> Option<u64> {
+        let part = (linear as i64) >> PART_SHIFT;
+        let host = self.windows.delta(part).wrapping_add(linear);
+        let mut value = 0_u64;
+        let local = libc::iovec {
+            iov_base: (&raw mut value).cast(),
+            iov_len: 8,
+        };
+        let remote = libc::iovec {
+            iov_base: host as *mut _,
+            iov_len: 8,
+        };
+        // SAFETY: copies 8 bytes of this process to `value`, or fails where nothing is mapped.
+        let count = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+        (count == 8).then_some(value)
+    }
+
+    /// Whether a store there would be made.
+    fn is_writable(&self, linear: u64) -> bool {
+        let part = (linear as i64) >> PART_SHIFT;
+        let host = self.windows.delta(part).wrapping_add(linear);
+        let mut value = self.read(linear).unwrap_or_default();
+        let local = libc::iovec {
+            iov_base: (&raw mut value).cast(),
+            iov_len: 8,
+        };
+        let remote = libc::iovec {
+            iov_base: host as *mut _,
+            iov_len: 8,
+        };
+        // SAFETY: writes the value that is there, or fails.
+        let count = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+        count == 8
+    }
+}
+
+const LOW: u64 = 0x7f12_3456_7000;
+const HIGH: u64 = 0xffff_8880_0010_0000;
+
+#[test]
+fn pages_are_found_where_they_are_mapped_and_nowhere_else() {
+    let Some(mut test) = Test::new() else { return };
+    assert_eq!(test.read(LOW), None);
+    test.map(LOW, 3, 5, true);
+    test.map(HIGH, 1, 9, false);
+    let pages = [0, 1, 2, 3].map(|page| test.read(LOW + page * PAGE_SIZE));
+    assert_eq!(pages, [Some(5), Some(6), Some(7), None]);
+    assert_eq!(test.read(LOW - PAGE_SIZE), None);
+    assert_eq!(test.read(HIGH), Some(9));
+    assert!(test.is_writable(LOW) && !test.is_writable(HIGH));
+    // In place of what is there.
+    test.map(LOW + PAGE_SIZE, 1, 20, false);
+    let pages = [0, 1, 2].map(|page| test.read(LOW + page * PAGE_SIZE));
+    assert_eq!(pages, [Some(5), Some(20), Some(7)]);
+    assert!(!test.is_writable(LOW + PAGE_SIZE) && test.is_writable(LOW));
+}
+
+#[test]
+fn what_is_dropped_is_gone() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(LOW, 8, 1, true);
+    let pages = PageRange {
+        first: LOW / PAGE_SIZE + 2,
+        last: LOW / PAGE_SIZE + 4,
+    };
+    test.windows.drop_pages(pages);
+    let found: Vec<bool> = (0..8)
+        .map(|page| test.read(LOW + page * PAGE_SIZE).is_some())
+        .collect();
+    assert_eq!(found, [true, true, false, false, false, true, true, true]);
+    test.windows.empty_loaded();
+    assert_eq!((test.read(LOW), test.windows.mappings()), (None, 0));
+}
+
+#[test]
+fn invalidating_a_page_of_a_large_one_drops_all_of_that() {
+    let Some(mut test) = Test::new() else { return };
+    let large = LOW & !0x1f_ffff;
+    test.map(large + 0x3000, 4, 1, true);
+    test.map(large + 0x10_0000, 1, 9, false);
+    test.map(large + 0x20_0000, 1, 10, false);
+    test.windows.note_large(LinearAddress(large), 0x20_0000);
+    test.windows
+        .drop_pages(PageRange::of(LinearAddress(large + 0x1f_0000)));
+    let found = [0x3000, 0x10_0000, 0x20_0000].map(|at| test.read(large + at));
+    assert_eq!(found, [None, None, Some(10)]);
+}
+
+#[test]
+fn stores_to_a_physical_page_end_in_all_spaces() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(LOW, 4, 1, true);
+    test.map(HIGH, 16, 0, true);
+    test.windows.load(SpaceNumber::new(1), false);
+    test.map(LOW, 1, 2, true);
+    assert!(test.windows.protect(2));
+    assert!(!test.windows.protect(2));
+    assert!(!test.is_writable(LOW) && test.read(LOW) == Some(2));
+    assert!(!test.is_writable(HIGH + 2 * PAGE_SIZE) && test.is_writable(HIGH + PAGE_SIZE));
+    test.windows.load(SpaceNumber::new(0), true);
+    let writable = [0, 1, 2].map(|page| test.is_writable(LOW + page * PAGE_SIZE));
+    assert_eq!(writable, [true, false, true]);
+}
+
+#[test]
+fn spaces_have_windows_of_their_own_and_share_the_upper_half() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(LOW, 1, 1, true);
+    test.map(HIGH, 1, 2, true);
+    test.windows.load(SpaceNumber::new(1), false);
+    assert_eq!((test.read(LOW), test.read(HIGH)), (None, Some(2)));
+    test.map(LOW, 1, 3, true);
+    test.windows.load(SpaceNumber::new(0), true);
+    assert_eq!(test.read(LOW), Some(1));
+    test.windows.load(SpaceNumber::new(1), true);
+    assert_eq!(test.read(LOW), Some(3));
+}
+
+#[test]
+fn what_is_put_aside_faults_until_it_is_taken_back() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(LOW, 4, 1, true);
+    test.map(HIGH, 1, 2, true);
+    test.windows.put_aside(false);
+    assert_eq!((test.read(LOW), test.read(HIGH)), (None, Some(2)));
+    assert!(test.windows.is_aside(LinearAddress(LOW)));
+    assert_eq!(test.windows.runs_aside(LinearAddress(LOW)).len(), 1);
+    let page = LOW / PAGE_SIZE;
+    test.windows
+        .take_back(LinearAddress(LOW), &[(page + 1, page + 3)]);
+    let found = [0, 1, 2, 3].map(|page| test.read(LOW + page * PAGE_SIZE).is_some());
+    assert_eq!(found, [true, false, false, true]);
+    test.windows.put_aside(true);
+    assert_eq!(test.read(HIGH), None);
+    test.windows.take_back(LinearAddress(HIGH), &[]);
+    assert_eq!(test.read(HIGH), Some(2));
+}
+
+#[test]
+fn a_fault_s_address_tells_the_linear_one() {
+    let Some(mut test) = Test::new() else { return };
+    test.map(LOW, 1, 1, true);
+    let near = LinearAddress(LOW);
+    let part = (LOW as i64) >> PART_SHIFT;
+    let host = test.windows.delta(part).wrapping_add(LOW + 0x5000);
+    let page = BesideWindow::Page(LinearAddress(LOW + 0x5000));
+    assert_eq!(test.windows.what_is(host, near), page);
+    let nothing = ShadowWindows::delta_to_nothing(-1).wrapping_add(u64::MAX - 7);
+    let near = LinearAddress(u64::MAX - 15);
+    let linear = LinearAddress(u64::MAX - 7);
+    assert_eq!(
+        test.windows.what_is(nothing, near),
+        BesideWindow::Nothing(linear)
+    );
+    // Not the address that the code had at hand.
+    assert_eq!(
+        test.windows.what_is(nothing, LinearAddress(0x1000)),
+        BesideWindow::Between
+    );
+    let behind = test
+        .windows
+        .delta(part)
+        .wrapping_add(((part + 1) << PART_SHIFT) as u64);
+    assert_eq!(
+        test.windows.what_is(behind, LinearAddress(LOW)),
+        BesideWindow::Between
+    );
+    assert_eq!(
+        test.windows.what_is(0x1000, LinearAddress(LOW)),
+        BesideWindow::No
+    );
+    // Another space's window says nothing about this one.
+    test.windows.load(SpaceNumber::new(2), false);
+    assert_eq!(
+        test.windows.what_is(host, LinearAddress(LOW)),
+        BesideWindow::Between
+    );
+}
+
+#[test]
+fn runs_that_leave_their_part_are_refused() {
+    let Some(mut test) = Test::new() else { return };
+    for page in [(1 << 27) - 1, (1 << 35) - 1, 1 << 40] {
+        let run = Run {
+            page,
+            count: 2,
+            physical: 0,
+            writable: true,
+        };
+        assert!(test.windows.map(run, test.file.as_fd(), 0).is_err());
+    }
+    assert_eq!(test.windows.mappings(), 0);
+}
