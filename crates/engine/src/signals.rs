@@ -293,6 +293,8 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
     true
 }
 
+/// Of a page fault's error code: it was a store (SDM volume 3, 4.7).
+const PAGE_FAULT_WRITE: i64 = 1 << 1;
 /// The host's RFLAGS.TF.
 const TRAP_FLAG: i64 = 1 << 8;
 /// si_code of a SIGTRAP after one instruction.
@@ -392,6 +394,8 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
         signal,
         code: info.si_code,
         address,
+        near: frame.uc_mcontext.gregs[libc::REG_R8 as usize] as u64,
+        stores: frame.uc_mcontext.gregs[libc::REG_ERR as usize] & PAGE_FAULT_WRITE != 0,
         ..SignalExit::default()
     };
     // SAFETY: only if the program counter says that this is guest code.

@@ -79,11 +79,19 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
     assert_eq!(engine.site_at(START), None);
 }
 
+/// No processor is in this mode.
+fn direct_and_flat() -> Mode {
+    Mode {
+        access: Access::Direct,
+        ..flat()
+    }
+}
+
 #[test]
 fn a_block_is_of_one_way_to_reach_memory() {
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
     let checked = engine.intern(flat(), &mut memory);
-    let direct = engine.intern(flat().with_access(Access::Direct), &mut memory);
+    let direct = engine.intern(direct_and_flat(), &mut memory);
     assert_ne!(checked, direct);
     let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
         panic!("it lies in one page");
@@ -93,9 +101,10 @@ fn a_block_is_of_one_way_to_reach_memory() {
 }
 
 #[test]
-fn code_with_direct_access_is_refused() {
+fn code_outside_ia_32e_mode_has_no_direct_access() {
+    assert_eq!(flat().with_access(Access::Direct), flat());
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
-    let direct = engine.intern(flat().with_access(Access::Direct), &mut memory);
+    let direct = engine.intern(direct_and_flat(), &mut memory);
     let refusal = LookUp::Unavailable(AccessUnavailable(Access::Direct));
     // No block number is lost by that, however often it is asked for.
     for _ in 0..3 {

@@ -41,6 +41,10 @@ pub struct SignalExit {
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
+    /// R8 at a fault: if a direct access has faulted, a linear address in the same part.
+    pub near: u64,
+    /// The fault was a store.
+    pub stores: bool,
     /// The instruction holds interrupts off until it has completed.
     pub shadowed: Shadow,
     /// It is a repeated string instruction that has done some iterations, but not all.

@@ -15,7 +15,9 @@ use crate::emit::assembler::{Mem, Width};
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::long_tlb::{
+    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
+};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -92,6 +94,8 @@ pub(crate) enum LookUpForm {
     Flat,
     /// In the long software TLB.
     Long,
+    /// None: to the shadow window of the address's part.
+    Direct,
 }
 
 impl LookUpForm {
@@ -100,12 +104,26 @@ impl LookUpForm {
         match mode.access {
             Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
             Access::Checked => Ok(Self::Flat),
+            Access::Direct if *mode == mode.with_access(Access::Direct) => Ok(Self::Direct),
             Access::Direct => Err(AccessUnavailable(mode.access)),
         }
     }
 }
 
 impl Emitter {
+    /// Has the next instruction look its operand up, or not, in code that reaches others directly.
+    pub(crate) fn look_up_always(&mut self, always: bool) {
+        self.look_up = match always {
+            true => LookUpForm::Long,
+            false => LookUpForm::Direct,
+        };
+    }
+
+    /// Whether the current instruction looks its operand up and others reach theirs directly.
+    pub(crate) fn always_looks_up(&self) -> bool {
+        self.mode.access == Access::Direct && self.look_up != LookUpForm::Direct
+    }
+
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
     pub(crate) fn apply_segment(
@@ -195,6 +213,7 @@ impl Emitter {
                 self.probe(size, write);
             }
             LookUpForm::Long => self.long_look_up(size, write),
+            LookUpForm::Direct => self.load_window_delta(),
         }
     }
 
@@ -264,10 +283,20 @@ impl Emitter {
                 let table = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
                 Mem::indexed(RCX, R9, 8, table)
             }
+            LookUpForm::Direct => return self.load_window_delta(),
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);
         self.leave_windows_if_zero(miss);
+    }
+
+    /// Puts the host address minus the linear one, which is in R8, into RCX, as the table of
+    /// shadow windows has it. An address that is not canonical makes the load fault.
+    fn load_window_delta(&mut self) {
+        let tlb = self.map.tlb;
+        self.assembler.sarx(RCX, R8, tlb);
+        let entry = Mem::indexed(tlb, RCX, 8, DIRECT_TABLE_DISPLACEMENT);
+        self.assembler.load(Width::Qword, RCX, entry);
     }
 
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.

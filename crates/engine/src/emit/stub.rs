@@ -269,7 +269,7 @@ impl Emitter {
     pub(crate) fn store_test(&self, size: u8) -> Option<i32> {
         match self.look_up {
             LookUpForm::Flat => at::code_store(size),
-            LookUpForm::Long => at::long_code_store(size),
+            LookUpForm::Long | LookUpForm::Direct => at::long_code_store(size),
         }
     }
 }

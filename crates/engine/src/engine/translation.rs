@@ -49,6 +49,7 @@ impl Engine {
                 rip: place.home.unwrap_or(place.rip),
                 // Relocatable code is flat.
                 linear: place.home.unwrap_or(place.linear),
+                physical: place.physical,
                 relocates: place.home.is_some(),
                 mode: &mode_word,
                 mode_id: self.modes.of_branches(mode).0,

@@ -15,12 +15,16 @@ use crate::abi::link_layout::ModeId;
 use crate::abi::sites::BlockId;
 use crate::blocks::block::BlockKey;
 use crate::engine::CodeAddress;
+use crate::policy::access::Access;
 use crate::translate::Translator;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
 /// Retired blocks with the same key at most; the oldest makes room.
 const MAX_VERSIONS: usize = 4;
+
+/// Instructions that look their operands up among direct ones, at most; then all are forgotten.
+const MOST_LOOKED_UP: usize = 1 << 16;
 
 /// Links to a block that was retired so often are not made at once.
 const MANY_RETIREMENTS: u8 = 4;
@@ -55,6 +59,25 @@ impl Engine {
         }
         self.doomed = doomed;
         count
+    }
+
+    /// From now on the operand of the instruction at this physical address is looked up, by code
+    /// whose other accesses are direct; a block of such code that has it is dropped.
+    pub fn look_up_always(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
+        if self.translator.looked_up.len() >= MOST_LOOKED_UP {
+            self.translator.looked_up.clear();
+        }
+        self.translator.looked_up.insert(physical);
+        let Some(block) = self.block(id) else { return };
+        let key = block.key;
+        let end = key.physical + u64::from(block.guest_length);
+        let holds = (key.physical..end).contains(&physical);
+        if holds && self.mode(key.mode).access == Access::Direct {
+            for page in [key.physical >> 12, key.second_page] {
+                self.pages.forget(page, id, memory);
+            }
+            self.drop_unlisted(id);
+        }
     }
 
     /// Whether a block is in force.

@@ -6,8 +6,9 @@ pub enum Access {
     /// Each operand's linear address is looked up in a software TLB.
     #[default]
     Checked,
-    /// The host's page tables stand for the guest's, and the linear address is a host address.
-    /// Nothing is emitted for it yet: see [`AccessUnavailable`].
+    /// The host's page tables stand for the guest's: the operand lies where its linear address
+    /// leads in a [shadow window](tollgate_tlb::shadow_windows), and what is not there faults on
+    /// the host. For programs in IA-32e mode alone: see [`AccessUnavailable`].
     Direct,
 }
 

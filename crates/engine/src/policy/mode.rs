@@ -334,10 +334,22 @@ impl Mode {
         self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
     }
 
-    /// The same mode with memory reached in this way.
+    /// The same mode with memory reached in this way, if code of this mode can do so.
     pub fn with_access(mut self, access: Access) -> Self {
-        self.access = access;
+        self.access = match self.may_be_direct() {
+            true => access,
+            false => Access::Checked,
+        };
         self
+    }
+
+    /// Whether accesses may be direct: in IA-32e mode those of programs, and of 64-bit code at
+    /// level 0, unless each is watched.
+    fn may_be_direct(&self) -> bool {
+        let program = ModeFlags::LONG | ModeFlags::USER;
+        let kernel = ModeFlags::KERNEL | ModeFlags::CODE64;
+        let has_them = self.flags.contains(program) || self.flags.contains(kernel);
+        has_them && !self.is_watched()
     }
 
     /// The same mode without look-ups that several stack accesses share: for code that goes on
@@ -356,12 +368,14 @@ impl Mode {
     /// The same mode for one instruction run alone.
     pub fn single(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE;
+        self.access = Access::Checked;
         self
     }
 
     /// The same mode for one instruction run on the bounce buffer.
     pub fn bounce(mut self) -> Self {
         self.flags |= ModeFlags::SINGLE | ModeFlags::BOUNCE;
+        self.access = Access::Checked;
         self
     }
 }

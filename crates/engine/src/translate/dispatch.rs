@@ -24,7 +24,9 @@ impl Translator {
             return self.copy_bounced(instruction);
         }
         self.emit.make_room();
-        if self.emit.window.is_some() || planned.is_some() {
+        if self.emit.always_looks_up() {
+            self.emit.end_window();
+        } else if self.emit.window.is_some() || planned.is_some() {
             match self.may_use_windows(instruction) {
                 true => self.emit.use_windows(planned),
                 false => self.emit.end_window(),

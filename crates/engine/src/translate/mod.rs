@@ -39,6 +39,8 @@ mod branch;
 mod control;
 pub mod copy;
 mod count;
+#[cfg(test)]
+mod direct_tests;
 mod dispatch;
 mod far;
 mod flags;
@@ -71,12 +73,13 @@ use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::Tables;
 use crate::emit::window::has_windows;
-use crate::policy::access::AccessUnavailable;
+use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
+use rustc_hash::FxHashSet;
 use tollgate_x86::{Gpr, Vector};
 
 /// Guest instructions in one block at most.
@@ -94,6 +97,8 @@ pub struct Request<'a> {
     pub rip: u64,
     /// Linear address of the first byte.
     pub linear: u64,
+    /// Its physical address.
+    pub physical: u64,
     /// Both are homes: the block is to be relocatable (see [`crate::abi::relocation`]).
     pub relocates: bool,
     /// Mode word.
@@ -149,6 +154,9 @@ pub struct Translator {
     ahead: Ahead,
     /// How the sensitive instructions are run.
     pub(crate) virtual_interrupts: VirtualInterrupts,
+    /// Physical addresses of instructions whose operands are looked up where others are reached
+    /// directly.
+    pub(crate) looked_up: FxHashSet<u64>,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
     mode_id: u32,
@@ -190,6 +198,7 @@ impl Translator {
             known: KnownEncodings::new(),
             ahead: Ahead::default(),
             virtual_interrupts: VirtualInterrupts::default(),
+            looked_up: FxHashSet::default(),
             counts_instructions: false,
             mode_id: 0,
             branch_table: BranchTable::Shared,
@@ -353,6 +362,10 @@ impl Translator {
             self.emit.begin(self.emit.next_rip, next_rip);
             self.count_instruction();
             count += 1;
+            if self.emit.mode.access == Access::Direct {
+                let physical = request.physical + position as u64;
+                self.emit.look_up_always(self.looked_up.contains(&physical));
+            }
             self.position = position;
             self.raw = raw_bytes(&request.bytes[position..]);
             position = behind;

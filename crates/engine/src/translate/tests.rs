@@ -6,7 +6,6 @@ use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
-use crate::policy::access::Access;
 use crate::policy::allow_list::Features;
 use crate::policy::mode::Mode;
 use crate::verify::{Subject, verify};
@@ -54,6 +53,7 @@ fn translate(map: &'static RegisterMap, bytes: &[u8]) -> Emitted {
         straddles: true,
         rip: 0x1000,
         linear: 0x1000,
+        physical: 0x10_0000,
         relocates: false,
         mode: &mode,
         mode_id: 0,
@@ -268,31 +268,6 @@ fn every_instruction_finds_a_place_for_its_registers() {
     }
 }
 
-#[test]
-fn a_look_up_is_accepted_in_code_with_checked_access_only() {
-    let map = &RegisterMap::LEGACY;
-    let emitted = translate(map, &[0x8b, 0x03]); // mov eax,[ebx]
-    let findings = |access| {
-        let mode = flat().single().with_access(access);
-        let subject = Subject {
-            code: &emitted.code,
-            sites: &emitted.translation.tables.sites,
-            helpers: &emitted.translation.tables.helpers,
-            immediates: &emitted.translation.tables.immediates,
-            completions: &emitted.translation.tables.completions,
-            mode: &mode,
-            mode_id: 0,
-            branch_table: BranchTable::Shared,
-            family: FamilyId(0),
-            block: BlockId(0),
-            map,
-        };
-        verify(&subject)
-    };
-    assert_eq!(findings(Access::Checked), []);
-    assert_eq!(findings(Access::Direct).len(), 1);
-}
-
 /// What a block of these bytes is, if they are a part of its page or all of it.
 fn block(
     translator: &mut Translator,
@@ -305,6 +280,7 @@ fn block(
         straddles: false,
         rip: 0x1000,
         linear: 0x1000,
+        physical: 0x10_0000,
         relocates: false,
         mode: &flat(),
         mode_id: 0,

@@ -12,11 +12,17 @@ use crate::policy::access::Access;
 use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::mem::offset_of;
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::long_tlb::{
+    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
+};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 
 /// Bytes that lie behind the pointer to a bounced operand at least.
 const BOUNCED_BYTES: u32 = 64;
+
+/// Bytes from a linear address on that its instruction may reach in a shadow window: far less
+/// than the space between two.
+pub(super) const DIRECT_BYTES: u32 = 4096;
 
 const REFUSED: Rule = "memory operand is not a checked address, the context or a table";
 
@@ -99,11 +105,13 @@ impl Walk<'_> {
         if base == self.links() {
             return self.links_access(instruction, state, &operand).map(Some);
         }
-        match self.subject.mode.access {
-            Access::Checked => self.checked_access(instruction, state, &operand),
-            // Nothing is emitted for it, and so nothing is known that it may do.
-            Access::Direct => Err(REFUSED),
-        }
+        self.checked_access(instruction, state, &operand)
+    }
+
+    /// Whether code of this mode may reach memory through shadow windows.
+    fn is_direct(&self) -> bool {
+        let mode = self.subject.mode;
+        mode.access == Access::Direct && *mode == mode.with_access(Access::Direct)
     }
 
     /// An access to guest memory: where a look-up has found it, or on the way to that.
@@ -143,6 +151,12 @@ impl Walk<'_> {
                 }),
                 Some(linear),
             ) if of == linear.number && operand.scale == 1 => (size, write),
+            // What lies behind a window's end is never mapped.
+            (Some(Kind::WindowDelta { of }), Some(linear))
+                if of == linear.number && operand.scale == 1 =>
+            {
+                (DIRECT_BYTES, true)
+            }
             (Some(Kind::Root { of }), Some(slot)) if operand.scale == 8 => {
                 return self.long_slot_access(instruction, state, operand, of, slot.kind);
             }
@@ -246,6 +260,14 @@ impl Walk<'_> {
                     && state.level.is_none() =>
             {
                 Ok(self.numbers.new_value(Kind::Root { of }))
+            }
+            Kind::Part { of }
+                if operand.displacement == i64::from(DIRECT_TABLE_DISPLACEMENT)
+                    && instruction.code() == Code::Mov_r64_rm64
+                    && state.level.is_none()
+                    && self.is_direct() =>
+            {
+                Ok(self.numbers.new_value(Kind::WindowDelta { of }))
             }
             _ => Err(REFUSED),
         }

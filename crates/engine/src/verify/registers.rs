@@ -1,5 +1,6 @@
 //! Instructions that go on behind themselves: what they may be, and what their results are.
 
+use super::memory::DIRECT_BYTES;
 use super::values::{Kind, State, Table, Value};
 use super::{Rule, Walk};
 use crate::policy::allow_list::{Copying, copying};
@@ -208,6 +209,10 @@ impl Walk<'_> {
                 1,
                 0,
             ) if index.number == of => Kind::Checked { size, write },
+            (Kind::WindowDelta { of }, _, 1, 0) if index.number == of => Kind::Checked {
+                size: DIRECT_BYTES,
+                write: true,
+            },
             (Kind::Word, _, 1, 0) if base.number == index.number => Kind::FarIndex,
             (Kind::LevelTable(kind), _, 4, 0) if index.is_word() => Kind::LevelIndex(kind),
             (Kind::LevelTag(kind), _, 1, 0) if self.may_be_target(Table::Level(kind), index) => {

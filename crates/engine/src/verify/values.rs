@@ -58,6 +58,8 @@ pub(super) enum Kind {
         write: bool,
         hit: bool,
     },
+    /// What the table of shadow windows holds for the part of the linear address `of`.
+    WindowDelta { of: Number },
     /// The host address of so many bytes of guest memory.
     Checked { size: u32, write: bool },
     /// Twice a word: the index of an entry in the table of far transfers.

@@ -49,6 +49,7 @@ impl Emitted {
             straddles: false,
             rip: guest.rip,
             linear,
+            physical: 0x10_0000,
             relocates: guest.relocates,
             mode: &guest.mode,
             mode_id: 0,
