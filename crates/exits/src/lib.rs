@@ -72,6 +72,8 @@ exit_kinds! {
     TlbMissRead = "tlb-miss-read", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
     /// A guest page missing in the software TLB for writing.
     TlbMissWrite = "tlb-miss-write", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
+    /// A direct access to a page that is not in its shadow window, or whose stores must be seen.
+    WindowFault = "window-fault", exit: NO_EXIT, assist: "nested paging (EPT, NPT): the processor walks both tables";
     /// A memory access done out of line: straddling pages, odd segments.
     SlowAccess = "slow-access", exit: NO_EXIT, assist: "none needed: the processor checks segments itself";
     /// A read of device memory.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+pub use tollgate_monitor::memory_access::MemoryAccess;
 pub use tollgate_network::{
     HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions,
 };
@@ -147,6 +148,8 @@ pub struct VmConfig {
     pub verify_code: bool,
     /// Where guest registers live (for developers).
     pub register_map: RegisterMapChoice,
+    /// How programs of 64-bit guests reach guest memory.
+    pub memory_access: MemoryAccess,
     /// How the instructions that read or change the interrupt flag are run.
     pub virtual_interrupts: VirtualInterrupts,
     /// Count guest instructions, which slows the guest.
@@ -185,6 +188,7 @@ impl Default for VmConfig {
             code_cache_bytes: 64 * MIB,
             verify_code: false,
             register_map: RegisterMapChoice::default(),
+            memory_access: MemoryAccess::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             count_instructions: false,
             acpi: true,

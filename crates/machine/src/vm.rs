@@ -120,6 +120,7 @@ impl Vm {
         let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
             .map_err(BuildError::Host)?;
         vcpu.set_register_map(config.register_map.map());
+        vcpu.set_memory_access(config.memory_access);
         knobs::turn(&mut vcpu, config);
         if config.count_instructions {
             vcpu.set_counts_instructions(true);

@@ -22,6 +22,7 @@ mod interrupt_shadow;
 mod kept_spaces;
 pub mod kick;
 pub mod latches;
+pub mod memory_access;
 mod memory_map;
 mod metered;
 mod near;
@@ -36,6 +37,7 @@ mod surroundings;
 pub mod translated;
 pub mod translations;
 pub mod vcpu;
+mod windows;
 mod x87_errors;
 
 pub use kick::Kick;

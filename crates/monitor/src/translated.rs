@@ -21,9 +21,11 @@ mod misses;
 mod mode_changes;
 mod slow_path;
 mod stores_to_code;
+mod window_faults;
 
 pub use enter::TranslatedExit;
 
+use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use enter::Resume;
 use guarded_pages::GuardedPages;
@@ -35,6 +37,7 @@ use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::gate;
+use tollgate_engine::policy::access::Access;
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::signals::CodeRange;
 use tollgate_engine::{Context, Engine};
@@ -73,6 +76,10 @@ pub struct Translated {
     pub(crate) link: PendingLink,
     /// Where masked operands are accessed that lie beside what must not be.
     pub(crate) guarded: Option<GuardedPages>,
+    /// Which spaces' programs reach memory directly.
+    pub(crate) accounts: Accounts,
+    /// How they do in the loaded space.
+    pub(crate) program_access: Access,
     _range: CodeRange,
 }
 
@@ -108,6 +115,8 @@ impl Translated {
             resume: None,
             link: PendingLink::None,
             guarded: None,
+            accounts: Accounts::new(MemoryAccess::Checked),
+            program_access: Access::Checked,
             _range: range,
         })
     }

@@ -10,6 +10,8 @@
 //! them are kept while they are not loaded ([`SPACES`]), each under a number that the
 //! structures know. What is invalidated of a kept one costs it all that it has.
 
+mod shadow_windows;
+
 use crate::fetch::{Fetch, FetchCache};
 use crate::kept_spaces::KeptSpaces;
 use std::io;
@@ -33,6 +35,8 @@ pub struct Translations {
     /// no longer all noted.
     links_are_due: bool,
     changed: bool,
+    /// See [`Translations::was_kept`].
+    was_kept: bool,
 }
 
 impl Translations {
@@ -49,6 +53,7 @@ impl Translations {
             spaces: KeptSpaces::default(),
             links_are_due: false,
             changed: false,
+            was_kept: false,
         })
     }
 
@@ -167,6 +172,11 @@ impl Translations {
             self.changed |= self.tlb.protect(linear_page, host_page);
             self.changed |= self.long_tlb.protect(linear_page, host_page);
         }
+        let page = physical.page();
+        let protected = self
+            .long_tlb
+            .change_windows(|windows| windows.protect(page));
+        self.changed |= protected == Some(true);
     }
 
     /// Forgets what a change makes void. `loaded` is the space that CR3 names now, and `links`
@@ -184,6 +194,7 @@ impl Translations {
         }
         match change {
             TranslationChange::Load { from, to, keeps } if self.is_loaded(to) => {
+                self.was_kept = keeps;
                 if keeps && from == to {
                     return;
                 }
@@ -211,6 +222,7 @@ impl Translations {
             }
             TranslationChange::Physical { first, last } => {
                 self.spaces.forget_others();
+                self.long_tlb.change_windows(|windows| windows.empty_all());
                 self.drop_physical(first.page(), last.page(), links);
             }
             TranslationChange::Everything => {
@@ -251,6 +263,7 @@ impl Translations {
     /// Another space is loaded.
     fn load(&mut self, identifier: u16, keeps: bool, links: &mut dyn Derived) {
         let (number, is_kept) = self.spaces.load(identifier);
+        self.was_kept = keeps;
         let keeps = keeps && is_kept;
         self.drop_all(links, |derived| derived.load(number, keeps));
         self.origins.load(number, keeps);

@@ -7,6 +7,7 @@ use crate::host;
 use crate::instruction_in_work::InstructionInWork;
 use crate::kick::Kick;
 use crate::latches::Latches;
+use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use crate::running::Running;
 use crate::translated::Translated;
@@ -106,6 +107,19 @@ impl Vcpu {
             .change_engine(&mut self.view.memory, |engine, memory| {
                 engine.set_virtual_interrupts(choice, memory);
             });
+    }
+
+    /// Changes how programs in IA-32e mode reach guest memory; not to be called while `run` runs.
+    /// Where the process has no place for shadow windows all accesses are looked up.
+    pub fn set_memory_access(&mut self, choice: MemoryAccess) {
+        let choice = match self.view.translations.has_windows() {
+            true => choice,
+            false => MemoryAccess::Checked,
+        };
+        self.runner.accounts = Accounts::new(choice);
+        self.runner.program_access = self.runner.accounts.access();
+        self.runner.forget_level_changes();
+        self.due = Due::ALL;
     }
 
     /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all

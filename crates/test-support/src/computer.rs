@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate_memory::GuestMemory;
+use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_monitor::{Kick, Vcpu, VcpuStop};
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
@@ -15,6 +16,19 @@ struct SetAtEnd<'a>(&'a AtomicBool);
 impl Drop for SetAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// How vCPUs of tests reach guest memory: `TOLLGATE_TEST_MEMORY_ACCESS=direct` in the environment
+/// has the same tests run with shadow windows.
+///
+/// # Panics
+/// The variable has another value.
+pub fn memory_access() -> MemoryAccess {
+    match std::env::var("TOLLGATE_TEST_MEMORY_ACCESS").as_deref() {
+        Err(_) | Ok("checked") => MemoryAccess::Checked,
+        Ok("direct") => MemoryAccess::Direct,
+        Ok(other) => panic!("TOLLGATE_TEST_MEMORY_ACCESS={other}: checked or direct"),
     }
 }
 
@@ -36,7 +50,8 @@ impl<P: Platform> Computer<P> {
         code_cache_bytes: usize,
         verify_code: bool,
     ) -> io::Result<Self> {
-        let vcpu = Vcpu::new(state, memory, code_cache_bytes, verify_code)?;
+        let mut vcpu = Vcpu::new(state, memory, code_cache_bytes, verify_code)?;
+        vcpu.set_memory_access(memory_access());
         Ok(Self { vcpu, platform })
     }
 

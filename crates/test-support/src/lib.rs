@@ -10,7 +10,7 @@ mod random;
 mod transcript;
 
 #[cfg(feature = "vcpu")]
-pub use computer::Computer;
+pub use computer::{Computer, memory_access};
 pub use flat::flat_state;
 pub use random::Random;
 pub use transcript::Transcript;

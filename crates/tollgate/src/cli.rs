@@ -349,6 +349,10 @@ pub enum TripleFault {
 pub enum MemoryAccess {
     /// Each access looks its page up
     Checked,
+    /// Programs of 64-bit systems that run for long have the host's page tables do it
+    Adaptive,
+    /// All programs of 64-bit systems have the host's page tables do it
+    Direct,
 }
 
 /// Where a console goes.

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
+use tollgate_machine::config::{
+    MemoryAccess as MemoryAccessChoice, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
+};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
@@ -123,8 +125,6 @@ fn begin_trace(arguments: &RunArguments, vm: &mut Vm) -> Result<Option<TraceFile
 
 /// The machine's configuration as the command line has it, checked as far as possible.
 fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
-    // The only way today; another one becomes a field of the configuration.
-    let MemoryAccess::Checked = arguments.memory_access;
     let mut config = VmConfig {
         memory_bytes: arguments.memory,
         kernel: arguments.kernel.clone(),
@@ -153,6 +153,11 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
         count_instructions: arguments.statistics.count_instructions,
+        memory_access: match arguments.memory_access {
+            MemoryAccess::Checked => MemoryAccessChoice::Checked,
+            MemoryAccess::Adaptive => MemoryAccessChoice::Adaptive,
+            MemoryAccess::Direct => MemoryAccessChoice::Direct,
+        },
         register_map: match arguments.register_map {
             RegisterMapName::Legacy => RegisterMapChoice::Legacy,
             RegisterMapName::Spilled => RegisterMapChoice::Spilled,

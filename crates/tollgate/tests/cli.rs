@@ -174,8 +174,8 @@ fn sizes_that_no_machine_can_have_are_refused() {
 #[test]
 fn values_outside_a_list_are_refused_with_the_list() {
     refused(
-        &["run", "--kernel", "k", "--memory-access", "direct"],
-        "--memory-access <WAY>: 'direct' is not one of: checked; try 'tollgate run --help'",
+        &["run", "--kernel", "k", "--memory-access", "magic"],
+        "--memory-access <WAY>: 'magic' is not one of: checked, adaptive, direct; try 'tollgate run --help'",
     );
     refused(
         &["run", "--kernel", "k", "--serial", "telnet:1"],

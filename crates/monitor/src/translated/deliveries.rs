@@ -107,7 +107,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return None;
         };
         let cpu = &self.runner.context.cpu;
-        let to = Mode::of(cpu);
+        let to = self.runner.mode_of_state();
         if cpu.cpl() != 0 || cpu.is_long_mode() != long || to.is_watched() {
             return None;
         }

@@ -13,7 +13,6 @@ use tollgate_engine::engine::Engine;
 use tollgate_engine::engine::run::{self, Entry};
 use tollgate_engine::engine::written::Moment;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
-use tollgate_engine::policy::mode::Mode;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
@@ -86,7 +85,7 @@ impl Runner for Translated {
     }
 
     fn has_left_mode(&self) -> bool {
-        Mode::of(&self.context.cpu) != *self.engine.mode(self.mode)
+        self.mode_of_state() != *self.engine.mode(self.mode)
     }
 
     fn control_changed(&mut self, view: &mut GuestView) {
@@ -121,6 +120,9 @@ impl Runner for Translated {
     #[inline]
     fn executed<P: Platform>(vcpu: &mut Running<'_, Self, P>, helper: &Helper, jumped: bool) {
         vcpu.runner.forget_leaves_after(helper);
+        if helper.kind.exit == ExitKind::Cr3Load {
+            vcpu.space_loaded();
+        }
         if matches!(helper.kind.exit, ExitKind::FastSystemCall | ExitKind::Iret) && jumped {
             vcpu.remember_level_change(helper.instruction.mnemonic());
         } else if helper.kind.exit == ExitKind::FarTransfer && jumped {

@@ -27,6 +27,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.continue_shadow(signal.shadowed);
         if signal.signal == 0 {
             self.count(ExitKind::Interrupted);
+            self.program_ran();
             if signal.between_iterations {
                 self.set_resume_flag_between_iterations();
             }
@@ -37,6 +38,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             if self.slow_step(block)? {
                 self.completed()?;
             }
+            return Ok(());
+        }
+        if signal.signal == libc::SIGSEGV && self.window_fault(block, &signal)? {
             return Ok(());
         }
         self.count(ExitKind::HostFault);

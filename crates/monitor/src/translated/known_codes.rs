@@ -65,7 +65,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return None;
         };
         let cpu = &self.runner.context.cpu;
-        let to = Mode::of(cpu);
+        let to = self.runner.mode_of_state();
         let level = if user { 3 } else { 0 };
         let is_user = to.flags.contains(ModeFlags::USER);
         if cpu.cpl() != level || is_user != user || cpu.is_64_bit() != long || to.is_watched() {

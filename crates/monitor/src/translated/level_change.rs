@@ -11,7 +11,7 @@ use tollgate_engine::abi::flags::SYSTEM_FLAGS;
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::policy::instruction_kind::Helper;
-use tollgate_engine::policy::mode::{Mode, ModeFlags};
+use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::flags::Flags;
@@ -67,7 +67,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !holds {
             return;
         }
-        let to = Mode::of(cpu);
+        let to = self.runner.mode_of_state();
         let changes_size = from.flags.symmetric_difference(to.flags);
         // Alignment checks begin with AC, which is no part of the mode.
         let may_check = cpu.cr0().contains(Cr0::AM) && !no_system_flags;

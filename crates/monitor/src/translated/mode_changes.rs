@@ -11,9 +11,24 @@ use tollgate_platform::Platform;
 use tollgate_x86::paging::Privilege;
 
 impl Translated {
+    /// The mode word of the registers as they are, and of how programs reach memory.
+    pub(crate) fn mode_of_state(&self) -> Mode {
+        let access = match self.context.cpu.cpl() {
+            3 => self.program_access,
+            _ => self.accounts.access_of_kernels(),
+        };
+        Mode::of(&self.context.cpu).with_access(access)
+    }
+
     /// Forms the mode word, and what else follows from the registers that decide how code runs.
     pub(crate) fn form_mode(&mut self, view: &mut GuestView) {
-        let mode = Mode::of(&self.context.cpu);
+        if self.context.cpu.cpl() == 3
+            && self.context.cpu.is_long_mode()
+            && self.accounts.meet_program()
+        {
+            self.forget_level_changes();
+        }
+        let mode = self.mode_of_state();
         self.mode = self.engine.intern(mode, &mut view.memory);
         self.forget_old_level_changes();
         let cpu = &self.context.cpu;

@@ -1,0 +1,249 @@
+//! Which address spaces' programs reach their memory directly, through shadow windows.
+//!
+//! A window costs the host some microseconds for each run of pages, so only a space that runs
+//! for long is worth windows. It *earns* them by running; what they cost from then on is held
+//! against the time that it has run with them, and where that is out of proportion the space goes
+//! back to looked-up accesses and must earn them anew, for longer. So no program loses more than
+//! a part of its time.
+
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use tollgate_engine::policy::access::Access;
+
+/// How programs in IA-32e mode reach guest memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum MemoryAccess {
+    /// Each access is looked up in the software TLB.
+    #[default]
+    Checked,
+    /// Each space as it has earned.
+    Adaptive,
+    /// All directly.
+    Direct,
+}
+
+/// Nanoseconds that a space must have run for windows, the first time.
+const EARNED_AFTER: u64 = 6_000_000;
+/// By how much longer each time that it has lost them.
+const LONGER: u64 = 4;
+/// It must never run longer than this for them.
+const EARNED_AFTER_AT_MOST: u64 = 20_000_000_000;
+/// One part in so many of a space's time may be spent on its windows.
+const SHARE: u64 = 4;
+/// What may be spent on them from the start.
+const ADVANCE: u64 = 5_000_000;
+/// Spaces that are known of at most.
+const MOST_SPACES: usize = 256;
+
+/// What is known of an address space.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    /// Nanoseconds that it has run, as it is now: with windows or without.
+    ran: u64,
+    /// Nanoseconds spent on its windows.
+    spent: u64,
+    /// What it must have run to get windows.
+    earned_after: u64,
+    is_direct: bool,
+}
+
+impl Account {
+    const NEW: Self = Self {
+        ran: 0,
+        spent: 0,
+        earned_after: EARNED_AFTER,
+        is_direct: false,
+    };
+}
+
+/// The accounts of all spaces, by the address of their page tables.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    choice: MemoryAccess,
+    accounts: FxHashMap<u64, Account>,
+    /// The system has begun to run programs.
+    runs_programs: bool,
+    /// The space that is loaded, and since when time has not been added to its account.
+    loaded: (u64, u64),
+}
+
+impl Accounts {
+    pub(crate) fn new(choice: MemoryAccess) -> Self {
+        Self {
+            choice,
+            accounts: FxHashMap::default(),
+            runs_programs: false,
+            loaded: (0, 0),
+        }
+    }
+
+    pub(crate) fn choice(&self) -> MemoryAccess {
+        self.choice
+    }
+
+    fn account(&mut self) -> &mut Account {
+        let root = self.loaded.0;
+        if self.accounts.len() >= MOST_SPACES && !self.accounts.contains_key(&root) {
+            self.accounts.clear();
+        }
+        self.accounts.entry(root).or_insert(Account::NEW)
+    }
+
+    fn add_time(&mut self, now: u64) {
+        let ran = now.saturating_sub(self.loaded.1);
+        self.account().ran += ran;
+        self.loaded.1 = now;
+    }
+
+    /// The space whose tables begin at `root` is loaded at this time. Unless `keeps`, what was
+    /// derived from its tables is void: most often because it is a new one, which may have got
+    /// the page of one that is gone.
+    pub(crate) fn load(&mut self, root: u64, keeps: bool, now: u64) {
+        if self.choice != MemoryAccess::Adaptive {
+            return;
+        }
+        self.add_time(now);
+        self.loaded = (root, now);
+        let account = self.account();
+        if !keeps && !account.is_direct {
+            *account = Account::NEW;
+        }
+    }
+
+    /// How code of programs reaches memory in the loaded space.
+    pub(crate) fn access(&mut self) -> Access {
+        let is_direct = match self.choice {
+            MemoryAccess::Checked => false,
+            MemoryAccess::Adaptive => self.account().is_direct,
+            MemoryAccess::Direct => true,
+        };
+        match is_direct {
+            true => Access::Direct,
+            false => Access::Checked,
+        }
+    }
+
+    /// How 64-bit code at level 0 reaches memory.
+    pub(crate) fn access_of_kernels(&self) -> Access {
+        match self.choice {
+            MemoryAccess::Direct => Access::Direct,
+            MemoryAccess::Adaptive if self.runs_programs => Access::Direct,
+            MemoryAccess::Adaptive | MemoryAccess::Checked => Access::Checked,
+        }
+    }
+
+    /// A program runs. True the first time: the system has its page tables as they will stay.
+    pub(crate) fn meet_program(&mut self) -> bool {
+        !std::mem::replace(&mut self.runs_programs, true)
+    }
+
+    /// The loaded space's program is running at this time: whether it gets windows now.
+    pub(crate) fn earns(&mut self, now: u64) -> bool {
+        if self.choice != MemoryAccess::Adaptive {
+            return false;
+        }
+        self.add_time(now);
+        let account = self.account();
+        let earns = !account.is_direct && account.ran >= account.earned_after;
+        if earns {
+            (account.ran, account.spent) = (0, 0);
+            account.is_direct = true;
+        }
+        earns
+    }
+
+    /// The loaded space's windows have cost so many nanoseconds more, until `now`: whether it
+    /// loses them.
+    pub(crate) fn spend(&mut self, cost: u64, now: u64) -> bool {
+        if self.choice != MemoryAccess::Adaptive {
+            return false;
+        }
+        self.add_time(now);
+        let account = self.account();
+        account.spent += cost;
+        let loses = account.is_direct && account.spent > ADVANCE + account.ran / SHARE;
+        if loses {
+            self.lose();
+        }
+        loses
+    }
+
+    /// The loaded space has no windows any more.
+    pub(crate) fn lose(&mut self) {
+        let account = self.account();
+        let earned_after = (account.earned_after * LONGER).min(EARNED_AFTER_AT_MOST);
+        *account = Account {
+            earned_after,
+            ..Account::NEW
+        };
+    }
+
+    /// The loaded space turns out to be another one than that which had earned its windows.
+    pub(crate) fn is_another(&mut self) {
+        *self.account() = Account::NEW;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn adaptive() -> Accounts {
+        Accounts::new(MemoryAccess::Adaptive)
+    }
+
+    #[test]
+    fn a_space_earns_windows_by_its_own_time_alone() {
+        let mut accounts = adaptive();
+        accounts.load(1, true, 0);
+        assert!(!accounts.earns(5 * MS));
+        accounts.load(2, true, 5 * MS);
+        assert!(!accounts.earns(9 * MS));
+        accounts.load(1, true, 9 * MS);
+        assert_eq!(accounts.access(), Access::Checked);
+        assert!(accounts.earns(10 * MS + 1));
+        assert_eq!(accounts.access(), Access::Direct);
+        assert!(!accounts.earns(30 * MS), "it has them already");
+        accounts.load(2, true, 30 * MS);
+        assert_eq!(accounts.access(), Access::Checked);
+    }
+
+    #[test]
+    fn a_new_space_with_the_page_of_an_old_one_begins_anew() {
+        let mut accounts = adaptive();
+        accounts.load(1, false, 0);
+        accounts.load(2, false, 5 * MS);
+        accounts.load(1, false, 6 * MS);
+        assert!(!accounts.earns(8 * MS));
+        assert!(accounts.earns(13 * MS));
+    }
+
+    #[test]
+    fn windows_that_cost_too_much_are_lost_and_dearer_the_next_time() {
+        let mut accounts = adaptive();
+        accounts.load(1, true, 0);
+        assert!(accounts.earns(6 * MS));
+        assert!(!accounts.spend(5 * MS, 10 * MS), "the advance covers it");
+        assert!(accounts.spend(3 * MS, 14 * MS));
+        assert_eq!(accounts.access(), Access::Checked);
+        assert!(!accounts.earns(30 * MS));
+        assert!(accounts.earns(40 * MS));
+        // Much time pays for much.
+        assert!(!accounts.spend(200 * MS, 1040 * MS));
+    }
+
+    #[test]
+    fn the_choice_decides_where_there_is_one() {
+        for (choice, access) in [
+            (MemoryAccess::Checked, Access::Checked),
+            (MemoryAccess::Direct, Access::Direct),
+        ] {
+            let mut accounts = Accounts::new(choice);
+            accounts.load(1, true, 0);
+            assert!(!accounts.earns(1000 * MS) && !accounts.spend(1000 * MS, 2000 * MS));
+            assert_eq!(accounts.access(), access);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Direct accesses: faults of the host in shadow windows, and which spaces have windows.
+
+use crate::guest_view::Target;
+use crate::memory_access::MemoryAccess;
+use crate::running::Running;
+use crate::translated::Translated;
+use crate::vcpu::VcpuStop;
+use tollgate_engine::abi::context::SignalExit;
+use tollgate_engine::abi::sites::BlockId;
+use tollgate_exits::ExitKind;
+use tollgate_platform::Platform;
+use tollgate_tlb::shadow_windows::BesideWindow;
+use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::{LinearAddress, Space};
+
+/// Nanoseconds of a fault that pass before the monitor looks at the clock: the host's signal and
+/// the way back.
+const SIGNAL_COST: u64 = 3000;
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// A direct access has faulted on the host, exactly before its instruction. False: it was
+    /// none.
+    pub(crate) fn window_fault(
+        &mut self,
+        block: BlockId,
+        signal: &SignalExit,
+    ) -> Result<bool, VcpuStop> {
+        let near = LinearAddress(signal.near);
+        let (linear, is_sure) = match self.view.translations.beside_window(signal.address, near) {
+            BesideWindow::No => return Ok(false),
+            BesideWindow::Page(linear) => (linear, true),
+            BesideWindow::Nothing(linear) => (linear, false),
+            BesideWindow::Between => return self.done_alone(block),
+        };
+        let begun = self.platform.now();
+        let cpu = &self.runner.context.cpu;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        if self.view.translations.is_window_aside(linear)
+            && !self.view.take_window_back(cpu, linear, privilege)
+            && privilege == Privilege::User
+        {
+            self.runner.accounts.is_another();
+            self.follow_access_choice();
+        }
+        let kind = if signal.stores {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let cpu = &self.runner.context.cpu;
+        let target = self.view.resolve(cpu, linear, kind, privilege);
+        self.count(ExitKind::WindowFault);
+        let goes_on = match target {
+            Err(exception) if is_sure => {
+                self.charge(begun.0);
+                let exception = self.first_fault(block, linear, exception);
+                return self.raise(exception).map(|()| true);
+            }
+            Err(_) => {
+                if privilege == Privilege::Supervisor && linear.0 >> 63 == 0 {
+                    self.look_up_from_now_on(block);
+                }
+                false
+            }
+            Ok(Target::Ram(_)) => {
+                let cpu = &self.runner.context.cpu;
+                let filled = self.view.fill_window(cpu, linear, kind, privilege);
+                if !filled {
+                    self.look_up_from_now_on(block);
+                }
+                // It is in the software TLB, too: looked up, it is found.
+                true
+            }
+            Ok(Target::Device(_)) => {
+                self.look_up_from_now_on(block);
+                false
+            }
+            Ok(Target::Code(_)) => false,
+        };
+        self.charge(begun.0);
+        match goes_on {
+            true => Ok(true),
+            false => self.done_alone(block),
+        }
+    }
+
+    /// Has the instruction at RIP look its operand up: what it accesses is in no window.
+    fn look_up_from_now_on(&mut self, block: BlockId) {
+        let rip = self.runner.context.cpu.rip;
+        if let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) {
+            let memory = &mut self.view.memory;
+            let engine = &mut self.runner.engine;
+            engine.look_up_always(block, place.physical, memory);
+        }
+    }
+
+    /// Does the instruction with all checks.
+    fn done_alone(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
+        if self.slow_step(block)? {
+            self.completed()?;
+        }
+        Ok(true)
+    }
+
+    /// Holds what a fault has cost against the space.
+    fn charge(&mut self, begun: u64) {
+        let now = self.platform.now().0;
+        if self.runner.context.cpu.cpl() != 3 {
+            return;
+        }
+        let cost = now.saturating_sub(begun) + SIGNAL_COST;
+        if self.runner.accounts.spend(cost, now) {
+            self.view.translations.empty_windows();
+            self.follow_access_choice();
+        }
+    }
+
+    /// Another space is loaded, or the same again.
+    pub(crate) fn space_loaded(&mut self) {
+        if self.runner.accounts.choice() == MemoryAccess::Checked {
+            return;
+        }
+        let space = Space::loaded(&self.runner.context.cpu);
+        let root = space.tables.map_or(0, |tables| tables.0);
+        let keeps = self.view.translations.was_kept();
+        let now = self.platform.now().0;
+        self.runner.accounts.load(root, keeps, now);
+        self.follow_access_choice();
+    }
+
+    /// A program was interrupted: it has run for a while.
+    pub(crate) fn program_ran(&mut self) {
+        if self.runner.accounts.choice() != MemoryAccess::Adaptive
+            || !self.runner.context.cpu.is_long_mode()
+            || self.runner.context.cpu.cpl() != 3
+            || !self.view.translations.has_windows()
+        {
+            return;
+        }
+        let now = self.platform.now().0;
+        if self.runner.accounts.earns(now) {
+            // What is there may be left of another space.
+            self.view.translations.empty_windows();
+            self.view.fill_windows();
+            let cost = self.platform.now().0.saturating_sub(now);
+            self.runner.accounts.spend(cost, now + cost);
+            self.follow_access_choice();
+        }
+    }
+
+    /// Has code of programs be of the mode that the loaded space's account asks for.
+    fn follow_access_choice(&mut self) {
+        let access = self.runner.accounts.access();
+        if access != self.runner.program_access {
+            self.runner.program_access = access;
+            self.runner.forget_level_changes();
+            self.due.mode = true;
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The shadow windows among what was derived from the guest's page tables.
+
+use super::Translations;
+use std::os::fd::BorrowedFd;
+use tollgate_tlb::View;
+use tollgate_tlb::shadow_windows::{BesideWindow, Run};
+use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+impl Translations {
+    /// What a host address is at which a direct access has faulted; `near` is a linear address of
+    /// the same part.
+    pub(crate) fn beside_window(&self, host: u64, near: LinearAddress) -> BesideWindow {
+        let windows = self.long_tlb.windows();
+        windows.map_or(BesideWindow::No, |windows| windows.what_is(host, near))
+    }
+
+    /// Whether this process has a place for shadow windows.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.long_tlb.windows().is_some()
+    }
+
+    /// The run that is mapped at an address of the loaded space in its window.
+    pub(crate) fn window_run(&self, linear: LinearAddress) -> Option<Run> {
+        self.long_tlb.windows()?.mapped(linear)
+    }
+
+    /// Whether the window of an address in the loaded space is put aside.
+    pub(crate) fn is_window_aside(&self, linear: LinearAddress) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.is_aside(linear))
+    }
+
+    /// See [`ShadowWindows::runs_aside`](tollgate_tlb::ShadowWindows::runs_aside).
+    pub(crate) fn runs_aside(&self, linear: LinearAddress) -> Vec<Run> {
+        let windows = self.long_tlb.windows();
+        windows.map_or_else(Vec::new, |windows| windows.runs_aside(linear))
+    }
+
+    /// See [`ShadowWindows::take_back`](tollgate_tlb::ShadowWindows::take_back).
+    pub(crate) fn take_window_back(&mut self, linear: LinearAddress, gone: &[(u64, u64)]) {
+        self.long_tlb
+            .change_windows(|windows| windows.take_back(linear, gone));
+    }
+
+    /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space's window;
+    /// [`Translations::note_window`] follows. Whether the host did it.
+    pub(crate) fn map_window(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> bool {
+        let result = self
+            .long_tlb
+            .change_windows(|windows| windows.map(run, file, offset));
+        // Others may have been emptied to make room.
+        self.changed = true;
+        result.is_some_and(|result| result.is_ok())
+    }
+
+    /// Empties the windows of the loaded space.
+    pub(crate) fn empty_windows(&mut self) {
+        self.long_tlb
+            .change_windows(|windows| windows.empty_loaded());
+        self.changed = true;
+    }
+
+    /// Notes how large the guest's page is that a window holds something of at an address.
+    pub(crate) fn note_window(&mut self, linear: LinearAddress, bytes: u64) {
+        if bytes > PAGE_SIZE {
+            self.long_tlb
+                .change_windows(|windows| windows.note_large(linear, bytes));
+        }
+    }
+
+    /// What a view's accesses find in the software TLB in the lower half of the loaded space, of
+    /// a guest in IA-32e mode: linear page, host page, and whether stores find it.
+    pub(crate) fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
+        self.long_tlb.known_pages(view)
+    }
+
+    /// Whether the space that was loaded last brought with it what was known of it.
+    pub(crate) fn was_kept(&self) -> bool {
+        self.was_kept
+    }
+}

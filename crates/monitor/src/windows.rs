@@ -1,0 +1,277 @@
+//! Fills shadow windows: what the guest's page tables lead to becomes a mapping of the host.
+
+use crate::guest_view::{GuestView, view_of};
+use tollgate_memory::{GuestMemory, PageUse};
+use tollgate_tlb::Run;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
+use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
+
+/// A page that faults is mapped with those neighbours in as many pages, aligned, that were
+/// accessed before.
+const TOGETHER: u64 = 16;
+/// The same bytes, where the guest's page is large.
+const LARGE_PAGE: u64 = 2 << 20;
+/// Runs that are mapped at most when a space gets its windows.
+const MOST_AT_ONCE: usize = 8192;
+
+/// Pieces of a large page that are mapped one by one at most.
+const MOST_PIECES: usize = 64;
+
+/// Adds a page to runs in ascending order.
+fn push(runs: &mut Vec<Run>, page: Run) {
+    match runs.last_mut() {
+        Some(last) if last.goes_on_with(&page) => last.count += 1,
+        _ => runs.push(page),
+    }
+}
+
+/// Adds pages to ranges in ascending order.
+fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
+    match gone.last_mut() {
+        Some((_, before)) if *before == first => *before = end,
+        _ => gone.push((first, end)),
+    }
+}
+
+/// Guest memory that a walk reads only.
+struct ReadOnly<'a> {
+    memory: &'a mut GuestMemory,
+    /// The walk wanted to set a bit.
+    wanted: bool,
+}
+
+impl PageTableMemory for ReadOnly<'_> {
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+        self.memory.read_u32(address)
+    }
+
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+        self.memory.read_u64(address)
+    }
+
+    fn set_bits(&mut self, _address: PhysicalAddress, _bits: u32) {
+        self.wanted = true;
+    }
+}
+
+impl GuestView {
+    /// Where an address leads that was accessed before, if code of this level finds it in its
+    /// windows; no bit is set in any table.
+    fn accessed(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> Option<Translation> {
+        let mut memory = ReadOnly {
+            memory: &mut self.memory,
+            wanted: false,
+        };
+        let registers = PagingRegisters::of(state);
+        let walk = registers.walk(&mut memory, linear, AccessKind::Read, privilege);
+        let found = walk.ok().filter(|_| !memory.wanted)?;
+        let is_lower = linear.0 >> 63 == 0;
+        let has_window = match privilege {
+            Privilege::User => is_lower,
+            Privilege::Supervisor => !is_lower && found.global,
+        };
+        has_window.then_some(found)
+    }
+
+    /// Whether a page is plain RAM.
+    fn is_plain(&self, physical_page: u64) -> bool {
+        self.memory.ram().page_use(physical_page) == PageUse::Ram
+    }
+
+    /// Whether stores to a page of RAM need not be seen.
+    fn holds_no_code(&self, physical_page: u64) -> bool {
+        let code = self.memory.code();
+        !code.page_has_code(physical_page) && !code.is_watched(physical_page)
+    }
+
+    /// One page as a window may have it, `translation` being that of an address in it.
+    fn page(&self, linear: LinearAddress, translation: &Translation) -> Option<Run> {
+        let physical = translation.physical.page();
+        self.is_plain(physical).then(|| Run {
+            page: linear.page(),
+            count: 1,
+            physical,
+            writable: translation.writable_now && self.holds_no_code(physical),
+        })
+    }
+
+    /// Maps the page of an address of the loaded space in its window, and its neighbours, after
+    /// an access that was allowed. Whether such an access finds it there now.
+    pub(crate) fn fill_window(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> bool {
+        let Some(translation) = self.accessed(state, linear, privilege) else {
+            return false;
+        };
+        let Some(page) = self.page(linear, &translation) else {
+            return false;
+        };
+        if kind == AccessKind::Write && !page.writable {
+            return false;
+        }
+        let mut sizes = vec![(linear, translation.page_size)];
+        let runs = match translation.page_size >= LARGE_PAGE {
+            true => self.large_page(&page, translation.writable_now),
+            false => Vec::new(),
+        };
+        let runs = match runs.is_empty() {
+            true => self.with_neighbours(state, page, privilege, &mut sizes),
+            false => runs,
+        };
+        let mut found = false;
+        for run in runs {
+            let holds = run.page <= page.page && page.page < run.end();
+            let mapped = self.map_run(run);
+            found |= holds && mapped;
+        }
+        for (linear, bytes) in sizes {
+            self.translations.note_window(linear, bytes);
+        }
+        found
+    }
+
+    /// A page and its neighbours, where they are known to be accessible and not mapped. Adds to
+    /// `sizes` where they lie in large pages.
+    fn with_neighbours(
+        &mut self,
+        state: &CpuState,
+        page: Run,
+        privilege: Privilege,
+        sizes: &mut Vec<(LinearAddress, u64)>,
+    ) -> Vec<Run> {
+        let first = page.page & !(TOGETHER - 1);
+        let mut runs: Vec<Run> = Vec::new();
+        for at in first..first + TOGETHER {
+            let neighbour = if at == page.page {
+                Some(page)
+            } else {
+                let address = LinearAddress(at * PAGE_SIZE);
+                let is_mapped = self.translations.window_run(address).is_some();
+                (!is_mapped)
+                    .then(|| self.accessed(state, address, privilege))
+                    .flatten()
+                    .and_then(|translation| {
+                        if translation.page_size > PAGE_SIZE {
+                            sizes.push((address, translation.page_size));
+                        }
+                        self.page(address, &translation)
+                    })
+            };
+            if let Some(next) = neighbour {
+                push(&mut runs, next);
+            }
+        }
+        runs
+    }
+
+    /// All of the 2 MiB around a page that is in a large one: what holds code, for loads alone.
+    /// Nothing if that is too many pieces, or not all of it is RAM.
+    fn large_page(&self, page: &Run, writable: bool) -> Vec<Run> {
+        let pages = LARGE_PAGE / PAGE_SIZE;
+        let before = page.page % pages;
+        let Some(physical) = page.physical.checked_sub(before) else {
+            return Vec::new();
+        };
+        let mut runs: Vec<Run> = Vec::new();
+        for at in 0..pages {
+            if !self.is_plain(physical + at) || runs.len() > MOST_PIECES {
+                return Vec::new();
+            }
+            push(
+                &mut runs,
+                Run {
+                    page: page.page - before + at,
+                    count: 1,
+                    physical: physical + at,
+                    writable: writable && self.holds_no_code(physical + at),
+                },
+            );
+        }
+        runs
+    }
+
+    fn map_run(&mut self, run: Run) -> bool {
+        let ram = self.memory.ram();
+        let Some(offset) = ram.file_offset(run.physical * PAGE_SIZE, run.count * PAGE_SIZE) else {
+            return false;
+        };
+        self.translations.map_window(run, ram.fd(), offset)
+    }
+
+    /// Takes back the window of an address that was put aside, as far as the guest's tables still
+    /// lead where it does. False: mostly they do not, as if it was another space's, and it is
+    /// gone.
+    pub(crate) fn take_window_back(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let mut gone: Vec<(u64, u64)> = Vec::new();
+        let (mut agreed, mut looked_at) = (0_u64, 0_u64);
+        for run in self.translations.runs_aside(linear) {
+            let mut page = run.page;
+            while page < run.end() {
+                looked_at += 1;
+                let address = LinearAddress(page * PAGE_SIZE);
+                let Some(now) = self.accessed(state, address, privilege) else {
+                    drop_from(&mut gone, page, page + 1);
+                    page += 1;
+                    continue;
+                };
+                // As far as the guest's page, which is a large one perhaps.
+                let pages = now.page_size / PAGE_SIZE;
+                let end = run.end().min(page + pages - page % pages);
+                let is_same = now.physical.page() == run.physical + (page - run.page)
+                    && (now.writable_now || !run.writable);
+                if is_same {
+                    self.translations.note_window(address, now.page_size);
+                    agreed += 1;
+                } else {
+                    drop_from(&mut gone, page, end);
+                }
+                page = end;
+            }
+        }
+        let is_same_space = agreed * 2 >= looked_at;
+        if is_same_space || privilege == Privilege::Supervisor {
+            self.translations.take_window_back(linear, &gone);
+        } else {
+            self.translations.empty_windows();
+        }
+        is_same_space
+    }
+
+    /// Maps all that a program's accesses find in the software TLB.
+    pub(crate) fn fill_windows(&mut self) {
+        let ram = self.memory.ram();
+        let (base, span) = (ram.base() as u64, ram.span());
+        let mut runs: Vec<Run> = Vec::new();
+        for (page, host, writable) in self.translations.known_pages(view_of(Privilege::User)) {
+            let physical = host.wrapping_sub(base);
+            if physical >= span || !self.is_plain(physical / PAGE_SIZE) {
+                continue;
+            }
+            let next = Run {
+                page,
+                count: 1,
+                physical: physical / PAGE_SIZE,
+                writable: writable && self.holds_no_code(physical / PAGE_SIZE),
+            };
+            push(&mut runs, next);
+        }
+        for run in runs.into_iter().take(MOST_AT_ONCE) {
+            self.map_run(run);
+        }
+    }
+}
