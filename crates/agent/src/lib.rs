@@ -17,6 +17,7 @@
 pub mod protocol;
 
 mod command;
+mod disk;
 mod network;
 mod ports;
 mod root;
@@ -86,7 +87,9 @@ fn run(start: &Start, control: &ports::Control) -> Result<ToHost, Refusal> {
     let streams = ports::Streams::open()?;
     root::enter(start)?;
     network::set_up(start);
-    command::run(start, control, streams)
+    let end = command::run(start, control, streams);
+    root::leave(start)?;
+    end
 }
 
 /// Loads what is in the folder, in the order of the names. What fails is noted on the console

@@ -5,6 +5,7 @@ use crate::sys::{self, REQUEST_BYTES};
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 // Requests of netdevice(7) and rtentry.
 const SIOCADDRT: u32 = 0x890b;
@@ -21,6 +22,11 @@ const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
+/// Which servers know names (resolv.conf(5)).
+const RESOLVERS: &str = "/etc/resolv.conf";
+/// Where a file of that content is if a root's own must stay.
+const OWN_RESOLVERS: &str = "/run/tollgate-resolv.conf";
+
 /// Sets interfaces up. What fails is noted on the console: a command may not need the network.
 pub fn set_up(start: &Start) {
     let try_out = |what: &str, result: io::Result<()>| {
@@ -31,13 +37,32 @@ pub fn set_up(start: &Start) {
     try_out("lo", switch_on("lo"));
     if start.has_user_network {
         try_out("eth0", configure("eth0"));
-        // It may be a link to a file that a service of the host makes.
-        let _ = fs::remove_file("/etc/resolv.conf");
-        let text = format!("nameserver {NAME_SERVER}\n");
-        try_out(
-            "/etc/resolv.conf",
-            fs::create_dir_all("/etc").and_then(|()| fs::write("/etc/resolv.conf", text)),
-        );
+        try_out(RESOLVERS, tell_name_server(start.root_is_writable));
+    }
+}
+
+/// Names the network's name server, for this guest alone.
+fn tell_name_server(root_lasts: bool) -> io::Result<()> {
+    let text = format!("nameserver {NAME_SERVER}\n");
+    fs::create_dir_all("/etc")?;
+    // It may be a link to a file that a service of the host makes.
+    let path = fs::canonicalize(RESOLVERS);
+    if !root_lasts {
+        let _ = fs::remove_file(RESOLVERS);
+        return fs::write(RESOLVERS, text);
+    }
+    match (path, fs::read_link(RESOLVERS)) {
+        (Ok(path), _) => {
+            fs::write(OWN_RESOLVERS, text)?;
+            sys::mount_at(OWN_RESOLVERS, path, "", sys::MS_BIND, "")
+        }
+        // To a file that a service of the guest would make, in /run.
+        (Err(_), Ok(link)) => {
+            let path = Path::new("/etc").join(link);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(path, text)
+        }
+        (Err(_), Err(_)) => fs::write(RESOLVERS, text),
     }
 }
 

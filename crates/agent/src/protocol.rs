@@ -55,8 +55,11 @@ pub enum Root {
     /// A share with this tag.
     #[default]
     Share,
-    /// The first disk, or the partition of it that has a system.
-    Disk,
+    /// The first disk.
+    Disk {
+        /// Its partition with the root, from 1. `None`: whichever has a system, or the disk itself.
+        partition: Option<u32>,
+    },
 }
 
 /// The tag of the root's share.
@@ -159,8 +162,12 @@ impl Start {
             bytes.push(0);
         };
         let text = |text: String| OsString::from(text);
-        if self.root == Root::Disk {
-            record("root", "disk".as_ref());
+        match self.root {
+            Root::Share => {}
+            Root::Disk { partition: None } => record("disk", "".as_ref()),
+            Root::Disk {
+                partition: Some(number),
+            } => record("disk", number.to_string().as_ref()),
         }
         if self.root_is_writable {
             record("root-is-writable", "".as_ref());
@@ -212,7 +219,13 @@ impl Start {
             let os = || OsString::from_vec(value.to_vec());
             let text = || String::from_utf8(value.to_vec()).ok();
             match word {
-                b"root" => start.root = Root::Disk,
+                b"disk" => {
+                    let partition = match value {
+                        b"" => None,
+                        _ => Some(text()?.parse().ok()?),
+                    };
+                    start.root = Root::Disk { partition };
+                }
                 b"root-is-writable" => start.root_is_writable = true,
                 b"mount" => {
                     let mut parts = value.splitn(3, |byte| *byte == b' ');
@@ -421,7 +434,7 @@ mod tests {
     #[test]
     fn a_start_is_understood_as_it_was_written() {
         let start = Start {
-            root: Root::Disk,
+            root: Root::Disk { partition: Some(2) },
             root_is_writable: true,
             mounts: vec![Mount {
                 tag: "s0".into(),
@@ -446,6 +459,7 @@ mod tests {
         };
         assert_eq!(Start::decode(&start.encode()), Some(start.clone()));
         let plain = Start {
+            root: Root::Disk { partition: None },
             user: User::Named("nobody:4".into()),
             command: vec!["true".into()],
             ..Start::default()

@@ -1,8 +1,8 @@
 //! The guest's file systems: the root with an overlay in memory, those of the kernel, and shares.
 
-use crate::Refusal;
 use crate::protocol::{ROOT_TAG, Root, Start};
 use crate::sys::{self, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY};
+use crate::{Refusal, disk};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,11 @@ const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const NEW: &str = "/new";
 
-fn mount(
+/// Mounts a file system at a place, which is made.
+///
+/// # Errors
+/// A line that names both, and what the user can do about it.
+pub fn mount(
     source: &str,
     target: impl AsRef<Path>,
     kind: &str,
@@ -51,7 +55,7 @@ pub fn enter(start: &Start) -> Result<(), Refusal> {
             let flags = if start.root_is_writable { 0 } else { MS_RDONLY };
             mount(ROOT_TAG, bottom, "virtiofs", flags, "")?;
         }
-        Root::Disk => return Err(Refusal::own("a root on a disk is not supported")),
+        Root::Disk { partition } => disk::mount_root(partition, bottom, start.root_is_writable)?,
     }
     if !start.root_is_writable {
         mount("tmpfs", UPPER, "tmpfs", 0, "mode=755")?;
@@ -110,5 +114,14 @@ pub fn enter(start: &Start) -> Result<(), Refusal> {
         mount(&share.tag, &share.path, "virtiofs", flags, "")?;
     }
     sys::set_host_name(&start.host_name);
+    Ok(())
+}
+
+/// Ends a root whose changes last: all that still runs ends, and the file system is left as if
+/// the machine had been shut down.
+pub fn leave(start: &Start) -> Result<(), Refusal> {
+    if start.root_is_writable {
+        disk::finish()?;
+    }
     Ok(())
 }

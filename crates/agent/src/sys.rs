@@ -21,8 +21,14 @@ pub const MS_RDONLY: c_ulong = 1;
 pub const MS_NOSUID: c_ulong = 2;
 /// No device nodes.
 pub const MS_NODEV: c_ulong = 4;
+/// Change the flags of a mount.
+pub const MS_REMOUNT: c_ulong = 32;
+/// Show what is at one place at another one too.
+pub const MS_BIND: c_ulong = 4096;
 /// Move a mount to another place.
 pub const MS_MOVE: c_ulong = 8192;
+/// Take a mount from its place, even if it is in use.
+const MNT_DETACH: c_int = 2;
 /// Something to read.
 const POLLIN: i16 = 1;
 
@@ -54,6 +60,7 @@ unsafe extern "C" {
         flags: c_ulong,
         data: *const c_void,
     ) -> c_int;
+    fn umount2(target: *const c_char, flags: c_int) -> c_int;
     fn syscall(number: c_long, ...) -> c_long;
     fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
     fn poll(fds: *mut PollFd, count: c_ulong, timeout: c_int) -> c_int;
@@ -105,6 +112,14 @@ pub fn mount_at(
             data.as_ptr().cast(),
         )
     })?;
+    Ok(())
+}
+
+/// Takes a file system from its place; its end comes when nobody uses it any more.
+pub fn unmount(target: impl AsRef<OsStr>) -> io::Result<()> {
+    let target = c_string(target.as_ref())?;
+    // SAFETY: a string that ends with zero and lives until the call returns.
+    check(unsafe { umount2(target.as_ptr(), MNT_DETACH) })?;
     Ok(())
 }
 

@@ -161,7 +161,7 @@ fn lock(file: &fs::File, write: bool) -> io::Result<()> {
     let error = io::Error::last_os_error();
     Err(match error.kind() {
         ErrorKind::WouldBlock if write => io::Error::other(
-            "another virtual machine uses it; readonly=on or snapshot=on leave it as it is, but that one must do so too",
+            "another virtual machine uses it; only machines that leave it as it is can share it (readonly=on, snapshot=on, tollgate exec without rw)",
         ),
         ErrorKind::WouldBlock => io::Error::other("another virtual machine writes it"),
         _ => error,
@@ -224,9 +224,9 @@ pub(crate) fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "no such file; check the path".into(),
         Some(libc::EACCES | libc::EPERM) => {
-            "you may not write it; check its permissions, or add readonly=on".into()
+            "you may not use it so; check its permissions, or leave it as it is (readonly=on, tollgate exec without rw)".into()
         }
-        Some(libc::EROFS) => "its file system is read-only; add readonly=on".into(),
+        Some(libc::EROFS) => "its file system is read-only; leave it as it is (readonly=on, tollgate exec without rw)".into(),
         Some(libc::EISDIR) => "it is a folder; name a file".into(),
         Some(libc::EINVAL) => {
             format!("{error} (with cache=none: its file system may not know O_DIRECT)")

@@ -197,8 +197,9 @@ pub struct RunArguments {
     ///        file:PATH                        what the guest writes; replaces a file
     ///        socket:PATH                      a Unix socket, one client at a time
     ///        fd:N                             a descriptor that tollgate was started with
-    /// The guest finds them as /dev/vport0p1, /dev/vport0p2 ..., with the drivers virtio_pci and
-    /// virtio_console; /sys/class/virtio-ports/vport0p1/name says which is which, and udev makes
+    /// The guest finds them as /dev/vportNp1, /dev/vportNp2 ..., with the drivers virtio_pci and
+    /// virtio_console; N counts the virtio devices before the console, 0 if there are none.
+    /// /sys/class/virtio-ports/vportNp1/name says which is which, and udev makes
     /// /dev/virtio-ports/NAME.
     #[arg(
         long,

@@ -28,7 +28,12 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
                 .map_or_else(|| "wrong value".into(), ToString::to_string);
             format!("{argument}: '{value}': {reason}")
         }
-        ErrorKind::ArgumentConflict => format!("{argument} was given twice; {help}"),
+        ErrorKind::ArgumentConflict => match context(error, ContextKind::PriorArg) {
+            other if other.is_empty() || other == argument => {
+                format!("{argument} was given twice; {help}")
+            }
+            other => format!("{argument} cannot be used with {other}; {help}"),
+        },
         ErrorKind::InvalidSubcommand => {
             let name = context(error, ContextKind::InvalidSubcommand);
             format!(

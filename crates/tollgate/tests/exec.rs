@@ -7,79 +7,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use support::folder::Folder;
+use support::exec::{Place, text};
 use support::guests::fetched;
 use support::terminal::Terminal;
 use support::{GUEST_PATIENCE, PATIENCE, ended, eventually, finish, signal, tollgate};
-
-/// A folder with a root of busybox, and another one for commands to be in.
-struct Place {
-    folder: Folder,
-    root: PathBuf,
-    here: PathBuf,
-}
-
-/// The programs of busybox that the tests use.
-const PROGRAMS: &[&str] = &[
-    "sh", "cat", "echo", "env", "id", "kill", "mkdir", "nc", "pwd", "sleep", "stat", "stty",
-    "test", "touch", "true", "tty", "wc", "yes",
-];
-
-impl Place {
-    fn new() -> Self {
-        let folder = Folder::new();
-        let (root, here) = (folder.path("root"), folder.path("here"));
-        for directory in ["bin", "etc"] {
-            fs::create_dir_all(root.join(directory)).unwrap();
-        }
-        fs::create_dir(&here).unwrap();
-        fs::copy(fetched("busybox-amd64/busybox"), root.join("bin/busybox")).unwrap();
-        for program in PROGRAMS {
-            symlink("busybox", root.join("bin").join(program)).unwrap();
-        }
-        let passwd = "root:x:0:0::/root:/bin/sh\nann:x:7:8::/home/ann:/bin/sh\n";
-        fs::write(root.join("etc/passwd"), passwd).unwrap();
-        Self { folder, root, here }
-    }
-
-    /// `tollgate exec` with these flags and a command, in the folder.
-    fn exec(&self, flags: &[&str], command: &[&str]) -> Command {
-        let mut tollgate = tollgate();
-        tollgate.current_dir(&self.here);
-        tollgate.env(
-            "TOLLGATE_GUESTS",
-            fetched("debian-amd64/vmlinuz").ancestors().nth(2).unwrap(),
-        );
-        tollgate
-            .args(["exec", "-m", "256M", "--root"])
-            .arg(&self.root);
-        tollgate.args(flags).arg("--").args(command);
-        tollgate
-    }
-
-    /// What a shell's script writes, and how it ends.
-    #[track_caller]
-    fn script(&self, flags: &[&str], script: &str) -> Output {
-        finish(&mut self.exec(flags, &["sh", "-c", script]), GUEST_PATIENCE)
-    }
-
-    /// The same for one that must succeed and write nothing to standard error.
-    #[track_caller]
-    fn answer(&self, flags: &[&str], script: &str) -> String {
-        let output = self.script(flags, script);
-        assert_eq!(text(&output.stderr), "");
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-        text(&output.stdout)
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// Any bytes, binary ones too.
 fn sample(count: usize) -> Vec<u8> {

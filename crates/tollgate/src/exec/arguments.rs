@@ -8,6 +8,7 @@ use clap::Args;
 use tollgate_machine::comma_list;
 use tollgate_machine::cpu::CpuModel;
 
+use super::image::{self, ImageArgument};
 use crate::statistics::StatisticsArguments;
 use crate::{cpu_models, net, size};
 
@@ -20,6 +21,20 @@ pub struct ExecArguments {
     /// The guest may change all of it; changes are kept in its memory and forgotten at the end.
     #[arg(long, value_name = "DIR", verbatim_doc_comment)]
     pub root: Option<PathBuf>,
+
+    /// The guest's root: a disk image with ext4: FILE[,partition=N][,format=raw|qcow2][,rw]
+    ///
+    /// Without partition=N it is the disk itself or the first partition that has a system. With rw
+    /// changes are the image's; else they are kept in the guest's memory and forgotten at the end.
+    /// A file is qcow2 if its name ends so; format= says otherwise.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        value_parser = image::parse,
+        conflicts_with = "root",
+        verbatim_doc_comment
+    )]
+    pub image: Option<ImageArgument>,
 
     /// A directory that the guest may change, at its own path. May be repeated
     #[arg(long, value_name = "DIR")]
@@ -183,6 +198,8 @@ Examples:
     cd / && tollgate exec --user root --net -- apt-get -y install hello
   Another system, unpacked in a directory:
     tollgate exec --root ./bookworm -- /bin/sh
+  A disk image; with ,rw behind its name the changes last:
+    tollgate exec --image debian.qcow2 --net -- apt-get -y upgrade
   In a pipeline; standard input, output and error are apart:
     tar c . | tollgate exec -- xz -9 > ../all.tar.xz
   With a limit, and more memory:

@@ -26,6 +26,11 @@ pub struct Kernel {
 /// What every guest needs, and what a network needs.
 const ALWAYS: [&str; 4] = ["virtio_pci", "virtio_console", "virtiofs", "overlay"];
 const NETWORK: &str = "virtio_net";
+/// What a root on a disk needs. The checksum is one that the file system asks for by name, so that
+/// `modules.dep` does not tell of it.
+const DISK: [&str; 3] = [BLOCK, "crc32c_generic", FILE_SYSTEM];
+const BLOCK: &str = "virtio_blk";
+const FILE_SYSTEM: &str = "ext4";
 
 /// Modules in a folder without `modules.dep`, as scripts/get-guests makes them: each after those
 /// that it uses, and for which of the above it is needed.
@@ -42,6 +47,12 @@ const KNOWN: &[(&str, &str)] = &[
     ("fuse", "virtiofs"),
     ("virtiofs", "virtiofs"),
     ("overlay", "overlay"),
+    ("virtio_blk", BLOCK),
+    ("crc32c_generic", FILE_SYSTEM),
+    ("crc16", FILE_SYSTEM),
+    ("mbcache", FILE_SYSTEM),
+    ("jbd2", FILE_SYSTEM),
+    ("ext4", FILE_SYSTEM),
 ];
 
 /// The folder of guests that scripts/get-guests fills, and the kernel in it.
@@ -189,8 +200,11 @@ impl Kernel {
     ///
     /// # Errors
     /// One line: they cannot be read.
-    pub fn read_modules(&self, has_network: bool) -> Result<Vec<Module>, Failure> {
+    pub fn read_modules(&self, has_network: bool, has_disk: bool) -> Result<Vec<Module>, Failure> {
         let mut wanted = ALWAYS.to_vec();
+        if has_disk {
+            wanted.extend(DISK);
+        }
         if has_network {
             wanted.push(NETWORK);
         }

@@ -12,6 +12,7 @@
 mod arguments;
 mod compressed;
 mod console;
+mod image;
 mod initramfs;
 mod kernel;
 mod session;
@@ -26,9 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Start, Terminal, User, code};
+use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
 use tollgate_machine::config::{
-    NetworkKind, PortOptions, PortTarget, ShareOptions, TripleFaultAction, VmConfig,
+    DriveOptions, NetworkKind, PortOptions, PortTarget, ShareOptions, TripleFaultAction, VmConfig,
 };
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
@@ -78,7 +79,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         |what: &'static str| move |error: io::Error| Failure::host(format!("{what}: {error}"));
 
     let has_network = !plan.networks.is_empty();
-    let modules = plan.kernel.read_modules(has_network)?;
+    let has_disk = !plan.drives.is_empty();
+    let modules = plan.kernel.read_modules(has_network, has_disk)?;
     let initramfs = Initramfs::new(&plan.start.encode(), &modules)
         .map_err(host("no memory for the guest's first files"))?;
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
@@ -162,6 +164,7 @@ fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
 /// What is to be done, found out from the arguments and this host.
 struct Plan {
     kernel: Kernel,
+    drives: Vec<DriveOptions>,
     shares: Vec<ShareOptions>,
     networks: Vec<tollgate_machine::config::NetworkOptions>,
     start: Start,
@@ -177,7 +180,7 @@ struct Place {
 impl Plan {
     fn new(arguments: &ExecArguments) -> Result<Self, Failure> {
         let root = arguments.root.as_deref().unwrap_or(Path::new("/"));
-        let is_hosts_root = arguments.root.is_none();
+        let is_hosts_root = has_hosts_root(arguments);
         let kernel = kernel::find(
             arguments.kernel.as_deref(),
             arguments.modules.as_deref(),
@@ -188,12 +191,15 @@ impl Plan {
             Failure::usage(format!("the current directory cannot be told: {error}"))
         })?;
         let places = places(arguments, &here)?;
-        let mut shares = vec![ShareOptions {
-            readonly: true,
-            cache_seconds: ROOT_CACHE_SECONDS,
-            keeps_owners: is_hosts_root,
-            ..ShareOptions::new(root, ROOT_TAG)
-        }];
+        let mut shares = Vec::new();
+        if arguments.image.is_none() {
+            shares.push(ShareOptions {
+                readonly: true,
+                cache_seconds: ROOT_CACHE_SECONDS,
+                keeps_owners: is_hosts_root,
+                ..ShareOptions::new(root, ROOT_TAG)
+            });
+        }
         let mut mounts = Vec::new();
         for (index, place) in places.into_iter().enumerate() {
             let tag = format!("share{index}");
@@ -213,7 +219,12 @@ impl Plan {
             Some(directory) => here.join(directory),
             None => here,
         };
+        let image = arguments.image.as_ref();
         let start = Start {
+            root: image.map_or(Root::Share, |image| Root::Disk {
+                partition: image.partition,
+            }),
+            root_is_writable: image.is_some_and(|image| image.is_writable),
             mounts,
             has_user_network: network
                 .as_ref()
@@ -230,15 +241,20 @@ impl Plan {
             },
             umask: umask(),
             terminal: own_terminal(),
-            ..Start::default()
         };
         Ok(Self {
             kernel,
+            drives: image.map(|image| image.drive.clone()).into_iter().collect(),
             shares,
             networks: network.into_iter().collect(),
             start,
         })
     }
+}
+
+/// The guest's root is this host's own.
+fn has_hosts_root(arguments: &ExecArguments) -> bool {
+    arguments.root.is_none() && arguments.image.is_none()
 }
 
 /// The directories that the guest shares beside its root, each after those that it lies in: the
@@ -290,7 +306,7 @@ fn places(arguments: &ExecArguments, here: &Path) -> Result<Vec<Place>, Failure>
 /// The command's environment.
 fn environment(arguments: &ExecArguments) -> Result<Vec<OsString>, Failure> {
     let mut names: Vec<OsString> = VARIABLES.iter().map(OsString::from).collect();
-    if arguments.root.is_none() {
+    if has_hosts_root(arguments) {
         names.extend(HOST_VARIABLES.iter().map(OsString::from));
     }
     let of_language = std::env::vars_os().map(|(name, _)| name);
@@ -371,6 +387,7 @@ fn configuration(
         append: format!("{COMMAND_LINE} {}", arguments.append),
         cpu: arguments.cpu,
         triple_fault: TripleFaultAction::Reset,
+        drives: plan.drives.clone(),
         shares: plan.shares.clone(),
         networks: plan.networks.clone(),
         ports: ports

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 pub mod control;
+pub mod exec;
 pub mod folder;
 pub mod guests;
 pub mod linux;

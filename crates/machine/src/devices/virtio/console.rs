@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   guest          queues of a port            Channel: two bounded buffers     the thread
-//!   /dev/vport0p1  receive  <-- pump() ------- to_guest   <-- reads -------- descriptor
+//!   /dev/vportNp1  receive  <-- pump() ------- to_guest   <-- reads -------- descriptor
 //!                  transmit --> pump() ------> from_guest --> writes ------>
 //! ```
 //!
