@@ -612,3 +612,55 @@ fn no_return_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
     assert_eq!(read_u64(&mut vcpu, DATA) & 0xffff_ffff, 1_000_000);
     assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
 }
+
+#[test]
+fn vector_registers_are_loaded_without_an_exit() {
+    let vcpu = run_with(
+        guest_code!(
+            vector_loads,
+            "fld1",
+            "mov ebx, 1",
+            "vmovd xmm0, ebx",
+            "vpbroadcastd ymm0, xmm0",
+            "vpxor ymm1, ymm1, ymm1",
+            "mov ebx, 600",
+            "2:",
+            // An exit puts them away.
+            "out 0x80, al",
+            "vpaddd ymm1, ymm1, ymm0",
+            "stc",
+            "out 0x80, al",
+            "fadd st(0), st(0)",
+            "adc rsi, 0",
+            "mov eax, ebx",
+            "and eax, 15",
+            "jne 3f",
+            "fninit",
+            "fld1",
+            "3:",
+            // Some of them become initial, and are put to use again.
+            "mov eax, ebx",
+            "and eax, 63",
+            "jne 4f",
+            "vmovd edi, xmm1",
+            "add rbp, rdi",
+            "vzeroall",
+            "out 0x80, al",
+            "mov eax, 1",
+            "vmovd xmm0, eax",
+            "out 0x80, al",
+            "vpbroadcastd ymm0, xmm0",
+            "4:",
+            "dec ebx",
+            "jnz 2b",
+            "vextracti128 xmm2, ymm1, 1",
+            "vmovd edi, xmm2",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.state().gpr[RSI], 600);
+    assert_eq!(vcpu.state().gpr[RDI], 63);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::VectorLoad), 0);
+    assert!(vcpu.leaf_count(LeafRoutine::Vectors) > 1200);
+}

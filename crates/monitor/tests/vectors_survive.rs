@@ -129,7 +129,6 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
         OtherInstruction,
         LinkMiss,
         IndirectMiss,
-        VectorLoad,
         GuestException,
         HostFault,
     ];

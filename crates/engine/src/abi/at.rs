@@ -71,6 +71,7 @@ displacements! {
     PENDING = pending,
     VECTORS_OFF = vectors_off: Read,
     LOAD_VECTORS = load_vectors,
+    VECTORS_BEFORE = vectors_before,
     VECTORS_WERE_LIVE = vectors_were_live,
     VECTOR_COMPONENTS = vector_components,
     COMPACTS_VECTORS = compacts_vectors,

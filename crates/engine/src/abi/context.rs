@@ -161,6 +161,8 @@ pub struct Context {
     pub work: [u64; 3],
     /// Set by the monitor: load the vector registers on the way in.
     pub load_vectors: u64,
+    /// XSTATE_BV as the vector registers were last loaded with it.
+    pub vectors_before: u64,
     /// The components that are loaded and saved: a mask for XRSTOR and XSAVE.
     pub vector_components: u64,
     /// Not zero: they are saved by XSAVEC.
@@ -299,6 +301,7 @@ impl Context {
             vectors_off: 1,
             load_vectors: 0,
             vectors_were_live: 0,
+            vectors_before: 0,
             vector_components: vector_registers::ALWAYS,
             compacts_vectors: u64::from(vector_registers::host_compacts()),
             direction: 1,

@@ -25,6 +25,8 @@ pub enum LeafRoutine {
     /// Far JMP, CALL and RET of 32-bit protected mode outside IA-32e mode and of 64-bit code,
     /// within the level, to a code segment that the monitor has entered so.
     Far,
+    /// The load of the x87 and vector registers that a block needs: no instruction of its own.
+    Vectors,
     /// What the monitor's function does for INVLPG ([`LeafCall`]).
     Invlpg,
     /// The same for RDMSR and WRMSR.
@@ -48,6 +50,7 @@ impl LeafRoutine {
         Self::Return,
         Self::Interrupt,
         Self::Far,
+        Self::Vectors,
         Self::Invlpg,
         Self::Msr,
         Self::ControlRegister,
@@ -64,6 +67,7 @@ impl LeafRoutine {
             Self::Return => "iret",
             Self::Interrupt => "software-interrupt",
             Self::Far => "far-transfer",
+            Self::Vectors => "vector-load",
             Self::Invlpg => "invlpg",
             Self::Msr => "msr",
             Self::ControlRegister => "control-register",
@@ -75,7 +79,7 @@ impl LeafRoutine {
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 11;
+pub const LEAVES: usize = 12;
 
 /// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
 /// The function does all of it or, where anything is unusual, nothing.

@@ -31,10 +31,10 @@ impl Context {
     }
 
     /// Gives the header the form that the way in loads from, if it is to load the vector
-    /// registers; yields XSTATE_BV.
-    pub(crate) fn prepare_vector_load(&mut self) -> u64 {
+    /// registers, and notes XSTATE_BV. The leaf that loads them later does the same.
+    pub(crate) fn prepare_vector_load(&mut self) {
         if self.load_vectors == 0 {
-            return 0;
+            return;
         }
         let area = &mut self.cpu.vector.0;
         area[HEADER] &= self.vector_components as u8;
@@ -42,17 +42,17 @@ impl Context {
             let format = COMPACTED | self.vector_components;
             area[XCOMP_BV..XCOMP_BV + 8].copy_from_slice(&format.to_le_bytes());
         }
-        self.cpu.vector.in_use()
+        self.vectors_before = self.cpu.vector.in_use();
     }
 
     /// Gives the saved area its resting form. XSAVEC has not touched the bytes of components
-    /// that became initial since they were loaded with XSTATE_BV `before`.
-    pub(crate) fn settle_vector_area(&mut self, before: u64) {
+    /// that became initial since they were loaded.
+    pub(crate) fn settle_vector_area(&mut self) {
         let state = &mut self.cpu.vector;
         state.0[XCOMP_BV..XCOMP_BV + 8].fill(0);
         // MXCSR_MASK: the host's, which is not always stored, and not the guest's.
         state.0[28..32].fill(0);
-        let ended = before & !state.in_use();
+        let ended = self.vectors_before & !state.in_use();
         if ended != 0 {
             state.initialize(ended);
         }

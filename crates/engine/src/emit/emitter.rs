@@ -8,6 +8,7 @@ use crate::abi::at;
 use crate::abi::completion::{Completion, X87Note};
 use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
+use crate::abi::leaves::LeafRoutine;
 use crate::abi::marks::{Mark, Restore, Shadow};
 use crate::abi::packed_marks::PackedMarks;
 use crate::abi::register_map::RegisterMap;
@@ -338,7 +339,8 @@ impl Emitter {
         }
     }
 
-    /// Makes sure that the guest's vector registers are in the host's.
+    /// Makes sure that the guest's vector registers are in the host's, which a leaf loads. Uses R8
+    /// and RCX.
     pub(crate) fn require_vectors(&mut self) {
         if self.vectors_loaded {
             return;
@@ -347,7 +349,12 @@ impl Emitter {
             .load(Width::Dword, RCX, self.field(at::VECTORS_OFF));
         let loaded = self.assembler.jrcxz();
         let site = self.new_site(SiteKind::VectorLoad, self.rip, self.esp_at_start, 0);
-        self.emit_exit(site);
+        let behind = self.assembler.lea_rip(R8);
+        self.name_site(site);
+        let routine = self.field(at::leaf_routine(LeafRoutine::Vectors));
+        self.assembler.jmp_memory(routine);
+        let position = self.assembler.position();
+        self.assembler.patch_rel32(behind, position);
         self.assembler.patch_rel8_here(loaded);
         self.mark(Restore::NONE);
         self.vectors_loaded = true;

@@ -55,14 +55,14 @@ impl Engine {
             mask => mask,
         };
         context.scatter_registers(slots);
-        let vectors_before = context.prepare_vector_load();
+        context.prepare_vector_load();
         let raw: *mut Context = context;
         // SAFETY: the caller vouches for the target, the tables and the vector area.
         unsafe { enter(raw, entry.target) };
         context.store_pass = NO_PASS;
         context.gather_registers(slots);
         if context.vectors_were_live != 0 {
-            context.settle_vector_area(vectors_before);
+            context.settle_vector_area();
             context.gather_x87_pointers();
         }
         match context.exit_site {

@@ -40,7 +40,7 @@ use crate::abi::leaves::{
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::x87_pointers::X87_FRESH;
-use crate::gate::{far_leaf, interrupt_leaf, miss};
+use crate::gate::{far_leaf, interrupt_leaf, miss, vector_leaf};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
@@ -469,6 +469,7 @@ pub fn addresses() -> [u64; LEAVES] {
         tollgate_leaf_return as *const () as u64,
         interrupt_leaf::address(),
         far_leaf::address(),
+        vector_leaf::address(),
         tollgate_leaf_call as *const () as u64,
         tollgate_leaf_call as *const () as u64,
         tollgate_leaf_call as *const () as u64,
@@ -486,4 +487,5 @@ pub fn is_here(pc: u64) -> bool {
         || interrupt_leaf::is_here(pc)
         || far_leaf::is_here(pc)
         || miss::is_here(pc)
+        || vector_leaf::is_here(pc)
 }

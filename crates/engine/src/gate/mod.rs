@@ -8,6 +8,7 @@ pub mod leaf;
 pub mod miss;
 pub mod store_test;
 pub mod string;
+pub mod vector_leaf;
 
 use crate::abi::context::Gate;
 

@@ -4,6 +4,7 @@ use super::values::{Kind, State, Table, Value};
 use super::{Next, Rule, StoreLookUp, Walk};
 use crate::abi::at;
 use crate::abi::context::STORE_SIZES;
+use crate::abi::leaves::LeafRoutine;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_TARGET, FAR_TABLE_OFFSET, MAX_SLOTS, ModeId, choices, far_tag_base,
     indirect_tag, slot_offset,
@@ -196,6 +197,12 @@ impl Walk<'_> {
             {
                 return Ok(());
             }
+            if self.is_vector_load(displacement, site, state, instruction.next_ip()) {
+                let mut loaded = state.clone();
+                loaded.vectors = true;
+                self.lead_to(instruction.next_ip(), loaded);
+                return Ok(());
+            }
             if self.is_string_routine(displacement, site, state)
                 || self.is_leaf(displacement, site, state)
             {
@@ -260,6 +267,16 @@ impl Walk<'_> {
         let routine = helper.and_then(|it| string_routine(&it.instruction, mode, map));
         routine.is_some_and(|it| i64::from(at::string_routine(it)) == displacement)
             && state.registers[R11].kind == Kind::Address(site.after.into())
+            && state.level.is_none()
+    }
+
+    /// Whether a jump is one to the leaf that loads the vector registers, which goes on `behind` the
+    /// jump, as R8 says.
+    fn is_vector_load(&self, displacement: i64, site: &Site, state: &State, behind: u64) -> bool {
+        const R8: usize = 8;
+        site.kind == SiteKind::VectorLoad
+            && displacement == i64::from(at::leaf_routine(LeafRoutine::Vectors))
+            && state.registers[R8].kind == Kind::Address(behind)
             && state.level.is_none()
     }
 

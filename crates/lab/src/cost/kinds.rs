@@ -15,8 +15,6 @@ pub struct Expected {
     pub once: u64,
     /// More are fine: other work of the loop counts as the same kind.
     pub at_least: bool,
-    /// In real mode it runs in translated code, without an exit.
-    pub not_in_real_mode: bool,
     /// As many more may come before translated code does without.
     pub first: u64,
     /// For each repetition in ring 3, beside those of `each`: its programs have IOPL 3, and
@@ -34,7 +32,6 @@ const fn exits(kind: ExitKind, each: u64) -> Expected {
         each,
         once: 0,
         at_least: false,
-        not_in_real_mode: false,
         first: 0,
         in_ring_3: 0,
         in_64_bit: 0,
@@ -69,13 +66,6 @@ const fn at_least_or_leaves(kind: ExitKind, each: u64) -> Expected {
     Expected {
         at_least: true,
         ..exits_or_leaves(kind, each)
-    }
-}
-
-const fn but_in_real_mode(kind: ExitKind, each: u64) -> Expected {
-    Expected {
-        not_in_real_mode: true,
-        ..exits(kind, each)
     }
 }
 
@@ -267,13 +257,13 @@ pub const KINDS: &[Kind] = &[
     ),
     kind(
         "far-jump",
-        "far JMP; in real mode translated, no exit",
-        &[but_in_real_mode(FarTransfer, 1)],
+        "far JMP: a leaf, no exit; in real mode translated",
+        &[leaf(FarTransfer)],
     ),
     kind(
         "far-call-return",
-        "far CALL and RET; in real mode translated, no exit",
-        &[but_in_real_mode(FarTransfer, 2)],
+        "far CALL and RET: leaves, no exit; in real mode translated",
+        &[leaf(FarTransfer)],
     ),
     kind(
         "segment-load",
@@ -498,8 +488,8 @@ pub const KINDS: &[Kind] = &[
     kind("fxsave", "FXSAVE", &[exits(VectorImage, 1)]),
     kind(
         "vector-load",
-        "FLDZ and FSTP when an exit has put the vector registers away",
-        &[exits(VectorLoad, 1), exits(NullHypercall, 1)],
+        "FLDZ and FSTP when an exit has put the vector registers away: a leaf",
+        &[exits(VectorLoad, 0), exits(NullHypercall, 1)],
     )
     .batch(Batch::Whole),
 ];

@@ -154,7 +154,6 @@ impl Books {
                 .find(|(kind, _)| *kind == rule.kind)
                 .map_or(0, |(_, count)| *count);
             let each = match self.mode {
-                GuestMode::Real if rule.not_in_real_mode => 0,
                 GuestMode::Ring3 | GuestMode::LongRing3 => rule.each + rule.in_ring_3,
                 GuestMode::Long => rule.each + rule.in_64_bit,
                 _ => rule.each,

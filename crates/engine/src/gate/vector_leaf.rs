@@ -1,0 +1,76 @@
+//! The leaf that loads the guest's x87 and vector registers, when a block needs them and an exit
+//! has put them away: what the way in does ([`crate::gate::entry`]), without an exit.
+//!
+//! The block names the exit that was before, loads R8 with the address behind itself and jumps here
+//! by way of the context. R11 stays as it is, for it may hold a window.
+//!
+//! See [`crate::gate::leaf`] for what all leaves share.
+
+use crate::abi::at;
+use crate::abi::leaves::LeafRoutine;
+use std::arch::global_asm;
+use tollgate_x86::Gpr;
+use tollgate_x86::xsave::{COMPACTED, HEADER, XCOMP_BV};
+
+global_asm!(
+    ".weak tollgate_vectors, tollgate_vectors_end",
+    ".hidden tollgate_vectors, tollgate_vectors_end",
+    ".p2align 6",
+    "tollgate_vectors:",
+    "mov [r15 + {rax}], rax",
+    "mov [r15 + {rdx}], rdx",
+    "lahf",
+    "seto al",
+    "mov [r15 + {flags}], ax",
+    // The header's form, as `Context::prepare_vector_load` makes it.
+    "mov eax, [r15 + {vector_components}]",
+    "and [r15 + {vector_area} + {header}], al",
+    "cmp qword ptr [r15 + {compacts_vectors}], 0",
+    "je 1f",
+    "movabs rdx, {compacted}",
+    "or rdx, rax",
+    "mov [r15 + {vector_area} + {format}], rdx",
+    "1:",
+    "mov rdx, [r15 + {vector_area} + {header}]",
+    "mov [r15 + {vectors_before}], rdx",
+    "xor edx, edx",
+    "xrstor [r15 + {vector_area}]",
+    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    "ldmxcsr [r15 + {vector_area} + 24]",
+    "mov qword ptr [r15 + {vectors_off}], 0",
+    "inc qword ptr [r15 + {count}]",
+    "movzx eax, word ptr [r15 + {flags}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rax, [r15 + {rax}]",
+    "mov rdx, [r15 + {rdx}]",
+    "jmp r8",
+    "tollgate_vectors_end:",
+    rax = const at::slot(Gpr::Rax as u8),
+    rdx = const at::slot(Gpr::Rdx as u8),
+    flags = const at::STRING_FLAGS,
+    vector_components = const at::VECTOR_COMPONENTS,
+    vector_area = const at::VECTOR_AREA,
+    header = const HEADER,
+    format = const XCOMP_BV,
+    compacts_vectors = const at::COMPACTS_VECTORS,
+    compacted = const COMPACTED as i64,
+    vectors_before = const at::VECTORS_BEFORE,
+    vectors_off = const at::VECTORS_OFF,
+    count = const at::leaf_count(LeafRoutine::Vectors),
+);
+
+unsafe extern "sysv64" {
+    fn tollgate_vectors();
+    fn tollgate_vectors_end();
+}
+
+/// Address of the routine.
+pub fn address() -> u64 {
+    tollgate_vectors as *const () as u64
+}
+
+/// The routine runs at this host address.
+pub fn is_here(pc: u64) -> bool {
+    (address()..tollgate_vectors_end as *const () as u64).contains(&pc)
+}
