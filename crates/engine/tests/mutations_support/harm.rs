@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use tollgate_engine::abi::context::{BIAS, Context, STORE_SIZES, SignalExit};
+use tollgate_engine::abi::delivery::{DELIVERIES, Delivery};
+use tollgate_engine::abi::known_code::{KNOWN_CODES, KnownCode};
 use tollgate_engine::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentLoad};
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
@@ -134,6 +136,9 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(leaf_environment, u64, false),
         field!(cpuid_answers, CpuidAnswers, false),
         field!(segment_loads, [SegmentLoad; SEGMENT_LOADS], false),
+        field!(deliveries, [Delivery; DELIVERIES], false),
+        field!(known_codes, [KnownCode; KNOWN_CODES], false),
+        field!(vectors_before, u64, false),
         field!(
             level_changes,
             [LevelChange; LevelChangeKind::ALL.len()],
