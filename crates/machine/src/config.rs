@@ -146,6 +146,8 @@ pub struct VmConfig {
     pub code_cache_bytes: u64,
     /// Verify every piece of emitted code with the second decoder pass.
     pub verify_code: bool,
+    /// Check cached translations against what a processor may have cached.
+    pub verify_shadow: bool,
     /// Where guest registers live (for developers).
     pub register_map: RegisterMapChoice,
     /// How programs of 64-bit guests reach guest memory.
@@ -187,6 +189,7 @@ impl Default for VmConfig {
             triple_fault: TripleFaultAction::Stop,
             code_cache_bytes: 64 * MIB,
             verify_code: false,
+            verify_shadow: false,
             register_map: RegisterMapChoice::default(),
             memory_access: MemoryAccess::default(),
             virtual_interrupts: VirtualInterrupts::default(),

@@ -119,6 +119,7 @@ impl Vm {
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);
         let mut vcpu = Vcpu::new(state, memory.clone(), cache, config.verify_code)
             .map_err(BuildError::Host)?;
+        vcpu.set_verify_shadow(config.verify_shadow);
         vcpu.set_register_map(config.register_map.map());
         vcpu.set_memory_access(config.memory_access);
         knobs::turn(&mut vcpu, config);

@@ -3,7 +3,7 @@
 use crate::guest_view::{GuestView, code_address};
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::CodeAddress;
-use tollgate_tlb::{Derived, PageRange, SPACES, SpaceNumber};
+use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -157,6 +157,28 @@ impl Derived for FetchCache {
             self.drop_local();
         }
     }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        for entry in self.entries.iter().filter(|it| it.tag != EMPTY.tag) {
+            let space = self.stamps.iter().position(|&it| it == entry.stamp);
+            let kept_for = match space {
+                _ if entry.fetch.global => None,
+                Some(number) if number == self.loaded.index() => None,
+                Some(number) => Some(SpaceNumber::new(number)),
+                None => continue,
+            };
+            check(Held {
+                linear_page: entry.tag >> 1,
+                leads_to: LeadsTo::PhysicalPage(entry.fetch.physical_page),
+                allows: Allows::Fetches,
+                view: Some(match entry.tag & 1 {
+                    0 => View::Supervisor,
+                    _ => View::User,
+                }),
+                kept_for,
+            });
+        }
+    }
 }
 
 impl GuestView {
@@ -170,7 +192,9 @@ impl GuestView {
             return Ok(fetch);
         }
         let found = self.walk(state, linear, AccessKind::Fetch, privilege)?;
-        Ok(self.translations.fill_fetch(linear, privilege, &found))
+        let fetch = self.translations.fill_fetch(linear, privilege, &found);
+        self.confirm(state);
+        Ok(fetch)
     }
 
     /// The place of the instruction at CS:`rip`. With `with_next` the following page is

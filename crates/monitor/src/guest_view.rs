@@ -110,6 +110,7 @@ impl GuestView {
         if translation.page_size > PAGE_SIZE {
             self.fill_around(state, view, linear, &translation);
         }
+        self.confirm(state);
         if write && holds_code {
             return Ok(Target::Code(physical));
         }
@@ -159,6 +160,14 @@ impl GuestView {
             let target = (host_page as u64, stores);
             self.translations
                 .fill(state, view, other, &translation, target);
+        }
+    }
+
+    /// What was just filled must be what a walk finds, if that is checked.
+    #[inline]
+    pub(crate) fn confirm(&mut self, state: &CpuState) {
+        if let Some(check) = self.translations.check_mut() {
+            check.confirm(state, &mut self.memory);
         }
     }
 

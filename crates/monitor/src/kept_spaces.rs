@@ -42,6 +42,11 @@ impl KeptSpaces {
         self.loaded.1
     }
 
+    /// The identifier of what is kept under a number; `None`: that is void.
+    pub fn identifier(&self, number: SpaceNumber) -> Option<u16> {
+        self.spaces[number.index()].identifier
+    }
+
     /// The space with an identifier is loaded, another one than before. Its number from now on,
     /// and whether what is kept under that number is its own.
     pub fn load(&mut self, identifier: u16) -> (SpaceNumber, bool) {

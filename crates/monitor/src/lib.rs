@@ -31,6 +31,7 @@ mod resume_flag;
 mod run_loop;
 pub mod runner;
 pub mod running;
+mod shadow_check;
 mod single_step;
 pub mod state_dump;
 mod surroundings;

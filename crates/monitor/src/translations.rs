@@ -13,9 +13,13 @@
 mod shadow_windows;
 
 use crate::fetch::{Fetch, FetchCache};
+use crate::guest_view::view_of;
 use crate::kept_spaces::KeptSpaces;
+use crate::shadow_check::ShadowCheck;
 use std::io;
-use tollgate_tlb::{Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View};
+use tollgate_tlb::{
+    Allows, Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View,
+};
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
@@ -37,6 +41,8 @@ pub struct Translations {
     changed: bool,
     /// See [`Translations::was_kept`].
     was_kept: bool,
+    /// For tests: what a processor may have cached.
+    check: Option<Box<ShadowCheck>>,
 }
 
 impl Translations {
@@ -54,7 +60,54 @@ impl Translations {
             links_are_due: false,
             changed: false,
             was_kept: false,
+            check: None,
         })
+    }
+
+    /// Has all entries be checked against what a processor may have cached. Nothing must have
+    /// been derived yet.
+    pub fn set_checks(&mut self, checks: bool) {
+        self.check = checks.then(Box::default);
+    }
+
+    /// What checks them.
+    pub fn check_mut(&mut self) -> Option<&mut ShadowCheck> {
+        self.check.as_deref_mut()
+    }
+
+    /// Looks at all entries, if they are checked and something was invalidated or filled.
+    ///
+    /// # Panics
+    /// There is one that a processor could not have.
+    fn look_at_entries(&self, links: &dyn Derived) {
+        let Some(check) = self.check.as_deref().filter(|_| !self.links_are_due) else {
+            return;
+        };
+        let structures: [&dyn Derived; 4] = [&self.tlb, &self.long_tlb, &self.fetches, links];
+        for structure in structures {
+            structure.show(&mut |held| {
+                let identifier = match held.kept_for {
+                    None => Some(self.spaces.loaded()),
+                    Some(number) => self.spaces.identifier(number),
+                };
+                // What is void is not found, whatever it is.
+                if let Some(identifier) = identifier {
+                    check.look_at(&held, identifier);
+                }
+            });
+        }
+    }
+
+    /// Looks for contradictions in the structures, and at all entries.
+    ///
+    /// # Panics
+    /// There is something wrong.
+    fn look_at_everything(&self, links: &dyn Derived) {
+        self.look_at_entries(links);
+        for structure in [&self.long_tlb, links] {
+            let found = structure.contradiction();
+            assert!(found.is_none(), "shadow check: {found:?}");
+        }
     }
 
     /// What generated code needs in R14.
@@ -116,6 +169,15 @@ impl Translations {
         (host_page, stores): (u64, Stores),
     ) {
         self.note(linear, translation);
+        if let Some(check) = &mut self.check {
+            let identifier = self.spaces.loaded();
+            for allows in [Allows::Loads, Allows::Stores] {
+                if allows == Allows::Loads || stores != Stores::Never {
+                    let what = (view, allows);
+                    check.note(identifier, what, linear, translation, Some(host_page));
+                }
+            }
+        }
         let entry = Entry {
             linear,
             host_page,
@@ -144,6 +206,10 @@ impl Translations {
     ) -> Fetch {
         self.note(linear, translation);
         self.origins.note_code(linear);
+        if let Some(check) = &mut self.check {
+            let what = (view_of(privilege), Allows::Fetches);
+            check.note(self.spaces.loaded(), what, linear, translation, None);
+        }
         let fetch = Fetch {
             physical_page: translation.physical.page(),
             global: translation.global,
@@ -183,6 +249,17 @@ impl Translations {
     /// are those of the engine that runs the guest.
     pub fn change(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
         self.drop_due_links(links);
+        let is_followed = match &mut self.check {
+            Some(check) => check.follow(loaded, change),
+            None => false,
+        };
+        self.follow(loaded, change, links);
+        if is_followed {
+            self.look_at_entries(links);
+        }
+    }
+
+    fn follow(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
         let before = match change {
             TranslationChange::Load { from, .. } => from,
             _ => loaded,
@@ -245,6 +322,9 @@ impl Translations {
             || self.origins.is_in_large_page(page)
         {
             return false;
+        }
+        if let Some(check) = &mut self.check {
+            check.follow(loaded, TranslationChange::page(loaded, linear));
         }
         let pages = PageRange::of(linear);
         match is_long {
@@ -315,6 +395,11 @@ impl Translations {
     #[inline]
     pub fn take_changed(&mut self, links: &mut dyn Derived) -> bool {
         self.drop_due_links(links);
+        if let Some(check) = &mut self.check
+            && check.is_due()
+        {
+            self.look_at_everything(links);
+        }
         std::mem::take(&mut self.changed)
     }
 

@@ -119,6 +119,7 @@ impl Bench {
             code_pages: HashMap::new(),
             invalidations: 0,
         };
+        bench.translations.set_checks(true);
         bench.change(TranslationChange::Everything);
         bench.translations.take_changed(&mut bench.links);
         bench

@@ -95,6 +95,13 @@ impl Vcpu {
             });
     }
 
+    /// Has whatever is derived from the guest's page tables be checked against what a processor
+    /// may have cached, which is slow: `run` panics if something else is used or kept. To be
+    /// called before the first run.
+    pub fn set_verify_shadow(&mut self, verifies: bool) {
+        self.view.translations.set_checks(verifies);
+    }
+
     /// How the sensitive instructions are run.
     pub fn virtual_interrupts(&self) -> VirtualInterrupts {
         self.runner.engine.virtual_interrupts()

@@ -39,7 +39,7 @@ pub struct Computer<P> {
 }
 
 impl<P: Platform> Computer<P> {
-    /// As [`Vcpu::new`], in this machine.
+    /// As [`Vcpu::new`], in this machine. With `verify_code` cached translations are checked too.
     ///
     /// # Errors
     /// Those of [`Vcpu::new`].
@@ -52,6 +52,7 @@ impl<P: Platform> Computer<P> {
     ) -> io::Result<Self> {
         let mut vcpu = Vcpu::new(state, memory, code_cache_bytes, verify_code)?;
         vcpu.set_memory_access(memory_access());
+        vcpu.set_verify_shadow(verify_code);
         Ok(Self { vcpu, platform })
     }
 

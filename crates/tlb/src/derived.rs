@@ -1,5 +1,6 @@
 //! What every structure can do that holds something derived from the guest's page tables.
 
+use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -73,6 +74,43 @@ impl SpaceNumber {
     }
 }
 
+/// What an entry lets guest code do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allows {
+    /// Loads.
+    Loads,
+    /// Stores, perhaps only those beside code.
+    Stores,
+    /// Fetches.
+    Fetches,
+}
+
+/// Where an entry leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeadsTo {
+    /// To the page at this host address.
+    HostPage(u64),
+    /// To the physical page of this number.
+    PhysicalPage(u64),
+    /// The structure does not know.
+    Unknown,
+}
+
+/// An entry of a structure, to be checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Number of the linear page that it is about.
+    pub linear_page: u64,
+    /// Where it leads.
+    pub leads_to: LeadsTo,
+    /// What it allows.
+    pub allows: Allows,
+    /// Whose accesses it serves; `None`: the structure does not know.
+    pub view: Option<View>,
+    /// The space that it is kept for; `None`: it is found now.
+    pub kept_for: Option<SpaceNumber>,
+}
+
 /// A structure with entries that were derived from the guest's page tables. It knows of each
 /// whether the page is global, and the linear pages that it is about; from which large page
 /// and to which physical page it leads is known to [`Origins`](crate::Origins).
@@ -98,5 +136,15 @@ pub trait Derived {
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         let _ = (to, keeps);
         self.drop_local();
+    }
+
+    /// Hands all entries to `check`, those of spaces that are not loaded too. It is slow.
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        let _ = check;
+    }
+
+    /// What of the structure contradicts itself. It is slower still.
+    fn contradiction(&self) -> Option<String> {
+        None
     }
 }

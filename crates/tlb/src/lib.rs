@@ -16,7 +16,7 @@ pub mod shadow_windows;
 pub mod slots;
 pub mod software_tlb;
 
-pub use derived::{Derived, PageRange, SPACES, SpaceNumber};
+pub use derived::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 pub use long_tlb::LongTlb;
 pub use origins::Origins;
 pub use shadow_windows::{Run, ShadowWindows};

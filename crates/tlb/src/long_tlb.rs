@@ -39,13 +39,14 @@
 
 mod direct;
 
-use crate::derived::{Derived, PageRange, SPACES, SpaceNumber};
+use crate::derived::{Derived, Held, PageRange, SPACES, SpaceNumber};
 use crate::parts::{
     HALF, PART_BYTES, PART_SHIFT, Part, Parts, TABLE_BYTES, page_number, part_of, place, signed,
+    unsigned,
 };
 use crate::reservation::Reservation;
 use crate::shadow_windows::ShadowWindows;
-use crate::slots::{Slots, Table};
+use crate::slots::{Slots, Table, show_page};
 use crate::software_tlb::{Entry, Stores, View};
 use std::io;
 use tollgate_x86::LinearAddress;
@@ -185,16 +186,25 @@ impl LongTlb {
         self.fills
     }
 
-    /// Has the root's pointer of a part (-256 to 255) lead to tables at `tables`.
-    fn point(&mut self, view: View, part: i64, tables: u64) {
+    /// Where the root's pointer of a part (-256 to 255) lies, and what it is if it leads to
+    /// tables at `tables`.
+    fn pointer(&self, view: View, part: i64, tables: u64) -> (*mut u64, u64) {
         let loads = tables + (place(Table::Read) * TABLE_BYTES) as u64;
         let entry_zero = loads.wrapping_sub((part * TABLE_BYTES as i64) as u64);
         let index = (part + HALF) as usize % (2 * HALF as usize);
-        // SAFETY: the root was opened by `new`, and the index is below its 512 entries.
-        unsafe {
+        // SAFETY: the index is below the root's 512 entries.
+        let place = unsafe {
             let root = self.roots.base().add(Self::root_offset(view));
-            root.cast::<u64>().add(index).write(entry_zero);
-        }
+            root.cast::<u64>().add(index)
+        };
+        (place, entry_zero)
+    }
+
+    /// Has the root's pointer of a part (-256 to 255) lead to tables at `tables`.
+    fn point(&mut self, view: View, part: i64, tables: u64) {
+        let (place, pointer) = self.pointer(view, part, tables);
+        // SAFETY: the root was opened by `new`.
+        unsafe { place.write(pointer) };
     }
 
     fn point_to_nothing(&mut self, view: View, part: i64) {
@@ -402,6 +412,47 @@ impl Derived for LongTlb {
         }
         self.loaded = to;
         self.change_windows(|windows| windows.load(to, keeps));
+    }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        let lower = self.lower.iter().enumerate().map(|(number, views)| {
+            let is_kept = number != self.loaded.index();
+            (views, is_kept.then(|| SpaceNumber::new(number)))
+        });
+        for (views, kept_for) in lower.chain([(&self.upper, None)]) {
+            for view in View::ALL {
+                let parts = &views[view as usize];
+                for &page in parts.local.pages.iter().chain(&parts.global.pages) {
+                    let Some(part) = parts.part(page) else {
+                        continue;
+                    };
+                    let get = |table, straddles| part.get(table, page * 2 + i64::from(straddles));
+                    let pages = [unsigned(page), unsigned(page + 1)];
+                    show_page((view, kept_for), pages, get, check);
+                }
+            }
+        }
+    }
+
+    /// A root's pointer that leads to other tables than those of the loaded space.
+    fn contradiction(&self) -> Option<String> {
+        for view in View::ALL {
+            for part in -HALF..HALF {
+                let parts = self.parts(view, part << (PART_SHIFT - 12));
+                let tables = match &parts.parts[Parts::index(part)] {
+                    Some(part) => part.tables.base() as u64,
+                    None => self.nothing.base() as u64,
+                };
+                let (place, pointer) = self.pointer(view, part, tables);
+                // SAFETY: the root was opened by `new`, and the place is inside.
+                let found = unsafe { place.read() };
+                if found != pointer {
+                    let what = "the root of the software TLB does not lead to the loaded space";
+                    return Some(format!("{what}: {view:?} part {part}"));
+                }
+            }
+        }
+        None
     }
 }
 

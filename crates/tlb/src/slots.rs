@@ -1,6 +1,7 @@
 //! How both software TLBs answer what generated code would find: they differ only in where an
 //! entry lies.
 
+use crate::derived::{Allows, Held, LeadsTo, SpaceNumber};
 use crate::software_tlb::View;
 use tollgate_x86::LinearAddress;
 
@@ -17,6 +18,40 @@ pub enum Table {
 
 impl Table {
     pub(crate) const ALL: [Table; 3] = [Table::Read, Table::Write, Table::CodeWrite];
+}
+
+/// Hands what a page's slot and the straddling slot behind it hold to `check`; `get` reads a
+/// table's slot. `pages`: the numbers of the page and of the next one.
+pub(crate) fn show_page(
+    (view, kept_for): (View, Option<SpaceNumber>),
+    pages: [u64; 2],
+    get: impl Fn(Table, bool) -> u64,
+    check: &mut dyn FnMut(Held),
+) {
+    for table in Table::ALL {
+        let mut hand_over = |linear_page: u64, delta: u64| {
+            check(Held {
+                linear_page,
+                leads_to: LeadsTo::HostPage(delta.wrapping_add(linear_page << 12)),
+                allows: match table {
+                    Table::Read => Allows::Loads,
+                    Table::Write | Table::CodeWrite => Allows::Stores,
+                },
+                view: Some(view),
+                kept_for,
+            });
+        };
+        let own = get(table, false);
+        if own != 0 {
+            hand_over(pages[0], own);
+        }
+        let straddling = get(table, true);
+        if straddling != 0 {
+            for page in pages {
+                hand_over(page, straddling);
+            }
+        }
+    }
 }
 
 /// A software TLB's entries.

@@ -16,9 +16,9 @@
 //! The tables are sparse: memory is used where the guest has touched pages, and
 //! logs of what was filled make clearing cost what filling did.
 
-use crate::derived::{Derived, PageRange};
+use crate::derived::{Derived, Held, PageRange};
 use crate::reservation::Reservation;
-use crate::slots::{Slots, Table};
+use crate::slots::{Slots, Table, show_page};
 use std::io;
 use tollgate_x86::LinearAddress;
 
@@ -273,6 +273,20 @@ impl Derived for SoftwareTlb {
         for view in View::ALL {
             for page in self.logs[view as usize].global.take() {
                 self.clear_entry(view, page as usize);
+            }
+        }
+    }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        for view in View::ALL {
+            let logs = &self.logs[view as usize];
+            for &page in logs.local.pages.iter().chain(&logs.global.pages) {
+                let get = |table, straddles| {
+                    let slot = page as usize * 2 + usize::from(straddles);
+                    self.get(view, table, slot)
+                };
+                let page = u64::from(page);
+                show_page((view, None), [page, page + 1], get, check);
             }
         }
     }

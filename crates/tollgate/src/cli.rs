@@ -286,6 +286,11 @@ pub struct RunArguments {
     #[arg(long)]
     pub verify_code: bool,
 
+    /// Check all cached address translations against what a processor may have cached (for
+    /// developers; slow)
+    #[arg(long)]
+    pub verify_shadow: bool,
+
     /// Where guest registers live while guest code runs (for developers)
     #[arg(
         long,

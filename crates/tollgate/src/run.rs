@@ -152,6 +152,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
+        verify_shadow: arguments.verify_shadow,
         count_instructions: arguments.statistics.count_instructions,
         memory_access: match arguments.memory_access {
             MemoryAccess::Checked => MemoryAccessChoice::Checked,

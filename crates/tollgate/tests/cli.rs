@@ -67,6 +67,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--fw-cfg <FILE>",
         "--code-cache <SIZE>",
         "--verify-code",
+        "--verify-shadow",
         "--memory-access <WAY>",
         "Examples:",
         "Ctrl-A x",

@@ -100,7 +100,8 @@ fn boot_with_32_bit_programs(folder: &Folder) -> Session {
     let busybox = fs::read(fetched("busybox/busybox")).unwrap();
     let initramfs = linux::initramfs_with(DEBIAN_AMD64, "bin/busybox32", &busybox);
     let mut command = tollgate();
-    command.args(["run", "-m", "512M", "--verify-code", "--kernel"]);
+    command.args(["run", "-m", "512M", "--verify-code", "--verify-shadow"]);
+    command.args(["--kernel"]);
     command.arg(fetched("debian-amd64/vmlinuz"));
     command
         .arg("--initrd")

@@ -20,7 +20,7 @@ const NOBODY: &str = "65534";
 #[track_caller]
 fn boots_answers_and_powers_off(kernel: &str) {
     let mut command = linux::run(kernel);
-    command.args(["--memory", "512M", "--verify-code"]);
+    command.args(["--memory", "512M", "--verify-code", "--verify-shadow"]);
     let mut guest = linux::boot(command);
     assert_eq!(guest.shell("echo $((6*7))"), "42");
     let machine = if kernel == DEBIAN_AMD64 {

@@ -32,8 +32,8 @@
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::blocks::link_memory::LinkMemory;
 use crate::blocks::links::Target;
-use rustc_hash::FxHashMap;
-use tollgate_tlb::PageRange;
+use rustc_hash::{FxHashMap, FxHashSet};
+use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, SpaceNumber, View};
 
 /// Number of a code page; given out again when the page has no blocks any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +56,20 @@ impl LocalPage {
     /// Where it was found.
     pub fn found(&self) -> Found {
         self.found
+    }
+
+    /// It as an entry of the space that it is kept for.
+    pub fn held(&self, kept_for: Option<SpaceNumber>) -> Held {
+        Held {
+            linear_page: self.found.linear_page,
+            leads_to: LeadsTo::PhysicalPage(self.key.physical_page),
+            allows: Allows::Fetches,
+            view: Some(match self.key.user {
+                true => View::User,
+                false => View::Supervisor,
+            }),
+            kept_for,
+        }
     }
 }
 
@@ -297,6 +311,65 @@ impl CodePages {
             return;
         }
         self.restore(local.id.0, local.found, memory);
+    }
+
+    /// Hands the pages in force to `check`.
+    pub fn show(&self, check: &mut dyn FnMut(Held)) {
+        for (id, page) in (0..).zip(&self.pages) {
+            if let Some(found) = page.found {
+                let (id, key) = (CodePageId(id), page.key);
+                check(LocalPage { id, key, found }.held(None));
+            }
+        }
+    }
+
+    /// What is filled although its page is not in force, or has another delta. Slots that are
+    /// listed elsewhere, as `is_listed` says, are not looked at.
+    pub fn contradiction(
+        &self,
+        memory: &LinkMemory,
+        is_listed: impl Fn(u32) -> bool,
+    ) -> Option<String> {
+        for (slot, listing) in (0..).zip(&self.listings) {
+            if listing.from == NONE || is_listed(slot) || memory.slot(slot) == 0 {
+                continue;
+            }
+            let (from, to) = (
+                &self.pages[listing.from as usize],
+                &self.pages[listing.to as usize],
+            );
+            let Some(found) = to.found else {
+                let page = to.key.physical_page;
+                return Some(format!("slot {slot} leads to page {page:x}, not in force"));
+            };
+            // A page out of force runs on with the delta that it had.
+            if to.key.relocates && from.found.is_some_and(|from| from.delta != found.delta) {
+                return Some(format!("slot {slot} leads to a page with another delta"));
+            }
+        }
+        let targets = |in_force: bool| {
+            let pages = self.pages.iter();
+            let pages = pages.filter(move |page| page.found.is_some() == in_force);
+            pages.flat_map(|page| &page.targets)
+        };
+        let reachable: FxHashSet<u64> = targets(true).map(|it| it.address).collect();
+        let tables = targets(true).chain(targets(false)).map(|it| it.table);
+        let mut unreachable: FxHashSet<u64> = targets(false).map(|it| it.address).collect();
+        unreachable.retain(|address| !reachable.contains(address));
+        let mut looked_at = Vec::new();
+        for table in tables {
+            if looked_at.contains(&table) {
+                continue;
+            }
+            looked_at.push(table);
+            let found = memory.targets(table).find(|it| unreachable.contains(it));
+            if let Some(address) = found {
+                return Some(format!(
+                    "an indirect branch finds {address:x}, not in force"
+                ));
+            }
+        }
+        None
     }
 
     fn restore(&mut self, id: u32, found: Found, memory: &mut LinkMemory) {

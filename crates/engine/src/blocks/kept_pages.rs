@@ -5,7 +5,7 @@
 //! met last are put in force at once, which costs less than one exit for each.
 
 use crate::blocks::code_pages::{CodePages, LocalPage};
-use tollgate_tlb::{SPACES, SpaceNumber};
+use tollgate_tlb::{Held, SPACES, SpaceNumber};
 
 /// Pages of one space that are kept at most. More would cost a process more that is loaded for
 /// a short while than what it meets then.
@@ -42,6 +42,17 @@ impl KeptPages {
     pub fn give_back(&mut self, mut taken: Vec<LocalPage>) {
         taken.clear();
         self.lists[self.loaded.index()] = taken;
+    }
+
+    /// Hands what is kept to `check`.
+    pub fn show(&self, check: &mut dyn FnMut(Held)) {
+        for (number, list) in self.lists.iter().enumerate() {
+            // What the loaded space's list has is void.
+            if number != self.loaded.index() {
+                let space = SpaceNumber::new(number);
+                list.iter().for_each(|page| check(page.held(Some(space))));
+            }
+        }
     }
 
     /// Forgets all.

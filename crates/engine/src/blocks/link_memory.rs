@@ -188,6 +188,14 @@ impl LinkMemory {
         })
     }
 
+    /// Host addresses that the entries of a table of indirect branches lead to.
+    pub fn targets(&self, table: BranchTable) -> impl Iterator<Item = u64> {
+        let first = table_offset(table) as u32;
+        (0..=HASH_ENTRIES as u32)
+            .map(move |index| self.read(first + index * ENTRY_BYTES as u32 + ENTRY_TARGET as u32))
+            .filter(|&target| target != 0)
+    }
+
     /// Lets far transfers to `pointer` find the host address `target`. Returns the entry's
     /// offset.
     pub fn fill_far(&mut self, pointer: FarPointer, family: FamilyId, target: u64) -> u32 {

@@ -27,7 +27,7 @@ use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
 use crate::blocks::listed::Listed;
 use std::io;
-use tollgate_tlb::{Derived, PageRange, SpaceNumber};
+use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SpaceNumber};
 
 /// What a filled entry depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -304,6 +304,30 @@ impl Derived for LinkTables {
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.kept.load(to, keeps, &self.pages);
         self.drop_local();
+    }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        self.pages.show(check);
+        self.kept.show(check);
+        for (first, last) in self.local.pages().chain(self.global.pages()) {
+            for linear_page in [first, last] {
+                check(Held {
+                    linear_page,
+                    leads_to: LeadsTo::Unknown,
+                    allows: Allows::Fetches,
+                    view: None,
+                    kept_for: None,
+                });
+            }
+        }
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        let is_listed = |slot| {
+            let entry = Entry::Slot(slot);
+            self.local.has(entry) || self.global.has(entry)
+        };
+        self.pages.contradiction(&self.memory, is_listed)
     }
 }
 

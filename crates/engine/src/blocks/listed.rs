@@ -54,6 +54,16 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
         }
     }
 
+    /// What the entries that may be filled depend on.
+    pub fn pages(&self) -> impl Iterator<Item = Pages> {
+        self.filled.values().copied()
+    }
+
+    /// Whether an entry is listed.
+    pub fn has(&self, entry: E) -> bool {
+        self.filled.contains_key(&entry)
+    }
+
     /// An entry is not listed any more.
     pub fn remove(&mut self, entry: E) {
         self.filled.remove(&entry);

@@ -2,7 +2,7 @@
 //! of them, and which address space is loaded.
 
 use super::Engine;
-use tollgate_tlb::{Derived, PageRange, SpaceNumber};
+use tollgate_tlb::{Derived, Held, PageRange, SpaceNumber};
 
 impl Derived for Engine {
     fn drop_local(&mut self) {
@@ -34,5 +34,13 @@ impl Derived for Engine {
             !key.relocates
                 || homes.delta(epoch, place, Some(found.delta), has_code) == Some(found.delta)
         });
+    }
+
+    fn show(&self, check: &mut dyn FnMut(Held)) {
+        self.links.show(check);
+    }
+
+    fn contradiction(&self) -> Option<String> {
+        self.links.contradiction()
     }
 }

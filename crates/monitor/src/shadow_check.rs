@@ -1,0 +1,309 @@
+//! Checks whatever was derived from the guest's page tables against what a processor may still
+//! have cached.
+//!
+//! A processor may use a translation from the moment that a walk has found it until something
+//! invalidates it, whatever the guest has written into its tables since (SDM volume 3, 4.10.2
+//! to 4.10.5). So a cached translation is not wrong because a walk of now yields another; it is
+//! wrong if it was never found, or if it should be gone. This holds a *record* of each walk,
+//! drops records as the manual says, one by one from a plain list, and demands of each entry
+//! of each structure that there is a record for it:
+//!
+//! ```text
+//! walk: 5000 -> 7f000, 4 KiB, user, writable     record {5000, 7f000, identifier 3}
+//! the guest edits the entry                      the record stays: a processor may use it
+//! INVLPG 5000                                    the record goes
+//! the software TLB has 5000 -> 7f000             wrong: nothing stands for it
+//! ```
+//!
+//! Nothing is taken from the structures themselves: neither which large pages were involved nor
+//! which spaces are kept under which numbers decides here. When a record is made, a second walk
+//! that changes nothing must find the same, with the accessed and dirty bits set that the
+//! record needs. And the registers that rights and formats depend on may change between two
+//! walks only if everything was forgotten.
+
+use rustc_hash::FxHashMap;
+use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, View};
+use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
+use tollgate_x86::{
+    CpuState, Cr0, Cr4, Efer, LinearAddress, PhysicalAddress, Space, TranslationChange,
+};
+
+/// Changes between two looks at all entries, if they name pages.
+const CHANGES_OF_PAGES: u32 = 16;
+/// Walks between two looks at all entries.
+const WALKS: u32 = 4096;
+
+/// That a walk found a translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Record {
+    /// `None`: it is global.
+    identifier: Option<u16>,
+    physical_page: u64,
+    /// Where that page is in host memory, if it was looked up for data.
+    host_page: Option<u64>,
+    page_size: u64,
+    allows: Allows,
+    view: View,
+}
+
+/// What rights and formats depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rules {
+    cr0: u64,
+    cr4: u64,
+    efer: u64,
+    a20_mask: u64,
+}
+
+impl Rules {
+    fn of(state: &CpuState) -> Self {
+        Self {
+            cr0: (state.cr0() & (Cr0::PG | Cr0::WP)).bits(),
+            cr4: (state.cr4() & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP)).bits(),
+            efer: (state.efer() & (Efer::NXE | Efer::LMA)).bits(),
+            a20_mask: state.a20_mask,
+        }
+    }
+}
+
+/// Page tables that a walk does not change.
+struct Unchanged<'a, M: ?Sized> {
+    memory: &'a mut M,
+    /// A bit would have been set.
+    lacks_bits: bool,
+}
+
+impl<M: PageTableMemory + ?Sized> PageTableMemory for Unchanged<'_, M> {
+    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
+        self.memory.read_u32(address)
+    }
+
+    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
+        self.memory.read_u64(address)
+    }
+
+    fn set_bits(&mut self, _: PhysicalAddress, _: u32) {
+        self.lacks_bits = true;
+    }
+}
+
+/// A translation that was put into a structure, and why it may be there has not been looked at.
+#[derive(Clone, Copy, Debug)]
+struct Unconfirmed {
+    linear: LinearAddress,
+    allows: Allows,
+    view: View,
+    translation: Translation,
+}
+
+/// What a processor may have cached.
+#[derive(Default)]
+pub struct ShadowCheck {
+    /// By linear page.
+    records: FxHashMap<u64, Vec<Record>>,
+    unconfirmed: Vec<Unconfirmed>,
+    /// Since everything was last forgotten.
+    rules: Option<Rules>,
+    /// The space that was loaded by the last change.
+    loaded: Option<Space>,
+    changes: u32,
+    walks: u32,
+}
+
+impl ShadowCheck {
+    /// An entry is made for the page of `linear` in the loaded space: for data if `host_page`
+    /// says where it is.
+    pub fn note(
+        &mut self,
+        identifier: u16,
+        (view, allows): (View, Allows),
+        linear: LinearAddress,
+        translation: &Translation,
+        host_page: Option<u64>,
+    ) {
+        self.unconfirmed.push(Unconfirmed {
+            linear,
+            allows,
+            view,
+            translation: *translation,
+        });
+        let record = Record {
+            identifier: (!translation.global).then_some(identifier),
+            physical_page: translation.physical.page(),
+            host_page,
+            page_size: translation.page_size,
+            allows,
+            view,
+        };
+        let records = self.records.entry(linear.page()).or_default();
+        if !records.contains(&record) {
+            records.push(record);
+        }
+        self.walks += 1;
+    }
+
+    /// Walks the tables for what was noted last, which must yield the same. To be called before
+    /// the guest can change them.
+    ///
+    /// # Panics
+    /// It does not, or registers have changed without a word.
+    pub fn confirm<M: PageTableMemory + ?Sized>(&mut self, state: &CpuState, memory: &mut M) {
+        for noted in std::mem::take(&mut self.unconfirmed) {
+            self.look_at_registers(state);
+            let kind = match noted.allows {
+                Allows::Loads => AccessKind::Read,
+                Allows::Stores => AccessKind::Write,
+                Allows::Fetches => AccessKind::Fetch,
+            };
+            let privilege = match noted.view {
+                View::Supervisor => Privilege::Supervisor,
+                View::User => Privilege::User,
+            };
+            let mut tables = Unchanged {
+                memory: &mut *memory,
+                lacks_bits: false,
+            };
+            let linear = noted.linear;
+            let found = PagingRegisters::of(state).walk(&mut tables, linear, kind, privilege);
+            let lacks_bits = tables.lacks_bits;
+            let expected = noted.translation;
+            let is_same = found.as_ref().is_ok_and(|found| {
+                (found.physical.page(), found.page_size, found.global)
+                    == (
+                        expected.physical.page(),
+                        expected.page_size,
+                        expected.global,
+                    )
+            });
+            assert!(
+                is_same && !lacks_bits,
+                "shadow check: {noted:x?} was filled, a walk finds {found:x?} \
+                 (accessed or dirty bits missing: {lacks_bits})"
+            );
+        }
+    }
+
+    fn look_at_registers(&mut self, state: &CpuState) {
+        let rules = Rules::of(state);
+        let known = *self.rules.get_or_insert(rules);
+        assert!(
+            known == rules,
+            "shadow check: {known:x?} became {rules:x?}, and not everything was forgotten"
+        );
+        let space = Space::loaded(state);
+        let known = *self.loaded.get_or_insert(space);
+        assert!(
+            known == space,
+            "shadow check: {known:x?} became {space:x?}, and no load was reported"
+        );
+    }
+
+    /// A change makes translations void. True: all entries are to be looked at when the
+    /// structures have followed it.
+    pub fn follow(&mut self, loaded: Space, change: TranslationChange) -> bool {
+        let before = match change {
+            TranslationChange::Load { from, .. } => from,
+            _ => loaded,
+        };
+        if self
+            .loaded
+            .is_some_and(|known| known.identifier != before.identifier)
+        {
+            self.forget_everything();
+        }
+        self.loaded = Some(match change {
+            TranslationChange::Load { to, .. } => to,
+            _ => loaded,
+        });
+        match change {
+            TranslationChange::Load { keeps: true, .. } => {}
+            TranslationChange::Load { to, .. } => self.forget_local(Some(to.identifier)),
+            TranslationChange::Space(space) => self.forget_local(Some(space.identifier)),
+            TranslationChange::Spaces => self.forget_local(None),
+            TranslationChange::Pages { space, first, last } => {
+                self.forget_pages(space, first.page(), last.page());
+                self.changes += 1;
+                return self.changes.is_multiple_of(CHANGES_OF_PAGES);
+            }
+            TranslationChange::Physical { first, last } => {
+                let range = first.page()..=last.page();
+                self.retain(|_, record| !range.contains(&record.physical_page));
+            }
+            TranslationChange::Everything => self.forget_everything(),
+        }
+        true
+    }
+
+    /// Whether it is time to look at all entries though nothing was invalidated.
+    pub fn is_due(&mut self) -> bool {
+        let is_due = self.walks >= WALKS;
+        self.walks *= u32::from(!is_due);
+        is_due
+    }
+
+    /// INVLPG and INVPCID of type 0. Of a kept space nothing global has to go then, but may.
+    fn forget_pages(&mut self, space: Space, first: u64, last: u64) {
+        let meets = |page: u64, size: u64| {
+            let large = PageRange::of_large_page(page, size);
+            large.first <= last && first <= large.last
+        };
+        let is_loaded = self
+            .loaded
+            .is_some_and(|it| it.identifier == space.identifier);
+        let is_named = |identifier: Option<u16>| match identifier {
+            Some(identifier) => identifier == space.identifier,
+            None => is_loaded,
+        };
+        self.retain(|page, record| !is_named(record.identifier) || !meets(page, record.page_size));
+    }
+
+    fn forget_local(&mut self, identifier: Option<u16>) {
+        self.retain(|_, record| match (record.identifier, identifier) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(of), Some(named)) => of != named,
+        });
+    }
+
+    fn forget_everything(&mut self) {
+        self.records.clear();
+        self.rules = None;
+    }
+
+    fn retain(&mut self, keeps: impl Fn(u64, &Record) -> bool) {
+        self.records.retain(|&page, records| {
+            records.retain(|record| keeps(page, record));
+            !records.is_empty()
+        });
+    }
+
+    /// An entry that is held for the space with an identifier.
+    ///
+    /// # Panics
+    /// No processor could have it.
+    pub fn look_at(&self, held: &Held, identifier: u16) {
+        let records = self.records.get(&held.linear_page);
+        let mut records = records.into_iter().flatten();
+        let stands_for_it = records.any(|record| {
+            let leads_there = match held.leads_to {
+                LeadsTo::HostPage(host_page) => record.host_page == Some(host_page),
+                LeadsTo::PhysicalPage(page) => record.physical_page == page,
+                LeadsTo::Unknown => true,
+            };
+            leads_there
+                && record.allows == held.allows
+                && held.view.is_none_or(|view| record.view == view)
+                && record.identifier.is_none_or(|of| of == identifier)
+        });
+        assert!(
+            stands_for_it,
+            "shadow check: {held:x?} with identifier {identifier:x}, which no walk since the last \
+             invalidation has found: {:x?}",
+            self.records.get(&held.linear_page)
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "shadow_check_tests.rs"]
+mod tests;

@@ -1,0 +1,293 @@
+//! A guest that edits its page tables, runs and invalidates at random, with real tables in memory.
+//! What it is given is what a plain list of walks says, and whatever is left out is noticed.
+
+use super::*;
+use crate::guest_view::{GuestView, Target};
+use crate::translations::Translations;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tollgate_engine::blocks::links::LinkTables;
+use tollgate_memory::GuestMemory;
+use tollgate_test_support::Random;
+
+const P: u64 = 1;
+const W: u64 = 2;
+const U: u64 = 4;
+const A: u64 = 0x20;
+const D: u64 = 0x40;
+const LARGE: u64 = 0x80;
+const G: u64 = 0x100;
+
+/// Roots of the spaces; behind each its three lower tables for the lower half. The tables of
+/// spaces 0 and 1 below the root are the same ones, and so are the last tables of all in the
+/// upper half.
+const ROOTS: u64 = 0x10_0000;
+const SPACES: u64 = 7;
+const UPPER: u64 = ROOTS + SPACES * 0x4000;
+/// Where pages lead that are not large.
+const FRAMES: u64 = 0x40_0000;
+const KERNEL: u64 = 0xffff_ff80_0000_0000;
+
+/// How the guest leaves out what it must do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Omission {
+    Nothing,
+    Load,
+    GlobalPages,
+}
+
+struct Guest {
+    state: CpuState,
+    view: GuestView,
+    links: LinkTables,
+    omits: Omission,
+    /// Accesses that led where a walk of now would not.
+    answered_from_cache: u32,
+}
+
+impl Guest {
+    fn new(omits: Omission) -> Self {
+        let mut state = CpuState::at_reset();
+        state.cr0 |= (Cr0::PE | Cr0::PG | Cr0::WP).bits();
+        state.cr4 |= (Cr4::PAE | Cr4::PCIDE | Cr4::PGE).bits();
+        state.efer |= (Efer::LME | Efer::LMA | Efer::NXE).bits();
+        state.cr3 = ROOTS;
+        let mut translations = Translations::new().unwrap();
+        translations.set_checks(true);
+        let mut memory = GuestMemory::new(16 << 20).unwrap();
+        let table = P | W | U | A;
+        for space in 0..SPACES {
+            let root = ROOTS + space * 0x4000;
+            let below = ROOTS + space.max(1) * 0x4000 + 0x1000;
+            memory.write_u64(PhysicalAddress(root), below | table);
+            memory.write_u64(PhysicalAddress(root + 511 * 8), UPPER | table);
+            for (from, to) in [(0x1000, 0x2000), (0x2000, 0x3000)] {
+                memory.write_u64(PhysicalAddress(root + from), (root + to) | table);
+            }
+        }
+        for (from, to) in [(0, 0x1000), (0x1000, 0x2000)] {
+            memory.write_u64(PhysicalAddress(UPPER + from), (UPPER + to) | table);
+        }
+        Self {
+            state,
+            view: GuestView {
+                missed: None,
+                memory,
+                translations,
+            },
+            links: LinkTables::new().unwrap(),
+            omits,
+            answered_from_cache: 0,
+        }
+    }
+
+    fn change(&mut self, change: TranslationChange) {
+        let loaded = Space::loaded(&self.state);
+        (self.view.translations).change(loaded, change, &mut self.links);
+    }
+
+    fn load(&mut self, cr3: u64, keeps: bool) {
+        let from = Space::loaded(&self.state);
+        self.state.cr3 = cr3;
+        let to = Space::loaded(&self.state);
+        if self.omits != Omission::Load {
+            self.change(TranslationChange::Load { from, to, keeps });
+        }
+    }
+
+    fn toggle_global_pages(&mut self) {
+        self.state.cr4 ^= Cr4::PGE.bits();
+        if self.omits != Omission::GlobalPages {
+            self.change(TranslationChange::Everything);
+        }
+    }
+
+    fn access(&mut self, random: &mut Random, linear: u64) {
+        let kind = random.pick(&[AccessKind::Read, AccessKind::Write, AccessKind::Fetch]);
+        let privilege = random.pick(&[Privilege::Supervisor, Privilege::User]);
+        let address = LinearAddress(linear);
+        if kind == AccessKind::Fetch {
+            if let Some(fetch) = self.view.translations.fetch(address, privilege) {
+                self.compare(linear, fetch.physical_page << 12);
+                return;
+            }
+            let walk = self.view.walk(&self.state, address, kind, privilege);
+            if let Ok(found) = walk {
+                (self.view.translations).fill_fetch(address, privilege, &found);
+                self.view.confirm(&self.state);
+            }
+            return;
+        }
+        if let Ok(Target::Ram(host)) = self.view.resolve(&self.state, address, kind, privilege) {
+            let base = self.view.memory.ram().host_page(0).unwrap() as u64;
+            self.compare(linear, host as u64 - base);
+        }
+    }
+
+    /// An access has led to a physical address.
+    fn compare(&mut self, linear: u64, physical: u64) {
+        let frame = physical & !0xfff;
+        let mut tables = Unchanged {
+            memory: &mut self.view.memory,
+            lacks_bits: false,
+        };
+        let registers = PagingRegisters::of(&self.state);
+        let address = LinearAddress(linear);
+        let walk = registers.walk(
+            &mut tables,
+            address,
+            AccessKind::Read,
+            Privilege::Supervisor,
+        );
+        let is_current = walk.is_ok_and(|found| found.physical.0 & !0xfff == frame);
+        self.answered_from_cache += u32::from(!is_current);
+    }
+
+    /// Edits an entry, any of those that the guest has: tables are shared, and whoever edits
+    /// one through another space need not say so.
+    fn edit(&mut self, random: &mut Random) {
+        let flags = P | random.pick(&[0, W]) | random.pick(&[0, U]);
+        let used = random.pick(&[0, A]) | random.pick(&[0, D]);
+        let global = G * u64::from(random.one_in(3));
+        let frame = FRAMES + random.below(64) as u64 * 0x1000;
+        let root = match random.below(8) {
+            0..7 => ROOTS + random.below(SPACES as usize) as u64 * 0x4000 + 0x1000,
+            _ => UPPER,
+        };
+        let index = random.below(16) as u64 * 8;
+        let (place, entry) = match random.below(8) {
+            // One of the second and third 2 MiB: a large page, or the table of the first.
+            0 => (
+                root + 0x1000 + 8 + index % 16,
+                0x60_0000 | LARGE | global | flags | used,
+            ),
+            1 => (root + 0x1000 + 8 + index % 16, (root + 0x2000) | P | W | U),
+            2 => (root + 0x2000 + index, 0),
+            _ => (root + 0x2000 + index, frame | global | flags | used),
+        };
+        self.view.memory.write_u64(PhysicalAddress(place), entry);
+    }
+}
+
+fn linear_of(random: &mut Random) -> u64 {
+    let base = random.pick(&[0, 0, KERNEL]);
+    base + random.below(3) as u64 * 0x20_0000 + random.below(16) as u64 * 0x1000
+}
+
+fn live(omits: Omission, seed: u64, rounds: u32) -> Guest {
+    let mut random = Random::new(seed);
+    let mut guest = Guest::new(omits);
+    for _ in 0..rounds {
+        let linear = linear_of(&mut random);
+        let space = Space::loaded(&guest.state);
+        match random.below(32) {
+            0..2 => {
+                let identifier = random.below(SPACES as usize) as u64;
+                let cr3 = (ROOTS + identifier * 0x4000) | identifier;
+                let keeps = random.below(4) != 0;
+                guest.load(cr3, keeps);
+            }
+            2..8 => guest.edit(&mut random),
+            8..11 => {
+                guest.change(TranslationChange::page(space, LinearAddress(linear)));
+            }
+            11 => {
+                let other = Space::identified(random.below(SPACES as usize) as u16);
+                let change = match random.below(4) {
+                    0 => TranslationChange::page(other, LinearAddress(linear)),
+                    1 => TranslationChange::Space(other),
+                    2 => TranslationChange::Spaces,
+                    _ => TranslationChange::Everything,
+                };
+                guest.change(change);
+            }
+            12 if random.one_in(8) => guest.toggle_global_pages(),
+            13 if random.one_in(8) => {
+                guest.state.cr0 ^= Cr0::WP.bits();
+                guest.change(TranslationChange::Everything);
+            }
+            14 if random.one_in(8) => {
+                // Identifiers are off from here on, or on again, in the space without one.
+                let cr3 = guest.state.cr3 & !0xfff;
+                guest.load(cr3, false);
+                guest.state.cr4 ^= Cr4::PCIDE.bits();
+                guest.change(TranslationChange::Everything);
+                guest.state.cr4 |= Cr4::PCIDE.bits();
+            }
+            _ => guest.access(&mut random, linear),
+        }
+        guest.view.translations.take_changed(&mut guest.links);
+    }
+    guest.change(TranslationChange::Spaces);
+    guest
+}
+
+#[test]
+fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have_cached() {
+    for seed in 1..5 {
+        let guest = live(Omission::Nothing, seed, 20_000);
+        // A guest that does not say what it edits is answered as by a processor: from the cache.
+        assert!(guest.answered_from_cache > 0);
+    }
+}
+
+#[test]
+fn what_is_not_reported_is_noticed() {
+    for omits in [Omission::Load, Omission::GlobalPages] {
+        let outcome = catch_unwind(AssertUnwindSafe(|| live(omits, 1, 20_000)));
+        assert!(outcome.is_err(), "{omits:?}");
+    }
+}
+
+#[test]
+fn an_entry_that_should_be_gone_is_noticed() {
+    let linear = LinearAddress(0x20_5000);
+    let held = |leads_to| Held {
+        linear_page: linear.page(),
+        leads_to,
+        allows: Allows::Loads,
+        view: Some(View::User),
+        kept_for: None,
+    };
+    let space = |identifier| Space::identified(identifier);
+    let translation = |global| Translation {
+        physical: PhysicalAddress(0x60_5000),
+        page_size: 0x20_0000,
+        writable_now: true,
+        user: true,
+        global,
+    };
+    let page = |linear| TranslationChange::page(space(3), LinearAddress(linear));
+    let load = |to, keeps| TranslationChange::Load {
+        from: space(3),
+        to: space(to),
+        keeps,
+    };
+    // What may be left of a local and of a global page behind each change, for identifier 3.
+    for (change, left) in [
+        (page(0x20_5000), [false, false]),
+        (page(0x3f_f000), [false, false]),
+        (page(0x40_0000), [true, true]),
+        (load(3, false), [false, true]),
+        (load(3, true), [true, true]),
+        (load(4, false), [true, true]),
+        (TranslationChange::Space(space(3)), [false, true]),
+        (TranslationChange::Space(space(4)), [true, true]),
+        (TranslationChange::Spaces, [false, true]),
+        (TranslationChange::Everything, [false, false]),
+    ] {
+        for (global, left) in [false, true].into_iter().zip(left) {
+            let mut check = ShadowCheck::default();
+            let what = (View::User, Allows::Loads);
+            check.follow(space(3), TranslationChange::Everything);
+            check.note(3, what, linear, &translation(global), Some(0x7000));
+            check.follow(space(3), change);
+            let passes = |leads_to| {
+                let looks = || check.look_at(&held(leads_to), 3);
+                catch_unwind(AssertUnwindSafe(looks)).is_ok()
+            };
+            assert_eq!(passes(LeadsTo::HostPage(0x7000)), left, "{change:?}");
+            assert!(!passes(LeadsTo::HostPage(0x8000)));
+            assert!(!passes(LeadsTo::PhysicalPage(0x604)));
+        }
+    }
+}
