@@ -275,10 +275,10 @@ fn a_call_by_a_gate_is_the_monitor_s() {
 
 #[test]
 fn no_transfer_is_lost_or_made_twice_however_often_the_guest_is_interrupted() {
-    let mut vcpu = vcpu(narrow_calls!(n_kicked, "100000", []), narrow);
+    let mut vcpu = vcpu(narrow_calls!(n_kicked, "2000000", []), narrow);
     vcpu.run_kicked();
     let [rbx, rsi] = [RBX, RSI].map(|register| vcpu.state().gpr[register]);
-    assert_eq!([rbx, rsi], [0, 500_000], "{}", vcpu.dump());
+    assert_eq!([rbx, rsi], [0, 10_000_000], "{}", vcpu.dump());
     assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
 }
 
@@ -426,7 +426,7 @@ fn a_64_bit_call_that_faults_changes_nothing() {
 
 #[test]
 fn no_transfer_of_64_bit_code_is_lost_or_made_twice() {
-    let mut vcpu = vcpu(long_calls!(l_kicked, "100000", []), |state, memory| {
+    let mut vcpu = vcpu(long_calls!(l_kicked, "2000000", []), |state, memory| {
         long(state, memory);
         if !has_wide_pointers() {
             let mut put = |at: u64, value: u64| {
@@ -438,5 +438,5 @@ fn no_transfer_of_64_bit_code_is_lost_or_made_twice() {
     });
     vcpu.run_kicked();
     let [rbx, rsi] = [RBX, RSI].map(|register| vcpu.state().gpr[register]);
-    assert_eq!([rbx, rsi], [0, 300_000], "{}", vcpu.dump());
+    assert_eq!([rbx, rsi], [0, 6_000_000], "{}", vcpu.dump());
 }

@@ -327,12 +327,12 @@ fn flags_that_an_interrupt_clears_or_keeps_are_the_monitor_s() {
 
 #[test]
 fn no_interrupt_is_lost_or_done_twice_however_often_the_guest_is_interrupted() {
-    let code = rounds!(kicked, "300000", [], []);
+    let code = rounds!(kicked, "4000000", [], []);
     for setup in [with_gate, with_program] {
         let mut vcpu = vcpu(code, setup);
         vcpu.run_kicked();
         let [rbx, rsi] = [RBX, RSI].map(|register| vcpu.state().gpr[register]);
-        assert_eq!([rbx, rsi], [0, 300_000], "{}", vcpu.dump());
+        assert_eq!([rbx, rsi], [0, 4_000_000], "{}", vcpu.dump());
         assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
     }
 }
@@ -560,9 +560,9 @@ fn a_16_bit_stack_of_the_kernel_is_the_monitor_s() {
 
 #[test]
 fn no_interrupt_of_a_32_bit_program_is_lost_or_done_twice() {
-    let mut vcpu = vcpu(narrow_rounds!(narrow_kicked, "300000", []), narrow);
+    let mut vcpu = vcpu(narrow_rounds!(narrow_kicked, "4000000", []), narrow);
     vcpu.run_kicked();
     let [rbx, rsi] = [RBX, RSI].map(|register| vcpu.state().gpr[register]);
-    assert_eq!([rbx, rsi], [0, 300_000], "{}", vcpu.dump());
+    assert_eq!([rbx, rsi], [0, 4_000_000], "{}", vcpu.dump());
     assert_ne!(vcpu.exit_counts().get(ExitKind::Interrupted), 0);
 }
