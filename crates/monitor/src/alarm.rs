@@ -1,5 +1,6 @@
 //! When the vCPU's host timer fires: at the machine's earliest deadline.
 
+use crate::host;
 use crate::host_timer::HostTimer;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ impl Alarm {
     /// The host refused a timer.
     pub fn start(&mut self, pending: Arc<AtomicU32>) -> io::Result<()> {
         self.timer = Some(HostTimer::new(pending)?);
+        host::sleep_exactly();
         Ok(())
     }
 
