@@ -4,6 +4,7 @@
 //! read the table of blocks ([`crate::position`]) only when they interrupted guest code, while
 //! the engine changes nothing.
 
+mod device_page;
 mod eviction;
 mod linking;
 mod out_of_line;
@@ -31,6 +32,7 @@ use crate::policy::mode::{Mode, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
 use crate::translate::Translator;
+use device_page::DevicePage;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io;
@@ -154,6 +156,7 @@ pub struct Engine {
     slots: Vec<u32>,
     generation: u64,
     mode_epoch: u64,
+    device_page: DevicePage,
     /// The guest registers that live in the context's slots in code that is not 64-bit code.
     slot_mask: u16,
 }
@@ -180,6 +183,7 @@ impl Engine {
             counts: EngineCounts::default(),
             slots: Vec::new(),
             generation: 0,
+            device_page: DevicePage::NONE,
             mode_epoch: 0,
             slot_mask: 0,
         })

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::time::Duration;
 use tollgate_memory::GuestMemory;
-use tollgate_platform::{GuestTime, Platform, StopRequest};
+use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
 use crate::bus::completion::KickFunction;
@@ -269,6 +269,29 @@ impl Pc {
         Ok(())
     }
 
+    fn near_apic_read(&mut self, offset: u16) -> Near {
+        let apic = &mut self.board.interrupts.local_apic;
+        let mut data = [0; 4];
+        apic.read(offset, &mut data, &self.clock);
+        Near::Done(u32::from_le_bytes(data).into())
+    }
+
+    fn near_apic_write(&mut self, offset: u16, value: u32) -> Near {
+        let interrupts = &mut self.board.interrupts;
+        if !interrupts.local_apic.is_near(offset, value) {
+            return Near::No;
+        }
+        let deadline = interrupts.local_apic.next_deadline();
+        let data = value.to_le_bytes();
+        if let Some(vector) = interrupts.local_apic.write(offset, &data, &self.clock) {
+            interrupts.end_of_interrupt(vector);
+        }
+        match interrupts.local_apic.next_deadline() == deadline {
+            true => Near::Done(0),
+            false => Near::DoneAndDue(0),
+        }
+    }
+
     /// Offset inside the local APIC's page, if the address lies there.
     fn local_apic_offset(&self, address: PhysicalAddress) -> Option<u16> {
         let apic = &self.board.interrupts.local_apic;
@@ -307,6 +330,26 @@ impl Platform for Pc {
             self.bus
                 .memory_write(address, data, &mut self.board, &self.clock);
         }
+    }
+
+    fn near(&mut self, access: NearAccess) -> Near {
+        match access {
+            NearAccess::MemoryRead(address) => match self.local_apic_offset(address) {
+                Some(offset) => self.near_apic_read(offset),
+                None => Near::No,
+            },
+            NearAccess::MemoryWrite(address, value) => match self.local_apic_offset(address) {
+                Some(offset) => self.near_apic_write(offset, value),
+                None => Near::No,
+            },
+            _ => self.bus.near(access, &mut self.board, &self.clock),
+        }
+    }
+
+    fn near_page(&self) -> Option<PhysicalAddress> {
+        let apic = &self.board.interrupts.local_apic;
+        let page = PhysicalAddress(apic.base_address());
+        apic.is_enabled().then_some(page)
     }
 
     /// IA32_APIC_BASE and IA32_TSC_DEADLINE, which is in ticks of [`Platform::time_stamp`]:

@@ -134,8 +134,14 @@ pub trait Runner: Sized {
         extent: Extent,
     ) -> Result<Option<Self::Entry>, VcpuStop>;
 
-    /// Runs guest code until something needs the monitor, in this view of memory.
-    fn run(&mut self, entry: Self::Entry, view: &mut GuestView) -> Exit<Self::Exit>;
+    /// Runs guest code until something needs the monitor, in this view of memory. Meanwhile it may
+    /// make accesses that are [near](Platform::near) in the machine.
+    fn run<P: Platform>(
+        &mut self,
+        entry: Self::Entry,
+        view: &mut GuestView,
+        machine: &mut P,
+    ) -> Exit<Self::Exit>;
 
     /// Does what an exit of the runner's own asks for.
     ///

@@ -133,7 +133,12 @@ impl Runner for Interpreter {
         }
     }
 
-    fn run(&mut self, instruction: Instruction, _view: &mut GuestView) -> Exit<PortWrite> {
+    fn run<P: Platform>(
+        &mut self,
+        instruction: Instruction,
+        _view: &mut GuestView,
+        _machine: &mut P,
+    ) -> Exit<PortWrite> {
         if self.requests.load(Ordering::SeqCst) != 0 {
             return Exit::Interrupted;
         }

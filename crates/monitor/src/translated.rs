@@ -5,6 +5,7 @@
 //! runs single instructions out of line.
 
 mod deliveries;
+mod device_leaf;
 mod enter;
 mod exits;
 mod fault_order;

@@ -191,6 +191,20 @@ impl Translations {
         }
     }
 
+    /// A device lies behind the page of `linear`, and the engine is about to note that. May forget
+    /// other entries.
+    pub fn note_device(
+        &mut self,
+        linear: LinearAddress,
+        translation: &Translation,
+        links: &mut dyn Derived,
+    ) {
+        self.note(linear, translation);
+        // Then the engine is told when the page is dropped.
+        self.origins.note_code(linear);
+        self.drop_due_links(links);
+    }
+
     /// Where code of the page of `linear` is fetched from, if it is known.
     #[inline]
     pub fn fetch(&self, linear: LinearAddress, privilege: Privilege) -> Option<Fetch> {

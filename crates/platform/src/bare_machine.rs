@@ -1,6 +1,6 @@
 //! Machines of tests and tools, which have a device or two.
 
-use crate::{GuestTime, Platform, StopRequest};
+use crate::{GuestTime, Near, NearAccess, Platform, StopRequest};
 use tollgate_x86::PhysicalAddress;
 
 /// A machine in which nothing happens by itself: no device, no interrupt, no time. An
@@ -23,6 +23,16 @@ pub trait BareMachine {
 
     /// See [`Platform::memory_write`]. No device is there: the write is ignored.
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
+
+    /// See [`Platform::near`]. Every access takes the general path.
+    fn near(&mut self, _access: NearAccess) -> Near {
+        Near::No
+    }
+
+    /// See [`Platform::near_page`]. There is none.
+    fn near_page(&self) -> Option<PhysicalAddress> {
+        None
+    }
 
     /// See [`Platform::msr_read`]. The machine has no MSRs.
     fn msr_read(&mut self, _index: u32) -> Option<u64> {
@@ -118,6 +128,14 @@ impl<M: BareMachine> Platform for M {
     #[inline]
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         BareMachine::memory_write(self, address, data);
+    }
+    #[inline]
+    fn near(&mut self, access: NearAccess) -> Near {
+        BareMachine::near(self, access)
+    }
+    #[inline]
+    fn near_page(&self) -> Option<PhysicalAddress> {
+        BareMachine::near_page(self)
     }
     #[inline]
     fn msr_read(&mut self, index: u32) -> Option<u64> {

@@ -5,8 +5,10 @@
 //! still while the machine is paused.
 
 mod bare_machine;
+mod near;
 
 pub use bare_machine::BareMachine;
+pub use near::{Near, NearAccess};
 
 use serde::{Deserialize, Serialize};
 use tollgate_x86::{CpuState, Exception, PhysicalAddress, TranslationChange};
@@ -63,6 +65,13 @@ pub trait Platform {
 
     /// Writes device memory (1 to 64 bytes); called once for each guest access.
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]);
+
+    /// Makes an access if it is [near](NearAccess). It is then all that the monitor does for the
+    /// guest's instruction, unless the answer asks for more.
+    fn near(&mut self, access: NearAccess) -> Near;
+
+    /// The page of device memory in which there are registers that are near, if there is one.
+    fn near_page(&self) -> Option<PhysicalAddress>;
 
     /// Reads an MSR that belongs to the machine (local APIC base, TSC deadline ...).
     /// `None`: not the machine's.

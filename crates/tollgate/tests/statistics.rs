@@ -15,15 +15,15 @@ use support::{PATIENCE, finish, tollgate};
 /// How often [`READS_AND_ENDS`] reads its port.
 const READS: u64 = 1000;
 
-/// mov dx, 3FDh; mov cx, READS; next: in al, dx; loop next; xor al, al; out F4h, al
+/// mov dx, 3F8h; mov cx, READS; next: in al, dx; loop next; xor al, al; out F4h, al
 const READS_AND_ENDS: &[u8] = &[
-    0xba, 0xfd, 0x03, 0xb9, 0xe8, 0x03, 0xec, 0xe2, 0xfd, 0x30, 0xc0, 0xe6, 0xf4,
+    0xba, 0xf8, 0x03, 0xb9, 0xe8, 0x03, 0xec, 0xe2, 0xfd, 0x30, 0xc0, 0xe6, 0xf4,
 ];
 /// The exit code of a guest that writes 0 to isa-debug-exit.
 const ENDED: Option<i32> = Some(1);
 
-/// mov dx, 3FDh; next: in al, dx; jmp next
-const READS_FOR_EVER: &[u8] = &[0xba, 0xfd, 0x03, 0xec, 0xeb, 0xfd];
+/// mov dx, 3F8h; next: in al, dx; jmp next
+const READS_FOR_EVER: &[u8] = &[0xba, 0xf8, 0x03, 0xec, 0xeb, 0xfd];
 
 /// Where the BIOS loads a boot sector.
 const START: u64 = 0x7c00;

@@ -7,7 +7,10 @@
 use crate::abi::delivery::{DELIVERIES, Delivery};
 use crate::abi::descriptors::{Expected, KnownDescriptors};
 use crate::abi::known_code::{KNOWN_CODES, KnownCode};
-use crate::abi::leaves::{CpuidAnswers, LEAVES, LeafFunction, SEGMENT_LOADS, SegmentLoad};
+use crate::abi::leaves::{
+    CpuidAnswers, DEVICE_ACCESSES, DeviceAccess, DeviceLeaf, LEAVES, LeafFunction, SEGMENT_LOADS,
+    SegmentLoad,
+};
 use crate::abi::level_change::{LevelChange, LevelChangeKind, OuterReturn};
 use crate::abi::marks::Shadow;
 use crate::abi::strings::ROUTINES;
@@ -214,6 +217,21 @@ pub struct Context {
     pub miss_function: unsafe extern "sysv64" fn(*mut Context) -> u64,
     /// What both need beside the context, set by the monitor for each entry; or null.
     pub leaf_environment: *mut (),
+    /// What the routine of accesses to devices calls; `None`: they exit.
+    pub device_leaf: Option<DeviceLeaf>,
+    /// For that: the machine around the processor, of a type that it knows.
+    pub machine: *mut (),
+    /// Zero minus the number of the linear page behind which a device's registers lie that leaves
+    /// access; [`NO_PAGE`].
+    pub device_page: u64,
+    /// The value of CR3 with which that holds; zero: any.
+    pub device_space: u64,
+    /// The frame of that page: its physical address.
+    pub device_frame: u64,
+    /// The engine's generation to which `device_accesses` belong.
+    pub device_generation: u64,
+    /// What instructions do that access it.
+    pub device_accesses: [DeviceAccess; DEVICE_ACCESSES],
     /// The answers of CPUID that leaves give.
     pub cpuid_answers: CpuidAnswers,
     /// The loads of segment registers that leaves do.
@@ -230,6 +248,8 @@ pub const MODE_CHANGED: u64 = 2;
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.
 pub const STORE_SIZES: [u8; 9] = [1, 2, 4, 6, 8, 12, 16, 32, 64];
+/// In `device_page`: no page.
+pub const NO_PAGE: u64 = 1;
 /// In `store_pass`: no site.
 pub const NO_PASS: u64 = 1;
 
@@ -355,6 +375,13 @@ impl Context {
             leaf_function: does_nothing,
             miss_function: fills_nothing,
             leaf_environment: std::ptr::null_mut(),
+            device_leaf: None,
+            machine: std::ptr::null_mut(),
+            device_page: NO_PAGE,
+            device_space: 0,
+            device_frame: 0,
+            device_generation: 0,
+            device_accesses: [DeviceAccess::NONE; DEVICE_ACCESSES],
             cpuid_answers: CpuidAnswers::NONE,
             segment_loads: [SegmentLoad::NONE; SEGMENT_LOADS],
             deliveries: [Delivery::NONE; DELIVERIES],

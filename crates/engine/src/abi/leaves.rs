@@ -3,7 +3,7 @@
 //! the monitor found out when it last executed such an instruction, and stored here. Which
 //! instruction has which leaf is decided when it is translated (`policy/leaf.rs`).
 
-use crate::abi::context::Context;
+use crate::abi::context::{Context, SITE_NONE};
 use crate::abi::link_layout::{BranchTable, ModeId, indirect_tag, table_offset};
 use tollgate_x86::{Segment, SegmentRegister};
 
@@ -40,6 +40,14 @@ pub enum LeafRoutine {
     ReadMiss,
     /// The same of a store.
     WriteMiss,
+    /// IN of a port that the machine says is near: its register is a word of state.
+    PortIn,
+    /// OUT to such a port.
+    PortOut,
+    /// A load of such a register in device memory. Not called: a look-up's miss comes to it.
+    MmioRead,
+    /// A store to one, likewise.
+    MmioWrite,
 }
 
 impl LeafRoutine {
@@ -57,6 +65,10 @@ impl LeafRoutine {
         Self::Other,
         Self::ReadMiss,
         Self::WriteMiss,
+        Self::PortIn,
+        Self::PortOut,
+        Self::MmioRead,
+        Self::MmioWrite,
     ];
 
     /// The name in statistics.
@@ -74,12 +86,16 @@ impl LeafRoutine {
             Self::Other => "other-instruction",
             Self::ReadMiss => "tlb-miss-read",
             Self::WriteMiss => "tlb-miss-write",
+            Self::PortIn => "port-in",
+            Self::PortOut => "port-out",
+            Self::MmioRead => "mmio-read",
+            Self::MmioWrite => "mmio-write",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 12;
+pub const LEAVES: usize = 16;
 
 /// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
 /// The function does all of it or, where anything is unusual, nothing.
@@ -280,6 +296,90 @@ pub const DONE_DELIVERY: u64 = 3;
 /// The same: the monitor's function has done the instruction, and there is a request to leave.
 /// EIP is not in the exit value.
 pub const DONE_CALL: u64 = 4;
+/// The same: a device's register was accessed, and more is due. EIP is not behind the instruction
+/// yet.
+pub const DONE_DEVICE: u64 = 5;
+
+/// What the routine of accesses to devices calls: `(context, value, key)`, where the value is what
+/// the routine was told in R8, and the key as [`port_key`] gives it. General registers that
+/// calls may change are in their slots, and vector registers are not in use. Returns one of the
+/// `DEVICE_` values.
+pub type DeviceLeaf = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
+
+/// A [`DeviceLeaf`] has done nothing: the exit is taken.
+pub const DEVICE_EXIT: u64 = 0;
+/// It has done the instruction.
+pub const DEVICE_DONE: u64 = 1;
+/// It has, and the monitor must look at what is due ([`DONE_DEVICE`]).
+pub const DEVICE_DUE: u64 = 2;
+
+/// In [`port_key`]: the port, if it is a constant.
+pub const KEY_PORT: u32 = 8;
+/// The same: this bit is set if it is.
+pub const KEY_PORT_KNOWN: u32 = 24;
+/// The same: the routine's number.
+pub const KEY_ROUTINE: u32 = 32;
+
+/// In a key: this bit is set if the access is that of an entry of
+/// [`Context::device_accesses`], whose number the key is beside it, and the value its linear
+/// address.
+pub const KEY_MEMORY: u32 = 63;
+
+/// Entries of [`Context::device_accesses`]. That of a site has the number that this times
+/// the site has in its high 5 bits.
+pub const DEVICE_ACCESSES: usize = 32;
+/// See [`DEVICE_ACCESSES`].
+pub const SPREAD_SITES: u32 = 0x1e37_79b1;
+
+/// What the instruction of a site does, whose look-up missed because a device lies there: it is MOV
+/// with 32 bits of memory, of level 0.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DeviceAccess {
+    /// As [`pack_site`](crate::abi::sites::pack_site) names it; [`SITE_NONE`]:
+    /// the entry is free.
+    pub site: u32,
+    /// It stores.
+    pub writes: bool,
+    /// The guest register that is loaded or stored, which is not RSP; `NO_REGISTER`: the constant
+    /// is stored.
+    pub register: u8,
+    /// The constant.
+    pub constant: u32,
+    /// Host address behind the instruction.
+    pub behind: u64,
+    /// Guest address behind it.
+    pub next_rip: u64,
+}
+
+/// In [`DeviceAccess::register`].
+pub const NO_REGISTER: u8 = 0xff;
+
+impl DeviceAccess {
+    /// A free entry.
+    pub const NONE: Self = Self {
+        site: SITE_NONE,
+        writes: false,
+        register: NO_REGISTER,
+        constant: 0,
+        behind: 0,
+        next_rip: 0,
+    };
+
+    /// The number of a site's entry.
+    pub const fn number(site: u32) -> usize {
+        (site.wrapping_mul(SPREAD_SITES) >> 27) as usize
+    }
+}
+
+/// What tells IN and OUT of `size` bytes from others. Without a constant `port` it is in R8.
+pub const fn port_key(routine: LeafRoutine, size: u8, port: Option<u8>) -> u64 {
+    let port = match port {
+        Some(port) => 1 << KEY_PORT_KNOWN | (port as u64) << KEY_PORT,
+        None => 0,
+    };
+    (routine as u64) << KEY_ROUTINE | port | size as u64
+}
 
 /// Loads that are remembered.
 pub const SEGMENT_LOADS: usize = 1 << 8;

@@ -2,23 +2,28 @@
 //! of them, and which address space is loaded.
 
 use super::Engine;
+use super::device_page::DevicePage;
 use tollgate_tlb::{Derived, Held, PageRange, SpaceNumber};
 
 impl Derived for Engine {
     fn drop_local(&mut self) {
         self.links.drop_local();
+        self.device_page.drop_local();
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
         self.links.drop_pages(pages);
+        self.device_page.drop_pages(pages);
     }
 
     fn drop_everything(&mut self) {
         self.links.drop_everything();
+        self.device_page = DevicePage::NONE;
     }
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.links.load(to, keeps);
+        self.device_page.load();
         let Self {
             links,
             homes,

@@ -40,7 +40,7 @@ use crate::abi::leaves::{
 use crate::abi::level_change::{LevelChange, LevelChangeKind};
 use crate::abi::link_layout::{ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET};
 use crate::abi::x87_pointers::X87_FRESH;
-use crate::gate::{far_leaf, interrupt_leaf, miss, vector_leaf};
+use crate::gate::{device_leaf, far_leaf, interrupt_leaf, miss, vector_leaf};
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{Attributes, Flags, Gpr, Segment, SegmentRegister};
@@ -476,6 +476,11 @@ pub fn addresses() -> [u64; LEAVES] {
         tollgate_leaf_call as *const () as u64,
         miss::address(),
         miss::address(),
+        device_leaf::address(),
+        device_leaf::address(),
+        // Emitted code does not call these.
+        device_leaf::miss_address(),
+        device_leaf::miss_address(),
     ]
 }
 
@@ -488,4 +493,5 @@ pub fn is_here(pc: u64) -> bool {
         || far_leaf::is_here(pc)
         || miss::is_here(pc)
         || vector_leaf::is_here(pc)
+        || device_leaf::is_here(pc)
 }

@@ -1,6 +1,7 @@
 //! The way into emitted code and out of it, and what it calls: the test of stores, the
 //! repeated string instructions, and leaves. All that is written in assembly by hand.
 
+pub mod device_leaf;
 pub mod entry;
 pub mod far_leaf;
 pub mod interrupt_leaf;
@@ -16,7 +17,7 @@ use crate::abi::context::Gate;
 pub fn addresses() -> Gate {
     Gate {
         exit: entry::exit_address(),
-        miss: miss::address(),
+        miss: device_leaf::miss_address(),
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
         strings: string::addresses(),

@@ -36,8 +36,9 @@ global_asm!(
     ".endm",
     ".macro tollgate_test_store size long",
     ".p2align 6",
+    // R8 has the linear address.
     "8:",
-    "jmp tollgate_miss",
+    "jmp tollgate_device_miss",
     ".if \\long",
     "tollgate_long_code_store_\\size:",
     ".else",

@@ -2,7 +2,7 @@
 
 use crate::abi::delivery::delivery_key;
 use crate::abi::known_code::{FarTransfer, far_key};
-use crate::abi::leaves::{LeafCall, LeafRoutine, segment_load_key};
+use crate::abi::leaves::{LeafCall, LeafRoutine, port_key, segment_load_key};
 use crate::abi::level_change::from_mode;
 use crate::abi::register_map::RegisterMap;
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
@@ -34,6 +34,15 @@ pub enum Leaf {
     Far(FarTransfer),
     /// What the monitor's function does, at level 0.
     Call(LeafCall),
+    /// IN or OUT.
+    Port {
+        /// It is OUT.
+        writes: bool,
+        /// Bytes: 1, 2 or 4.
+        size: u8,
+        /// The port, if the instruction names it; else it is in DX.
+        port: Option<u8>,
+    },
 }
 
 impl Leaf {
@@ -51,6 +60,8 @@ impl Leaf {
             Mnemonic::Iretd => Self::outer_return(mode),
             Mnemonic::Jmp | Mnemonic::Call | Mnemonic::Retf => Self::far(instruction, mode),
             Mnemonic::Int | Mnemonic::Int3 => Self::interrupt(instruction, mode),
+            Mnemonic::In => Self::port(instruction, mode, 0),
+            Mnemonic::Out => Self::port(instruction, mode, 1),
             _ => None,
         }
     }
@@ -208,6 +219,19 @@ impl Leaf {
         Some(Self::LoadSegment { register, pops })
     }
 
+    /// Where the level permits all ports. `register` is the operand that is not the port.
+    fn port(instruction: &Instruction, mode: &Mode, register: u32) -> Option<Self> {
+        // V86 mode asks the bitmap whatever IOPL is (SDM volume 1, 19.5.2).
+        let is_permitted = mode.flags.contains(ModeFlags::IO_PRIVILEGED)
+            && !mode.flags.contains(ModeFlags::VIRTUAL_8086);
+        let is_named = instruction.op_kind(1 - register) == OpKind::Immediate8;
+        is_permitted.then(|| Self::Port {
+            writes: register == 1,
+            size: instruction.op_register(register).size() as u8,
+            port: is_named.then(|| instruction.immediate8()),
+        })
+    }
+
     /// Its routine.
     pub fn routine(self) -> LeafRoutine {
         match self {
@@ -217,6 +241,8 @@ impl Leaf {
             Self::Interrupt { .. } => LeafRoutine::Interrupt,
             Self::Far(_) => LeafRoutine::Far,
             Self::Call(call) => call.routine(),
+            Self::Port { writes: false, .. } => LeafRoutine::PortIn,
+            Self::Port { writes: true, .. } => LeafRoutine::PortOut,
         }
     }
 
@@ -234,6 +260,7 @@ impl Leaf {
             Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
             Self::Far(transfer) => Some(far_key(transfer, mode)),
             Self::Call(call) => Some(call.key()),
+            Self::Port { size, port, .. } => Some(port_key(self.routine(), size, port)),
         }
     }
 }

@@ -108,6 +108,7 @@ impl Translator {
             {
                 self.call_function(instruction)
             }
+            In | Out => self.access_port(instruction),
             Swapgs if self.swaps_gs() => self.swap_gs(),
             Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => self.access_base(instruction),
             _ => self.by_allow_list(instruction),

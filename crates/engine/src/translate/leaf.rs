@@ -57,6 +57,14 @@ impl Translator {
         self.call_leaf(instruction, leaf)
     }
 
+    /// IN and OUT.
+    pub(super) fn access_port(&mut self, instruction: &Instruction) -> Flow {
+        let Some(leaf) = self.leaf(instruction) else {
+            return self.helper(instruction);
+        };
+        self.call_leaf(instruction, leaf)
+    }
+
     /// IRETD to another level, for which a branch has been made. Nothing of it is done.
     pub(super) fn return_by_leaf(&mut self, kind: SiteKind) {
         self.emit.mark(Restore::NONE);
@@ -115,11 +123,14 @@ impl Translator {
         self.emit.flush_esp_first();
         let kind = self.emit.helper_kind(instruction);
         if let Some(key) = leaf.key(self.mode_id) {
-            let next = self.emit.next_rip as u32;
             self.emit.assembler.mov_imm64(R9, key);
-            if !matches!(leaf, Leaf::Call(_)) {
-                self.emit.assembler.mov_imm32(RCX, next);
-            }
+        }
+        if let Leaf::LoadSegment { .. } = leaf {
+            let next = self.emit.next_rip as u32;
+            self.emit.assembler.mov_imm32(RCX, next);
+        }
+        if let Leaf::Port { port: None, .. } = leaf {
+            self.emit.assembler.movzx16(R8, RDX);
         }
         let behind = self.emit.assembler.lea_rip(R11);
         self.emit.name_exit(kind);

@@ -295,7 +295,8 @@ impl Walk<'_> {
         };
         let [rcx, value, key, behind] = [1, 8, 9, 11].map(|r: usize| state.registers[r]);
         let has_value = match leaf {
-            Leaf::Cpuid => true,
+            Leaf::Cpuid | Leaf::Port { port: Some(_), .. } => true,
+            Leaf::Port { port: None, .. } => value.is_word(),
             Leaf::LoadSegment { .. } => {
                 let next = instruction.next_ip() & 0xffff_ffff;
                 value.is_word() && rcx.kind == Kind::Constant(next)

@@ -49,6 +49,8 @@ fn field(displacement: i32) -> String {
             "leaf.control_register",
         ),
         (at::leaf_routine(LeafRoutine::Other), "leaf.other"),
+        (at::leaf_routine(LeafRoutine::PortIn), "leaf.port_in"),
+        (at::leaf_routine(LeafRoutine::PortOut), "leaf.port_out"),
         (at::EXIT_SITE, "exit_site"),
         (at::TLB, "tlb"),
         (at::EXIT_VALUE, "exit_value"),

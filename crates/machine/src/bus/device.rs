@@ -31,6 +31,17 @@ pub struct PortClaim {
     pub width: PortWidth,
 }
 
+bitflags::bitflags! {
+    /// Which accesses to a port are near ([`tollgate_platform::NearAccess`]).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct NearUse: u8 {
+        /// Reads are.
+        const READ = 1 << 0;
+        /// Writes are.
+        const WRITE = 1 << 1;
+    }
+}
+
 /// Physical addresses that a device answers at, where no RAM or ROM lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryClaim {
@@ -48,6 +59,8 @@ pub struct Claims {
     pub ports: Vec<PortClaim>,
     /// The ranges of physical addresses claimed.
     pub memory: Vec<MemoryClaim>,
+    /// Of the ports claimed, those of which accesses are near.
+    pub near: Vec<(RangeInclusive<u16>, NearUse)>,
 }
 
 impl Claims {
@@ -66,6 +79,15 @@ impl Claims {
     #[must_use]
     pub fn with_ports(mut self, ports: RangeInclusive<u16>, width: PortWidth) -> Self {
         self.ports.push(PortClaim { ports, width });
+        self
+    }
+
+    /// With accesses that are near, to ports that are claimed. Such an access may drive the
+    /// device's lines and change its deadline. It must not touch guest memory, stop the machine,
+    /// switch address line 20, hold off NMIs or change claims.
+    #[must_use]
+    pub fn with_near(mut self, ports: RangeInclusive<u16>, uses: NearUse) -> Self {
+        self.near.push((ports, uses));
         self
     }
 

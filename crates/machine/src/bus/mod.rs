@@ -15,6 +15,7 @@ mod context;
 mod device;
 mod interrupts;
 mod message;
+mod near;
 mod outside;
 mod state;
 #[cfg(test)]
@@ -26,7 +27,7 @@ pub use board::Board;
 pub use clock::GuestClock;
 pub use console::Console;
 pub use context::DeviceContext;
-pub use device::{Claims, Device, MemoryClaim, PortClaim, PortWidth};
+pub use device::{Claims, Device, MemoryClaim, NearUse, PortClaim, PortWidth};
 pub use interrupts::Interrupts;
 pub use outside::Outside;
 pub use state::{SavedState, StateError};
@@ -85,6 +86,8 @@ pub struct Bus {
     slots: Vec<Slot>,
     /// An entry for each port.
     ports: Box<[PortEntry]>,
+    /// For each port, which accesses are near. Nothing happens where no device answers.
+    near: Box<[NearUse]>,
     /// Claims of accesses of one width: port, bytes, slot.
     exact_ports: Vec<(u16, u8, u8)>,
     /// In ascending order, without overlaps.
@@ -106,6 +109,7 @@ impl Bus {
         Self {
             slots: Vec::new(),
             ports: vec![0; PORTS].into_boxed_slice(),
+            near: vec![NearUse::all(); PORTS].into_boxed_slice(),
             exact_ports: Vec::new(),
             memory: Vec::new(),
             deadline: None,
@@ -138,6 +142,7 @@ impl Bus {
         });
         self.enter(slot as u8, &claims);
         self.sort_memory();
+        self.enter_near(slot as u8, &claims);
         self.call(slot, board, clock, |_, _| ());
         Ok(())
     }
@@ -430,9 +435,11 @@ impl Bus {
         self.ports.fill(0);
         self.exact_ports.clear();
         self.memory.clear();
+        self.near.fill(NearUse::all());
         for slot in 0..self.slots.len() {
             let claims = self.slots[slot].device.claims();
             self.enter(slot as u8, &claims);
+            self.enter_near(slot as u8, &claims);
         }
         self.sort_memory();
     }

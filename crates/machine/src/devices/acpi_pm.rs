@@ -5,7 +5,7 @@
 //! reads as one. The only sleep state is S5, soft off. The power button is the
 //! fixed-hardware one. The system control interrupt is [`AcpiPm::sci`].
 
-use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, NearUse, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use tollgate_platform::{GuestTime, StopRequest};
 
@@ -67,9 +67,12 @@ pub struct AcpiPm {
 }
 
 /// Timer ticks since the machine was started; computed from the time itself, so
-/// that no error adds up.
+/// that no error adds up. Seconds and the rest are converted apart, so that 64 bits hold every
+/// product.
 fn ticks(now: GuestTime) -> u64 {
-    (u128::from(now.0) * u128::from(TIMER_HZ) / 1_000_000_000) as u64
+    const SECOND: u64 = 1_000_000_000;
+    let (seconds, rest) = (now.0 / SECOND, now.0 % SECOND);
+    seconds * TIMER_HZ + rest * TIMER_HZ / SECOND
 }
 
 impl AcpiPm {
@@ -92,6 +95,9 @@ impl AcpiPm {
     /// Reads 1 to 4 bytes from `port` on.
     pub fn read(&mut self, port: u16, size: u8, now: GuestTime) -> u32 {
         self.advance(now);
+        if (port, size) == (TIMER_PORT, 4) {
+            return ticks(now) as u32;
+        }
         let mut value = 0;
         for position in 0..u16::from(size.min(4)) {
             let byte = self.read_byte(port.wrapping_add(position), now);
@@ -193,7 +199,10 @@ impl Device for AcpiPm {
 
     fn claims(&self) -> Claims {
         let ports = BASE_PORT..=BASE_PORT + (PORT_COUNT - 1);
-        Claims::none().with_ports(ports, PortWidth::Any)
+        let timer = TIMER_PORT..=TIMER_PORT + 3;
+        Claims::none()
+            .with_ports(ports, PortWidth::Any)
+            .with_near(timer, NearUse::READ)
     }
 
     fn port_read(&mut self, port: u16, size: u8, context: &mut DeviceContext<'_>) -> u32 {

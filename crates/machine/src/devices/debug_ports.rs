@@ -1,7 +1,7 @@
 //! Ports for a guest that is being debugged: byte consoles at E9h and 402h, the POST
 //! code at 80h and the exit port at F4h.
 
-use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use tollgate_platform::StopRequest;
@@ -138,6 +138,7 @@ impl Device for DebugPorts {
             .with_byte_ports(DebugConsole::BOCHS_PORT..=DebugConsole::BOCHS_PORT)
             .with_byte_ports(DebugConsole::FIRMWARE_PORT..=DebugConsole::FIRMWARE_PORT)
             .with_byte_ports(DebugExit::PORTS)
+            .with_near(PostCode::PORT..=PostCode::PORT, NearUse::all())
     }
 
     fn port_read(&mut self, port: u16, _size: u8, _context: &mut DeviceContext<'_>) -> u32 {

@@ -3,7 +3,7 @@
 
 use super::io_apic;
 use super::pic::Pic;
-use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use tollgate_x86::PhysicalAddress;
 
 /// The ports of the 8259 pair.
@@ -19,6 +19,8 @@ impl Device for PicPorts {
             .with_byte_ports(Pic::MASTER_PORTS)
             .with_byte_ports(Pic::SLAVE_PORTS)
             .with_byte_ports(Pic::EDGE_LEVEL_PORTS)
+            .with_near(Pic::MASTER_PORTS, NearUse::all())
+            .with_near(Pic::SLAVE_PORTS, NearUse::all())
     }
 
     fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {

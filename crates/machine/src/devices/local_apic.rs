@@ -319,6 +319,21 @@ impl LocalApic {
         }
     }
 
+    /// Whether writing this value to the register at `offset` is no more than a change of the
+    /// APIC's state: it sends no NMI and no INIT.
+    pub fn is_near(&self, offset: u16, value: u32) -> bool {
+        match offset {
+            register::TASK_PRIORITY
+            | register::END_OF_INTERRUPT
+            | register::COMMAND_HIGH
+            | register::LVT_TIMER
+            | register::INITIAL_COUNT
+            | register::DIVIDE => true,
+            register::COMMAND_LOW => value & lvt::MODE == 0,
+            _ => false,
+        }
+    }
+
     /// Writes registers. Only aligned 4-byte writes to a register have an effect
     /// (SDM volume 3, 11.4.1). Returns the vector of a level-triggered interrupt
     /// that ended, which the I/O APIC must hear of.

@@ -4,7 +4,7 @@
 use super::lost_ticks::LostTicks;
 use super::pit::Pit;
 use super::speaker_port::SpeakerPort;
-use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use tollgate_platform::GuestTime;
 
@@ -42,6 +42,8 @@ impl Device for SystemTimer {
         Claims::none()
             .with_byte_ports(Pit::PORTS)
             .with_byte_ports(SpeakerPort::PORTS)
+            .with_near(Pit::PORTS, NearUse::all())
+            .with_near(SpeakerPort::PORTS, NearUse::all())
     }
 
     fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {

@@ -4,7 +4,7 @@ use crate::guest_view::GuestView;
 use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
 use crate::translated::misses::Environment;
-use crate::translated::{PendingLink, Translated};
+use crate::translated::{PendingLink, Translated, device_leaf};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
@@ -155,10 +155,17 @@ impl Runner for Translated {
     }
 
     #[inline(always)]
-    fn run(&mut self, entry: Entry, view: &mut GuestView) -> Exit<TranslatedExit> {
+    fn run<P: Platform>(
+        &mut self,
+        entry: Entry,
+        view: &mut GuestView,
+        machine: &mut P,
+    ) -> Exit<TranslatedExit> {
         let environment = Environment::new(self, view);
         self.context.leaf_environment = (&raw const environment).cast_mut().cast();
+        device_leaf::lend(&mut self.context, machine);
         let exit = self.enter_raw(&entry);
+        device_leaf::take_back(&mut self.context);
         self.context.leaf_environment = std::ptr::null_mut();
         match exit {
             run::Exit::NotEntered => Exit::Interrupted,

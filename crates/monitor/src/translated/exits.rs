@@ -14,7 +14,7 @@ use iced_x86::Instruction;
 use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::leaves::DONE_CALL;
+use tollgate_engine::abi::leaves::{DONE_CALL, DONE_DEVICE};
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
@@ -34,8 +34,10 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
-        if !matches!(self.runner.context.leaf_done, 0 | DONE_CALL) {
-            return self.leaf_done_exit();
+        match self.runner.context.leaf_done {
+            0 | DONE_CALL => {}
+            DONE_DEVICE => return self.device_done_exit(packed),
+            _ => return self.leaf_done_exit(),
         }
         let Some((block, index, site)) = self
             .runner
@@ -267,11 +269,19 @@ impl<P: Platform> Running<'_, Translated, P> {
         let vectors = self.runner.context.vectors_were_live != 0;
         let generation = self.runner.engine.generation();
         let before = self.runner.context.cpu.rip;
+        let context = &self.runner.context;
+        let missed = (context.exit_site, LinearAddress(context.exit_value));
         let window = self.runner.context.window;
         let completed = self.slow_step(block)?;
         self.runner.context.window = window;
         if !completed {
             return Ok(());
+        }
+        if let SiteKind::Memory { size: 4, write } = site.kind
+            && generation == self.runner.engine.generation()
+            && !self.due.mode
+        {
+            self.note_device_access((block, site), missed, write);
         }
         // Fell through to the next instruction, and the block still stands?
         let fell_through = site.after != 0 && self.runner.context.cpu.rip != before;

@@ -6,8 +6,12 @@ use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use iced_x86::Instruction;
 use tollgate_emulate::cpuid;
+use tollgate_emulate::operand::next_rip;
 use tollgate_engine::abi::descriptors::known_descriptor;
-use tollgate_engine::abi::leaves::{CpuidAnswers, DONE_RETURN, SEGMENT_LOADS, SegmentLoad};
+use tollgate_engine::abi::leaves::{
+    CpuidAnswers, DONE_RETURN, DeviceAccess, SEGMENT_LOADS, SegmentLoad,
+};
+use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::policy::instruction_kind::{Effects, Helper};
 use tollgate_engine::policy::leaf::Leaf;
 use tollgate_engine::policy::mode::Mode;
@@ -91,6 +95,41 @@ impl<P: Platform> Running<'_, Translated, P> {
                 Privilege::Supervisor,
             );
         }
+    }
+
+    /// A leaf has done the access to a device that is this site's instruction, and the monitor
+    /// must look at what is due. That counts as no exit of a kind.
+    pub(crate) fn device_done_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
+        self.runner.context.leaf_done = 0;
+        let code_delta = self.runner.context.code_delta;
+        let found = self.runner.engine.site(packed, code_delta);
+        let Some((block, _, site)) = found else {
+            unreachable!("leaves name sites of live blocks: nothing was dropped since");
+        };
+        let next = match site.kind {
+            SiteKind::Helper(helper) => {
+                let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
+                    unreachable!("helper sites name instructions of their block");
+                };
+                next_rip(&self.runner.context.cpu, &helper.instruction)
+            }
+            _ => self.runner.context.device_accesses[DeviceAccess::number(packed)].next_rip,
+        };
+        self.runner.context.gather_flags();
+        self.follow_mode(block);
+        self.runner.context.cpu.rip = site.rip;
+        self.set_stack_pointer(block, site.esp);
+        let cpu = &mut self.runner.context.cpu;
+        if cpu.shadow_rip == site.rip {
+            cpu.end_shadow();
+        }
+        cpu.rip = next;
+        self.arm_timer();
+        self.due.events = true;
+        if !self.due.mode && site.after != 0 {
+            self.resume_at(block, site.after, site.after_esp, false);
+        }
+        self.completed()
     }
 
     /// A leaf has done its instruction, and where it leads in the mode of now is not known to

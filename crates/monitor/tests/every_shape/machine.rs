@@ -3,7 +3,7 @@
 
 use super::Guest;
 use tollgate_memory::GuestMemory;
-use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
@@ -40,6 +40,17 @@ impl BareMachine for Machine {
     }
     fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
         self.accesses.push((address.0, data.to_vec()));
+    }
+    /// All ports are near but the one that ends the guest.
+    fn near(&mut self, access: NearAccess) -> Near {
+        match access {
+            NearAccess::PortRead { port, size } => Near::Done(self.port_read(port, size).into()),
+            NearAccess::PortWrite { port, size, value } if port != 0xf4 => {
+                self.port_write(port, size, value);
+                Near::Done(0)
+            }
+            _ => Near::No,
+        }
     }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupts != 0

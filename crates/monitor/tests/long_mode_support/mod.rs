@@ -6,7 +6,7 @@ pub mod spaces;
 use std::time::Instant;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
-use tollgate_platform::{BareMachine, GuestTime, StopRequest};
+use tollgate_platform::{BareMachine, GuestTime, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
@@ -81,27 +81,81 @@ pub struct Bench {
     /// Sizes of accesses to devices' memory.
     pub device_accesses: Vec<usize>,
     pub device_written: Vec<u8>,
+    /// What ports 100h to 103h and the first 4 bytes of the page [`NEAR`] hold, which are near.
+    pub word: u32,
+    /// They are there; so are port 104h and byte 10h of the page, near too, by which the vector
+    /// that is written interrupts.
+    pub shows_word: bool,
     start: Instant,
 }
 
+/// The physical page of device memory that the fifth small page leads to.
+pub const NEAR: u64 = 0xfe00_0000;
+
 impl BareMachine for Bench {
-    fn port_read(&mut self, _port: u16, _size: u8) -> u32 {
-        0xff
+    fn port_read(&mut self, port: u16, size: u8) -> u32 {
+        match self.near(NearAccess::PortRead { port, size }) {
+            Near::Done(value) => (value as u32) & (u32::MAX >> (32 - 8 * u32::from(size))),
+            _ => 0xff,
+        }
     }
-    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
+    fn port_write(&mut self, port: u16, size: u8, value: u32) {
+        if self.near(NearAccess::PortWrite { port, size, value }) != Near::No {
+            return;
+        }
         match port {
             0xf4 => self.stop = Some(StopRequest::DebugExit(value as u8)),
             0xf5 => self.interrupt = Some(value as u8),
             _ => {}
         }
     }
-    fn memory_read(&mut self, _address: PhysicalAddress, data: &mut [u8]) {
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        if let (4, Near::Done(value)) = (data.len(), self.near(NearAccess::MemoryRead(address)))
+            && self.shows_word
+        {
+            data.copy_from_slice(&(value as u32).to_le_bytes());
+            return;
+        }
         self.device_accesses.push(data.len());
         data.fill(0x5a);
     }
-    fn memory_write(&mut self, _address: PhysicalAddress, data: &[u8]) {
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        if let Ok(bytes) = <[u8; 4]>::try_from(data)
+            && self.shows_word
+        {
+            self.near(NearAccess::MemoryWrite(address, u32::from_le_bytes(bytes)));
+        }
         self.device_accesses.push(data.len());
         self.device_written.extend_from_slice(data);
+    }
+    fn near(&mut self, access: NearAccess) -> Near {
+        let is_word = |port: u16, size: u8| (0x100..=0x104 - u16::from(size)).contains(&port);
+        match access {
+            _ if !self.shows_word => return Near::No,
+            NearAccess::PortRead { port, size } if is_word(port, size) => {
+                return Near::Done(u64::from(self.word >> (8 * (port - 0x100))));
+            }
+            NearAccess::PortWrite { port, size, value } if is_word(port, size) => {
+                let shift = 8 * u32::from(port - 0x100);
+                let mask = u32::MAX >> (32 - 8 * u32::from(size)) << shift;
+                self.word = self.word & !mask | value << shift;
+            }
+            NearAccess::PortWrite {
+                port: 0x104, value, ..
+            } => self.interrupt = Some(value as u8),
+            NearAccess::MemoryRead(PhysicalAddress(NEAR)) => {
+                return Near::Done(self.word.into());
+            }
+            NearAccess::MemoryWrite(PhysicalAddress(NEAR), value) => self.word = value,
+            NearAccess::MemoryWrite(PhysicalAddress(at), value) if at == NEAR + 0x10 => {
+                self.interrupt = Some(value as u8);
+            }
+            _ => return Near::No,
+        }
+        Near::Done(0)
+    }
+    fn near_page(&self) -> Option<PhysicalAddress> {
+        self.shows_word.then_some(PhysicalAddress(NEAR))
     }
     fn interrupt_pending(&mut self) -> bool {
         self.interrupt.is_some()
@@ -235,6 +289,8 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
         interrupt: None,
         device_accesses: Vec::new(),
         device_written: Vec::new(),
+        word: 0,
+        shows_word: false,
         start: Instant::now(),
     };
     let mut vcpu = Computer::new(state, memory, bench, 1 << 20, true).unwrap();

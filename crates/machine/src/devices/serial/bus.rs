@@ -1,7 +1,11 @@
 //! The first serial port on the bus.
 
 use super::Serial;
-use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, NearUse, SavedState, StateError};
+use tollgate_platform::GuestTime;
+
+/// No register tells the time, and asking for it costs more than all else.
+const NO_TIME: GuestTime = GuestTime(0);
 
 impl Serial {
     /// Takes input from the other end, as much as there is room for; returns how much.
@@ -34,18 +38,23 @@ impl Device for Serial {
     }
 
     fn claims(&self) -> Claims {
-        Claims::none().with_byte_ports(Self::COM1_PORTS)
+        let port = |offset: u16| Self::COM1_PORTS.start() + offset;
+        Claims::none()
+            .with_byte_ports(Self::COM1_PORTS)
+            .with_near(port(1)..=port(1), NearUse::all())
+            .with_near(port(2)..=port(6), NearUse::READ)
+            .with_near(port(7)..=port(7), NearUse::all())
     }
 
     fn port_read(&mut self, port: u16, _size: u8, context: &mut DeviceContext<'_>) -> u32 {
-        let value = self.read(port, context.now());
+        let value = self.read(port, NO_TIME);
         self.forward(context);
         self.refill(context);
         value.into()
     }
 
     fn port_write(&mut self, port: u16, _size: u8, value: u32, context: &mut DeviceContext<'_>) {
-        self.write(port, value as u8, context.now());
+        self.write(port, value as u8, NO_TIME);
         if !self.output().is_empty() {
             context.serial_output(&self.take_output());
         }

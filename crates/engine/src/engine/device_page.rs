@@ -1,0 +1,107 @@
+//! The page of device registers that leaves access ([`crate::gate::device_leaf`]), and the
+//! instructions that do.
+
+use super::Engine;
+use crate::abi::context::{Context, NO_PAGE};
+use crate::abi::leaves::{DEVICE_ACCESSES, DeviceAccess};
+use crate::abi::sites::{BlockId, Site};
+use tollgate_tlb::PageRange;
+use tollgate_x86::LinearAddress;
+use tollgate_x86::paging::Translation;
+
+/// A linear page of level 0 that leads to a device's registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DevicePage {
+    /// Zero minus its number; [`NO_PAGE`].
+    pub negated: u64,
+    /// Stores are allowed.
+    writable: bool,
+    global: bool,
+}
+
+impl DevicePage {
+    /// None is known.
+    pub const NONE: Self = Self {
+        negated: NO_PAGE,
+        writable: false,
+        global: false,
+    };
+
+    /// Forgets it unless it is global.
+    pub fn drop_local(&mut self) {
+        if !self.global {
+            *self = Self::NONE;
+        }
+    }
+
+    /// Another space is loaded: what is global in all of them is known in the upper half alone.
+    pub fn load(&mut self) {
+        let is_upper = self.negated.wrapping_neg() >> 51 != 0;
+        if !self.global || !is_upper {
+            *self = Self::NONE;
+        }
+    }
+
+    /// Forgets it if it is one of these.
+    pub fn drop_pages(&mut self, pages: PageRange) {
+        if pages.contains(self.negated.wrapping_neg()) {
+            *self = Self::NONE;
+        }
+    }
+}
+
+impl Engine {
+    /// Notes what an instruction of level 0 does, which has just accessed a device's register
+    /// at `linear`, for leaves to do it from now on. `translation` is that of this access.
+    /// `access` has no addresses of host code yet.
+    pub fn note_device_access(
+        &mut self,
+        context: &mut Context,
+        (linear, translation): (LinearAddress, &Translation),
+        (block, site): (BlockId, &Site),
+        mut access: DeviceAccess,
+    ) {
+        // What a block folds into the stack pointer's home must be the same on both sides.
+        let Some(behind) = self.address(block, site.after) else {
+            return;
+        };
+        if site.after == 0 || site.esp != site.after_esp {
+            return;
+        }
+        let page = linear.page();
+        let frame = translation.physical.0 & !0xfff;
+        let is_known = self.device_page.negated == page.wrapping_neg()
+            && context.device_frame == frame
+            && context.device_generation == self.generation;
+        if !is_known {
+            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+            context.device_generation = self.generation;
+            context.device_frame = frame;
+            self.device_page = DevicePage {
+                negated: page.wrapping_neg(),
+                writable: false,
+                global: translation.global,
+            };
+            context.device_space = match translation.global {
+                true => 0,
+                false => context.cpu.cr3,
+            };
+        }
+        self.device_page.writable |= translation.writable_now;
+        if access.writes && !self.device_page.writable {
+            return;
+        }
+        access.behind = behind as u64;
+        context.device_accesses[DeviceAccess::number(access.site)] = access;
+    }
+
+    /// Tells leaves which page holds, before guest code is entered.
+    #[inline]
+    pub(super) fn tell_device_page(&self, context: &mut Context) {
+        let holds = context.device_generation == self.generation;
+        context.device_page = match holds {
+            true => self.device_page.negated,
+            false => NO_PAGE,
+        };
+    }
+}

@@ -1,0 +1,202 @@
+//! The leaf of accesses to devices' registers that are no more than a word of state: IN and OUT,
+//! and loads and stores of 4 bytes in the page of such registers.
+//!
+//! The routine calls the monitor ([`DeviceLeaf`](crate::abi::leaves::DeviceLeaf)), as any function is called: what a call may
+//! change of the guest's registers is kept in their slots. Vector registers would have to be stored,
+//! so the exit is taken while they are loaded. A request to leave that arrives during the call finds
+//! the thread outside of guest code and sets `pending`, which is tested behind the call.
+//!
+//! ```text
+//! IN, OUT             movzx r8d, dx; mov r9, key; lea r11, [behind]
+//!                     mov dword ptr [r15+exit_site], site; jmp [r15+..]
+//! here                keep what a call may change; call the monitor
+//!                     jmp r11
+//! ```
+//!
+//! Loads and stores come by way of their miss in the software TLB, which has no entry for a device's
+//! page: every miss passes [`miss_address`]. If R8, the linear address, is in the device's page, and
+//! the monitor has noted what the instruction of the site does ([`DeviceAccess`]), the routine does
+//! it and goes on behind it. If it is in another page, [`crate::gate::miss`] is next.
+//!
+//! See [`crate::gate::leaf`] for what all leaves share.
+
+use crate::abi::at;
+use crate::abi::context::BIAS;
+use crate::abi::leaves::{
+    DEVICE_ACCESSES, DEVICE_DUE, DONE_DEVICE, DeviceAccess, KEY_MEMORY, SPREAD_SITES,
+};
+use std::arch::global_asm;
+use std::mem::offset_of;
+use tollgate_x86::{CpuState, Gpr};
+
+const _: () = assert!(size_of::<DeviceAccess>() == 32 && DEVICE_ACCESSES == 32);
+
+global_asm!(
+    ".macro tollgate_device_begins",
+    "mov [r15 + {rax}], rax",
+    "mov [r15 + {rdx}], rdx",
+    "lahf",
+    "seto al",
+    "mov [r15 + {flags}], ax",
+    ".endm",
+    ".macro tollgate_device_restores",
+    "movzx eax, word ptr [r15 + {flags}]",
+    "add al, 0x7f",
+    "sahf",
+    "mov rax, [r15 + {rax}]",
+    "mov rdx, [r15 + {rdx}]",
+    ".endm",
+    // Keeps the registers that calls may change and that the instruction may name.
+    ".macro tollgate_device_keeps",
+    "mov [r15 + {rcx}], r10",
+    "mov [r15 + {rsi}], rsi",
+    "mov [r15 + {rdi}], rdi",
+    ".endm",
+    ".macro tollgate_device_puts_back",
+    "mov r10, [r15 + {rcx}]",
+    "mov rsi, [r15 + {rsi}]",
+    "mov rdi, [r15 + {rdi}]",
+    ".endm",
+    ".weak tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
+    ".hidden tollgate_device_start, tollgate_device_end, tollgate_device_miss, tollgate_device_port",
+    ".p2align 6",
+    "tollgate_device_start:",
+    // R8: the port, if the key has none. R9: the key. R11: where to go on.
+    "tollgate_device_port:",
+    "tollgate_device_begins",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "je 8f",
+    "mov rax, [r15 + {device_leaf}]",
+    "test rax, rax",
+    "jz 8f",
+    "tollgate_device_keeps",
+    // Calls want the stack pointer to be a multiple of 16, as it is here.
+    "push r11",
+    "push r11",
+    "lea rdi, [r15 - {bias}]",
+    "mov rsi, r8",
+    "mov rdx, r9",
+    "call rax",
+    "pop r11",
+    "pop r11",
+    "tollgate_device_puts_back",
+    "test eax, eax",
+    "jz 8f",
+    "cmp eax, {device_due}",
+    "je 7f",
+    "mov rcx, [r15 + {pending}]",
+    "cmp dword ptr [rcx], 0",
+    "jne 7f",
+    "tollgate_device_restores",
+    "jmp r11",
+    "7:",
+    "mov qword ptr [r15 + {done}], {done_device}",
+    "8:",
+    "tollgate_device_restores",
+    "jmp tollgate_exit",
+    // R8: the linear address.
+    ".p2align 6",
+    "tollgate_device_miss:",
+    "shrx r9, r8, r15",
+    "mov rcx, [r15 + {device_page}]",
+    "lea rcx, [rcx + r9]",
+    "jrcxz 1f",
+    "jmp tollgate_miss",
+    "1:",
+    "tollgate_device_begins",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "je 8b",
+    "mov rcx, [r15 + {device_space}]",
+    "test rcx, rcx",
+    "jz 2f",
+    "cmp rcx, [r15 + {cr3}]",
+    "jne 8b",
+    "2:",
+    "mov ecx, [r15 + {exit_site}]",
+    "imul eax, ecx, {spread}",
+    "shr eax, 27",
+    "mov edx, eax",
+    "shl eax, 5",
+    "lea r9, [r15 + rax + {accesses}]",
+    "cmp [r9 + {site}], ecx",
+    "jne 8b",
+    "mov rax, [r15 + {device_leaf}]",
+    "test rax, rax",
+    "jz 8b",
+    "tollgate_device_keeps",
+    "mov [r15 + {rbx}], rbx",
+    "mov [r15 + {rbp}], rbp",
+    "push r11",
+    "push r9",
+    "lea rdi, [r15 - {bias}]",
+    "mov rsi, r8",
+    "bts rdx, {key_memory}",
+    "call rax",
+    "pop r9",
+    "pop r11",
+    "tollgate_device_puts_back",
+    "mov rbx, [r15 + {rbx}]",
+    "mov rbp, [r15 + {rbp}]",
+    "test eax, eax",
+    "jz 8b",
+    "cmp eax, {device_due}",
+    "je 7b",
+    "mov rcx, [r15 + {pending}]",
+    "cmp dword ptr [rcx], 0",
+    "jne 7b",
+    "mov rcx, [r9 + {behind}]",
+    "tollgate_device_restores",
+    "jmp rcx",
+    "tollgate_device_end:",
+    ".purgem tollgate_device_begins",
+    ".purgem tollgate_device_restores",
+    ".purgem tollgate_device_keeps",
+    ".purgem tollgate_device_puts_back",
+    rax = const at::slot(Gpr::Rax as u8),
+    rdx = const at::slot(Gpr::Rdx as u8),
+    rcx = const at::slot(Gpr::Rcx as u8),
+    rbx = const at::slot(Gpr::Rbx as u8),
+    rbp = const at::slot(Gpr::Rbp as u8),
+    rsi = const at::slot(Gpr::Rsi as u8),
+    rdi = const at::slot(Gpr::Rdi as u8),
+    flags = const at::STRING_FLAGS,
+    bias = const BIAS,
+    vectors_off = const at::VECTORS_OFF,
+    device_leaf = const at::DEVICE_LEAF,
+    device_page = const at::DEVICE_PAGE,
+    device_space = const at::DEVICE_SPACE,
+    device_due = const DEVICE_DUE,
+    done = const at::LEAF_DONE,
+    done_device = const DONE_DEVICE,
+    pending = const at::PENDING,
+    exit_site = const at::EXIT_SITE,
+    cr3 = const at::CPU + offset_of!(CpuState, cr3) as i32,
+    spread = const SPREAD_SITES as i32,
+    accesses = const at::DEVICE_ACCESSES,
+    site = const offset_of!(DeviceAccess, site),
+    behind = const offset_of!(DeviceAccess, behind),
+    key_memory = const KEY_MEMORY,
+);
+
+unsafe extern "sysv64" {
+    fn tollgate_device_start();
+    fn tollgate_device_port();
+    fn tollgate_device_miss();
+    fn tollgate_device_end();
+}
+
+/// Address of the routine of IN and OUT.
+pub fn address() -> u64 {
+    tollgate_device_port as *const () as u64
+}
+
+/// Where emitted code goes that misses in the software TLB.
+pub fn miss_address() -> u64 {
+    tollgate_device_miss as *const () as u64
+}
+
+/// A routine runs at this host address.
+pub fn is_here(pc: u64) -> bool {
+    let first = tollgate_device_start as *const () as u64;
+    (first..tollgate_device_end as *const () as u64).contains(&pc)
+}

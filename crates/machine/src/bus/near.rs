@@ -1,0 +1,65 @@
+//! Ports that are near: which, and their accesses.
+
+use super::{Board, Bus, Claims, GuestClock, NearUse, PortWidth, WHOLE};
+use tollgate_platform::{Near, NearAccess};
+
+impl Bus {
+    /// Enters which accesses to the ports of a device are near; its claims have been entered.
+    pub(super) fn enter_near(&mut self, slot: u8, claims: &Claims) {
+        for claim in &claims.ports {
+            if let PortWidth::Exactly(size) = claim.width {
+                // Whatever is there for other widths.
+                for position in 0..size {
+                    let port = claim.ports.start().wrapping_add(position.into());
+                    self.near[usize::from(port)] = NearUse::empty();
+                }
+                continue;
+            }
+            for port in claim.ports.clone() {
+                if self.ports[usize::from(port)] & !WHOLE == slot + 1 {
+                    self.near[usize::from(port)] = NearUse::empty();
+                }
+            }
+        }
+        for (ports, uses) in &claims.near {
+            for port in ports.clone() {
+                let is_exact = self.exact_ports.iter().any(|claim| {
+                    let bytes = claim.0..=claim.0.saturating_add(u16::from(claim.1) - 1);
+                    bytes.contains(&port)
+                });
+                if self.ports[usize::from(port)] & !WHOLE == slot + 1 && !is_exact {
+                    self.near[usize::from(port)] = *uses;
+                }
+            }
+        }
+    }
+
+    /// Whether all bytes of an access to ports are near.
+    #[inline]
+    fn is_near(&self, port: u16, size: u8, uses: NearUse) -> bool {
+        let mut ports = (0..size).map(|position| port.wrapping_add(position.into()));
+        ports.all(|port| self.near[usize::from(port)].contains(uses))
+    }
+
+    /// Makes an access to ports if it is near.
+    #[inline]
+    pub fn near(&mut self, access: NearAccess, board: &mut Board, clock: &GuestClock) -> Near {
+        let deadline = self.deadline;
+        let read = match access {
+            NearAccess::PortRead { port, size } if self.is_near(port, size, NearUse::READ) => {
+                self.port_read(port, size, board, clock).into()
+            }
+            NearAccess::PortWrite { port, size, value }
+                if self.is_near(port, size, NearUse::WRITE) =>
+            {
+                self.port_write(port, size, value, board, clock);
+                0
+            }
+            _ => return Near::No,
+        };
+        match self.deadline == deadline {
+            true => Near::Done(read),
+            false => Near::DoneAndDue(read),
+        }
+    }
+}

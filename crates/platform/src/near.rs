@@ -1,0 +1,45 @@
+//! Registers of devices that are near: the guest reaches them without an exit.
+
+use tollgate_x86::PhysicalAddress;
+
+/// An access of the guest to a device. It is *near* if the register is no more than a word of
+/// state, or tells the time: then it changes neither guest memory, nor what lies where, nor
+/// address line 20, and stops nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NearAccess {
+    /// Reads `size` (1, 2 or 4) bytes from a port.
+    PortRead {
+        /// The first port.
+        port: u16,
+        /// Bytes.
+        size: u8,
+    },
+    /// Writes `size` (1, 2 or 4) bytes to a port.
+    PortWrite {
+        /// The first port.
+        port: u16,
+        /// Bytes.
+        size: u8,
+        /// Bits above `size` bytes are zero.
+        value: u32,
+    },
+    /// Reads 4 bytes of device memory.
+    MemoryRead(PhysicalAddress),
+    /// Writes 4 bytes of device memory.
+    MemoryWrite(PhysicalAddress, u32),
+    /// Reads a model-specific register.
+    MsrRead(u32),
+    /// Writes a model-specific register.
+    MsrWrite(u32, u64),
+}
+
+/// What became of a [`NearAccess`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Near {
+    /// It is not near. Nothing was done.
+    No,
+    /// It was made; this is what was read, or zero. An interrupt may wait now, or none any more.
+    Done(u64),
+    /// The same, and the machine's next deadline is another one.
+    DoneAndDue(u64),
+}
