@@ -127,6 +127,12 @@ real:                            # offset 0 of REAL, still protected
     REAL_MODE "pushf-popf", "pushf; popf"
     REAL_MODE "in-80h", "in al, 0x80"
     REAL_MODE "out-80h", "out 0x80, al"
+    REAL_MODE "in-21h", "in al, 0x21"
+    REAL_MODE "out-21h", "mov al, 0xFB; out 0x21, al"
+    REAL_MODE "in-61h", "in al, 0x61"
+    REAL_MODE "in-uart-lsr", "mov dx, UART_LSR; in al, dx"
+    REAL_MODE "out-uart-scr", "mov dx, UART_SCR; out dx, al"
+    REAL_MODE "in-pm-timer", "mov dx, PM_TIMER; in eax, dx"
     REAL_MODE "mov-from-cr0", "mov eax, cr0"
     REAL_MODE "ud2-iret", "ud2"
     mov eax, cr0

@@ -77,6 +77,20 @@ main:
     RING0 "invlpg-large", "invlpg [scratch]"
     RING0 "in-80h", "in al, 0x80"
     RING0 "out-80h", "out 0x80, al"
+    RING0 "in-21h", "in al, 0x21"
+    RING0 "out-21h", "mov al, 0xFB; out 0x21, al"
+    RING0 "in-61h", "in al, 0x61"
+    RING0 "in-uart-lsr", "mov dx, UART_LSR; in al, dx"
+    RING0 "out-uart-scr", "mov dx, UART_SCR; out dx, al"
+    RING0 "in-pm-timer", "mov dx, PM_TIMER; in eax, dx"
+    mov ebx, APIC
+    APIC_ON
+    RING0 "apic-tpr-read", "mov eax, [ebx+APIC_TPR]"
+    RING0 "apic-tpr-write", "mov dword ptr [ebx+APIC_TPR], 0"
+    RING0 "apic-timer-read", "mov eax, [ebx+APIC_CURRENT]"
+    RING0 "apic-eoi", "mov dword ptr [ebx+APIC_EOI], 0"
+    GATE APIC_VECTOR, apic_interrupt
+    RING0 "apic-self-ipi", "mov dword ptr [ebx+APIC_ICR], APIC_SELF+APIC_VECTOR; sti; nop; cli"
     RING0 "rep-movsb-64", "push esi; push edi; mov esi, offset scratch; mov edi, offset scratch+1024; mov ecx, 64; rep movsb; pop edi; pop esi"
     RING0 "page-fault-iret", "mov eax, [UNMAPPED]"
     RING0 "ud2-iret", "ud2"
@@ -91,6 +105,9 @@ main:
     ret
 
 returning:
+    iretd
+apic_interrupt:
+    mov dword ptr [ebx+APIC_EOI], 0
     iretd
 page_fault:                      # behind the load of 5 bytes
     add esp, 4
@@ -118,6 +135,7 @@ enter_paging:                    # the first 64 MiB, for both rings
     cmp eax, 64 << 20
     jb 1b
     mov dword ptr [TABLE], 0x500007
+    mov dword ptr [DIRECTORY+(APIC>>22)*4], (APIC & ~0x3FFFFF) + 0x87
     mov dword ptr [DIRECTORY+(WINDOW>>20)], TABLE + 7
     mov eax, cr4
     or eax, CR4_PSE

@@ -68,7 +68,24 @@ long_main:
     RING0 "invlpg-large", "invlpg [scratch]"
     RING0 "in-80h", "in al, 0x80"
     RING0 "out-80h", "out 0x80, al"
-    RING0 "apic-eoi", "mov eax, 0xFEE000B0; mov dword ptr [rax], 0"
+    RING0 "in-21h", "in al, 0x21"
+    RING0 "out-21h", "mov al, 0xFB; out 0x21, al"
+    RING0 "in-61h", "in al, 0x61"
+    RING0 "in-uart-lsr", "mov dx, UART_LSR; in al, dx"
+    RING0 "out-uart-scr", "mov dx, UART_SCR; out dx, al"
+    RING0 "in-pm-timer", "mov dx, PM_TIMER; in eax, dx"
+    mov ebx, APIC
+    APIC_ON
+    RING0 "apic-tpr-read", "mov eax, [rbx+APIC_TPR]"
+    RING0 "apic-tpr-write", "mov dword ptr [rbx+APIC_TPR], 0"
+    RING0 "apic-timer-read", "mov eax, [rbx+APIC_CURRENT]"
+    RING0 "apic-eoi", "mov dword ptr [rbx+APIC_EOI], 0"
+    GATE64 APIC_VECTOR, apic_interrupt
+    RING0 "apic-self-ipi", "mov dword ptr [rbx+APIC_ICR], APIC_SELF+APIC_VECTOR; sti; nop; cli"
+    GATE64 APIC_VECTOR, apic_timer
+    LATENESS "timer-late-spinning", "call wait_spinning"
+    LATENESS "timer-late-hlt", "call wait_halted"
+    mov ebx, UNMAPPED
     RING0 "rep-movsb-64", "push rsi; push rdi; mov esi, offset scratch; mov edi, offset scratch+1024; mov ecx, 64; rep movsb; pop rdi; pop rsi"
     RING0 "page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
     RING0 "ud2-iret", "ud2"
@@ -84,6 +101,28 @@ long_main:
 
 returning:
     iretq
+apic_interrupt:
+    mov dword ptr [rbx+APIC_EOI], 0
+    iretq
+apic_timer:
+    READ_COUNTER
+    mov [timer_came], eax
+    mov dword ptr [rbx+APIC_EOI], 0
+    mov byte ptr [timer_is_in], 1
+    iretq
+wait_spinning:
+    sti
+1:  cmp byte ptr [timer_is_in], 0
+    je 1b
+    cli
+    ret
+wait_halted:
+1:  sti
+    hlt
+    cli
+    cmp byte ptr [timer_is_in], 0
+    je 1b
+    ret
 page_fault:                      # behind the load of 2 bytes
     add rsp, 8
     add qword ptr [rsp], 2
