@@ -156,3 +156,43 @@ fn an_interrupt_waits_for_popfq_and_iretq() {
         }
     }
 }
+
+#[test]
+fn a_return_within_the_kernel_that_loads_the_resume_flag_takes_no_exit() {
+    let code = guest_code!(
+        resume_flag_returns,
+        "mov ebx, 20000",
+        "mov r12d, 0x10046",
+        "2:",
+        "mov rcx, rsp",
+        "push 0x10",
+        "push rcx",
+        // RF in every second one; CF, and IOPL as it is.
+        "xor r12d, 0x10001",
+        "push r12",
+        "push 8",
+        "lea rax, [rip+3f]",
+        "push rax",
+        "iretq",
+        "3:",
+        "adc r8, 0",
+        "pushfq",
+        "pop rax",
+        "or r9, rax",
+        "dec ebx",
+        "jnz 2b",
+        "out 0xf4, al",
+    );
+    let mut vcpu = vcpu(code, |_, _| ());
+    let stop = vcpu.run_kicked();
+    assert!(
+        matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_))),
+        "{stop:?}\n{}",
+        vcpu.dump()
+    );
+    let gpr = vcpu.state().gpr;
+    assert_eq!([gpr[3], gpr[8], gpr[4]], [0, 10_000, STACK]);
+    // PUSHF never shows it.
+    assert_eq!(gpr[9] & 0x1_0000, 0);
+    assert!(vcpu.exit_counts().get(ExitKind::Iret) < 10);
+}

@@ -126,6 +126,9 @@ displacements! {
     KNOWN_CODES = known_codes,
 }
 
+/// Displacement of the half of `level_changed` that says that EFLAGS.RF was loaded within a level:
+/// [`RESUME_FLAG_LOADED`](crate::abi::context::RESUME_FLAG_LOADED).
+pub const RESUME_FLAG_LOADED: i32 = LEVEL_CHANGED + 4;
 /// Displacement of the selector of CS that a return to level 3 must name.
 pub const OUTER_CODE_SELECTOR: i32 = OUTER_RETURN + offset_of!(OuterReturn, code_selector) as i32;
 /// Displacement of the same of SS.

@@ -181,7 +181,8 @@ pub struct Context {
     /// By [`LevelChangeKind`]: the result of such an instruction, if it is known.
     pub level_changes: [LevelChange; LevelChangeKind::ALL.len()],
     /// Set by guest code that has changed the privilege level: the mode is another one than
-    /// it was entered in. [`MODE_CHANGED`]: the mode is, and the level is not.
+    /// it was entered in. [`MODE_CHANGED`]: the mode is, and the level is not;
+    /// [`RESUME_FLAG_LOADED`]: an IRET within a level has loaded EFLAGS.RF.
     pub level_changed: u64,
     /// Zero minus the site whose next store may hit a line with code, since the monitor
     /// knows that it hits none of the code; [`NO_PASS`].
@@ -201,7 +202,7 @@ pub struct Context {
     pub string_shows_each: u64,
     /// What a return to level 3 must be like for its result in `level_changes` to hold.
     pub outer_return: OuterReturn,
-    /// RIP that guest code last returned to by it: EFLAGS.RF, if set, is for that instruction.
+    /// RIP that guest code last returned to by IRET: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
     /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
     pub leaves: [u64; LEAVES],
@@ -244,6 +245,10 @@ pub struct Context {
 
 /// In `level_changed`: the mode has changed and the privilege level has not.
 pub const MODE_CHANGED: u64 = 2;
+
+/// In `level_changed`: EFLAGS.RF was loaded for the instruction at `returned_rip`; the mode may
+/// be the same. In its upper half, which emitted code stores alone.
+pub const RESUME_FLAG_LOADED: u64 = 1 << 32;
 
 /// Sizes in bytes of the stores that are tested without an exit; 6 and 12 are frames of
 /// interrupts.

@@ -372,29 +372,33 @@ impl Translator {
             self.demand_descriptor(kind, at::STACK_DESCRIPTOR);
         }
         self.demand_descriptor(kind, at::CODE_DESCRIPTOR);
-        self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::RF | Flags::VM);
+        // Where instructions run alone, RF counts: the monitor loads it.
+        let watched = self.emit.mode.is_watched();
+        let resume_flag = if watched { Flags::RF } else { Flags::empty() };
+        self.demand_system_flags(kind, SYSTEM_FLAGS | Flags::VM | resume_flag);
         self.demand_no_request(kind, InterruptFlag::Real);
         self.emit.make_room();
         if long {
             self.fetch(R9, 0);
             self.demand_canonical(R9);
-            self.fetch(R9, 1);
-            let slot = self.emit.slot(Gpr::Rsp as u8);
-            self.emit.assembler.store(Width::Qword, slot, R9);
+        }
+        self.begin_undivided();
+        if !watched {
+            self.load_resume_flag();
+            let loaded = self.emit.field(at::RESUME_FLAG_LOADED);
+            self.emit.assembler.store_imm(Width::Dword, loaded, 1);
+        }
+        self.emit.assembler.mov(RCX, ACCUMULATOR);
+        let done = (self.emit.rip, self.emit.esp, Restore::UNDIVIDED);
+        self.load_flags(Some(InterruptFlag::Real), done);
+        self.emit.assembler.mov(ACCUMULATOR, RCX);
+        if long {
+            self.fetch(self.emit.map.stack(), 1);
             self.emit.esp = 0;
         } else {
             self.emit.esp = self.emit.esp.wrapping_add(values * bytes);
         }
-        let mut target = Restore::NONE.with_eip(RCX);
-        if long {
-            target = target.and(Gpr::Rsp as u8, Source::Slot);
-        }
-        self.load_flags_and_target(InterruptFlag::Real, target);
-        if long {
-            let slot = self.emit.slot(Gpr::Rsp as u8);
-            let home = self.emit.map.stack();
-            self.emit.assembler.load(Width::Qword, home, slot);
-        }
+        self.fetch(R11, 0);
         self.indirect_branch(R11, true);
         if long {
             self.emit.esp = esp;
@@ -481,14 +485,7 @@ impl Translator {
         self.begin_undivided();
         self.fetch(self.emit.map.stack(), 1);
         self.clear_system_flags();
-        self.emit.assembler.mov_imm32(R9, Flags::RF.bits() as u32);
-        self.emit.assembler.pext(R8, R11, R9);
-        self.emit.assembler.pdep(R8, R8, R9);
-        let flags = self.emit.field(at::register::FLAGS);
-        self.emit.assembler.store(Width::Qword, flags, R8);
-        self.fetch(R8, 0);
-        let returned = self.emit.field(at::RETURNED_RIP);
-        self.emit.assembler.store(Width::Qword, returned, R8);
+        self.load_resume_flag();
         self.emit.assembler.mov(RCX, ACCUMULATOR);
         let done = (self.emit.rip, 0, Restore::UNDIVIDED);
         self.load_flags(Some(InterruptFlag::Real), done);
@@ -496,6 +493,20 @@ impl Translator {
         self.load_level(change);
         self.fetch(R8, 0);
         self.branch_to_level(change);
+    }
+
+    /// Loads RF, and the flags that stay, from the image in R11; notes the kept RIP as that of
+    /// the instruction that RF is for. Clobbers R8 and R9.
+    fn load_resume_flag(&mut self) {
+        let loaded = SYSTEM_FLAGS | Flags::RF;
+        self.emit.assembler.mov_imm32(R9, loaded.bits() as u32);
+        self.emit.assembler.pext(R8, R11, R9);
+        self.emit.assembler.pdep(R8, R8, R9);
+        let flags = self.emit.field(at::register::FLAGS);
+        self.emit.assembler.store(Width::Qword, flags, R8);
+        self.fetch(R8, 0);
+        let returned = self.emit.field(at::RETURNED_RIP);
+        self.emit.assembler.store(Width::Qword, returned, R8);
     }
 
     /// IRET of real mode, or of V86 mode, of 16 bits.

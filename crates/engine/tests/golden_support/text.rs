@@ -86,6 +86,7 @@ fn field(displacement: i32) -> String {
         (at::register::SYSENTER_ESP, "sysenter_esp"),
         (at::register::KERNEL_GS_BASE, "kernel_gs_base"),
         (at::LEVEL_CHANGED, "level_changed"),
+        (at::RESUME_FLAG_LOADED, "resume_flag_loaded"),
         (at::RETURNED_RIP, "returned_rip"),
         (at::OUTER_CODE_SELECTOR, "outer.cs"),
         (at::OUTER_STACK_SELECTOR, "outer.ss"),

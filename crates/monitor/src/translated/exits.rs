@@ -59,7 +59,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         self.continue_shadow(site.shadowed);
         match site.kind {
             SiteKind::Link(place) => self.link_exit(block, index, &site, place),
-            SiteKind::Indirect => self.indirect_exit(block, &site),
+            SiteKind::Indirect => self.indirect_exit(block, &site, resume_flag),
             SiteKind::Far => self.far_exit(),
             SiteKind::LevelChanged => self.level_changed_exit(resume_flag),
             SiteKind::Memory { size, write } => self.memory_exit(block, &site, packed, size, write),
@@ -155,7 +155,12 @@ impl<P: Platform> Running<'_, Translated, P> {
         fills
     }
 
-    fn indirect_exit(&mut self, block: BlockId, site: &Site) -> Result<(), VcpuStop> {
+    fn indirect_exit(
+        &mut self,
+        block: BlockId,
+        site: &Site,
+        resume_flag: bool,
+    ) -> Result<(), VcpuStop> {
         let cpu = &self.runner.context.cpu;
         let (target, reachable) = if cpu.is_64_bit() {
             let target = self.runner.context.exit_value;
@@ -171,6 +176,11 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         self.count(ExitKind::IndirectMiss);
         self.runner.context.cpu.rip = target;
+        // An IRET may have loaded it for the target.
+        self.keep_resume_flag(resume_flag);
+        if self.resume_flag() {
+            self.work.load_resume_flag();
+        }
         self.runner.link = PendingLink::Indirect;
         self.completed()
     }

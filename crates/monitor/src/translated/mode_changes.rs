@@ -3,7 +3,7 @@
 use crate::guest_view::{GuestView, view_of};
 use crate::running::Running;
 use crate::translated::Translated;
-use tollgate_engine::abi::context::MODE_CHANGED;
+use tollgate_engine::abi::context::{MODE_CHANGED, RESUME_FLAG_LOADED};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
@@ -50,6 +50,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         self.follow_returned_flag(level_changed);
+        if base == self.runner.code_base && level_changed == RESUME_FLAG_LOADED {
+            return;
+        }
         self.due.mode = true;
         let Some(id) = self.runner.engine.block(block).map(|block| block.key.mode) else {
             return;
@@ -67,8 +70,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
-    /// If guest code has changed the privilege level, as [`Context::level_changed`] says, it may
-    /// have returned to it with EFLAGS.RF set.
+    /// If guest code has returned from a handler, as [`Context::level_changed`] says, it may have
+    /// done so with EFLAGS.RF set.
     ///
     /// [`Context::level_changed`]: tollgate_engine::Context::level_changed
     pub(crate) fn follow_returned_flag(&mut self, level_changed: u64) {
