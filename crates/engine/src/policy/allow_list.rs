@@ -394,7 +394,8 @@ pub(crate) fn has_memory(instruction: &Instruction) -> bool {
 /// Decides about one instruction.
 pub fn treatment(instruction: &Instruction, mode: &Mode, features: &Features) -> Treatment {
     let mnemonic = instruction.mnemonic();
-    if instruction.code() == Code::INVALID {
+    let is_undefined = matches!(mnemonic, Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2);
+    if is_undefined || instruction.code() == Code::INVALID {
         return Treatment::Raise(Vector::InvalidOpcode);
     }
     if is_nothing(mnemonic) {
