@@ -96,6 +96,19 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         } else {
             ExitKind::GuestException
         });
+        match R::deliver(self, exception) {
+            Ok(()) => Ok(()),
+            Err(TripleFault) => {
+                self.runner.state_mut().activity = Activity::Shutdown;
+                let mut text = format!("first exception: {exception:?}\n");
+                text += &self.dump();
+                Err(VcpuStop::TripleFault(text))
+            }
+        }
+    }
+
+    /// Delivers an exception through the guest's tables, and whatever its delivery raises.
+    pub(crate) fn deliver_by_tables(&mut self, exception: Exception) -> Result<(), TripleFault> {
         self.runner.start_anew();
         self.due.mode = true;
         self.due.events = true;
@@ -106,18 +119,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let result = deliver_exception(state, &mut surroundings, exception);
         self.note_task_switch(task);
         self.latches.breakpoint_hits = 0;
-        match result {
-            Ok(()) => {
-                self.runner.registers_changed();
-                Ok(())
-            }
-            Err(TripleFault) => {
-                self.runner.state_mut().activity = Activity::Shutdown;
-                let mut text = format!("first exception: {exception:?}\n");
-                text += &self.dump();
-                Err(VcpuStop::TripleFault(text))
-            }
-        }
+        self.runner.registers_changed();
+        result
     }
 
     /// Whether another task than `before` runs now. EFLAGS was loaded from its TSS, RF

@@ -28,6 +28,7 @@
 use crate::guest_view::GuestView;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
+use tollgate_emulate::interrupt::TripleFault;
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
@@ -142,6 +143,18 @@ pub trait Runner: Sized {
         view: &mut GuestView,
         machine: &mut P,
     ) -> Exit<Self::Exit>;
+
+    /// Delivers an exception of the instruction at CS:RIP, or of the one before it, through the
+    /// guest's tables, and whatever its delivery raises.
+    ///
+    /// # Errors
+    /// The processor shuts down.
+    fn deliver<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        exception: Exception,
+    ) -> Result<(), TripleFault> {
+        vcpu.deliver_by_tables(exception)
+    }
 
     /// Does what an exit of the runner's own asks for.
     ///

@@ -8,6 +8,7 @@ mod deliveries;
 mod device_leaf;
 mod enter;
 mod exits;
+mod fault_deliveries;
 mod fault_order;
 mod find_block;
 mod guarded_pages;
@@ -29,6 +30,7 @@ pub use enter::TranslatedExit;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use enter::Resume;
+use fault_deliveries::FaultDeliveries;
 use guarded_pages::GuardedPages;
 use leaves::LeavesKnown;
 use std::io;
@@ -60,6 +62,8 @@ pub(crate) enum PendingLink {
     },
     Indirect,
     Far,
+    /// The handler of an exception, which is looked for like the target of an indirect branch.
+    Handler,
 }
 
 /// A processor whose code runs by copy-translation.
@@ -75,6 +79,8 @@ pub struct Translated {
     pub(crate) leaves_known: LeavesKnown,
     pub(crate) resume: Option<Resume>,
     pub(crate) link: PendingLink,
+    /// How exceptions were delivered.
+    pub(crate) fault_deliveries: FaultDeliveries,
     /// Where masked operands are accessed that lie beside what must not be.
     pub(crate) guarded: Option<GuardedPages>,
     /// Which spaces' programs reach memory directly.
@@ -115,6 +121,7 @@ impl Translated {
             leaves_known: LeavesKnown::default(),
             resume: None,
             link: PendingLink::None,
+            fault_deliveries: FaultDeliveries::default(),
             guarded: None,
             accounts: Accounts::new(MemoryAccess::Checked),
             program_access: Access::Checked,

@@ -138,6 +138,17 @@ impl Vcpu {
             });
     }
 
+    /// Whether faults are delivered as they were before where that is known to hold, which is so
+    /// at first: for tests, which compare with deliveries through the tables alone.
+    pub fn set_repeats_deliveries(&mut self, repeats: bool) {
+        self.runner.fault_deliveries.enabled = repeats;
+    }
+
+    /// How many faults were delivered as they were before.
+    pub fn repeated_deliveries(&self) -> u64 {
+        self.runner.fault_deliveries.repeated
+    }
+
     /// Guest instructions begun so far; `None` if they are not counted. One that is begun
     /// again, because it faulted or a signal struck in it, counts again; a repeated string
     /// instruction counts once each time that it begins.

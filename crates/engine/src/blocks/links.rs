@@ -95,6 +95,12 @@ impl LinkTables {
         self.memory.base()
     }
 
+    /// Where an indirect branch to `rip` goes in a mode that uses this table; `None` if it leaves.
+    #[inline]
+    pub fn indirect(&self, rip: u64, place: (ModeId, BranchTable)) -> Option<Target> {
+        self.memory.indirect(rip, place)
+    }
+
     /// Changes whenever all entries that are not global have been dropped: what is known of one
     /// epoch holds for all entries that were filled in it.
     pub fn epoch(&self) -> u64 {

@@ -3,6 +3,7 @@
 
 use super::{CodeAddress, Engine};
 use crate::abi::far_pointer::FarPointer;
+use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::{Block, Incoming};
 use crate::blocks::code_pages::{Found, IndirectTarget};
@@ -135,6 +136,12 @@ impl Engine {
             is_kept: !place.global,
         };
         self.links.put_in_force(page, found);
+    }
+
+    /// Where an indirect branch to `rip` in code of a mode leads; `None`: it would leave.
+    #[inline]
+    pub fn branch_target(&self, rip: u64, mode: ModeId) -> Option<Target> {
+        self.links.indirect(rip, (mode, self.modes.table(mode)))
     }
 
     /// Lets indirect branches to `rip` find a block.

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::abi::sites::BlockId;
 use crate::blocks::block::{Block, Noted};
 use crate::policy::mode::Mode;
-use crate::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine};
+use crate::policy::out_of_line::{LONGEST_INSTRUCTION, OutOfLine, Traits};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -44,25 +44,45 @@ impl Engine {
         (rip, code_delta): (u64, u64),
         memory: &GuestMemory,
     ) -> Option<OutOfLine> {
+        let relocation = self.block(id)?.relocation(code_delta);
+        let noted = self.noted(id, relocation.home(rip), memory)?;
+        Some(noted.instruction.moved(relocation))
+    }
+
+    /// Of the same instruction only its traits and the alignment that it requires in bytes.
+    pub fn out_of_line_traits(
+        &mut self,
+        id: BlockId,
+        (rip, code_delta): (u64, u64),
+        memory: &GuestMemory,
+    ) -> Option<(Traits, u32)> {
+        let home = self.block(id)?.relocation(code_delta).home(rip);
+        let noted = self.noted(id, home, memory)?;
+        let instruction = &noted.instruction;
+        Some((instruction.traits, instruction.required_alignment))
+    }
+
+    /// What is kept with a block about its instruction at `home`.
+    fn noted(&mut self, id: BlockId, home: u64, memory: &GuestMemory) -> Option<&Noted> {
         let block = self.block(id)?;
-        let relocation = block.relocation(code_delta);
-        let home = relocation.home(rip);
-        let found = match block.noted.iter().find(|noted| noted.rip == home) {
-            Some(noted) => noted.instruction,
+        let place = block.noted.iter().position(|noted| noted.rip == home);
+        let place = match place {
+            Some(place) => place,
             None => {
                 let mode = self.mode(block.key.mode);
                 let bytes = code_at(block, mode, home, memory)?;
                 let found = OutOfLine::decode(&bytes, home, mode, self.translator.features());
                 self.counts.decoded_at_exits += 1;
-                self.blocks.get_mut(id)?.noted.push(Noted {
+                let noted = &mut self.blocks.get_mut(id)?.noted;
+                noted.push(Noted {
                     rip: home,
                     instruction: found,
                     bounced_by: None,
                 });
-                found
+                noted.len() - 1
             }
         };
-        Some(found.moved(relocation))
+        self.block(id)?.noted.get(place)
     }
 
     /// The block that [`Engine::note_bounced`] named, if it can still be run at `rip`.

@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::abi::context::{Context, NO_PASS, SITE_NONE, SITE_SIGNAL};
 use crate::abi::sites::BlockId;
+use crate::blocks::links::Target;
 use crate::gate::entry::enter;
 use tollgate_x86::Gpr;
 
@@ -17,6 +18,19 @@ pub struct Entry {
     pub esp: i32,
     /// What [`Context::code_delta`] must be there (see [`Engine::code_delta`]).
     pub code_delta: u64,
+}
+
+impl Entry {
+    /// The start of the block that [`Engine::branch_target`] has found.
+    pub fn of_branch(target: Target) -> Self {
+        Self {
+            // Counts only where ESP is adjusted.
+            block: BlockId(0),
+            target: target.address as *const u8,
+            esp: 0,
+            code_delta: target.delta,
+        }
+    }
 }
 
 /// Why guest code does not run any more.

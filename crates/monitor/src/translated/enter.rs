@@ -6,6 +6,7 @@ use crate::running::Running;
 use crate::translated::misses::Environment;
 use crate::translated::{PendingLink, Translated, device_leaf};
 use crate::vcpu::VcpuStop;
+use tollgate_emulate::interrupt::TripleFault;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
@@ -17,7 +18,7 @@ use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
 use tollgate_platform::Platform;
-use tollgate_x86::{CpuState, Flags};
+use tollgate_x86::{CpuState, Exception, Flags};
 
 /// Which part of a vCPU's code runs next, inside a block.
 #[derive(Clone, Copy)]
@@ -174,6 +175,22 @@ impl Runner for Translated {
         }
     }
 
+    #[inline]
+    fn deliver<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        exception: Exception,
+    ) -> Result<(), TripleFault> {
+        if vcpu.deliver_as_before(exception) {
+            return Ok(());
+        }
+        let before = vcpu.before_delivery(exception.vector);
+        vcpu.deliver_by_tables(exception)?;
+        if let Some(before) = before {
+            vcpu.note_delivery(exception.vector, &before);
+        }
+        Ok(())
+    }
+
     #[inline(always)]
     fn settle<P: Platform>(
         vcpu: &mut Running<'_, Self, P>,
@@ -190,8 +207,8 @@ impl Translated {
     /// Enters guest code.
     #[inline]
     pub(crate) fn enter_raw(&mut self, entry: &Entry) -> run::Exit {
-        // SAFETY: `entry_of` has just made the entry: its target is an address inside a live
-        // block of this context's engine, whose tables were set up by `new` and `form_mode`;
+        // SAFETY: `entry_of` or `handler` has just made the entry: its target is an address inside
+        // a live block of this context's engine, whose tables were set up by `new` and `form_mode`;
         // the vector area is sanitised whenever an emulated instruction has written it.
         unsafe { self.engine.run(&mut self.context, entry) }
     }
@@ -218,6 +235,13 @@ impl Translated {
         Some(entry)
     }
 
+    /// The start of the handler at CS:RIP, if an indirect branch would find it.
+    fn handler(&self) -> Option<Entry> {
+        let rip = self.context.cpu.rip;
+        let target = self.engine.branch_target(rip, self.mode)?;
+        Some(Entry::of_branch(target))
+    }
+
     /// Where an exit left off. `None`: the block is gone.
     fn place_of(&self, resume: &Resume) -> Option<Entry> {
         let mut entry = self.entry_of(resume.block, resume.offset, resume.esp)?;
@@ -242,6 +266,13 @@ impl Translated {
 impl<P: Platform> Running<'_, Translated, P> {
     /// The block at CS:EIP, or that of its first instruction alone (`single`).
     fn begin(&mut self, single: bool) -> Result<Option<Entry>, VcpuStop> {
+        if !single
+            && matches!(self.runner.link, PendingLink::Handler)
+            && let Some(entry) = self.runner.handler()
+        {
+            self.runner.link = PendingLink::None;
+            return Ok(Some(entry));
+        }
         let mode = if single {
             let mode = self.runner.engine.mode(self.runner.mode).single();
             self.intern_temporary(mode)

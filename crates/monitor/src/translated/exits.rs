@@ -241,12 +241,10 @@ impl<P: Platform> Running<'_, Translated, P> {
             }
             Ok(Inline::Code(physical)) => self.code_page_exit(block, site, packed, physical, size),
             Ok(Inline::No) => self.slow_exit(block, site),
-            // Loads and stores of its own, in an order of their own.
-            Err(_) if self.is_done_by_monitor(block) => self.slow_exit(block, site),
-            Err(exception) => {
-                let exception = self.first_fault(block, linear, exception);
-                self.raise(exception)
-            }
+            Err(fault) => match self.fault_of_operand(block, linear, fault) {
+                Some(exception) => self.raise(exception),
+                None => self.slow_exit(block, site),
+            },
         }
     }
 

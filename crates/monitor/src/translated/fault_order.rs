@@ -14,37 +14,36 @@ use tollgate_platform::Platform;
 use tollgate_x86::{Cr0, Exception, LinearAddress, Vector};
 
 impl<P: Platform> Running<'_, Translated, P> {
-    /// The fault that the copied instruction at CS:EIP raises whose operand at `linear`
-    /// was found to fault like that before the instruction ran.
-    pub(crate) fn first_fault(
+    /// The fault that the instruction at CS:EIP, which is one of this block's, raises whose operand
+    /// at `linear` was found to fault like that before the instruction ran. `None`: emitted code
+    /// looked up part of an instruction that the monitor does as a whole if anything is unusual:
+    /// several accesses in one, or lanes that a mask leaves out.
+    pub(crate) fn fault_of_operand(
         &mut self,
         block: BlockId,
         linear: LinearAddress,
         fault: Exception,
-    ) -> Exception {
-        let Ok(instruction) = self.out_of_line(block) else {
-            return fault;
+    ) -> Option<Exception> {
+        let place = (self.runner.context.cpu.rip, self.runner.context.code_delta);
+        let (engine, memory) = (&mut self.runner.engine, &self.view.memory);
+        let (traits, alignment) = match engine.out_of_line_traits(block, place, memory) {
+            Some(known) => known,
+            None => match self.decode_current() {
+                Ok(instruction) => (instruction.traits, instruction.required_alignment),
+                Err(_) => return Some(fault),
+            },
         };
-        let waits = instruction.traits.contains(Traits::WAITS_FOR_X87);
+        if traits.intersects(Traits::DONE_BY_MONITOR | Traits::SUPPRESSES_FAULTS) {
+            return None;
+        }
         let reports = self.runner.context.cpu.cr0().contains(Cr0::NE);
-        if waits && reports && self.x87_error_pending() {
-            return Exception::new(Vector::FloatingPoint);
+        if traits.contains(Traits::WAITS_FOR_X87) && reports && self.x87_error_pending() {
+            return Some(Exception::new(Vector::FloatingPoint));
         }
-        let alignment = u64::from(instruction.required_alignment);
-        if !linear.0.is_multiple_of(alignment) {
-            return Exception::general_protection(0);
+        if !linear.0.is_multiple_of(u64::from(alignment)) {
+            return Some(Exception::general_protection(0));
         }
-        fault
-    }
-
-    /// The instruction at CS:EIP, part of which emitted code looked up, is one that the
-    /// monitor does as a whole if anything is unusual: several accesses in one, or lanes that
-    /// a mask leaves out.
-    pub(crate) fn is_done_by_monitor(&mut self, block: BlockId) -> bool {
-        self.out_of_line(block).is_ok_and(|it| {
-            it.traits
-                .intersects(Traits::DONE_BY_MONITOR | Traits::SUPPRESSES_FAULTS)
-        })
+        Some(fault)
     }
 
     /// The alignment fault of a copied instruction, which comes before the limit too.

@@ -101,7 +101,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let rip = place.rip;
         match link {
             PendingLink::None => {}
-            PendingLink::Indirect => self.runner.engine.link_indirect(block, rip, dependence),
+            PendingLink::Indirect | PendingLink::Handler => {
+                self.runner.engine.link_indirect(block, rip, dependence)
+            }
             PendingLink::Far => self.runner.engine.link_far(block, dependence),
             PendingLink::From {
                 block: from,

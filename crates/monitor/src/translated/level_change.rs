@@ -118,6 +118,7 @@ impl Translated {
         delivery::forget(&mut self.context.deliveries);
         known_code::forget(&mut self.context.known_codes);
         self.forget_segment_loads();
+        self.fault_deliveries.forget();
     }
 
     /// Numbers of modes may have been given out anew.

@@ -280,10 +280,6 @@ pub fn as_user(state: &mut CpuState) {
 
 /// A vCPU before code at [`CODE`], in a state that may be changed first.
 pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Computer<Bench> {
-    let mut memory = prepare_memory();
-    memory.write(PhysicalAddress(CODE), code);
-    let mut state = prepare_state();
-    setup(&mut state, &mut memory);
     let bench = Bench {
         stop: None,
         interrupt: None,
@@ -293,7 +289,20 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
         shows_word: false,
         start: Instant::now(),
     };
-    let mut vcpu = Computer::new(state, memory, bench, 1 << 20, true).unwrap();
+    vcpu_in(bench, code, setup)
+}
+
+/// The same in another machine.
+pub fn vcpu_in<P: tollgate_platform::Platform>(
+    machine: P,
+    code: &[u8],
+    setup: impl Fn(&mut CpuState, &mut GuestMemory),
+) -> Computer<P> {
+    let mut memory = prepare_memory();
+    memory.write(PhysicalAddress(CODE), code);
+    let mut state = prepare_state();
+    setup(&mut state, &mut memory);
+    let mut vcpu = Computer::new(state, memory, machine, 1 << 20, true).unwrap();
     // Flags are spread over the engine's own places.
     vcpu.change_state(|_| ());
     vcpu

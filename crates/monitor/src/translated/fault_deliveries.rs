@@ -1,0 +1,605 @@
+//! Faults that are delivered as before: what the monitor found out when it last delivered a
+//! fault of the same vector from the same mode, compared with what the guest's tables hold now.
+//!
+//! A delivery reads the gate, the descriptor of its code segment and, if it changes the stack,
+//! the TSS; what comes of it follows from these and from registers. So they are noted with the
+//! result ([`FaultDelivery`]), whose tests need not be made again as long as the same bytes lie at
+//! the same places. All of them are read through the software TLB, each time: then nothing needs
+//! to tell when the guest writes them, by whatever alias. What is not so simple is left to
+//! `tollgate_emulate::interrupt`:
+//!
+//! - whatever faults or might fault: a page of a table or of the stack that the software TLB
+//!   does not have, a frame in two pages or beside code;
+//! - task gates, conforming handlers, those of level 1 and 2, 16-bit gates outside real mode,
+//!   V86 mode, stacks that are not flat in protected mode;
+//! - flags and debug registers that make something else of it: TF, NT, VIF, VIP, breakpoints.
+//!
+//! The handler's block is found like the target of an indirect branch.
+
+use crate::guest_view::GuestView;
+use crate::running::Running;
+use crate::translated::{PendingLink, Translated};
+use tollgate_engine::abi::context::Context;
+use tollgate_engine::abi::descriptors::KnownDescriptors;
+use tollgate_engine::abi::link_layout::ModeId;
+use tollgate_engine::policy::mode::{Mode, ModeFlags, SegmentClass};
+use tollgate_platform::Platform;
+use tollgate_tlb::View;
+use tollgate_x86::canonical::is_canonical;
+use tollgate_x86::descriptor::system_type;
+use tollgate_x86::state::TableRegister;
+use tollgate_x86::{
+    Attributes, CpuState, Descriptor, Exception, Flags, Gpr, LinearAddress, Segment,
+    SegmentRegister, Selector, Vector,
+};
+
+/// Vectors of exceptions.
+const VECTORS: usize = 32;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Flags with which a delivery is left to the emulation. It clears them or depends on them.
+const UNUSUAL: Flags = Flags::TF
+    .union(Flags::NT)
+    .union(Flags::VM)
+    .union(Flags::VIF)
+    .union(Flags::VIP);
+/// A 64-bit frame begins at a multiple of this (SDM volume 3, 6.14.2).
+const FRAME_ALIGNMENT: u64 = 16;
+/// Offsets in the TSS: SS0 and ESP0, RSP0, and IST1 (SDM volume 3, figures 8-2 and 8-11).
+const STACK_0: u64 = 4;
+const INTERRUPT_STACK_1: u64 = 0x24;
+
+/// Bytes of a table that a delivery read.
+#[derive(Clone, Copy)]
+struct Word {
+    place: u64,
+    mask: u64,
+    value: u64,
+}
+
+/// Where the frame is pushed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FrameStack {
+    /// On the stack of now.
+    Current,
+    /// Where this word of the TSS says: 64 bits, or 32 outside IA-32e mode.
+    Task { place: u64 },
+}
+
+/// Size of the values in a frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// Real mode: values of 16 bits.
+    Real,
+    /// Outside IA-32e mode: of 32 bits.
+    Protected,
+    /// IA-32e mode: of 64 bits, with SS and RSP always.
+    Long,
+}
+
+/// The registers that say where the tables are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Tables {
+    idtr: TableRegister,
+    gdtr: TableRegister,
+    task: Segment,
+}
+
+impl Tables {
+    fn of(cpu: &CpuState) -> Self {
+        Self {
+            idtr: cpu.idtr,
+            gdtr: cpu.gdtr,
+            task: cpu.tr,
+        }
+    }
+}
+
+/// A delivery that the monitor has made.
+#[derive(Clone, Copy)]
+struct FaultDelivery {
+    /// The mode that it was made in. With that goes the level, and of real mode the base of CS.
+    from: ModeId,
+    tables: Tables,
+    /// What was read. Those that are not used have the mask 0.
+    words: [Word; MOST_WORDS],
+    format: Format,
+    frame_stack: FrameStack,
+    changes_level: bool,
+    clears_interrupt_flag: bool,
+    /// CS and SS behind it.
+    code: Segment,
+    stack: Segment,
+    rip: u64,
+    to: ModeId,
+    descriptors: KnownDescriptors,
+}
+
+/// Words of tables that a delivery reads: the gate's two, the descriptors of CS and SS and the
+/// selector of SS.
+const MOST_WORDS: usize = 5;
+
+/// The deliveries that are known.
+pub(crate) struct FaultDeliveries {
+    /// By vector, and by whether the level changes.
+    known: Box<[[Option<FaultDelivery>; 2]; VECTORS]>,
+    /// How many were made as before.
+    pub repeated: u64,
+    /// They are looked for.
+    pub enabled: bool,
+}
+
+impl Default for FaultDeliveries {
+    fn default() -> Self {
+        Self {
+            known: Box::new([[None; 2]; VECTORS]),
+            repeated: 0,
+            enabled: true,
+        }
+    }
+}
+
+impl FaultDeliveries {
+    /// Forgets all.
+    pub fn forget(&mut self) {
+        self.known.as_flattened_mut().fill(None);
+    }
+}
+
+/// What must be known of the processor before a delivery to note it.
+pub(crate) struct Before {
+    from: ModeId,
+    level: u8,
+    stack: Segment,
+}
+
+/// The words of a delivery, while they are gathered.
+struct Words<'a> {
+    view: &'a GuestView,
+    cpu: &'a CpuState,
+    found: [Word; MOST_WORDS],
+    used: usize,
+}
+
+impl Words<'_> {
+    /// Reads `size` bytes of a table, which count as far as `mask` says. `None`: they cannot be
+    /// read so.
+    fn read(&mut self, base: u64, offset: u64, size: usize, mask: u64) -> Option<u64> {
+        let wrap = if self.cpu.is_long_mode() {
+            u64::MAX
+        } else {
+            u64::from(u32::MAX)
+        };
+        let place = base.wrapping_add(offset) & wrap;
+        if place % PAGE + 8 > PAGE {
+            // Whatever the size: they are compared as eight.
+            return None;
+        }
+        let value = read(self.view, self.cpu, place)?;
+        let mask = mask & (u64::MAX >> (64 - 8 * size));
+        *self.found.get_mut(self.used)? = Word {
+            place,
+            mask,
+            value: value & mask,
+        };
+        self.used += 1;
+        Some(value & mask)
+    }
+
+    /// A descriptor of the GDT that is present and was accessed.
+    fn descriptor(&mut self, selector: Selector) -> Option<Descriptor> {
+        let gdtr = self.cpu.gdtr;
+        let offset = selector.table_offset();
+        if selector.is_null() || selector.is_local() || offset | 7 > gdtr.limit {
+            return None;
+        }
+        let read = self.read(gdtr.base, u64::from(offset), 8, u64::MAX)?;
+        let descriptor = Descriptor(read);
+        let loaded = Attributes::PRESENT | Attributes::NOT_SYSTEM | Attributes::ACCESSED;
+        descriptor
+            .attributes()
+            .contains(loaded)
+            .then_some(descriptor)
+    }
+
+    /// The code segment that a gate leads to, of level 0.
+    fn code(&mut self, selector: Selector) -> Option<Segment> {
+        let descriptor = self.descriptor(selector)?;
+        let attributes = descriptor.attributes();
+        let fits = attributes.is_code() && !attributes.is_conforming() && attributes.dpl() == 0;
+        let level_0 = Selector(selector.0 & !3);
+        fits.then(|| descriptor.segment(level_0))
+    }
+}
+
+/// Eight bytes of a table inside a page, if the software TLB has it.
+#[inline]
+fn read(view: &GuestView, cpu: &CpuState, place: u64) -> Option<u64> {
+    let linear = LinearAddress(place);
+    let host = (view.translations).look_up(cpu, View::Supervisor, false, linear)?;
+    let mut bytes = [0; 8];
+    crate::raw::copy_from(host as *mut u8, &mut bytes);
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// A frame, from its highest value down.
+struct Frame {
+    bytes: [u8; 48],
+    /// Offset of the lowest value.
+    start: usize,
+    size: usize,
+}
+
+impl Frame {
+    fn new(size: usize) -> Self {
+        Self {
+            bytes: [0; 48],
+            start: 48,
+            size,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, value: u64) {
+        let start = self.start - self.size;
+        self.bytes[start..self.start].copy_from_slice(&value.to_le_bytes()[..self.size]);
+        self.start = start;
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// Whether an exception is a fault, whose frame shows RF, and no double fault.
+fn is_fault(vector: Vector) -> bool {
+    !matches!(
+        vector,
+        Vector::Debug
+            | Vector::NonMaskableInterrupt
+            | Vector::Breakpoint
+            | Vector::Overflow
+            | Vector::DoubleFault
+            | Vector::MachineCheck
+    )
+}
+
+/// The stack pointer that a delivery starts with, and how many bits of RSP change.
+fn stack_pointer(delivery: &FaultDelivery, view: &GuestView, cpu: &CpuState) -> Option<(u64, u64)> {
+    let current = cpu.gpr[Gpr::Rsp as usize];
+    let pointer = match delivery.frame_stack {
+        FrameStack::Current => current,
+        FrameStack::Task { place } => read(view, cpu, place)?,
+    };
+    match delivery.format {
+        Format::Real => Some((pointer & 0xffff, 0xffff)),
+        Format::Protected => Some((pointer & 0xffff_ffff, 0xffff_ffff)),
+        Format::Long => {
+            let fits = delivery.frame_stack == FrameStack::Current || is_canonical(pointer);
+            fits.then_some((pointer & !(FRAME_ALIGNMENT - 1), u64::MAX))
+        }
+    }
+}
+
+impl FaultDelivery {
+    /// Whether it is known what comes of a delivery to this processor.
+    #[inline]
+    fn holds(&self, mode: ModeId, view: &GuestView, cpu: &CpuState) -> bool {
+        let keeps_stack = self.changes_level || *cpu.ss() == self.stack;
+        self.from == mode
+            && self.tables == Tables::of(cpu)
+            && (keeps_stack || self.format == Format::Real)
+            && self.words.iter().all(|word| {
+                word.mask == 0
+                    || read(view, cpu, word.place).is_some_and(|it| it & word.mask == word.value)
+            })
+    }
+
+    /// Does it. False: something may fault, and nothing is done.
+    #[inline]
+    fn make(&self, view: &GuestView, context: &mut Context, exception: Exception) -> bool {
+        let cpu = &mut context.cpu;
+        let Some((pointer, mask)) = stack_pointer(self, view, cpu) else {
+            return false;
+        };
+        let size = match self.format {
+            Format::Real => 2,
+            Format::Protected => 4,
+            Format::Long => 8,
+        };
+        let mut frame = Frame::new(size);
+        if self.changes_level || self.format == Format::Long {
+            frame.push(u64::from(cpu.ss().selector.0));
+            frame.push(cpu.gpr[Gpr::Rsp as usize]);
+        }
+        frame.push(cpu.flags().image() | Flags::RF.bits());
+        frame.push(u64::from(cpu.cs().selector.0));
+        frame.push(cpu.rip);
+        if exception.vector.has_error_code() && self.format != Format::Real {
+            frame.push(u64::from(exception.error_code));
+        }
+        let length = frame.bytes().len() as u64;
+        let base = match self.format {
+            Format::Real => cpu.ss().base,
+            Format::Protected | Format::Long => 0,
+        };
+        let Some(start) = pointer.checked_sub(length) else {
+            return false;
+        };
+        let linear = match self.format {
+            Format::Long => start,
+            Format::Real | Format::Protected => base.wrapping_add(start) & 0xffff_ffff,
+        };
+        let fits =
+            linear % PAGE + length <= PAGE && (self.format != Format::Long || is_canonical(linear));
+        if !fits {
+            return false;
+        }
+        let place = LinearAddress(linear);
+        let host = (view.translations).look_up(cpu, View::Supervisor, true, place);
+        let Some(host) = host else { return false };
+        // Nothing fails from here on.
+        crate::raw::copy_to(host as *mut u8, frame.bytes());
+        if let Some(address) = exception.address {
+            cpu.cr2 = address.0;
+        }
+        let stack_register = &mut cpu.gpr[Gpr::Rsp as usize];
+        *stack_register = match mask {
+            0xffff => *stack_register & !mask | start,
+            _ => start,
+        };
+        cpu.rip = self.rip;
+        let mut cleared = Flags::RF | Flags::TF | Flags::NT;
+        if self.clears_interrupt_flag {
+            cleared |= Flags::IF;
+        }
+        if self.format == Format::Real {
+            cleared = Flags::RF | Flags::TF | Flags::AC | Flags::IF;
+        } else {
+            *cpu.segment_mut(SegmentRegister::Ss) = self.stack;
+            context.code_descriptor = self.descriptors.code;
+            context.stack_descriptor = self.descriptors.stack;
+            context.task_limit = self.descriptors.task_limit;
+        }
+        let cpu = &mut context.cpu;
+        *cpu.segment_mut(SegmentRegister::Cs) = self.code;
+        cpu.flags &= !cleared.bits();
+        cpu.end_shadow();
+        context.tlb = view.translations.table(&context.cpu, View::Supervisor);
+        context.scatter_flags();
+        true
+    }
+}
+
+impl<P: Platform> Running<'_, Translated, P> {
+    /// Delivers an exception of the instruction at CS:RIP as one like it was. False: that is not
+    /// known, or not as simple, and nothing is done.
+    #[inline]
+    pub(crate) fn deliver_as_before(&mut self, exception: Exception) -> bool {
+        if self.before_delivery(exception.vector).is_none() {
+            return false;
+        }
+        let runner = &mut *self.runner;
+        let level_changes = usize::from(runner.context.cpu.cpl() != 0);
+        let known = &runner.fault_deliveries.known[exception.vector as usize % VECTORS];
+        let Some(delivery) = &known[level_changes] else {
+            return false;
+        };
+        if !delivery.holds(runner.mode, self.view, &runner.context.cpu)
+            || !delivery.make(self.view, &mut runner.context, exception)
+        {
+            return false;
+        }
+        runner.mode = delivery.to;
+        runner.code_base = delivery.code.base;
+        runner.fault_deliveries.repeated += 1;
+        runner.resume = None;
+        runner.link = PendingLink::Handler;
+        true
+    }
+
+    /// What a delivery of this vector begins with, if it may be noted, or made as one that was.
+    pub(crate) fn before_delivery(&self, vector: Vector) -> Option<Before> {
+        let cpu = &self.runner.context.cpu;
+        let is_usual = self.runner.fault_deliveries.enabled
+            && !self.due.mode
+            && is_fault(vector)
+            && !cpu.flags().intersects(UNUSUAL)
+            && cpu.shadow_rip != cpu.rip
+            && !cpu.has_breakpoints()
+            && self.latches.breakpoint_hits == 0
+            && !self.work.traps()
+            && !self.view.memory.has_map_changes();
+        is_usual.then(|| Before {
+            from: self.runner.mode,
+            level: cpu.cpl(),
+            stack: *cpu.ss(),
+        })
+    }
+
+    /// Notes what came of a delivery, which the monitor has just made.
+    pub(crate) fn note_delivery(&mut self, vector: Vector, before: &Before) {
+        let Some(mut delivery) = self.fault_delivery(vector, before) else {
+            return;
+        };
+        let epoch = self.runner.engine.mode_epoch();
+        delivery.to = self.intern_temporary(Mode::of(&self.runner.context.cpu));
+        if epoch != self.runner.engine.mode_epoch() {
+            // `from` means nothing any more.
+            return;
+        }
+        let known = &mut self.runner.fault_deliveries.known[vector as usize % VECTORS];
+        known[usize::from(before.level != 0)] = Some(delivery);
+        // The next one looks its handler up.
+        self.runner.link = PendingLink::Indirect;
+    }
+
+    /// What a delivery of this vector comes to, going by what the tables hold, if that is where
+    /// the processor is now and if it is simple enough. The mode behind it is left out.
+    fn fault_delivery(&self, vector: Vector, before: &Before) -> Option<FaultDelivery> {
+        let cpu = &self.runner.context.cpu;
+        let (from, to) = (self.runner.engine.mode(before.from), Mode::of(cpu));
+        if from.is_watched() || to.is_watched() || cpu.is_virtual_8086() {
+            return None;
+        }
+        let protected = to.flags.contains(ModeFlags::PROTECTED);
+        let format = match (protected, cpu.is_long_mode()) {
+            (true, true) => Format::Long,
+            (true, false) => Format::Protected,
+            (false, _) => Format::Real,
+        };
+        const NONE: Word = Word {
+            place: 0,
+            mask: 0,
+            value: 0,
+        };
+        let mut words = Words {
+            view: self.view,
+            cpu,
+            found: [NONE; MOST_WORDS],
+            used: 0,
+        };
+        let mut delivery = FaultDelivery {
+            from: before.from,
+            tables: Tables::of(cpu),
+            words: words.found,
+            format,
+            frame_stack: FrameStack::Current,
+            changes_level: before.level != 0,
+            clears_interrupt_flag: true,
+            code: *cpu.cs(),
+            stack: before.stack,
+            rip: cpu.rip,
+            to: before.from,
+            descriptors: KnownDescriptors::of(cpu),
+        };
+        match format {
+            Format::Real => delivery.real(&mut words, vector, from)?,
+            Format::Protected => delivery.protected(&mut words, vector, &to)?,
+            Format::Long => delivery.long(&mut words, vector)?,
+        }
+        delivery.words = words.found;
+        let is_here = *cpu.cs() == delivery.code
+            && cpu.rip == delivery.rip
+            && (format == Format::Real || *cpu.ss() == delivery.stack);
+        is_here.then_some(delivery)
+    }
+}
+
+impl FaultDelivery {
+    /// Through the interrupt vector table, with a stack of 64 KiB.
+    fn real(&mut self, words: &mut Words, vector: Vector, from: &Mode) -> Option<()> {
+        let idtr = self.tables.idtr;
+        let offset = vector as u16 * 4;
+        let class = from.segment(SegmentRegister::Ss, true);
+        let is_narrow = !from.flags.contains(ModeFlags::STACK32);
+        let rare = from.flags.contains(ModeFlags::RARE_FLAGS);
+        // The limit need not be looked at again: it is part of the class.
+        if offset + 3 > idtr.limit || !is_narrow || rare || class != SegmentClass::Limited64K {
+            return None;
+        }
+        let entry = words.read(idtr.base, u64::from(offset), 4, u64::MAX)?;
+        self.rip = entry & 0xffff;
+        let selector = (entry >> 16) as u16;
+        self.code.selector = Selector(selector);
+        self.code.base = u64::from(selector) << 4;
+        Some(())
+    }
+
+    /// Through a gate of 32 bits, to a flat stack.
+    fn protected(&mut self, words: &mut Words, vector: Vector, to: &Mode) -> Option<()> {
+        let idtr = self.tables.idtr;
+        let offset = vector as u16 * 8;
+        if offset + 7 > idtr.limit || !has_flat_stack(to) {
+            return None;
+        }
+        let gate = words.read(idtr.base, u64::from(offset), 8, u64::MAX)?;
+        let gate = Descriptor(gate);
+        self.clears_interrupt_flag = clears_interrupt_flag(gate)?;
+        self.code = words.code(gate.gate_selector())?;
+        self.rip = u64::from(gate.gate_offset());
+        if self.rip > u64::from(self.code.limit) {
+            return None;
+        }
+        if !self.changes_level {
+            return Some(());
+        }
+        let task = self.tables.task;
+        let is_wide = matches!(
+            task.attributes.kind(),
+            system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY
+        );
+        if !task.is_usable() || !is_wide || task.limit < STACK_0 as u32 + 7 {
+            return None;
+        }
+        let selector = words.read(task.base, STACK_0, 8, 0xffff << 32)? >> 32;
+        let selector = Selector(selector as u16);
+        self.frame_stack = FrameStack::Task {
+            place: task.base.wrapping_add(STACK_0) & 0xffff_ffff,
+        };
+        let descriptor = words.descriptor(selector)?;
+        let attributes = descriptor.attributes();
+        if selector.rpl() != 0 || attributes.dpl() != 0 || !attributes.is_writable_data() {
+            return None;
+        }
+        self.stack = descriptor.segment(selector);
+        Some(())
+    }
+
+    /// Through a gate of 64 bits.
+    fn long(&mut self, words: &mut Words, vector: Vector) -> Option<()> {
+        let idtr = self.tables.idtr;
+        let offset = vector as u16 * 16;
+        if offset + 15 > idtr.limit {
+            return None;
+        }
+        let low = words.read(idtr.base, u64::from(offset), 8, u64::MAX)?;
+        let high = words.read(idtr.base, u64::from(offset) + 8, 8, u64::MAX)?;
+        let gate = Descriptor(low);
+        self.clears_interrupt_flag = clears_interrupt_flag(gate)?;
+        self.code = words.code(gate.gate_selector())?;
+        let attributes = self.code.attributes;
+        if !attributes.is_long_code() || attributes.contains(Attributes::DEFAULT_BIG) {
+            return None;
+        }
+        (self.code.base, self.code.limit) = (0, u32::MAX);
+        self.rip = u64::from(gate.gate_offset()) | high << 32;
+        let slot = match low >> 32 & 7 {
+            0 if !self.changes_level => None,
+            0 => Some(STACK_0),
+            number => Some(INTERRUPT_STACK_1 + (number - 1) * 8),
+        };
+        let task = self.tables.task;
+        if let Some(slot) = slot {
+            let place = task.base.wrapping_add(slot);
+            if !task.is_usable() || slot + 7 > u64::from(task.limit) || place % PAGE + 8 > PAGE {
+                return None;
+            }
+            self.frame_stack = FrameStack::Task { place };
+        }
+        if self.changes_level {
+            self.stack = Segment::null_stack(Selector(0), 0);
+        }
+        Some(())
+    }
+}
+
+/// Whether a gate clears IF; `None`: it is no interrupt or trap gate of 32 (or 64) bits, or not
+/// present.
+fn clears_interrupt_flag(gate: Descriptor) -> Option<bool> {
+    let attributes = gate.attributes();
+    if attributes.contains(Attributes::NOT_SYSTEM) || !attributes.contains(Attributes::PRESENT) {
+        return None;
+    }
+    match attributes.kind() {
+        system_type::INTERRUPT_GATE32 => Some(true),
+        system_type::TRAP_GATE32 => Some(false),
+        _ => None,
+    }
+}
+
+/// A stack of 4 GiB and 32 bits.
+fn has_flat_stack(mode: &Mode) -> bool {
+    mode.flags.contains(ModeFlags::STACK32)
+        && mode.segment(SegmentRegister::Ss, true) == SegmentClass::Flat
+}
