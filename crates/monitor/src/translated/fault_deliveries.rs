@@ -423,7 +423,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         };
         let epoch = self.runner.engine.mode_epoch();
-        delivery.to = self.intern_temporary(Mode::of(&self.runner.context.cpu));
+        delivery.to = self.intern_temporary(self.runner.mode_of_state());
         if epoch != self.runner.engine.mode_epoch() {
             // `from` means nothing any more.
             return;
@@ -438,7 +438,10 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// the processor is now and if it is simple enough. The mode behind it is left out.
     fn fault_delivery(&self, vector: Vector, before: &Before) -> Option<FaultDelivery> {
         let cpu = &self.runner.context.cpu;
-        let (from, to) = (self.runner.engine.mode(before.from), Mode::of(cpu));
+        let (from, to) = (
+            self.runner.engine.mode(before.from),
+            self.runner.mode_of_state(),
+        );
         if from.is_watched() || to.is_watched() || cpu.is_virtual_8086() {
             return None;
         }

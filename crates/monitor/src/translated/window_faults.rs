@@ -53,8 +53,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         let goes_on = match target {
             Err(exception) if is_sure => {
                 self.charge(begun.0);
-                let exception = self.first_fault(block, linear, exception);
-                return self.raise(exception).map(|()| true);
+                return match self.fault_of_operand(block, linear, exception) {
+                    Some(exception) => self.raise(exception).map(|()| true),
+                    None => self.done_alone(block),
+                };
             }
             Err(_) => {
                 if privilege == Privilege::Supervisor && linear.0 >> 63 == 0 {
