@@ -64,9 +64,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 // Emulated instructions come here as string instructions that the
                 // translator could not inline, or as others that it could but for this time.
                 let rip = self.runner.context.cpu.rip;
-                self.emulate(helper)?;
+                let falls_through = self.emulate(helper)?;
                 let repeats = helper.kind.effects.contains(Effects::REPEATS);
-                Ok(repeats && self.runner.context.cpu.rip != rip)
+                Ok(falls_through && repeats && self.runner.context.cpu.rip != rip)
             }
         }
     }
