@@ -9,7 +9,8 @@ use support::*;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
-use tollgate_test_support::{Computer, flat_state};
+use tollgate_monitor::memory_access::MemoryAccess;
+use tollgate_test_support::{Computer, flat_state, memory_access};
 use tollgate_x86::{CpuState, PhysicalAddress};
 
 const RAX: usize = 0;
@@ -489,6 +490,11 @@ fn the_trap_flag_strikes_behind_each() {
     assert_eq!((caught.vector, caught.at), (1, 16));
 }
 
+/// Whether operands are looked up: those that are reached directly have no misses.
+fn looks_up() -> bool {
+    memory_access() == MemoryAccess::Checked
+}
+
 fn misses(vcpu: &Computer<Bench>) -> [[u64; 2]; 2] {
     [
         counts(vcpu, ExitKind::TlbMissRead, LeafRoutine::ReadMiss),
@@ -526,7 +532,10 @@ fn pages_are_filled_without_an_exit_and_flags_and_registers_stay() {
     assert_eq!((state.gpr[8], state.gpr[11]), (700, 7));
     let [[read_exits, reads], [write_exits, writes]] = misses(&vcpu);
     assert_eq!((read_exits, write_exits), (0, 0));
-    assert!(reads >= 100 && writes >= 100, "{reads} {writes}");
+    assert!(
+        !looks_up() || reads >= 100 && writes >= 100,
+        "{reads} {writes}"
+    );
 }
 
 #[test]
@@ -571,7 +580,7 @@ fn a_miss_with_vector_registers_loaded_keeps_them() {
         with_small_pages,
     );
     assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 21);
-    assert!(misses(&vcpu)[0][0] >= 20);
+    assert!(!looks_up() || misses(&vcpu)[0][0] >= 20);
 }
 
 #[test]
