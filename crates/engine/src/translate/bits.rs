@@ -17,7 +17,9 @@
 //! ```
 //!
 //! With BTS the flag changes before the store. No boundary lies between: a request to leave
-//! lets both run.
+//! lets both run. A look-up has found that the store is allowed; where operands are reached
+//! directly nothing has, so what was loaded is stored first, and if that faults nothing has
+//! changed yet.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -106,8 +108,12 @@ impl Translator {
         self.emit
             .access(segment, Offset::Wide, width.bytes(), changes)?;
         self.emit.make_room();
+        let is_direct = self.emit.reaches_directly();
         let assembler = &mut self.emit.assembler;
         assembler.load(width, R8, Mem::base(R9, 0));
+        if changes && is_direct {
+            assembler.store(width, Mem::base(R9, 0), R8);
+        }
         let code = register_form(instruction.mnemonic(), width);
         let named = |host| name_of(host, number);
         let test = Instruction::with2(code, named(R8), named(number_in)).map_err(|_| OddSegment)?;
