@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const FROM_GUEST_BYTES: usize = 1 << 20;
 /// Bytes of frames for the guest from which on the network sends no more data.
 const TO_GUEST_BYTES: usize = 1 << 20;
+/// The same for datagrams, which so leave room for connections.
+const TO_GUEST_DATAGRAM_BYTES: usize = TO_GUEST_BYTES / 4 * 3;
 /// Bytes of frames for the guest from which on everything is dropped: what answers frames of
 /// the guest's own cannot wait.
 const TO_GUEST_MAX_BYTES: usize = 4 << 20;
@@ -176,10 +178,12 @@ impl Adapter {
         self.shared.wake();
     }
 
-    /// The adapter begins to look at what came for the guest: it will be told again.
-    pub fn look(&self) {
+    /// The adapter begins to look at what came for the guest, and says how many frames these
+    /// are. It will be told of those that come later.
+    pub fn look(&self) -> usize {
         let mut to_guest = lock(&self.shared.to_guest);
         (to_guest.told, to_guest.starved) = (false, false);
+        to_guest.queue.frames.len()
     }
 
     /// Takes the next frame for the guest if `fits` says that the guest has room for it.
@@ -254,8 +258,17 @@ impl Wire {
     /// Whether data may be sent to the guest. If not, the descriptor becomes readable when it
     /// may.
     pub fn has_room(&self) -> bool {
+        self.has_less_than(TO_GUEST_BYTES)
+    }
+
+    /// The same for datagrams.
+    pub fn has_room_for_datagrams(&self) -> bool {
+        self.has_less_than(TO_GUEST_DATAGRAM_BYTES)
+    }
+
+    fn has_less_than(&self, bytes: usize) -> bool {
         let mut to_guest = lock(&self.shared.to_guest);
-        let has_room = to_guest.queue.bytes < TO_GUEST_BYTES;
+        let has_room = to_guest.queue.bytes < bytes;
         to_guest.network_waits |= !has_room;
         has_room
     }

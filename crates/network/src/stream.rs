@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 /// Bytes of a length.
 const LENGTH: usize = 4;
@@ -17,6 +18,8 @@ const WIRE: u64 = 0;
 const SOCKET: u64 = 1;
 /// Bytes read at a time.
 const CHUNK: usize = 64 << 10;
+/// Chunks read, and written, in one round; frames of the guest come between two rounds.
+const CHUNKS: usize = 16;
 /// Bytes on their way out from which on frames of the guest are dropped: the other side does
 /// not read.
 const MAX_WAITING: usize = 4 << 20;
@@ -83,7 +86,9 @@ impl Stream {
     pub fn run(mut self) {
         let mut is_open = true;
         while !self.wire.is_stopped() {
-            for event in self.poller.wait(None) {
+            // What was left by the last round, if there is room, goes on at once.
+            let has_more = is_open && self.has_more();
+            for event in self.poller.wait(has_more.then_some(Duration::ZERO)) {
                 if event.token == SOCKET {
                     self.readable |= event.readable;
                     self.writable |= event.writable;
@@ -105,8 +110,17 @@ impl Stream {
         }
     }
 
+    /// Whether something can go on without an event.
+    fn has_more(&self) -> bool {
+        self.writable && !self.output.is_empty() || self.readable && self.wire.has_room()
+    }
+
+    /// A round of work.
     fn work(&mut self) -> Result<(), String> {
-        while self.writable && !self.output.is_empty() {
+        for _ in 0..CHUNKS {
+            if !self.writable || self.output.is_empty() {
+                break;
+            }
             let (first, _) = self.output.as_slices();
             match rustix::net::send(&self.socket, first, SendFlags::NOSIGNAL) {
                 Ok(sent) => drop(self.output.drain(..sent)),
@@ -115,7 +129,10 @@ impl Stream {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        while self.readable && self.wire.has_room() {
+        for _ in 0..CHUNKS {
+            if !self.readable || !self.wire.has_room() {
+                break;
+            }
             let start = self.input.len();
             self.input.resize(start + CHUNK, 0);
             let read =
@@ -163,7 +180,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::Duration;
+    use std::thread;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -237,6 +254,44 @@ mod tests {
         assert!(line.contains("gone"), "{line}");
         adapter.send(vec![9; 60]);
         drop(backend);
+    }
+
+    #[test]
+    fn a_peer_that_sends_without_end_gets_what_the_guest_sends() {
+        let folder = Folder::new("flood");
+        let path = folder.0.join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (adapter, backend, _told, _said) = start(&path);
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut sender = peer.try_clone().unwrap();
+        let flood = thread::spawn(move || {
+            let mut frames = Vec::new();
+            for _ in 0..100 {
+                frames.extend(1500u32.to_be_bytes());
+                frames.extend([0; 1500]);
+            }
+            // Up to the end of the network.
+            while sender.write_all(&frames).is_ok() {}
+        });
+        let receiver = thread::spawn(move || {
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut received = [0; 4 + 60];
+            peer.read_exact(&mut received).map(|()| received)
+        });
+        let mut count = 0;
+        while !receiver.is_finished() {
+            if take(&adapter).is_some() {
+                count += 1;
+            } else {
+                adapter.look();
+            }
+            if count == 10_000 {
+                adapter.send(vec![7; 60]);
+            }
+        }
+        assert_eq!(receiver.join().unwrap().unwrap()[..5], [0, 0, 0, 60, 7]);
+        drop((adapter, backend));
+        flood.join().unwrap();
     }
 
     #[test]

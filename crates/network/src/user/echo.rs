@@ -1,6 +1,7 @@
 //! Echo requests: the gateway and the name server answer here; other hosts are asked by a
 //! socket for just that, where the host lets its users have one (net.ipv4.ping_group_range).
 
+use super::turns::{BATCH, Left};
 use super::{Context, addresses, packet, token};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
@@ -203,17 +204,24 @@ impl Sockets {
         self.sockets.get_mut(&asker)
     }
 
-    /// A socket has answers.
-    pub fn event(&mut self, number: u64, context: &Context) {
+    /// A socket may have answers: some of them go to the guest.
+    pub fn turn(&mut self, number: u64, buffer: &mut [u8], context: &Context) -> Left {
         let Some(asker) = self.by_number.get(&number).copied() else {
-            return;
+            return Left::Nothing;
         };
         let Some(socket) = self.sockets.get_mut(&asker) else {
-            return;
+            return Left::Nothing;
         };
-        let mut buffer = vec![0; 65_536];
-        while let Ok((bytes, _, peer)) = recvfrom(&socket.host, &mut buffer[..], RecvFlags::empty())
-        {
+        for _ in 0..BATCH {
+            if !context.wire.has_room_for_datagrams() {
+                break;
+            }
+            let (bytes, peer) = match recvfrom(&socket.host, &mut *buffer, RecvFlags::empty()) {
+                Ok((bytes, _, peer)) => (bytes, peer),
+                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
+                // An earlier request met nobody, say.
+                Err(_) => continue,
+            };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             let is_answer = matches!(buffer[0], 0 | 129) && bytes >= HEADER;
             let Some(peer) = peer.filter(|_| is_answer) else {
@@ -227,12 +235,12 @@ impl Sockets {
             };
             let source = context.addresses.inside(peer, None).ip();
             if source.is_ipv4() == asker.guest.is_ipv4()
-                && context.wire.has_room()
                 && let Some(packet) = answer(source, asker.guest, &echo)
             {
                 context.send_packet(&packet);
             }
         }
+        Left::Something
     }
 
     /// Closes sockets that nothing has passed through for long.

@@ -1,6 +1,7 @@
 //! Forwarded UDP ports: what arrives at the host's goes to the guest's, as from the gateway or
 //! the sender, and what the guest sends back goes to the sender.
 
+use super::turns::{BATCH, Left};
 use super::{Context, addresses, udp};
 use rustix::net::{RecvFlags, SendFlags, recvfrom, sendto};
 use std::collections::HashMap;
@@ -39,32 +40,27 @@ impl Forward {
         }
     }
 
-    /// The socket has something: all that waits goes to the guest.
-    pub fn event(&mut self, context: &Context) {
-        let mut buffer = vec![0; 65_536];
-        let mut errors = 0;
-        loop {
-            let (bytes, peer) = match recvfrom(&self.host, &mut buffer[..], RecvFlags::empty()) {
+    /// The socket may have something: some of what waits goes to the guest.
+    pub fn turn(&mut self, buffer: &mut [u8], context: &Context) -> Left {
+        for _ in 0..BATCH {
+            if !context.wire.has_room_for_datagrams() {
+                break;
+            }
+            let (bytes, peer) = match recvfrom(&self.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
                 // An earlier datagram met nobody, say.
-                Err(_) if errors < MAX_PEERS => {
-                    errors += 1;
-                    continue;
-                }
-                Err(_) => return,
+                Err(_) => continue,
             };
             let Some(outside) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
                 continue;
             };
             let inside = self.inside(outside, context);
             self.remember(inside, outside, context.now);
-            // Datagrams are lost where there is no room.
-            if context.wire.has_room() {
-                self.sent = self.sent.wrapping_add(1);
-                udp::deliver(inside, self.guest, &buffer[..bytes], self.sent, context);
-            }
+            self.sent = self.sent.wrapping_add(1);
+            udp::deliver(inside, self.guest, &buffer[..bytes], self.sent, context);
         }
+        Left::Something
     }
 
     /// What the guest calls a sender. One that it could not answer, such as one of IPv6, is

@@ -28,6 +28,7 @@ mod neighbours;
 mod packet;
 mod resolver;
 mod tcp;
+mod turns;
 mod udp;
 
 #[cfg(test)]
@@ -43,6 +44,7 @@ use neighbours::Neighbours;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
+use turns::{Left, TURNS, Turns};
 
 /// What is told apart by the upper bits of a token.
 mod token {
@@ -64,6 +66,8 @@ mod token {
 
 /// The longest sleep while something may time out.
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes of the longest datagram, and more.
+const DATAGRAM_BYTES: usize = 65_536;
 
 /// What the parts of the network share.
 struct Context {
@@ -104,6 +108,10 @@ pub struct Network {
     tcp: tcp::Connections,
     udp: udp::Sockets,
     echo: echo::Sockets,
+    /// Sockets of datagrams that may have something.
+    turns: Turns,
+    /// Where a datagram is read to.
+    buffer: Vec<u8>,
     started: Instant,
 }
 
@@ -146,6 +154,8 @@ impl Network {
             tcp: tcp::Connections::default(),
             udp,
             echo: echo::Sockets::default(),
+            turns: Turns::default(),
+            buffer: vec![0; DATAGRAM_BYTES],
             started,
         })
     }
@@ -166,6 +176,9 @@ impl Network {
 
     /// How long nothing happens by itself.
     fn sleep(&mut self) -> Option<Duration> {
+        if !self.turns.is_empty() && self.context.wire.has_room_for_datagrams() {
+            return Some(Duration::ZERO);
+        }
         let now = self.guest_side.time(self.started.elapsed());
         let tcp = self.tcp.next_event(&mut self.guest_side, now);
         // The cable wakes the thread when it has room again.
@@ -200,13 +213,7 @@ impl Network {
                 token::TCP => self
                     .tcp
                     .event(number, event, &mut self.guest_side, &self.context),
-                token::UDP => self.udp.event(number, &self.context),
-                token::FORWARD => {
-                    if let Some(forward) = self.udp.forwards.get_mut(number as usize) {
-                        forward.event(&self.context);
-                    }
-                }
-                token::ECHO => self.echo.event(number, &self.context),
+                token::UDP | token::FORWARD | token::ECHO => self.turns.push(event.token),
                 _ => {}
             }
         }
@@ -225,8 +232,34 @@ impl Network {
             }
         }
         self.tcp.work(&mut self.guest_side, &self.context);
+        self.datagrams();
         self.udp.expire(self.context.now);
         self.echo.expire(self.context.now);
+    }
+
+    /// Sockets of datagrams have their turns, as long as there is room. Without room what has
+    /// arrived stays with the host, which drops more.
+    fn datagrams(&mut self) {
+        for _ in 0..TURNS {
+            if !self.context.wire.has_room_for_datagrams() {
+                return;
+            }
+            let Some(token) = self.turns.pop() else {
+                return;
+            };
+            let (number, context) = (token & !token::KIND, &self.context);
+            let left = match token & token::KIND {
+                token::UDP => self.udp.turn(number, &mut self.buffer, context),
+                token::ECHO => self.echo.turn(number, &mut self.buffer, context),
+                _ => match self.udp.forwards.get_mut(number as usize) {
+                    Some(forward) => forward.turn(&mut self.buffer, context),
+                    None => Left::Nothing,
+                },
+            };
+            if left == Left::Something {
+                self.turns.push(token);
+            }
+        }
     }
 
     /// A frame of the guest.

@@ -2,6 +2,7 @@
 //! from those whom the guest has sent something.
 
 use super::forward::Forward;
+use super::turns::{BATCH, Left};
 use super::{Context, addresses, packet, token};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
@@ -19,8 +20,6 @@ pub const MAX_SOCKETS: usize = 512;
 const MAX_PEERS: usize = 256;
 /// How long a socket lives that nothing passes through.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Datagrams taken from a socket at a time.
-const BATCH: usize = 64;
 
 /// What a socket is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,27 +148,24 @@ impl Sockets {
         }
     }
 
-    /// A socket has something: all that waits goes to the guest.
-    pub fn event(&mut self, number: u64, context: &Context) {
+    /// A socket may have something: some of what waits goes to the guest.
+    pub fn turn(&mut self, number: u64, buffer: &mut [u8], context: &Context) -> Left {
         let Some(key) = self.by_number.get(&number).copied() else {
-            return;
+            return Left::Nothing;
         };
         let guest = key.guest;
         let Some(socket) = self.sockets.get_mut(&key) else {
-            return;
+            return Left::Nothing;
         };
-        let mut buffer = vec![0; 65_536];
-        let mut errors = 0;
-        loop {
-            let (bytes, peer) = match recvfrom(&socket.host, &mut buffer[..], RecvFlags::empty()) {
+        for _ in 0..BATCH {
+            if !context.wire.has_room_for_datagrams() {
+                break;
+            }
+            let (bytes, peer) = match recvfrom(&socket.host, &mut *buffer, RecvFlags::empty()) {
                 Ok((bytes, _, peer)) => (bytes, peer),
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::AGAIN) => return Left::Nothing,
                 // An earlier datagram met nobody, say.
-                Err(_) if errors < BATCH => {
-                    errors += 1;
-                    continue;
-                }
-                Err(_) => return,
+                Err(_) => continue,
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             let Some(peer) = peer.map(plain) else {
@@ -186,12 +182,10 @@ impl Sockets {
             };
             let name_server = is_server.then_some(name_server);
             let inside = context.addresses.inside(peer, name_server);
-            // Datagrams are lost where there is no room.
-            if context.wire.has_room() {
-                socket.sent = socket.sent.wrapping_add(1);
-                deliver(inside, guest, &buffer[..bytes], socket.sent, context);
-            }
+            socket.sent = socket.sent.wrapping_add(1);
+            deliver(inside, guest, &buffer[..bytes], socket.sent, context);
         }
+        Left::Something
     }
 
     /// Closes sockets that nothing has passed through for long.

@@ -127,11 +127,11 @@ impl Net {
         Ok(())
     }
 
-    /// Hands frames to the guest as long as it has buffers.
+    /// Hands the frames that are there to the guest as long as it has buffers. Of those that
+    /// come meanwhile the device is told: however fast they do, the call ends.
     fn receive(&self, queues: &mut Queues<'_>) -> Result<(), QueueError> {
-        self.adapter.look();
         let merges = queues.has_feature(feature::MERGED_BUFFERS);
-        loop {
+        for _ in 0..self.adapter.look() {
             let mut buffers = Vec::new();
             let frame = self.adapter.take_if(|frame| {
                 let bytes = (header::BYTES + frame.bytes.len()) as u64;
@@ -139,10 +139,11 @@ impl Net {
                 Ok::<_, QueueError>(!buffers.is_empty())
             })?;
             let Some(frame) = frame else {
-                return Ok(());
+                break;
             };
             deliver(frame, &buffers, queues)?;
         }
+        Ok(())
     }
 }
 

@@ -168,6 +168,42 @@ fn a_guest_that_does_not_read_stops_the_host_and_nothing_is_lost() {
 }
 
 #[test]
+fn connections_share_the_cable() {
+    // More than the cable has room for, all of the time.
+    const CONNECTIONS: usize = 40;
+    const TOTAL: usize = 64 << 20;
+    let (listener, port) = listener();
+    let mut stack = Guest::new(&UserOptions::default()).stack();
+    let mut handles = Vec::new();
+    let mut servers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        handles.push(stack.connected(port));
+        let mut stream = accept(&listener);
+        servers.push(thread::spawn(move || {
+            while stream.write_all(&[0; 64 << 10]).is_ok() {}
+        }));
+    }
+    let mut received = [0; CONNECTIONS];
+    while received.iter().sum::<usize>() < TOTAL {
+        // The guest is slow, and the network has the cable full again.
+        thread::sleep(Duration::from_millis(2));
+        stack.poll();
+        for (handle, received) in handles.iter().zip(&mut received) {
+            let socket = stack.socket(*handle);
+            while socket.can_recv() {
+                *received += socket.recv(|data| (data.len(), data.len())).unwrap();
+            }
+        }
+    }
+    let least = received.iter().min().unwrap();
+    assert!(*least > TOTAL / CONNECTIONS / 8, "{received:?}");
+    drop(stack);
+    for server in servers {
+        server.join().unwrap();
+    }
+}
+
+#[test]
 fn long_segments_for_a_guest_that_takes_them() {
     let (listener, port) = listener();
     let offloads = Offloads {
