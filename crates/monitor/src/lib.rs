@@ -12,6 +12,7 @@ mod decode;
 mod due;
 mod emulated;
 mod events;
+mod faulting_sites;
 mod fetch;
 pub mod guest_view;
 mod host;

@@ -27,6 +27,7 @@ mod window_faults;
 
 pub use enter::TranslatedExit;
 
+use crate::faulting_sites::FaultingSites;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use enter::Resume;
@@ -85,6 +86,8 @@ pub struct Translated {
     pub(crate) guarded: Option<GuardedPages>,
     /// Which spaces' programs reach memory directly.
     pub(crate) accounts: Accounts,
+    /// Which instructions' direct accesses fault too often.
+    pub(crate) faulting_sites: FaultingSites,
     /// How they do in the loaded space.
     pub(crate) program_access: Access,
     _range: CodeRange,
@@ -124,6 +127,7 @@ impl Translated {
             fault_deliveries: FaultDeliveries::default(),
             guarded: None,
             accounts: Accounts::new(MemoryAccess::Checked),
+            faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,
             _range: range,
         })

@@ -44,6 +44,9 @@ const NEAR: u64 = 4096;
 /// Mappings in all windows of a vCPU at most, well below what Linux allows a process
 /// (vm.max_map_count, 65,530).
 const MOST_MAPPINGS: usize = 24_000;
+/// Runs of so many pages at most are entered into the host's page tables at once, as the page
+/// that is about to be accessed is one of them: cheaper than a fault of the host's on it.
+const MOST_POPULATED: u64 = 2;
 
 /// What has been done to windows since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -210,6 +213,10 @@ impl ShadowWindows {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
         };
+        let populate = match run.count <= MOST_POPULATED {
+            true => libc::MAP_POPULATE,
+            false => 0,
+        };
         // SAFETY: the range lies in the window's own region, and nothing of this window is
         // mapped there; with MAP_FIXED_NOREPLACE nothing else is replaced either.
         let address = unsafe {
@@ -217,7 +224,7 @@ impl ShadowWindows {
                 window.host(run.page) as *mut _,
                 (run.count * PAGE_SIZE) as usize,
                 protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE | populate,
                 file.as_raw_fd(),
                 offset as libc::off_t,
             )

@@ -202,6 +202,8 @@ pub struct Context {
     pub string_shows_each: u64,
     /// What a return to level 3 must be like for its result in `level_changes` to hold.
     pub outer_return: OuterReturn,
+    /// Both of them for programs that reach memory the other way.
+    other_programs: ([LevelChange; LevelChangeKind::ALL.len()], OuterReturn),
     /// RIP that guest code last returned to by IRET: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
     /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
@@ -292,6 +294,20 @@ impl Context {
         }
     }
 
+    /// Forgets what changes of the privilege level lead to, whichever programs.
+    pub fn forget_level_changes(&mut self) {
+        self.level_changes = Default::default();
+        self.other_programs = Default::default();
+    }
+
+    /// The space that is loaded has programs that reach memory the other way: returns to them
+    /// lead to code of another mode.
+    pub fn turn_to_other_programs(&mut self) {
+        let (level_changes, outer_return) = &mut self.other_programs;
+        std::mem::swap(level_changes, &mut self.level_changes);
+        std::mem::swap(outer_return, &mut self.outer_return);
+    }
+
     /// Fills the slots of the guest registers in `mask` (one bit each) from the processor;
     /// those of R8 to R15 are the processor's.
     pub fn scatter_registers(&mut self, mask: u16) {
@@ -373,6 +389,7 @@ impl Context {
             string_flags: 0,
             string_shows_each: 0,
             outer_return: OuterReturn::NEVER,
+            other_programs: Default::default(),
             returned_rip: 0,
             leaves: gate.leaves,
             leaf_counts: [0; LEAVES],

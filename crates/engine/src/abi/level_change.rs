@@ -59,6 +59,12 @@ pub struct OuterReturn {
     pub stack: Expected,
 }
 
+impl Default for OuterReturn {
+    fn default() -> Self {
+        Self::NEVER
+    }
+}
+
 impl OuterReturn {
     /// What no frame is.
     pub const NEVER: Self = Self {

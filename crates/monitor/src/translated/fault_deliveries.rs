@@ -22,6 +22,7 @@ use crate::translated::{PendingLink, Translated};
 use tollgate_engine::abi::context::Context;
 use tollgate_engine::abi::descriptors::KnownDescriptors;
 use tollgate_engine::abi::link_layout::ModeId;
+use tollgate_engine::policy::access::Access;
 use tollgate_engine::policy::mode::{Mode, ModeFlags, SegmentClass};
 use tollgate_platform::Platform;
 use tollgate_tlb::View;
@@ -119,10 +120,23 @@ struct FaultDelivery {
 /// selector of SS.
 const MOST_WORDS: usize = 5;
 
+/// Kinds of code that faults come from.
+const ORIGINS: usize = 3;
+
+/// Which kind of code faults at a level: the kernel's, or programs', which reach memory in one
+/// way or the other. The system goes to and fro between them.
+fn origin(level: u8, programs: Access) -> usize {
+    match (level, programs) {
+        (0, _) => 0,
+        (_, Access::Checked) => 1,
+        (_, Access::Direct) => 2,
+    }
+}
+
 /// The deliveries that are known.
 pub(crate) struct FaultDeliveries {
-    /// By vector, and by whether the level changes.
-    known: Box<[[Option<FaultDelivery>; 2]; VECTORS]>,
+    /// By vector, and by [`origin`].
+    known: Box<[[Option<FaultDelivery>; ORIGINS]; VECTORS]>,
     /// How many were made as before.
     pub repeated: u64,
     /// They are looked for.
@@ -132,7 +146,7 @@ pub(crate) struct FaultDeliveries {
 impl Default for FaultDeliveries {
     fn default() -> Self {
         Self {
-            known: Box::new([[None; 2]; VECTORS]),
+            known: Box::new([[None; ORIGINS]; VECTORS]),
             repeated: 0,
             enabled: true,
         }
@@ -380,9 +394,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             return false;
         }
         let runner = &mut *self.runner;
-        let level_changes = usize::from(runner.context.cpu.cpl() != 0);
+        let origin = origin(runner.context.cpu.cpl(), runner.program_access);
         let known = &runner.fault_deliveries.known[exception.vector as usize % VECTORS];
-        let Some(delivery) = &known[level_changes] else {
+        let Some(delivery) = &known[origin] else {
             return false;
         };
         if !delivery.holds(runner.mode, self.view, &runner.context.cpu)
@@ -428,8 +442,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             // `from` means nothing any more.
             return;
         }
+        let origin = origin(before.level, self.runner.program_access);
         let known = &mut self.runner.fault_deliveries.known[vector as usize % VECTORS];
-        known[usize::from(before.level != 0)] = Some(delivery);
+        known[origin] = Some(delivery);
         // The next one looks its handler up.
         self.runner.link = PendingLink::Indirect;
     }

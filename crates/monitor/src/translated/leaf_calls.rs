@@ -93,7 +93,7 @@ fn write_msr(context: &mut Context) -> bool {
         return false;
     }
     if changes_with(index) {
-        context.level_changes = Default::default();
+        context.forget_level_changes();
     }
     true
 }

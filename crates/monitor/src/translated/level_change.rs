@@ -114,7 +114,7 @@ impl Translated {
 
     /// A register has changed that such an instruction depends on.
     pub(crate) fn forget_level_changes(&mut self) {
-        self.context.level_changes = Default::default();
+        self.context.forget_level_changes();
         delivery::forget(&mut self.context.deliveries);
         known_code::forget(&mut self.context.known_codes);
         self.forget_segment_loads();

@@ -53,6 +53,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let goes_on = match target {
             Err(exception) if is_sure => {
                 self.charge(begun.0);
+                self.follow_fault(block, begun.0);
                 return match self.fault_of_operand(block, linear, exception) {
                     Some(exception) => self.raise(exception).map(|()| true),
                     None => self.done_alone(block),
@@ -67,7 +68,9 @@ impl<P: Platform> Running<'_, Translated, P> {
             Ok(Target::Ram(_)) => {
                 let cpu = &self.runner.context.cpu;
                 let filled = self.view.fill_window(cpu, linear, kind, privilege);
-                if !filled {
+                if filled {
+                    self.follow_fault(block, begun.0);
+                } else {
                     self.look_up_from_now_on(block);
                 }
                 // It is in the software TLB, too: looked up, it is found.
@@ -86,13 +89,31 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
+    /// Where the instruction at RIP lies in physical memory.
+    fn site(&mut self) -> Option<u64> {
+        let cpu = &self.runner.context.cpu;
+        let place = self.view.place(cpu, cpu.rip, false);
+        place.ok().map(|place| place.physical)
+    }
+
     /// Has the instruction at RIP look its operand up: what it accesses is in no window.
     fn look_up_from_now_on(&mut self, block: BlockId) {
-        let rip = self.runner.context.cpu.rip;
-        if let Ok(place) = self.view.place(&self.runner.context.cpu, rip, false) {
+        if let Some(physical) = self.site() {
             let memory = &mut self.view.memory;
             let engine = &mut self.runner.engine;
-            engine.look_up_always(block, place.physical, memory);
+            engine.look_up_always(block, physical, memory);
+        }
+    }
+
+    /// The instruction at RIP has faulted at this time, but need not again.
+    fn follow_fault(&mut self, block: BlockId, now: u64) {
+        if self.runner.accounts.choice() != MemoryAccess::Adaptive {
+            return;
+        }
+        if let Some(physical) = self.site()
+            && self.runner.faulting_sites.fault(physical, now)
+        {
+            self.look_up_from_now_on(block);
         }
     }
 
@@ -155,8 +176,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         let access = self.runner.accounts.access();
         if access != self.runner.program_access {
             self.runner.program_access = access;
-            self.runner.forget_level_changes();
-            self.due.mode = true;
+            self.runner.context.turn_to_other_programs();
+            self.due.mode |= self.runner.context.cpu.cpl() == 3;
         }
     }
 }

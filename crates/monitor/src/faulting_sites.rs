@@ -1,0 +1,77 @@
+//! Instructions whose direct accesses keep faulting on the host.
+//!
+//! A fault in a shadow window costs some microseconds, a look-up in the software TLB nanoseconds.
+//! An instruction that touches new pages all the time, such as the stores of a program that maps
+//! memory, uses it once and unmaps it, is better off with look-ups, in whatever space it runs.
+
+use rustc_hash::FxHashMap;
+
+/// Nanoseconds in which an instruction may fault once without being held against it: with the
+/// cost of a fault it says what part of the time one instruction may lose.
+const FREE_AFTER: u64 = 250_000;
+/// Faults beyond that in a row, before the instruction looks its operands up.
+const MOST_FAULTS: u64 = 12;
+/// Instructions that are known of at most.
+const MOST_SITES: usize = 1024;
+
+/// Faults held against an instruction.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    count: u64,
+    /// When the last one came.
+    last: u64,
+}
+
+/// The instructions that have faulted of late, by their physical addresses.
+#[derive(Default, Debug)]
+pub(crate) struct FaultingSites {
+    sites: FxHashMap<u64, Faults>,
+}
+
+impl FaultingSites {
+    /// The instruction at this physical address has faulted at this time, in nanoseconds. Whether
+    /// it does so too often.
+    pub(crate) fn fault(&mut self, physical: u64, now: u64) -> bool {
+        if self.sites.len() >= MOST_SITES && !self.sites.contains_key(&physical) {
+            self.sites.clear();
+        }
+        let new = Faults {
+            count: 0,
+            last: now,
+        };
+        let faults = self.sites.entry(physical).or_insert(new);
+        let free = now.saturating_sub(faults.last) / FREE_AFTER;
+        faults.count = faults.count.saturating_sub(free) + 1;
+        faults.last = now;
+        faults.count > MOST_FAULTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_faults_in_a_row_are_held_against_an_instruction() {
+        let mut sites = FaultingSites::default();
+        let mut now = 0;
+        for _ in 0..1000 {
+            now += FREE_AFTER;
+            assert!(!sites.fault(7, now));
+        }
+        let in_a_row = (0..100).position(|at| sites.fault(7, now + at));
+        assert_eq!(in_a_row, Some(MOST_FAULTS as usize - 1));
+        assert!(!sites.fault(8, now), "it is another one");
+        assert!(sites.fault(7, now + 200), "it still does");
+        assert!(!sites.fault(7, now + 200 + 20 * FREE_AFTER));
+    }
+
+    #[test]
+    fn not_more_are_known_of_than_there_is_room_for() {
+        let mut sites = FaultingSites::default();
+        for site in 0..10 * MOST_SITES as u64 {
+            sites.fault(site, 0);
+        }
+        assert!(sites.sites.len() <= MOST_SITES);
+    }
+}
