@@ -13,7 +13,7 @@ use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
 use support::session::Session;
-use support::{GUEST_PATIENCE, PATIENCE, finish, tollgate};
+use support::{GUEST_PATIENCE, PATIENCE, eventually, finish, tollgate};
 
 /// Bytes that are sent each way.
 const BYTES: usize = 8 << 20;
@@ -196,6 +196,33 @@ fn several_adapters_have_addresses_of_their_own() {
     let addresses = guest.shell("cat /sys/class/net/eth0/address /sys/class/net/eth1/address");
     assert_eq!(addresses, "52:54:00:12:34:56\n52:54:00:00:00:42");
     power_off(guest);
+}
+
+#[test]
+fn connections_are_limited_by_the_hard_limit_of_descriptors() {
+    // A guest that halts.
+    let folder = Folder::new();
+    let image = folder.boot_sector(&[0xf4, 0xeb, 0xfd]);
+    let run = tollgate();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]);
+    command.arg(run.get_program());
+    command.args(["run", "--serial", "null", "--net", "user", "--kernel"]);
+    let mut child = command.arg(image).spawn().unwrap();
+    let process = format!("/proc/{}", child.id());
+    eventually("the limit is raised", || {
+        let limits = std::fs::read_to_string(format!("{process}/limits")).ok()?;
+        // The shell's own limits may be equal.
+        let program = std::fs::read_link(format!("{process}/exe")).ok()?;
+        (program.file_name()? == "tollgate").then_some(())?;
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max open files"))?;
+        let mut words = line.split_whitespace().skip(3);
+        (words.next()? == words.next()?).then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

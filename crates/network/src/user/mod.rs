@@ -41,6 +41,7 @@ use crate::poller::{Poller, Readiness};
 use addresses::Addresses;
 use guest_side::GuestSide;
 use neighbours::Neighbours;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
@@ -121,6 +122,7 @@ impl Network {
     /// # Errors
     /// A port cannot be had; the host has no descriptors left.
     pub fn open(options: &UserOptions, mac: MacAddress, wire: Wire) -> Result<Self, NetworkError> {
+        raise_descriptor_limit();
         let failed = |error| NetworkError::new("descriptors", error);
         let poller = Poller::new().map_err(|error| failed(error.into()))?;
         let watched = poller.add(wire.wake_descriptor(), token::WIRE);
@@ -372,6 +374,17 @@ impl Network {
             _ => {}
         }
     }
+}
+
+/// Raises the process's soft limit of descriptors to the hard one: each connection takes one.
+fn raise_descriptor_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Where that fails, connections beyond the limit are refused.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// The guest's end of a forwarded port.
