@@ -10,6 +10,16 @@
 .set FMASK, 0xC0000084
 
 # RING3 name, instructions: measured there.
+.set HAS_PCID, 17
+.set CR4_PCIDE, 0x20000
+.set CR3_KEEPS, 0x8000000000000000
+
+# SPACES name, first, second: there and back again, both values of CR3.
+.macro SPACES name, first, second
+    EVENT "mov cr3, \first; mov cr3, \second"
+    PRINT \name
+.endm
+
 .macro RING3 name, instructions
     ENTER_RING3_64
     EVENT "\instructions"
@@ -89,6 +99,9 @@ long_main:
     RING0 "rep-movsb-64", "push rsi; push rdi; mov esi, offset scratch; mov edi, offset scratch+1024; mov ecx, 64; rep movsb; pop rdi; pop rsi"
     RING0 "page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
     RING0 "ud2-iret", "ud2"
+    call two_spaces
+    SPACES "switch-spaces", r8, r9
+    SPACES "switch-spaces-flushing", r10, r11
     RING3 "syscall-sysret", "syscall"
     RING3 "ring3-int-iret", "int RETURNING"
     RING3 "ring3-page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
@@ -98,6 +111,27 @@ long_main:
     RING3 "ring3-sgdt", "sgdt [scratch]"
     RING3 "ring3-pause", "pause"
     ret
+
+# Values of CR3 for two process-context identifiers, with the same tables: in R8 and R9 those that
+# keep what is known of the space, in R10 and R11 those that do not. Where the processor has no
+# identifiers all are CR3.
+two_spaces:
+    mov rax, cr3
+    mov r8, rax
+    mov r9, rax
+    mov r10, rax
+    mov r11, rax
+    bt qword ptr [cpuid_1_ecx], HAS_PCID
+    jnc 1f
+    mov rax, cr4
+    or eax, CR4_PCIDE
+    mov cr4, rax
+    inc r10
+    add r11, 2
+    mov rax, CR3_KEEPS
+    lea r8, [rax+r10]
+    lea r9, [rax+r11]
+1:  ret
 
 returning:
     iretq
