@@ -373,8 +373,11 @@ impl Engine {
         };
         let pages = (place.physical >> 12, place.linear >> 12);
         let epoch = self.links.epoch();
-        let has_code = |page| self.pages.has_code(page);
-        let delta = self.homes.delta(epoch, pages, wanted, has_code)?;
+        let code = spaces::Code {
+            pages: &self.pages,
+            links: &self.links,
+        };
+        let delta = self.homes.delta(epoch, pages, wanted, &code)?;
         Some(place.rip.wrapping_sub(delta))
     }
 

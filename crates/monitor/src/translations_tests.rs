@@ -6,7 +6,7 @@ use tollgate_engine::abi::far_pointer::FarPointer;
 use tollgate_engine::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use tollgate_engine::blocks::code_pages::{CodePageId, CodePageKey, Found, IndirectTarget};
 use tollgate_engine::blocks::links::{Dependence, LinkTables, Target};
-use tollgate_tlb::{SPACES, SpaceNumber};
+use tollgate_tlb::SPACES;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::{Cr4, Efer};
 
@@ -84,25 +84,6 @@ struct Bench {
     invalidations: u32,
 }
 
-/// Links as the engine has them, which has more to ask of pages that come back.
-struct Links<'a>(&'a mut LinkTables);
-
-impl Derived for Links<'_> {
-    fn drop_local(&mut self) {
-        self.0.drop_local();
-    }
-    fn drop_pages(&mut self, pages: PageRange) {
-        self.0.drop_pages(pages);
-    }
-    fn drop_everything(&mut self) {
-        self.0.drop_everything();
-    }
-    fn load(&mut self, to: SpaceNumber, keeps: bool) {
-        self.0.load(to, keeps);
-        self.0.put_kept_back(|_| true);
-    }
-}
-
 impl Bench {
     fn new(is_long: bool) -> Self {
         let mut state = CpuState::at_reset();
@@ -143,8 +124,7 @@ impl Bench {
                 return;
             }
         }
-        let mut links = Links(&mut self.links);
-        self.translations.change(loaded, change, &mut links);
+        self.translations.change(loaded, change, &mut self.links);
     }
 
     /// Loads CR3.

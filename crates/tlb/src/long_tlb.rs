@@ -411,7 +411,7 @@ impl Derived for LongTlb {
             }
         }
         self.loaded = to;
-        self.change_windows(|windows| windows.load(to, keeps));
+        self.load_windows(to, keeps);
     }
 
     fn show(&self, check: &mut dyn FnMut(Held)) {

@@ -312,6 +312,17 @@ impl ShadowWindows {
         }
     }
 
+    /// The space that is loaded.
+    pub fn loaded(&self) -> SpaceNumber {
+        self.loaded
+    }
+
+    /// The part of a window, by its place among all, and in the lower half its space.
+    pub fn owner(&self, index: usize) -> Option<(i64, Option<SpaceNumber>)> {
+        let window = self.windows.get(index)?;
+        Some((window.part, window.space))
+    }
+
     /// The parts that have windows in any space.
     pub fn parts(&self) -> impl Iterator<Item = i64> {
         let mut parts: Vec<i64> = self.windows.iter().map(|window| window.part).collect();

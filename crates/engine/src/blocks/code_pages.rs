@@ -75,6 +75,11 @@ impl LocalPage {
 
 /// How often in succession a page is put in force without being met.
 const MOST_RETURNS: u8 = 8;
+/// How often in succession a page stays in force without being met, or returns.
+const MOST_STAYS: u8 = 64;
+/// Pages that are put in force at once at most when a space is loaded. More would cost a process
+/// more that is loaded for a short while than what it meets then.
+const MOST_PUT_BACK: usize = 12;
 
 /// No number: an end of a chain, a slot that is not listed.
 const NONE: u32 = u32::MAX;
@@ -155,6 +160,17 @@ const UNLISTED: Listing = Listing {
     arrival: 0,
 };
 
+/// What becomes of a page when a space is loaded of which it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It stays in force.
+    Stays,
+    /// The same, and it is listed.
+    IsListed,
+    /// It goes out of force, so that it has to be met.
+    IsToBeMet,
+}
+
 struct CodePage {
     key: CodePageKey,
     /// Blocks that were made from it.
@@ -165,6 +181,8 @@ struct CodePage {
     used: u32,
     /// How often it was put in force as it was since it was last met.
     returns: u8,
+    /// What becomes of it at the load of this number: [`CodePages::loads`].
+    fate: (u64, Fate),
     /// The next page in force in the chain.
     next: u32,
     /// Slots that lead here.
@@ -197,6 +215,8 @@ pub struct CodePages {
     in_force: usize,
     /// Counts how often the use of pages was looked at. It wraps; so old pages may look young.
     clock: u32,
+    /// How often another space was loaded.
+    loads: u64,
     counts: CodePageCounts,
 }
 
@@ -211,6 +231,7 @@ impl Default for CodePages {
             chains: Box::new([NONE; CHAINS]),
             in_force: 0,
             clock: 0,
+            loads: 0,
             counts: CodePageCounts::default(),
         }
     }
@@ -238,6 +259,7 @@ impl CodePages {
                 found: None,
                 used: 0,
                 returns: 0,
+                fate: (0, Fate::IsToBeMet),
                 next: NONE,
                 arrivals: Vec::new(),
                 departures: Vec::new(),
@@ -297,10 +319,56 @@ impl CodePages {
         })
     }
 
-    /// Puts a page in force as it was when its space was left, if it is still the same: what
-    /// was looked up then holds. Now and then it is not, so that it has to be met and those
-    /// that are not used any more become fewer.
-    pub fn put_back(&mut self, local: &LocalPage, memory: &mut LinkMemory) {
+    /// Another space is loaded: only those pages that are not global stay in force that have been
+    /// looked up there too, with the same result, and are `kept`, the one met last at the end.
+    /// The last of the others come back as they were when the space was left, if they are still
+    /// the same: what was looked up then holds.
+    ///
+    /// Programs that run side by side are often the same, or have the same libraries at the same
+    /// addresses. Then nothing but this comparison is to be done. Now and then a page that is the
+    /// same goes out of force nevertheless, so that it has to be met and those that are not used
+    /// any more become fewer.
+    pub fn load(&mut self, kept: &[LocalPage], memory: &mut LinkMemory) {
+        self.loads += 1;
+        let loads = self.loads;
+        for local in kept {
+            let page = &mut self.pages[local.id.0 as usize];
+            if page.key != local.key || page.found != Some(local.found) {
+                continue;
+            }
+            page.returns += 1;
+            page.fate = if page.returns <= MOST_STAYS {
+                (loads, Fate::Stays)
+            } else {
+                page.returns = 0;
+                (loads, Fate::IsToBeMet)
+            };
+        }
+        let mut local = std::mem::take(&mut self.local);
+        local.retain(|&id| {
+            let page = &mut self.pages[id as usize];
+            if page.fate == (loads, Fate::Stays) {
+                page.fate = (loads, Fate::IsListed);
+                return true;
+            }
+            // A number may have been given out again, or stand there twice.
+            let is_listed = page.fate == (loads, Fate::IsListed);
+            if !is_listed && page.found.is_some_and(|it| !it.global) {
+                self.put_out_of_force(id, memory);
+            }
+            false
+        });
+        self.local = local;
+        let last = kept.len().saturating_sub(MOST_PUT_BACK);
+        for local in &kept[last..] {
+            let page = &self.pages[local.id.0 as usize];
+            if page.fate != (loads, Fate::IsToBeMet) {
+                self.put_back(local, memory);
+            }
+        }
+    }
+
+    fn put_back(&mut self, local: &LocalPage, memory: &mut LinkMemory) {
         let page = &mut self.pages[local.id.0 as usize];
         if page.key != local.key || page.blocks == 0 || page.found.is_some() {
             return;
@@ -311,6 +379,12 @@ impl CodePages {
             return;
         }
         self.restore(local.id.0, local.found, memory);
+    }
+
+    /// The delta with which a page is in force, if it is.
+    pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
+        let id = *self.by_key.get(key)?;
+        self.pages[id as usize].found.map(|found| found.delta)
     }
 
     /// Hands the pages in force to `check`.

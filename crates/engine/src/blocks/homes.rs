@@ -13,7 +13,8 @@
 //! Two rules make deltas useful:
 //! - Within an *epoch* (see [`LinkTables::epoch`](crate::blocks::links::LinkTables::epoch))
 //!   each home has one delta, so that links that were made in it lead where they should
-//!   whenever the code is reached. A page that is reached at a second address gets a second
+//!   whenever the code is reached. It is that of the code in force, if there is any, which may be
+//!   in force since an epoch before. A page that is reached at a second address gets a second
 //!   home, as long as it has few.
 //! - Neighbours have the same delta, so that a direct branch from one page to another leaves
 //!   the delta as it is. A page that is met for the first time gets a home at the same distance
@@ -36,6 +37,18 @@ const NEIGHBOURHOOD: u64 = 1 << 14;
 const HOMES: Range<u64> = 0x1_0000..0x7_0000;
 /// Where homes lie that are not chosen after others.
 const FRESH: u64 = 0x2_0000;
+
+/// What homes have to know of the code that was made from pages.
+pub trait Code {
+    /// Whether blocks were made from a physical page.
+    fn has_code(&self, physical_page: u64) -> bool;
+
+    /// The delta with which the code of a physical page, with this home, is in force.
+    fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64>;
+
+    /// Calls `note` with linear page and delta of code in force, some of it perhaps twice.
+    fn neighbours(&self, note: &mut dyn FnMut(u64, u64));
+}
 
 /// A home of a page, and who uses it.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +81,8 @@ pub struct Homes {
     /// Deltas by linear page in the epoch.
     deltas: BTreeMap<u64, u64>,
     epoch: u64,
+    /// The epoch in which code in force was noted there.
+    neighbours_in: u64,
     /// Pages at which those without code are looked for next.
     look_at: usize,
 }
@@ -85,6 +100,7 @@ impl Default for Homes {
             by_page: FxHashMap::default(),
             deltas: BTreeMap::new(),
             epoch: 0,
+            neighbours_in: 0,
             look_at: 0,
         }
     }
@@ -93,14 +109,13 @@ impl Default for Homes {
 impl Homes {
     /// The delta with which code of a physical page runs at a linear page, from now on and for
     /// this epoch; `None`: all homes that the page may have are taken in this epoch. If code
-    /// with the delta `wanted` branches there, the same is preferred, and `has_code` tells
-    /// whether blocks were made from a physical page.
+    /// with the delta `wanted` branches there, the same is preferred.
     pub fn delta(
         &mut self,
         epoch: u64,
         (physical_page, linear_page): (u64, u64),
         wanted: Option<u64>,
-        has_code: impl Fn(u64) -> bool,
+        code: &impl Code,
     ) -> Option<u64> {
         let recent = self.recent[linear_page as usize % RECENT];
         let is_page = recent.physical_page == physical_page && recent.linear_page == linear_page;
@@ -108,7 +123,7 @@ impl Homes {
         if recent.epoch == epoch && is_page && is_wanted {
             return Some(recent.delta);
         }
-        let delta = self.choose(epoch, (physical_page, linear_page), wanted, has_code)?;
+        let delta = self.choose(epoch, (physical_page, linear_page), wanted, code)?;
         self.recent[linear_page as usize % RECENT] = Recent {
             epoch,
             physical_page,
@@ -123,25 +138,31 @@ impl Homes {
         epoch: u64,
         (physical_page, linear_page): (u64, u64),
         wanted: Option<u64>,
-        has_code: impl Fn(u64) -> bool,
+        code: &impl Code,
     ) -> Option<u64> {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.deltas.clear();
         }
         let delta_of = |home: &Home| delta(home.page, linear_page);
-        let homes = self.by_page.get(&physical_page).map(Vec::as_slice);
-        let current = homes.unwrap_or_default().iter().find(|home| {
+        let homes = self.by_page.get_mut(&physical_page);
+        let homes = homes.map(Vec::as_mut_slice).unwrap_or_default();
+        for home in &mut *homes {
+            if let Some(delta) = code.delta_in_force(physical_page, home.page) {
+                (home.epoch, home.delta) = (epoch, delta);
+            }
+        }
+        let current = homes.iter().find(|home| {
             let here = home.epoch == epoch && home.delta == delta_of(home);
             here && wanted.is_none_or(|wanted| wanted == home.delta)
         });
         if let Some(current) = current {
             return Some(current.delta);
         }
-        let preferred = wanted.or_else(|| self.nearby(linear_page));
-        self.make_room(&has_code);
+        let preferred = wanted.or_else(|| self.nearby(linear_page, code));
+        self.make_room(code);
         let homes = self.by_page.entry(physical_page).or_default();
-        if !homes.is_empty() && !has_code(physical_page) {
+        if !homes.is_empty() && !code.has_code(physical_page) {
             // The page is another's now.
             homes.retain(|home| home.epoch == epoch);
         }
@@ -151,10 +172,14 @@ impl Homes {
             .map(|delta| linear_page.wrapping_sub(delta / PAGE_SIZE) & PAGES)
             .filter(|page| HOMES.contains(page));
         let may_add = homes.len() < MOST_HOMES;
-        let added = match preferred_home {
+        let is_new = |page: u64| homes.iter().all(|home| home.page != page);
+        let added = match preferred_home.filter(|&page| is_new(page)) {
             Some(page) if may_add && (wanted.is_some() || homes.is_empty()) => Some(page),
             _ => None,
         };
+        let fresh = FRESH | linear_page & (FRESH - 1);
+        // One that is there but not usable has another delta in this epoch.
+        let fresh = may_add.then_some(fresh).filter(|&page| is_new(page));
         let in_use = |home: &Home| usable(home) && home.epoch == epoch;
         let index = homes.iter().position(fitting);
         let index = match (index, added) {
@@ -165,12 +190,11 @@ impl Homes {
         };
         let mut home = match index {
             Some(index) => homes.remove(index),
-            None if may_add => Home {
-                page: added.unwrap_or(FRESH | linear_page & (FRESH - 1)),
+            None => Home {
+                page: added.or(fresh)?,
                 epoch,
                 delta: 0,
             },
-            None => return None,
         };
         home.epoch = epoch;
         home.delta = delta_of(&home);
@@ -187,7 +211,13 @@ impl Homes {
     }
 
     /// The delta of the nearest linear page.
-    fn nearby(&self, linear_page: u64) -> Option<u64> {
+    fn nearby(&mut self, linear_page: u64, code: &impl Code) -> Option<u64> {
+        if self.neighbours_in != self.epoch {
+            self.neighbours_in = self.epoch;
+            code.neighbours(&mut |page, delta| {
+                self.deltas.entry(page).or_insert(delta);
+            });
+        }
         let below = self.deltas.range(..=linear_page).next_back();
         let above = self.deltas.range(linear_page..).next();
         let distance = |found: &(&u64, &u64)| found.0.abs_diff(linear_page);
@@ -196,13 +226,13 @@ impl Homes {
     }
 
     /// Forgets pages without code once there are many.
-    fn make_room(&mut self, has_code: &impl Fn(u64) -> bool) {
+    fn make_room(&mut self, code: &impl Code) {
         if self.by_page.len() < self.look_at.max(MOST_PAGES) {
             return;
         }
         let epoch = self.epoch;
         self.by_page.retain(|&page, homes| {
-            has_code(page) || {
+            code.has_code(page) || {
                 homes.retain(|home| home.epoch == epoch);
                 !homes.is_empty()
             }
@@ -225,21 +255,66 @@ mod tests {
 
     const LIBRARY: u64 = 0x7_f100_0000;
 
-    fn with_code(_: u64) -> bool {
-        true
+    /// Whether all pages have code, and what is in force: physical page, home, linear page.
+    #[derive(Default)]
+    struct Plain {
+        is_empty: bool,
+        in_force: Vec<(u64, u64, u64)>,
+    }
+
+    impl Code for Plain {
+        fn has_code(&self, _: u64) -> bool {
+            !self.is_empty
+        }
+
+        fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64> {
+            let mut in_force = self.in_force.iter();
+            let is_it = |it: &&(u64, u64, u64)| (it.0, it.1) == (physical_page, home_page);
+            in_force
+                .find(is_it)
+                .map(|&(_, home, linear)| delta(home, linear))
+        }
+
+        fn neighbours(&self, note: &mut dyn FnMut(u64, u64)) {
+            for &(_, home, linear) in &self.in_force {
+                note(linear, delta(home, linear));
+            }
+        }
+    }
+
+    const WITH_CODE: &Plain = &Plain {
+        is_empty: false,
+        in_force: Vec::new(),
+    };
+
+    #[test]
+    fn code_that_stays_in_force_keeps_its_delta_in_the_next_epoch() {
+        let mut homes = Homes::default();
+        let first = homes.delta(1, (5, LIBRARY), None, WITH_CODE).unwrap();
+        let home = LIBRARY - first / PAGE_SIZE;
+        let code = Plain {
+            in_force: vec![(5, home, LIBRARY)],
+            ..Plain::default()
+        };
+        let other = homes.delta(2, (5, LIBRARY + 77), Some(first + 77 * PAGE_SIZE), &code);
+        assert_ne!(other, Some(delta(home, LIBRARY + 77)), "the home is taken");
+        assert!(other.is_some());
+        assert_eq!(homes.delta(2, (5, LIBRARY), None, &code), Some(first));
+        // What is first met beside it has the same delta.
+        assert_eq!(homes.delta(3, (9, LIBRARY + 1), None, &code), Some(first));
     }
 
     #[test]
     fn a_page_keeps_its_home_wherever_it_is_mapped() {
         let mut homes = Homes::default();
-        let first = homes.delta(1, (5, LIBRARY), None, with_code).unwrap();
+        let first = homes.delta(1, (5, LIBRARY), None, WITH_CODE).unwrap();
         let home = LIBRARY * PAGE_SIZE - first;
         assert!(HOMES.contains(&(home / PAGE_SIZE)));
         for epoch in 2..10 {
             let linear = LIBRARY + epoch * 0x1_2345;
-            let delta = homes.delta(epoch, (5, linear), None, with_code);
+            let delta = homes.delta(epoch, (5, linear), None, WITH_CODE);
             assert_eq!(linear * PAGE_SIZE - delta.unwrap(), home);
-            assert_eq!(homes.delta(epoch, (5, linear), None, with_code), delta);
+            assert_eq!(homes.delta(epoch, (5, linear), None, WITH_CODE), delta);
         }
     }
 
@@ -249,41 +324,45 @@ mod tests {
         let mut known: Vec<(u64, u64, u64)> = Vec::new();
         for index in 0..MOST_HOMES as u64 {
             let linear = LIBRARY + index * 0x10_0001;
-            let delta = homes.delta(1, (5, linear), None, with_code).unwrap();
+            let delta = homes.delta(1, (5, linear), None, WITH_CODE).unwrap();
             let home = linear * PAGE_SIZE - delta;
             assert!(known.iter().all(|&(other, ..)| other != home));
             known.push((home, linear, delta));
         }
-        assert_eq!(homes.delta(1, (5, LIBRARY + 77), None, with_code), None);
+        assert_eq!(homes.delta(1, (5, LIBRARY + 77), None, WITH_CODE), None);
         for (_, linear, delta) in known {
-            assert_eq!(homes.delta(1, (5, linear), None, with_code), Some(delta));
+            assert_eq!(homes.delta(1, (5, linear), None, WITH_CODE), Some(delta));
         }
-        assert!(homes.delta(2, (5, LIBRARY + 77), None, with_code).is_some());
+        assert!(homes.delta(2, (5, LIBRARY + 77), None, WITH_CODE).is_some());
     }
 
     #[test]
     fn neighbours_and_what_branches_there_have_the_same_delta() {
         let mut homes = Homes::default();
-        let delta = homes.delta(1, (5, LIBRARY), None, with_code);
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), None, with_code), delta);
+        let delta = homes.delta(1, (5, LIBRARY), None, WITH_CODE);
+        assert_eq!(homes.delta(1, (9, LIBRARY + 100), None, WITH_CODE), delta);
         let far = LIBRARY - FRESH / 2;
-        let other = homes.delta(1, (10, far), None, with_code);
+        let other = homes.delta(1, (10, far), None, WITH_CODE);
         assert_ne!(other, delta);
         // A branch from there to the library: the page gets a second home.
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), other, with_code), other);
+        assert_eq!(homes.delta(1, (9, LIBRARY + 100), other, WITH_CODE), other);
         // Whoever comes by another way finds one of them.
-        let found = homes.delta(1, (9, LIBRARY + 100), None, with_code);
+        let found = homes.delta(1, (9, LIBRARY + 100), None, WITH_CODE);
         assert!([delta, other].contains(&found));
-        assert_eq!(homes.delta(1, (9, LIBRARY + 100), delta, with_code), delta);
+        assert_eq!(homes.delta(1, (9, LIBRARY + 100), delta, WITH_CODE), delta);
     }
 
     #[test]
     fn a_page_without_code_may_be_at_home_elsewhere() {
+        let empty = Plain {
+            is_empty: true,
+            ..Plain::default()
+        };
         let mut homes = Homes::default();
         for epoch in 1..100 {
             let linear = LIBRARY + epoch * 0x777;
             let wanted = Some((LIBRARY - HOMES.start) * PAGE_SIZE);
-            let delta = homes.delta(epoch, (5, linear), wanted, |_| false);
+            let delta = homes.delta(epoch, (5, linear), wanted, &empty);
             assert_eq!(delta, wanted);
         }
         assert_eq!(homes.by_page[&5].len(), 1);

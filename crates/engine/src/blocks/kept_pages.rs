@@ -2,14 +2,15 @@
 //!
 //! When a space is left, its code pages go out of force. If it is loaded again and the guest lets
 //! translations be kept, they could be met one by one, at an exit each. Instead those that were
-//! met last are put in force at once, which costs less than one exit for each.
+//! met last stay in force, if they were in force in the space before too and lie at the same
+//! place, or are put in force at once ([`CodePages::load`]).
 
 use crate::blocks::code_pages::{CodePages, LocalPage};
+use crate::blocks::link_memory::LinkMemory;
 use tollgate_tlb::{Held, SPACES, SpaceNumber};
 
-/// Pages of one space that are kept at most. More would cost a process more that is loaded for
-/// a short while than what it meets then.
-const MOST_PAGES: usize = 12;
+/// Pages of one space that are kept at most.
+const MOST_PAGES: usize = 32;
 
 /// What is kept of all spaces.
 #[derive(Default)]
@@ -20,28 +21,27 @@ pub struct KeptPages {
 }
 
 impl KeptPages {
-    /// Another space is loaded: notes what is in force of the one that is left, and forgets what
-    /// was kept of the new one unless it `keeps` that.
-    pub fn load(&mut self, to: SpaceNumber, keeps: bool, pages: &CodePages) {
+    /// Another space is loaded: notes what is in force of the one that is left, and puts in force
+    /// what was kept of the new one, or forgets it unless it `keeps` that.
+    pub fn load(
+        &mut self,
+        to: SpaceNumber,
+        keeps: bool,
+        pages: &mut CodePages,
+        memory: &mut LinkMemory,
+    ) {
         let left = &mut self.lists[self.loaded.index()];
         left.clear();
         left.extend(pages.local_pages().take(MOST_PAGES));
         left.reverse();
         self.loaded = to;
+        let list = &mut self.lists[to.index()];
         if !keeps {
-            self.lists[to.index()].clear();
+            list.clear();
         }
-    }
-
-    /// What is kept of the loaded space. It is kept no longer.
-    pub fn take(&mut self) -> Vec<LocalPage> {
-        std::mem::take(&mut self.lists[self.loaded.index()])
-    }
-
-    /// Takes the memory of what was taken back.
-    pub fn give_back(&mut self, mut taken: Vec<LocalPage>) {
-        taken.clear();
-        self.lists[self.loaded.index()] = taken;
+        pages.load(list, memory);
+        // It is kept no longer.
+        list.clear();
     }
 
     /// Hands what is kept to `check`.

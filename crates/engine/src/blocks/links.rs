@@ -101,8 +101,9 @@ impl LinkTables {
         self.memory.indirect(rip, place)
     }
 
-    /// Changes whenever all entries that are not global have been dropped: what is known of one
-    /// epoch holds for all entries that were filled in it.
+    /// Changes whenever all entries that are not global have been dropped, or another space is
+    /// loaded: what is known of one epoch holds for all entries that were filled in it, and for
+    /// those of the code pages that are in force when it begins.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -149,16 +150,15 @@ impl LinkTables {
         self.pages.watch_use(&mut self.memory);
     }
 
-    /// Puts those pages in force that were kept of the space that has just been loaded, as far
-    /// as `may_return` says that they may be.
-    pub fn put_kept_back(&mut self, mut may_return: impl FnMut(&LocalPage) -> bool) {
-        let kept = self.kept.take();
-        for page in &kept {
-            if may_return(page) {
-                self.pages.put_back(page, &mut self.memory);
-            }
-        }
-        self.kept.give_back(kept);
+    /// The delta with which a code page is in force, if it is.
+    pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
+        self.pages.delta_in_force(key)
+    }
+
+    /// The code pages in force that may be elsewhere in another space, those met last first. A
+    /// page may be there twice.
+    pub fn local_pages(&self) -> impl Iterator<Item = LocalPage> {
+        self.pages.local_pages()
     }
 
     /// A block of a code page died. Nothing leads to it, and its slots were released.
@@ -306,10 +306,11 @@ impl Derived for LinkTables {
         self.global.drop_all(|entry| memory.empty(entry));
     }
 
-    /// What is kept is not yet in force then: see [`LinkTables::put_kept_back`].
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
-        self.kept.load(to, keeps, &self.pages);
-        self.drop_local();
+        self.epoch += 1;
+        let memory = &mut self.memory;
+        self.kept.load(to, keeps, &mut self.pages, memory);
+        self.local.drop_all(|entry| memory.empty(entry));
     }
 
     fn show(&self, check: &mut dyn FnMut(Held)) {

@@ -10,6 +10,9 @@ use tollgate_tlb::PageRange;
 /// Linear page of the first and of the last byte that an entry depends on.
 type Pages = (u64, u64);
 
+/// Entries and pages for which room is kept when all is dropped.
+const MOST_SPARE: usize = 64;
+
 /// Entries that may be filled.
 pub struct Listed<E> {
     /// What each depends on.
@@ -98,12 +101,20 @@ impl<E: Copy + Eq + Ord + Hash> Listed<E> {
 
     /// Hands all entries to `drop`.
     pub fn drop_all(&mut self, mut drop: impl FnMut(E)) {
-        for (entry, _) in self.filled.drain() {
-            drop(entry);
+        // Draining a map costs as much as it was ever large, even if it is empty.
+        if !self.filled.is_empty() {
+            for (entry, _) in self.filled.drain() {
+                drop(entry);
+            }
+            self.filled.shrink_to(MOST_SPARE);
         }
-        for (_, mut list) in self.by_page.drain() {
-            list.clear();
-            self.spare.push(list);
+        if !self.by_page.is_empty() {
+            for (_, mut list) in self.by_page.drain() {
+                list.clear();
+                self.spare.push(list);
+            }
+            self.by_page.shrink_to(MOST_SPARE);
+            self.spare.truncate(MOST_SPARE);
         }
     }
 }
@@ -113,6 +124,17 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use tollgate_test_support::Random;
+
+    #[test]
+    fn having_held_much_does_not_make_the_next_drop_dear() {
+        let mut listed = Listed::<u32>::default();
+        for entry in 0..10_000 {
+            listed.list(entry, (entry.into(), entry.into()));
+        }
+        listed.drop_all(|_| {});
+        assert!(listed.filled.capacity() < 1000 && listed.by_page.capacity() < 1000);
+        assert!(listed.spare.len() <= MOST_SPARE);
+    }
 
     /// Entries and the pages that they depend on, against a plain map.
     #[test]

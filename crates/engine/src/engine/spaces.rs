@@ -3,6 +3,10 @@
 
 use super::Engine;
 use super::device_page::DevicePage;
+use crate::blocks::code_pages::CodePageKey;
+use crate::blocks::homes;
+use crate::blocks::links::LinkTables;
+use crate::blocks::pages::PageParts;
 use tollgate_tlb::{Derived, Held, PageRange, SpaceNumber};
 
 impl Derived for Engine {
@@ -24,21 +28,6 @@ impl Derived for Engine {
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         self.links.load(to, keeps);
         self.device_page.load();
-        let Self {
-            links,
-            homes,
-            pages,
-            ..
-        } = self;
-        let epoch = links.epoch();
-        links.put_kept_back(|page| {
-            let (key, found) = (page.key(), page.found());
-            // Another page may have taken its home with another delta.
-            let place = (key.physical_page, found.linear_page);
-            let has_code = |page| pages.has_code(page);
-            !key.relocates
-                || homes.delta(epoch, place, Some(found.delta), has_code) == Some(found.delta)
-        });
     }
 
     fn show(&self, check: &mut dyn FnMut(Held)) {
@@ -47,5 +36,35 @@ impl Derived for Engine {
 
     fn contradiction(&self) -> Option<String> {
         self.links.contradiction()
+    }
+}
+
+/// What homes have to know of the engine's code.
+pub(super) struct Code<'a> {
+    pub(super) pages: &'a PageParts,
+    pub(super) links: &'a LinkTables,
+}
+
+impl homes::Code for Code<'_> {
+    fn has_code(&self, physical_page: u64) -> bool {
+        self.pages.has_code(physical_page)
+    }
+
+    fn delta_in_force(&self, physical_page: u64, home_page: u64) -> Option<u64> {
+        // All relocatable code is that of programs.
+        let key = CodePageKey {
+            physical_page,
+            page: home_page,
+            relocates: true,
+            user: true,
+        };
+        self.links.delta_in_force(&key)
+    }
+
+    fn neighbours(&self, note: &mut dyn FnMut(u64, u64)) {
+        let relocatable = (self.links.local_pages()).filter(|page| page.key().relocates);
+        for found in relocatable.map(|page| page.found()) {
+            note(found.linear_page, found.delta);
+        }
     }
 }

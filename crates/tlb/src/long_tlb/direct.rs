@@ -1,6 +1,7 @@
 //! The tables for direct access, and the shadow windows that they lead to.
 
 use super::{LongTlb, ROOT_BYTES};
+use crate::derived::SpaceNumber;
 use crate::parts::{HALF, unsigned};
 use crate::shadow_windows::ShadowWindows;
 use crate::slots::Table;
@@ -41,6 +42,26 @@ impl LongTlb {
             self.point_direct(view, part, delta);
         }
         Some(result)
+    }
+
+    /// Another space is loaded: as [`Self::change_windows`], but only that space's windows and those
+    /// of the one that is left are looked at.
+    pub(super) fn load_windows(&mut self, to: SpaceNumber, keeps: bool) {
+        let Some(windows) = &mut self.windows else {
+            return;
+        };
+        let left = windows.loaded();
+        windows.load(to, keeps);
+        for index in 0.. {
+            let Some(windows) = &self.windows else { return };
+            let Some((part, space)) = windows.owner(index) else {
+                return;
+            };
+            if space == Some(left) || space == Some(to) {
+                let delta = windows.delta(part);
+                self.point_direct(View::User, part, delta);
+            }
+        }
     }
 
     /// What loads and stores of a view find without the monitor in the loaded space, in the lower
