@@ -287,16 +287,18 @@ impl LongTlb {
             return;
         };
         let is_fresh_group = part.use_group(page);
-        // Who fills a page again as it is has it listed already: where it was local and
-        // turns global it is forgotten too early, the reverse is the guest's to announce.
-        let listed = part.get(Table::Read, page * 2) == delta;
+        // Who fills a page again as it is has it listed already: where it was local and turns
+        // global it is forgotten too early. The reverse is rare and is listed again, as what it
+        // allows now is another space's business no more.
+        let is_as_it_was = part.get(Table::Read, page * 2) == delta;
         part.set_page(Table::Read, page, delta);
         match entry.stores {
             Stores::Never => {}
             Stores::BesideCode => part.set_page(Table::CodeWrite, page, delta),
             Stores::Always => part.set_page(Table::Write, page, delta),
         }
-        if !listed {
+        let may_be_global = !parts.global.pages.is_empty();
+        if !is_as_it_was || !entry.global && may_be_global {
             let log = if entry.global {
                 &mut parts.global
             } else {
