@@ -22,7 +22,8 @@
 //! walks only if everything was forgotten.
 
 use rustc_hash::FxHashMap;
-use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, View};
+use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, Run, View};
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{
     CpuState, Cr0, Cr4, Efer, LinearAddress, PhysicalAddress, Space, TranslationChange,
@@ -32,6 +33,9 @@ use tollgate_x86::{
 const CHANGES_OF_PAGES: u32 = 16;
 /// Walks between two looks at all entries.
 const WALKS: u32 = 4096;
+
+/// Sizes of a guest's large pages in IA-32e mode.
+const LARGE_PAGES: [u64; 2] = [1 << 30, 2 << 20];
 
 /// That a walk found a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -301,6 +305,65 @@ impl ShadowCheck {
              invalidation has found: {:x?}",
             self.records.get(&held.linear_page)
         );
+    }
+
+    /// A run that is mapped in a shadow window, for the space with an identifier.
+    ///
+    /// # Panics
+    /// No processor could have it.
+    pub fn look_at_run(&self, run: &Run, view: View, identifier: u16) {
+        let mut page = run.page;
+        while page < run.end() {
+            let physical = run.physical + (page - run.page);
+            let rights = [(Allows::Loads, true), (Allows::Stores, run.writable)];
+            let mut found = rights.iter().filter(|(_, is_allowed)| *is_allowed);
+            let size = found.clone().map(|(allows, _)| {
+                let stands = |record: &Record| {
+                    record.allows == *allows
+                        && record.view == view
+                        && record.identifier.is_none_or(|of| of == identifier)
+                };
+                self.size_of_page(page, physical, stands)
+            });
+            let size = size.min().flatten();
+            assert!(
+                size.is_some(),
+                "shadow check: page {page:x} of {run:x?} with identifier {identifier:x}, which no \
+                 walk since the last invalidation has found: {:x?}",
+                (found.next(), self.records.get(&page))
+            );
+            page = PageRange::of_large_page(page, size.unwrap_or(PAGE_SIZE)).last + 1;
+        }
+    }
+
+    /// The size of the guest's page that leads from a linear to a physical page, by a record of
+    /// that page itself or, for a large one, of its first.
+    fn size_of_page(
+        &self,
+        page: u64,
+        physical: u64,
+        stands: impl Fn(&Record) -> bool,
+    ) -> Option<u64> {
+        let leads_there = |size: u64| {
+            let first = PageRange::of_large_page(page, size).first;
+            let offset = page - first;
+            let mut records = self.records.get(&first).into_iter().flatten();
+            let found = records.any(|record| {
+                record.page_size == size
+                    && record.physical_page + offset == physical
+                    && stands(record)
+            });
+            found.then_some(size)
+        };
+        let itself = || {
+            let mut records = self.records.get(&page).into_iter().flatten();
+            let found = records.any(|record| record.physical_page == physical && stands(record));
+            found.then_some(PAGE_SIZE)
+        };
+        LARGE_PAGES
+            .into_iter()
+            .find_map(leads_there)
+            .or_else(itself)
     }
 }
 

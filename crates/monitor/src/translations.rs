@@ -96,6 +96,17 @@ impl Translations {
                 }
             });
         }
+        if let Some(windows) = self.long_tlb.windows() {
+            windows.show(|space, run| {
+                let (view, identifier) = match space {
+                    None => (View::Supervisor, Some(self.spaces.loaded())),
+                    Some(number) => (View::User, self.spaces.identifier(number)),
+                };
+                if let Some(identifier) = identifier {
+                    check.look_at_run(&run, view, identifier);
+                }
+            });
+        }
     }
 
     /// Looks for contradictions in the structures, and at all entries.

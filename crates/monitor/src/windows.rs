@@ -72,8 +72,9 @@ impl GuestView {
         let walk = registers.walk(&mut memory, linear, AccessKind::Read, privilege);
         let found = walk.ok().filter(|_| !memory.wanted)?;
         let is_lower = linear.0 >> 63 == 0;
+        // A global page in a window of one space would have to be found by INVLPG in all others.
         let has_window = match privilege {
-            Privilege::User => is_lower,
+            Privilege::User => is_lower && !found.global,
             Privilege::Supervisor => !is_lower && found.global,
         };
         has_window.then_some(found)
@@ -119,13 +120,13 @@ impl GuestView {
         if kind == AccessKind::Write && !page.writable {
             return false;
         }
-        let mut sizes = vec![(linear, translation.page_size)];
+        let mut walks = vec![(linear, translation)];
         let runs = match translation.page_size >= LARGE_PAGE {
             true => self.large_page(&page, translation.writable_now),
             false => Vec::new(),
         };
         let runs = match runs.is_empty() {
-            true => self.with_neighbours(state, page, privilege, &mut sizes),
+            true => self.with_neighbours(state, page, privilege, &mut walks),
             false => runs,
         };
         let mut found = false;
@@ -134,20 +135,23 @@ impl GuestView {
             let mapped = self.map_run(run);
             found |= holds && mapped;
         }
-        for (linear, bytes) in sizes {
-            self.translations.note_window(linear, bytes);
+        for (linear, walk) in walks {
+            let translations = &mut self.translations;
+            translations.note_window(linear, walk.page_size);
+            translations.note_for_window(view_of(privilege), linear, &walk, walk.writable_now);
         }
+        self.confirm(state);
         found
     }
 
     /// A page and its neighbours, where they are known to be accessible and not mapped. Adds to
-    /// `sizes` where they lie in large pages.
+    /// `walks` what led to the neighbours.
     fn with_neighbours(
         &mut self,
         state: &CpuState,
         page: Run,
         privilege: Privilege,
-        sizes: &mut Vec<(LinearAddress, u64)>,
+        walks: &mut Vec<(LinearAddress, Translation)>,
     ) -> Vec<Run> {
         let first = page.page & !(TOGETHER - 1);
         let mut runs: Vec<Run> = Vec::new();
@@ -161,9 +165,7 @@ impl GuestView {
                     .then(|| self.accessed(state, address, privilege))
                     .flatten()
                     .and_then(|translation| {
-                        if translation.page_size > PAGE_SIZE {
-                            sizes.push((address, translation.page_size));
-                        }
+                        walks.push((address, translation));
                         self.page(address, &translation)
                     })
             };
@@ -235,7 +237,9 @@ impl GuestView {
                 let is_same = now.physical.page() == run.physical + (page - run.page)
                     && (now.writable_now || !run.writable);
                 if is_same {
-                    self.translations.note_window(address, now.page_size);
+                    let translations = &mut self.translations;
+                    translations.note_window(address, now.page_size);
+                    translations.note_for_window(view_of(privilege), address, &now, run.writable);
                     agreed += 1;
                 } else {
                     drop_from(&mut gone, page, end);
@@ -243,6 +247,7 @@ impl GuestView {
                 page = end;
             }
         }
+        self.confirm(state);
         let is_same_space = agreed * 2 >= looked_at;
         if is_same_space || privilege == Privilege::Supervisor {
             self.translations.take_window_back(linear, &gone);

@@ -323,6 +323,16 @@ impl ShadowWindows {
         Some((window.part, window.space))
     }
 
+    /// Shows what translated code finds in windows, with the space that it is kept for; `None`:
+    /// in all of them. What is put aside is not found.
+    pub fn show(&self, mut see: impl FnMut(Option<SpaceNumber>, Run)) {
+        for window in self.windows.iter().filter(|window| !window.aside) {
+            for run in window.runs.iter() {
+                see(window.space, *run);
+            }
+        }
+    }
+
     /// The parts that have windows in any space.
     pub fn parts(&self) -> impl Iterator<Item = i64> {
         let mut parts: Vec<i64> = self.windows.iter().map(|window| window.part).collect();

@@ -2,10 +2,11 @@
 
 use super::Translations;
 use std::os::fd::BorrowedFd;
-use tollgate_tlb::View;
 use tollgate_tlb::shadow_windows::{BesideWindow, Run};
-use tollgate_x86::LinearAddress;
+use tollgate_tlb::{Allows, View};
 use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::Translation;
+use tollgate_x86::{LinearAddress, PhysicalAddress};
 
 impl Translations {
     /// What a host address is at which a direct access has faulted; `near` is a linear address of
@@ -66,6 +67,32 @@ impl Translations {
         if bytes > PAGE_SIZE {
             self.long_tlb
                 .change_windows(|windows| windows.note_large(linear, bytes));
+        }
+    }
+
+    /// The page of an address is about to be found in the loaded space's window, because a walk
+    /// has found this translation of it: for stores, too, if it is `writable`.
+    pub(crate) fn note_for_window(
+        &mut self,
+        view: View,
+        linear: LinearAddress,
+        translation: &Translation,
+        writable: bool,
+    ) {
+        let Some(check) = &mut self.check else {
+            return;
+        };
+        // A large page has one record, at its first address.
+        let offset = linear.0 % translation.page_size;
+        let first = Translation {
+            physical: PhysicalAddress(translation.physical.0 - offset),
+            ..*translation
+        };
+        for (allows, is_allowed) in [(Allows::Loads, true), (Allows::Stores, writable)] {
+            if is_allowed {
+                let (what, at) = ((view, allows), LinearAddress(linear.0 - offset));
+                check.note(self.spaces.loaded(), what, at, &first, None);
+            }
         }
     }
 

@@ -65,10 +65,10 @@ impl LongTlb {
     }
 
     /// What loads and stores of a view find without the monitor in the loaded space, in the lower
-    /// half: linear page, host page, and whether stores find it.
+    /// half: linear page, host page, and whether stores find it. Of global pages nothing is said.
     pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
         let parts = &self.lower[self.loaded.index()][view as usize];
-        let mut pages = [&parts.local.pages[..], &parts.global.pages[..]].concat();
+        let mut pages = parts.local.pages.clone();
         pages.sort_unstable();
         pages.dedup();
         let known = pages.into_iter().filter_map(|page| {
