@@ -41,9 +41,16 @@ use tollgate_x86::canonical::is_canonical;
 
 /// Bytes from the linear address that translated code has at hand to one that it accesses.
 const NEAR: u64 = 4096;
-/// Mappings in all windows of a vCPU at most, well below what Linux allows a process
-/// (vm.max_map_count, 65,530).
-const MOST_MAPPINGS: usize = 24_000;
+/// Mappings that Linux allows a process, unless it says otherwise.
+const USUAL_MAP_COUNT: usize = 65_530;
+
+/// Mappings in all windows of a vCPU at most: well below what Linux allows a process
+/// (vm.max_map_count), as it has others, and taking one out of the middle makes two of it.
+fn most_mappings() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let count = text.ok().and_then(|text| text.trim().parse().ok());
+    count.unwrap_or(USUAL_MAP_COUNT) / 8 * 3
+}
 /// Runs of so many pages at most are entered into the host's page tables at once, as the page
 /// that is about to be accessed is one of them: cheaper than a fault of the host's on it.
 const MOST_POPULATED: u64 = 2;
@@ -78,6 +85,7 @@ pub enum BesideWindow {
 #[derive(Debug)]
 pub struct ShadowWindows {
     windows: Vec<Window>,
+    most_mappings: usize,
     loaded: SpaceNumber,
     counts: WindowCounts,
 }
@@ -87,6 +95,7 @@ impl ShadowWindows {
     pub fn new() -> Option<Self> {
         area::is_free().then(|| Self {
             windows: Vec::new(),
+            most_mappings: most_mappings(),
             loaded: SpaceNumber::default(),
             counts: WindowCounts::default(),
         })
@@ -196,7 +205,7 @@ impl ShadowWindows {
         if !is_one || !is_canonical(run.page * PAGE_SIZE) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if self.mappings() >= MOST_MAPPINGS {
+        if self.mappings() >= self.most_mappings {
             self.make_room();
         }
         let index = match self.find(part) {
@@ -241,7 +250,7 @@ impl ShadowWindows {
     fn make_room(&mut self) {
         let loaded = self.loaded;
         self.empty(|window| !window.is_of(loaded));
-        if self.mappings() >= MOST_MAPPINGS {
+        if self.mappings() >= self.most_mappings {
             self.empty(|_| true);
         }
     }

@@ -11,9 +11,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Bytes of linear addresses that a region stands for.
 const WINDOW_BYTES: u64 = 1 << PART_SHIFT;
-/// From one region to the next. What lies between is never mapped: an access that goes on beyond
-/// the end of its window faults.
-const STRIDE: u64 = WINDOW_BYTES + (4 << 30);
+/// What lies between two regions and is never mapped: an access that goes on beyond the end of its
+/// window faults.
+const BETWEEN: u64 = 4 << 30;
+/// From one region to the next.
+const STRIDE: u64 = WINDOW_BYTES + BETWEEN;
 /// The first region, which stays empty. Below it the tools that instrument a process keep what
 /// they know of its memory.
 const FIRST: u64 = 0x1100_0000_0000;
@@ -60,14 +62,14 @@ impl Drop for Region {
     }
 }
 
-/// The first address of a region in which nothing is ever mapped.
+/// The first address of a region in which nothing is ever mapped, nor on either side of it.
 pub(super) const fn nothing() -> u64 {
-    FIRST
+    FIRST + BETWEEN / 2
 }
 
-/// Whether a host address lies in the region where nothing is mapped.
+/// Whether a host address lies in the region where nothing is mapped, or beside it.
 pub(super) fn is_nothing(host: u64) -> bool {
-    (FIRST..FIRST + WINDOW_BYTES).contains(&host)
+    (FIRST..FIRST + STRIDE).contains(&host)
 }
 
 /// Whether a host address lies in a region, or between two.
