@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_machine::config::{
     DriveOptions, Format, NetworkKind, NetworkOptions, OptionalDevice, PortOptions, PortTarget,
-    ShareOptions, UserOptions, VmConfig,
+    ShareOptions, UserOptions, VmConfig, VsockOptions,
 };
 use tollgate_machine::devices::list;
 use tollgate_machine::devices::pci::ECAM_BASE;
@@ -174,8 +174,9 @@ pub fn run(data: &[u8]) {
         restrict: true,
         ..UserOptions::default()
     }));
-    // The first device is the one that the driver works with: network, disk, share, ports or
-    // balloon.
+    // The first device is the one that the driver works with: network, sockets, disk, share, ports
+    // or balloon.
+    let is_vsock = is_network && choices & 3 == 3;
     let is_share = !is_network && choices & 0x11 == 0x11;
     let is_console = !is_network && choices & 0x13 == 0x10;
     let is_balloon = !is_network && choices & 0x13 == 0x12;
@@ -200,6 +201,14 @@ pub fn run(data: &[u8]) {
             target: PortTarget::File(image.0.clone()),
         }];
     }
+    if is_vsock {
+        config.networks.clear();
+        config.devices.clear();
+        config.vsock = Some(VsockOptions {
+            cid: 3,
+            path: image.0.with_extension("d").join("socket"),
+        });
+    }
     if is_share {
         config.shares = vec![ShareOptions::new(image.0.with_extension("d"), "share")];
     }
@@ -222,6 +231,7 @@ pub fn run(data: &[u8]) {
     if choices & 4 == 0 {
         // Of the device's own: flushes, several ports, checksums and segments that are not cut.
         let own = match (is_network, is_share, is_console) {
+            (true, _, _) if is_vsock => 1,
             (true, _, _) => 0x1983,
             (_, true, _) => 0,
             (_, _, true) => 1 << 1,
@@ -276,6 +286,17 @@ fn step(guest: &mut Guest, input: &mut Input<'_>) {
             header.extend([0; 16]);
             let count = usize::from(input.byte() & 63);
             header.extend(input.bytes(count));
+            let place = address(input);
+            guest.poke(place, &header);
+        }
+        // A header of the socket device: ports, length, type, operation, flags and room.
+        4 if what & 32 != 0 => {
+            let mut header = [3u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
+            header.extend([input.byte() & 3, 0, 0, 0, input.byte() & 3, 0, 0, 0]);
+            header.extend(u32::from(input.byte()).to_le_bytes());
+            header.extend([1, 0, input.byte() & 15, 0, input.byte() & 7, 0, 0, 0]);
+            header.extend(input.dword().to_le_bytes());
+            header.extend(input.dword().to_le_bytes());
             let place = address(input);
             guest.poke(place, &header);
         }

@@ -13,7 +13,7 @@ use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_monitor::memory_access::MemoryAccess;
 pub use tollgate_network::{
-    HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions,
+    HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions, VsockOptions,
 };
 pub use tollgate_share::ShareOptions;
 pub use tollgate_x86::Paravirtual;
@@ -166,6 +166,8 @@ pub struct VmConfig {
     pub shares: Vec<ShareOptions>,
     /// Networks, with an adapter each, in the order in which the guest finds them.
     pub networks: Vec<NetworkOptions>,
+    /// Sockets between guest and host.
+    pub vsock: Option<VsockOptions>,
     /// Streams of bytes between guest and host, each with a name of its own.
     pub ports: Vec<PortOptions>,
     /// What the real-time clock shows.
@@ -199,6 +201,7 @@ impl Default for VmConfig {
             drives: Vec::new(),
             shares: Vec::new(),
             networks: Vec::new(),
+            vsock: None,
             ports: Vec::new(),
             rtc_base: RtcBase::Universal,
             devices: Vec::new(),
@@ -276,7 +279,8 @@ impl VmConfig {
         let others = self.devices.iter().filter(|device| device.is_virtio());
         let (drives, networks, shares) = (&self.drives, &self.networks, &self.shares);
         let console = usize::from(!self.ports.is_empty());
-        drives.len() + networks.len() + shares.len() + console + others.count()
+        let vsock = usize::from(self.vsock.is_some());
+        drives.len() + networks.len() + shares.len() + console + vsock + others.count()
     }
 
     /// Checks what can be checked without opening a file.

@@ -3,6 +3,7 @@
 use crate::link::{Adapter, Stopper, cable};
 use crate::options::{NetworkKind, NetworkOptions};
 use crate::{passt, stream, user};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
@@ -32,6 +33,17 @@ impl fmt::Display for NetworkError {
 }
 
 impl std::error::Error for NetworkError {}
+
+/// Raises the process's soft limit of descriptors to the hard one: each connection takes one.
+pub(crate) fn raise_descriptor_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Where that fails, connections beyond the limit are refused.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
 
 /// A running network. Dropping it closes its connections and waits for its thread.
 pub struct Backend {

@@ -9,7 +9,8 @@
 //! A [`Backend`] is started from [`NetworkOptions`] and has a thread of its own. Frames pass
 //! between it and the adapter through two bounded queues ([`link`]); neither side ever waits
 //! for the other. The back ends are [`user`], a network in this process whose connections are
-//! ordinary sockets, and [`stream`], a socket that carries frames.
+//! ordinary sockets, and [`stream`], a socket that carries frames. [`vsock`] is the other end of
+//! another device: sockets between guest and host, whose packets pass through the same queues.
 
 pub mod backend;
 pub mod frame;
@@ -19,8 +20,10 @@ mod passt;
 mod poller;
 pub mod stream;
 pub mod user;
+pub mod vsock;
 
 pub use backend::{Backend, NetworkError};
 pub use frame::{Frame, PartialChecksum, Segmentation};
 pub use link::{Adapter, Offloads, Wire};
 pub use options::{HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions};
+pub use vsock::VsockOptions;

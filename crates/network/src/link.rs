@@ -213,6 +213,11 @@ impl Adapter {
         Ok(frame)
     }
 
+    /// Forgets what the guest has sent and the network has not taken.
+    pub fn forget(&self) {
+        lock(&self.shared.from_guest).queue = Queue::default();
+    }
+
     /// The guest's driver starts anew: what was on its way to the old one is dropped.
     pub fn reset(&self) {
         *lock(&self.shared.to_guest) = ToGuest::default();

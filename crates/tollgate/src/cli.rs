@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use tollgate_machine::config::{DriveOptions, OptionalDevice, PortOptions};
+use tollgate_machine::config::{DriveOptions, OptionalDevice, PortOptions, VsockOptions};
 use tollgate_machine::cpu::CpuModel;
 
 use crate::fw_cfg::{self, FwCfgArgument};
@@ -14,7 +14,9 @@ use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::{Format, StatisticsArguments};
-use crate::{control, cpu_models, devices, drive, exit_code, net, size, terminal_keys, usage};
+use crate::{
+    control, cpu_models, devices, drive, exit_code, net, size, terminal_keys, usage, vsock,
+};
 
 /// Runs x86 virtual machines in an ordinary process.
 #[derive(Parser, Debug)]
@@ -233,6 +235,20 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub net: Vec<net::Network>,
+
+    /// Sockets between guest and host (AF_VSOCK): cid=N,path=SOCKET
+    ///
+    /// A program of the host that connects to the Unix socket SOCKET and writes "CONNECT PORT" and a
+    /// newline reaches that port of the guest, whose number is N; the answer is "OK" and a port. The
+    /// guest reaches, at port P of the host (number 2), who listens at the Unix socket SOCKET_P.
+    /// As in Firecracker. The guest's driver is vmw_vsock_virtio_transport.
+    #[arg(
+        long,
+        value_name = "VSOCK",
+        value_parser = vsock::parse,
+        verbatim_doc_comment
+    )]
+    pub vsock: Option<VsockOptions>,
 
     /// Whether the machine has a PCI bus
     #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]

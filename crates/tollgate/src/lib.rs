@@ -37,6 +37,7 @@ mod terminal;
 mod terminal_keys;
 mod trace_file;
 mod usage;
+mod vsock;
 
 use std::process::ExitCode;
 

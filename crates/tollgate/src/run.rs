@@ -144,6 +144,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         shares: share::with_tags(&arguments.share),
         ports: port::checked(&arguments.port, &arguments.serial)?,
         networks: arguments.net.iter().flat_map(|net| net.0.clone()).collect(),
+        vsock: arguments.vsock.clone(),
         devices: arguments.device.clone(),
         fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {

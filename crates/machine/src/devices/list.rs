@@ -24,6 +24,7 @@ use super::virtio::mmio_transport::VirtioMmio;
 use super::virtio::net::Net;
 use super::virtio::pci_transport::VirtioPci;
 use super::virtio::share::Share;
+use super::virtio::vsock::Vsock;
 use crate::bus::Device;
 use crate::config::{OptionalDevice, Paravirtual, VmConfig};
 use std::fmt;
@@ -151,6 +152,10 @@ pub fn virtio_devices(config: &VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, B
     if !config.ports.is_empty() {
         let console = Console::new(&config.ports).map_err(BackEndError::Port)?;
         devices.push(Box::new(console));
+    }
+    if let Some(options) = &config.vsock {
+        let vsock = Vsock::open(options).map_err(BackEndError::Network)?;
+        devices.push(Box::new(vsock));
     }
     Ok(devices)
 }

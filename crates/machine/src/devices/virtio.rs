@@ -7,7 +7,8 @@
 //!     |                            |
 //!   Core: status, features  ----- Queue, Chain: checked, through the gate
 //!     |
-//!   VirtioDevice: block, entropy, balloon, net, share, console
+//!   VirtioDevice: block, entropy, balloon, net, share, console,
+//!                 vsock
 //! ```
 //!
 //! A device is written once, as a [`device::VirtioDevice`]; the [`core::Core`] around it has
@@ -31,6 +32,7 @@ pub mod net;
 pub mod pci_transport;
 pub mod queue;
 pub mod share;
+pub mod vsock;
 
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,8 @@ pub mod device_type {
     pub const ENTROPY: u16 = 4;
     /// Memory balloon (5.5).
     pub const BALLOON: u16 = 5;
+    /// Socket device (5.10).
+    pub const VSOCK: u16 = 19;
     /// File system device (5.11).
     pub const FILE_SYSTEM: u16 = 26;
 }

@@ -34,14 +34,13 @@ mod udp;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::NetworkError;
+use crate::backend::{NetworkError, raise_descriptor_limit};
 use crate::link::Wire;
 use crate::options::{HostForward, MacAddress, Transport, UserOptions};
 use crate::poller::{Poller, Readiness};
 use addresses::Addresses;
 use guest_side::GuestSide;
 use neighbours::Neighbours;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
@@ -374,17 +373,6 @@ impl Network {
             _ => {}
         }
     }
-}
-
-/// Raises the process's soft limit of descriptors to the hard one: each connection takes one.
-fn raise_descriptor_limit() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    // Where that fails, connections beyond the limit are refused.
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// The guest's end of a forwarded port.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use tollgate_machine::comma_list;
+use tollgate_machine::config::VsockOptions;
 use tollgate_machine::cpu::CpuModel;
 
 use super::image::{self, ImageArgument};
 use crate::statistics::StatisticsArguments;
-use crate::{cpu_models, net, size};
+use crate::{cpu_models, net, size, vsock};
 
 /// `tollgate exec`.
 #[derive(Args, Debug)]
@@ -72,6 +73,20 @@ pub struct ExecArguments {
         default_missing_value = "user"
     )]
     pub net: Option<net::Network>,
+
+    /// Sockets between guest and host (AF_VSOCK): cid=N,path=SOCKET
+    ///
+    /// A program of the host that connects to the Unix socket SOCKET and writes "CONNECT PORT" and a
+    /// newline reaches that port of the guest, whose number is N; the answer is "OK" and a port. The
+    /// guest reaches, at port P of the host (number 2), who listens at the Unix socket SOCKET_P.
+    /// As in Firecracker.
+    #[arg(
+        long,
+        value_name = "VSOCK",
+        value_parser = vsock::parse,
+        verbatim_doc_comment
+    )]
+    pub vsock: Option<VsockOptions>,
 
     /// Guest RAM, such as 512M or 4G; a bare number counts MiB. It is taken as it is used
     #[arg(

@@ -26,6 +26,8 @@ pub struct Kernel {
 /// What every guest needs, and what a network needs.
 const ALWAYS: [&str; 4] = ["virtio_pci", "virtio_console", "virtiofs", "overlay"];
 const NETWORK: &str = "virtio_net";
+/// What sockets between guest and host need.
+const VSOCK: &str = "vmw_vsock_virtio_transport";
 /// What a root on a disk needs. The checksum is one that the file system asks for by name, so that
 /// `modules.dep` does not tell of it.
 const DISK: [&str; 3] = [BLOCK, "crc32c_generic", FILE_SYSTEM];
@@ -44,6 +46,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("failover", NETWORK),
     ("net_failover", NETWORK),
     ("virtio_net", NETWORK),
+    ("vsock", VSOCK),
+    ("vmw_vsock_virtio_transport_common", VSOCK),
+    ("vmw_vsock_virtio_transport", VSOCK),
     ("fuse", "virtiofs"),
     ("virtiofs", "virtiofs"),
     ("overlay", "overlay"),
@@ -200,13 +205,21 @@ impl Kernel {
     ///
     /// # Errors
     /// One line: they cannot be read.
-    pub fn read_modules(&self, has_network: bool, has_disk: bool) -> Result<Vec<Module>, Failure> {
+    pub fn read_modules(
+        &self,
+        has_network: bool,
+        has_disk: bool,
+        has_vsock: bool,
+    ) -> Result<Vec<Module>, Failure> {
         let mut wanted = ALWAYS.to_vec();
         if has_disk {
             wanted.extend(DISK);
         }
         if has_network {
             wanted.push(NETWORK);
+        }
+        if has_vsock {
+            wanted.push(VSOCK);
         }
         let Some(folder) = &self.modules else {
             // They may all be built in; if not, the agent says what is missing.

@@ -80,7 +80,8 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
 
     let has_network = !plan.networks.is_empty();
     let has_disk = !plan.drives.is_empty();
-    let modules = plan.kernel.read_modules(has_network, has_disk)?;
+    let has_vsock = plan.vsock.is_some();
+    let modules = plan.kernel.read_modules(has_network, has_disk, has_vsock)?;
     let initramfs = Initramfs::new(&plan.start.encode(), &modules)
         .map_err(host("no memory for the guest's first files"))?;
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
@@ -167,6 +168,7 @@ struct Plan {
     drives: Vec<DriveOptions>,
     shares: Vec<ShareOptions>,
     networks: Vec<tollgate_machine::config::NetworkOptions>,
+    vsock: Option<tollgate_machine::config::VsockOptions>,
     start: Start,
 }
 
@@ -247,6 +249,7 @@ impl Plan {
             drives: image.map(|image| image.drive.clone()).into_iter().collect(),
             shares,
             networks: network.into_iter().collect(),
+            vsock: arguments.vsock.clone(),
             start,
         })
     }
@@ -390,6 +393,7 @@ fn configuration(
         drives: plan.drives.clone(),
         shares: plan.shares.clone(),
         networks: plan.networks.clone(),
+        vsock: plan.vsock.clone(),
         ports: ports
             .map(|(name, descriptor)| PortOptions {
                 name: (*name).into(),

@@ -65,6 +65,9 @@ const MODULES: &[&str] = &[
     "failover",
     "net_failover",
     "virtio_net",
+    "vsock",
+    "vmw_vsock_virtio_transport_common",
+    "vmw_vsock_virtio_transport",
 ];
 
 /// What udhcpc does with what it was told.

@@ -7,3 +7,4 @@ mod hostile;
 mod mmio;
 mod net;
 mod transport;
+mod vsock;
