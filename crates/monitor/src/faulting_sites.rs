@@ -11,6 +11,9 @@ use rustc_hash::FxHashMap;
 const FREE_AFTER: u64 = 250_000;
 /// Faults beyond that in a row, before the instruction looks its operands up.
 const MOST_FAULTS: u64 = 12;
+/// Times that an instruction may fault at one host address, one after another, before it is
+/// done without accesses of its own: what was done about the fault does not help.
+const MOST_REPEATS: u32 = 3;
 /// Instructions that are known of at most.
 const MOST_SITES: usize = 1024;
 
@@ -26,9 +29,24 @@ struct Faults {
 #[derive(Default, Debug)]
 pub(crate) struct FaultingSites {
     sites: FxHashMap<u64, Faults>,
+    /// RIP and host address of the last fault, and how often it has come since another did.
+    last: (u64, u64),
+    repeats: u32,
 }
 
 impl FaultingSites {
+    /// The instruction at RIP has faulted at a host address. Whether it keeps doing just that.
+    pub(crate) fn is_stuck(&mut self, rip: u64, host: u64) -> bool {
+        let is_same = self.last == (rip, host);
+        self.last = (rip, host);
+        self.repeats = if is_same { self.repeats + 1 } else { 0 };
+        if self.repeats < MOST_REPEATS {
+            return false;
+        }
+        self.repeats = 0;
+        true
+    }
+
     /// The instruction at this physical address has faulted at this time, in nanoseconds. Whether
     /// it does so too often.
     pub(crate) fn fault(&mut self, physical: u64, now: u64) -> bool {
@@ -64,6 +82,18 @@ mod tests {
         assert!(!sites.fault(8, now), "it is another one");
         assert!(sites.fault(7, now + 200), "it still does");
         assert!(!sites.fault(7, now + 200 + 20 * FREE_AFTER));
+    }
+
+    #[test]
+    fn an_instruction_is_stuck_that_faults_again_and_again_at_one_address() {
+        let mut sites = FaultingSites::default();
+        let stuck = (0..2 * MOST_REPEATS + 2).map(|_| sites.is_stuck(1, 2));
+        let times = stuck.filter(|&stuck| stuck).count();
+        assert_eq!(times, 2);
+        for other in 0..100 {
+            assert!(!sites.is_stuck(1, other), "another address");
+            assert!(!sites.is_stuck(other, 2), "another instruction");
+        }
     }
 
     #[test]

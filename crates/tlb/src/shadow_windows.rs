@@ -139,8 +139,11 @@ impl ShadowWindows {
     /// of the same part, if the code has one.
     pub fn what_is(&self, host: u64, near: LinearAddress) -> BesideWindow {
         if area::is_nothing(host) {
-            let linear = host.wrapping_sub(Self::delta_to_nothing(part_of(near.page())));
-            return match is_canonical(near.0) && linear.wrapping_sub(near.0) < NEAR {
+            let part = part_of(near.page());
+            let linear = host.wrapping_sub(Self::delta_to_nothing(part));
+            // What goes on into the next part is in no window of this one, whatever is filled.
+            let is_near = part_of(linear / PAGE_SIZE) == part && linear.wrapping_sub(near.0) < NEAR;
+            return match is_canonical(near.0) && is_near {
                 true => BesideWindow::Nothing(LinearAddress(linear)),
                 false => BesideWindow::Between,
             };

@@ -5,6 +5,8 @@ use crate::parts::PART_SHIFT;
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd};
 
+/// Where the first part of the addresses ends.
+const PART_END: u64 = 1 << PART_SHIFT;
 /// Pages of the file.
 const PAGES: u64 = 64;
 
@@ -211,6 +213,13 @@ fn a_fault_s_address_tells_the_linear_one() {
         test.windows.what_is(nothing, near),
         BesideWindow::Nothing(linear)
     );
+    // What goes on into the next part is not reached through this one's window.
+    for (near, beyond) in [(u64::MAX - 15, 0x10_u64), (PART_END - 16, PART_END + 8)] {
+        let part = (near as i64) >> PART_SHIFT;
+        let host = ShadowWindows::delta_to_nothing(part).wrapping_add(beyond);
+        let near = LinearAddress(near);
+        assert_eq!(test.windows.what_is(host, near), BesideWindow::Between);
+    }
     // Not the address that the code had at hand.
     assert_eq!(
         test.windows.what_is(nothing, LinearAddress(0x1000)),

@@ -32,6 +32,10 @@ impl<P: Platform> Running<'_, Translated, P> {
             BesideWindow::Nothing(linear) => (linear, false),
             BesideWindow::Between => return self.done_alone(block),
         };
+        let rip = self.runner.context.cpu.rip;
+        if self.runner.faulting_sites.is_stuck(rip, signal.address) {
+            return self.done_alone(block);
+        }
         let begun = self.platform.now();
         let cpu = &self.runner.context.cpu;
         let privilege = Privilege::of_cpl(cpu.cpl());
