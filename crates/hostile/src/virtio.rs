@@ -199,6 +199,7 @@ pub fn run(data: &[u8]) {
         config.ports = vec![PortOptions {
             name: "port".into(),
             target: PortTarget::File(image.0.clone()),
+            is_console: choices & 4 != 0,
         }];
     }
     if is_vsock {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use tollgate_machine::config::{DriveOptions, OptionalDevice, PortOptions, VsockOptions};
+use tollgate_machine::config::{
+    DriveOptions, OptionalDevice, PortOptions, PortTarget, VsockOptions,
+};
 use tollgate_machine::cpu::CpuModel;
 
 use crate::fw_cfg::{self, FwCfgArgument};
@@ -210,6 +212,19 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub port: Vec<PortOptions>,
+
+    /// A console on such a stream (virtio-console), which Linux has as hvc0, hvc1 ...
+    ///
+    /// WHERE is that of --port; the guest's command line then says console=hvc0. The guest needs
+    /// the drivers virtio_pci and virtio_console: as modules they come after the first messages.
+    /// May be repeated.
+    #[arg(
+        long,
+        value_name = "WHERE",
+        value_parser = OsStringValueParser::new().try_map(|text| port::parse_console(&text)),
+        verbatim_doc_comment
+    )]
+    pub hvc: Vec<PortTarget>,
 
     /// A network: user, passt, socket=PATH or none, and between commas how it is used. May be repeated
     ///

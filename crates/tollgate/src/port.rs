@@ -1,4 +1,4 @@
-//! `--port`: streams of bytes between guest and host.
+//! `--port` and `--hvc`: streams of bytes between guest and host, and consoles on such.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,22 +25,38 @@ pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
             "'{name}' is no name: 1 to 64 letters, digits, '.', '_' or '-'"
         ));
     }
+    let target = where_to(target).ok_or_else(|| format!("expected {FORM}"))?;
+    Ok(PortOptions {
+        name,
+        target,
+        is_console: false,
+    })
+}
+
+/// Understands WHERE of a console.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse_console(text: &OsStr) -> Result<PortTarget, String> {
+    let target = where_to(text.as_bytes());
+    target.ok_or_else(|| "expected stdio|stdin|stdout|stderr|file:PATH|socket:PATH|fd:N".into())
+}
+
+fn where_to(target: &[u8]) -> Option<PortTarget> {
     let path = |prefix: &[u8]| {
         let path = target.strip_prefix(prefix)?;
         (!path.is_empty()).then(|| OsString::from_vec(path.to_vec()).into())
     };
-    let target = match target {
-        b"stdio" => PortTarget::Stdio,
-        b"stdin" => PortTarget::Stdin,
-        b"stdout" => PortTarget::Stdout,
-        b"stderr" => PortTarget::Stderr,
+    match target {
+        b"stdio" => Some(PortTarget::Stdio),
+        b"stdin" => Some(PortTarget::Stdin),
+        b"stdout" => Some(PortTarget::Stdout),
+        b"stderr" => Some(PortTarget::Stderr),
         _ => path(b"file:")
             .map(PortTarget::File)
             .or_else(|| path(b"socket:").map(PortTarget::Socket))
-            .or_else(|| descriptor(target))
-            .ok_or_else(|| format!("expected {FORM}"))?,
-    };
-    Ok(PortOptions { name, target })
+            .or_else(|| descriptor(target)),
+    }
 }
 
 /// `fd:N`: the descriptor N that whoever started this process has left open.
@@ -50,23 +66,34 @@ fn descriptor(target: &[u8]) -> Option<PortTarget> {
     Some(PortTarget::Descriptor(number))
 }
 
-/// The ports, if no two things read standard input.
+/// The ports and, behind them, the consoles, if no two things read standard input.
 ///
 /// # Errors
 /// They do.
-pub fn checked(ports: &[PortOptions], serial: &SerialTarget) -> Result<Vec<PortOptions>, Failure> {
+pub fn checked(
+    ports: &[PortOptions],
+    consoles: &[PortTarget],
+    serial: &SerialTarget,
+) -> Result<Vec<PortOptions>, Failure> {
+    let consoles = consoles.iter().enumerate();
+    let consoles = consoles.map(|(number, target)| PortOptions {
+        name: format!("hvc{number}"),
+        target: target.clone(),
+        is_console: true,
+    });
+    let ports: Vec<_> = ports.iter().cloned().chain(consoles).collect();
     let readers = ports.iter();
     let readers =
         readers.filter(|port| matches!(port.target, PortTarget::Stdio | PortTarget::Stdin));
     let count = readers.count() + usize::from(*serial == SerialTarget::Stdio);
     if !ports.is_empty() && count > 1 {
         return Err(Failure::usage(
-            "--port: standard input has one reader at most; send the serial port elsewhere, \
+            "--port, --hvc: standard input has one reader at most; send the serial port elsewhere, \
              as by --serial null"
                 .to_owned(),
         ));
     }
-    Ok(ports.to_vec())
+    Ok(ports)
 }
 
 #[cfg(test)]
@@ -77,6 +104,7 @@ mod tests {
         PortOptions {
             name: name.into(),
             target,
+            is_console: false,
         }
     }
 
@@ -108,10 +136,15 @@ mod tests {
     fn standard_input_has_one_reader() {
         let ports = [port("a", PortTarget::Stdin), port("b", PortTarget::Stdout)];
         let null = SerialTarget::Null;
-        assert!(checked(&ports, &null).is_ok());
-        assert!(checked(&ports, &SerialTarget::Stdio).is_err());
-        assert!(checked(&ports[1..], &SerialTarget::Stdio).is_ok());
+        assert!(checked(&ports, &[], &null).is_ok());
+        assert!(checked(&ports, &[], &SerialTarget::Stdio).is_err());
+        assert!(checked(&ports[1..], &[], &SerialTarget::Stdio).is_ok());
+        let console = parse_console(OsStr::new("stdio")).unwrap();
+        assert!(checked(&ports, std::slice::from_ref(&console), &null).is_err());
+        let both = checked(&ports[1..], &[console], &null).unwrap();
+        assert_eq!((both[1].name.as_str(), both[1].is_console), ("hvc0", true));
+        assert!(parse_console(OsStr::new("pty")).is_err());
         let twice = [ports[0].clone(), port("c", PortTarget::Stdio)];
-        assert!(checked(&twice, &null).is_err());
+        assert!(checked(&twice, &[], &null).is_err());
     }
 }

@@ -142,7 +142,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         pci: arguments.pci == Switch::On,
         drives: arguments.drive.clone(),
         shares: share::with_tags(&arguments.share),
-        ports: port::checked(&arguments.port, &arguments.serial)?,
+        ports: port::checked(&arguments.port, &arguments.hvc, &arguments.serial)?,
         networks: arguments.net.iter().flat_map(|net| net.0.clone()).collect(),
         vsock: arguments.vsock.clone(),
         devices: arguments.device.clone(),

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use support::folder::Folder;
 use support::linux::{self, DEBIAN_686, DEBIAN_AMD64};
 use support::session::Session;
-use support::tollgate;
+use support::{GUEST_PATIENCE, tollgate};
 
 fn command(folder: &Folder, kernel: &str, ports: &[String]) -> Command {
     let mut command = linux::run_with_modules(folder, kernel);
@@ -77,6 +77,41 @@ fn ports_have_names_and_carry_bytes_both_ways() {
         assert!(fs::read_to_string(&file).unwrap() == numbers);
         assert!(!socket.exists());
     }
+}
+
+#[test]
+fn a_console_carries_the_kernels_messages_and_a_terminal() {
+    let folder = Folder::new();
+    let socket = folder.path("console");
+    let mut command = command(&folder, DEBIAN_AMD64, &["first=stderr".to_owned()]);
+    command.args(["--hvc", &format!("socket:{}", socket.display())]);
+    let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let mut command = tollgate();
+    command.args(words.iter().map(|word| match word.to_str() {
+        Some("console=ttyS0") => "console=hvc0 console=ttyS0".into(),
+        _ => word.clone(),
+    }));
+    let mut guest = linux::boot(command);
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(GUEST_PATIENCE)).unwrap();
+    linux::load_modules(&mut guest);
+    let names = guest.shell("cat /sys/class/virtio-ports/*/name");
+    assert_eq!(names, "first\nhvc0");
+    guest.shell("while [ ! -c /dev/hvc0 ]; do :; done");
+    guest.shell("dmesg -n 8; echo a message >/dev/kmsg; dmesg -n 1; echo a line >/dev/hvc0");
+    let mut received = String::new();
+    while !(received.contains("a message") && received.contains("a line")) {
+        let mut piece = [0; 1000];
+        let count = client.read(&mut piece).unwrap();
+        assert!(count > 0, "{received}");
+        received.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    // A terminal that is open keeps what is typed until somebody reads it.
+    guest.shell("exec 9</dev/hvc0");
+    client.write_all(b"an answer\r").unwrap();
+    assert_eq!(guest.shell("head -n 1 <&9"), "an answer");
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
 }
 
 #[test]

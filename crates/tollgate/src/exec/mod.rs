@@ -398,6 +398,7 @@ fn configuration(
             .map(|(name, descriptor)| PortOptions {
                 name: (*name).into(),
                 target: PortTarget::Descriptor(descriptor),
+                is_console: false,
             })
             .collect(),
         count_instructions: arguments.statistics.count_instructions,

@@ -45,6 +45,7 @@ mod event {
     pub const DEVICE_READY: u16 = 0;
     pub const PORT_ADD: u16 = 1;
     pub const PORT_READY: u16 = 3;
+    pub const CONSOLE_PORT: u16 = 4;
     pub const PORT_OPEN: u16 = 6;
     pub const PORT_NAME: u16 = 7;
 }
@@ -52,6 +53,8 @@ mod event {
 /// A port, in the guest's eyes.
 struct Port {
     name: String,
+    /// The guest is to have a console there.
+    is_console: bool,
     /// The guest has a driver for it.
     is_ready: bool,
     /// A program of the guest has it open.
@@ -97,6 +100,7 @@ impl Console {
         config[4..].copy_from_slice(&(options.len() as u32 + 1).to_le_bytes());
         let ports = options.iter().map(|port| Port {
             name: port.name.clone(),
+            is_console: port.is_console,
             is_ready: false,
             is_open: false,
             told_connected: false,
@@ -152,7 +156,11 @@ impl Console {
                 port.told_connected = false;
                 let mut name = message(number, event::PORT_NAME, 1);
                 name.extend(port.name.as_bytes());
+                let is_console = port.is_console;
                 self.tell(name);
+                if is_console {
+                    self.tell(message(number, event::CONSOLE_PORT, 1));
+                }
             }
             event::PORT_OPEN => port.is_open = value != 0,
             _ => {}

@@ -51,6 +51,9 @@ pub struct PortOptions {
     pub name: String,
     /// What is behind it.
     pub target: PortTarget,
+    /// The guest takes it for a console (Linux: hvc0, hvc1 ...).
+    #[serde(default)]
+    pub is_console: bool,
 }
 
 impl PortOptions {
