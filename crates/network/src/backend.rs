@@ -2,7 +2,7 @@
 
 use crate::link::{Adapter, Stopper, cable};
 use crate::options::{NetworkKind, NetworkOptions};
-use crate::{passt, stream, user};
+use crate::{passt, stream, tap, user};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt;
 use std::net::SocketAddr;
@@ -81,6 +81,14 @@ impl Backend {
                     stream.run();
                     drop(passt);
                 })
+            }
+            NetworkKind::Tap(name) => {
+                let tap = tap::Tap::named(name, wire, Box::new(report))?;
+                Box::new(move || tap.run())
+            }
+            NetworkKind::Descriptor(number) => {
+                let tap = tap::Tap::inherited(*number, wire, Box::new(report))?;
+                Box::new(move || tap.run())
             }
             NetworkKind::Socket(path) => {
                 let stream = stream::Stream::connect(path, wire, Box::new(report))?;

@@ -9,8 +9,9 @@
 //! A [`Backend`] is started from [`NetworkOptions`] and has a thread of its own. Frames pass
 //! between it and the adapter through two bounded queues ([`link`]); neither side ever waits
 //! for the other. The back ends are [`user`], a network in this process whose connections are
-//! ordinary sockets, and [`stream`], a socket that carries frames. [`vsock`] is the other end of
-//! another device: sockets between guest and host, whose packets pass through the same queues.
+//! ordinary sockets, [`stream`], a socket that carries frames, and `tap`, an interface of the
+//! host's. [`vsock`] is the other end of another device: sockets between guest and host, whose
+//! packets pass through the same queues.
 
 pub mod backend;
 pub mod frame;
@@ -19,6 +20,7 @@ pub mod options;
 mod passt;
 mod poller;
 pub mod stream;
+mod tap;
 pub mod user;
 pub mod vsock;
 

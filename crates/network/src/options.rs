@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -92,6 +93,10 @@ pub enum NetworkKind {
     Socket(PathBuf),
     /// The program passt, which is started for it.
     Passt,
+    /// A tap interface of the host's, by its name.
+    Tap(String),
+    /// A tap, or a socket that keeps frames apart, that this process was started with.
+    Descriptor(RawFd),
 }
 
 /// An adapter and its network.

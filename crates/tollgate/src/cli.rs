@@ -226,7 +226,7 @@ pub struct RunArguments {
     )]
     pub hvc: Vec<PortTarget>,
 
-    /// A network: user, passt, socket=PATH or none, and between commas how it is used. May be repeated
+    /// A network: user, passt, socket=PATH, tap=NAME, fd=N or none, and how it is used. May be repeated
     ///
     /// user                  a network in this process, without privilege: the guest gets
     ///                       10.0.2.15 by DHCP; 10.0.2.2 is the host's loopback address,
@@ -240,6 +240,9 @@ pub struct RunArguments {
     ///                       machine; it needs user namespaces
     /// socket=PATH           a stream socket that carries frames, each behind its length in
     ///                       four bytes, as QEMU's -netdev stream and passt have it
+    /// tap=NAME              a tap interface of this host, which its owner and root may use
+    /// fd=N                  a tap that whoever starts tollgate has opened, or a socket that keeps
+    ///                       frames apart (SOCK_SEQPACKET, SOCK_DGRAM)
     /// mac=XX:XX:XX:XX:XX:XX the adapter's address, default 52:54:00:12:34:56 and so on
     /// none                  no network, which is the default
     /// The guest finds adapters as eth0, eth1 ..., with the drivers virtio_pci and virtio_net.

@@ -7,7 +7,7 @@ use tollgate_machine::config::{HostForward, NetworkKind, NetworkOptions, Transpo
 
 /// The form, for messages.
 const FORM: &str = "user[,hostfwd=tcp|udp:[ADDR]:PORT-[GUEST]:PORT][,restrict=on|off], passt, \
-    socket=PATH or none, and [,mac=XX:XX:XX:XX:XX:XX]";
+    socket=PATH, tap=NAME, fd=N or none, and [,mac=XX:XX:XX:XX:XX:XX]";
 const FORWARD: &str = "tcp|udp:[ADDR]:PORT-[GUEST]:PORT, such as tcp:127.0.0.1:2222-:22";
 
 /// What `--net` asks for: a network, or none.
@@ -34,6 +34,14 @@ pub fn parse(text: &str) -> Result<Network, String> {
         None if kind == "passt" => NetworkOptions::new(NetworkKind::Passt),
         Some(("socket", path)) if !path.is_empty() => {
             NetworkOptions::new(NetworkKind::Socket(path.into()))
+        }
+        Some(("tap", name)) if !name.is_empty() => {
+            NetworkOptions::new(NetworkKind::Tap(name.into()))
+        }
+        Some(("fd", number)) => {
+            let number = number.parse().ok().filter(|number: &i32| *number >= 0);
+            let number = number.ok_or_else(|| format!("{kind}: a descriptor is a number"))?;
+            NetworkOptions::new(NetworkKind::Descriptor(number))
         }
         _ => return Err(format!("'{kind}' is no network; expected {FORM}")),
     };
@@ -148,6 +156,10 @@ mod tests {
         assert_eq!(socket.kind, NetworkKind::Socket("a,b".into()));
         let passt = parse("passt").unwrap().0.unwrap();
         assert_eq!(passt.kind, NetworkKind::Passt);
+        let tap = parse("tap=tap0,mac=52:54:00:00:00:01").unwrap().0.unwrap();
+        assert_eq!(tap.kind, NetworkKind::Tap("tap0".into()));
+        let descriptor = parse("fd=3").unwrap().0.unwrap();
+        assert_eq!(descriptor.kind, NetworkKind::Descriptor(3));
         assert_eq!(socket.mac, Some("52:54:00:00:00:01".parse().unwrap()));
     }
 
@@ -157,6 +169,10 @@ mod tests {
             ("", "is no network"),
             ("bridge", "'bridge' is no network"),
             ("socket=", "is no network"),
+            ("tap=", "is no network"),
+            ("fd=x", "a descriptor is a number"),
+            ("fd=-1", "a descriptor is a number"),
+            ("tap=tap0,restrict=on", "for user networks only"),
             ("none,mac=52:54:00:00:00:01", "nothing to set"),
             ("user,restrict", "has no value"),
             ("user,restrict=maybe", "expected on or off"),

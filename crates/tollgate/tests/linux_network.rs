@@ -5,7 +5,9 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 
@@ -185,6 +187,68 @@ fn a_socket_carries_frames() {
         }
     }
     power_off(guest);
+}
+
+#[test]
+fn a_descriptor_carries_frames() {
+    let folder = Folder::new();
+    let (own, guests) = packet_sockets();
+    let network = format!("fd={},mac=52:54:00:00:00:42", guests.as_raw_fd());
+    let mut command = command(&folder, DEBIAN_AMD64, &network);
+    // SAFETY: between fork and exec only fcntl(2) is called, which is async-signal-safe. The other
+    // tests' processes do not inherit the descriptor.
+    unsafe {
+        command.pre_exec(
+            move || match libc::fcntl(guests.as_raw_fd(), libc::F_SETFD, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            },
+        );
+    }
+    let mut guest = linux::boot(command);
+    linux::load_modules(&mut guest);
+    guest.shell("ifconfig eth0 192.168.9.2 up");
+    guest.shell("ping -c 1 -W 1 192.168.9.1");
+    // The guest asks who has the address. It sends other frames as well.
+    let mut frame = [0; 2000];
+    loop {
+        let count = (&own).read(&mut frame).unwrap();
+        if frame[12..14] == [8, 6] {
+            assert!(count >= 42, "{count}");
+            assert_eq!(frame[6..12], [0x52, 0x54, 0, 0, 0, 0x42]);
+            assert_eq!(frame[38..42], [192, 168, 9, 1]);
+            break;
+        }
+    }
+    power_off(guest);
+}
+
+#[test]
+fn a_tap_that_may_not_be_used_is_refused_with_one_line() {
+    let mut command = tollgate();
+    command.args(["run", "--kernel"]);
+    command.arg(fetched("debian-amd64/vmlinuz"));
+    command.args(["--net", "tap=no/such"]);
+    let output = finish(&mut command, PATIENCE);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("tap: cannot use 'no/such'"), "{errors}");
+}
+
+/// Two connected sockets that keep frames apart.
+fn packet_sockets() -> (std::fs::File, std::fs::File) {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the call writes two descriptors, which nobody else owns.
+    let [own, other] = unsafe {
+        assert_eq!(
+            libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()),
+            0
+        );
+        pair.map(|number| std::fs::File::from_raw_fd(number))
+    };
+    (own, other)
 }
 
 #[test]

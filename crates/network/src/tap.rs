@@ -1,0 +1,248 @@
+//! `tap=NAME` and `fd=N`: a descriptor that carries one frame with each read and write, such as
+//! a tap interface of the host's.
+
+use crate::backend::NetworkError;
+use crate::frame::{Frame, MAX_FRAME};
+use crate::link::Wire;
+use crate::poller::Poller;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+mod device;
+
+const WIRE: u64 = 0;
+const TAP: u64 = 1;
+/// Frames read, and written, in one round.
+const FRAMES: usize = 64;
+/// Frames on their way out from which on those of the guest are dropped: a queue's length of an
+/// interface.
+const MAX_WAITING: usize = 1000;
+
+/// The descriptor, and the cable it is plugged to.
+pub struct Tap {
+    wire: Wire,
+    poller: Poller,
+    descriptor: OwnedFd,
+    /// Bytes of the header before each frame that a tap may have been opened with: all zero, since
+    /// checksums are complete and segments cut.
+    header: usize,
+    /// Frames for the host, with their headers.
+    output: VecDeque<Vec<u8>>,
+    readable: bool,
+    writable: bool,
+    report: Box<dyn FnMut(String) + Send>,
+}
+
+impl Tap {
+    /// Opens the tap interface NAME, which is made if it does not exist.
+    ///
+    /// # Errors
+    /// The host does not permit it, or has no such devices.
+    pub fn named(
+        name: &str,
+        wire: Wire,
+        report: Box<dyn FnMut(String) + Send>,
+    ) -> Result<Self, NetworkError> {
+        let descriptor = device::open(name)
+            .map_err(|why| NetworkError::new(format!("tap: cannot use '{name}'"), why))?;
+        Self::over(descriptor, wire, report)
+    }
+
+    /// Takes a descriptor that this process was started with: a tap, or a socket that keeps frames
+    /// apart.
+    ///
+    /// # Errors
+    /// It is not open, or neither.
+    pub fn inherited(
+        number: RawFd,
+        wire: Wire,
+        report: Box<dyn FnMut(String) + Send>,
+    ) -> Result<Self, NetworkError> {
+        let descriptor = device::inherited(number)
+            .map_err(|why| NetworkError::new(format!("fd: cannot use descriptor {number}"), why))?;
+        Self::over(descriptor, wire, report)
+    }
+
+    fn over(
+        descriptor: OwnedFd,
+        wire: Wire,
+        report: Box<dyn FnMut(String) + Send>,
+    ) -> Result<Self, NetworkError> {
+        let prepare = || -> std::io::Result<Poller> {
+            let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+            rustix::fs::fcntl_setfl(&descriptor, flags | rustix::fs::OFlags::NONBLOCK)?;
+            let poller = Poller::new()?;
+            poller.add(wire.wake_descriptor(), WIRE)?;
+            poller.add(&descriptor, TAP)?;
+            Ok(poller)
+        };
+        let poller = prepare().map_err(|error| NetworkError::new("tap", error))?;
+        Ok(Self {
+            header: device::header_bytes(&descriptor),
+            wire,
+            poller,
+            descriptor,
+            output: VecDeque::new(),
+            readable: true,
+            writable: true,
+            report,
+        })
+    }
+
+    /// Works until the adapter is gone.
+    pub fn run(mut self) {
+        let mut is_open = true;
+        while !self.wire.is_stopped() {
+            let has_more = is_open
+                && (self.writable && !self.output.is_empty()
+                    || self.readable && self.wire.has_room());
+            for event in self.poller.wait(has_more.then_some(Duration::ZERO)) {
+                if event.token == TAP {
+                    self.readable |= event.readable;
+                    self.writable |= event.writable;
+                }
+            }
+            for frame in self.wire.receive() {
+                if is_open && self.output.len() < MAX_WAITING {
+                    self.output
+                        .push_back([vec![0; self.header], frame].concat());
+                }
+            }
+            if is_open && let Err(why) = self.work() {
+                is_open = false;
+                self.output.clear();
+                (self.report)(format!("the host's end is gone: {why}"));
+            }
+        }
+    }
+
+    /// A round of work.
+    fn work(&mut self) -> Result<(), Errno> {
+        for _ in 0..FRAMES {
+            let Some(frame) = self.output.front().filter(|_| self.writable) else {
+                break;
+            };
+            match rustix::io::write(&self.descriptor, frame) {
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(error) if is_fatal(error) => return Err(error),
+                // Sent; or lost, as frames are: the interface is down, say.
+                _ => drop(self.output.pop_front()),
+            }
+        }
+        let mut buffer = vec![0; self.header + MAX_FRAME];
+        for _ in 0..FRAMES {
+            if !self.readable || !self.wire.has_room() {
+                break;
+            }
+            match rustix::io::read(&self.descriptor, &mut buffer) {
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(count) => {
+                    if let Some(frame) = buffer[..count].get(self.header..) {
+                        self.wire.send(Frame::new(frame.to_vec()));
+                    }
+                }
+                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::INTR) => {}
+                Err(error) if is_fatal(error) => return Err(error),
+                Err(_) => self.readable = false,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is nobody any more.
+fn is_fatal(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::BADF | Errno::BADFD | Errno::PIPE | Errno::CONNRESET | Errno::NODEV
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{MacAddress, NetworkKind, NetworkOptions};
+    use crate::{Adapter, Backend};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::convert::Infallible;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc::{Receiver, channel};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn start(kind: NetworkKind) -> Result<(Adapter, Backend, Receiver<String>), NetworkError> {
+        let options = NetworkOptions::new(kind);
+        let (say, said) = channel();
+        let (adapter, backend) =
+            Backend::start(&options, MacAddress::of_adapter(0), move |line| {
+                let _ = say.send(line);
+            })?;
+        Ok((adapter, backend, said))
+    }
+
+    fn wait(adapter: &Adapter) -> Frame {
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let taken: Result<_, Infallible> = adapter.take_if(|_| Ok(true));
+            if let Some(frame) = taken.unwrap() {
+                return frame;
+            }
+            assert!(std::time::Instant::now() < end, "no frame");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn frames_pass_both_ways_one_at_a_time() {
+        let kind = SocketType::SEQPACKET;
+        let (own, peer) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (adapter, backend, said) = start(NetworkKind::Descriptor(own.as_raw_fd())).unwrap();
+        adapter.send(vec![7; 60]);
+        adapter.send(vec![8; 1514]);
+        let mut buffer = [0; 2000];
+        assert_eq!(rustix::io::read(&peer, &mut buffer), Ok(60));
+        assert_eq!(rustix::io::read(&peer, &mut buffer), Ok(1514));
+        assert_eq!(buffer[0], 8);
+        for size in [60, 1514] {
+            rustix::io::write(&peer, &vec![9; size]).unwrap();
+        }
+        assert_eq!(wait(&adapter), Frame::new(vec![9; 60]));
+        assert_eq!(wait(&adapter), Frame::new(vec![9; 1514]));
+        // What the process was started with is the process's.
+        drop(own);
+        drop(peer);
+        let line = said.recv_timeout(PATIENCE).unwrap();
+        assert!(line.contains("the host's end is gone"), "{line}");
+        adapter.send(vec![7; 60]);
+        drop(backend);
+    }
+
+    #[test]
+    fn what_is_no_tap_is_refused_with_its_reason() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for (kind, why) in [
+            (
+                NetworkKind::Descriptor(99_999),
+                "fd: cannot use descriptor 99999",
+            ),
+            (
+                NetworkKind::Descriptor(file.as_raw_fd()),
+                "neither a tap nor",
+            ),
+            (NetworkKind::Tap("a/b".into()), "tap: cannot use 'a/b'"),
+            (
+                NetworkKind::Tap("a-name-that-is-too-long".into()),
+                "at most 15",
+            ),
+        ] {
+            let line = start(kind).err().unwrap().to_string();
+            assert!(line.contains(why), "{line}");
+            assert_eq!(line.lines().count(), 1);
+        }
+    }
+}
