@@ -336,7 +336,7 @@ pub struct RunArguments {
     pub register_map: RegisterMapName,
 
     /// How guest code reaches guest memory
-    #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Checked)]
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Adaptive)]
     pub memory_access: MemoryAccess,
 
     /// Knobs.
