@@ -25,6 +25,7 @@ use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::gate::{entry, leaf, store_test, string};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
+use iced_x86::{Decoder, DecoderOptions, Register};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -77,13 +78,22 @@ impl Drop for CodeRange {
     }
 }
 
+/// The most bytes of an instruction.
+const LONGEST_INSTRUCTION: usize = 15;
+
 /// Whether guest code runs at `pc`. Other threads' machines may come and go meanwhile: both
 /// ends must be of one registration, and an unused place, whose start is 0, holds nothing.
 fn in_code_cache(pc: u64) -> bool {
-    RANGES.iter().any(|(start, end)| {
+    end_of_code_cache(pc).is_some()
+}
+
+/// Where the code cache ends in which `pc` lies.
+fn end_of_code_cache(pc: u64) -> Option<u64> {
+    RANGES.iter().find_map(|(start, end)| {
         let first = start.load(Ordering::SeqCst);
         let last = end.load(Ordering::SeqCst);
-        first != 0 && pc >= first && pc < last && start.load(Ordering::SeqCst) == first
+        let is_in = first != 0 && pc >= first && pc < last;
+        (is_in && start.load(Ordering::SeqCst) == first).then_some(last)
     })
 }
 
@@ -374,6 +384,32 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     }
 }
 
+/// A linear address in the part that the access of the instruction at `pc` is made through, if it
+/// is a direct one: what the register besides the delta holds, and the displacement.
+fn near_access(frame: &libc::ucontext_t, pc: u64) -> u64 {
+    let Some(end) = end_of_code_cache(pc) else {
+        return 0;
+    };
+    let length = LONGEST_INSTRUCTION.min((end - pc) as usize);
+    // SAFETY: these bytes lie in a code cache, whose processor is the thread that this handler
+    // interrupts: nobody writes there.
+    let bytes = unsafe { std::slice::from_raw_parts(pc as *const u8, length) };
+    let instruction = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode();
+    let register = match instruction.memory_index() {
+        index if index.is_gpr64() && instruction.memory_index_scale() == 1 => index,
+        Register::None
+            if instruction.memory_base() == Register::RCX
+                && instruction.memory_displacement64() != 0 =>
+        {
+            return instruction.memory_displacement64();
+        }
+        _ => Register::R8,
+    };
+    let place = REGISTERS[register.number() & 15] as usize;
+    let value = frame.uc_mcontext.gregs[place] as u64;
+    value.wrapping_add(instruction.memory_displacement64())
+}
+
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
     let (frame, info) = unsafe { (&mut *frame.cast::<libc::ucontext_t>(), &*info) };
@@ -394,7 +430,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
         signal,
         code: info.si_code,
         address,
-        near: frame.uc_mcontext.gregs[libc::REG_R8 as usize] as u64,
+        near: near_access(frame, pc),
         stores: frame.uc_mcontext.gregs[libc::REG_ERR as usize] & PAGE_FAULT_WRITE != 0,
         ..SignalExit::default()
     };

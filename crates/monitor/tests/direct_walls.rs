@@ -7,24 +7,26 @@
 mod support;
 
 use std::io::{self, Write};
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use support::*;
 use tollgate_monitor::VcpuStop;
 use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_platform::StopRequest;
 use tollgate_test_support::{Computer, Random};
-use tollgate_x86::{CpuState, PhysicalAddress};
+use tollgate_x86::{CpuState, PhysicalAddress, SegmentRegister};
 
 /// Bytes that a window stands for.
 const WINDOW: u64 = 1 << 39;
 /// From the end of one to the next.
 const BETWEEN: u64 = 4 << 30;
+/// Beside a window so much is never mapped, as instructions may reach beyond it.
+const ROOM: u64 = BETWEEN / 2;
 /// Bytes of each piece of memory beside one.
 const CANARY_BYTES: usize = 1 << 20;
 const CANARY: u8 = 0xc7;
 
 /// Instructions that access memory at RBX or thereabouts, with RCX as index, count or number.
-const SHAPES: [&[u8]; 24] = [
+const SHAPES: [&[u8]; 29] = [
     &[0x8a, 0x03],                                                 // mov al,[rbx]
     &[0x48, 0x8b, 0x03],                                           // mov rax,[rbx]
     &[0x48, 0x89, 0x03],                                           // mov [rbx],rax
@@ -49,6 +51,11 @@ const SHAPES: [&[u8]; 24] = [
     &[0x48, 0x89, 0xdf, 0xf3, 0xaa],                               // mov rdi,rbx; rep stosb
     &[0x48, 0x89, 0xde, 0xf3, 0x48, 0xa5],                         // mov rsi,rbx; rep movsq
     &[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x53, 0x40, 0x89, 0x43, 0x08], // loads and a store beside
+    &[0x48, 0x8b, 0x83, 0x00, 0x00, 0x10, 0x00],                   // mov rax,[rbx+100000h]
+    &[0x48, 0x89, 0x83, 0x00, 0x00, 0xf0, 0xff],                   // mov [rbx-100000h],rax
+    &[0x88, 0x83, 0x00, 0x00, 0x00, 0x80],                         // mov [rbx-80000000h],al
+    &[0x64, 0x48, 0x89, 0x43, 0x10],                               // mov fs:[rbx+10h],rax
+    &[0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0x00, 0x00, 0x00],       // mov rax,fs:[28h]
 ];
 /// out 0xf4, al
 const END: [u8; 2] = [0xe6, 0xf4];
@@ -174,8 +181,17 @@ fn state_of(vcpu: &mut Computer<Bench>) -> (String, u64) {
     (vcpu.dump(), vcpu.state().cr2)
 }
 
+/// One test at a time: their machines are in one process, and the canaries of one would lie beside
+/// the windows of the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn nothing_but_its_memory_is_reached_from_anywhere() {
+    let _alone = alone();
     let Some(bases) = window_bases() else {
         let _ = writeln!(
             io::stderr(),
@@ -187,19 +203,20 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
     let lowest = bases[0] - WINDOW - BETWEEN - CANARY_BYTES as u64;
     let mut canaries = vec![Canary::at(lowest)];
     for base in bases {
-        canaries.push(Canary::at(base - CANARY_BYTES as u64));
-        canaries.push(Canary::at(base + WINDOW));
+        canaries.push(Canary::at(base + WINDOW + ROOM));
     }
     let (mut random, mut ends) = (Random::new(5), 0);
     for shape in SHAPES {
         for place in places(&mut random) {
             let user = random.one_in(2);
             let count = count(&mut random);
+            let fs = random.pick(&[0, 0, place, place.wrapping_neg()]);
             let set_up = |state: &mut CpuState| {
                 if user {
                     as_user(state);
                 }
                 state.gpr[3] = place;
+                state.segment_mut(SegmentRegister::Fs).base = fs;
                 state.gpr[1] = count;
                 state.gpr[7] = DATA;
                 state.gpr[6] = DATA;
@@ -225,6 +242,7 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
 
 #[test]
 fn two_machines_have_each_their_own() {
+    let _alone = alone();
     // Adds 1 to what lies there, a thousand times.
     let code = guest_code!(
         adds,

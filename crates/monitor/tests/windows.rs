@@ -474,3 +474,35 @@ fn a_stack_that_is_mapped_elsewhere_between_two_accesses_is_read_there() {
     let gpr = vcpu.state().gpr;
     assert_eq!((gpr[3], gpr[1], gpr[2]), (0x2222, 1, 0x1111));
 }
+
+#[test]
+fn what_a_changed_operand_adds_to_a_register_counts_for_what_is_reached_through_it() {
+    // A subroutine's ADD has its operand changed between calls.
+    let vcpu = run_with(
+        guest_code!(
+            moved_by_more,
+            "mov ecx, 8",
+            "xor esi, esi",
+            "2: mov ebx, 0x20000",
+            "call 5f",
+            "shl rsi, 8",
+            "or rsi, rax",
+            "lea rdi, [rip + 6f]",
+            "add byte ptr [rdi + 3], 8",
+            "dec ecx",
+            "jnz 2b",
+            "out 0xf4, al",
+            "5: mov rdx, [rbx]",
+            "6: add rbx, 8",
+            "mov rax, [rbx]",
+            "mov rdi, [rbx + 8]",
+            "ret",
+        ),
+        |_, memory| {
+            for word in 0..12 {
+                memory.write_u64(PhysicalAddress(DATA + 8 * word), word);
+            }
+        },
+    );
+    assert_eq!(vcpu.state().gpr[6], 0x0102_0304_0506_0708);
+}

@@ -61,6 +61,17 @@ pub const LONG_WRITE_DISPLACEMENT: i32 = i32::MIN;
 /// steps: it is too far for one displacement.
 pub const LONG_CODE_WRITE_STEP: i32 = i32::MIN;
 
+/// The part that a canonical linear address lies in, from -[`PARTS`]/2 on.
+pub const fn part_of_linear(linear: i64) -> i64 {
+    linear >> PART_SHIFT
+}
+
+/// Bytes of linear addresses in a part.
+pub const PART_SPAN: u64 = 1 << PART_SHIFT;
+
+/// How many parts there are.
+pub const PARTS: i64 = 2 * HALF;
+
 /// From R14 in generated code to entry number zero of the table for direct access: for each part
 /// *host minus linear address* in its [shadow window](crate::shadow_windows).
 pub const DIRECT_TABLE_DISPLACEMENT: i32 = LONG_ROOT_DISPLACEMENT + (ROOT_BYTES + GUARD) as i32;

@@ -41,6 +41,11 @@ use tollgate_x86::canonical::is_canonical;
 
 /// Bytes from the linear address that translated code has at hand to one that it accesses.
 const NEAR: u64 = 4096;
+/// Beside each window, and beside the region that stands for parts without one, so much is never
+/// mapped: an access may reach that far beyond the part that its address is in.
+pub const BESIDE_WINDOW: u64 = (1 << 31) - (1 << 16);
+const _: () = assert!(BESIDE_WINDOW + NEAR < area::BETWEEN / 2);
+
 /// Mappings that Linux allows a process, unless it says otherwise.
 const USUAL_MAP_COUNT: usize = 65_530;
 

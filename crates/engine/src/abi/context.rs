@@ -44,7 +44,7 @@ pub struct SignalExit {
     pub esp: i32,
     /// The faulting host address, for SIGSEGV and SIGBUS.
     pub address: u64,
-    /// R8 at a fault: if a direct access has faulted, a linear address in the same part.
+    /// At a fault of a direct access: its linear address, or one in the same part.
     pub near: u64,
     /// The fault was a store.
     pub stores: bool,

@@ -15,9 +15,7 @@ use crate::emit::assembler::{Mem, Width};
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Register};
-use tollgate_tlb::long_tlb::{
-    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
-};
+use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -63,6 +61,14 @@ pub(crate) enum Reach {
     Sum,
     /// It is so many bytes above R11: in the window.
     Window(u8),
+    /// It is the sum of `delta`, host minus linear address, of the other register, and of the
+    /// displacement: in the shadow window of what that register holds, or of the displacement.
+    Near {
+        /// RCX, or R11 in a window.
+        delta: Host,
+        base: Option<Host>,
+        displacement: i32,
+    },
 }
 
 impl Reach {
@@ -73,16 +79,34 @@ impl Reach {
             Self::LowPointer => Mem::base(RCX, 0),
             Self::Sum => Mem::indexed(RCX, R8, 1, 0),
             Self::Window(place) => Mem::base(R11, place as i32),
+            Self::Near {
+                delta,
+                base: Some(base),
+                displacement,
+            } => Mem::indexed(delta, base, 1, displacement),
+            Self::Near {
+                delta,
+                base: None,
+                displacement,
+            } => Mem::base(delta, displacement),
         }
     }
 
     /// The base, the index and the displacement of the operand in memory.
-    pub(crate) const fn operand(self) -> (Register, Register, u8) {
+    pub(crate) fn operand(self) -> (Register, Register, i32) {
         match self {
             Self::Pointer => (Register::R9, Register::None, 0),
             Self::LowPointer => (Register::RCX, Register::None, 0),
             Self::Sum => (Register::RCX, Register::R8, 0),
-            Self::Window(place) => (Register::R11, Register::None, place),
+            Self::Window(place) => (Register::R11, Register::None, place.into()),
+            Self::Near {
+                delta,
+                base,
+                displacement,
+            } => {
+                let name = |host: Host| Register::RAX + u32::from(host.0);
+                (name(delta), base.map_or(Register::None, name), displacement)
+            }
         }
     }
 }
@@ -191,6 +215,7 @@ impl Emitter {
     /// Brings the host address of what is reached to R9.
     pub(crate) fn point(&mut self, reach: Reach) {
         if reach != Reach::Pointer {
+            let reach = self.with_address(reach);
             self.assembler.lea64(R9, reach.mem());
         }
     }
@@ -199,6 +224,7 @@ impl Emitter {
     /// encoding without a REX prefix.
     pub(crate) fn reach_for(&mut self, instruction: &Instruction, reach: Reach) -> Reach {
         if has_high_byte(instruction) {
+            let reach = self.with_address(reach);
             self.assembler.lea64(RCX, reach.mem());
             Reach::LowPointer
         } else if uses_count_in_place(instruction) {
@@ -219,7 +245,7 @@ impl Emitter {
                 self.probe(size, write);
             }
             LookUpForm::Long => self.long_look_up(size, write),
-            LookUpForm::Direct => self.load_window_delta(),
+            LookUpForm::Direct => self.load_window_delta(RCX, R8),
         }
     }
 
@@ -289,20 +315,11 @@ impl Emitter {
                 let table = if write { LONG_WRITE_DISPLACEMENT } else { 0 };
                 Mem::indexed(RCX, R9, 8, table)
             }
-            LookUpForm::Direct => return self.load_window_delta(),
+            LookUpForm::Direct => return self.load_window_delta(RCX, R8),
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);
         self.leave_windows_if_zero(miss);
-    }
-
-    /// Puts the host address minus the linear one, which is in R8, into RCX, as the table of
-    /// shadow windows has it. An address that is not canonical makes the load fault.
-    fn load_window_delta(&mut self) {
-        let tlb = self.map.tlb;
-        self.assembler.sarx(RCX, R8, tlb);
-        let entry = Mem::indexed(tlb, RCX, 8, DIRECT_TABLE_DISPLACEMENT);
-        self.assembler.load(Width::Qword, RCX, entry);
     }
 
     /// The second half of a look-up: the slot's number is in R9, and RCX is free.
@@ -447,6 +464,9 @@ impl Emitter {
         if self.mode.segment(segment, write) == SegmentClass::Odd {
             return Err(OddSegment);
         }
+        if let Some(reach) = self.reach_operand_directly(instruction, write) {
+            return Ok(reach);
+        }
         let offset = self.effective_address(instruction);
         self.access_sum(segment, offset, size, write)?;
         Ok(Reach::Sum)
@@ -492,6 +512,9 @@ impl Emitter {
         }
         if self.mode.segment(SegmentRegister::Ss, write) == SegmentClass::Odd {
             return Err(OddSegment);
+        }
+        if let Some(reach) = self.reach_stack_directly(offset) {
+            return Ok(reach);
         }
         let place = Mem::base(self.map.stack(), self.esp.wrapping_add(offset));
         if self.mode.flags.contains(ModeFlags::STACK32) {

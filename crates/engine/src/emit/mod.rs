@@ -1,6 +1,7 @@
 //! How host code is made: the only folder that touches marks, sites and stubs.
 
 pub mod assembler;
+mod direct;
 pub(crate) mod effective_address;
 pub(crate) mod emitter;
 pub(crate) mod exits;

@@ -133,6 +133,7 @@ impl Emitter {
             Some(Reach::Pointer) => bit(R9),
             Some(Reach::LowPointer) => bit(RCX),
             Some(Reach::Sum) => bit(RCX) | bit(R8),
+            Some(Reach::Near { delta, .. }) => bit(delta),
             Some(Reach::Window(_)) | None => 0,
         };
         taken |= self.window.map_or(0, |_| bit(R11));
@@ -153,6 +154,12 @@ impl Emitter {
             } else if only {
                 return None;
             }
+        }
+        if let Some(Reach::Near {
+            base: Some(base), ..
+        }) = reach
+        {
+            taken |= bit(base);
         }
         for index in 0..operands.len() {
             if placed & 1 << index == 0 {

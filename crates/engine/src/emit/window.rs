@@ -35,6 +35,7 @@
 //!
 //! [`Mode::windowless`]: crate::policy::mode::Mode::windowless
 
+use super::direct::is_near;
 use super::emitter::Emitter;
 use super::exits::RESUME_AFTER;
 use super::look_up::Reach;
@@ -83,9 +84,25 @@ pub(crate) struct Window {
     size: u32,
     /// It may be stored to.
     write: bool,
+    /// R11 holds host minus linear address of what this register holds, instead.
+    delta_of: Option<Host>,
 }
 
 impl Window {
+    /// How the window's code gets to an access, if that lies in it.
+    fn reach(&self, access: &Near) -> Option<Reach> {
+        let Some(base) = self.delta_of else {
+            return self.place(access).map(Reach::Window);
+        };
+        let place = i64::from(access.distance) - i64::from(self.low);
+        let is_in = access.base == self.base && is_near(place);
+        is_in.then_some(Reach::Near {
+            delta: R11,
+            base: Some(base),
+            displacement: access.distance,
+        })
+    }
+
     /// Where in the window an access lies.
     fn place(&self, access: &Near) -> Option<u8> {
         let place = access.distance.checked_sub(self.low)?;
@@ -125,6 +142,11 @@ impl Emitter {
     pub(crate) fn window_base(&self) -> Option<u8> {
         let window = self.window.as_ref()?;
         (window.base != STACK).then_some(window.base)
+    }
+
+    /// Whether the window in force is near this guest register.
+    pub(crate) fn has_window_near(&self, guest: u8) -> bool {
+        self.window.is_some_and(|window| window.base == guest)
     }
 
     /// What `base`'s home holds changes by `change`, or in an unknown way.
@@ -167,7 +189,7 @@ impl Emitter {
             write,
         });
         let window = self.window.filter(|_| self.uses_windows);
-        let place = near.and_then(|near| window.and_then(|window| window.place(&near)));
+        let place = near.and_then(|near| window.and_then(|window| window.reach(&near)));
         if place.is_some() {
             self.planned = None;
         }
@@ -180,8 +202,8 @@ impl Emitter {
         if !self.uses_windows {
             return None;
         }
-        if let Some(place) = self.window.and_then(|window| window.place(access)) {
-            return Some(Reach::Window(place));
+        if let Some(reach) = self.window.and_then(|window| window.reach(access)) {
+            return Some(reach);
         }
         let planned = self.planned.take()?;
         let returns_behind = |site: &crate::abi::sites::Site| site.after == RESUME_AFTER;
@@ -190,6 +212,7 @@ impl Emitter {
             low: access.distance.checked_add(planned.low)?,
             size: planned.size.min(WINDOW_BYTES),
             write: planned.write,
+            delta_of: None,
         };
         let place = window.place(access)?;
         let miss = WindowMiss::new(place, access.size, access.write, window.size, window.write)?;
@@ -200,6 +223,17 @@ impl Emitter {
                 .any(returns_behind);
         if !may_begin {
             return None;
+        }
+        if self.is_direct64()
+            && let Home::Host(base) = self.map.home(access.base)
+        {
+            self.load_window_delta(R11, base);
+            let window = Window {
+                delta_of: Some(base),
+                ..window
+            };
+            self.window = Some(window);
+            return window.reach(access);
         }
         let base = match self.map.home(access.base) {
             Home::Host(host) => host,

@@ -8,6 +8,7 @@ use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
+use tollgate_tlb::long_tlb::PART_SPAN;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::flags::Flags;
 use tollgate_x86::registers::{Cr0, Cr4};
@@ -261,7 +262,13 @@ impl Mode {
     /// wrap. Nor where programs lie that are linked for fixed addresses, which gain nothing:
     /// 32-bit ones from 0804_8000h; Linux puts those that may lie anywhere, and the loader if it
     /// is started by itself, close behind 40_0000h.
+    ///
+    /// Code with direct accesses finds what it names by its place through the part that the delta
+    /// lies in (see `emit/direct.rs`), which is that of the place unless it is close behind the
+    /// part's start.
     pub fn is_relocatable_at(&self, rip: u64) -> bool {
+        /// No home lies there or above: see `blocks/homes.rs`.
+        const HOMES_END: u64 = 1 << 31;
         const LINKED_32_BIT: Range<u64> = 1 << 27..1 << 28;
         let is_place = match self.flags.contains(ModeFlags::CODE64) {
             true => (1 << 31..(1 << 47) - (1 << 32)).contains(&rip),
@@ -269,7 +276,8 @@ impl Mode {
                 (1 << 20..(1 << 32) - PAGE_SIZE).contains(&rip) && !LINKED_32_BIT.contains(&rip)
             }
         };
-        is_place && self.is_relocatable()
+        let has_delta_in_part = rip % PART_SPAN >= HOMES_END;
+        is_place && self.is_relocatable() && (has_delta_in_part || self.access != Access::Direct)
     }
 
     /// Whether instructions run alone, or the monitor performs each access. Then translated

@@ -58,7 +58,7 @@ pub(super) fn general_copy(instruction: &Instruction, reach: Option<Reach>) -> I
         copy.set_memory_base(base);
         copy.set_memory_index(index);
         copy.set_memory_index_scale(1);
-        copy.set_memory_displacement64(displacement.into());
+        copy.set_memory_displacement64(i64::from(displacement) as u64);
         copy.set_memory_displ_size(u32::from(displacement != 0));
     }
     copy
@@ -159,6 +159,8 @@ impl Translator {
     fn note_immediate(&mut self, instruction: &Instruction) {
         use Mnemonic::*;
         let replaceable = match instruction.mnemonic() {
+            // How far a window is from its register is known from such operands.
+            Add | Sub if self.moves_window(instruction) => false,
             Mov | Add | Adc | Sub | Sbb | Xor | Cmp | Test | Imul => true,
             // With some operands these are said not to read their destination.
             And | Or => {
@@ -185,6 +187,12 @@ impl Translator {
                 host: (self.emit.assembler.position() - size) as u32,
             });
         }
+    }
+
+    /// Whether the window in force is near the register that the instruction changes.
+    fn moves_window(&self, instruction: &Instruction) -> bool {
+        let changed = guest_number(instruction.op0_register());
+        changed.is_some_and(|changed| self.emit.has_window_near(changed))
     }
 
     /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees

@@ -1,6 +1,7 @@
 //! What the translator emits for direct access, and what the verifier says of it.
 
 use super::{Request, Translation, Translator};
+use crate::abi::at;
 use crate::abi::link_layout::{BranchTable, FamilyId};
 use crate::abi::sites::{BlockId, SiteKind};
 use crate::policy::access::Access;
@@ -9,8 +10,9 @@ use crate::policy::mode::Mode;
 use crate::verify::{Subject, verify};
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_test_support::flat_state;
-use tollgate_tlb::long_tlb::DIRECT_TABLE_DISPLACEMENT;
-use tollgate_x86::{Attributes, Efer, SegmentRegister};
+use tollgate_tlb::long_tlb::{DIRECT_TABLE_DISPLACEMENT, PART_SPAN};
+use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
+use tollgate_x86::{Attributes, Efer, SegmentRegister, Selector};
 
 const RIP: u64 = 0xffff_ffff_8100_1000;
 const PHYSICAL: u64 = 0x10_0000;
@@ -91,14 +93,55 @@ fn memory_sites(translation: &Translation) -> usize {
 
 #[test]
 fn an_access_is_the_delta_of_its_part_and_the_guest_s_own_instruction() {
-    // mov eax,[rbx+8]
-    let (code, translation) = emit(&[0x8b, 0x43, 0x08, 0xf4], &[]);
-    assert_eq!(findings(&code, &translation, &direct()), 0);
-    assert_eq!(memory_sites(&translation), 0);
-    let begin = text(&code);
-    let expected = "lea r8,[rbx+8]; sarx rcx,r8,r14; mov rcx,[r14+rcx*8+";
-    assert!(begin.starts_with(expected), "{begin}");
-    assert!(begin.contains("]; mov eax,[rcx+r8]"), "{begin}");
+    let table = "mov rcx,[r14+rcx*8+10000FD9h]";
+    let cases: [(&[u8], &str); 9] = [
+        // mov eax,[rbx+8]; mov [rcx-200h],sil; add [r9],rdx
+        (
+            &[0x8b, 0x43, 0x08],
+            "sarx rcx,rbx,r14; {table}; mov eax,[rcx+rbx+8]",
+        ),
+        (
+            &[0x40, 0x88, 0xb1, 0x00, 0xfe, 0xff, 0xff],
+            "sarx rcx,r10,r14; {table}; mov [rcx+r10-200h],sil",
+        ),
+        (
+            &[0x49, 0x01, 0x11],
+            "mov r8,[r15+1BCh]; sarx rcx,r8,r14; {table}; add [rcx+r8],rdx",
+        ),
+        // mov eax,[rbx+rsi*4+8]; mov eax,[rbx+200000h]
+        (
+            &[0x8b, 0x44, 0xb3, 0x08],
+            "lea r8,[rbx+rsi*4+8]; sarx rcx,r8,r14; {table}; mov eax,[rcx+r8]",
+        ),
+        (
+            &[0x8b, 0x83, 0x00, 0x00, 0x20, 0x00],
+            "lea r8,[rbx+200000h]; sarx rcx,r8,r14; {table}; mov eax,[rcx+r8]",
+        ),
+        // mov eax,[rsp+10h]; push rsi
+        (
+            &[0x8b, 0x44, 0x24, 0x10],
+            "sarx rcx,r12,r14; {table}; mov eax,[rcx+r12+10h]",
+        ),
+        (&[0x56], "sarx rcx,r12,r14; {table}; mov [rcx+r12-8],rsi"),
+        // mov eax,[FFFFFFFF80000010h], whose part is the last; mov eax,fs:[28h]
+        (
+            &[0x8b, 0x04, 0x25, 0x10, 0x00, 0x00, 0x80],
+            "mov rcx,[r14+10000FD1h]; mov eax,[rcx-7FFFFFF0h]",
+        ),
+        (
+            &[0x64, 0x8b, 0x04, 0x25, 0x28, 0x00, 0x00, 0x00],
+            "mov r8,[r15+{fs}]; sarx rcx,r8,r14; {table}; mov eax,[rcx+r8+28h]",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        let (code, translation) = emit(&[bytes, &[0xf4]].concat(), &[]);
+        let begin = text(&code);
+        let fs = format!("{:X}h", at::segment_base(SegmentRegister::Fs));
+        let expected = expected.replace("{table}", table).replace("{fs}", &fs);
+        assert!(begin.starts_with(&expected), "{begin}\n{expected}");
+        assert_eq!(findings(&code, &translation, &direct()), 0, "{begin}");
+        assert_eq!(memory_sites(&translation), 0);
+    }
 }
 
 #[test]
@@ -116,7 +159,9 @@ fn what_is_named_looks_its_operand_up() {
     let (code, translation) = emit(&bytes, &[3]);
     assert_eq!(findings(&code, &translation, &direct()), 0);
     assert_eq!(memory_sites(&translation), 1);
-    assert_eq!(text(&code).matches("sarx rcx,r8,r14").count(), 3);
+    let code = text(&code);
+    assert!(code.contains("lea r8,[rsi+40h]; sarx r9,r8,r15"), "{code}");
+    assert!(code.contains("sarx rcx,rbx,r14"), "{code}");
 }
 
 #[test]
@@ -129,16 +174,74 @@ fn the_verifier_knows_the_table_of_windows_in_its_modes_alone() {
     let mut elsewhere = code.clone();
     elsewhere[place.expect("it is there")] ^= 8;
     assert_ne!(findings(&elsewhere, &translation, &direct()), 0);
-    // mov rcx,[r14+rcx*8+d] with another index than that of the address.
-    let mut index = code.clone();
-    let sarx = code.windows(2).position(|bytes| bytes == [0xc4, 0xc2]);
-    index[sarx.expect("SARX is there") + 4] ^= 1;
-    assert_ne!(findings(&index, &translation, &direct()), 0);
-    // mov eax,[rcx+r8+d]: nothing may be added.
+    // mov eax,[rcx+rbx+8] with another register than that whose part was looked for.
+    let sib = 3 << 3 | 1;
     let access = code
         .windows(4)
-        .position(|bytes| bytes == [0x42, 0x8b, 0x04, 0x01]);
-    let mut far = code.clone();
-    far[access.expect("the access is there") + 3] ^= 0x40;
-    assert_ne!(findings(&far, &translation, &direct()), 0);
+        .position(|bytes| bytes == [0x8b, 0x44, sib, 0x08]);
+    let access = access.expect("the access is there");
+    let mut other = code.clone();
+    other[access + 2] ^= 5 << 3;
+    assert_ne!(findings(&other, &translation, &direct()), 0);
+}
+
+#[test]
+fn the_verifier_lets_nothing_reach_farther_than_is_never_mapped() {
+    // mov eax,[rbx-12345h]
+    let (code, translation) = emit(&[0x8b, 0x83, 0xbb, 0xdc, 0xfe, 0xff, 0xf4], &[]);
+    let place = code
+        .windows(4)
+        .position(|bytes| bytes == (-0x12345_i32).to_le_bytes());
+    let place = place.expect("the displacement is there");
+    let beside = BESIDE_WINDOW as i32;
+    for (displacement, is_sound) in [
+        (beside, true),
+        (-beside, true),
+        (beside + 1, false),
+        (-beside - 1, false),
+        (i32::MAX, false),
+        (i32::MIN, false),
+    ] {
+        let mut far = code.clone();
+        far[place..place + 4].copy_from_slice(&displacement.to_le_bytes());
+        let found = findings(&far, &translation, &direct());
+        assert_eq!(found == 0, is_sound, "{displacement:#x}");
+    }
+    // mov eax,[FFFFFFFF80000010h] in the part of what is above zero, and beside the table.
+    let (code, translation) = emit(&[0x8b, 0x04, 0x25, 0x10, 0x00, 0x00, 0x80, 0xf4], &[]);
+    let last = (DIRECT_TABLE_DISPLACEMENT - 8).to_le_bytes();
+    let place = code.windows(4).position(|bytes| bytes == last);
+    let place = place.expect("the entry is there");
+    for entry in [0, -7, -8 * 257, 8 * 256] {
+        let mut other = code.clone();
+        let entry = DIRECT_TABLE_DISPLACEMENT + entry;
+        other[place..place + 4].copy_from_slice(&entry.to_le_bytes());
+        assert_ne!(findings(&other, &translation, &direct()), 0, "{entry}");
+    }
+}
+
+#[test]
+fn relocatable_code_has_its_delta_in_its_own_part() {
+    let mut state = flat_state(0x7f00_0000_0000);
+    state.cr0 |= 1 << 31;
+    state.cr4 |= 0x4_0620;
+    state.efer = (Efer::LME | Efer::LMA).bits();
+    let cs = state.segment_mut(SegmentRegister::Cs);
+    (cs.attributes, cs.selector) = (Attributes::from_bits_retain(0xa0fb), Selector(0x33));
+    state.cr0 |= 1;
+    let ss = state.segment_mut(SegmentRegister::Ss);
+    (ss.attributes, ss.selector) = (Attributes::from_bits_retain(0xc0f3), Selector(0x2b));
+    let checked = Mode::of(&state);
+    let direct = checked.with_access(Access::Direct);
+    assert_ne!(direct, checked);
+    let part = 254 * PART_SPAN;
+    for (rip, is_so) in [
+        (part + 0x1234_5000, false),
+        (part + (1 << 31) - 1, false),
+        (part + (1 << 31), true),
+        (part + PART_SPAN - 0x1000, true),
+    ] {
+        assert!(checked.is_relocatable_at(rip));
+        assert_eq!(direct.is_relocatable_at(rip), is_so, "{rip:#x}");
+    }
 }

@@ -12,6 +12,7 @@
 //! Everything else (other maps of opcodes than these, 16-bit code, prefixes that mean something
 //! else here or nothing) is left to the encoder.
 
+use crate::abi::host::Host;
 use crate::abi::register_map::COUNT;
 use crate::emit::look_up::Reach;
 use crate::emit::operands::Named;
@@ -21,7 +22,7 @@ use tollgate_x86::Gpr;
 /// The bytes of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Copied {
-    bytes: [u8; 16],
+    bytes: [u8; 24],
     length: usize,
 }
 
@@ -142,6 +143,53 @@ const REX_R: u8 = 0x44;
 const REX_X: u8 = 0x42;
 const REX_B: u8 = 0x41;
 
+/// What follows a ModRM byte: a SIB byte and a displacement, if they are there.
+#[derive(Clone, Copy, Default)]
+struct Behind {
+    bytes: [u8; 5],
+    length: usize,
+}
+
+impl Behind {
+    fn of_sib(sib: u8) -> Self {
+        let mut behind = Self::default();
+        behind.push(&[sib]);
+        behind
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+}
+
+/// REX, ModRM but for `reg`, and what follows for [`Reach::Near`].
+fn near(delta: Host, base: Option<Host>, displacement: i32) -> (u8, u8, Behind) {
+    let mut behind = Behind::default();
+    let mut rex = if delta.0 < 8 { 0 } else { REX_B };
+    let rm = match base {
+        // SIB: the base is the delta, the scale 1.
+        Some(base) => {
+            behind.push(&[(base.0 & 7) << 3 | delta.0 & 7]);
+            rex |= if base.0 < 8 { 0 } else { REX_X };
+            4
+        }
+        None => delta.0 & 7,
+    };
+    let mode = match i8::try_from(displacement) {
+        Ok(0) => 0,
+        Ok(_) => {
+            behind.push(&displacement.to_le_bytes()[..1]);
+            0x40
+        }
+        Err(_) => {
+            behind.push(&displacement.to_le_bytes());
+            0x80
+        }
+    };
+    (rex, mode | rm, behind)
+}
+
 /// The bytes of a copy of `raw`, an instruction of `bits` bits with all its registers at home
 /// and none of them the stack pointer, a high byte or the count of a shift. `named` says what its
 /// operands are, `reach` how it gets to the one in memory.
@@ -252,21 +300,27 @@ pub(super) fn copy_of(
     };
     // ModRM, and SIB or a displacement; the upper bits of R9, R11 and R8 are REX.B and REX.X.
     let (extended, rm, behind) = match reach? {
-        Reach::Pointer => (REX_B, 1, None),
+        Reach::Pointer => (REX_B, 1, Behind::default()),
         // For what is not copied here.
         Reach::LowPointer => return None,
-        Reach::Sum => (REX_X, 4, Some(1)),
-        Reach::Window(place) => (REX_B, 0x43, Some(place)),
+        Reach::Sum => (REX_X, 4, Behind::of_sib(1)),
+        Reach::Window(place) => (REX_B, 0x43, Behind::of_sib(place)),
+        Reach::Near {
+            delta,
+            base,
+            displacement,
+        } => near(delta, base, displacement),
     };
-    copied.push(extended | rex & 0x4c);
+    let rex = extended | rex & 0x4c;
+    if rex != 0 {
+        copied.push(rex);
+    }
     if fields.reg {
         byte = byte & !0x38 | count << 3;
     }
     copied.extend(&raw[opcode..memory_at])?;
     copied.push(byte & 0x38 | rm);
-    if let Some(behind) = behind {
-        copied.push(behind);
-    }
+    copied.extend(&behind.bytes[..behind.length])?;
     let immediate = memory_at + 1 + behind_modrm(raw[memory_at], raw.get(memory_at + 1))?;
     copied.extend(raw.get(immediate..)?)?;
     Some(copied)

@@ -13,7 +13,8 @@ use crate::policy::mode::ModeFlags;
 use iced_x86::{Code, Instruction, OpKind, Register};
 use std::mem::offset_of;
 use tollgate_tlb::long_tlb::{
-    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
+    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
+    part_of_linear,
 };
 use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 
@@ -151,10 +152,21 @@ impl Walk<'_> {
                 }),
                 Some(linear),
             ) if of == linear.number && operand.scale == 1 => (size, write),
-            // What lies behind a window's end is never mapped.
+            // What lies beside a window is never mapped.
             (Some(Kind::WindowDelta { of }), Some(linear))
-                if of == linear.number && operand.scale == 1 =>
+                if operand.scale == 1 && linear.distance_beside(of, place).is_some() =>
             {
+                if base == Register::R11 {
+                    let window = state.registers[11].number;
+                    self.last_uses.insert(window, instruction.ip());
+                }
+                place = 0;
+                (DIRECT_BYTES, true)
+            }
+            (Some(Kind::WindowDeltaOfPart(part)), None)
+                if operand.index == Register::None && part_of_linear(place) == part =>
+            {
+                place = 0;
                 (DIRECT_BYTES, true)
             }
             (Some(Kind::Root { of }), Some(slot)) if operand.scale == 8 => {
@@ -233,6 +245,16 @@ impl Walk<'_> {
         state: &State,
         operand: &Operand,
     ) -> Result<Value, Rule> {
+        let is_direct_load =
+            instruction.code() == Code::Mov_r64_rm64 && state.level.is_none() && self.is_direct();
+        if operand.index == Register::None {
+            let part = operand.displacement - i64::from(DIRECT_TABLE_DISPLACEMENT);
+            let is_entry = part % 8 == 0 && (-4 * PARTS..4 * PARTS).contains(&part);
+            return match is_entry && is_direct_load {
+                true => Ok(self.numbers.new_value(Kind::WindowDeltaOfPart(part / 8))),
+                false => Err(REFUSED),
+            };
+        }
         let Some(index) = super::registers::number(operand.index) else {
             return Err(REFUSED);
         };
@@ -254,18 +276,16 @@ impl Walk<'_> {
                 };
                 self.load_delta(instruction, state, of, size, write)
             }
-            Kind::Part { of }
+            Kind::Part { of, .. }
                 if operand.displacement == i64::from(LONG_ROOT_DISPLACEMENT)
                     && instruction.code() == Code::Mov_r64_rm64
                     && state.level.is_none() =>
             {
                 Ok(self.numbers.new_value(Kind::Root { of }))
             }
-            Kind::Part { of }
+            Kind::Part { near: of, .. }
                 if operand.displacement == i64::from(DIRECT_TABLE_DISPLACEMENT)
-                    && instruction.code() == Code::Mov_r64_rm64
-                    && state.level.is_none()
-                    && self.is_direct() =>
+                    && is_direct_load =>
             {
                 Ok(self.numbers.new_value(Kind::WindowDelta { of }))
             }

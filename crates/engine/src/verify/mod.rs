@@ -33,7 +33,7 @@ mod values;
 use crate::abi::completion::{Completion, CompletionKind};
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::{BranchTable, FamilyId};
-use crate::abi::register_map::RegisterMap;
+use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
@@ -42,7 +42,7 @@ pub use patches::{is_link_distance, verify_patched};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use values::{Kind, Number, Numbers, State};
+use values::{Kind, Number, Numbers, State, Value};
 
 /// What is wrong with one instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -218,18 +218,35 @@ impl<'a> Walk<'a> {
         match state {
             Some(mut state) => {
                 if let Some(keeps_vectors) = entry {
-                    let window = state.registers[11];
+                    let before = state.registers;
+                    let window = before[11];
                     state.forget_values(&mut self.numbers);
-                    if matches!(window.kind, Kind::Checked { .. }) {
+                    if matches!(window.kind, Kind::Checked { .. } | Kind::WindowDelta { .. }) {
                         // As exits leave R11, so the monitor enters: see `check_windows`.
                         state.registers[11] = window;
                         self.windows.insert(offset, window.number);
+                    }
+                    if let Kind::WindowDelta { of } = window.kind {
+                        self.keep_distances(&before, &mut state, of.0);
                     }
                     state.vectors &= keeps_vectors;
                 }
                 state
             }
             None => State::unknown(&mut self.numbers),
+        }
+    }
+
+    /// Whatever the monitor has done to guest registers, before an instruction or instead of it,
+    /// is what the code does that leads here: those that are so far from a value still are.
+    fn keep_distances(&self, before: &[Value; 16], state: &mut State, of: Number) {
+        for guest in 0..self.subject.map.guest_registers {
+            if let Home::Host(home) = self.subject.map.home(guest) {
+                let register = usize::from(home.0 & 15);
+                if before[register].near.0 == of {
+                    state.registers[register].near = before[register].near;
+                }
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use super::memory::DIRECT_BYTES;
 use super::values::{Kind, State, Table, Value};
 use super::{Rule, Walk};
 use crate::policy::allow_list::{Copying, copying};
-use iced_x86::{Code, Instruction, OpAccess, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
+use tollgate_tlb::long_tlb::part_of_linear;
 
 /// What an access does.
 pub(super) fn writes(access: OpAccess) -> bool {
@@ -94,6 +95,19 @@ impl Walk<'_> {
             let register = instruction.op_register(index);
             number(register).map(|number| state.registers[number])
         };
+        let end = instruction.next_ip();
+        let is_replaced = self
+            .subject
+            .immediates
+            .iter()
+            .any(|it| u64::from(it.host) + u64::from(it.size) == end);
+        if let Some(added) = constant_added(instruction)
+            && !is_replaced
+        {
+            let number = number(instruction.op0_register())?;
+            let base = state.registers[number];
+            return Some(self.numbers.new_value(Kind::Any).is_sum_of(&base, added));
+        }
         let kind = match instruction.code() {
             Code::Mov_rm64_r64 | Code::Mov_r64_rm64 => return source(1),
             Code::Mov_rm32_r32 | Code::Mov_r32_rm32 => source(1)?.narrowed(),
@@ -108,7 +122,10 @@ impl Walk<'_> {
                 if count == self.context() {
                     self.page(&shifted, signed)
                 } else if count == self.tlb() && self.is_long() {
-                    Kind::Part { of: shifted.number }
+                    Kind::Part {
+                        of: shifted.number,
+                        near: shifted.near,
+                    }
                 } else {
                     Kind::Any
                 }
@@ -122,12 +139,6 @@ impl Walk<'_> {
             _ => return None,
         };
         // What can be replaced is no constant.
-        let end = instruction.next_ip();
-        let is_replaced = self
-            .subject
-            .immediates
-            .iter()
-            .any(|it| u64::from(it.host) + u64::from(it.size) == end);
         let kind = match kind {
             Kind::Constant(_) if is_replaced => Kind::Any,
             kind => kind,
@@ -172,12 +183,19 @@ impl Walk<'_> {
             }
         }
         let of = |register| number(register).map(|number| state.registers[number]);
+        if base == Register::R11 {
+            let window = state.registers[11].number;
+            self.last_uses.insert(window, instruction.ip());
+        }
         let added = instruction.memory_displacement64() as i64;
         let scale = instruction.memory_index_scale();
         let kind = match (of(base), of(index)) {
             _ if instruction.code() == Code::Lea_r32_m => Kind::Narrow,
             _ if !is_wide => Kind::Any,
-            (Some(base), None) => sum_with_constant(&base, added),
+            (Some(base), None) => {
+                let sum = self.numbers.new_value(sum_with_constant(&base, added));
+                return Ok(sum.is_sum_of(&base, added));
+            }
             (None, Some(index)) if scale == 4 && added == 0 && index.is_word() => Kind::Index,
             (Some(base), Some(index)) => self.sum_of_two(&base, &index, scale, added),
             _ => Kind::Any,
@@ -209,10 +227,14 @@ impl Walk<'_> {
                 1,
                 0,
             ) if index.number == of => Kind::Checked { size, write },
-            (Kind::WindowDelta { of }, _, 1, 0) if index.number == of => Kind::Checked {
-                size: DIRECT_BYTES,
-                write: true,
-            },
+            (Kind::WindowDelta { of }, _, 1, _) if index.distance_beside(of, added).is_some() => {
+                DIRECT
+            }
+            (Kind::WindowDeltaOfPart(part), Kind::Constant(linear), 1, 0)
+                if part_of_linear(linear as i64) == part =>
+            {
+                DIRECT
+            }
             (Kind::Word, _, 1, 0) if base.number == index.number => Kind::FarIndex,
             (Kind::LevelTable(kind), _, 4, 0) if index.is_word() => Kind::LevelIndex(kind),
             (Kind::LevelTag(kind), _, 1, 0) if self.may_be_target(Table::Level(kind), index) => {
@@ -291,6 +313,30 @@ impl Walk<'_> {
     }
 }
 
+/// What an instruction adds to all of its first operand, a register, if that is a constant.
+fn constant_added(instruction: &Instruction) -> Option<i64> {
+    let immediate = || match instruction.op1_kind() {
+        OpKind::Immediate8to64 | OpKind::Immediate32to64 => Some(instruction.immediate(1) as i64),
+        _ => None,
+    };
+    if instruction.op0_kind() != OpKind::Register || !instruction.op0_register().is_gpr64() {
+        return None;
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Inc => Some(1),
+        Mnemonic::Dec => Some(-1),
+        Mnemonic::Add => immediate(),
+        Mnemonic::Sub => immediate()?.checked_neg(),
+        _ => None,
+    }
+}
+
+/// What is reached through a shadow window.
+const DIRECT: Kind = Kind::Checked {
+    size: DIRECT_BYTES,
+    write: true,
+};
+
 /// A value plus a number.
 fn sum_with_constant(base: &Value, added: i64) -> Kind {
     match base.kind {
@@ -298,6 +344,7 @@ fn sum_with_constant(base: &Value, added: i64) -> Kind {
             size: size - added as u32,
             write,
         },
+        Kind::WindowDeltaOfPart(part) if part_of_linear(added) == part => DIRECT,
         _ => Kind::Sum {
             of: base.number,
             added,

@@ -4,6 +4,7 @@
 //! Values have numbers: two registers with the same number hold the same 64 bits.
 
 use crate::abi::level_change::LevelChangeKind;
+use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 
 /// Number of a value.
 pub(super) type Number = u32;
@@ -47,8 +48,9 @@ pub(super) enum Kind {
     },
     /// The number of the software TLB's slot for an access at `of`.
     Slot { of: Number, size: u32, signed: bool },
-    /// The index in the root of the long software TLB for the address `of`.
-    Part { of: Number },
+    /// The index in the root of the long software TLB for the address `of`, which is `near.0`
+    /// plus so much.
+    Part { of: Number, near: (Number, i64) },
     /// The pointer that was read there, to the table of slots.
     Root { of: Number },
     /// What a slot holds: host address minus linear address `of`, or zero unless `hit`.
@@ -58,8 +60,11 @@ pub(super) enum Kind {
         write: bool,
         hit: bool,
     },
-    /// What the table of shadow windows holds for the part of the linear address `of`.
-    WindowDelta { of: Number },
+    /// What the table of shadow windows holds for the part of a linear address: the value of
+    /// this number plus so much.
+    WindowDelta { of: (Number, i64) },
+    /// What it holds for this part.
+    WindowDeltaOfPart(i64),
     /// The host address of so many bytes of guest memory.
     Checked { size: u32, write: bool },
     /// Twice a word: the index of an entry in the table of far transfers.
@@ -94,9 +99,31 @@ pub(super) enum Kind {
 pub(super) struct Value {
     pub(super) number: Number,
     pub(super) kind: Kind,
+    /// It is the value of this number plus so much.
+    pub(super) near: (Number, i64),
 }
 
 impl Value {
+    /// How far it is from what a window's delta was looked up for, if that is known and nothing
+    /// but what is never mapped lies between the ends of the window and what is so far from
+    /// either.
+    pub(super) fn distance_beside(&self, of: (Number, i64), added: i64) -> Option<i64> {
+        let distance = self.near.1.checked_sub(of.1)?.checked_add(added)?;
+        let is_beside = distance.unsigned_abs() <= BESIDE_WINDOW;
+        (self.near.0 == of.0 && is_beside).then_some(distance)
+    }
+
+    /// The same value, known to be `base` plus a number.
+    pub(super) fn is_sum_of(self, base: &Value, added: i64) -> Self {
+        match base.near.1.checked_add(added) {
+            Some(sum) => Self {
+                near: (base.near.0, sum),
+                ..self
+            },
+            None => self,
+        }
+    }
+
     /// It is below 2^32.
     pub(super) fn is_narrow(&self) -> bool {
         match self.kind {
@@ -134,6 +161,7 @@ impl Numbers {
         Value {
             number: self.0,
             kind,
+            near: (self.0, 0),
         }
     }
 }

@@ -30,7 +30,11 @@ impl<P: Platform> Running<'_, Translated, P> {
             BesideWindow::No => return Ok(false),
             BesideWindow::Page(linear) => (linear, true),
             BesideWindow::Nothing(linear) => (linear, false),
-            BesideWindow::Between => return self.done_alone(block),
+            BesideWindow::Between => {
+                let now = self.platform.now().0;
+                self.follow_fault(block, now);
+                return self.done_alone(block);
+            }
         };
         let rip = self.runner.context.cpu.rip;
         if self.runner.faulting_sites.is_stuck(rip, signal.address) {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const WINDOW_BYTES: u64 = 1 << PART_SHIFT;
 /// What lies between two regions and is never mapped: an access that goes on beyond the end of its
 /// window faults.
-const BETWEEN: u64 = 4 << 30;
+pub(super) const BETWEEN: u64 = 4 << 30;
 /// From one region to the next.
 const STRIDE: u64 = WINDOW_BYTES + BETWEEN;
 /// The first region, which stays empty. Below it the tools that instrument a process keep what
