@@ -17,7 +17,8 @@ use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::{Format, StatisticsArguments};
 use crate::{
-    control, cpu_models, devices, drive, exit_code, net, size, terminal_keys, usage, vsock,
+    control, cpu_models, devices, documents, drive, exit_code, net, size, terminal_keys, usage,
+    vsock,
 };
 
 /// Runs x86 virtual machines in an ordinary process.
@@ -55,6 +56,15 @@ pub enum Subcommand {
     Image(crate::image::ImageArguments),
     /// Show the exits of a running virtual machine, and where its time goes
     Stats(StatsArguments),
+    /// Write manual pages and shell completions (for packages)
+    #[command(hide = true)]
+    Documents(documents::DocumentsArguments),
+}
+
+/// The definition itself.
+pub fn definition() -> clap::Command {
+    use clap::CommandFactory;
+    Cli::command()
 }
 
 /// `tollgate run`.
@@ -458,8 +468,7 @@ pub struct StatsArguments {
 /// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the
 /// names that could come next.
 pub fn subcommands(words: &[OsString]) -> (Vec<String>, Vec<String>) {
-    use clap::CommandFactory;
-    let mut command = Cli::command();
+    let mut command = definition();
     let mut path = Vec::new();
     for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
         if let Some(next) = command.find_subcommand(word).cloned() {
@@ -469,6 +478,7 @@ pub fn subcommands(words: &[OsString]) -> (Vec<String>, Vec<String>) {
     }
     let names = command
         .get_subcommands()
+        .filter(|sub| !sub.is_hide_set())
         .map(|sub| sub.get_name().to_owned());
     (path, names.collect())
 }

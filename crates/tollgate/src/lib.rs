@@ -13,6 +13,7 @@ mod cost;
 mod cpu_models;
 mod devices;
 mod doctor;
+mod documents;
 mod drive;
 mod event_loop;
 mod exec;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
         Ok(Subcommand::Image(arguments)) => image::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
+        Ok(Subcommand::Documents(arguments)) => documents::run(&arguments),
         Err(cli::Answered(code)) => code,
     };
     ExitCode::from(code)

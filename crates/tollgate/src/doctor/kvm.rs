@@ -8,11 +8,11 @@ use super::Check;
 use crate::host;
 
 /// KVM_GET_API_VERSION.
-const GET_API_VERSION: libc::c_ulong = 0xae00;
+const GET_API_VERSION: libc::Ioctl = 0xae00;
 /// KVM_CREATE_VM.
-const CREATE_VM: libc::c_ulong = 0xae01;
+const CREATE_VM: libc::Ioctl = 0xae01;
 /// KVM_CREATE_VCPU.
-const CREATE_VCPU: libc::c_ulong = 0xae41;
+const CREATE_VCPU: libc::Ioctl = 0xae41;
 /// The only version of the interface that there ever was.
 const API_VERSION: libc::c_int = 12;
 

@@ -1,5 +1,7 @@
 //! Checks of the limits and settings that concern memory.
 
+use rustix::process::{Resource, getrlimit};
+
 use super::{Check, read_setting};
 
 /// The kernel's usual vm.max_map_count.
@@ -29,7 +31,7 @@ fn map_count() -> Check {
 }
 
 fn stack_limit() -> Check {
-    let soft = soft_limit(libc::RLIMIT_STACK);
+    let soft = soft_limit(Resource::Stack);
     let found = match soft {
         None => "unlimited".into(),
         Some(bytes) => format!("{} KiB", bytes / 1024),
@@ -44,7 +46,7 @@ fn stack_limit() -> Check {
 }
 
 fn address_space() -> Check {
-    let soft = soft_limit(libc::RLIMIT_AS);
+    let soft = soft_limit(Resource::As);
     let found = match soft {
         None => "unlimited".into(),
         Some(bytes) => format!("{} MiB", bytes >> 20),
@@ -101,14 +103,8 @@ fn huge_pages() -> Check {
 }
 
 /// A soft resource limit in bytes; `None` if unlimited.
-fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is valid for writing.
-    let result = unsafe { libc::getrlimit(resource, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+fn soft_limit(resource: Resource) -> Option<u64> {
+    getrlimit(resource).current
 }
 
 /// A number of /proc/meminfo.

@@ -1,0 +1,65 @@
+//! `tollgate documents`: manual pages and shell completions, made from the very definition of the
+//! command line. `scripts/package` puts them where a system looks for them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+use crate::exit_code;
+use crate::failure::Failure;
+
+/// `tollgate documents`.
+#[derive(Args, Debug)]
+pub struct DocumentsArguments {
+    /// A directory, made if it is not there: manual pages go to DIR/man, completions to
+    /// DIR/completions
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+/// The shells that have completions.
+const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
+
+/// Runs `tollgate documents` and returns its exit code.
+pub fn run(arguments: &DocumentsArguments) -> u8 {
+    match write(&arguments.folder) {
+        Ok(()) => exit_code::SUCCESS,
+        Err(error) => {
+            let folder = arguments.folder.display();
+            Failure::usage(format!("cannot write documents to '{folder}': {error}")).report()
+        }
+    }
+}
+
+fn write(folder: &Path) -> io::Result<()> {
+    let (manual, completions) = (folder.join("man"), folder.join("completions"));
+    fs::create_dir_all(&manual)?;
+    fs::create_dir_all(&completions)?;
+    // What is hidden has no page, nor has the help flag's own subcommand.
+    let mut command = crate::cli::definition().disable_help_subcommand(true);
+    for shell in SHELLS {
+        clap_complete::generate_to(shell, &mut command.clone(), "tollgate", &completions)?;
+    }
+    command.build();
+    write_pages(&command, &manual)
+}
+
+/// The page of a command, and those of its subcommands.
+fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
+    let name = command
+        .get_display_name()
+        .unwrap_or_else(|| command.get_name())
+        .to_owned();
+    let page = clap_mangen::Man::new(command.clone()).title(name.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    fs::write(folder.join(format!("{name}.1")), text)?;
+    let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    for subcommand in visible {
+        write_pages(subcommand, folder)?;
+    }
+    Ok(())
+}
