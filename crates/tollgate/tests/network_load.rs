@@ -13,6 +13,7 @@ use std::thread;
 use support::exec::text;
 use support::folder::Folder;
 use support::guests::fetched;
+use support::repository;
 use support::{GUEST_PATIENCE, ended, eventually, finish, tollgate};
 
 /// Connections at a time.
@@ -265,64 +266,10 @@ fn git_clones_from_a_daemon_of_this_machine() {
     assert!(copy == fs::read(source.join(last)).unwrap());
 }
 
-/// A server for the files of a folder.
-fn serve_files(folder: PathBuf) -> u16 {
-    let (listener, port) = listener();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let _ = answer(&folder, stream);
-        }
-    });
-    port
-}
-
-/// Answers one request, with the file or without.
-fn answer(folder: &Path, stream: TcpStream) -> std::io::Result<()> {
-    let mut lines = BufReader::new(&stream).lines();
-    let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    // The rest of the request's head.
-    for line in lines {
-        if line?.is_empty() {
-            break;
-        }
-    }
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let name = path.trim_start_matches(['.', '/']);
-    let (status, content) = match fs::read(folder.join(name)) {
-        Ok(content) if !name.contains("..") => ("200 OK", content),
-        _ => ("404 Not Found", Vec::new()),
-    };
-    let bytes = content.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n");
-    (&stream).write_all(head.as_bytes())?;
-    (&stream).write_all(&content)
-}
-
 #[test]
 fn apt_get_installs_from_a_repository_of_this_machine() {
-    const CONTROL: &str = "Package: tollgate-test-package\nVersion: 1.0\nArchitecture: all\n\
-        Maintainer: nobody <nobody@example.org>\nDescription: a file\n";
     let folder = Folder::new();
-    let tree = folder.path("tree");
-    fs::create_dir_all(tree.join("DEBIAN")).unwrap();
-    fs::create_dir_all(tree.join("usr/share/tollgate-test-package")).unwrap();
-    fs::write(tree.join("DEBIAN/control"), CONTROL).unwrap();
-    let content: String = (0..200_000).map(|n| format!("{n}\n")).collect();
-    fs::write(tree.join("usr/share/tollgate-test-package/file"), &content).unwrap();
-    let repository = folder.path("repository");
-    fs::create_dir(&repository).unwrap();
-    let package = "repository/package.deb";
-    host(
-        folder.as_path(),
-        "dpkg-deb",
-        &["--root-owner-group", "-b", "tree", package],
-    );
-    let sum = host(folder.as_path(), "sha256sum", &[package]);
-    let bytes = fs::metadata(folder.path(package)).unwrap().len();
-    let sum = sum.split(' ').next().unwrap();
-    let index = format!("{CONTROL}Filename: ./package.deb\nSize: {bytes}\nSHA256: {sum}\n");
-    fs::write(repository.join("Packages"), index).unwrap();
-    let port = serve_files(repository);
+    let port = repository::serve(&folder);
     // Of this host's settings and lists nothing is used.
     folder.file(
         "sources.list",

@@ -12,6 +12,7 @@ pub mod folder;
 pub mod guests;
 pub mod linux;
 pub mod qcow2;
+pub mod repository;
 pub mod session;
 pub mod terminal;
 
