@@ -125,6 +125,14 @@ pub struct Header {
 }
 
 impl Header {
+    /// Whether the guest's kernel waits for a reply.
+    pub const fn is_answered(&self) -> bool {
+        !matches!(
+            self.opcode,
+            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
+        )
+    }
+
     /// The header of a request and what follows it; `None`: there is none.
     pub fn read(request: &[u8]) -> Option<(Self, Input<'_>)> {
         let mut input = Input::new(request.get(..IN_HEADER_BYTES)?);

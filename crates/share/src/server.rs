@@ -103,6 +103,17 @@ impl Server {
         }
     }
 
+    /// What a request is answered with when it cannot be handled: EIO, or nothing where there is no
+    /// answer. Looks at nothing but the request.
+    pub fn failed(request: &[u8], capacity: usize) -> Vec<u8> {
+        match Header::read(request) {
+            Some((header, _)) if header.is_answered() => {
+                Output::new(capacity).finish(header.unique, Err(Errno::IO))
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn answer(&self, header: &Header, input: Input<'_>, output: &mut Output) -> Answer {
         match header.opcode {
             opcode::INIT => self.init(input, output),

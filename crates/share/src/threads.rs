@@ -3,7 +3,8 @@
 use crate::server::Server;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -48,6 +49,26 @@ struct Shared {
     outcomes: Mutex<VecDeque<Outcome>>,
     /// Requests that were sent, but whose outcome was not taken.
     pending: AtomicUsize,
+    /// A thread has panicked: what the server knows may be wrong.
+    has_failed: AtomicBool,
+}
+
+/// What answers requests: a server, or a test's.
+trait Service: Send + Sync {
+    /// Answers a request with at most so many bytes; an empty answer is none.
+    fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8>;
+    /// Forgets all that the guest knows.
+    fn reset(&self);
+}
+
+impl Service for Server {
+    fn handle(&self, request: &[u8], capacity: usize) -> Vec<u8> {
+        self.handle(request, capacity)
+    }
+
+    fn reset(&self) {
+        self.reset();
+    }
 }
 
 impl Shared {
@@ -58,11 +79,32 @@ impl Shared {
     fn outcomes(&self) -> MutexGuard<'_, VecDeque<Outcome>> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Answers a request. A panic is this program's mistake, whose message the thread has written:
+    /// the guest gets EIO, for what comes after it too, until it resets the device.
+    fn answer(&self, service: &dyn Service, request: &Request) -> Vec<u8> {
+        let (bytes, capacity) = (&request.bytes, request.capacity);
+        if !self.has_failed.load(Ordering::Relaxed) {
+            // What the panic leaves half done is not used again before it is forgotten.
+            let answer = catch_unwind(AssertUnwindSafe(|| service.handle(bytes, capacity)));
+            match answer {
+                Ok(reply) => return reply,
+                Err(_) => self.has_failed.store(true, Ordering::Relaxed),
+            }
+        }
+        Server::failed(bytes, capacity)
+    }
+
+    /// Makes the server forget, while no thread is at a request.
+    fn forget(&self, service: &dyn Service) {
+        service.reset();
+        self.has_failed.store(false, Ordering::Relaxed);
+    }
 }
 
 /// A server with its threads. Dropping it waits until all requests are done.
 pub struct ShareThreads {
-    server: Arc<Server>,
+    server: Arc<dyn Service>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -73,8 +115,15 @@ impl ShareThreads {
     /// # Errors
     /// The host starts no thread.
     pub fn start(server: Server, done: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        Self::with_service(Arc::new(server), done)
+    }
+
+    fn with_service(
+        server: Arc<dyn Service>,
+        done: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let mut threads = Self {
-            server: Arc::new(server),
+            server,
             shared: Arc::default(),
             threads: Vec::new(),
         };
@@ -83,7 +132,7 @@ impl ShareThreads {
             let (server, shared) = (Arc::clone(&threads.server), Arc::clone(&threads.shared));
             let done = Arc::clone(&done);
             let thread = std::thread::Builder::new().name("share".into());
-            let thread = thread.spawn(move || serve(&server, &shared, &*done))?;
+            let thread = thread.spawn(move || serve(&*server, &shared, &*done))?;
             threads.threads.push(thread);
         }
         Ok(threads)
@@ -116,7 +165,7 @@ impl ShareThreads {
         let dropped = std::mem::take(&mut work.waiting).len();
         self.shared.pending.fetch_sub(dropped, Ordering::Relaxed);
         if work.busy == 0 {
-            self.server.reset();
+            self.shared.forget(&*self.server);
         } else {
             work.reset_wanted = true;
         }
@@ -133,7 +182,7 @@ impl Drop for ShareThreads {
     }
 }
 
-fn serve(server: &Server, shared: &Shared, done: &(dyn Fn() + Send + Sync)) {
+fn serve(server: &dyn Service, shared: &Shared, done: &(dyn Fn() + Send + Sync)) {
     loop {
         let mut work = shared
             .arrived
@@ -146,7 +195,7 @@ fn serve(server: &Server, shared: &Shared, done: &(dyn Fn() + Send + Sync)) {
         };
         work.busy += 1;
         drop(work);
-        let reply = server.handle(&request.bytes, request.capacity);
+        let reply = shared.answer(server, &request);
         let outcome = Outcome {
             tag: request.tag,
             reply,
@@ -158,12 +207,99 @@ fn serve(server: &Server, shared: &Shared, done: &(dyn Fn() + Send + Sync)) {
         let mut work = shared.work();
         work.busy -= 1;
         if work.busy == 0 && std::mem::take(&mut work.reset_wanted) {
-            server.reset();
+            shared.forget(server);
             shared.arrived.notify_all();
         }
         drop(work);
         if is_first {
             done();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    const GETATTR: u32 = 3;
+    const FORGET: u32 = 2;
+    const PANICS: u64 = 7;
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Answers with one byte, and panics at one request.
+    struct Faulty;
+
+    impl Service for Faulty {
+        fn handle(&self, request: &[u8], _: usize) -> Vec<u8> {
+            assert_ne!(request[8..16], PANICS.to_le_bytes(), "for the test's sake");
+            vec![1]
+        }
+
+        fn reset(&self) {}
+    }
+
+    fn start() -> (ShareThreads, Receiver<()>) {
+        let (say, said) = channel();
+        let done = move || {
+            let _ = say.send(());
+        };
+        let threads = ShareThreads::with_service(Arc::new(Faulty), done).unwrap();
+        (threads, said)
+    }
+
+    fn request(opcode: u32, unique: u64) -> Request {
+        let mut bytes = vec![0; 40];
+        bytes[..4].copy_from_slice(&40u32.to_le_bytes());
+        bytes[4..8].copy_from_slice(&opcode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&unique.to_le_bytes());
+        Request {
+            tag: unique,
+            bytes,
+            capacity: 4096,
+        }
+    }
+
+    fn reply(threads: &ShareThreads, said: &Receiver<()>, request: Request) -> Vec<u8> {
+        let tag = request.tag;
+        threads.send(request);
+        said.recv_timeout(PATIENCE).unwrap();
+        let outcomes = threads.take();
+        assert_eq!((outcomes.len(), outcomes[0].tag), (1, tag));
+        outcomes[0].reply.clone()
+    }
+
+    fn eio(unique: u64) -> Vec<u8> {
+        let error = -rustix::io::Errno::IO.raw_os_error();
+        let [bytes, error] = [16, error].map(i32::to_le_bytes);
+        [&bytes[..], &error, &unique.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn a_panic_is_eio_until_the_device_is_reset() {
+        let (threads, said) = start();
+        assert_eq!(reply(&threads, &said, request(GETATTR, 1)), [1]);
+        assert_eq!(
+            reply(&threads, &said, request(GETATTR, PANICS)),
+            eio(PANICS)
+        );
+        // More than there are threads, none of which has ended.
+        for unique in 10..30 {
+            assert_eq!(
+                reply(&threads, &said, request(GETATTR, unique)),
+                eio(unique)
+            );
+        }
+        assert_eq!(reply(&threads, &said, request(FORGET, 30)), []);
+        assert!(!threads.has_pending_work());
+        // The thread may not have said yet that it is done with the last.
+        threads.reset();
+        let end = std::time::Instant::now() + PATIENCE;
+        while threads.shared.has_failed.load(Ordering::Relaxed) {
+            assert!(std::time::Instant::now() < end);
+            std::thread::yield_now();
+        }
+        assert_eq!(reply(&threads, &said, request(GETATTR, 31)), [1]);
     }
 }
