@@ -95,7 +95,26 @@ long_main:
     GATE64 APIC_VECTOR, apic_timer
     LATENESS "timer-late-spinning", "call wait_spinning"
     LATENESS "timer-late-hlt", "call wait_halted"
-    mov ebx, UNMAPPED
+    mov eax, 1
+    cpuid
+    bt ecx, 21
+    jnc 1f
+    mov ecx, 0x1B
+    rdmsr
+    or eax, 0x400
+    wrmsr
+    mov ecx, 0x803               # QEMU 7.2 has the bit in CPUID but no such registers
+    rdmsr
+    test al, al
+    jz 1f
+    GATE64 APIC_VECTOR, x2apic_interrupt
+    RING0 "x2apic-tpr-read", "mov ecx, 0x808; rdmsr"
+    RING0 "x2apic-tpr-write", "mov ecx, 0x808; xor eax, eax; xor edx, edx; wrmsr"
+    RING0 "x2apic-timer-read", "mov ecx, 0x839; rdmsr"
+    RING0 "x2apic-eoi", "mov ecx, 0x80B; xor eax, eax; xor edx, edx; wrmsr"
+    RING0 "x2apic-self-ipi", "mov ecx, 0x83F; mov eax, APIC_VECTOR; xor edx, edx; wrmsr; sti; nop; cli"
+    RING0 "tsc-deadline", "mov ecx, 0x6E0; mov eax, -1; mov edx, 0x7FFFFFFF; wrmsr"
+1:  mov ebx, UNMAPPED
     RING0 "rep-movsb-64", "push rsi; push rdi; mov esi, offset scratch; mov edi, offset scratch+1024; mov ecx, 64; rep movsb; pop rdi; pop rsi"
     RING0 "page-fault-iret", "mov ebx, UNMAPPED; mov eax, [rbx]"
     RING0 "ud2-iret", "ud2"
@@ -137,6 +156,12 @@ returning:
     iretq
 apic_interrupt:
     mov dword ptr [rbx+APIC_EOI], 0
+    iretq
+x2apic_interrupt:
+    mov ecx, 0x80B
+    xor eax, eax
+    xor edx, edx
+    wrmsr
     iretq
 apic_timer:
     READ_COUNTER

@@ -6,7 +6,7 @@
 //! [`CpuidPolicy::offers`] says so: what the guest may *see* and what it may
 //! *run* are one list. Every machine has the policy of its CPU model, which for all but
 //! `host` is a fixed list of features. Two bits depend on the guest's own registers (OSXSAVE) and
-//! on the machine (APIC, TSC deadline); [`execute`] adds those.
+//! on the machine (APIC, x2APIC, TSC deadline); [`execute`] adds those.
 
 mod features;
 mod models;
@@ -682,6 +682,7 @@ pub fn execute(
         let apic_enabled = base.is_some_and(|base| base & APIC_BASE_ENABLE != 0);
         if !apic_enabled {
             answer[3] &= !basic_edx::APIC;
+            answer[2] &= !basic_ecx::X2APIC;
         }
         if !apic_enabled || deadline.is_none() {
             answer[2] &= !basic_ecx::TSC_DEADLINE;

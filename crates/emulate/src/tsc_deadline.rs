@@ -20,19 +20,25 @@ pub fn read(state: &CpuState, environment: &mut dyn Environment) -> Option<u64> 
     })
 }
 
-/// Arms the timer for a value of the guest's counter; zero disarms. A deadline that the
-/// machine's counter would reach only after an overflow becomes the latest that it can
-/// reach. Returns what [`tollgate_platform::Platform::msr_write`] does.
+/// A value of the guest's counter as one of the machine's, which is `machine` now; zero, which
+/// disarms, as zero. A deadline that the machine's counter would reach only after an overflow
+/// becomes the latest that it can reach.
+pub fn of_machine(state: &CpuState, machine: u64, value: u64) -> u64 {
+    if value == 0 {
+        return 0;
+    }
+    let remaining = value.saturating_sub(machine.wrapping_add(state.tsc_offset));
+    // Zero would disarm.
+    machine.saturating_add(remaining).max(1)
+}
+
+/// Arms the timer for a value of the guest's counter; zero disarms. Returns what
+/// [`tollgate_platform::Platform::msr_write`] does.
 pub fn write(state: &CpuState, environment: &mut dyn Environment, value: u64) -> Option<bool> {
-    let deadline = if value == 0 {
-        0
-    } else {
-        let machine = environment.machine(|machine| machine.time_stamp());
-        let remaining = value.saturating_sub(machine.wrapping_add(state.tsc_offset));
-        // Zero would disarm.
-        machine.saturating_add(remaining).max(1)
-    };
-    environment.machine(|machine| machine.msr_write(TSC_DEADLINE, deadline))
+    environment.machine(|machine| {
+        let deadline = of_machine(state, machine.time_stamp(), value);
+        machine.msr_write(TSC_DEADLINE, deadline)
+    })
 }
 
 #[cfg(test)]

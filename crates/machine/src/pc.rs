@@ -12,6 +12,7 @@ use std::io::Write;
 use std::time::Duration;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
+use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
 use crate::bus::completion::KickFunction;
@@ -286,17 +287,35 @@ impl Pc {
         if let Some(vector) = interrupts.local_apic.write(offset, &data, &self.clock) {
             interrupts.end_of_interrupt(vector);
         }
-        match interrupts.local_apic.next_deadline() == deadline {
-            true => Near::Done(0),
-            false => Near::DoneAndDue(0),
+        Near::done(0, deadline, interrupts.local_apic.next_deadline())
+    }
+
+    fn near_msr_read(&mut self, index: u32) -> Near {
+        let apic = &mut self.board.interrupts.local_apic;
+        match apic.msr_read(index, &self.clock) {
+            Some(value) => Near::Done(value),
+            None => Near::No,
         }
+    }
+
+    fn near_msr_write(&mut self, index: u32, value: u64) -> Near {
+        let interrupts = &mut self.board.interrupts;
+        let deadline = interrupts.local_apic.next_deadline();
+        if index == local_apic_msrs::TSC_DEADLINE {
+            (interrupts.local_apic).set_tsc_deadline_msr(value, &self.clock.clock());
+        } else if interrupts.local_apic.is_near_msr(index, value) {
+            interrupts.write_x2apic(index, value, &self.clock);
+        } else {
+            return Near::No;
+        }
+        Near::done(0, deadline, interrupts.local_apic.next_deadline())
     }
 
     /// Offset inside the local APIC's page, if the address lies there.
     fn local_apic_offset(&self, address: PhysicalAddress) -> Option<u16> {
-        let apic = &self.board.interrupts.local_apic;
-        let offset = address.0.wrapping_sub(apic.base_address());
-        (offset < local_apic::REGISTER_BYTES && apic.is_enabled()).then_some(offset as u16)
+        let page = self.board.interrupts.local_apic.page()?;
+        let offset = address.0.wrapping_sub(page);
+        (offset < local_apic::REGISTER_BYTES).then_some(offset as u16)
     }
 }
 
@@ -342,23 +361,24 @@ impl Platform for Pc {
                 Some(offset) => self.near_apic_write(offset, value),
                 None => Near::No,
             },
+            NearAccess::MsrRead(index) => self.near_msr_read(index),
+            NearAccess::MsrWrite(index, value) => self.near_msr_write(index, value),
             _ => self.bus.near(access, &mut self.board, &self.clock),
         }
     }
 
     fn near_page(&self) -> Option<PhysicalAddress> {
-        let apic = &self.board.interrupts.local_apic;
-        let page = PhysicalAddress(apic.base_address());
-        apic.is_enabled().then_some(page)
+        self.board.interrupts.local_apic.page().map(PhysicalAddress)
     }
 
-    /// IA32_APIC_BASE and IA32_TSC_DEADLINE, which is in ticks of [`Platform::time_stamp`]:
-    /// the guest's own offset is not known here.
+    /// IA32_APIC_BASE, the registers of x2APIC mode, and IA32_TSC_DEADLINE, which is in ticks of
+    /// [`Platform::time_stamp`]: the guest's own offset is not known here.
     fn msr_read(&mut self, index: u32) -> Option<u64> {
-        let apic = &self.board.interrupts.local_apic;
+        let apic = &mut self.board.interrupts.local_apic;
         match index {
             local_apic_msrs::APIC_BASE => Some(apic.base_msr()),
             local_apic_msrs::TSC_DEADLINE => Some(apic.tsc_deadline_msr()),
+            X2APIC_FIRST..=X2APIC_LAST => apic.msr_read(index, &self.clock),
             _ => self
                 .bus
                 .get()
@@ -377,6 +397,10 @@ impl Platform for Pc {
             local_apic_msrs::TSC_DEADLINE => {
                 apic.set_tsc_deadline_msr(value, &self.clock.clock());
                 Some(true)
+            }
+            X2APIC_FIRST..=X2APIC_LAST => {
+                let interrupts = &mut self.board.interrupts;
+                Some(interrupts.write_x2apic(index, value, &self.clock))
             }
             _ => {
                 let taken = self

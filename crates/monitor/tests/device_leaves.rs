@@ -432,3 +432,123 @@ fn a_page_without_the_device_s_rights_is_no_program_s() {
     assert_eq!((caught.vector, caught.error), (14, Some(5)));
     assert_eq!(DEVICE, 0x100_4000);
 }
+
+fn msr_counts(vcpu: &Computer<Bench>) -> [u64; 2] {
+    let exits = vcpu.exit_counts().get(ExitKind::Msr);
+    [exits, vcpu.leaf_count(LeafRoutine::Msr)]
+}
+
+#[test]
+fn near_model_specific_registers_take_no_exit() {
+    let vcpu = run_near(
+        guest_code!(
+            near_msr,
+            "mov ebx, 1000",
+            "2:",
+            "mov ecx, 0x808",
+            "mov rax, -2",
+            "mov rdx, 0x1111111100000000",
+            "stc",
+            "wrmsr",
+            "adc rdi, 0",
+            "mov rdx, -1",
+            "rdmsr",
+            "add rdi, rax",
+            "add rdi, rdx",
+            "dec ebx",
+            "jnz 2b",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let gpr = vcpu.state().gpr;
+    assert_eq!(vcpu.platform().word, 0xffff_fffe);
+    assert_eq!((gpr[RAX], gpr[RDX]), (0xffff_fffe, 0));
+    assert_eq!(gpr[RDI], 1000 * 0xffff_ffff);
+    assert_eq!(msr_counts(&vcpu), [0, 2000]);
+}
+
+#[test]
+fn a_value_that_a_near_register_refuses_is_a_fault_at_the_instruction() {
+    let mut vcpu = run_near(
+        guest_code!(
+            refused_msr,
+            "mov ecx, 0x808",
+            "xor eax, eax",
+            "mov edx, 1",
+            "wrmsr",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 12));
+    assert_eq!(msr_counts(&vcpu)[1], 0);
+}
+
+#[test]
+fn programs_do_not_reach_near_model_specific_registers() {
+    let code = guest_code!(user_msr, "mov ecx, 0x808", "rdmsr", "out 0xf4, al",);
+    let mut vcpu = run_near(code, |state, _| as_user(state));
+    let caught = caught(&mut vcpu);
+    assert_eq!((caught.vector, caught.error, caught.at), (13, Some(0), 5));
+}
+
+#[test]
+fn an_interrupt_that_a_write_of_a_near_register_causes_comes_behind_it() {
+    for shadow in [false, true] {
+        let behind = guest_code!(
+            msr_interrupt,
+            "mov ecx, 0x83f",
+            "mov eax, 0x40",
+            "xor edx, edx",
+            "sti",
+            "nop",
+            "wrmsr",
+            "inc ecx",
+            "out 0xf4, al",
+        );
+        let shadowed = guest_code!(
+            msr_interrupt_in_shadow,
+            "mov ecx, 0x83f",
+            "mov eax, 0x40",
+            "xor edx, edx",
+            "nop",
+            "sti",
+            "wrmsr",
+            "inc ecx",
+            "out 0xf4, al",
+        );
+        let mut vcpu = run_in_blocks(if shadow { shadowed } else { behind }, |_, _| {});
+        assert_eq!(msr_counts(&vcpu), [0, 1]);
+        let caught = caught(&mut vcpu);
+        assert_eq!((caught.vector, caught.at, caught.rsp), (0x40, 16, STACK));
+        assert_eq!(vcpu.state().gpr[RCX], 0x83f);
+    }
+}
+
+#[test]
+fn a_deadline_is_written_without_an_exit_as_the_guests_counter_has_it() {
+    let vcpu = run_near(
+        guest_code!(
+            deadline,
+            // The guest's counter is 500 ahead.
+            "mov ecx, 0x3b",
+            "mov eax, 500",
+            "xor edx, edx",
+            "wrmsr",
+            "mov ecx, 0x6e0",
+            "mov eax, 5000",
+            "wrmsr",
+            "xor edi, edi",
+            "rdmsr",
+            "mov ebx, eax",
+            "out 0xf4, al",
+        ),
+        |_, _| {},
+    );
+    assert_eq!(vcpu.platform().deadline, 4500);
+    assert_eq!(vcpu.state().gpr[RBX], 5000);
+    // The counter itself, and reads of the deadline, are the monitor's.
+    assert_eq!(msr_counts(&vcpu), [2, 1]);
+}

@@ -1,5 +1,6 @@
 //! Registers of devices that are near: the guest reaches them without an exit.
 
+use crate::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
 /// An access of the guest to a device. It is *near* if the register is no more than a word of
@@ -40,6 +41,20 @@ pub enum Near {
     No,
     /// It was made; this is what was read, or zero. An interrupt may wait now, or none any more.
     Done(u64),
-    /// The same, and the machine's next deadline is another one.
+    /// The same, and the machine's next deadline is earlier than before.
     DoneAndDue(u64),
+}
+
+impl Near {
+    /// An access was made that read this, and changed the next deadline from `before` to `after`.
+    /// A deadline that is later or gone asks for nothing: whoever waits for the earlier one
+    /// looks anew then.
+    #[inline]
+    pub fn done(read: u64, before: Option<GuestTime>, after: Option<GuestTime>) -> Self {
+        match (before, after) {
+            (_, None) => Self::Done(read),
+            (Some(before), Some(after)) if before <= after => Self::Done(read),
+            _ => Self::DoneAndDue(read),
+        }
+    }
 }

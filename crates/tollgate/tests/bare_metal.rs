@@ -196,6 +196,7 @@ guests! {
     vm86io
     vme
     vmepages
+    x2apic
 }
 
 /// Those whose facts follow what CPUID offers.

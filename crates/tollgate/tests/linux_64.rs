@@ -83,6 +83,8 @@ fn the_clock_comes_from_the_monitor_if_the_guest_is_told_of_it() {
         let log = guest.shell("dmesg");
         assert_eq!(log.contains("kvm-clock: Using msrs"), is_there, "{log}");
         assert_eq!(log.contains("Hypervisor detected: KVM"), is_there, "{log}");
+        // Linux relies on it where a hypervisor vouches for the interrupts' routes.
+        assert_eq!(log.contains("x2apic enabled"), is_there, "{log}");
         if is_there {
             // It has not measured the counter.
             assert!(!log.contains("Refined TSC"), "{log}");

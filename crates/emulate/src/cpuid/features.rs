@@ -133,6 +133,7 @@ const BASIC_ECX_NAMES: &[(u32, &str)] = &[
     (basic_ecx::PCID, "pcid"),
     (basic_ecx::SSE4_1, "sse4_1"),
     (basic_ecx::SSE4_2, "sse4_2"),
+    (basic_ecx::X2APIC, "x2apic"),
     (basic_ecx::MOVBE, "movbe"),
     (basic_ecx::POPCNT, "popcnt"),
     (basic_ecx::TSC_DEADLINE, "tsc_deadline_timer"),
@@ -271,6 +272,8 @@ pub mod basic_ecx {
     pub const PCID: u32 = 1 << 17;
     pub const SSE4_1: u32 = 1 << 19;
     pub const SSE4_2: u32 = 1 << 20;
+    /// x2APIC mode, which needs nothing of the host.
+    pub const X2APIC: u32 = 1 << 21;
     pub const MOVBE: u32 = 1 << 22;
     pub const POPCNT: u32 = 1 << 23;
     pub const TSC_DEADLINE: u32 = 1 << 24;
@@ -297,7 +300,7 @@ pub mod basic_ecx {
         | F16C
         | RDRAND;
     /// What the monitor and the machine do themselves.
-    pub const EMULATED: u32 = PCID | TSC_DEADLINE | HYPERVISOR;
+    pub const EMULATED: u32 = PCID | X2APIC | TSC_DEADLINE | HYPERVISOR;
     pub const NEEDS_AVX: u32 = FMA | F16C;
 }
 

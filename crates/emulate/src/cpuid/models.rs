@@ -20,7 +20,7 @@ const INTEL_SIGNATURE: u32 = 0x0000_0f61;
 
 /// What the machine and the monitor give whatever the host is.
 const SYSTEM: FeatureWords = FeatureWords {
-    basic_ecx: basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
+    basic_ecx: basic_ecx::X2APIC | basic_ecx::TSC_DEADLINE | basic_ecx::HYPERVISOR,
     basic_edx: basic_edx::DE
         | basic_edx::PSE
         | basic_edx::TSC

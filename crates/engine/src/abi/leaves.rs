@@ -164,7 +164,8 @@ impl LeafCall {
 }
 
 /// The monitor's function: gets the context, [`LeafCall::key`] and the address or value that
-/// goes with it. Returns 1 if it has done the instruction, 0 if it has changed nothing.
+/// goes with it. Returns 1 if it has done the instruction, 0 if it has changed nothing, another
+/// number if it has done it and set [`Context::leaf_done`], so that the exit is taken.
 pub type LeafFunction = unsafe extern "sysv64" fn(*mut Context, u64, u64) -> u64;
 
 /// What is remembered has one of two places: this times its key has the number of the first in
@@ -299,6 +300,8 @@ pub const DONE_CALL: u64 = 4;
 /// The same: a device's register was accessed, and more is due. EIP is not behind the instruction
 /// yet.
 pub const DONE_DEVICE: u64 = 5;
+/// As [`DONE_CALL`], but the monitor must look at what is due. The function itself sets this.
+pub const DONE_CALL_DUE: u64 = 6;
 
 /// What the routine of accesses to devices calls: `(context, value, key)`, where the value is what
 /// the routine was told in R8, and the key as [`port_key`] gives it. General registers that
@@ -324,6 +327,12 @@ pub const KEY_ROUTINE: u32 = 32;
 /// [`Context::device_accesses`], whose number the key is beside it, and the value its linear
 /// address.
 pub const KEY_MEMORY: u32 = 63;
+
+/// What a [`DeviceLeaf`] is told for RDMSR (`writes` false) or WRMSR of one of the machine's
+/// registers. The general registers are in the state, as a [`LeafFunction`] has them.
+pub const fn msr_key(writes: bool) -> u64 {
+    (LeafRoutine::Msr as u64) << KEY_ROUTINE | writes as u64
+}
 
 /// Entries of [`Context::device_accesses`]. That of a site has the number that this times
 /// the site has in its high 5 bits.

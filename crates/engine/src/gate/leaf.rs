@@ -347,8 +347,8 @@ global_asm!(
     "mov [r15 + {rax}], r8",
     // Signals find the guest from here on.
     "tollgate_leaf_called:",
-    "test eax, eax",
-    "jz 8f",
+    "cmp eax, 1",
+    "jne 8f",
     "mov rax, [r15 + {pending}]",
     "cmp dword ptr [rax], 0",
     "jne 7f",

@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::devices::io_apic::{DeliveryMode, InterruptBus, InterruptMessage, IoApic, PIN_COUNT};
-use crate::devices::local_apic::LocalApic;
+use crate::devices::local_apic::{ClockSource, LocalApic};
 use crate::devices::pic::Pic;
 
 /// ISA line of the timer.
@@ -94,6 +94,15 @@ impl Interrupts {
         let taken = self.local_apic.is_addressed_by(message);
         self.external_message |= taken;
         taken
+    }
+
+    /// Writes a register of the local APIC in x2APIC mode. False: #GP.
+    pub fn write_x2apic(&mut self, index: u32, value: u64, clock: &impl ClockSource) -> bool {
+        let written = self.local_apic.msr_write(index, value, clock);
+        if let Some(Some(vector)) = written {
+            self.end_of_interrupt(vector);
+        }
+        written.is_some()
     }
 
     /// Sets the level of an interrupt line: 0 to 15 are the ISA bus's, 16 to 23 lead to the

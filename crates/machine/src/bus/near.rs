@@ -57,9 +57,6 @@ impl Bus {
             }
             _ => return Near::No,
         };
-        match self.deadline == deadline {
-            true => Near::Done(read),
-            false => Near::DoneAndDue(read),
-        }
+        Near::done(read, deadline, self.deadline)
     }
 }

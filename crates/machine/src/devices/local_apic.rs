@@ -1,4 +1,4 @@
-//! The local APIC in xAPIC mode (SDM volume 3, chapter 11).
+//! The local APIC in xAPIC mode and in x2APIC mode (SDM volume 3, chapter 11).
 //!
 //! It accepts interrupt messages from the I/O APIC and from itself, keeps them by
 //! priority, and has the timer that Linux prefers. Interrupts to other processors
@@ -6,17 +6,19 @@
 //! software has enabled the APIC (SDM volume 3, 11.4.7.2); SMIs are ignored. Time comes in as a [`Clock`] and leaves as a
 //! deadline, so the device needs no thread.
 //!
-//! Not offered: x2APIC mode, suppression of EOI broadcasts, corrected-machine-check
-//! interrupts.
+//! Not offered: suppression of EOI broadcasts, corrected-machine-check interrupts.
 
 mod timer;
+mod x2apic;
 
 pub use timer::{Clock, ClockSource};
 
 use serde::{Deserialize, Serialize};
 use timer::{Timer, TimerMode};
 use tollgate_platform::GuestTime;
-use tollgate_x86::local_apic_msrs::{APIC_BASE_BOOTSTRAP, APIC_BASE_ENABLE, APIC_DEFAULT_ADDRESS};
+use tollgate_x86::local_apic_msrs::{
+    APIC_BASE_BOOTSTRAP, APIC_BASE_ENABLE, APIC_BASE_X2APIC, APIC_DEFAULT_ADDRESS,
+};
 use tollgate_x86::paging::PHYSICAL_ADDRESS_BITS;
 
 use super::io_apic::{DeliveryMode, InterruptBus, InterruptMessage};
@@ -35,6 +37,11 @@ pub const BUS_FREQUENCY_HZ: u64 = 1_000_000_000;
 const VERSION: u32 = 0x0005_0014;
 /// This processor's APIC ID.
 const APIC_ID: u8 = 0;
+
+/// Destination that all APICs have.
+const BROADCAST: u8 = 0xff;
+/// Destination that no APIC of this machine has.
+const NOBODY: u8 = 0xfe;
 
 /// Register offsets (SDM volume 3, table 11-1).
 mod register {
@@ -59,6 +66,8 @@ mod register {
     pub const INITIAL_COUNT: u16 = 0x380;
     pub const CURRENT_COUNT: u16 = 0x390;
     pub const DIVIDE: u16 = 0x3e0;
+    /// Of x2APIC mode alone.
+    pub const SELF_INTERRUPT: u16 = 0x3f0;
 }
 
 /// Entries of the local vector table, in register order from 320h. Thermal and
@@ -78,6 +87,8 @@ mod lvt {
     pub const MODE_EXTINT: u32 = 7 << 8;
     pub const POLARITY: u32 = 1 << 13;
     pub const LEVEL: u32 = 1 << 15;
+    /// Delivery status and remote IRR, which are read-only.
+    pub const STATUS: u32 = 1 << 12 | 1 << 14;
     pub const MASKED: u32 = 1 << 16;
     pub const TIMER_MODE: u32 = 3 << 17;
     /// Bits that software may set, by entry.
@@ -209,10 +220,20 @@ impl LocalApic {
         };
     }
 
-    /// Whether IA32_APIC_BASE enables the APIC. If not, its page is not there and
+    /// Whether IA32_APIC_BASE enables the APIC. If not, its registers are not there and
     /// the 8259 is wired straight to the processor.
     pub fn is_enabled(&self) -> bool {
         self.base & APIC_BASE_ENABLE != 0
+    }
+
+    /// Whether the registers are MSRs and not a page (x2APIC mode; SDM volume 3, 11.12.1).
+    pub fn is_x2apic(&self) -> bool {
+        self.base & APIC_BASE_X2APIC != 0
+    }
+
+    /// Physical address of the register page, if there is one (xAPIC mode).
+    pub fn page(&self) -> Option<u64> {
+        (self.is_enabled() && !self.is_x2apic()).then_some(self.base_address())
     }
 
     /// IA32_APIC_BASE.
@@ -220,15 +241,19 @@ impl LocalApic {
         self.base
     }
 
-    /// Physical address of the register page.
-    pub fn base_address(&self) -> u64 {
+    /// Where the register page is in xAPIC mode.
+    fn base_address(&self) -> u64 {
         self.base & BASE_ADDRESS_BITS
     }
 
-    /// Writes IA32_APIC_BASE. False: refused (reserved bits, x2APIC mode). Disabling
-    /// resets every register; the task priority holds what is written to it after that.
+    /// Writes IA32_APIC_BASE. False: refused (reserved bits, a change of mode that is not
+    /// allowed). Disabling resets every register; the task priority holds what is written to it
+    /// after that.
     pub fn set_base_msr(&mut self, value: u64) -> bool {
-        if value & !(BASE_ADDRESS_BITS | APIC_BASE_BOOTSTRAP | APIC_BASE_ENABLE) != 0 {
+        const MODE: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
+        if value & !(BASE_ADDRESS_BITS | APIC_BASE_BOOTSTRAP | MODE) != 0
+            || !x2apic::may_change_mode(self.base & MODE, value & MODE)
+        {
             return false;
         }
         if value & APIC_BASE_ENABLE == 0 && self.is_enabled() {
@@ -481,7 +506,11 @@ impl LocalApic {
     fn is_destination(&self, message: &InterruptMessage) -> bool {
         let destination = message.destination;
         if !message.logical {
-            return destination == APIC_ID || destination == 0xff;
+            return destination == APIC_ID || destination == BROADCAST;
+        }
+        if self.is_x2apic() {
+            // Eight bits name processors of cluster 0.
+            return u32::from(destination) & x2apic::LOGICAL_ID != 0;
         }
         let own = (self.logical_destination >> 24) as u8;
         if self.destination_format >> 28 == 0xf {
@@ -516,10 +545,18 @@ impl LocalApic {
             level: false,
         };
         match low >> 18 & 3 {
+            0 if self.is_x2apic() => {
+                let destination = (self.command >> 32) as u32;
+                message.destination = match x2apic::is_own(destination, message.logical) {
+                    true => APIC_ID,
+                    false => NOBODY,
+                };
+                message.logical = false;
+            }
             0 => {}
             // Self, or all including self.
             1 | 2 => {
-                message.destination = 0xff;
+                message.destination = BROADCAST;
                 message.logical = false;
             }
             // All but self: no processor, as there is only this one.

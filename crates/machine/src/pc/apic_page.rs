@@ -17,12 +17,10 @@ impl Pc {
     /// Makes the map follow the page; to be called when its base may have changed.
     pub(super) fn follow_apic_page(&mut self) {
         let apic = &self.board.interrupts.local_apic;
-        let page = PhysicalAddress(apic.base_address());
         let memory = &mut self.board.memory;
-        let hides_ram = apic.is_enabled()
-            && page.0 < HIGH_RAM_START
-            && memory.ram().layout().is_ram(page, REGISTER_BYTES);
-        let wanted = hides_ram.then_some(page);
+        let wanted = apic.page().map(PhysicalAddress).filter(|&page| {
+            page.0 < HIGH_RAM_START && memory.ram().layout().is_ram(page, REGISTER_BYTES)
+        });
         if wanted == self.hidden_by_apic {
             return;
         }

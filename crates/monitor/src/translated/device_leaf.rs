@@ -7,14 +7,16 @@ use crate::running::Running;
 use crate::translated::Translated;
 use iced_x86::{Code, Register};
 use tollgate_emulate::operand::system_mask;
+use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
 use tollgate_engine::abi::leaves::{
     DEVICE_ACCESSES, DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DeviceAccess, KEY_MEMORY, KEY_PORT,
-    KEY_PORT_KNOWN, KEY_ROUTINE, LeafRoutine, NO_REGISTER,
+    KEY_PORT_KNOWN, KEY_ROUTINE, LeafRoutine, NO_REGISTER, msr_key,
 };
 use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_platform::{Near, NearAccess, Platform};
+use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr, LinearAddress, PhysicalAddress};
 
@@ -56,8 +58,11 @@ fn slot(context: &mut Context, register: Gpr) -> &mut u64 {
 /// Does the instruction that a key tells, if its access is near.
 #[inline]
 fn access<P: Platform>(context: &mut Context, machine: &mut P, value: u64, key: u64) -> u64 {
-    let done = match key >> KEY_MEMORY {
-        0 => access_port(context, machine, value, key),
+    let done = match key >> KEY_ROUTINE {
+        number if number == LeafRoutine::Msr as u64 => access_msr(context, machine, key),
+        number if number >> (KEY_MEMORY - KEY_ROUTINE) == 0 => {
+            access_port(context, machine, value, key)
+        }
         _ => access_memory(context, machine, value, key),
     };
     let Some(is_due) = done else {
@@ -117,6 +122,26 @@ fn access_port<P: Platform>(
         let kept = if size == 4 { 0 } else { rax & !used };
         *slot(context, Gpr::Rax) = kept | read & used;
     }
+    Some(is_due)
+}
+
+/// RDMSR or WRMSR. Whether more is due; `None`: nothing was done.
+#[inline]
+fn access_msr<P: Platform>(context: &mut Context, machine: &mut P, key: u64) -> Option<bool> {
+    let cpu = &mut context.cpu;
+    let [index, low, high] =
+        [Gpr::Rcx, Gpr::Rax, Gpr::Rdx].map(|register| cpu.gpr[register as usize] as u32);
+    if key == msr_key(true) {
+        let mut value = u64::from(high) << 32 | u64::from(low);
+        if index == TSC_DEADLINE {
+            value = tsc_deadline::of_machine(cpu, machine.time_stamp(), value);
+        }
+        let (_, is_due) = outcome(machine.near(NearAccess::MsrWrite(index, value)))?;
+        return Some(is_due);
+    }
+    let (value, is_due) = outcome(machine.near(NearAccess::MsrRead(index)))?;
+    cpu.gpr[Gpr::Rax as usize] = value & 0xffff_ffff;
+    cpu.gpr[Gpr::Rdx as usize] = value >> 32;
     Some(is_due)
 }
 

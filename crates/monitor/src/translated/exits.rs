@@ -14,7 +14,7 @@ use iced_x86::Instruction;
 use tollgate_emulate::operand::{next_rip, system_mask};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::far_pointer::FarPointer;
-use tollgate_engine::abi::leaves::{DONE_CALL, DONE_DEVICE};
+use tollgate_engine::abi::leaves::{DONE_CALL, DONE_CALL_DUE, DONE_DEVICE};
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, Site, SiteKind, WindowMiss};
 use tollgate_engine::engine::run::adjust_stack_pointer;
 use tollgate_exits::ExitKind;
@@ -35,7 +35,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// An exit through a block's site.
     pub(crate) fn site_exit(&mut self, packed: u32) -> Result<(), VcpuStop> {
         match self.runner.context.leaf_done {
-            0 | DONE_CALL => {}
+            0 | DONE_CALL | DONE_CALL_DUE => {}
             DONE_DEVICE => return self.device_done_exit(packed),
             _ => return self.leaf_done_exit(),
         }
@@ -304,8 +304,17 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(helper) = self.runner.engine.helper(block, helper, code_delta) else {
             unreachable!("helper sites name instructions of their block");
         };
-        if std::mem::take(&mut self.runner.context.leaf_done) == DONE_CALL {
-            return self.called_leaf_exit(block, site, &helper.instruction);
+        match std::mem::take(&mut self.runner.context.leaf_done) {
+            DONE_CALL => {
+                self.count(ExitKind::Interrupted);
+                return self.called_leaf_exit(block, site, &helper.instruction);
+            }
+            DONE_CALL_DUE => {
+                self.arm_timer();
+                self.due.events = true;
+                return self.called_leaf_exit(block, site, &helper.instruction);
+            }
+            _ => {}
         }
         let is_null = hypercall::is_null(&self.runner.context.cpu, helper.kind.executor);
         if is_null && !self.work.traps() {
@@ -324,14 +333,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(())
     }
 
-    /// A leaf's function has done the instruction, and there is a request to leave.
+    /// A leaf's function has done the instruction, and the monitor has something to do behind it.
     fn called_leaf_exit(
         &mut self,
         block: BlockId,
         site: &Site,
         instruction: &Instruction,
     ) -> Result<(), VcpuStop> {
-        self.count(ExitKind::Interrupted);
         let cpu = &mut self.runner.context.cpu;
         if cpu.shadow_rip == cpu.rip {
             cpu.end_shadow();

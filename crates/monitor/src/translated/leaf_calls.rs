@@ -12,10 +12,13 @@ use crate::translated::known_pages::KnownPages;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
 use tollgate_emulate::{Outcome, plain_msr};
-use tollgate_engine::abi::leaves::LeafCall;
+use tollgate_engine::abi::leaves::{
+    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, msr_key,
+};
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::View;
+use tollgate_x86::local_apic_msrs::{TSC_DEADLINE, X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{Flags, Gpr, LinearAddress, Space};
 
 /// What [`Context::leaf_function`] is.
@@ -33,12 +36,37 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     };
     // SAFETY: as above; the engine is borrowed as long as guest code runs, and not changed.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
-    let is_done = match call {
-        LeafCall::Execute | LeafCall::ReadControl => execute(context, view, engine),
-        _ => do_call(context, view, call, value),
+    let answer = match call {
+        LeafCall::ReadMsr | LeafCall::WriteMsr if is_machine_msr(context) => {
+            machine_msr(context, call)
+        }
+        LeafCall::Execute | LeafCall::ReadControl => {
+            u64::from(execute(context, view, engine)) * DEVICE_DONE
+        }
+        _ => u64::from(do_call(context, view, call, value)) * DEVICE_DONE,
     };
-    context.leaf_counts[call.routine() as usize] += u64::from(is_done);
-    u64::from(is_done)
+    context.leaf_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
+    if answer == DEVICE_DUE {
+        context.leaf_done = DONE_CALL_DUE;
+    }
+    answer
+}
+
+/// Whether ECX names a register of the machine's that may be near.
+fn is_machine_msr(context: &Context) -> bool {
+    let index = context.cpu.gpr[Gpr::Rcx as usize] as u32;
+    matches!(index, X2APIC_FIRST..=X2APIC_LAST | TSC_DEADLINE)
+}
+
+/// RDMSR or WRMSR of such a register.
+fn machine_msr(context: &mut Context, call: LeafCall) -> u64 {
+    let key = msr_key(matches!(call, LeafCall::WriteMsr));
+    match context.device_leaf {
+        // SAFETY: the machine is lent to guest code, which waits for this call to return; the
+        // function is the one of the machine's type.
+        Some(leaf) => unsafe { leaf(context, 0, key) },
+        None => DEVICE_EXIT,
+    }
 }
 
 fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u64) -> bool {

@@ -8,6 +8,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
+use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::{
     Attributes, CpuState, LinearAddress, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
@@ -84,8 +85,11 @@ pub struct Bench {
     /// What ports 100h to 103h and the first 4 bytes of the page [`NEAR`] hold, which are near.
     pub word: u32,
     /// They are there; so are port 104h and byte 10h of the page, near too, by which the vector
-    /// that is written interrupts.
+    /// that is written interrupts. So are MSR 808h, which is the word, 83Fh, which interrupts,
+    /// and IA32_TSC_DEADLINE.
     pub shows_word: bool,
+    /// IA32_TSC_DEADLINE, in ticks of a counter that stands at 1000.
+    pub deadline: u64,
     start: Instant,
 }
 
@@ -150,9 +154,29 @@ impl BareMachine for Bench {
             NearAccess::MemoryWrite(PhysicalAddress(at), value) if at == NEAR + 0x10 => {
                 self.interrupt = Some(value as u8);
             }
+            NearAccess::MsrRead(0x808) => return Near::Done(self.word.into()),
+            NearAccess::MsrWrite(0x808, value) if value >> 32 == 0 => self.word = value as u32,
+            NearAccess::MsrWrite(0x83f, value) => self.interrupt = Some(value as u8),
+            NearAccess::MsrWrite(TSC_DEADLINE, value) => {
+                self.deadline = value;
+                return Near::DoneAndDue(0);
+            }
             _ => return Near::No,
         }
         Near::Done(0)
+    }
+    fn msr_read(&mut self, index: u32) -> Option<u64> {
+        match (index, self.near(NearAccess::MsrRead(index))) {
+            (TSC_DEADLINE, _) if self.shows_word => Some(self.deadline),
+            (_, Near::Done(value)) => Some(value),
+            _ => None,
+        }
+    }
+    fn msr_write(&mut self, index: u32, value: u64) -> Option<bool> {
+        (self.near(NearAccess::MsrWrite(index, value)) != Near::No).then_some(true)
+    }
+    fn time_stamp(&self) -> u64 {
+        if self.shows_word { 1000 } else { 0 }
     }
     fn near_page(&self) -> Option<PhysicalAddress> {
         self.shows_word.then_some(PhysicalAddress(NEAR))
@@ -287,6 +311,7 @@ pub fn vcpu(code: &[u8], setup: impl Fn(&mut CpuState, &mut GuestMemory)) -> Com
         device_written: Vec::new(),
         word: 0,
         shows_word: false,
+        deadline: 0,
         start: Instant::now(),
     };
     vcpu_in(bench, code, setup)
