@@ -8,7 +8,7 @@ use tollgate_platform::Environment;
 use tollgate_x86::breakpoints::DR6_ACCESS_DETECTED;
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
-use tollgate_x86::translation_change::CR3_PCID;
+use tollgate_x86::translation_change::{CR3_KEEPS, CR3_PCID};
 use tollgate_x86::{
     CpuState, Cr0, Cr4, Efer, Exception, PhysicalAddress, Space, TranslationChange, Vector,
 };
@@ -31,9 +31,6 @@ const CR4_FLUSHING: Cr4 = Cr4::PSE.union(Cr4::PAE).union(Cr4::PGE).union(Cr4::SM
 /// CR3 bits that 4-level paging reserves: those above the physical address width
 /// (SDM volume 3, table 4-12).
 const CR3_RESERVED: u64 = !((1 << PHYSICAL_ADDRESS_BITS) - 1);
-
-/// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored.
-const CR3_KEEPS: u64 = 1 << 63;
 
 /// CR3 bits that locate the PDPTE table of PAE paging (SDM volume 3, table 4-7).
 const CR3_PDPTE_TABLE: u64 = 0xffff_ffe0;

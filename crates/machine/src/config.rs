@@ -12,6 +12,7 @@ pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_monitor::memory_access::MemoryAccess;
+pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{
     HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions, VsockOptions,
 };
@@ -154,6 +155,8 @@ pub struct VmConfig {
     pub memory_access: MemoryAccess,
     /// How the instructions that read or change the interrupt flag are run.
     pub virtual_interrupts: VirtualInterrupts,
+    /// How address spaces are loaded whose translations are kept.
+    pub space_switch: SpaceSwitch,
     /// Count guest instructions, which slows the guest.
     pub count_instructions: bool,
     /// Offer ACPI tables to the guest.
@@ -195,6 +198,7 @@ impl Default for VmConfig {
             register_map: RegisterMapChoice::default(),
             memory_access: MemoryAccess::default(),
             virtual_interrupts: VirtualInterrupts::default(),
+            space_switch: SpaceSwitch::default(),
             count_instructions: false,
             acpi: true,
             pci: true,

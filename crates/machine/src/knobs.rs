@@ -8,7 +8,7 @@
 //! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
 //! the machine runs, a line in [`turn`].
 
-use crate::config::VmConfig;
+use crate::config::{SpaceSwitch, VmConfig};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
@@ -65,6 +65,19 @@ pub const KNOBS: &[Knob] = &[
             }
         },
     },
+    Knob {
+        name: "switch",
+        values: &["exit", "inline"],
+        what: "loads of CR3 that keep what is known of the space: an exit, or in translated code",
+        experiment: "shadow",
+        get: |config| config.space_switch as usize,
+        set: |config, value| {
+            config.space_switch = match value {
+                0 => SpaceSwitch::Exit,
+                _ => SpaceSwitch::Inline,
+            }
+        },
+    },
 ];
 
 /// Makes a processor run as `config` says. Must not be called while it runs.
@@ -73,6 +86,7 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     if vcpu.virtual_interrupts() != config.virtual_interrupts {
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
     }
+    vcpu.set_space_switch(config.space_switch);
 }
 
 /// What is wrong with a knob's name or value, as one line that says what there is.
@@ -295,7 +309,7 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition"
+            "no knob is called 'vid'; knobs are: vif, vir, transition, switch"
         );
         assert_eq!(
             error("transition=jump"),
@@ -303,7 +317,7 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition"
+            "'vif' is not knob=value; knobs are: vif, vir, transition, switch"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -315,7 +329,7 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call"
+            "vif=on vir=on transition=call switch=inline"
         );
     }
 }

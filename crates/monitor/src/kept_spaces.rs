@@ -47,11 +47,18 @@ impl KeptSpaces {
         self.spaces[number.index()].identifier
     }
 
+    /// Whether the structures know the space with an identifier.
+    pub fn is_kept(&self, identifier: u16) -> bool {
+        self.find(identifier).is_some()
+    }
+
     /// The space with an identifier is loaded, another one than before. Its number from now on,
-    /// and whether what is kept under that number is its own.
-    pub fn load(&mut self, identifier: u16) -> (SpaceNumber, bool) {
+    /// and whether what is kept under that number is its own. If that was another's, which is not
+    /// known any more, `stolen` counts.
+    pub fn load(&mut self, identifier: u16, stolen: &mut u64) -> (SpaceNumber, bool) {
         let kept = self.find(identifier);
         let number = kept.unwrap_or_else(|| self.oldest());
+        *stolen += u64::from(kept.is_none() && self.spaces[number].identifier.is_some());
         self.loads += 1;
         self.spaces[number] = Kept {
             identifier: Some(identifier),
@@ -112,48 +119,48 @@ mod tests {
         let mut spaces = KeptSpaces::default();
         let numbers: Vec<SpaceNumber> = (1..SPACES as u16)
             .map(|identifier| {
-                let (number, is_kept) = spaces.load(identifier);
+                let (number, is_kept) = spaces.load(identifier, &mut 0);
                 assert!(!is_kept);
                 number
             })
             .collect();
         let first = numbers[0];
-        assert_eq!(spaces.load(1), (first, true));
-        assert_eq!(spaces.load(0), (SpaceNumber::default(), true));
+        assert_eq!(spaces.load(1, &mut 0), (first, true));
+        assert_eq!(spaces.load(0, &mut 0), (SpaceNumber::default(), true));
         // The second one has not been loaded for the longest time.
-        assert_eq!(spaces.load(100), (numbers[1], false));
-        assert_eq!(spaces.load(1), (first, true));
-        assert!(!spaces.load(2).1);
+        assert_eq!(spaces.load(100, &mut 0), (numbers[1], false));
+        assert_eq!(spaces.load(1, &mut 0), (first, true));
+        assert!(!spaces.load(2, &mut 0).1);
     }
 
     #[test]
     fn what_is_forgotten_of_a_space_leaves_its_number_to_the_next() {
         let mut spaces = KeptSpaces::default();
-        spaces.load(5);
-        spaces.load(6);
+        spaces.load(5, &mut 0);
+        spaces.load(6, &mut 0);
         spaces.forget(5);
         spaces.forget(6);
         assert_eq!(spaces.loaded(), 6);
         for free in 2..SPACES {
-            spaces.load(100 + free as u16);
+            spaces.load(100 + free as u16, &mut 0);
         }
         assert!(
-            spaces.load(6).1,
+            spaces.load(6, &mut 0).1,
             "the loaded space is not forgotten by name"
         );
-        assert!(!spaces.load(5).1);
+        assert!(!spaces.load(5, &mut 0).1);
         spaces.forget_others();
-        assert!(!spaces.load(6).1);
-        assert!(spaces.load(5).1);
+        assert!(!spaces.load(6, &mut 0).1);
+        assert!(spaces.load(5, &mut 0).1);
     }
 
     #[test]
     fn the_loaded_space_can_take_another_identifier_when_nothing_is_known() {
         let mut spaces = KeptSpaces::default();
-        spaces.load(5);
+        spaces.load(5, &mut 0);
         spaces.start_with(9);
         assert_eq!(spaces.loaded(), 9);
-        assert!(!spaces.load(5).1);
-        assert!(spaces.load(9).1);
+        assert!(!spaces.load(5, &mut 0).1);
+        assert!(spaces.load(9, &mut 0).1);
     }
 }

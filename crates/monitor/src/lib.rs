@@ -34,6 +34,7 @@ pub mod runner;
 pub mod running;
 mod shadow_check;
 mod single_step;
+pub mod space_switch;
 pub mod state_dump;
 mod surroundings;
 pub mod translated;

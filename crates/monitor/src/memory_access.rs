@@ -110,11 +110,21 @@ impl Accounts {
         }
     }
 
+    /// Whether the accounts decide anything.
+    pub(crate) fn adapts(&self) -> bool {
+        self.choice == MemoryAccess::Adaptive
+    }
+
     /// How code of programs reaches memory in the loaded space.
-    pub(crate) fn access(&mut self) -> Access {
+    pub(crate) fn access(&self) -> Access {
+        self.access_of(self.loaded.0)
+    }
+
+    /// The same in the space whose tables begin at `root`.
+    pub(crate) fn access_of(&self, root: u64) -> Access {
         let is_direct = match self.choice {
             MemoryAccess::Checked => false,
-            MemoryAccess::Adaptive => self.account().is_direct,
+            MemoryAccess::Adaptive => (self.accounts.get(&root)).is_some_and(|it| it.is_direct),
             MemoryAccess::Direct => true,
         };
         match is_direct {

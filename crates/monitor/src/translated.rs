@@ -22,6 +22,7 @@ mod masked;
 mod misses;
 mod mode_changes;
 mod slow_path;
+mod space_loads;
 mod stores_to_code;
 mod window_faults;
 
@@ -30,6 +31,7 @@ pub use enter::TranslatedExit;
 use crate::faulting_sites::FaultingSites;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
+use crate::space_switch::SpaceSwitch;
 use enter::Resume;
 use fault_deliveries::FaultDeliveries;
 use guarded_pages::GuardedPages;
@@ -85,7 +87,9 @@ pub struct Translated {
     /// Where masked operands are accessed that lie beside what must not be.
     pub(crate) guarded: Option<GuardedPages>,
     /// Which spaces' programs reach memory directly.
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: Box<Accounts>,
+    /// How known spaces are loaded.
+    pub(crate) space_switch: SpaceSwitch,
     /// Which instructions' direct accesses fault too often.
     pub(crate) faulting_sites: FaultingSites,
     /// How they do in the loaded space.
@@ -126,7 +130,8 @@ impl Translated {
             link: PendingLink::None,
             fault_deliveries: FaultDeliveries::default(),
             guarded: None,
-            accounts: Accounts::new(MemoryAccess::Checked),
+            accounts: Box::new(Accounts::new(MemoryAccess::Checked)),
+            space_switch: SpaceSwitch::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,
             _range: range,

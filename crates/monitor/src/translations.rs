@@ -16,6 +16,7 @@ use crate::fetch::{Fetch, FetchCache};
 use crate::guest_view::view_of;
 use crate::kept_spaces::KeptSpaces;
 use crate::shadow_check::ShadowCheck;
+use crate::space_switch::SpaceLoads;
 use std::io;
 use tollgate_tlb::{
     Allows, Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View,
@@ -41,6 +42,7 @@ pub struct Translations {
     changed: bool,
     /// See [`Translations::was_kept`].
     was_kept: bool,
+    loads: SpaceLoads,
     /// For tests: what a processor may have cached.
     check: Option<Box<ShadowCheck>>,
 }
@@ -60,6 +62,7 @@ impl Translations {
             links_are_due: false,
             changed: false,
             was_kept: false,
+            loads: SpaceLoads::default(),
             check: None,
         })
     }
@@ -298,8 +301,10 @@ impl Translations {
             TranslationChange::Load { from, to, keeps } if self.is_loaded(to) => {
                 self.was_kept = keeps;
                 if keeps && from == to {
+                    self.loads.same += 1;
                     return;
                 }
+                self.loads.flushed += 1;
                 self.drop_local(links);
             }
             TranslationChange::Load { to, keeps, .. } => self.load(to.identifier, keeps, links),
@@ -336,6 +341,31 @@ impl Translations {
         self.changed = true;
     }
 
+    /// Loads another space without an exit, if its translations are known and may be kept, and
+    /// nothing else is due. If not, nothing is changed. Guest code of a global page of the upper
+    /// half may be gone on with.
+    pub fn switch(&mut self, from: Space, to: Space, links: &mut dyn Derived) -> bool {
+        if self.has_changed() || !self.is_loaded(from) {
+            return false;
+        }
+        let may_switch = match self.is_loaded(to) {
+            true => from == to,
+            false => self.spaces.is_kept(to.identifier),
+        };
+        if may_switch {
+            let keeps = true;
+            self.change(to, TranslationChange::Load { from, to, keeps }, links);
+            self.changed = false;
+            self.loads.inline += 1;
+        }
+        may_switch
+    }
+
+    /// How spaces were loaded.
+    pub fn loads(&self) -> SpaceLoads {
+        self.loads
+    }
+
     /// INVLPG of an address in `loaded`, if only the software TLB can have anything of its page
     /// (`is_long`: that of IA-32e mode) and nothing else is void with it. If not, nothing is
     /// forgotten. Guest code may be gone on with.
@@ -367,7 +397,13 @@ impl Translations {
 
     /// Another space is loaded.
     fn load(&mut self, identifier: u16, keeps: bool, links: &mut dyn Derived) {
-        let (number, is_kept) = self.spaces.load(identifier);
+        let loads = &mut self.loads;
+        let (number, is_kept) = self.spaces.load(identifier, &mut loads.stolen);
+        match (keeps, is_kept) {
+            (true, true) => loads.kept += 1,
+            (true, false) => loads.missed += 1,
+            (false, _) => loads.flushed += 1,
+        }
         self.was_kept = keeps;
         let keeps = keeps && is_kept;
         self.drop_all(links, |derived| derived.load(number, keeps));

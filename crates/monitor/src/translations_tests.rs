@@ -82,6 +82,7 @@ struct Bench {
     /// By linear and physical page, each with a slot that leads there.
     code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
     invalidations: u32,
+    loads: u32,
 }
 
 impl Bench {
@@ -99,6 +100,7 @@ impl Bench {
             slots: HashMap::new(),
             code_pages: HashMap::new(),
             invalidations: 0,
+            loads: 0,
         };
         bench.translations.set_checks(true);
         bench.change(TranslationChange::Everything);
@@ -134,6 +136,15 @@ impl Bench {
             self.state.cr3 = to.tables.unwrap().0 | u64::from(to.identifier);
         } else {
             self.state.cr3 = to.tables.unwrap().0;
+        }
+        // Every other load is that of a leaf, if it may be: while guest code runs.
+        self.loads += 1;
+        if keeps && self.loads.is_multiple_of(2) {
+            self.translations.take_changed(&mut self.links);
+            if self.translations.switch(from, to, &mut self.links) {
+                assert!(!self.translations.has_changed());
+                return;
+            }
         }
         self.change(TranslationChange::Load { from, to, keeps });
     }
@@ -908,6 +919,46 @@ fn what_is_kept_of_a_space_is_what_its_tables_say_when_it_is_loaded_again() {
         found_again * 10 > kept_loads,
         "{found_again} of {kept_loads}"
     );
+    let loads = guest.bench.translations.loads();
+    assert!(loads.inline * 10 > kept_loads, "{loads:?}");
+    assert!(
+        loads.missed > 0 && loads.stolen > 0 && loads.flushed > 0,
+        "{loads:?}"
+    );
+}
+
+#[test]
+fn only_a_kept_space_is_loaded_without_an_exit() {
+    let mut bench = Bench::new(true);
+    let first = bench.loaded();
+    let space = |identifier, tables| Space {
+        tables: Some(PhysicalAddress(tables)),
+        identifier,
+    };
+    let second = space(first.identifier ^ 1, 0x9000);
+    let switch = |bench: &mut Bench, from, to| {
+        bench.translations.take_changed(&mut bench.links);
+        bench.translations.switch(from, to, &mut bench.links)
+    };
+    assert!(!switch(&mut bench, first, second), "it is not known");
+    bench.state.cr3 = 0x9000 | u64::from(second.identifier);
+    let load = |from, to, keeps| TranslationChange::Load { from, to, keeps };
+    bench.change(load(first, second, true));
+    assert!(switch(&mut bench, second, first) && switch(&mut bench, first, second));
+    assert!(switch(&mut bench, second, second), "nothing is to be done");
+    let other_tables = space(second.identifier, 0xa000);
+    assert!(!switch(&mut bench, second, other_tables));
+    assert!(!switch(&mut bench, first, second), "another one is loaded");
+    bench.change(TranslationChange::Space(first));
+    assert!(!switch(&mut bench, second, first), "it is known no longer");
+    let expected = SpaceLoads {
+        inline: 3,
+        kept: 2,
+        same: 1,
+        missed: 1,
+        ..SpaceLoads::default()
+    };
+    assert_eq!(bench.translations.loads(), expected);
 }
 
 #[test]

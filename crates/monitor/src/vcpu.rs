@@ -10,6 +10,7 @@ use crate::latches::Latches;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use crate::running::Running;
+use crate::space_switch::{SpaceLoads, SpaceSwitch};
 use crate::translated::Translated;
 use crate::translations::Translations;
 use std::io;
@@ -123,10 +124,25 @@ impl Vcpu {
             true => choice,
             false => MemoryAccess::Checked,
         };
-        self.runner.accounts = Accounts::new(choice);
+        *self.runner.accounts = Accounts::new(choice);
         self.runner.program_access = self.runner.accounts.access();
         self.runner.forget_level_changes();
         self.due = Due::ALL;
+    }
+
+    /// How spaces that are known are loaded.
+    pub fn space_switch(&self) -> SpaceSwitch {
+        self.runner.space_switch
+    }
+
+    /// Changes how spaces that are known are loaded; not to be called while `run` runs.
+    pub fn set_space_switch(&mut self, choice: SpaceSwitch) {
+        self.runner.space_switch = choice;
+    }
+
+    /// How spaces were loaded by exits, so far.
+    pub fn space_loads(&self) -> SpaceLoads {
+        self.view.translations.loads()
     }
 
     /// Has guest instructions be counted from now on, or not. Slows the guest. Drops all

@@ -69,7 +69,8 @@ fn a_running_guest_goes_on_while_its_knobs_are_turned() {
             vec!["vif=off", "transition=trap"],
             vec!["transition=task"],
             vec!["vif=on", "vir=off", "transition=call"],
-            vec!["vir=on"],
+            vec!["vir=on", "switch=exit"],
+            vec!["switch=inline"],
         ] {
             let output = set(&folder, &assignments);
             assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -98,7 +99,7 @@ fn a_list_shows_every_knob_as_it_stands() {
     assert!(lines.contains(&vec!["vir", "off", "off|on"]), "{text}");
     let output = set(&folder, &["vif=off", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let knobs = json!({"vif": "off", "vir": "off", "transition": "call"});
+    let knobs = json!({"vif": "off", "vir": "off", "transition": "call", "switch": "inline"});
     assert_eq!(answer, json!({"ok": true, "knobs": knobs}));
     assert_eq!(command(&socket, "status")["status"]["knobs"], knobs);
     quit(child, &socket);
@@ -127,7 +128,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     for (words, message) in [
         (
             &["vid=on"][..],
-            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition\n",
+            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition, switch\n",
         ),
         (
             &["vif=perhaps"],
@@ -135,7 +136,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
         ),
         (
             &["vif"],
-            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition\n",
+            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition, switch\n",
         ),
         (
             &["vif=on", "vif=off"],
@@ -150,7 +151,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     let answer = ask(&socket, &json!({"command": "set", "knobs": {"vid": "on"}}));
     assert_eq!(
         answer,
-        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition"})
+        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition, switch"})
     );
     quit(child, &socket);
 }

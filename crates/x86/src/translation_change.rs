@@ -7,6 +7,9 @@ use crate::state::CpuState;
 
 /// CR3 with CR4.PCIDE: the process-context identifier (SDM volume 3, 4.10.1).
 pub const CR3_PCID: u64 = 0xfff;
+/// Written to CR3 with CR4.PCIDE: translations may be kept. It is not stored (SDM volume 3,
+/// 4.10.4.1).
+pub const CR3_KEEPS: u64 = 1 << 63;
 /// CR3 bits that no format of it has the tables' address in (SDM volume 3, table 4-7).
 const CR3_FLAGS: u64 = 0x1f;
 

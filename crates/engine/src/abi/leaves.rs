@@ -48,6 +48,8 @@ pub enum LeafRoutine {
     MmioRead,
     /// A store to one, likewise.
     MmioWrite,
+    /// What the monitor's function does for MOV to CR3: another space, which is kept, is loaded.
+    LoadSpace,
 }
 
 impl LeafRoutine {
@@ -69,6 +71,7 @@ impl LeafRoutine {
         Self::PortOut,
         Self::MmioRead,
         Self::MmioWrite,
+        Self::LoadSpace,
     ];
 
     /// The name in statistics.
@@ -90,12 +93,13 @@ impl LeafRoutine {
             Self::PortOut => "port-out",
             Self::MmioRead => "mmio-read",
             Self::MmioWrite => "mmio-write",
+            Self::LoadSpace => "cr3-load",
         }
     }
 }
 
 /// How many routines there are.
-pub const LEAVES: usize = 16;
+pub const LEAVES: usize = 17;
 
 /// What the routine of calls has the monitor's function do ([`crate::Context::leaf_function`]).
 /// The function does all of it or, where anything is unusual, nothing.
@@ -122,11 +126,13 @@ pub enum LeafCall {
     Execute,
     /// The same of one that reads a control or debug register.
     ReadControl,
+    /// MOV of a value to CR3 in 64-bit code.
+    WriteCr3,
 }
 
 impl LeafCall {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::InvalidatePage,
         Self::ReadMsr,
         Self::WriteMsr,
@@ -137,6 +143,7 @@ impl LeafCall {
         Self::LoadIdt,
         Self::Execute,
         Self::ReadControl,
+        Self::WriteCr3,
     ];
 
     /// The one that the function is told by `key`.
@@ -158,6 +165,7 @@ impl LeafCall {
             Self::WriteCr0 | Self::WriteCr2 | Self::WriteCr4 | Self::ReadControl => {
                 LeafRoutine::ControlRegister
             }
+            Self::WriteCr3 => LeafRoutine::LoadSpace,
             Self::LoadGdt | Self::LoadIdt | Self::Execute => LeafRoutine::Other,
         }
     }

@@ -95,9 +95,10 @@ impl Engine {
         context.device_accesses[DeviceAccess::number(access.site)] = access;
     }
 
-    /// Tells leaves which page holds, before guest code is entered.
+    /// Tells leaves which page holds: before guest code is entered, and when another space was loaded
+    /// while it runs.
     #[inline]
-    pub(super) fn tell_device_page(&self, context: &mut Context) {
+    pub fn tell_device_page(&self, context: &mut Context) {
         let holds = context.device_generation == self.generation;
         context.device_page = match holds {
             true => self.device_page.negated,

@@ -49,22 +49,26 @@ impl Engine {
     /// but for what the exit's site or the signal says is to be put right.
     ///
     /// # Safety
-    /// The context is attached to this engine ([`Engine::attach`]), and its tables are those
+    /// The engine lives, and nothing refers to it but through this pointer and what functions have
+    /// that guest code calls. The context is attached to this engine ([`Engine::attach`]), and its tables are those
     /// of the entry's mode; the target lies in the entry's block, which lives; the vector area
     /// is one that XRSTOR accepts (see [`crate::abi::vector_registers::sanitize`]).
-    pub unsafe fn run(&self, context: &mut Context, entry: &Entry) -> Exit {
+    pub unsafe fn run(engine: *const Self, context: &mut Context, entry: &Entry) -> Exit {
         let true_esp = context.cpu.gpr[Gpr::Rsp as usize];
+        // SAFETY: the caller vouches for the engine; this reference is not used any more when guest
+        // code runs, which may call what changes the engine's links.
+        let engine = unsafe { &*engine };
         if entry.esp != 0 {
-            let mask = self.stack_mask(entry.block);
+            let mask = engine.stack_mask(entry.block);
             context.cpu.gpr[Gpr::Rsp as usize] =
                 adjust_stack_pointer(true_esp, entry.esp.wrapping_neg(), mask);
         }
         context.vectors_were_live = 0;
         context.exit_site = SITE_NONE;
         context.code_delta = entry.code_delta;
-        self.tell_device_page(context);
+        engine.tell_device_page(context);
         // 64-bit code has a map of its own, whose slots need no copies.
-        let slots = match self.slot_mask {
+        let slots = match engine.slot_mask {
             0 => 0,
             _ if context.cpu.is_64_bit() => 0,
             mask => mask,

@@ -481,6 +481,7 @@ pub fn addresses() -> [u64; LEAVES] {
         // Emitted code does not call these.
         device_leaf::miss_address(),
         device_leaf::miss_address(),
+        tollgate_leaf_call as *const () as u64,
     ]
 }
 

@@ -92,6 +92,8 @@ impl Leaf {
                 Register::CR0 => LeafCall::WriteCr0,
                 Register::CR2 => LeafCall::WriteCr2,
                 Register::CR4 => LeafCall::WriteCr4,
+                // Only IA-32e mode has process-context identifiers.
+                Register::CR3 if is_long => LeafCall::WriteCr3,
                 _ => return None,
             },
             Code::Lgdt_m1632 | Code::Lgdt_m1664 => LeafCall::LoadGdt,

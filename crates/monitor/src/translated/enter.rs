@@ -162,7 +162,7 @@ impl Runner for Translated {
         view: &mut GuestView,
         machine: &mut P,
     ) -> Exit<TranslatedExit> {
-        let environment = Environment::new(self, view);
+        let environment = Environment::new::<P>(self, view);
         self.context.leaf_environment = (&raw const environment).cast_mut().cast();
         device_leaf::lend(&mut self.context, machine);
         let exit = self.enter_raw(&entry);
@@ -207,10 +207,11 @@ impl Translated {
     /// Enters guest code.
     #[inline]
     pub(crate) fn enter_raw(&mut self, entry: &Entry) -> run::Exit {
-        // SAFETY: `entry_of` or `handler` has just made the entry: its target is an address inside
+        let engine = &raw const *self.engine;
+        // SAFETY: the engine is this processor's own; `entry_of` or `handler` has just made the entry: its target is an address inside
         // a live block of this context's engine, whose tables were set up by `new` and `form_mode`;
         // the vector area is sanitised whenever an emulated instruction has written it.
-        unsafe { self.engine.run(&mut self.context, entry) }
+        unsafe { Engine::run(engine, &mut self.context, entry) }
     }
 
     /// The entry at an offset in a block, where ESP's home must hold ESP minus `esp`, with the

@@ -11,6 +11,7 @@ use crate::raw;
 use crate::translated::known_pages::KnownPages;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
+use crate::translated::space_loads;
 use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::leaves::{
     DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, msr_key,
@@ -34,7 +35,12 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
     let (Some(environment), Some(call)) = (environment, LeafCall::of_key(key)) else {
         return 0;
     };
-    // SAFETY: as above; the engine is borrowed as long as guest code runs, and not changed.
+    if call == LeafCall::WriteCr3 {
+        let is_done = space_loads::load(context, environment, value);
+        context.leaf_counts[call.routine() as usize] += u64::from(is_done);
+        return u64::from(is_done);
+    }
+    // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
     let answer = match call {
         LeafCall::ReadMsr | LeafCall::WriteMsr if is_machine_msr(context) => {
@@ -85,7 +91,7 @@ fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u
             true
         }
         LeafCall::LoadGdt | LeafCall::LoadIdt => loads_same_table(context, view, call, value),
-        LeafCall::Execute | LeafCall::ReadControl => false,
+        LeafCall::Execute | LeafCall::ReadControl | LeafCall::WriteCr3 => false,
     }
 }
 

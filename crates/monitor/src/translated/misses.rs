@@ -5,12 +5,17 @@
 //! and nothing else is due. If not, what it has found out is kept for the exit.
 
 use crate::guest_view::{GuestView, Inline};
+use crate::memory_access::Accounts;
+use crate::space_switch::SpaceSwitch;
 use crate::translated::Translated;
+use std::ffi::c_void;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::abi::at;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::policy::access::Access as MemoryAccess;
 use tollgate_engine::{Context, Engine};
+use tollgate_platform::Platform;
 use tollgate_x86::canonical::is_canonical_range;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Exception, LinearAddress};
@@ -18,17 +23,41 @@ use tollgate_x86::{Exception, LinearAddress};
 /// What functions that guest code calls need beside the context.
 pub(super) struct Environment {
     pub(super) view: *mut GuestView,
-    pub(super) engine: *const Engine,
+    /// Only its links are changed.
+    pub(super) engine: *mut Engine,
+    pub(super) accounts: *mut Accounts,
+    /// How programs of the space that is loaded reach memory.
+    pub(super) program_access: MemoryAccess,
+    /// Another space may be loaded without an exit.
+    pub(super) switches: bool,
+    /// Guest time in nanoseconds, told by the machine that is lent to guest code.
+    ///
+    /// # Safety
+    /// The argument is [`Context::machine`], and nothing else refers to the machine.
+    pub(super) now: unsafe fn(*mut c_void) -> u64,
+}
+
+/// See [`Environment::now`].
+///
+/// # Safety
+/// `machine` is a `P` to which nothing else refers.
+unsafe fn now<P: Platform>(machine: *mut c_void) -> u64 {
+    // SAFETY: the caller vouches for it.
+    unsafe { &mut *machine.cast::<P>() }.now().0
 }
 
 impl Environment {
     /// That of guest code in this view. It is for the next entry alone, which this value must
     /// outlive.
-    pub(super) fn new(runner: &Translated, view: &mut GuestView) -> Self {
+    pub(super) fn new<P: Platform>(runner: &mut Translated, view: &mut GuestView) -> Self {
         view.missed = None;
         Self {
             view,
-            engine: &raw const *runner.engine,
+            engine: &raw mut *runner.engine,
+            accounts: &raw mut *runner.accounts,
+            program_access: runner.program_access,
+            switches: runner.space_switch == SpaceSwitch::Inline,
+            now: now::<P>,
         }
     }
 }
@@ -108,7 +137,7 @@ pub(super) unsafe extern "sysv64" fn fill(context: *mut Context) -> u64 {
     else {
         return 0;
     };
-    // SAFETY: as above; the engine is borrowed as long as guest code runs, and not changed.
+    // SAFETY: as above; nothing else refers to the engine as long as guest code runs.
     let (view, engine) = unsafe { (&mut *environment.view, &*environment.engine) };
     try_again_at(context, view, engine).unwrap_or(0)
 }

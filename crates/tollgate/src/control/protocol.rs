@@ -409,7 +409,9 @@ mod tests {
         let turned = value(&answer(request, reach(&handle)));
         assert_eq!(
             turned,
-            json!({"ok": true, "knobs": {"vif": "off", "vir": "on", "transition": "trap"}})
+            json!({"ok": true, "knobs": {
+                "vif": "off", "vir": "on", "transition": "trap", "switch": "inline"
+            }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);
         let listed = value(&answer(br#"{"command":"set"}"#, reach(&handle)));

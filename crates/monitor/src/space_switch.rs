@@ -1,0 +1,35 @@
+//! How a load of CR3 switches to another address space: the choices of an experiment, and counts.
+//!
+//! After Umeno, Kubo and Takasaki, "Reduction of 2-0-Translation Table Maintenance Overhead in a
+//! Virtual Machine System": a table that is known is found and selected without the monitor; only a
+//! miss exits.
+
+use serde::{Deserialize, Serialize};
+
+/// How a space is loaded of which translations are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpaceSwitch {
+    /// By an exit.
+    Exit,
+    /// In a leaf of translated code where it can, without an exit.
+    #[default]
+    Inline,
+}
+
+/// Loads of CR3, by what was known of the space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct SpaceLoads {
+    /// Its translations were kept.
+    pub kept: u64,
+    /// It was the loaded one, and the guest let its translations be kept.
+    pub same: u64,
+    /// So many of these two without an exit.
+    pub inline: u64,
+    /// The guest asked for them to be forgotten.
+    pub flushed: u64,
+    /// The guest would have them kept, but there were none: a miss.
+    pub missed: u64,
+    /// Spaces that were known and lost their tables to another one.
+    pub stolen: u64,
+}

@@ -1,0 +1,77 @@
+//! Loads of CR3 without an exit, by the function that leaves call.
+//!
+//! The new space must be known ([`Translations::switch`]), and it must be certain that the code
+//! which loads CR3 goes on as it is: it lies in a global page of the upper half, which all spaces
+//! have and whose links stay in force, and programs of both spaces reach memory alike. Everything
+//! else is left to the exit.
+//!
+//! [`Translations::switch`]: crate::translations::Translations::switch
+
+use super::misses::Environment;
+use tollgate_engine::{Context, Engine};
+use tollgate_tlb::Derived;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, Privilege};
+use tollgate_x86::translation_change::CR3_KEEPS;
+use tollgate_x86::{Cr4, LinearAddress, Space};
+
+/// Bytes of the longest instruction.
+const LONGEST: u64 = 15;
+
+/// MOV of a value to CR3 in 64-bit code at level 0. False: nothing was done.
+pub(super) fn load(context: &mut Context, environment: &Environment, value: u64) -> bool {
+    let cpu = &context.cpu;
+    let (keeps, cr3) = (value & CR3_KEEPS != 0, value & !CR3_KEEPS);
+    let is_usual = environment.switches
+        && keeps
+        && cpu.cr4().contains(Cr4::PCIDE)
+        && cr3 >> PHYSICAL_ADDRESS_BITS == 0;
+    if !is_usual {
+        return false;
+    }
+    // SAFETY: this was called from guest code, which alone may use what its environment leads to:
+    // its view, the engine, of which links are changed alone, and the accounts.
+    let (view, engine, accounts) = unsafe {
+        (
+            &mut *environment.view,
+            &mut *environment.engine,
+            &mut *environment.accounts,
+        )
+    };
+    if !goes_on(context, &*engine, |linear| {
+        let found = view.translations.fetch(linear, Privilege::Supervisor);
+        found.is_some_and(|fetch| fetch.global)
+    }) {
+        return false;
+    }
+    let (from, to) = (Space::loaded(cpu), Space::of_cr3(cpu, cr3));
+    let root = to.tables.map_or(0, |tables| tables.0);
+    if accounts.access_of(root) != environment.program_access {
+        return false;
+    }
+    if !view
+        .translations
+        .switch(from, to, engine as &mut dyn Derived)
+    {
+        return false;
+    }
+    context.cpu.cr3 = cr3;
+    engine.tell_device_page(context);
+    if accounts.adapts() {
+        // SAFETY: the machine is lent to guest code as long as it runs.
+        let now = unsafe { (environment.now)(context.machine.cast::<std::ffi::c_void>()) };
+        accounts.load(root, true, now);
+    }
+    true
+}
+
+/// Whether the code behind the instruction that is in work is the same in all spaces: it, and all
+/// of the instruction, lies in a page of the upper half that `is_global`.
+fn goes_on(context: &Context, engine: &Engine, is_global: impl Fn(LinearAddress) -> bool) -> bool {
+    let Some((_, _, site)) = engine.site(context.exit_site, context.code_delta) else {
+        return false;
+    };
+    let linear = LinearAddress(site.rip);
+    let is_inside = linear.page_offset() + LONGEST < PAGE_SIZE;
+    site.rip >> 63 != 0 && is_inside && is_global(linear)
+}
