@@ -14,10 +14,16 @@
 .set CR4_PCIDE, 0x20000
 .set CR3_KEEPS, 0x8000000000000000
 
-# SPACES name, first, second: there and back again, both values of CR3.
+# SPACES name, first, second: there and back again, both values of CR3, in code that all spaces have
+# in the upper half of the addresses, as kernels do.
 .macro SPACES name, first, second
-    EVENT "mov cr3, \first; mov cr3, \second"
-    PRINT \name
+    mov rax, offset 8f
+    add rax, TOP
+    jmp rax
+8:  EVENT "mov cr3, \first; mov cr3, \second"
+    mov rax, offset 9f
+    jmp rax
+9:  PRINT \name
 .endm
 
 .macro RING3 name, instructions
@@ -150,7 +156,14 @@ two_spaces:
     mov rax, CR3_KEEPS
     lea r8, [rax+r10]
     lea r9, [rax+r11]
-1:  ret
+1:  mov eax, 511                 # the pages of all spaces
+2:  or qword ptr [PD_LOW+rax*8], G
+    dec eax
+    jns 2b
+    mov rax, cr4
+    or eax, CR4_PGE
+    mov cr4, rax
+    ret
 
 returning:
     iretq

@@ -45,6 +45,8 @@ pub struct Books {
     /// Instructions that leaves did, which would else have been exits: the kind that they would
     /// have been, and how many.
     pub leaves: Vec<(&'static str, u64)>,
+    /// Loads of CR3, by what was known of the space, and how many.
+    pub space_loads: Vec<(&'static str, u64)>,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -80,6 +82,7 @@ impl Books {
             instructions: None,
             host_code: None,
             leaves: Vec::new(),
+            space_loads: Vec::new(),
         }
     }
 }

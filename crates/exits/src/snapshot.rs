@@ -136,6 +136,11 @@ pub struct Snapshot {
     /// Instructions that leaves did, by the kind of exit that they would else have been.
     #[serde(default)]
     pub leaves: BTreeMap<String, u64>,
+    /// Loads of CR3: `kept` (translations of the space were), `same` (it was the loaded one), of
+    /// these two `inline` (without an exit); `flushed` (the guest wants them forgotten), `missed`
+    /// (there were none), of these two `stolen` (from another space, which was known till then).
+    #[serde(default)]
+    pub space_loads: BTreeMap<String, u64>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -175,6 +180,10 @@ impl Snapshot {
             host_code: books.host_code,
             leaves: (books.leaves.iter())
                 .filter(|leaf| leaf.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            space_loads: (books.space_loads.iter())
+                .filter(|loads| loads.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             estimate: None,
@@ -306,6 +315,7 @@ pub(crate) mod tests {
             instructions: None,
             host_code: None,
             leaves: Vec::new(),
+            space_loads: Vec::new(),
         }
     }
 

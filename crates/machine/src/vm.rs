@@ -224,6 +224,7 @@ impl Vm {
             instructions: self.vcpu.instructions(),
             host_code: self.vcpu.host_code(),
             leaves: self.vcpu.leaf_counts().collect(),
+            space_loads: self.vcpu.space_loads().named().to_vec(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
     }

@@ -18,7 +18,7 @@ pub enum SpaceSwitch {
 }
 
 /// Loads of CR3, by what was known of the space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceLoads {
     /// Its translations were kept.
     pub kept: u64,
@@ -30,6 +30,20 @@ pub struct SpaceLoads {
     pub flushed: u64,
     /// The guest would have them kept, but there were none: a miss.
     pub missed: u64,
-    /// Spaces that were known and lost their tables to another one.
+    /// For so many of the last two a space was forgotten that was known till then.
     pub stolen: u64,
+}
+
+impl SpaceLoads {
+    /// Each count with its name in statistics.
+    pub fn named(&self) -> [(&'static str, u64); 6] {
+        [
+            ("kept", self.kept),
+            ("same", self.same),
+            ("inline", self.inline),
+            ("flushed", self.flushed),
+            ("missed", self.missed),
+            ("stolen", self.stolen),
+        ]
+    }
 }

@@ -178,6 +178,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         instructions: None,
         host_code: None,
         leaves: Vec::new(),
+        space_loads: Vec::new(),
     };
     Sample {
         arm: arm.to_owned(),

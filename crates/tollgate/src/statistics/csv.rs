@@ -123,6 +123,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "total", "instructions");
     }
+    for (kind, count) in &snapshot.space_loads {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "space-load", kind);
+    }
     for (kind, count) in &snapshot.leaves {
         let row = Row {
             count: count.to_string(),

@@ -213,6 +213,7 @@ pub mod tests {
                 bytes: 1_000_000,
             }),
             leaves: vec![("cpuid", 5_000), ("segment-load", 0)],
+            space_loads: vec![("kept", 700), ("inline", 600), ("stolen", 0)],
         }
     }
 

@@ -133,6 +133,13 @@ fn exits(snapshot: &Snapshot) -> String {
             grouped(count)
         ));
     }
+    for (kind, &count) in &snapshot.space_loads {
+        text.push_str(&format!(
+            "{:<20} {:>13} loads of CR3\n",
+            format!("space {kind}"),
+            grouped(count)
+        ));
+    }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text
 }
