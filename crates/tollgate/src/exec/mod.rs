@@ -29,7 +29,8 @@ use std::time::Instant;
 
 use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
 use tollgate_machine::config::{
-    DriveOptions, NetworkKind, PortOptions, PortTarget, ShareOptions, TripleFaultAction, VmConfig,
+    DriveOptions, MemoryAccess, NetworkKind, PortOptions, PortTarget, ShareOptions,
+    TripleFaultAction, VmConfig,
 };
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
@@ -402,6 +403,7 @@ fn configuration(
             })
             .collect(),
         count_instructions: arguments.statistics.count_instructions,
+        memory_access: MemoryAccess::Adaptive,
         ..VmConfig::default()
     };
     config
