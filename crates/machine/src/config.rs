@@ -11,6 +11,7 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+use tollgate_memory::MemoryBacking;
 pub use tollgate_monitor::memory_access::MemoryAccess;
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{
@@ -122,12 +123,41 @@ impl OptionalDevice {
     }
 }
 
+/// What holds guest RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryBackingChoice {
+    /// The host's memory.
+    #[default]
+    Anonymous,
+    /// The host's memory, locked.
+    Resident,
+    /// A file without a name in the folder for temporary files (TMPDIR, or /var/tmp).
+    Pageable,
+}
+
+impl MemoryBackingChoice {
+    /// What it means on this host.
+    pub fn backing(self) -> MemoryBacking {
+        match self {
+            Self::Anonymous => MemoryBacking::Anonymous,
+            Self::Resident => MemoryBacking::Resident,
+            Self::Pageable => {
+                let folder = std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty());
+                MemoryBacking::Pageable(folder.map_or_else(|| "/var/tmp".into(), PathBuf::from))
+            }
+        }
+    }
+}
+
 /// Everything that defines a virtual machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VmConfig {
     /// Guest RAM in bytes; a multiple of 4096 from [`MIN_MEMORY_BYTES`] to [`MAX_MEMORY_BYTES`].
     pub memory_bytes: u64,
+    /// What holds guest RAM.
+    pub memory_backing: MemoryBackingChoice,
     /// The file to boot: Linux bzImage or vmlinux, multiboot kernel, boot sector or flat image.
     pub kernel: PathBuf,
     /// Initial RAM disk, or multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`.
@@ -185,6 +215,7 @@ impl Default for VmConfig {
     fn default() -> Self {
         Self {
             memory_bytes: 256 * MIB,
+            memory_backing: MemoryBackingChoice::default(),
             kernel: PathBuf::new(),
             initrd: None,
             append: String::new(),

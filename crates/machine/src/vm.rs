@@ -108,7 +108,9 @@ impl Vm {
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
         let virtio = list::virtio_devices(config).map_err(BuildError::BackEnd)?;
-        let mut memory = GuestMemory::new(config.memory_bytes).map_err(BuildError::Memory)?;
+        let mut memory =
+            GuestMemory::with_backing(config.memory_bytes, config.memory_backing.backing())
+                .map_err(BuildError::Memory)?;
         let mut state =
             boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
         state.model = config.cpu;

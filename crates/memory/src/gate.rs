@@ -9,7 +9,7 @@ mod regions;
 
 use crate::code_map::{CodeMap, pages_of};
 use crate::map::REGIONS_END;
-use crate::ram::{GuestRam, MemoryError};
+use crate::ram::{GuestRam, MemoryBacking, MemoryError};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -57,6 +57,14 @@ impl GuestMemory {
     /// See [`GuestRam::new`].
     pub fn new(bytes: u64) -> Result<Self, MemoryError> {
         GuestRam::new(bytes).map(Self::with_ram)
+    }
+
+    /// The same of RAM that `backing` holds.
+    ///
+    /// # Errors
+    /// See [`GuestRam::with_backing`].
+    pub fn with_backing(bytes: u64, backing: MemoryBacking) -> Result<Self, MemoryError> {
+        GuestRam::with_backing(bytes, backing).map(Self::with_ram)
     }
 
     /// Takes RAM that holds no translated code yet.

@@ -23,4 +23,4 @@ pub use code_map::{CodeMap, LINE_SIZE};
 pub use gate::{CodeWrite, GuestMemory};
 pub use layout::{MemoryRegion, PhysicalLayout};
 pub use map::{BlockId, MapError, PageUse, Region, RegionKind};
-pub use ram::{GuestRam, MemoryError};
+pub use ram::{GuestRam, MemoryBacking, MemoryError};

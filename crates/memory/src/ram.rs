@@ -1,12 +1,15 @@
-//! Guest RAM: one memfd, mapped once, flat.
+//! Guest RAM: one file, a memfd unless it is to be another, mapped once, flat.
 //!
 //! The host address of a guest physical address is always `base + address`. Four
 //! GiB on both sides, and the devices' range between 3 and 4 GiB, are reserved and
 //! inaccessible but for regions with memory of their own ([`crate::map`]), so that a 32-bit displacement added to any checked address still
 //! cannot reach anything of the monitor's.
 
+mod backing;
 mod huge_pages;
 mod regions;
+
+pub use self::backing::MemoryBacking;
 
 use self::huge_pages::HugePages;
 use crate::huge_page::{self, HUGE_PAGE};
@@ -14,7 +17,8 @@ use crate::layout::{HIGH_RAM_START, MemoryRegion, PhysicalLayout};
 use crate::map::{MemoryMap, PageUse, REGIONS_END};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::ptr;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
@@ -32,6 +36,24 @@ pub enum MemoryError {
     InvalidSize(u64),
     /// memfd_create or ftruncate failed.
     Create(io::Error),
+    /// There is no room for it in a folder, or no file can be made there.
+    File {
+        /// The folder.
+        folder: PathBuf,
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// What the host says.
+        error: io::Error,
+    },
+    /// mlock failed.
+    Lock {
+        /// Bytes that were to be locked.
+        bytes: u64,
+        /// Bytes that the process may lock (RLIMIT_MEMLOCK).
+        limit: Option<u64>,
+        /// What the host says.
+        error: io::Error,
+    },
     /// mmap failed: address space or the limit on it is exhausted.
     Map(io::Error),
 }
@@ -44,6 +66,31 @@ impl fmt::Display for MemoryError {
                 "{bytes} bytes of guest memory: must be a multiple of 4096, at least 4096 and at most {MAX_RAM_BYTES}"
             ),
             Self::Create(error) => write!(formatter, "cannot create guest memory: {error}"),
+            Self::File {
+                folder,
+                bytes,
+                error,
+            } => write!(
+                formatter,
+                "cannot keep {} MiB of guest memory in a file in {}: {error}",
+                bytes >> 20,
+                folder.display()
+            ),
+            Self::Lock {
+                bytes,
+                limit: Some(limit),
+                ..
+            } if limit < bytes => write!(
+                formatter,
+                "cannot lock {} MiB of guest memory: this process may lock {} KiB (raise it by 'ulimit -l')",
+                bytes >> 20,
+                limit >> 10
+            ),
+            Self::Lock { bytes, error, .. } => write!(
+                formatter,
+                "cannot lock {} MiB of guest memory: {error}",
+                bytes >> 20
+            ),
             Self::Map(error) => write!(formatter, "cannot map guest memory: {error}"),
         }
     }
@@ -129,6 +176,7 @@ pub struct GuestRam {
     layout: PhysicalLayout,
     size: u64,
     file: OwnedFd,
+    backing: MemoryBacking,
     map: MemoryMap,
     huge_pages: HugePages,
 }
@@ -137,32 +185,25 @@ pub struct GuestRam {
 // once; the type is not Sync, so one thread at a time uses it.
 unsafe impl Send for GuestRam {}
 
-fn create_memfd(bytes: u64) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a terminated string.
-    let descriptor = unsafe { libc::memfd_create(c"guest-ram".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: memfd_create returned a new descriptor that nothing else owns.
-    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    // SAFETY: plain system call on our descriptor.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(file)
-}
-
 impl GuestRam {
     /// Makes `bytes` of zeroed RAM. The host commits pages as they are touched.
     ///
     /// # Errors
     /// [`MemoryError`] if the size is impossible or the host refuses.
     pub fn new(bytes: u64) -> Result<Self, MemoryError> {
+        Self::with_backing(bytes, MemoryBacking::Anonymous)
+    }
+
+    /// Makes `bytes` of zeroed RAM that `backing` holds.
+    ///
+    /// # Errors
+    /// As [`GuestRam::new`].
+    pub fn with_backing(bytes: u64, backing: MemoryBacking) -> Result<Self, MemoryError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) || bytes > MAX_RAM_BYTES {
             return Err(MemoryError::InvalidSize(bytes));
         }
         let layout = PhysicalLayout::new(bytes);
-        let file = create_memfd(bytes).map_err(MemoryError::Create)?;
+        let file = backing.create(bytes)?;
         let guard = GUARD_BYTES as usize;
         let reservation =
             GuardedRange::new(guard + layout.span().max(REGIONS_END) as usize + guard)
@@ -180,11 +221,17 @@ impl GuestRam {
             .map_err(MemoryError::Map)?;
         // SAFETY: the reservation is larger than the guard.
         let base = unsafe { reservation.start.add(guard) };
+        backing.lock(base, layout.low_bytes())?;
+        backing.lock(
+            base.wrapping_add(HIGH_RAM_START as usize),
+            layout.high_bytes(),
+        )?;
         Ok(Self {
             reservation,
             base,
             size: bytes,
             file,
+            backing,
             map: MemoryMap::new(),
             huge_pages: HugePages::new(layout.span()),
             layout,
@@ -196,7 +243,7 @@ impl GuestRam {
         self.base
     }
 
-    /// The memfd. Offset in the file: the physical address below 3 GiB; RAM from
+    /// The file. Offset in the file: the physical address below 3 GiB; RAM from
     /// 4 GiB follows at file offset 3 GiB.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -282,22 +329,9 @@ impl GuestRam {
     /// # Errors
     /// The host's error; contents are then undefined.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        // SAFETY: plain system call on our descriptor. The mapping stays valid; no Rust
-        // reference to guest RAM exists.
-        let result = unsafe {
-            libc::fallocate(
-                self.file.as_raw_fd(),
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                0,
-                self.size as libc::off_t,
-            )
-        };
-        if result == 0 {
-            self.huge_pages.forget();
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        self.backing.clear(&self.file, 0, self.size)?;
+        self.huge_pages.forget();
+        Ok(())
     }
 
     /// Gives the host back `bytes` from a physical address on, whole pages that
@@ -310,19 +344,7 @@ impl GuestRam {
         if address >= HIGH_RAM_START {
             offset = address - HIGH_RAM_START + self.layout.low_bytes();
         }
-        // SAFETY: plain system call on our descriptor. The mapping stays valid; no Rust
-        // reference to guest RAM exists.
-        let result = unsafe {
-            libc::fallocate(
-                self.file.as_raw_fd(),
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                offset as libc::off_t,
-                bytes as libc::off_t,
-            )
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        self.backing.clear(&self.file, offset, bytes)?;
         self.huge_pages.forget_within(address, bytes);
         Ok(())
     }

@@ -7,7 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
 use tollgate_machine::config::{
-    DriveOptions, OptionalDevice, PortOptions, PortTarget, VsockOptions,
+    DriveOptions, MemoryBackingChoice, OptionalDevice, PortOptions, PortTarget, VsockOptions,
 };
 use tollgate_machine::cpu::CpuModel;
 
@@ -110,6 +110,10 @@ pub struct RunArguments {
         alias = "mem"
     )]
     pub memory: u64,
+
+    /// What holds guest RAM
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = MemoryBacking::Anonymous)]
+    pub memory_backing: MemoryBacking,
 
     /// The processor, by the name of its model; 'help' lists them with their features
     ///
@@ -403,6 +407,28 @@ pub enum MemoryAccess {
     Adaptive,
     /// All programs of 64-bit systems have the host's page tables do it
     Direct,
+}
+
+/// What holds guest RAM.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryBacking {
+    /// The host's memory, which goes to its swap space if there is any
+    Anonymous,
+    /// The host's memory, all of it from the start and never paged out ('ulimit -l' permitting)
+    Resident,
+    /// A file without a name in $TMPDIR (or /var/tmp), to which the host may page out
+    Pageable,
+}
+
+impl MemoryBacking {
+    /// The machine's word for it.
+    pub fn choice(self) -> MemoryBackingChoice {
+        match self {
+            Self::Anonymous => MemoryBackingChoice::Anonymous,
+            Self::Resident => MemoryBackingChoice::Resident,
+            Self::Pageable => MemoryBackingChoice::Pageable,
+        }
+    }
 }
 
 /// Where a console goes.

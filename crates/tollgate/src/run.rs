@@ -127,6 +127,7 @@ fn begin_trace(arguments: &RunArguments, vm: &mut Vm) -> Result<Option<TraceFile
 fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     let mut config = VmConfig {
         memory_bytes: arguments.memory,
+        memory_backing: arguments.memory_backing.choice(),
         kernel: arguments.kernel.clone(),
         initrd: match arguments.initrd.as_slice() {
             [] => None,

@@ -240,3 +240,42 @@ fn a_machine_whose_output_nobody_reads_can_be_ended() {
     eventually("the end", || child.try_wait().unwrap());
     assert_eq!(ended(child).status.code(), Some(128 + libc::SIGTERM));
 }
+
+#[test]
+fn guest_ram_may_lie_in_a_file_that_leaves_nothing_behind() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("ram")).unwrap();
+    let place = folder.path("ram");
+    // mov word [1000h],1234h; mov al,[1001h]; out F4h,al
+    let code = [
+        0xc7, 0x06, 0x00, 0x10, 0x34, 0x12, 0xa0, 0x01, 0x10, 0xe6, 0xf4,
+    ];
+    let run = |place: &std::path::Path| {
+        let child = run_code(&folder, &code, &["--memory-backing", "pageable"])
+            .env("TMPDIR", place)
+            .spawn()
+            .unwrap();
+        ended(child)
+    };
+    let output = run(&place);
+    assert_eq!(output.status.code(), Some(0x12 << 1 | 1), "{output:?}");
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+    let output = run(std::path::Path::new("/no/such/folder"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("in a file in /no/such/folder"), "{error}");
+    assert_eq!((error.lines().count(), output.status.success()), (1, false));
+}
+
+#[test]
+fn resident_guest_ram_is_locked_or_refused_in_one_line() {
+    let folder = Folder::new();
+    let code = [0xb0, 0x12, 0xe6, 0xf4];
+    let arguments = ["--memory-backing", "resident"];
+    let output = ended(run_code(&folder, &code, &arguments).spawn().unwrap());
+    if output.status.code() == Some(0x12 << 1 | 1) {
+        return;
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("cannot lock 16 MiB"), "{error}");
+    assert_eq!((error.lines().count(), output.status.success()), (1, false));
+}

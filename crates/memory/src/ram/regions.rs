@@ -1,6 +1,6 @@
 //! Regions in the mapping of guest RAM: which pages are memory, and whose.
 
-use super::{GUARD_BYTES, GuestRam, MemoryError, create_memfd};
+use super::{GUARD_BYTES, GuestRam, MemoryBacking, MemoryError};
 use crate::map::{Block, BlockId, MapError, MemoryMap, PageUse, REGIONS_END, Region, RegionKind};
 use std::io;
 use tollgate_x86::PhysicalAddress;
@@ -36,7 +36,7 @@ impl GuestRam {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) || bytes > REGIONS_END {
             return Err(MemoryError::InvalidSize(bytes));
         }
-        let file = create_memfd(bytes).map_err(MemoryError::Create)?;
+        let file = MemoryBacking::Anonymous.create(bytes)?;
         let mut blocks = self.map.blocks.borrow_mut();
         blocks.push(Block { file, bytes });
         Ok(BlockId(blocks.len() - 1))
