@@ -22,6 +22,9 @@ const END: [u8; 2] = [0xe6, 0xf4];
 
 /// Where RBX points: into a page that may be stored to, to its end, into one that is read-only.
 const PLACES: [u64; 3] = [SMALL + 0x100, SMALL + 0xffe, SMALL + 0x3100];
+/// Where programs may not store: into an absent page from one that may be stored to, and in one
+/// that is the kernel's.
+const BARRED: [u64; 2] = [SMALL + 0x1fff, KERNEL + 0x30_0100];
 
 /// Stores to memory, or may.
 fn stores(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
@@ -121,4 +124,28 @@ fn stores_that_fault_on_the_host_leave_nothing_half_done() {
         }
     }
     assert!(faults > instructions.len() as u64, "{faults}");
+}
+
+#[test]
+fn what_may_not_store_faults_as_a_store() {
+    let mut compared = 0;
+    let instructions = instructions();
+    for (instruction, place) in instructions.iter().flat_map(|i| BARRED.map(|p| (i, p))) {
+        let code = [instruction, &END[..]].concat();
+        let set_up = |state: &mut CpuState, _: &mut _| prepare(state, place);
+        let mut direct = vcpu(&code, set_up);
+        direct.set_memory_access(MemoryAccess::Direct);
+        let stop = direct.run();
+        assert!(has_ended(&stop), "{code:x?} at {place:x}: {stop:?}");
+        let mut alone = vcpu(&code, set_up);
+        let stop = (0..100).find_map(|_| alone.step_one().err());
+        assert!(stop.is_some_and(|stop| has_ended(&stop)), "{code:x?}");
+        assert_eq!(end(&mut direct), end(&mut alone), "{code:x?} at {place:x}");
+        if direct.state().cpl() == 0 {
+            let (direct, alone) = (caught(&mut direct), caught(&mut alone));
+            assert_eq!(direct, alone, "{code:x?} at {place:x}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 300, "{compared}");
 }

@@ -148,12 +148,6 @@ impl Emitter {
         self.mode.access == Access::Direct && self.look_up != LookUpForm::Direct
     }
 
-    /// Whether the current instruction reaches its operand without a look-up, so that nothing is
-    /// known of it before the access itself.
-    pub(crate) fn reaches_directly(&self) -> bool {
-        self.look_up == LookUpForm::Direct
-    }
-
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
     /// with the checks that the segment needs.
     pub(crate) fn apply_segment(

@@ -17,9 +17,8 @@
 //! ```
 //!
 //! With BTS the flag changes before the store. No boundary lies between: a request to leave
-//! lets both run. A look-up has found that the store is allowed; where operands are reached
-//! directly nothing has, so what was loaded is stored first, and if that faults nothing has
-//! changed yet.
+//! lets both run. The look-up has found that the store is allowed. Code that reaches its other
+//! operands directly looks this one up too: the load comes first, but must fault as a store.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -35,6 +34,13 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 /// A bit string in memory, with the bit's number in a register.
 pub(super) fn is_bit_string(instruction: &Instruction) -> bool {
     instruction.op0_kind() == OpKind::Memory && instruction.op1_kind() == OpKind::Register
+}
+
+/// Whether an instruction looks its operand up although others reach theirs directly: its copy
+/// loads before it stores, and if it may not store, its fault is that of a store.
+pub(super) fn relies_on_look_up(instruction: &Instruction) -> bool {
+    use Mnemonic::{Btc, Btr, Bts};
+    matches!(instruction.mnemonic(), Bts | Btr | Btc) && is_bit_string(instruction)
 }
 
 /// The form for two registers.
@@ -108,12 +114,8 @@ impl Translator {
         self.emit
             .access(segment, Offset::Wide, width.bytes(), changes)?;
         self.emit.make_room();
-        let is_direct = self.emit.reaches_directly();
         let assembler = &mut self.emit.assembler;
         assembler.load(width, R8, Mem::base(R9, 0));
-        if changes && is_direct {
-            assembler.store(width, Mem::base(R9, 0), R8);
-        }
         let code = register_form(instruction.mnemonic(), width);
         let named = |host| name_of(host, number);
         let test = Instruction::with2(code, named(R8), named(number_in)).map_err(|_| OddSegment)?;

@@ -60,6 +60,7 @@ mod verbatim;
 mod x87;
 
 use self::ahead::Ahead;
+use self::bits::relies_on_look_up;
 use self::known::KnownEncodings;
 use crate::abi::at;
 use crate::abi::host::*;
@@ -364,7 +365,8 @@ impl Translator {
             count += 1;
             if self.emit.mode.access == Access::Direct {
                 let physical = request.physical + position as u64;
-                self.emit.look_up_always(self.looked_up.contains(&physical));
+                let always = self.looked_up.contains(&physical) || relies_on_look_up(&instruction);
+                self.emit.look_up_always(always);
             }
             self.position = position;
             self.raw = raw_bytes(&request.bytes[position..]);
