@@ -263,7 +263,7 @@ impl Mode {
     /// 32-bit ones from 0804_8000h; Linux puts those that may lie anywhere, and the loader if it
     /// is started by itself, close behind 40_0000h.
     ///
-    /// Code with direct accesses finds what it names by its place through the part that the delta
+    /// 64-bit code with direct accesses finds what it names by its place through the part that the delta
     /// lies in (see `emit/direct.rs`), which is that of the place unless it is close behind the
     /// part's start.
     pub fn is_relocatable_at(&self, rip: u64) -> bool {
@@ -276,8 +276,9 @@ impl Mode {
                 (1 << 20..(1 << 32) - PAGE_SIZE).contains(&rip) && !LINKED_32_BIT.contains(&rip)
             }
         };
+        let uses_part = self.access == Access::Direct && self.flags.contains(ModeFlags::CODE64);
         let has_delta_in_part = rip % PART_SPAN >= HOMES_END;
-        is_place && self.is_relocatable() && (has_delta_in_part || self.access != Access::Direct)
+        is_place && self.is_relocatable() && (has_delta_in_part || !uses_part)
     }
 
     /// Whether instructions run alone, or the monitor performs each access. Then translated
