@@ -140,18 +140,17 @@ struct Loop {
 
 /// Positions of the fixed sources in the list of descriptors; control comes after them.
 const STOP: usize = 0;
-const SIGNALS: usize = 1;
-const KEYBOARD: usize = 2;
-const PTY: usize = 3;
-const PUBLISHED: usize = 4;
-const CONTROL: usize = 5;
+const KEYBOARD: usize = 1;
+const PTY: usize = 2;
+const PUBLISHED: usize = 3;
+const CONTROL: usize = 4;
 
 impl Loop {
     fn run(mut self) {
         let mut fds = Vec::new();
         loop {
             self.list_interests(&mut fds);
-            if let Err(error) = host::poll(&mut fds, self.timeout()) {
+            if let Err(error) = self.sources.signals.poll(&mut fds, self.timeout()) {
                 failure::say(&format!("cannot wait for events: {error}"));
                 self.handle.quit();
                 return;
@@ -159,9 +158,7 @@ impl Loop {
             if fds[STOP].revents != 0 {
                 return;
             }
-            if fds[SIGNALS].revents != 0 {
-                self.take_signals();
-            }
+            self.take_signals();
             self.take_keyboard(fds[KEYBOARD].revents != 0);
             self.take_pty(fds[PTY].revents != 0);
             if fds[PUBLISHED].revents != 0 {
@@ -190,10 +187,6 @@ impl Loop {
         };
         fds.clear();
         fds.push(host::interest(self.shared.stop.as_raw_fd(), libc::POLLIN));
-        fds.push(host::interest(
-            self.sources.signals.as_raw_fd(),
-            libc::POLLIN,
-        ));
         fds.push(host::interest(keyboard, libc::POLLIN));
         fds.push(host::interest(pty, libc::POLLIN));
         fds.push(host::interest(

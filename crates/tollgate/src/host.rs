@@ -40,14 +40,30 @@ pub fn interest(fd: RawFd, events: libc::c_short) -> libc::pollfd {
 /// # Errors
 /// Those of poll(2), except for EINTR.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-    let milliseconds = timeout.map_or(-1, |timeout| {
-        // Rounded up: a wait that ends too early would spin.
-        let rounded = timeout.as_nanos().div_ceil(1_000_000);
-        libc::c_int::try_from(rounded).unwrap_or(libc::c_int::MAX)
+    poll_with_mask(fds, timeout, None)
+}
+
+/// The same with these signals blocked meanwhile instead of those that are.
+///
+/// # Errors
+/// Those of ppoll(2), except for EINTR.
+pub fn poll_with_mask(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: Option<&libc::sigset_t>,
+) -> io::Result<()> {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
     });
+    let timeout = timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
-    // SAFETY: `fds` is a valid array of `count` elements for the duration of the call.
-    match check(unsafe { libc::poll(fds.as_mut_ptr(), count, milliseconds) }) {
+    // SAFETY: `fds` is a valid array of `count` elements for the duration of the call; timeout
+    // and mask are null or live.
+    match check(unsafe { libc::ppoll(fds.as_mut_ptr(), count, timeout, mask) }) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
             for fd in fds {
                 fd.revents = 0;

@@ -1,8 +1,13 @@
-//! The signals that ask for an end, and SIGCONT: blocked in every thread and read from a
-//! descriptor by the event loop, so that no code runs in a signal handler.
+//! The signals that ask for an end, and SIGCONT: blocked in every thread but while one waits
+//! for them in [`Signals::poll`], so that a signal interrupts nothing else. Their handler only
+//! notes which of them came.
+//!
+//! Not a descriptor of signalfd(2): for as long as a thread waits for one, each signal that
+//! any thread of the process gets wakes that thread, and the vCPU's timer sends many.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::host;
 
@@ -18,15 +23,22 @@ pub enum Asked {
     Continued,
 }
 
-/// The descriptor that signals are read from.
-pub struct Signals(OwnedFd);
+/// Signals that came and were not asked for yet: bit n is signal n.
+static CAME: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note(signal: libc::c_int) {
+    CAME.fetch_or(1 << signal, Ordering::AcqRel);
+}
+
+/// Signals that are blocked, to be asked for.
+pub struct Signals(libc::sigset_t);
 
 impl Signals {
     /// Blocks the signals in this thread, and so in all threads it starts later. To be
     /// called before the first other thread exists.
     ///
     /// # Errors
-    /// Those of signalfd(2).
+    /// Those of sigaction(2).
     pub fn block() -> io::Result<Self> {
         Self::block_these(&ENDING)
     }
@@ -35,58 +47,96 @@ impl Signals {
     /// ignored if whoever started us had them ignored.
     ///
     /// # Errors
-    /// Those of signalfd(2).
+    /// Those of sigaction(2).
     pub fn block_these(signals: &[libc::c_int]) -> io::Result<Self> {
-        // SAFETY: an all-zero sigset_t is a valid value; sigemptyset makes it the empty set.
-        let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
-        // SAFETY: `set` is a valid, writable signal set.
-        unsafe { libc::sigemptyset(&mut set) };
-        for signal in signals {
-            if ENDING.contains(signal) && is_ignored(*signal) {
-                continue;
-            }
-            // SAFETY: as above, and the signal number is valid.
+        let is_wanted = |signal: &libc::c_int| !(ENDING.contains(signal) && is_ignored(*signal));
+        let wanted: Vec<_> = signals
+            .iter()
+            .copied()
+            .filter(is_wanted)
+            .chain([libc::SIGCONT])
+            .collect();
+        let mut set = empty_set();
+        for signal in &wanted {
+            // SAFETY: `set` is a valid, writable signal set, and the signal number is valid.
             unsafe { libc::sigaddset(&mut set, *signal) };
         }
-        // SAFETY: as above.
-        unsafe { libc::sigaddset(&mut set, libc::SIGCONT) };
         // SAFETY: `set` is valid; the previous mask is not asked for.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        // SAFETY: `set` is valid; -1 asks for a new descriptor.
-        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        Ok(Self(host::owned(fd)?))
+        for signal in wanted {
+            // SAFETY: an all-zero sigaction is a valid starting value.
+            let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
+            action.sa_sigaction = note as *const () as usize;
+            // One handler at a time.
+            action.sa_mask = set;
+            // SAFETY: the action is fully initialised, and all that its handler does is to
+            // set a bit of an atomic.
+            host::check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+        }
+        Ok(Self(set))
+    }
+
+    /// Waits for an event of `fds` or a signal, at most until `timeout`. Behind it,
+    /// [`Self::next`] tells which signals came.
+    ///
+    /// # Errors
+    /// Those of ppoll(2), except for EINTR: then no event is shown.
+    pub fn poll(&self, fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+        let mut mask = empty_set();
+        // SAFETY: a null new mask only asks; `mask` is valid for writing.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
+        for signal in 1..=LAST_SIGNAL {
+            // SAFETY: both sets are valid, and so is the signal's number.
+            unsafe {
+                if libc::sigismember(&self.0, signal) == 1 {
+                    libc::sigdelset(&mut mask, signal);
+                }
+            }
+        }
+        // One may have come, and its note not been read.
+        let timeout = match CAME.load(Ordering::Acquire) {
+            0 => timeout,
+            _ => Some(Duration::ZERO),
+        };
+        host::poll_with_mask(fds, timeout, Some(&mask))
     }
 
     /// The next signal that waits, if any.
     pub fn next(&self) -> Option<Asked> {
-        // SAFETY: signalfd_siginfo consists of integers, for which zero is valid.
-        let mut info = unsafe { std::mem::zeroed::<libc::signalfd_siginfo>() };
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: `info` is plain data of `size` bytes, all of which may be overwritten.
-        let bytes = unsafe { std::slice::from_raw_parts_mut((&raw mut info).cast::<u8>(), size) };
-        match host::read(self.0.as_fd(), bytes) {
-            Ok(count) if count == size => match info.ssi_signo as i32 {
-                libc::SIGCONT => Some(Asked::Continued),
-                signal => Some(Asked::Signal(signal)),
-            },
+        let came = CAME.load(Ordering::Acquire);
+        let signal = if came != 0 {
+            let lowest = came & came.wrapping_neg();
+            CAME.fetch_and(!lowest, Ordering::AcqRel);
+            lowest.trailing_zeros() as libc::c_int
+        } else {
+            let now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // SAFETY: the set and the timeout are valid; what else is known of the signal is
+            // not asked for.
+            unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &now) }
+        };
+        match signal {
+            libc::SIGCONT => Some(Asked::Continued),
+            1.. => Some(Asked::Signal(signal)),
             _ => None,
         }
     }
 }
 
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
+/// The last of the signals that have names; the others, for real-time use, are never asked for.
+const LAST_SIGNAL: libc::c_int = 31;
 
-impl AsRawFd for Signals {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: an all-zero sigset_t is a valid value.
+    let mut set = unsafe { std::mem::zeroed::<libc::sigset_t>() };
+    // SAFETY: `set` is a valid, writable signal set.
+    unsafe { libc::sigemptyset(&mut set) };
+    set
 }
 
 /// Whether whoever started us had the signal ignored, as nohup does with SIGHUP and a
@@ -97,4 +147,88 @@ fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: a null new action only asks; `action` is valid for writing.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
     result == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+    use std::thread;
+
+    /// What came is noted for the whole process.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn thread_id() -> libc::pid_t {
+        // SAFETY: no preconditions.
+        unsafe { libc::gettid() }
+    }
+
+    fn send(thread: libc::pid_t, signal: libc::c_int) {
+        // SAFETY: the signals that these tests send have handlers or are blocked.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+        assert_eq!(sent, 0);
+    }
+
+    #[test]
+    fn a_signal_is_told_once_whether_it_came_before_the_wait_or_in_it() {
+        let _alone = alone();
+        let signals = Signals::block_these(&[libc::SIGUSR1]).unwrap();
+        send(thread_id(), libc::SIGUSR1);
+        assert_eq!(signals.next(), Some(Asked::Signal(libc::SIGUSR1)));
+        assert_eq!(signals.next(), None);
+        send(thread_id(), libc::SIGUSR1);
+        send(thread_id(), libc::SIGCONT);
+        signals.poll(&mut [], None).unwrap();
+        let told: Vec<_> = std::iter::from_fn(|| signals.next()).collect();
+        assert_eq!(told, [Asked::Signal(libc::SIGUSR1), Asked::Continued]);
+    }
+
+    /// A line of what the host says of a thread of this process.
+    fn status(thread: libc::pid_t, name: &str) -> String {
+        let text = fs::read_to_string(format!("/proc/self/task/{thread}/status")).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line[name.len()..].trim().to_owned()
+    }
+
+    #[test]
+    fn signals_of_other_threads_do_not_wake_the_thread_that_waits_for_signals() {
+        const SENT: u64 = 200;
+        let _alone = alone();
+        let (tell, told) = mpsc::channel();
+        let waiter = thread::spawn(move || {
+            let signals = Signals::block_these(&[libc::SIGUSR1]).unwrap();
+            tell.send(thread_id()).unwrap();
+            while signals.next().is_none() {
+                signals.poll(&mut [], None).unwrap();
+            }
+        });
+        let waiting = told.recv().unwrap();
+        while !status(waiting, "State:").starts_with('S') {
+            thread::yield_now();
+        }
+        let mine = libc::SIGRTMIN() + 6;
+        let mut set = empty_set();
+        // SAFETY: `set` is a valid signal set and the signal's number a valid one.
+        unsafe {
+            libc::sigaddset(&mut set, mine);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        let wakes = || -> u64 { status(waiting, "voluntary_ctxt_switches:").parse().unwrap() };
+        let before = wakes();
+        for _ in 0..SENT {
+            send(thread_id(), mine);
+            // SAFETY: `set` is valid, and the signal waits.
+            let taken = unsafe { libc::sigwaitinfo(&set, std::ptr::null_mut()) };
+            assert_eq!(taken, mine);
+        }
+        let woken = wakes() - before;
+        send(waiting, libc::SIGUSR1);
+        waiter.join().unwrap();
+        assert!(woken < SENT / 10, "woken {woken} times");
+    }
 }

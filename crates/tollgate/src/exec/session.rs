@@ -214,14 +214,13 @@ impl Talk {
             };
             let mut fds = [
                 host::interest(self.stop.as_raw_fd(), libc::POLLIN),
-                host::interest(self.signals.as_raw_fd(), libc::POLLIN),
                 host::interest(control, libc::POLLIN),
                 host::interest(self.moved.as_raw_fd(), libc::POLLIN),
             ];
-            if let Err(error) = host::poll(&mut fds, self.timeout()) {
+            if let Err(error) = self.signals.poll(&mut fds, self.timeout()) {
                 self.fail(format!("cannot wait for events: {error}"));
             }
-            let [stop, signals, control, moved] = fds.map(|fd| fd.revents != 0);
+            let [stop, control, moved] = fds.map(|fd| fd.revents != 0);
             // What the agent said last counts, also if the machine has ended meanwhile.
             if control {
                 self.listen();
@@ -229,9 +228,7 @@ impl Talk {
             if stop {
                 break;
             }
-            if signals {
-                self.take_signals();
-            }
+            self.take_signals();
             if moved {
                 let _ = host::read(self.moved.as_fd(), &mut [0; 8]);
                 self.tell_closed();

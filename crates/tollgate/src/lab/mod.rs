@@ -5,7 +5,6 @@ mod outputs;
 mod progress;
 
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -14,7 +13,7 @@ use tollgate_lab::experiments;
 
 use crate::failure::Failure;
 use crate::signals::{Asked, Signals};
-use crate::{doctor, exit_code, host};
+use crate::{doctor, exit_code};
 
 pub use arguments::LabArguments;
 use arguments::{ExperimentArguments, LabCommand, description, options};
@@ -89,8 +88,7 @@ fn watch(signals: Signals, stop: Stop) -> std::io::Result<Arc<AtomicI32>> {
     let seen = Arc::clone(&number);
     let wait = move || {
         loop {
-            let mut fds = [host::interest(signals.as_raw_fd(), libc::POLLIN)];
-            if host::poll(&mut fds, None).is_err() {
+            if signals.poll(&mut [], None).is_err() {
                 return;
             }
             while let Some(asked) = signals.next() {
