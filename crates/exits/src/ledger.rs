@@ -372,12 +372,12 @@ impl Ledger {
         result
     }
 
-    /// A sleep in HLT has taken this many cycles.
+    /// A sleep in HLT has taken this many cycles. [`Self::look_at_waiting`] comes next, before
+    /// anything else is timed: how late the host has ended the sleep is no sample's.
     pub fn slept(&mut self, cycles: u64) {
         self.halted += cycles;
         self.run_halted += cycles;
         self.excluded += cycles;
-        self.look_at_waiting();
         self.trace_inside(Span::Asleep, cycles);
     }
 

@@ -9,6 +9,8 @@ mod apic_page;
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
@@ -42,6 +44,10 @@ pub struct Pc {
     attention: bool,
     /// The page of RAM where the local APIC's registers are.
     hidden_by_apic: Option<PhysicalAddress>,
+    /// Something came from outside that devices have not seen.
+    news: Arc<AtomicBool>,
+    /// Whoever brings something from outside sets `news`.
+    is_told_of_news: bool,
 }
 
 /// All that the machine remembers, apart from RAM and processor.
@@ -101,6 +107,8 @@ impl Pc {
             bus,
             attention: false,
             hidden_by_apic: None,
+            news: Arc::default(),
+            is_told_of_news: false,
         }
     }
 
@@ -216,8 +224,16 @@ impl Pc {
 
     /// What makes the vCPU's thread leave guest code when a device's thread has finished
     /// something; `None`: the guest does not run.
-    pub fn set_kick(&self, kick: Option<KickFunction>) {
+    pub fn set_kick(&mut self, kick: Option<KickFunction>) {
+        self.is_told_of_news = kick.is_some();
+        self.news.store(true, Ordering::Release);
         self.bus.set_kick(kick);
+    }
+
+    /// What a kick must set: something came from outside, so that every device must look. With
+    /// a kick in place, devices are called at their own deadlines otherwise.
+    pub fn news(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.news)
     }
 
     /// The state of all devices and clocks, once no device has work under way.
@@ -451,7 +467,12 @@ impl Platform for Pc {
         let clock = self.clock.clock();
         self.bus.take_completions(&mut self.board, &self.clock);
         self.board.interrupts.local_apic.advance(&clock);
-        self.bus.advance(&mut self.board, &self.clock);
+        if self.news.swap(false, Ordering::AcqRel) || !self.is_told_of_news {
+            self.bus.advance(&mut self.board, &self.clock);
+        } else {
+            self.bus
+                .advance_due(&mut self.board, &self.clock, clock.now);
+        }
         self.board.serial_output.advance(clock.now);
         self.board.debug_output.advance(clock.now);
         self.attention |= self.board.outside.wants_attention();

@@ -9,6 +9,7 @@ use crate::vm_handle::{Command, KickFunction, State, Status, VmCommands, VmHandl
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 pub use tollgate_engine::engine::TranslatedBlock;
 use tollgate_exits::books::Books;
@@ -143,7 +144,11 @@ impl Vm {
     /// Runs the machine on the calling thread until it ends.
     pub fn run(&mut self) -> RunOutcome {
         let kick = self.vcpu.kick();
-        let kick: KickFunction = Arc::new(move || kick.kick());
+        let news = self.pc.news();
+        let kick: KickFunction = Arc::new(move || {
+            news.store(true, Ordering::Release);
+            kick.kick();
+        });
         self.commands.install_kick(Arc::clone(&kick));
         self.pc.set_kick(Some(kick));
         let outcome = self.run_until_end();

@@ -52,4 +52,15 @@ impl Alarm {
             timer.arm(deadline.since(now()).max(SHORTEST_TIMER));
         }
     }
+
+    /// How long a processor that is halted now need sleep at most, in nanoseconds, if the
+    /// timer's signal ends the sleep too.
+    pub fn sleep_until(&mut self, deadline: GuestTime, now: impl Fn() -> GuestTime) -> u64 {
+        self.set(deadline, &now);
+        match deadline.since(now()) {
+            // The timer is set to no less than this, and need not be on time.
+            near if near < 2 * SHORTEST_TIMER => near,
+            _ => u64::MAX,
+        }
+    }
 }

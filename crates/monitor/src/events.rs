@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
 use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
+use tollgate_engine::signals::kick_signal;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::breakpoints::DR6_SINGLE_STEP;
@@ -146,11 +147,14 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
 
     /// HLT: sleeps until something may have happened.
     fn wait(&mut self) {
-        let now = self.platform.now();
-        let deadline = self.platform.next_deadline();
-        let sleep = deadline.map_or(LONGEST_SLEEP, |deadline| deadline.since(now));
+        let sleep = match self.platform.next_deadline() {
+            // The alarm's signal ends the sleep. A second timer of the host for the same
+            // moment would double what setting it and taking it costs.
+            Some(deadline) => self.alarm.sleep_until(deadline, || self.platform.now()),
+            None => LONGEST_SLEEP,
+        };
         let start = self.ledger.now();
-        host::sleep_while_zero(self.pending, sleep.clamp(1, LONGEST_SLEEP));
+        host::sleep_while_zero(self.pending, kick_signal(), sleep.clamp(1, LONGEST_SLEEP));
         self.ledger.slept(self.ledger.now().wrapping_sub(start));
         self.pending.store(1, Ordering::SeqCst);
     }

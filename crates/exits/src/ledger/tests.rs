@@ -122,6 +122,7 @@ fn sleep_is_not_waiting() {
     ledger.count(ExitKind::Halt, Place::default());
     wait(70_000);
     ledger.slept(70_000);
+    ledger.look_at_waiting();
     pass(100);
     ledger.enter_guest();
     pass(900);
@@ -150,6 +151,7 @@ fn a_trace_has_every_exit_with_its_time() {
         ledger.count(ExitKind::Halt, Place::default());
         pass(20);
         ledger.slept(20);
+        ledger.look_at_waiting();
         ledger.enter_guest();
     }
     ledger.stop();

@@ -152,6 +152,22 @@ fn a_wide_access_of_byte_ports_is_one_for_each_byte_and_unclaimed_ones_are_ones(
 }
 
 #[test]
+fn only_devices_whose_deadline_has_come_are_called_for_a_timer() {
+    let probe = |name, port| Probe::new(name, Claims::none().with_byte_ports(port..=port));
+    let mut machine = Machine::new(vec![probe("due", 0x20), probe("later", 0x21)]);
+    machine.write(0x20, 1, 5);
+    machine.write(0x21, 1, 9);
+    let Machine { bus, bench } = &mut machine;
+    assert_eq!(bus.deadline(), Some(GuestTime(5)));
+    bus.advance_due(&mut bench.board, &bench.clock, GuestTime(4));
+    assert_eq!(bus.deadline(), Some(GuestTime(5)));
+    bus.advance_due(&mut bench.board, &bench.clock, GuestTime(5));
+    assert_eq!(bus.deadline(), Some(GuestTime(9)));
+    bus.advance_due(&mut bench.board, &bench.clock, GuestTime(10));
+    assert_eq!(bus.deadline(), None);
+}
+
+#[test]
 fn a_device_of_any_width_gets_the_access_as_it_is_made() {
     let ports = Claims::none().with_ports(0x600..=0x603, PortWidth::Any);
     let mut machine = Machine::new(vec![Probe::new("probe", ports)]);
