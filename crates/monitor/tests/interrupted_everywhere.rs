@@ -11,11 +11,11 @@ mod every_shape;
 mod tracer;
 
 use every_shape::machine::{Machine, vcpu};
-use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put, visible};
+use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
 use iced_x86::Mnemonic;
 use std::fmt::Write;
 use tollgate_engine::abi::register_map::RegisterMap;
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, visible_vectors};
 use tollgate_x86::state::VectorState;
 use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
 use tracer::{COUNT, Orders, Outcome};
@@ -39,7 +39,7 @@ impl Moment {
     fn of(vcpu: &mut Computer<Machine>) -> Self {
         let mut memory = vec![0; MEMORY];
         assert!(vcpu.memory_mut().read(PhysicalAddress(0), &mut memory));
-        let vectors = visible(&vcpu.state().vector);
+        let vectors = visible_vectors(&vcpu.state().vector);
         let mut cpu = vcpu.state().clone();
         cpu.vector = VectorState::initial();
         if cpu.shadow_rip != cpu.rip {

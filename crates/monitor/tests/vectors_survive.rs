@@ -6,11 +6,11 @@
 mod every_shape;
 
 use every_shape::machine::{Machine, vcpu};
-use every_shape::{Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put, visible};
+use every_shape::{Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put};
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind};
 use std::collections::HashSet;
 use tollgate_exits::ExitKind;
-use tollgate_test_support::Computer;
+use tollgate_test_support::{Computer, visible_vectors};
 use tollgate_x86::Flags;
 
 /// movaps xmm0, xmm0: needs the registers and changes none.
@@ -46,12 +46,12 @@ fn end(vcpu: &mut Computer<Machine>, what: &str) -> Vec<u8> {
     vcpu.platform_mut().begin();
     let stop = vcpu.run();
     assert!(vcpu.platform().ended, "{what}: {stop:?}");
-    visible(&vcpu.state().vector)
+    visible_vectors(&vcpu.state().vector)
 }
 
 fn check(vcpu: &mut Computer<Machine>, guest: &Guest, what: &str) {
     let found = end(vcpu, what);
-    let expected = visible(&guest.state.vector);
+    let expected = visible_vectors(&guest.state.vector);
     let differs = |at: &usize| found[*at] != expected[*at];
     let differences: Vec<usize> = (0..found.len()).filter(differs).collect();
     assert!(
@@ -232,7 +232,7 @@ fn a_processor_begins_with_all_flags_and_x87_pointers_of_its_state() {
     other.vector.0[8] ^= 0xff;
     machine.change_state(|cpu| *cpu = other.clone());
     *machine.platform_mut() = Machine::default();
-    assert_eq!(end(&mut machine, "changed"), visible(&other.vector));
+    assert_eq!(end(&mut machine, "changed"), visible_vectors(&other.vector));
 }
 
 #[test]

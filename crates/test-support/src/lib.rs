@@ -8,9 +8,11 @@ mod computer;
 mod flat;
 mod random;
 mod transcript;
+mod vectors;
 
 #[cfg(feature = "vcpu")]
 pub use computer::{Computer, memory_access};
 pub use flat::flat_state;
 pub use random::Random;
 pub use transcript::Transcript;
+pub use vectors::visible_vectors;

@@ -16,8 +16,6 @@ use tollgate_x86::{
     Attributes, CpuModel, CpuState, Cr4, Flags, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 use vectors::vectors;
-#[allow(unused_imports, reason = "not all tests look at vectors")]
-pub use vectors::visible;
 
 /// Guest RAM that is filled and compared: what the registers point to.
 pub const MEMORY: usize = 0x4_0000;

@@ -4,7 +4,6 @@ use super::filling;
 use tollgate_emulate::cpuid::policy_of;
 use tollgate_x86::CpuModel;
 use tollgate_x86::state::VectorState;
-use tollgate_x86::xsave::EXTENDED;
 
 /// All registers in use, with settings that are nobody's default.
 pub fn vectors(seed: u32) -> VectorState {
@@ -31,22 +30,4 @@ pub fn vectors(seed: u32) -> VectorState {
     state.0[24..28].copy_from_slice(&0x3f80_u32.to_le_bytes());
     state.0[512] = policy_of(CpuModel::Host).xcr0_mask() as u8;
     state
-}
-
-/// The save area as everybody sees it: what the header calls initial is written out.
-pub fn visible(vector: &VectorState) -> Vec<u8> {
-    let mut bytes = vector.0.to_vec();
-    let initial = VectorState::initial();
-    let in_use = bytes[512];
-    let extended = EXTENDED.map(|part| (part.bit as u8, part.start..part.start + part.size));
-    let legacy = [(1, 0..24), (1, 32..160), (2, 160..416)];
-    for (bit, range) in legacy.into_iter().chain(extended) {
-        if in_use & bit == 0 {
-            bytes[range.clone()].copy_from_slice(&initial.0[range]);
-        }
-    }
-    // Which masks of MXCSR the host knows is not the guest's.
-    bytes[28..32].fill(0);
-    bytes[512..576].fill(0);
-    bytes
 }
