@@ -221,6 +221,13 @@ impl Engine {
         self.translator.set_virtual_interrupts(choice);
     }
 
+    /// Has instructions that the monitor executes be done by leaves where they can, as at first, or
+    /// exit always: CPUID, IN and OUT, and those of system registers. Drops all blocks.
+    pub fn set_leaves(&mut self, does: bool, memory: &mut GuestMemory) {
+        self.flush(memory);
+        self.translator.has_leaves = does;
+    }
+
     /// Has each guest instruction count itself in [`crate::Context::instructions`], and what
     /// stands for it in the fields behind that, or not.
     /// Drops all blocks.

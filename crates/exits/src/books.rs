@@ -6,6 +6,7 @@
 use crate::ExitKind;
 use crate::blame::Blamed;
 use crate::ledger::{Cost, Ledger, TimeShares};
+use crate::steps::StepCost;
 use serde::{Deserialize, Serialize};
 
 /// One kind of exit.
@@ -47,6 +48,10 @@ pub struct Books {
     pub leaves: Vec<(&'static str, u64)>,
     /// Loads of CR3, by what was known of the space, and how many.
     pub space_loads: Vec<(&'static str, u64)>,
+    /// How exits found the instructions that they emulated, if they had to find them anew.
+    pub instruction_cache: Vec<(&'static str, u64)>,
+    /// What that cost, step by step.
+    pub instruction_steps: Vec<StepCost>,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -83,6 +88,8 @@ impl Books {
             host_code: None,
             leaves: Vec::new(),
             space_loads: Vec::new(),
+            instruction_cache: Vec::new(),
+            instruction_steps: Vec::new(),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod prices;
 pub mod sampler;
 pub mod snapshot;
+pub mod steps;
 pub mod trace;
 
 pub use ledger::Ledger;
@@ -58,6 +59,30 @@ macro_rules! exit_kinds {
             }
         }
     };
+}
+
+impl ExitKind {
+    /// Whether the monitor executes an instruction for the guest at an exit of this kind. At one of
+    /// kind [`CodeWrite`](Self::CodeWrite) it sometimes does.
+    pub const fn is_emulated(self) -> bool {
+        !matches!(
+            self,
+            Self::LinkMiss
+                | Self::IndirectMiss
+                | Self::TlbMissRead
+                | Self::TlbMissWrite
+                | Self::WindowFault
+                | Self::CodeWrite
+                | Self::NullHypercall
+                | Self::VectorLoad
+                | Self::GuestPageFault
+                | Self::GuestException
+                | Self::HostFault
+                | Self::Interrupted
+                | Self::InterruptDelivered
+                | Self::SingleStep
+        )
+    }
 }
 
 /// The guest runs on: no hardware exit.

@@ -88,6 +88,17 @@ pub struct SpaceRow {
     pub exits: u64,
 }
 
+/// What one step of finding an instruction anew costs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StepRow {
+    /// Its name.
+    pub step: String,
+    /// How many were timed.
+    pub samples: u64,
+    /// Median cycles.
+    pub p50: u64,
+}
+
 /// Where the time of a run went. Cycles are of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -141,6 +152,15 @@ pub struct Snapshot {
     /// (there were none), of these two `stolen` (from another space, which was known till then).
     #[serde(default)]
     pub space_loads: BTreeMap<String, u64>,
+    /// How exits found the instructions that they emulated: `found-anew` in all; of them `hits` of
+    /// the dictionary, `missed-new` and `missed-void`, or `walked` without one; `disagreed` with
+    /// what had been translated; entries `dropped-code`, `dropped-tables`, `dropped-full`,
+    /// `dropped-all`. Empty if exits know their instructions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub instruction_cache: BTreeMap<String, u64>,
+    /// What it cost to find them, step by step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instruction_steps: Vec<StepRow>,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -185,6 +205,17 @@ impl Snapshot {
             space_loads: (books.space_loads.iter())
                 .filter(|loads| loads.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            instruction_cache: (books.instruction_cache.iter())
+                .filter(|counted| counted.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            instruction_steps: (books.instruction_steps.iter())
+                .map(|cost| StepRow {
+                    step: cost.step.name().to_owned(),
+                    samples: cost.samples,
+                    p50: cost.p50,
+                })
                 .collect(),
             estimate: None,
         }
@@ -316,6 +347,8 @@ pub(crate) mod tests {
             host_code: None,
             leaves: Vec::new(),
             space_loads: Vec::new(),
+            instruction_cache: Vec::new(),
+            instruction_steps: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::MemoryBacking;
+pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::memory_access::MemoryAccess;
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{
@@ -187,6 +188,8 @@ pub struct VmConfig {
     pub virtual_interrupts: VirtualInterrupts,
     /// How address spaces are loaded whose translations are kept.
     pub space_switch: SpaceSwitch,
+    /// Where instructions come from that the monitor emulates.
+    pub instruction_source: InstructionSource,
     /// Count guest instructions, which slows the guest.
     pub count_instructions: bool,
     /// Offer ACPI tables to the guest.
@@ -230,6 +233,7 @@ impl Default for VmConfig {
             memory_access: MemoryAccess::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             space_switch: SpaceSwitch::default(),
+            instruction_source: InstructionSource::default(),
             count_instructions: false,
             acpi: true,
             pci: true,

@@ -8,7 +8,7 @@
 //! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
 //! the machine runs, a line in [`turn`].
 
-use crate::config::{SpaceSwitch, VmConfig};
+use crate::config::{InstructionSource, SpaceSwitch, VmConfig};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
@@ -78,6 +78,22 @@ pub const KNOBS: &[Knob] = &[
             }
         },
     },
+    Knob {
+        name: "icache",
+        values: &["leaf", "site", "off", "on", "physical"],
+        what: "instructions that exit to be emulated: in a leaf without an exit, known since                translation, decoded at each exit, in a dictionary by linear or physical address",
+        experiment: "icache",
+        get: |config| config.instruction_source as usize,
+        set: |config, value| {
+            config.instruction_source = match value {
+                0 => InstructionSource::Leaf,
+                1 => InstructionSource::Site,
+                2 => InstructionSource::Off,
+                3 => InstructionSource::On,
+                _ => InstructionSource::Physical,
+            }
+        },
+    },
 ];
 
 /// Makes a processor run as `config` says. Must not be called while it runs.
@@ -85,6 +101,9 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     // Each of these drops translations, so only what differs is turned.
     if vcpu.virtual_interrupts() != config.virtual_interrupts {
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
+    }
+    if vcpu.instruction_source() != config.instruction_source {
+        vcpu.set_instruction_source(config.instruction_source);
     }
     vcpu.set_space_switch(config.space_switch);
 }
@@ -309,7 +328,7 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition, switch"
+            "no knob is called 'vid'; knobs are: vif, vir, transition, switch, icache"
         );
         assert_eq!(
             error("transition=jump"),
@@ -317,7 +336,7 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition, switch"
+            "'vif' is not knob=value; knobs are: vif, vir, transition, switch, icache"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -329,7 +348,7 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call switch=inline"
+            "vif=on vir=on transition=call switch=inline icache=leaf"
         );
     }
 }

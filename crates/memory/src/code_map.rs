@@ -2,10 +2,12 @@
 //!
 //! Lines, not pages: kernels keep data beside code, and a store to such data must
 //! not cost a retranslation. There are no counts; a line stays marked until its
-//! translations are dropped and the owner clears it.
+//! translations are dropped and the owner clears it. Somebody else who has read lines, of code or
+//! of page tables, may [hold](CodeMap::hold) them: then they stay marked until that ends, too.
 
 use crate::cells::cells;
-use std::cell::Cell;
+use rustc_hash::FxHashMap;
+use std::cell::{Cell, RefCell};
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -35,6 +37,8 @@ pub struct CodeMap {
     lines: Box<[Cell<u64>]>,
     /// One byte a page: [`WATCHED`] and the heat.
     pages: Box<[Cell<u8>]>,
+    /// By page, the lines that are held. Nothing outside this module borrows it.
+    held: RefCell<FxHashMap<u64, u64>>,
 }
 
 /// Every store to the page is tested for code first.
@@ -48,6 +52,7 @@ impl CodeMap {
         Self {
             lines: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
             pages: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
+            held: RefCell::default(),
         }
     }
 
@@ -116,16 +121,53 @@ impl CodeMap {
         self.clear_lines(page, u64::MAX);
     }
 
-    /// Forgets the code in some lines of a page.
+    /// Forgets the code in some lines of a page, but for those that are held.
     pub fn clear_lines(&self, page: u64, mask: u64) {
         if let Some(lines) = self.lines.get(page as usize) {
-            lines.set(lines.get() & !mask);
+            lines.set(lines.get() & (!mask | self.held(page)));
         }
     }
 
-    /// Forgets everything.
+    /// Forgets everything that is not held.
     pub fn clear(&self) {
         self.lines.iter().for_each(|lines| lines.set(0));
+        for (&page, &held) in self.held.borrow().iter() {
+            if let Some(lines) = self.lines.get(page as usize) {
+                lines.set(held);
+            }
+        }
+    }
+
+    /// Marks lines of a page, and keeps them marked.
+    pub fn hold(&self, page: u64, mask: u64) {
+        if let Some(lines) = self.lines.get(page as usize)
+            && mask != 0
+        {
+            lines.set(lines.get() | mask);
+            *self.held.borrow_mut().entry(page).or_default() |= mask;
+        }
+    }
+
+    /// Ends what [`CodeMap::hold`] began, for some lines of a page. They stay marked until who
+    /// marks code clears them.
+    pub fn release(&self, page: u64, mask: u64) {
+        let mut held = self.held.borrow_mut();
+        if let Some(lines) = held.get_mut(&page) {
+            *lines &= !mask;
+            if *lines == 0 {
+                held.remove(&page);
+            }
+        }
+    }
+
+    /// The lines of a page that are held.
+    #[inline]
+    pub fn held(&self, page: u64) -> u64 {
+        let held = self.held.borrow();
+        match held.is_empty() {
+            true => 0,
+            false => held.get(&page).copied().unwrap_or(0),
+        }
     }
 
     /// Whether any line of the page holds code.
@@ -195,6 +237,26 @@ mod tests {
         assert!(!map.page_has_code(3));
         map.clear_page(1);
         assert!(!map.page_has_code(1) && map.page_has_code(2));
+    }
+
+    #[test]
+    fn lines_that_are_held_stay_marked_until_they_are_released() {
+        let map = CodeMap::new(0x10_0000);
+        map.mark(PhysicalAddress(0x1000), 128);
+        map.hold(1, 0b110);
+        map.clear_page(1);
+        assert_eq!(map.lines(1), 0b110);
+        map.clear();
+        assert_eq!((map.lines(1), map.held(1)), (0b110, 0b110));
+        map.release(1, 0b010);
+        assert_eq!(map.lines(1), 0b110, "others may have code there");
+        map.clear_page(1);
+        assert_eq!((map.lines(1), map.held(1)), (0b100, 0b100));
+        map.release(1, u64::MAX);
+        map.clear_page(1);
+        assert!(!map.page_has_code(1));
+        map.hold(1 << 40, 1);
+        assert_eq!(map.held(1 << 40), 0, "there is no such page");
     }
 
     #[test]

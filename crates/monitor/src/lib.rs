@@ -18,6 +18,7 @@ pub mod guest_view;
 mod host;
 mod host_timer;
 pub mod hypercall;
+pub mod instruction_cache;
 mod instruction_in_work;
 mod interrupt_shadow;
 mod kept_spaces;

@@ -11,6 +11,7 @@ mod exits;
 mod fault_deliveries;
 mod fault_order;
 mod find_block;
+mod found_anew;
 mod guarded_pages;
 mod host_faults;
 mod known_codes;
@@ -29,6 +30,7 @@ mod window_faults;
 pub use enter::TranslatedExit;
 
 use crate::faulting_sites::FaultingSites;
+use crate::instruction_cache::InstructionCache;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use crate::space_switch::SpaceSwitch;
@@ -90,6 +92,8 @@ pub struct Translated {
     pub(crate) accounts: Box<Accounts>,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
+    /// Where instructions come from that the monitor emulates.
+    pub(crate) instructions: Box<InstructionCache>,
     /// Which instructions' direct accesses fault too often.
     pub(crate) faulting_sites: FaultingSites,
     /// How they do in the loaded space.
@@ -132,6 +136,7 @@ impl Translated {
             guarded: None,
             accounts: Box::new(Accounts::new(MemoryAccess::Checked)),
             space_switch: SpaceSwitch::default(),
+            instructions: Box::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,
             _range: range,

@@ -4,6 +4,7 @@ use crate::alarm::Alarm;
 use crate::due::Due;
 use crate::guest_view::GuestView;
 use crate::host;
+use crate::instruction_cache::{InstructionCounts, InstructionSource};
 use crate::instruction_in_work::InstructionInWork;
 use crate::kick::Kick;
 use crate::latches::Latches;
@@ -27,6 +28,7 @@ use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::books::HostCode;
 use tollgate_exits::ledger::{Detail, Ledger};
+use tollgate_exits::steps::StepCost;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::CpuState;
@@ -138,6 +140,31 @@ impl Vcpu {
     /// Changes how spaces that are known are loaded; not to be called while `run` runs.
     pub fn set_space_switch(&mut self, choice: SpaceSwitch) {
         self.runner.space_switch = choice;
+    }
+
+    /// Where instructions come from that the monitor emulates.
+    pub fn instruction_source(&self) -> InstructionSource {
+        self.runner.instructions.source()
+    }
+
+    /// Changes where instructions come from that the monitor emulates. Drops all translations; must
+    /// not be called while `run` runs.
+    pub fn set_instruction_source(&mut self, source: InstructionSource) {
+        let memory = &mut self.view.memory;
+        self.runner.instructions.set_source(source, memory);
+        let leaves = source == InstructionSource::Leaf;
+        self.runner
+            .change_engine(memory, |engine, memory| engine.set_leaves(leaves, memory));
+    }
+
+    /// How exits found the instructions that they emulated, so far.
+    pub fn instruction_counts(&self) -> InstructionCounts {
+        self.runner.instructions.counts
+    }
+
+    /// What it cost to find them, step by step.
+    pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
+        self.runner.instructions.steps.costs()
     }
 
     /// How spaces were loaded by exits, so far.

@@ -99,7 +99,8 @@ fn a_list_shows_every_knob_as_it_stands() {
     assert!(lines.contains(&vec!["vir", "off", "off|on"]), "{text}");
     let output = set(&folder, &["vif=off", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let knobs = json!({"vif": "off", "vir": "off", "transition": "call", "switch": "inline"});
+    let knobs = json!({"vif": "off", "vir": "off", "transition": "call", "switch": "inline",
+        "icache": "leaf"});
     assert_eq!(answer, json!({"ok": true, "knobs": knobs}));
     assert_eq!(command(&socket, "status")["status"]["knobs"], knobs);
     quit(child, &socket);
@@ -128,7 +129,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     for (words, message) in [
         (
             &["vid=on"][..],
-            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition, switch\n",
+            "tollgate: no knob is called 'vid'; knobs are: vif, vir, transition, switch, icache\n",
         ),
         (
             &["vif=perhaps"],
@@ -136,7 +137,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
         ),
         (
             &["vif"],
-            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition, switch\n",
+            "tollgate: 'vif' is not knob=value; knobs are: vif, vir, transition, switch, icache\n",
         ),
         (
             &["vif=on", "vif=off"],
@@ -151,7 +152,7 @@ fn an_unknown_knob_or_value_is_one_line_that_names_the_known_ones() {
     let answer = ask(&socket, &json!({"command": "set", "knobs": {"vid": "on"}}));
     assert_eq!(
         answer,
-        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition, switch"})
+        json!({"ok": false, "error": "no knob is called 'vid'; knobs are: vif, vir, transition, switch, icache"})
     );
     quit(child, &socket);
 }

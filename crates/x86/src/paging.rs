@@ -67,7 +67,7 @@ pub struct Translation {
 }
 
 /// The registers that steer a walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PagingRegisters {
     cr0: Cr0,
     cr4: Cr4,
@@ -113,6 +113,31 @@ impl PagingRegisters {
             pdpte: state.pdpte,
             a20_mask: state.a20_mask,
             has_huge_pages: state.model.has_huge_pages(),
+        }
+    }
+
+    /// Of these registers only what a walk looks at: registers that are equal so find the same in
+    /// the same tables.
+    pub fn steering(&self) -> Self {
+        let is_on = self.cr0.contains(Cr0::PG);
+        let is_wide = self.uses_wide_entries();
+        let is_long = self.efer.contains(Efer::LMA);
+        let pdpte = match is_on && is_wide && !is_long {
+            true => self.pdpte,
+            false => [0; 4],
+        };
+        let cr3 = match (is_on, is_wide, is_long) {
+            (false, ..) | (true, true, false) => 0,
+            (true, true, true) => self.cr3 & ADDRESS_MASK,
+            (true, false, _) => self.cr3 & 0xffff_f000,
+        };
+        Self {
+            cr0: self.cr0 & (Cr0::PG | Cr0::WP),
+            cr4: self.cr4 & (Cr4::PSE | Cr4::PAE | Cr4::PGE | Cr4::SMEP),
+            efer: self.efer & (Efer::LMA | Efer::NXE),
+            cr3,
+            pdpte,
+            ..*self
         }
     }
 

@@ -25,7 +25,7 @@ pub enum Gpr {
 
 bitflags::bitflags! {
     /// CR0 (SDM volume 3, 2.5).
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Cr0: u64 {
         /// Protected mode.
         const PE = 1 << 0;
@@ -52,7 +52,7 @@ bitflags::bitflags! {
     }
 
     /// CR4 (SDM volume 3, 2.5).
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Cr4: u64 {
         /// Virtual-8086 mode extensions.
         const VME = 1 << 0;
@@ -95,7 +95,7 @@ bitflags::bitflags! {
     }
 
     /// IA32_EFER (SDM volume 4, MSR C000_0080h).
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Efer: u64 {
         /// SYSCALL enable.
         const SCE = 1 << 0;

@@ -75,7 +75,7 @@ impl PageParts {
     }
 
     /// Makes lines of a page plain data again that no remaining block was made from.
-    fn clear_lines(&mut self, page: u64, memory: &mut GuestMemory) {
+    pub fn clear_lines(&mut self, page: u64, memory: &mut GuestMemory) {
         let list = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
         if list.is_empty() {
             self.by_page.remove(&page);

@@ -80,6 +80,11 @@ impl Engine {
         }
     }
 
+    /// Has lines of a page hold no code that no block in force was made from.
+    pub fn clear_lines_without_code(&mut self, page: u64, memory: &mut GuestMemory) {
+        self.pages.clear_lines(page, memory);
+    }
+
     /// Whether a block is in force.
     pub fn is_in_force(&self, id: BlockId) -> bool {
         self.block(id).is_some_and(|block| !block.is_retired)

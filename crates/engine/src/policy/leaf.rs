@@ -234,6 +234,12 @@ impl Leaf {
         })
     }
 
+    /// Whether it stands for an instruction that a monitor executes, rather than for a transfer of
+    /// control or a load of a segment register.
+    pub fn is_executed_for_guest(self) -> bool {
+        matches!(self, Self::Cpuid | Self::Call(_) | Self::Port { .. })
+    }
+
     /// Its routine.
     pub fn routine(self) -> LeafRoutine {
         match self {

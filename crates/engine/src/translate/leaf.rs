@@ -15,7 +15,8 @@ use iced_x86::{Instruction, Mnemonic, OpKind};
 impl Translator {
     /// The leaf that an instruction is here.
     pub(super) fn leaf(&self, instruction: &Instruction) -> Option<Leaf> {
-        Leaf::of(instruction, &self.emit.mode, self.emit.map)
+        let leaf = Leaf::of(instruction, &self.emit.mode, self.emit.map)?;
+        (self.has_leaves || !leaf.is_executed_for_guest()).then_some(leaf)
     }
 
     /// Whether an instruction does nothing in this mode, which says that it is permitted: CLTS while

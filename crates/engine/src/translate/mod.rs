@@ -160,6 +160,8 @@ pub struct Translator {
     pub(crate) looked_up: FxHashSet<u64>,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
+    /// Leaves do what the monitor would execute.
+    pub(crate) has_leaves: bool,
     mode_id: u32,
     branch_table: BranchTable,
     family: FamilyId,
@@ -201,6 +203,7 @@ impl Translator {
             virtual_interrupts: VirtualInterrupts::default(),
             looked_up: FxHashSet::default(),
             counts_instructions: false,
+            has_leaves: true,
             mode_id: 0,
             branch_table: BranchTable::Shared,
             family: FamilyId(0),

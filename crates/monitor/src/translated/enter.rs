@@ -103,9 +103,7 @@ impl Runner for Translated {
     }
 
     fn code_written(&mut self, write: CodeWrite, memory: &mut GuestMemory) {
-        let (first, last) = (write.first, write.last);
-        self.engine
-            .code_written(write.page, first, last, Moment::After, memory);
+        self.retire_code(write.page, (write.first, write.last), Moment::After, memory);
     }
 
     fn translations_changed(&mut self) {
@@ -204,6 +202,21 @@ impl Runner for Translated {
 }
 
 impl Translated {
+    /// Bytes `first..=last` of a physical page are written: what was made from them is void.
+    pub(crate) fn retire_code(
+        &mut self,
+        page: u64,
+        (first, last): (u16, u16),
+        moment: Moment,
+        memory: &mut GuestMemory,
+    ) {
+        let was_held = self.instructions.written(page, (first, last), memory);
+        self.engine.code_written(page, first, last, moment, memory);
+        if was_held {
+            self.engine.clear_lines_without_code(page, memory);
+        }
+    }
+
     /// Enters guest code.
     #[inline]
     pub(crate) fn enter_raw(&mut self, entry: &Entry) -> run::Exit {

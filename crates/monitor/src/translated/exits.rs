@@ -4,6 +4,7 @@
 
 use crate::guest_view::{Inline, view_of};
 use crate::hypercall;
+use crate::instruction_cache::InstructionSource;
 use crate::resume_flag::is_before_instruction;
 use crate::running::Running;
 use crate::translated::enter::Resume;
@@ -288,6 +289,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         if let SiteKind::Memory { size: 4, write } = site.kind
             && generation == self.runner.engine.generation()
             && !self.due.mode
+            && self.runner.instructions.source() == InstructionSource::Leaf
         {
             self.note_device_access((block, site), missed, write);
         }
@@ -323,6 +325,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let of = |register: Gpr| self.runner.context.cpu.gpr[register as usize] as u32;
         let asked = [Gpr::Rax, Gpr::Rcx].map(of);
+        let helper = self.find_helper(helper);
         let falls_through = self.emulate(&helper)?;
         if falls_through {
             self.remember_for_leaf(&helper, asked);

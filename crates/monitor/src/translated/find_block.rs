@@ -76,17 +76,22 @@ impl<P: Platform> Running<'_, Translated, P> {
         };
         for page in [Some(place.physical >> 12), place.next_page] {
             let Some(page) = page else { continue };
-            let code = self.view.memory.code();
-            if code.page_has_code(page)
-                && !code.is_watched(page)
-                && let Some(host) = self.view.memory.ram().host_page(page)
-            {
-                self.view.memory.code().watch(page);
-                let physical = PhysicalAddress(page << 12);
-                self.view.translations.protect(physical, host as u64);
+            if self.view.memory.code().page_has_code(page) {
+                self.watch_for_code(page);
             }
         }
         result
+    }
+
+    /// Has every store to a physical page be tested for code from now on.
+    pub(super) fn watch_for_code(&mut self, page: u64) {
+        if !self.view.memory.code().is_watched(page)
+            && let Some(host) = self.view.memory.ram().host_page(page)
+        {
+            self.view.memory.code().watch(page);
+            let physical = PhysicalAddress(page << 12);
+            self.view.translations.protect(physical, host as u64);
+        }
     }
 
     /// Makes the link that the last exit asked for, now that its target is known.

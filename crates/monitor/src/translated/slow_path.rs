@@ -41,7 +41,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     pub(crate) fn slow_step(&mut self, block: BlockId) -> Result<bool, VcpuStop> {
         self.runner.resume = None;
         let instruction = match self.out_of_line(block) {
-            Ok(instruction) => instruction,
+            Ok(instruction) => self.find_out_of_line(instruction),
             Err(exception) => return self.raise(exception).map(|()| false),
         };
         let helper = &instruction.helper;

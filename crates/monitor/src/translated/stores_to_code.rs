@@ -67,13 +67,10 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) {
         let first = physical.page_offset() as u16;
-        self.runner.engine.code_written(
-            physical.page(),
-            first,
-            first + u16::from(size) - 1,
-            Moment::Before,
-            &mut self.view.memory,
-        );
+        let bytes = (first, first + u16::from(size) - 1);
+        let memory = &mut self.view.memory;
+        self.runner
+            .retire_code(physical.page(), bytes, Moment::Before, memory);
     }
 
     /// The site of a block's store, unless what the block was made from is written.

@@ -85,7 +85,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 true
             }
             Ok(Target::Device(_)) => {
-                self.look_up_from_now_on(block);
+                if !self.runner.instructions.source().finds_anew() {
+                    self.look_up_from_now_on(block);
+                }
                 false
             }
             Ok(Target::Code(_)) => false,

@@ -410,7 +410,8 @@ mod tests {
         assert_eq!(
             turned,
             json!({"ok": true, "knobs": {
-                "vif": "off", "vir": "on", "transition": "trap", "switch": "inline"
+                "vif": "off", "vir": "on", "transition": "trap", "switch": "inline",
+                "icache": "leaf"
             }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);

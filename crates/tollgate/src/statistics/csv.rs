@@ -130,6 +130,26 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "space-load", kind);
     }
+    for (name, count) in &snapshot.instruction_cache {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "instruction-cache", name);
+    }
+    for step in &snapshot.instruction_steps {
+        let row = Row {
+            samples: step.samples.to_string(),
+            quantiles: [
+                step.p50.to_string(),
+                String::new(),
+                String::new(),
+                String::new(),
+            ],
+            ..Row::default()
+        };
+        row.write(text, "instruction-step", &step.step);
+    }
     for (kind, count) in &snapshot.leaves {
         let row = Row {
             count: count.to_string(),

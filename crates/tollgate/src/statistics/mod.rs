@@ -161,6 +161,7 @@ pub mod tests {
     use tollgate_exits::books::{HostCode, KindBooks};
     use tollgate_exits::ledger::{Cost, TimeShares};
     use tollgate_exits::snapshot::SymbolAt;
+    use tollgate_exits::steps::{Step, StepCost};
 
     /// Books of a made-up run: CLI from two places, CPUID never timed.
     pub fn books() -> Books {
@@ -214,6 +215,12 @@ pub mod tests {
             }),
             leaves: vec![("cpuid", 5_000), ("segment-load", 0)],
             space_loads: vec![("kept", 700), ("inline", 600), ("stolen", 0)],
+            instruction_cache: vec![("found-anew", 90), ("hits", 80), ("walked", 0)],
+            instruction_steps: vec![StepCost {
+                step: Step::Walk,
+                samples: 9,
+                p50: 150,
+            }],
         }
     }
 

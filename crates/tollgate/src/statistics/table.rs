@@ -140,6 +140,20 @@ fn exits(snapshot: &Snapshot) -> String {
             grouped(count)
         ));
     }
+    for (name, &count) in &snapshot.instruction_cache {
+        text.push_str(&format!(
+            "{:<20} {:>13} instructions or entries\n",
+            format!("icache {name}"),
+            grouped(count)
+        ));
+    }
+    for step in &snapshot.instruction_steps {
+        text.push_str(&format!(
+            "{:<20} {:>13} cycles to find an instruction (median)\n",
+            format!("step {}", step.step),
+            grouped(step.p50)
+        ));
+    }
     text.push_str("p50 to max: cycles of one exit, from samples\n");
     text
 }
