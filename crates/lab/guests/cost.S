@@ -105,6 +105,8 @@ start32:
     call set_gate
     mov edi, IDT + IPI_VECTOR*8
     call set_gate
+    mov edi, IDT + VIRTIO_VECTOR*8
+    call set_gate
     mov ebx, offset page_fault
     mov edi, IDT + 14*8
     call set_gate
@@ -143,6 +145,7 @@ start32:
     mov dword ptr [PAGE_TABLE + ((SPLIT + 4) >> 12)*4], ELSEWHERE + 7
     mov dword ptr [PAGE_DIRECTORY], PAGE_TABLE + 7
     mov dword ptr [PAGE_DIRECTORY + (LOCAL_APIC >> 22)*4], (LOCAL_APIC & 0xFFC00000) + 0x97
+    mov dword ptr [PAGE_DIRECTORY + (VIRTIO >> 22)*4], (VIRTIO & 0xFFC00000) + 0x97
     mov eax, PAGE_DIRECTORY
     mov cr3, eax
     mov eax, cr0
@@ -250,7 +253,7 @@ program: .byte 0, 1, 2, 3, 4
 
     COMMON_KINDS IN_PROTECTED|IN_PAGED, IN_USER, SCRATCH, ecx, e
     TRANSFER_KINDS IN_PROTECTED|IN_PAGED, IN_USER, CODE, ecx, far32
-    PROTECTED_KINDS IN_PROTECTED|IN_PAGED, IN_PAGED, IN_USER, LOCAL_APIC, e
+    PROTECTED_KINDS IN_PROTECTED|IN_PAGED, IN_PAGED, IN_USER, LOCAL_APIC, VIRTIO, e
     NARROW_KINDS
 
 .include "cost64.inc"

@@ -9,7 +9,7 @@ pub fn summary_csv(report: &Report) -> String {
     let mut text = String::from(
         "kind,mode,pinned,batch_mean_cycles,batch_median_cycles,batches,batch_repeat,batch_contents,\
 samples,min_cycles,p50_cycles,p95_cycles,p99_cycles,max_cycles,\
-min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_expected,exits_counted\n",
+min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_each,exits_expected,exits_counted\n",
     );
     for row in &report.rows {
         let single = &row.single;
@@ -43,7 +43,11 @@ min_ns,p50_ns,p95_ns,p99_ns,max_ns,no_op_cycles,exits_expected,exits_counted\n",
         }
         let expected: u64 = row.counts.iter().map(|count| count.expected).sum();
         let counted: u64 = row.counts.iter().map(|count| count.counted).sum();
-        let _ = writeln!(text, ",{},{expected},{counted}", row.baseline);
+        let _ = writeln!(
+            text,
+            ",{},{:.2},{expected},{counted}",
+            row.baseline, row.exits_each
+        );
     }
     text
 }

@@ -1,8 +1,10 @@
 //! The bare-metal guest in `guests/cost.S`: its image, its table of loops, and the
 //! commands by which the host has it run one of them.
 
-use super::CostError;
+use super::{CostError, virtio};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tollgate_exits::{ExitCounts, ExitKind};
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::pc::Pc;
@@ -163,6 +165,13 @@ impl Outcome {
         of_kind.map(|(_, count)| count).sum()
     }
 
+    /// All exits that the command took, without those around its loop.
+    pub fn total(&self) -> u64 {
+        let around: u64 = AROUND_A_COMMAND.iter().map(|(_, count)| count).sum();
+        let total: u64 = ExitKind::ALL.iter().map(|&kind| self.exits(kind)).sum();
+        total.saturating_sub(around)
+    }
+
     /// All exits that the command took, as a text.
     pub fn all_exits(&self) -> String {
         let counts = ExitKind::ALL.iter().filter_map(|&kind| {
@@ -202,10 +211,17 @@ impl Guest {
         state.idtr.limit = 0x3ff;
         let mut config = VmConfig::default();
         config.virtual_interrupts.flag = false;
-        let pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
+        let devices = virtio::devices(&mut config)?;
+        let mut pc = Pc::with_virtio(&config, memory.clone(), Box::new(io::sink()), devices);
+        virtio::start(&mut pc, &mut memory);
         let mut vcpu = Vcpu::new(state, memory, CODE_CACHE, false).map_err(refused)?;
         // What a sensitive instruction costs that is an exit.
         vcpu.set_virtual_interrupts(config.virtual_interrupts);
+        let (kick, news) = (vcpu.kick(), pc.news());
+        pc.set_kick(Some(Arc::new(move || {
+            news.store(true, Ordering::Release);
+            kick.kick();
+        })));
         let mut guest = Self { pc, vcpu, mode };
         guest.run_until_ready("the guest's start")?;
         Ok(guest)

@@ -103,6 +103,18 @@ const fn leaf_of_device(kind: ExitKind, each: u64) -> Expected {
     }
 }
 
+/// Of a request to a virtio device in memory: it is notified and its interrupt acknowledged, and
+/// leaves write the local APIC's EOI. Its thread may be done before the guest sleeps.
+const REQUEST: &[Expected] = &[
+    Expected {
+        first: 16,
+        ..exits(MmioWrite, 2)
+    },
+    exits(InterruptDelivered, 1),
+    at_least(Halt, 0),
+    at_least(Interrupted, 0),
+];
+
 /// What the batch of a kind consists of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Batch {
@@ -201,6 +213,21 @@ pub const KINDS: &[Kind] = &[
         &[leaf(PortOut)],
     ),
     kind(
+        "serial-byte",
+        "OUT of a byte to the serial port",
+        &[exits(PortOut, 1)],
+    ),
+    kind(
+        "cmos-read",
+        "OUT and IN: a register of the real-time clock",
+        &[exits(PortOut, 1), exits(PortIn, 1)],
+    ),
+    kind(
+        "timer-count",
+        "IN from the 8254's counter: a leaf, no exit",
+        &[leaf(PortIn)],
+    ),
+    kind(
         "mmio-read",
         "read of the local APIC's ID: in ring 0 a leaf, no exit",
         &[leaf_of_device(MmioRead, 1)],
@@ -237,6 +264,20 @@ pub const KINDS: &[Kind] = &[
         ],
     )
     .after_deadline(),
+    kind(
+        "disk-request-virtio",
+        "4 KiB read from a virtio disk, from the notification to the interrupt's handler",
+        REQUEST,
+    )
+    .batch(Batch::Whole)
+    .slow(),
+    kind(
+        "packet-virtio",
+        "packet handed to a virtio adapter, from the notification to the interrupt's handler",
+        REQUEST,
+    )
+    .batch(Batch::Whole)
+    .slow(),
     kind("cli", "CLI", &[exits(Cli, 1)]),
     kind("sti", "STI", &[exits(Sti, 1)]),
     kind("pushf", "PUSHF and POP of a register", &[exits(Pushf, 1)]),
@@ -522,12 +563,10 @@ pub const NOT_IN_THIS_VERSION: &[(&str, &str)] = &[
         "disk-request-register",
         "a disk request through device registers",
     ),
-    ("disk-request-virtio", "a disk request through virtio"),
     (
         "packet-register",
         "a network packet through device registers",
     ),
-    ("packet-virtio", "a network packet through virtio"),
     ("kvm", "the same exits from the KVM engine"),
 ];
 

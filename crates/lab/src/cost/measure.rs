@@ -129,6 +129,9 @@ struct Books {
     expected: &'static [Expected],
     mode: GuestMode,
     counts: Vec<CheckedCount>,
+    /// Repetitions so far, and all exits that they took.
+    repetitions: u64,
+    exits: u64,
 }
 
 impl Books {
@@ -143,11 +146,15 @@ impl Books {
             expected: kind.expected,
             mode,
             counts: counts.collect(),
+            repetitions: 0,
+            exits: 0,
         }
     }
 
     /// Checks one command's exits against `repetitions`; `what` is for the message.
     fn check(&mut self, outcome: &Outcome, repetitions: u64, what: &str) -> Result<(), CostError> {
+        self.repetitions += repetitions;
+        self.exits += outcome.total();
         for (rule, sum) in self.expected.iter().zip(&mut self.counts) {
             let around = AROUND_A_COMMAND
                 .iter()
@@ -234,6 +241,7 @@ impl<'a> Bench<'a> {
             baseline,
             single,
             batch: self.batches(kind, loops, &mut books)?,
+            exits_each: books.exits as f64 / books.repetitions.max(1) as f64,
             counts: books.counts,
             distribution: distribution(&values),
         }))

@@ -16,6 +16,7 @@ mod measure;
 pub mod overhead;
 mod plot;
 mod table;
+mod virtio;
 
 pub use export::{samples_csv, summary_csv, to_json};
 pub use guest::{GuestMode, table as guest_table};
@@ -162,6 +163,8 @@ pub struct Row {
     pub single: Summary,
     /// Events timed in batches; none if most of that would be waiting.
     pub batch: Option<BatchResult>,
+    /// Exits of each event, whatever their kind.
+    pub exits_each: f64,
     /// Exits, from both ways of timing together.
     pub counts: Vec<CheckedCount>,
     /// The values of `single` and how often each occurred.

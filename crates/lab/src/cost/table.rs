@@ -51,7 +51,7 @@ fn part(report: &Report, pinned: bool, rows: &[&Row]) -> String {
     };
     let _ = writeln!(
         text,
-        "{:<18} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>7} {:>10}",
+        "{:<19} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>7} {:>6} {:>10}",
         "cycles",
         "mode",
         "batch",
@@ -64,11 +64,12 @@ fn part(report: &Report, pinned: bool, rows: &[&Row]) -> String {
         "single",
         "p50",
         "",
+        "exits",
         "exits"
     );
     let _ = writeln!(
         text,
-        "{:<18} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>7} {:>10}",
+        "{:<19} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>7} {:>6} {:>10}",
         "kind",
         "",
         "mean",
@@ -81,6 +82,7 @@ fn part(report: &Report, pinned: bool, rows: &[&Row]) -> String {
         "samples",
         "ns",
         "no-op",
+        "each",
         "checked"
     );
     for row in rows {
@@ -99,7 +101,7 @@ fn part(report: &Report, pinned: bool, rows: &[&Row]) -> String {
         let single = &row.single;
         let _ = writeln!(
             text,
-            "{:<18} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9.0} {:>7} {:>10}",
+            "{:<19} {:<9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9.0} {:>7} {:>6.1} {:>10}",
             row.kind,
             row.mode.name(),
             batch(|batch| batch.mean),
@@ -112,6 +114,7 @@ fn part(report: &Report, pinned: bool, rows: &[&Row]) -> String {
             single.count,
             report.nanoseconds(single.p50 as f64),
             row.baseline,
+            row.exits_each,
             row.counts.iter().map(|count| count.counted).sum::<u64>(),
         );
     }
@@ -122,8 +125,8 @@ fn notes(report: &Report) -> String {
     let mut text = String::from(
         "The no-op path (the same loop without the event) is subtracted from every figure. \
 batch: many events\nbetween two readings of the time-stamp counter, for one event. single: each \
-event between two readings of\nits own. exits checked: what the ledger counted, equal to what the \
-guest says it did.\n",
+event between two readings of\nits own. exits each: all that one event takes, of whatever kind. exits checked: what the ledger \
+counted,\nequal to what the guest says it did.\n",
     );
     let has = |contents| {
         report
@@ -138,7 +141,7 @@ guest says it did.\n",
     text.push_str("\nWhat the kinds are:\n");
     for kind in kinds::KINDS {
         if report.rows.iter().any(|row| row.kind == kind.name) {
-            let _ = writeln!(text, "  {:<18} {}", kind.name, kind.what);
+            let _ = writeln!(text, "  {:<19} {}", kind.name, kind.what);
         }
     }
     text.push_str("\nNot in this version:\n");

@@ -1,0 +1,167 @@
+//! The virtio devices that the guest makes requests of, a disk and a network adapter in memory,
+//! and what a driver does once: it tells them where the queues are.
+//!
+//! Each queue has one chain, which the guest makes available again and again: entries of a new
+//! ring are zero, and so name it.
+
+use super::CostError;
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_disk::{DriveOptions, Format};
+use tollgate_machine::config::VmConfig;
+use tollgate_machine::devices::list;
+use tollgate_machine::devices::virtio::device::VirtioDevice;
+use tollgate_machine::devices::virtio::mmio_transport::{address, interrupt_line};
+use tollgate_machine::pc::Pc;
+use tollgate_memory::GuestMemory;
+use tollgate_network::{NetworkKind, NetworkOptions, UserOptions};
+use tollgate_platform::Platform;
+use tollgate_x86::PhysicalAddress;
+
+/// Bytes of the disk.
+const DISK_BYTES: u64 = 1 << 20;
+/// Descriptors of each queue.
+const QUEUE_SIZE: u32 = 256;
+
+/// The guest's `VIRTIO_VECTOR`.
+const VECTOR: u32 = 0x52;
+/// The I/O APIC: its register select and, 10h behind it, its window.
+const IO_APIC: u64 = 0xfec0_0000;
+
+/// Where a device's queue lies: the guest's `DISK_AVAILABLE` and `NET_AVAILABLE` are the second
+/// page.
+struct Layout {
+    device: u8,
+    queue: u32,
+    descriptors: u64,
+}
+
+impl Layout {
+    const fn available(&self) -> u64 {
+        self.descriptors + 0x1000
+    }
+
+    const fn used(&self) -> u64 {
+        self.descriptors + 0x2000
+    }
+
+    const fn buffers(&self) -> u64 {
+        self.descriptors + 0x3000
+    }
+}
+
+const DISK: Layout = Layout {
+    device: 0,
+    queue: 0,
+    descriptors: 0x12_0000,
+};
+/// Packets go out by the transmit queue.
+const ADAPTER: Layout = Layout {
+    device: 1,
+    queue: 1,
+    descriptors: 0x13_0000,
+};
+
+/// A part of a chain: bytes, and whether the device writes them.
+type Part = (u32, bool);
+/// Header, data and status of a request to read from the first sector on: its header is zero.
+const DISK_CHAIN: &[Part] = &[(16, false), (4096, true), (1, true)];
+/// A header, and a frame of the shortest length that is for nobody.
+const ADAPTER_CHAIN: &[Part] = &[(12 + 60, false)];
+
+/// A file without a name, with the path by which this process reaches it.
+struct Nameless(File);
+
+impl Nameless {
+    fn new() -> std::io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-cost-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        std::fs::remove_file(&path)?;
+        file.set_len(DISK_BYTES)?;
+        Ok(Self(file))
+    }
+
+    fn path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
+/// The devices, which the configuration gets to know of.
+///
+/// # Errors
+/// The host gives no file, no thread or no socket.
+pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, CostError> {
+    let refused = |error: &dyn std::fmt::Display| CostError::Host(error.to_string());
+    let disk = Nameless::new().map_err(|error| refused(&error))?;
+    config.pci = false;
+    config.drives = vec![DriveOptions {
+        format: Some(Format::Raw),
+        ..DriveOptions::new(disk.path())
+    }];
+    config.networks = vec![NetworkOptions::new(NetworkKind::User(UserOptions {
+        restrict: true,
+        ..UserOptions::default()
+    }))];
+    list::virtio_devices(config).map_err(|error| refused(&error))
+}
+
+/// Does what a driver does once, and leads the interrupts to the processor.
+pub fn start(pc: &mut Pc, memory: &mut GuestMemory) {
+    start_device(pc, memory, &DISK, DISK_CHAIN);
+    start_device(pc, memory, &ADAPTER, ADAPTER_CHAIN);
+}
+
+fn start_device(pc: &mut Pc, memory: &mut GuestMemory, layout: &Layout, chain: &[Part]) {
+    /// Flags of a descriptor (virtio 1.2, 2.7.5).
+    const NEXT: u32 = 1;
+    const WRITE: u32 = 2;
+    let mut buffer = layout.buffers();
+    for (index, &(bytes, is_written)) in (0u32..).zip(chain) {
+        let at = layout.descriptors + 16 * u64::from(index);
+        let is_last = index as usize + 1 == chain.len();
+        let flags = if is_last { 0 } else { NEXT } | if is_written { WRITE } else { 0 };
+        let words = [buffer as u32, 0, bytes, flags | (index + 1) << 16];
+        for (word, at) in words.into_iter().zip((at..).step_by(4)) {
+            memory.write_u32(PhysicalAddress(at), word);
+        }
+        buffer += u64::from(bytes);
+    }
+    // Registers and values (virtio 1.2, 4.2.2 and 3.1.1).
+    let writes = [
+        (0x70, 0),
+        (0x70, 1),
+        (0x70, 3),
+        // VIRTIO_F_VERSION_1 alone.
+        (0x24, 1),
+        (0x20, 1),
+        (0x70, 11),
+        (0x30, layout.queue),
+        (0x38, QUEUE_SIZE),
+        (0x80, layout.descriptors as u32),
+        (0x90, layout.available() as u32),
+        (0xa0, layout.used() as u32),
+        (0x44, 1),
+        (0x70, 15),
+    ];
+    let mut write = |at: u64, value: u32| {
+        pc.memory_write(PhysicalAddress(at), &value.to_le_bytes());
+    };
+    for (register, value) in writes {
+        write(address(layout.device) + register, value);
+    }
+    // A redirection entry: edge-triggered, fixed, to the processor of number 0.
+    let entry = 0x10 + 2 * u32::from(interrupt_line(layout.device));
+    for (register, value) in [(entry + 1, 0), (entry, VECTOR)] {
+        write(IO_APIC, register);
+        write(IO_APIC + 0x10, value);
+    }
+}
