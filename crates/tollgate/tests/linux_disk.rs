@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use support::failing_host;
 use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
@@ -245,6 +246,43 @@ fn a_full_host_is_an_io_error_in_the_guest_and_one_line() {
         .lines()
         .filter(|line| line.contains("writing fails"));
     assert_eq!(lines.count(), 1, "{}", end.errors);
+}
+
+#[test]
+fn a_failing_host_is_an_io_error_in_the_guest_and_a_line_for_each_operation() {
+    let folder = Folder::new();
+    let path = folder.sparse_file("disk.img", 400 << 20);
+    let drive = format!("file={}", path.display());
+    let mut command = command(&folder, DEBIAN_AMD64, &[drive]);
+    failing_host::fail_from(&mut command, 300 << 20);
+    let mut guest = linux::boot(command);
+    linux::load_modules(&mut guest);
+    // Whole pages, which are not read before.
+    let write = |at: u32| {
+        format!(
+            "dd if=/dev/zero of=/dev/vda bs=4k count=1 seek={at} conv=notrunc,fsync 2>&1 \
+             | grep -c error"
+        )
+    };
+    let read = |at: u32| {
+        format!("dd if=/dev/vda of=/dev/null bs=4k skip={at} count=4 2>&1 | grep -c error")
+    };
+    for round in 0..2 {
+        assert_eq!(guest.shell(&write(1)), "0");
+        assert_eq!(guest.shell(&write(90_000 + round)), "1");
+        assert_eq!(guest.shell(&read(95_000 + round)), "1");
+        assert_eq!(guest.shell(&read(40_000)), "0");
+    }
+    assert_eq!(guest.shell("head -c 3 /dev/vda | wc -c"), "3");
+    guest.type_line("poweroff -f");
+    let end = guest.end();
+    assert_eq!(end.code, Some(0));
+    for operation in ["reading fails", "writing fails"] {
+        let mut lines = end.errors.lines().filter(|line| line.contains(operation));
+        let line = lines.next().unwrap_or_else(|| panic!("{}", end.errors));
+        assert!(line.contains("Input/output error"), "{line}");
+        assert_eq!(lines.next(), None);
+    }
 }
 
 #[test]

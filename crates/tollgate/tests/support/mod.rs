@@ -8,6 +8,7 @@
 
 pub mod control;
 pub mod exec;
+pub mod failing_host;
 pub mod folder;
 pub mod guests;
 pub mod linux;
