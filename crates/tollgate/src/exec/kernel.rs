@@ -75,17 +75,31 @@ pub fn find(image: Option<&Path>, modules: Option<&Path>, root: &Path) -> Result
             image: image.to_owned(),
             modules: modules_beside(image, root),
         },
-        None => fetched().or_else(hosts_own).ok_or_else(|| {
-            Failure::usage(format!(
-                "no kernel found for the guest: fetch one with scripts/get-guests, name the folder \
-                 with {GUESTS}, or give --kernel FILE (and --modules DIR)"
-            ))
-        })?,
+        None => fetched()
+            .or_else(hosts_own)
+            .ok_or_else(|| Failure::usage(what_to_do(&in_boot())))?,
     };
     if let Some(folder) = modules {
         kernel.modules = Some(folder.to_owned());
     }
     Ok(kernel)
+}
+
+/// What to do where there is no kernel that can be used, with those in /boot that cannot. Who has
+/// installed Tollgate from a package has no scripts.
+fn what_to_do(in_boot: &[PathBuf]) -> String {
+    let here = match in_boot.iter().find(|path| path.exists()) {
+        None => "/boot has none (on Debian: sudo apt-get install linux-image-cloud-amd64)".into(),
+        Some(path) if !is_readable(path) => {
+            let path = path.display();
+            format!("you may not read '{path}' (sudo chmod a+r '{path}')")
+        }
+        Some(path) => format!("'{}' has no modules on this host", path.display()),
+    };
+    format!(
+        "no kernel found for the guest: {here}; or give --kernel FILE (and --modules DIR), or in \
+         Tollgate's sources run scripts/get-guests, whose folder {GUESTS} may name"
+    )
 }
 
 /// What scripts/get-guests has fetched: in the folder that the environment names, or where the
@@ -104,8 +118,8 @@ fn fetched() -> Option<Kernel> {
     Some(Kernel { image, modules })
 }
 
-/// The host's own kernel: the one that runs, or else the one with the highest name.
-fn hosts_own() -> Option<Kernel> {
+/// The host's own kernels: the one that runs, then the others, the highest name first.
+fn in_boot() -> Vec<PathBuf> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut images = vec![PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()))];
     let others = fs::read_dir("/boot").into_iter().flatten().flatten();
@@ -115,7 +129,12 @@ fn hosts_own() -> Option<Kernel> {
         .collect();
     others.sort();
     images.extend(others.into_iter().rev());
-    let mut kernels = images.into_iter().filter(|path| is_readable(path));
+    images
+}
+
+/// The first of the host's own kernels that can be used.
+fn hosts_own() -> Option<Kernel> {
+    let mut kernels = in_boot().into_iter().filter(|path| is_readable(path));
     kernels.find_map(|image| {
         let modules = Some(modules_beside(&image, Path::new("/"))?);
         Some(Kernel { image, modules })
@@ -285,6 +304,28 @@ fn by_dependencies(folder: &Path, text: &str, wanted: &[&str]) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_kernel_the_user_is_told_what_helps_here() {
+        let missing = PathBuf::from("/boot/vmlinuz-none");
+        let folder = PathBuf::from("/");
+        let readable = PathBuf::from("/proc/self/status");
+        for (images, help) in [
+            (
+                &[missing.clone()][..],
+                "apt-get install linux-image-cloud-amd64",
+            ),
+            (&[missing.clone(), folder], "sudo chmod a+r '/'"),
+            (&[missing, readable], "'/proc/self/status' has no modules"),
+        ] {
+            let line = what_to_do(images);
+            assert!(
+                line.contains(help) && line.contains("--kernel FILE"),
+                "{line}"
+            );
+            assert_eq!(line.lines().count(), 1);
+        }
+    }
 
     #[test]
     fn what_a_module_uses_is_loaded_before_it() {
