@@ -5,7 +5,7 @@ use crate::cpuid::policy;
 use crate::operand::{read_register, require_cpl0, write_register};
 use iced_x86::{Instruction, Register};
 use tollgate_platform::Environment;
-use tollgate_x86::breakpoints::DR6_ACCESS_DETECTED;
+use tollgate_x86::breakpoints::{DR6_ACCESS_DETECTED, DR7_GENERAL_DETECT};
 use tollgate_x86::descriptor::system_type;
 use tollgate_x86::paging::{PHYSICAL_ADDRESS_BITS, pdpte_is_invalid};
 use tollgate_x86::translation_change::{CR3_KEEPS, CR3_PCID};
@@ -41,8 +41,6 @@ const DR6_ONES: u64 = 0xffff_0ff0;
 /// DR7: what is writable, and what reads as ones.
 const DR7_WRITABLE: u64 = 0xffff_23ff;
 const DR7_ONES: u64 = 0x400;
-/// DR7: general detect.
-const DR7_GENERAL_DETECT: u64 = 1 << 13;
 
 fn refused<T>() -> Result<T, Exception> {
     Err(Exception::general_protection(0))

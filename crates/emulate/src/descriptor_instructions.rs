@@ -251,6 +251,55 @@ fn visible_descriptor(
     Ok(is_visible.then_some(entry))
 }
 
+/// What an instruction wants to know of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Probe {
+    /// LAR: access rights.
+    Rights,
+    /// LSL: the limit.
+    Limit,
+    /// VERR: whether it may be read.
+    Read,
+    /// VERW: whether it may be written.
+    Write,
+}
+
+/// What comes of a probe: `None` clears ZF; otherwise it is set, and LAR and LSL load the value.
+///
+/// # Errors
+/// #UD in real and V86 mode; page fault of the table.
+pub fn probe(
+    state: &CpuState,
+    environment: &mut dyn Environment,
+    probe: Probe,
+    selector: Selector,
+) -> Result<Option<u32>, Exception> {
+    require_protected_mode(state)?;
+    let Some(entry) = visible_descriptor(state, environment, selector)? else {
+        return Ok(None);
+    };
+    let wants_limit = match probe {
+        Probe::Read => return Ok(entry.attributes().is_readable().then_some(0)),
+        Probe::Write => return Ok(entry.attributes().is_writable_data().then_some(0)),
+        Probe::Rights => false,
+        Probe::Limit => true,
+    };
+    let has_it = match entry.system_type() {
+        None => true,
+        Some(system_type::LDT | system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY) => true,
+        Some(system_type::CALL_GATE32) => !wants_limit,
+        // What IA-32e mode does not have.
+        Some(_) if state.is_long_mode() => false,
+        Some(system_type::TSS16_AVAILABLE | system_type::TSS16_BUSY) => true,
+        Some(system_type::CALL_GATE16 | system_type::TASK_GATE) => !wants_limit,
+        Some(_) => false,
+    };
+    Ok(has_it.then(|| match wants_limit {
+        true => entry.descriptor.limit(),
+        false => (entry.descriptor.0 >> 32) as u32 & 0x00f0_ff00,
+    }))
+}
+
 /// LAR and LSL: access rights or limit of a descriptor, with ZF set if it may be seen.
 ///
 /// # Errors
@@ -261,28 +310,16 @@ pub fn load_rights_or_limit(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     require_protected_mode(state)?;
-    let wants_limit = instruction.mnemonic() == Mnemonic::Lsl;
+    let what = match instruction.mnemonic() {
+        Mnemonic::Lsl => Probe::Limit,
+        _ => Probe::Rights,
+    };
     let selector = Selector(read_operand(state, environment, instruction, 1)? as u16);
-    let entry = visible_descriptor(state, environment, selector)?;
-    let entry = entry.filter(|entry| match entry.system_type() {
-        None => true,
-        Some(system_type::LDT | system_type::TSS32_AVAILABLE | system_type::TSS32_BUSY) => true,
-        Some(system_type::CALL_GATE32) => !wants_limit,
-        // What IA-32e mode does not have.
-        Some(_) if state.is_long_mode() => false,
-        Some(system_type::TSS16_AVAILABLE | system_type::TSS16_BUSY) => true,
-        Some(system_type::CALL_GATE16 | system_type::TASK_GATE) => !wants_limit,
-        Some(_) => false,
-    });
-    if let Some(entry) = entry {
-        let value = if wants_limit {
-            entry.descriptor.limit()
-        } else {
-            (entry.descriptor.0 >> 32) as u32 & 0x00f0_ff00
-        };
+    let value = probe(state, environment, what, selector)?;
+    if let Some(value) = value {
         write_register(state, instruction.op0_register(), u64::from(value));
     }
-    set_zero_flag(state, entry.is_some());
+    set_zero_flag(state, value.is_some());
     Ok(Outcome::Next)
 }
 
@@ -296,15 +333,12 @@ pub fn verify_segment(
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     require_protected_mode(state)?;
+    let what = match instruction.mnemonic() {
+        Mnemonic::Verw => Probe::Write,
+        _ => Probe::Read,
+    };
     let selector = Selector(read_operand(state, environment, instruction, 0)? as u16);
-    let entry = visible_descriptor(state, environment, selector)?;
-    let is_allowed = entry.is_some_and(|entry| {
-        if instruction.mnemonic() == Mnemonic::Verw {
-            entry.attributes().is_writable_data()
-        } else {
-            entry.attributes().is_readable()
-        }
-    });
+    let is_allowed = probe(state, environment, what, selector)?.is_some();
     set_zero_flag(state, is_allowed);
     Ok(Outcome::Next)
 }

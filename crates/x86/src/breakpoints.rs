@@ -16,6 +16,8 @@ const READS_AND_WRITES: u64 = 3;
 const DR6_BREAKPOINTS: u64 = 0xf;
 /// DR6.BD: DR7.GD was set and an instruction accessed a debug register.
 pub const DR6_ACCESS_DETECTED: u64 = 1 << 13;
+/// DR7.GD: an access to a debug register is #DB.
+pub const DR7_GENERAL_DETECT: u64 = 1 << 13;
 /// DR6.BS: single step, EFLAGS.TF.
 pub const DR6_SINGLE_STEP: u64 = 1 << 14;
 /// DR6.BT: a task switch to a task whose TSS has its debug trap bit set.

@@ -226,6 +226,14 @@ pub const fn segment_selector(register: tollgate_x86::SegmentRegister) -> i32 {
     segment(register) + SELECTOR as i32
 }
 
+/// Displacement of the selector of LDTR.
+pub const LDT_SELECTOR: i32 = displacement(
+    offset_of!(Context, cpu) + offset_of!(CpuState, ldtr) + offset_of!(Segment, selector),
+);
+/// Displacement of the selector of TR.
+pub const TASK_SELECTOR: i32 = displacement(
+    offset_of!(Context, cpu) + offset_of!(CpuState, tr) + offset_of!(Segment, selector),
+);
 /// Displacement of the IDT's linear address.
 pub const IDT_BASE: i32 = IDTR + offset_of!(TableRegister, base) as i32;
 /// Displacement of the TSS's linear address.
@@ -258,7 +266,7 @@ pub const SLOTS_SIZE: i32 = 64;
 
 /// What emitted code uses beside the fields that it names by the table above: parts of
 /// fields, and fields of the processor.
-const PARTS: [Field; 23] = {
+const PARTS: [Field; 25] = {
     const fn part(start: i32, size: i32, access: FieldUse) -> Field {
         Field {
             start,
@@ -294,6 +302,8 @@ const PARTS: [Field; 23] = {
             size_of::<[Segment; 6]>() as i32,
             Write,
         ),
+        part(LDT_SELECTOR, 2, Read),
+        part(TASK_SELECTOR, 2, Read),
         part(IDT_BASE, 8, Read),
         part(IDT_LIMIT, 2, Read),
         part(TASK_BASE, 8, Read),

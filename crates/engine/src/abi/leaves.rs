@@ -128,11 +128,33 @@ pub enum LeafCall {
     ReadControl,
     /// MOV of a value to CR3 in 64-bit code.
     WriteCr3,
+    /// MOV of a value to DR7.
+    WriteDr7,
+    /// MOV from a debug register; its number is in the key's bits 8 to 15, and that of the general
+    /// register in bits 16 to 23.
+    ReadDebug,
+    /// LMSW of a value.
+    WriteStatus,
+    /// LLDT of a selector.
+    LoadLdt,
+    /// SGDT to a linear address.
+    StoreGdt,
+    /// SIDT to a linear address.
+    StoreIdt,
+    /// LAR of a selector in a register. The bytes of the operand are in the key's bits 8 to 15, and
+    /// the number of the register to load in bits 16 to 23.
+    LoadRights,
+    /// LSL of one, with the same.
+    LoadLimit,
+    /// VERR of one.
+    VerifyRead,
+    /// VERW of one.
+    VerifyWrite,
 }
 
 impl LeafCall {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 21] = [
         Self::InvalidatePage,
         Self::ReadMsr,
         Self::WriteMsr,
@@ -144,17 +166,27 @@ impl LeafCall {
         Self::Execute,
         Self::ReadControl,
         Self::WriteCr3,
+        Self::WriteDr7,
+        Self::ReadDebug,
+        Self::WriteStatus,
+        Self::LoadLdt,
+        Self::StoreGdt,
+        Self::StoreIdt,
+        Self::LoadRights,
+        Self::LoadLimit,
+        Self::VerifyRead,
+        Self::VerifyWrite,
     ];
 
     /// The one that the function is told by `key`.
     #[inline]
     pub fn of_key(key: u64) -> Option<Self> {
-        Self::ALL.get(key as usize).copied()
+        Self::ALL.get(usize::from(key as u8)).copied()
     }
 
-    /// What the function is told.
-    pub const fn key(self) -> u64 {
-        self as u64
+    /// What the function is told, with two numbers that some take.
+    pub const fn key(self, [first, second]: [u8; 2]) -> u64 {
+        self as u64 | (first as u64) << 8 | (second as u64) << 16
     }
 
     /// As which routine's it is counted.
@@ -162,11 +194,24 @@ impl LeafCall {
         match self {
             Self::InvalidatePage => LeafRoutine::Invlpg,
             Self::ReadMsr | Self::WriteMsr => LeafRoutine::Msr,
-            Self::WriteCr0 | Self::WriteCr2 | Self::WriteCr4 | Self::ReadControl => {
-                LeafRoutine::ControlRegister
-            }
+            Self::WriteCr0
+            | Self::WriteCr2
+            | Self::WriteCr4
+            | Self::WriteDr7
+            | Self::ReadDebug
+            | Self::WriteStatus
+            | Self::ReadControl => LeafRoutine::ControlRegister,
             Self::WriteCr3 => LeafRoutine::LoadSpace,
-            Self::LoadGdt | Self::LoadIdt | Self::Execute => LeafRoutine::Other,
+            Self::LoadGdt
+            | Self::LoadIdt
+            | Self::LoadLdt
+            | Self::StoreGdt
+            | Self::StoreIdt
+            | Self::LoadRights
+            | Self::LoadLimit
+            | Self::VerifyRead
+            | Self::VerifyWrite
+            | Self::Execute => LeafRoutine::Other,
         }
     }
 }

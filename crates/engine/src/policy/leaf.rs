@@ -32,8 +32,8 @@ pub enum Leaf {
     },
     /// A far JMP, CALL or RET.
     Far(FarTransfer),
-    /// What the monitor's function does, at level 0.
-    Call(LeafCall),
+    /// What the monitor's function does.
+    Call(LeafCall, [u8; 2]),
     /// IN or OUT.
     Port {
         /// It is OUT.
@@ -52,7 +52,7 @@ impl Leaf {
             return None;
         }
         if let Some(call) = Self::call(instruction, mode) {
-            return Some(Self::Call(call));
+            return Some(Self::Call(call, Self::numbers(call, instruction)));
         }
         match instruction.mnemonic() {
             Mnemonic::Cpuid => Self::cpuid(mode),
@@ -77,10 +77,21 @@ impl Leaf {
         if !is_own_size {
             return None;
         }
+        if let Some(call) = Self::store_of_table(instruction) {
+            let call = match Self::has_flat_operand(instruction, mode, true) {
+                true => call,
+                false => LeafCall::Execute,
+            };
+            return Some(call);
+        }
+        let is_kernel = mode.flags.contains(ModeFlags::KERNEL);
+        if is_kernel && Self::reads_debug(instruction) {
+            return Some(LeafCall::ReadDebug);
+        }
         if let Some(call) = Self::read_of_system(instruction) {
             return Some(call);
         }
-        if !mode.flags.contains(ModeFlags::KERNEL) {
+        if !is_kernel {
             return None;
         }
         let call = match instruction.code() {
@@ -96,25 +107,75 @@ impl Leaf {
                 Register::CR3 if is_long => LeafCall::WriteCr3,
                 _ => return None,
             },
+            Code::Mov_dr_r32 | Code::Mov_dr_r64 if instruction.op0_register() == Register::DR7 => {
+                LeafCall::WriteDr7
+            }
+            Code::Lmsw_rm16 | Code::Lmsw_r32m16 | Code::Lmsw_r64m16
+                if instruction.op0_kind() == OpKind::Register =>
+            {
+                LeafCall::WriteStatus
+            }
+            Code::Lldt_rm16 | Code::Lldt_r32m16 | Code::Lldt_r64m16
+                if instruction.op0_kind() == OpKind::Register =>
+            {
+                LeafCall::LoadLdt
+            }
             Code::Lgdt_m1632 | Code::Lgdt_m1664 => LeafCall::LoadGdt,
             Code::Lidt_m1632 | Code::Lidt_m1664 => LeafCall::LoadIdt,
             _ => return None,
         };
-        if instruction.op0_kind() == OpKind::Memory && instruction.op_count() != 0 {
-            let is_flat = match instruction.memory_segment() {
-                Register::DS => mode.segment(SegmentRegister::Ds, false) == SegmentClass::Flat,
-                Register::SS => mode.segment(SegmentRegister::Ss, false) == SegmentClass::Flat,
-                _ => false,
-            };
-            let size = match (instruction.memory_base(), instruction.memory_index()) {
-                (Register::None, Register::None) => instruction.memory_displ_size() as usize,
-                (Register::None, index) => index.size(),
-                (base, _) => base.size(),
-            };
-            let is_plain = is_flat && (is_long || size == 4);
-            return is_plain.then_some(call);
+        let has_memory = instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory;
+        (!has_memory || Self::has_flat_operand(instruction, mode, false)).then_some(call)
+    }
+
+    /// What a call is told of its instruction's registers.
+    fn numbers(call: LeafCall, instruction: &Instruction) -> [u8; 2] {
+        let general = instruction.op0_register();
+        match call {
+            LeafCall::ReadDebug => [
+                instruction.op1_register().number() as u8,
+                general.number() as u8,
+            ],
+            LeafCall::LoadRights | LeafCall::LoadLimit => {
+                [general.size() as u8, general.number() as u8]
+            }
+            _ => [0; 2],
         }
-        Some(call)
+    }
+
+    /// SGDT or SIDT.
+    fn store_of_table(instruction: &Instruction) -> Option<LeafCall> {
+        match instruction.mnemonic() {
+            Mnemonic::Sgdt => Some(LeafCall::StoreGdt),
+            Mnemonic::Sidt => Some(LeafCall::StoreIdt),
+            _ => None,
+        }
+    }
+
+    /// MOV from DR0 to DR3, DR6 or DR7; what the others are depends on CR4.DE.
+    fn reads_debug(instruction: &Instruction) -> bool {
+        use Register::*;
+        instruction.mnemonic() == Mnemonic::Mov
+            && matches!(
+                instruction.op1_register(),
+                DR0 | DR1 | DR2 | DR3 | DR6 | DR7
+            )
+    }
+
+    /// Whether the operand in memory lies in a segment without base and limit, and its address has
+    /// the size of the code's.
+    fn has_flat_operand(instruction: &Instruction, mode: &Mode, write: bool) -> bool {
+        let is_flat = match instruction.memory_segment() {
+            Register::DS => mode.segment(SegmentRegister::Ds, write) == SegmentClass::Flat,
+            Register::SS => mode.segment(SegmentRegister::Ss, write) == SegmentClass::Flat,
+            _ => false,
+        };
+        let size = match (instruction.memory_base(), instruction.memory_index()) {
+            (Register::None, Register::None) => instruction.memory_displ_size() as usize,
+            (Register::None, index) => index.size(),
+            (base, _) => base.size(),
+        };
+        is_flat && (mode.flags.contains(ModeFlags::LONG) || size == 4)
     }
 
     /// An instruction that reads system registers or descriptors, and changes no more than its
@@ -122,7 +183,11 @@ impl Leaf {
     fn read_of_system(instruction: &Instruction) -> Option<LeafCall> {
         use Mnemonic::*;
         match instruction.mnemonic() {
-            Sgdt | Sidt | Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv => Some(LeafCall::Execute),
+            Lar if instruction.op1_kind() == OpKind::Register => Some(LeafCall::LoadRights),
+            Lsl if instruction.op1_kind() == OpKind::Register => Some(LeafCall::LoadLimit),
+            Verr if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyRead),
+            Verw if instruction.op0_kind() == OpKind::Register => Some(LeafCall::VerifyWrite),
+            Sldt | Str | Lar | Lsl | Verr | Verw | Xgetbv => Some(LeafCall::Execute),
             Smsw => Some(LeafCall::ReadControl),
             Mov if instruction.op1_register().is_dr() => Some(LeafCall::ReadControl),
             _ => None,
@@ -237,7 +302,7 @@ impl Leaf {
     /// Whether it stands for an instruction that a monitor executes, rather than for a transfer of
     /// control or a load of a segment register.
     pub fn is_executed_for_guest(self) -> bool {
-        matches!(self, Self::Cpuid | Self::Call(_) | Self::Port { .. })
+        matches!(self, Self::Cpuid | Self::Call(..) | Self::Port { .. })
     }
 
     /// Its routine.
@@ -248,7 +313,7 @@ impl Leaf {
             Self::Return => LeafRoutine::Return,
             Self::Interrupt { .. } => LeafRoutine::Interrupt,
             Self::Far(_) => LeafRoutine::Far,
-            Self::Call(call) => call.routine(),
+            Self::Call(call, _) => call.routine(),
             Self::Port { writes: false, .. } => LeafRoutine::PortIn,
             Self::Port { writes: true, .. } => LeafRoutine::PortOut,
         }
@@ -267,7 +332,7 @@ impl Leaf {
             Self::Return => Some(from_mode(mode)),
             Self::Interrupt { vector, long } => Some(delivery_key(vector, long, mode)),
             Self::Far(transfer) => Some(far_key(transfer, mode)),
-            Self::Call(call) => Some(call.key()),
+            Self::Call(call, numbers) => Some(call.key(numbers)),
             Self::Port { size, port, .. } => Some(port_key(self.routine(), size, port)),
         }
     }

@@ -1,5 +1,6 @@
-//! MOV from CR0, CR2, CR3 and CR4 at CPL 0. The monitor keeps these registers, and guest code
-//! that changes one leaves; so what the context holds is what they hold.
+//! MOV from CR0, CR2, CR3 and CR4, and SMSW, SLDT and STR to a general register, at CPL 0. The
+//! monitor keeps these registers, and guest code that changes one leaves; so what the context
+//! holds is what they hold.
 
 use super::copy::uses_stack_pointer_register;
 use super::{Flow, Translator};
@@ -7,7 +8,7 @@ use crate::abi::at;
 use crate::abi::host::*;
 use crate::emit::assembler::Width;
 use crate::policy::mode::ModeFlags;
-use iced_x86::{Instruction, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 impl Translator {
     /// Another register, another privilege level and the form with LOCK are the monitor's.
@@ -34,6 +35,46 @@ impl Translator {
         };
         let field = self.emit.field(field);
         self.emit.assembler.load(width, R8, field);
+        self.emit
+            .set_register(instruction.op0_register(), R8, width);
+        Flow::Next
+    }
+
+    /// SMSW, SLDT or STR. Above CPL 0 CR4.UMIP may forbid them, and those that store to memory are
+    /// a leaf's. Where no leaf may do what the monitor executes, they are executed.
+    pub(super) fn store_system_register(&mut self, instruction: &Instruction) -> Flow {
+        let flags = self.emit.mode.flags;
+        let field = match instruction.mnemonic() {
+            Mnemonic::Smsw => at::register::CR0,
+            Mnemonic::Sldt => at::LDT_SELECTOR,
+            _ => at::TASK_SELECTOR,
+        };
+        let size = instruction.op0_register().size();
+        // A selector is extended with zeros, CR0 comes whole.
+        let read = match (instruction.mnemonic(), size) {
+            (Mnemonic::Smsw, 4) => Width::Dword,
+            (Mnemonic::Smsw, 8) => Width::Qword,
+            _ => Width::Word,
+        };
+        let width = match size {
+            2 => Width::Word,
+            // What is loaded is zero above 32 bits.
+            _ if self.emit.is_64_bit() => Width::Qword,
+            _ => Width::Dword,
+        };
+        if instruction.op0_kind() != OpKind::Register
+            || !self.has_leaves
+            || !flags.contains(ModeFlags::KERNEL | ModeFlags::PROTECTED)
+            || flags.contains(ModeFlags::SINGLE)
+            || instruction.has_lock_prefix()
+        {
+            return self.call_function(instruction);
+        }
+        if uses_stack_pointer_register(instruction) {
+            self.emit.flush_esp_first();
+        }
+        let field = self.emit.field(field);
+        self.emit.assembler.load(read, R8, field);
         self.emit
             .set_register(instruction.op0_register(), R8, width);
         Flow::Next

@@ -102,9 +102,10 @@ impl Translator {
             Bt | Btc | Btr | Bts if is_bit_string(instruction) => self.bit_string(instruction),
             Cpuid => self.identify(instruction),
             Clts | Wbinvd | Wbnoinvd | Invd if self.changes_nothing(instruction) => Flow::Next,
-            Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Sldt | Str | Smsw | Lar
-            | Lsl | Verr | Verw | Xgetbv
-                if matches!(self.leaf(instruction), Some(Leaf::Call(_))) =>
+            Sldt | Str | Smsw => self.store_system_register(instruction),
+            Mov | Invlpg | Rdmsr | Wrmsr | Lgdt | Lidt | Sgdt | Sidt | Lmsw | Lldt | Lar | Lsl
+            | Verr | Verw | Xgetbv
+                if matches!(self.leaf(instruction), Some(Leaf::Call(..))) =>
             {
                 self.call_function(instruction)
             }

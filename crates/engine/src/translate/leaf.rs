@@ -44,13 +44,19 @@ impl Translator {
             return self.helper(instruction);
         };
         self.emit.flush_esp_first();
-        if matches!(leaf, Leaf::Call(LeafCall::Execute | LeafCall::ReadControl)) {
+        let takes_nothing = [
+            LeafCall::Execute,
+            LeafCall::ReadControl,
+            LeafCall::ReadDebug,
+        ];
+        if matches!(leaf, Leaf::Call(call, _) if takes_nothing.contains(&call)) {
             return self.call_leaf(instruction, leaf);
         }
         if instruction.op_count() != 0 && instruction.op0_kind() == OpKind::Memory {
             self.emit.effective_address(instruction);
-        } else if instruction.op_count() == 2 {
-            let value = self.emit.value(instruction.op1_register(), R8);
+        } else if instruction.op_count() != 0 {
+            let last = instruction.op_count() - 1;
+            let value = self.emit.value(instruction.op_register(last), R8);
             if value != R8 {
                 self.emit.assembler.mov(R8, value);
             }

@@ -308,7 +308,7 @@ impl Walk<'_> {
             // So do the target's offset and what the stack pointer becomes.
             Leaf::Far(_) => rcx.is_word(),
             // It is data for the function.
-            Leaf::Call(_) => true,
+            Leaf::Call(..) => true,
         };
         let told = leaf.key(self.subject.mode_id);
         let goes_on = !leaf.comes_back() || behind.kind == Kind::Address(site.after.into());

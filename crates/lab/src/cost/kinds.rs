@@ -22,6 +22,8 @@ pub struct Expected {
     pub in_ring_3: u64,
     /// The same in ring 0 of 64-bit code, where not all leaves are.
     pub in_64_bit: u64,
+    /// The same in real mode.
+    pub in_real_mode: u64,
     /// Instructions of the kind that leaves have done count like its exits.
     pub or_leaf: bool,
 }
@@ -35,6 +37,7 @@ const fn exits(kind: ExitKind, each: u64) -> Expected {
         first: 0,
         in_ring_3: 0,
         in_64_bit: 0,
+        in_real_mode: 0,
         or_leaf: false,
     }
 }
@@ -45,6 +48,15 @@ const fn exits_or_leaves(kind: ExitKind, each: u64) -> Expected {
     Expected {
         or_leaf: true,
         ..exits(kind, each)
+    }
+}
+
+/// Ring 0 of protected mode and of 64-bit code does without.
+const fn translated_in_kernels(kind: ExitKind) -> Expected {
+    Expected {
+        in_ring_3: 1,
+        in_real_mode: 1,
+        ..exits_or_leaves(kind, 0)
     }
 }
 
@@ -205,6 +217,11 @@ pub const KINDS: &[Kind] = &[
     kind(
         "port-in-serial",
         "IN from the serial port's line status: a leaf, no exit",
+        &[leaf(PortIn)],
+    ),
+    kind(
+        "port-in-pm-timer",
+        "IN from the power-management timer: a leaf, no exit",
         &[leaf(PortIn)],
     ),
     kind(
@@ -379,8 +396,16 @@ pub const KINDS: &[Kind] = &[
         "CLTS with CR0.TS clear: no exit",
         &[exits(ControlRegister, 0)],
     ),
-    kind("smsw", "SMSW", &[exits_or_leaves(ControlRegister, 1)]),
-    kind("lmsw", "LMSW", &[with_set_up(ControlRegister, 1, 1)]),
+    kind(
+        "smsw",
+        "SMSW; in ring 0 but in real mode translated, no exit",
+        &[translated_in_kernels(ControlRegister)],
+    ),
+    kind(
+        "lmsw",
+        "LMSW of the value it has; but in real mode a leaf",
+        &[exits_or_leaves(ControlRegister, 1)],
+    ),
     kind("sgdt", "SGDT", &[exits_or_leaves(OtherInstruction, 1)]),
     kind("sidt", "SIDT", &[exits_or_leaves(OtherInstruction, 1)]),
     kind(
@@ -388,8 +413,16 @@ pub const KINDS: &[Kind] = &[
         "LGDT of the table that is loaded; but in real mode a leaf",
         &[exits_or_leaves(OtherInstruction, 1)],
     ),
-    kind("sldt", "SLDT", &[exits_or_leaves(OtherInstruction, 1)]),
-    kind("str", "STR", &[exits_or_leaves(OtherInstruction, 1)]),
+    kind(
+        "sldt",
+        "SLDT; in ring 0 translated, no exit",
+        &[translated_in_kernels(OtherInstruction)],
+    ),
+    kind(
+        "str",
+        "STR; in ring 0 translated, no exit",
+        &[translated_in_kernels(OtherInstruction)],
+    ),
     kind("verr", "VERR", &[exits_or_leaves(OtherInstruction, 1)]),
     kind(
         "msr-read",
@@ -547,6 +580,33 @@ pub const KINDS: &[Kind] = &[
         "vector-load",
         "FLDZ and FSTP when an exit has put the vector registers away: a leaf",
         &[exits(VectorLoad, 0), exits(NullHypercall, 1)],
+    )
+    .batch(Batch::Whole),
+    kind(
+        "tsc-deadline-write",
+        "WRMSR of IA32_TSC_DEADLINE, which arms nothing: a leaf",
+        &[exits_or_leaves(Msr, 1)],
+    ),
+    // These leave the local APIC in x2APIC mode: behind all others.
+    kind(
+        "x2apic-tpr-write",
+        "WRMSR of the task priority in x2APIC mode: a leaf",
+        &[with_set_up(Msr, 1, 2)],
+    ),
+    kind(
+        "x2apic-eoi",
+        "WRMSR of EOI in x2APIC mode, nothing in service: a leaf",
+        &[with_set_up(Msr, 1, 2)],
+    ),
+    kind(
+        "x2apic-timer-read",
+        "RDMSR of the timer's current count in x2APIC mode: a leaf",
+        &[with_set_up(Msr, 1, 2)],
+    ),
+    kind(
+        "x2apic-self-ipi",
+        "WRMSR of SELF IPI in x2APIC mode to the handler's first instruction",
+        &[exits(InterruptDelivered, 1), with_set_up(Msr, 2, 2)],
     )
     .batch(Batch::Whole),
 ];

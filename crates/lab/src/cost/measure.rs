@@ -163,6 +163,7 @@ impl Books {
             let each = match self.mode {
                 GuestMode::Ring3 | GuestMode::LongRing3 => rule.each + rule.in_ring_3,
                 GuestMode::Long => rule.each + rule.in_64_bit,
+                GuestMode::Real => rule.each + rule.in_real_mode,
                 _ => rule.each,
             };
             let expected = each * repetitions + rule.once;

@@ -12,15 +12,19 @@ use crate::translated::known_pages::KnownPages;
 use crate::translated::level_change::changes_with;
 use crate::translated::misses::Environment;
 use crate::translated::space_loads;
+use tollgate_emulate::descriptor_instructions::{self, Probe};
 use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::leaves::{
     DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, msr_key,
 };
 use tollgate_engine::abi::sites::SiteKind;
 use tollgate_engine::{Context, Engine};
+use tollgate_platform::Environment as _;
 use tollgate_tlb::View;
+use tollgate_x86::breakpoints::DR7_GENERAL_DETECT;
 use tollgate_x86::local_apic_msrs::{TSC_DEADLINE, X2APIC_FIRST, X2APIC_LAST};
-use tollgate_x86::{Flags, Gpr, LinearAddress, Space};
+use tollgate_x86::paging::Privilege;
+use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space};
 
 /// What [`Context::leaf_function`] is.
 ///
@@ -49,7 +53,7 @@ pub(super) unsafe extern "sysv64" fn serve(context: *mut Context, key: u64, valu
         LeafCall::Execute | LeafCall::ReadControl => {
             u64::from(execute(context, view, engine)) * DEVICE_DONE
         }
-        _ => u64::from(do_call(context, view, call, value)) * DEVICE_DONE,
+        _ => u64::from(do_call(context, view, (call, key), value)) * DEVICE_DONE,
     };
     context.leaf_counts[call.routine() as usize] += u64::from(answer != DEVICE_EXIT);
     if answer == DEVICE_DUE {
@@ -75,7 +79,13 @@ fn machine_msr(context: &mut Context, call: LeafCall) -> u64 {
     }
 }
 
-fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u64) -> bool {
+fn do_call(
+    context: &mut Context,
+    view: &mut GuestView,
+    (call, key): (LeafCall, u64),
+    value: u64,
+) -> bool {
+    let [_, first, second, ..] = key.to_le_bytes();
     match call {
         LeafCall::InvalidatePage => {
             let cpu = &context.cpu;
@@ -91,6 +101,23 @@ fn do_call(context: &mut Context, view: &mut GuestView, call: LeafCall, value: u
             true
         }
         LeafCall::LoadGdt | LeafCall::LoadIdt => loads_same_table(context, view, call, value),
+        LeafCall::StoreGdt | LeafCall::StoreIdt => store_table(context, view, call, value),
+        LeafCall::LoadLdt => {
+            let selector = Selector(value as u16);
+            // Whatever comes of another selector may show in what was derived from the table.
+            selector.is_null() && context.cpu.ldtr == Segment::null(selector)
+        }
+        LeafCall::WriteStatus => {
+            let changing = (Cr0::MP | Cr0::EM | Cr0::TS).bits();
+            // PE is set: this is protected mode, which LMSW does not leave.
+            (context.cpu.cr0 ^ value) & changing == 0
+        }
+        LeafCall::WriteDr7 => is_open(context) && operand(context, value) == context.cpu.dr[7],
+        LeafCall::ReadDebug => read_debug(context, first, second),
+        LeafCall::LoadRights => probe(context, view, (Probe::Rights, value), (first, second)),
+        LeafCall::LoadLimit => probe(context, view, (Probe::Limit, value), (first, second)),
+        LeafCall::VerifyRead => probe(context, view, (Probe::Read, value), (0, 0)),
+        LeafCall::VerifyWrite => probe(context, view, (Probe::Write, value), (0, 0)),
         LeafCall::Execute | LeafCall::ReadControl | LeafCall::WriteCr3 => false,
     }
 }
@@ -101,6 +128,70 @@ fn operand(context: &Context, value: u64) -> u64 {
         true => value,
         false => value & 0xffff_ffff,
     }
+}
+
+/// Whether an access to a debug register is no exception.
+fn is_open(context: &Context) -> bool {
+    context.cpu.dr[7] & DR7_GENERAL_DETECT == 0
+}
+
+/// MOV from a debug register.
+fn read_debug(context: &mut Context, debug: u8, general: u8) -> bool {
+    if !is_open(context) {
+        return false;
+    }
+    let value = operand(context, context.cpu.dr[usize::from(debug & 7)]);
+    context.cpu.gpr[usize::from(general & 15)] = value;
+    true
+}
+
+/// LAR, LSL, VERR or VERW of a selector; the first two load a register of so many bytes.
+fn probe(
+    context: &mut Context,
+    view: &mut GuestView,
+    (what, selector): (Probe, u64),
+    (size, register): (u8, u8),
+) -> bool {
+    const ZERO: u16 = (Flags::ZF.bits() as u16) << 8;
+    let mut memory = KnownPages { view };
+    let selector = Selector(selector as u16);
+    let Ok(found) = descriptor_instructions::probe(&context.cpu, &mut memory, what, selector)
+    else {
+        return false;
+    };
+    let register = &mut context.cpu.gpr[usize::from(register & 15)];
+    match (found, size) {
+        (Some(value), 2) => *register = *register & !0xffff | u64::from(value & 0xffff),
+        (Some(value), 4 | 8) => *register = value.into(),
+        _ => {}
+    }
+    // As LAHF has them: the routine puts them back.
+    context.string_flags &= !ZERO;
+    if found.is_some() {
+        context.string_flags |= ZERO;
+    }
+    true
+}
+
+/// SGDT or SIDT, where CR4.UMIP does not forbid it.
+fn store_table(context: &Context, view: &mut GuestView, call: LeafCall, address: u64) -> bool {
+    let cpu = &context.cpu;
+    if cpu.cpl() != 0 && cpu.cr4().contains(Cr4::UMIP) {
+        return false;
+    }
+    let table = match call {
+        LeafCall::StoreGdt => cpu.gdtr,
+        _ => cpu.idtr,
+    };
+    let mut image = [0; 10];
+    image[..2].copy_from_slice(&table.limit.to_le_bytes());
+    image[2..].copy_from_slice(&table.base.to_le_bytes());
+    let bytes = if cpu.is_64_bit() { 10 } else { 6 };
+    let address = LinearAddress(operand(context, address));
+    let privilege = Privilege::of_cpl(cpu.cpl());
+    KnownPages { view }
+        .write(cpu, address, &image[..bytes], privilege)
+        .is_ok()
 }
 
 fn read_msr(context: &mut Context) -> bool {
