@@ -40,7 +40,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
                 self.count(ExitKind::InterruptDelivered);
-                self.deliver_event(vector, EventSource::External)?;
+                R::deliver_interrupt(self, vector)?;
             }
             return Ok(true);
         }

@@ -28,7 +28,7 @@
 use crate::guest_view::GuestView;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
-use tollgate_emulate::interrupt::TripleFault;
+use tollgate_emulate::interrupt::{EventSource, TripleFault};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
@@ -154,6 +154,17 @@ pub trait Runner: Sized {
         exception: Exception,
     ) -> Result<(), TripleFault> {
         vcpu.deliver_by_tables(exception)
+    }
+
+    /// Delivers an interrupt from outside that was acknowledged, at an instruction boundary.
+    ///
+    /// # Errors
+    /// The processor shuts down.
+    fn deliver_interrupt<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        vector: u8,
+    ) -> Result<(), VcpuStop> {
+        vcpu.deliver_event(vector, EventSource::External)
     }
 
     /// Does what an exit of the runner's own asks for.

@@ -1,4 +1,4 @@
-//! Faults that are delivered as before: random gates, descriptors, TSSs, stacks and flags, which
+//! Faults and interrupts that are delivered as before: random gates, descriptors, TSSs, stacks and flags, which
 //! the guest changes between two faults, must come to the same as deliveries through the tables
 //! alone, in every register that a handler sees and in memory. All emitted code is verified.
 //!
@@ -28,6 +28,10 @@ struct Script {
     reports: Vec<u32>,
     stop: Option<StopRequest>,
     start: Instant,
+    /// An interrupt waits.
+    waits: bool,
+    /// How many were acknowledged.
+    interrupts: usize,
 }
 
 impl Script {
@@ -37,9 +41,16 @@ impl Script {
             reports: Vec::new(),
             stop: None,
             start: Instant::now(),
+            waits: false,
+            interrupts: 0,
         }
     }
 }
+
+/// Vectors of the interrupts that [`INTERRUPT_PORT`] asks for, in turn: those whose gates change.
+const INTERRUPT_VECTORS: [u8; 4] = [6, 14, 13, 0];
+/// A write to this port has an interrupt wait.
+const INTERRUPT_PORT: u16 = 0x30;
 
 impl BareMachine for Script {
     fn port_read(&mut self, port: u16, _size: u8) -> u32 {
@@ -52,11 +63,13 @@ impl BareMachine for Script {
         })
     }
     fn port_write(&mut self, port: u16, _size: u8, value: u32) {
-        if port == 0x20 {
-            self.reports.push(value);
+        match port {
+            0x20 => self.reports.push(value),
+            INTERRUPT_PORT => self.waits = true,
+            _ => {}
         }
         // A handler that faults again and again ends, too.
-        if port != 0x20 || self.reports.len() > 500_000 {
+        if ![0x20, INTERRUPT_PORT].contains(&port) || self.reports.len() > 500_000 {
             self.stop = Some(StopRequest::DebugExit(0));
         }
     }
@@ -65,10 +78,12 @@ impl BareMachine for Script {
     }
     fn memory_write(&mut self, _address: PhysicalAddress, _data: &[u8]) {}
     fn interrupt_pending(&mut self) -> bool {
-        false
+        self.waits
     }
     fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        None
+        let waited = std::mem::take(&mut self.waits);
+        self.interrupts += usize::from(waited);
+        waited.then(|| INTERRUPT_VECTORS[self.interrupts % INTERRUPT_VECTORS.len()])
     }
     fn now(&self) -> GuestTime {
         GuestTime(self.start.elapsed().as_nanos() as u64)
@@ -233,6 +248,10 @@ fn long_program() -> &'static [u8] {
         ".balign 16",
         "mov byte ptr [0x1003000], 1",
         "ud2",
+        ".balign 16",
+        "out 0x30, al",
+        "nop",
+        "ud2",
     )
 }
 
@@ -322,7 +341,7 @@ fn long_script(random: &mut Random) -> Vec<u32> {
                 0x5_0000, 0x5_0008, 0x5_1018, 0x5_0001, 0x100_1020, 0x100_3000,
             ],
         );
-        let fault = CODE + FAULTS + 16 * random.below(7) as u64;
+        let fault = CODE + FAULTS + 16 * random.below(9).min(7) as u64;
         words.extend([code, flags, stack as u32, fault as u32]);
     }
     words
@@ -455,6 +474,10 @@ fn protected_program() -> &'static [u8] {
         "mov [0x5002ffe], eax",
         ".balign 16",
         "ud2",
+        ".balign 16",
+        "out 0x30, al",
+        "nop",
+        "ud2",
         ".code64",
     )
 }
@@ -537,7 +560,7 @@ fn protected_script(random: &mut Random) -> Vec<u32> {
             (0, _) => random.pick(&[0x5_0000, 0x5_0006, 0x5_1008, 0x5_0001, 0x500_100c]),
             _ => random.pick(&[0x5_0000, 0x5_0001, 0x500_3010]),
         };
-        let fault = CODE + FAULTS + 16 * random.below(6) as u64;
+        let fault = CODE + FAULTS + 16 * random.below(8).min(6) as u64;
         words.extend([code, flags, stack, fault as u32]);
     }
     words
@@ -665,6 +688,10 @@ fn real_program() -> &'static [u8] {
         ".balign 16",
         "xor cx, cx",
         "div cx",
+        ".balign 16",
+        "out 0x30, al",
+        "nop",
+        "ud2",
         ".code64",
     )
 }
@@ -686,7 +713,7 @@ fn real_script(random: &mut Random) -> Vec<u32> {
         let stack = random.pick(&[0x5000, 0x5001, 0x5ff8]);
         let flags = random.pick(&[0x202, 2, 0x8d7, 0xa06]);
         let pointer = random.pick(&[0x8000, 0x8002, 0x7fff, 6, 8, 12, 14, 0]);
-        let fault = FAULTS as u32 + 16 * random.below(2) as u32;
+        let fault = FAULTS as u32 + 16 * random.below(4).min(2) as u32;
         words.extend([stack, flags, pointer, fault]);
     }
     words
@@ -755,4 +782,55 @@ fn a_kernel_s_page_faults_take_one_exit_each() {
     assert!(vcpu.repeated_deliveries() >= 998);
     assert!(exits.get(ExitKind::Iret) <= 1, "{exits:?}");
     assert!(exits.total() < 1040, "{exits:?}");
+}
+
+#[test]
+fn interrupts_that_come_again_are_delivered_as_before_and_a_new_gate_counts_at_once() {
+    let code = guest_code!(
+        repeated_interrupts,
+        "mov esp, 0x60000",
+        "mov ebx, 1000",
+        "sti",
+        "2:",
+        "stc",
+        "out 0x30, al",
+        "adc r8, 0",
+        "cmp ebx, 500",
+        "jne 3f",
+        // From now on to the other handler.
+        "mov byte ptr [0xa000 + 6*16 + 1], 0x02",
+        "mov byte ptr [0xa000 + 14*16 + 1], 0x02",
+        "mov byte ptr [0xa000 + 13*16 + 1], 0x02",
+        "mov byte ptr [0xa000 + 1], 0x02",
+        "3:",
+        "dec ebx",
+        "jnz 2b",
+        "mov edx, 0x40",
+        "out dx, al",
+        "hlt",
+        ".org tollgate_test_repeated_interrupts_start + 256",
+        "inc r9",
+        "pushfq",
+        "pop r10",
+        "mov r11, [rsp + 16]",
+        "iretq",
+        ".org tollgate_test_repeated_interrupts_start + 512",
+        "inc r12",
+        "iretq",
+    );
+    let mut vcpu = vcpu_in(Script::new(&[]), code, |state, memory| {
+        long_tables(state, memory);
+        for vector in INTERRUPT_VECTORS {
+            set_gate(memory, vector, CODE + 256);
+        }
+    });
+    vcpu.run();
+    let gpr = &vcpu.state().gpr;
+    assert_eq!([gpr[3], gpr[8], gpr[9], gpr[12]], [0, 1000, 501, 499]);
+    // IF and RF are clear in the handler; the frame has IF and CF, and no RF.
+    assert_eq!([gpr[10] & 0x1_0200, gpr[11] & 0x1_0201], [0, 0x201]);
+    assert_eq!(gpr[4], STACK);
+    assert_eq!(vcpu.exit_counts().get(ExitKind::InterruptDelivered), 1000);
+    let repeated = vcpu.repeated_deliveries();
+    assert!(repeated >= 990, "{repeated}");
 }

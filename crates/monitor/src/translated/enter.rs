@@ -3,10 +3,11 @@
 use crate::guest_view::GuestView;
 use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
+use crate::translated::fault_deliveries::Event;
 use crate::translated::misses::Environment;
 use crate::translated::{PendingLink, Translated, device_leaf};
 use crate::vcpu::VcpuStop;
-use tollgate_emulate::interrupt::TripleFault;
+use tollgate_emulate::interrupt::{EventSource, TripleFault};
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::abi::vector_registers;
@@ -181,10 +182,26 @@ impl Runner for Translated {
         if vcpu.deliver_as_before(exception) {
             return Ok(());
         }
-        let before = vcpu.before_delivery(exception.vector);
+        let event = Event::Fault(exception.vector);
+        let before = vcpu.before_delivery(event);
         vcpu.deliver_by_tables(exception)?;
         if let Some(before) = before {
-            vcpu.note_delivery(exception.vector, &before);
+            vcpu.note_delivery(event, &before);
+        }
+        Ok(())
+    }
+
+    fn deliver_interrupt<P: Platform>(
+        vcpu: &mut Running<'_, Self, P>,
+        vector: u8,
+    ) -> Result<(), VcpuStop> {
+        if vcpu.interrupt_as_before(vector) {
+            return Ok(());
+        }
+        let before = vcpu.before_delivery(Event::Interrupt(vector));
+        vcpu.deliver_event(vector, EventSource::External)?;
+        if let Some(before) = before {
+            vcpu.note_delivery(Event::Interrupt(vector), &before);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
-//! Faults that are delivered as before: what the monitor found out when it last delivered a
-//! fault of the same vector from the same mode, compared with what the guest's tables hold now.
+//! Faults and interrupts from outside that are delivered as before: what the monitor found out when
+//! it last delivered one of the same vector from the same mode, compared with what the guest's tables
+//! hold now.
 //!
 //! A delivery reads the gate, the descriptor of its code segment and, if it changes the stack,
 //! the TSS; what comes of it follows from these and from registers. So they are noted with the
@@ -28,7 +29,7 @@ use tollgate_platform::Platform;
 use tollgate_tlb::View;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::descriptor::system_type;
-use tollgate_x86::state::TableRegister;
+use tollgate_x86::state::{Activity, TableRegister};
 use tollgate_x86::{
     Attributes, CpuState, Descriptor, Exception, Flags, Gpr, LinearAddress, Segment,
     SegmentRegister, Selector, Vector,
@@ -36,6 +37,8 @@ use tollgate_x86::{
 
 /// Vectors of exceptions.
 const VECTORS: usize = 32;
+/// How many vectors of interrupts are remembered: one of those that agree in the low bits.
+const INTERRUPTS: usize = 16;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 /// Flags with which a delivery is left to the emulation. It clears them or depends on them.
@@ -99,6 +102,7 @@ impl Tables {
 /// A delivery that the monitor has made.
 #[derive(Clone, Copy)]
 struct FaultDelivery {
+    vector: u8,
     /// The mode that it was made in. With that goes the level, and of real mode the base of CS.
     from: ModeId,
     tables: Tables,
@@ -137,6 +141,10 @@ fn origin(level: u8, programs: Access) -> usize {
 pub(crate) struct FaultDeliveries {
     /// By vector, and by [`origin`].
     known: Box<[[Option<FaultDelivery>; ORIGINS]; VECTORS]>,
+    /// The same of interrupts, by the low bits of their vectors.
+    interrupts: Box<[[Option<FaultDelivery>; ORIGINS]; INTERRUPTS]>,
+    /// One is known.
+    knows_any: bool,
     /// How many were made as before.
     pub repeated: u64,
     /// They are looked for.
@@ -147,6 +155,8 @@ impl Default for FaultDeliveries {
     fn default() -> Self {
         Self {
             known: Box::new([[None; ORIGINS]; VECTORS]),
+            interrupts: Box::new([[None; ORIGINS]; INTERRUPTS]),
+            knows_any: false,
             repeated: 0,
             enabled: true,
         }
@@ -156,8 +166,80 @@ impl Default for FaultDeliveries {
 impl FaultDeliveries {
     /// Forgets all.
     pub fn forget(&mut self) {
-        self.known.as_flattened_mut().fill(None);
+        if std::mem::take(&mut self.knows_any) {
+            self.known.as_flattened_mut().fill(None);
+            self.interrupts.as_flattened_mut().fill(None);
+        }
     }
+
+    /// Where the delivery of this event from such code is kept.
+    fn place(&mut self, event: Event, origin: usize) -> &mut Option<FaultDelivery> {
+        match event {
+            Event::Fault(vector) => &mut self.known[vector as usize % VECTORS][origin],
+            Event::Interrupt(vector) => {
+                &mut self.interrupts[usize::from(vector) % INTERRUPTS][origin]
+            }
+        }
+    }
+
+    /// The one that is known of this event from such code.
+    #[inline]
+    fn find(&self, event: Event, origin: usize) -> Option<&FaultDelivery> {
+        let known = match event {
+            Event::Fault(vector) => &self.known[vector as usize % VECTORS][origin],
+            Event::Interrupt(vector) => &self.interrupts[usize::from(vector) % INTERRUPTS][origin],
+        };
+        known
+            .as_ref()
+            .filter(|known| known.vector == event.vector())
+    }
+}
+
+/// What is delivered.
+#[derive(Clone, Copy)]
+pub(crate) enum Event {
+    /// An exception of this vector.
+    Fault(Vector),
+    /// An interrupt from outside.
+    Interrupt(u8),
+}
+
+impl Event {
+    fn vector(self) -> u8 {
+        match self {
+            Self::Fault(vector) => vector as u8,
+            Self::Interrupt(vector) => vector,
+        }
+    }
+}
+
+/// What a frame holds and registers get beside what follows from the delivery.
+#[derive(Clone, Copy)]
+struct Details {
+    /// EFLAGS.RF in the frame, if it is not what it is.
+    resume_flag: Flags,
+    error_code: Option<u32>,
+    /// For CR2.
+    address: Option<LinearAddress>,
+}
+
+impl Details {
+    /// Of a fault.
+    fn of(exception: Exception) -> Self {
+        let has_code = exception.vector.has_error_code();
+        Self {
+            resume_flag: Flags::RF,
+            error_code: has_code.then_some(exception.error_code),
+            address: exception.address,
+        }
+    }
+
+    /// An interrupt has none.
+    const NONE: Self = Self {
+        resume_flag: Flags::empty(),
+        error_code: None,
+        address: None,
+    };
 }
 
 /// What must be known of the processor before a delivery to note it.
@@ -311,7 +393,7 @@ impl FaultDelivery {
 
     /// Does it. False: something may fault, and nothing is done.
     #[inline]
-    fn make(&self, view: &GuestView, context: &mut Context, exception: Exception) -> bool {
+    fn make(&self, view: &GuestView, context: &mut Context, details: Details) -> bool {
         let cpu = &mut context.cpu;
         let Some((pointer, mask)) = stack_pointer(self, view, cpu) else {
             return false;
@@ -326,11 +408,13 @@ impl FaultDelivery {
             frame.push(u64::from(cpu.ss().selector.0));
             frame.push(cpu.gpr[Gpr::Rsp as usize]);
         }
-        frame.push(cpu.flags().image() | Flags::RF.bits());
+        frame.push(cpu.flags().image() | details.resume_flag.bits());
         frame.push(u64::from(cpu.cs().selector.0));
         frame.push(cpu.rip);
-        if exception.vector.has_error_code() && self.format != Format::Real {
-            frame.push(u64::from(exception.error_code));
+        if let Some(code) = details.error_code
+            && self.format != Format::Real
+        {
+            frame.push(u64::from(code));
         }
         let length = frame.bytes().len() as u64;
         let base = match self.format {
@@ -354,7 +438,7 @@ impl FaultDelivery {
         let Some(host) = host else { return false };
         // Nothing fails from here on.
         crate::raw::copy_to(host as *mut u8, frame.bytes());
-        if let Some(address) = exception.address {
+        if let Some(address) = details.address {
             cpu.cr2 = address.0;
         }
         let stack_register = &mut cpu.gpr[Gpr::Rsp as usize];
@@ -390,17 +474,33 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// known, or not as simple, and nothing is done.
     #[inline]
     pub(crate) fn deliver_as_before(&mut self, exception: Exception) -> bool {
-        if self.before_delivery(exception.vector).is_none() {
+        let event = Event::Fault(exception.vector);
+        self.make_as_before(event, Details::of(exception))
+    }
+
+    /// The same of an interrupt that was acknowledged, at an instruction boundary.
+    pub(crate) fn interrupt_as_before(&mut self, vector: u8) -> bool {
+        self.settle_resume_flag();
+        let is_made = self.make_as_before(Event::Interrupt(vector), Details::NONE);
+        if is_made {
+            self.runner.context.cpu.activity = Activity::Running;
+            self.due.events = true;
+        }
+        is_made
+    }
+
+    #[inline]
+    fn make_as_before(&mut self, event: Event, details: Details) -> bool {
+        if self.before_delivery(event).is_none() {
             return false;
         }
         let runner = &mut *self.runner;
         let origin = origin(runner.context.cpu.cpl(), runner.program_access);
-        let known = &runner.fault_deliveries.known[exception.vector as usize % VECTORS];
-        let Some(delivery) = &known[origin] else {
+        let Some(delivery) = runner.fault_deliveries.find(event, origin) else {
             return false;
         };
         if !delivery.holds(runner.mode, self.view, &runner.context.cpu)
-            || !delivery.make(self.view, &mut runner.context, exception)
+            || !delivery.make(self.view, &mut runner.context, details)
         {
             return false;
         }
@@ -412,12 +512,16 @@ impl<P: Platform> Running<'_, Translated, P> {
         true
     }
 
-    /// What a delivery of this vector begins with, if it may be noted, or made as one that was.
-    pub(crate) fn before_delivery(&self, vector: Vector) -> Option<Before> {
+    /// What a delivery of this event begins with, if it may be noted, or made as one that was.
+    pub(crate) fn before_delivery(&self, event: Event) -> Option<Before> {
+        let is_simple = match event {
+            Event::Fault(vector) => is_fault(vector),
+            Event::Interrupt(_) => true,
+        };
         let cpu = &self.runner.context.cpu;
         let is_usual = self.runner.fault_deliveries.enabled
             && !self.due.mode
-            && is_fault(vector)
+            && is_simple
             && !cpu.flags().intersects(UNUSUAL)
             && cpu.shadow_rip != cpu.rip
             && !cpu.has_breakpoints()
@@ -432,8 +536,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// Notes what came of a delivery, which the monitor has just made.
-    pub(crate) fn note_delivery(&mut self, vector: Vector, before: &Before) {
-        let Some(mut delivery) = self.fault_delivery(vector, before) else {
+    pub(crate) fn note_delivery(&mut self, event: Event, before: &Before) {
+        let Some(mut delivery) = self.fault_delivery(event.vector(), before) else {
             return;
         };
         let epoch = self.runner.engine.mode_epoch();
@@ -443,15 +547,16 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let origin = origin(before.level, self.runner.program_access);
-        let known = &mut self.runner.fault_deliveries.known[vector as usize % VECTORS];
-        known[origin] = Some(delivery);
+        let known = &mut self.runner.fault_deliveries;
+        *known.place(event, origin) = Some(delivery);
+        known.knows_any = true;
         // The next one looks its handler up.
         self.runner.link = PendingLink::Indirect;
     }
 
     /// What a delivery of this vector comes to, going by what the tables hold, if that is where
     /// the processor is now and if it is simple enough. The mode behind it is left out.
-    fn fault_delivery(&self, vector: Vector, before: &Before) -> Option<FaultDelivery> {
+    fn fault_delivery(&self, vector: u8, before: &Before) -> Option<FaultDelivery> {
         let cpu = &self.runner.context.cpu;
         let (from, to) = (
             self.runner.engine.mode(before.from),
@@ -478,6 +583,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             used: 0,
         };
         let mut delivery = FaultDelivery {
+            vector,
             from: before.from,
             tables: Tables::of(cpu),
             words: words.found,
@@ -506,9 +612,9 @@ impl<P: Platform> Running<'_, Translated, P> {
 
 impl FaultDelivery {
     /// Through the interrupt vector table, with a stack of 64 KiB.
-    fn real(&mut self, words: &mut Words, vector: Vector, from: &Mode) -> Option<()> {
+    fn real(&mut self, words: &mut Words, vector: u8, from: &Mode) -> Option<()> {
         let idtr = self.tables.idtr;
-        let offset = vector as u16 * 4;
+        let offset = u16::from(vector) * 4;
         let class = from.segment(SegmentRegister::Ss, true);
         let is_narrow = !from.flags.contains(ModeFlags::STACK32);
         let rare = from.flags.contains(ModeFlags::RARE_FLAGS);
@@ -525,9 +631,9 @@ impl FaultDelivery {
     }
 
     /// Through a gate of 32 bits, to a flat stack.
-    fn protected(&mut self, words: &mut Words, vector: Vector, to: &Mode) -> Option<()> {
+    fn protected(&mut self, words: &mut Words, vector: u8, to: &Mode) -> Option<()> {
         let idtr = self.tables.idtr;
-        let offset = vector as u16 * 8;
+        let offset = u16::from(vector) * 8;
         if offset + 7 > idtr.limit || !has_flat_stack(to) {
             return None;
         }
@@ -565,9 +671,9 @@ impl FaultDelivery {
     }
 
     /// Through a gate of 64 bits.
-    fn long(&mut self, words: &mut Words, vector: Vector) -> Option<()> {
+    fn long(&mut self, words: &mut Words, vector: u8) -> Option<()> {
         let idtr = self.tables.idtr;
-        let offset = vector as u16 * 16;
+        let offset = u16::from(vector) * 16;
         if offset + 15 > idtr.limit {
             return None;
         }
