@@ -48,6 +48,8 @@ pub struct Books {
     pub leaves: Vec<(&'static str, u64)>,
     /// Loads of CR3, by what was known of the space, and how many.
     pub space_loads: Vec<(&'static str, u64)>,
+    /// What was done to tables derived from the guest's, and how often.
+    pub shadow_tables: Vec<(&'static str, u64)>,
     /// How exits found the instructions that they emulated, if they had to find them anew.
     pub instruction_cache: Vec<(&'static str, u64)>,
     /// What that cost, step by step.
@@ -88,6 +90,7 @@ impl Books {
             host_code: None,
             leaves: Vec::new(),
             space_loads: Vec::new(),
+            shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
         }

@@ -152,6 +152,14 @@ pub struct Snapshot {
     /// (there were none), of these two `stolen` (from another space, which was known till then).
     #[serde(default)]
     pub space_loads: BTreeMap<String, u64>,
+    /// What was done to tables that are derived from the guest's: invalidations of a page of the
+    /// loaded space (`page-inline` in a leaf, `page-selective`, `page-full` with all its space has),
+    /// of an `other-space`, the `loaded-space`, `all-spaces`; physical pages whose entries were found
+    /// (`physical-by-map`) or for which all was purged (`physical-full`); tables `purged` at once, of
+    /// these `purged-twice`, and `spared`; runs of pages in shadow windows (`window-mapped`,
+    /// `window-unmapped`), windows `window-emptied` and `window-aside`.
+    #[serde(default)]
+    pub shadow_tables: BTreeMap<String, u64>,
     /// How exits found the instructions that they emulated: `found-anew` in all; of them `hits` of
     /// the dictionary, `missed-new` and `missed-void`, or `walked` without one; `disagreed` with
     /// what had been translated; entries `dropped-code`, `dropped-tables`, `dropped-full`,
@@ -204,6 +212,10 @@ impl Snapshot {
                 .collect(),
             space_loads: (books.space_loads.iter())
                 .filter(|loads| loads.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
+            shadow_tables: (books.shadow_tables.iter())
+                .filter(|counted| counted.1 != 0)
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             instruction_cache: (books.instruction_cache.iter())
@@ -347,6 +359,7 @@ pub(crate) mod tests {
             host_code: None,
             leaves: Vec::new(),
             space_loads: Vec::new(),
+            shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
         }

@@ -14,6 +14,7 @@ use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_memory::MemoryBacking;
 pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::memory_access::MemoryAccess;
+pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{
     HostForward, MacAddress, NetworkKind, NetworkOptions, Transport, UserOptions, VsockOptions,
@@ -188,6 +189,8 @@ pub struct VmConfig {
     pub virtual_interrupts: VirtualInterrupts,
     /// How address spaces are loaded whose translations are kept.
     pub space_switch: SpaceSwitch,
+    /// What is kept that is derived from the guest's page tables, and how it is invalidated.
+    pub shadow: ShadowChoices,
     /// Where instructions come from that the monitor emulates.
     pub instruction_source: InstructionSource,
     /// Count guest instructions, which slows the guest.
@@ -233,6 +236,7 @@ impl Default for VmConfig {
             memory_access: MemoryAccess::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             space_switch: SpaceSwitch::default(),
+            shadow: ShadowChoices::default(),
             instruction_source: InstructionSource::default(),
             count_instructions: false,
             acpi: true,

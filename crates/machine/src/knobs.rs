@@ -8,7 +8,7 @@
 //! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
 //! the machine runs, a line in [`turn`].
 
-use crate::config::{InstructionSource, SpaceSwitch, VmConfig};
+use crate::config::{DoubleInvalidation, InstructionSource, Invalidation, SpaceSwitch, VmConfig};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
@@ -79,6 +79,54 @@ pub const KNOBS: &[Knob] = &[
         },
     },
     Knob {
+        name: "shadow-tables",
+        values: &[
+            "auto", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14",
+            "15", "16",
+        ],
+        what: "address spaces whose tables are kept, the loaded one among them; auto is 4",
+        experiment: "shadow",
+        get: |config| usize::from(config.shadow.tables.unwrap_or(0)),
+        set: |config, value| config.shadow.tables = (value != 0).then_some(value as u8),
+    },
+    Knob {
+        name: "invalidation",
+        values: &["full", "selective", "inline"],
+        what: "INVLPG forgets all of its space or that page, by an exit; or that page without one",
+        experiment: "shadow",
+        get: |config| config.shadow.invalidation as usize,
+        set: |config, value| {
+            config.shadow.invalidation = match value {
+                0 => Invalidation::Full,
+                1 => Invalidation::Selective,
+                _ => Invalidation::Inline,
+            }
+        },
+    },
+    Knob {
+        name: "reverse-map",
+        values: SWITCH,
+        what: "entries that lead to a physical page are found by notes; off: all tables are purged",
+        experiment: "shadow",
+        get: |config| usize::from(config.shadow.reverse_map),
+        set: |config, value| config.shadow.reverse_map = value == ON,
+    },
+    Knob {
+        name: "double-invalidation",
+        values: &["allow", "selection-flag", "entry-count"],
+        what: "an invalidation of all spaces purges every table, those used since, or none before \
+               its place is needed",
+        experiment: "shadow",
+        get: |config| config.shadow.double_invalidation as usize,
+        set: |config, value| {
+            config.shadow.double_invalidation = match value {
+                0 => DoubleInvalidation::Allow,
+                1 => DoubleInvalidation::SelectionFlag,
+                _ => DoubleInvalidation::EntryCount,
+            }
+        },
+    },
+    Knob {
         name: "icache",
         values: &["leaf", "site", "off", "on", "physical"],
         what: "instructions that exit to be emulated: in a leaf without an exit, known since                translation, decoded at each exit, in a dictionary by linear or physical address",
@@ -104,6 +152,9 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     }
     if vcpu.instruction_source() != config.instruction_source {
         vcpu.set_instruction_source(config.instruction_source);
+    }
+    if vcpu.shadow_choices() != config.shadow {
+        vcpu.set_shadow_choices(config.shadow);
     }
     vcpu.set_space_switch(config.space_switch);
 }
@@ -317,7 +368,7 @@ mod tests {
             assert!(KNOBS[..index].iter().all(|other| other.name != knob.name));
             let is_plain = |text: &str| {
                 text.bytes()
-                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             };
             assert!(is_plain(knob.name) && knob.values.iter().all(|value| is_plain(value)));
         }
@@ -328,7 +379,8 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition, switch, icache"
+            "no knob is called 'vid'; knobs are: vif, vir, transition, switch, \
+             shadow-tables, invalidation, reverse-map, double-invalidation, icache"
         );
         assert_eq!(
             error("transition=jump"),
@@ -336,7 +388,8 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition, switch, icache"
+            "'vif' is not knob=value; knobs are: vif, vir, transition, switch, \
+             shadow-tables, invalidation, reverse-map, double-invalidation, icache"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -348,7 +401,8 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call switch=inline icache=leaf"
+            "vif=on vir=on transition=call switch=inline shadow-tables=auto invalidation=inline \
+             reverse-map=on double-invalidation=entry-count icache=leaf"
         );
     }
 }

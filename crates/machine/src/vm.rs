@@ -232,6 +232,7 @@ impl Vm {
             host_code: self.vcpu.host_code(),
             leaves: self.vcpu.leaf_counts().collect(),
             space_loads: self.vcpu.space_loads().named().to_vec(),
+            shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
             instruction_steps: self.vcpu.instruction_steps().collect(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)

@@ -81,8 +81,10 @@ impl FetchCache {
     #[inline]
     fn index(&self, tag: u64) -> usize {
         const USER: u64 = 1;
-        let space = (tag & USER) * self.loaded.index() as u64 * (ENTRIES / SPACES) as u64;
-        (tag ^ space) as usize % ENTRIES
+        let number = self.loaded.index() as u64;
+        // The first four are farthest apart.
+        let apart = number % 4 * (ENTRIES / 4) as u64 + number / 4 * (ENTRIES / SPACES) as u64;
+        (tag ^ ((tag & USER) * apart)) as usize % ENTRIES
     }
 
     /// Where code of a linear page is fetched from, if it is known.
@@ -155,6 +157,16 @@ impl Derived for FetchCache {
         self.loaded = to;
         if !keeps {
             self.drop_local();
+        }
+    }
+
+    fn purge(&mut self, number: SpaceNumber) {
+        if number != self.loaded {
+            for entry in self.entries.iter_mut() {
+                if entry.stamp == self.stamps[number.index()] && !entry.fetch.global {
+                    *entry = EMPTY;
+                }
+            }
         }
     }
 

@@ -10,6 +10,8 @@ struct Kept {
     identifier: Option<u16>,
     /// When it was last loaded.
     loaded_at: u64,
+    /// It was loaded since what is kept under the number was purged.
+    is_selected: bool,
 }
 
 /// The spaces of one vCPU, of which one is loaded.
@@ -18,6 +20,8 @@ pub struct KeptSpaces {
     /// The number and the identifier of the loaded one.
     loaded: (SpaceNumber, u16),
     loads: u64,
+    /// Numbers that are given out.
+    limit: usize,
 }
 
 impl Default for KeptSpaces {
@@ -25,11 +29,13 @@ impl Default for KeptSpaces {
         let nothing = Kept {
             identifier: None,
             loaded_at: 0,
+            is_selected: false,
         };
         let mut spaces = Self {
             spaces: [nothing; SPACES],
             loaded: (SpaceNumber::default(), 0),
             loads: 0,
+            limit: SPACES,
         };
         spaces.start_with(0);
         spaces
@@ -63,6 +69,7 @@ impl KeptSpaces {
         self.spaces[number] = Kept {
             identifier: Some(identifier),
             loaded_at: self.loads,
+            is_selected: true,
         };
         self.loaded = (SpaceNumber::new(number), identifier);
         (self.loaded.0, kept.is_some())
@@ -75,13 +82,33 @@ impl KeptSpaces {
 
     /// A number whose space is void, or else the one not loaded for the longest time.
     fn oldest(&self) -> usize {
-        let numbers = 0..SPACES;
+        let numbers = 0..self.limit;
         let age = |number: &usize| {
             let space = &self.spaces[*number];
             (space.identifier.is_some(), space.loaded_at)
         };
         let others = numbers.filter(|&number| number != self.loaded.0.index());
         others.min_by_key(age).unwrap_or_default()
+    }
+
+    /// So many spaces are kept at most from now on, the loaded one among them; at least one. What is
+    /// kept of all that are not loaded is void.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.forget_others();
+        self.limit = limit.clamp(1, SPACES);
+    }
+
+    /// The numbers that are given out, but for the loaded one: each with whether it was loaded since
+    /// it was [purged](Self::purged).
+    pub fn others(&self) -> impl Iterator<Item = (SpaceNumber, bool)> {
+        let loaded = self.loaded.0.index();
+        let numbers = (0..self.limit).filter(move |&number| number != loaded);
+        numbers.map(|number| (SpaceNumber::new(number), self.spaces[number].is_selected))
+    }
+
+    /// What is kept under a number was purged.
+    pub fn purged(&mut self, number: SpaceNumber) {
+        self.spaces[number.index()].is_selected = false;
     }
 
     /// What is kept of a space that is not loaded is void.

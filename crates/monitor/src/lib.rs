@@ -34,6 +34,7 @@ mod run_loop;
 pub mod runner;
 pub mod running;
 mod shadow_check;
+pub mod shadow_tables;
 mod single_step;
 pub mod space_switch;
 pub mod state_dump;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::guest_view::{GuestView, Target};
+use crate::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 use crate::translations::Translations;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
@@ -207,8 +208,13 @@ fn linear_of(random: &mut Random) -> u64 {
 }
 
 fn live(omits: Omission, seed: u64, rounds: u32) -> Guest {
+    live_with(ShadowChoices::default(), omits, seed, rounds)
+}
+
+fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) -> Guest {
     let mut random = Random::new(seed);
     let mut guest = Guest::new(omits);
+    guest.view.translations.set_choices(choices);
     for _ in 0..rounds {
         let linear = linear_of(&mut random);
         let space = Space::loaded(&guest.state);
@@ -271,6 +277,30 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
         // A guest that does not say what it edits is answered as by a processor: from the cache.
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
+    }
+}
+
+#[test]
+fn so_it_does_whatever_is_kept_and_however_it_is_invalidated() {
+    let ways = [
+        DoubleInvalidation::Allow,
+        DoubleInvalidation::SelectionFlag,
+        DoubleInvalidation::EntryCount,
+    ];
+    let tables = [1, 2, 5, 6, 16];
+    for (seed, (tables, double_invalidation)) in (1..).zip(tables.into_iter().zip(ways.repeat(2))) {
+        for (invalidation, reverse_map) in
+            [(Invalidation::Full, true), (Invalidation::Selective, false)]
+        {
+            let choices = ShadowChoices {
+                tables: Some(tables),
+                invalidation,
+                reverse_map,
+                double_invalidation,
+            };
+            let guest = live_with(choices, Omission::Nothing, seed, 10_000);
+            assert!(guest.found_in_windows > 0, "{choices:?}");
+        }
     }
 }
 

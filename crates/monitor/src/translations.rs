@@ -7,7 +7,7 @@
 //! They go out by [`Translations::change`] alone, which tells each structure.
 //!
 //! Spaces are told apart by their process-context identifiers, as a processor does. A few of
-//! them are kept while they are not loaded ([`SPACES`]), each under a number that the
+//! them are kept while they are not loaded ([`ShadowChoices::limit`]), each under a number that the
 //! structures know. What is invalidated of a kept one costs it all that it has.
 
 mod shadow_windows;
@@ -16,10 +16,13 @@ use crate::fetch::{Fetch, FetchCache};
 use crate::guest_view::view_of;
 use crate::kept_spaces::KeptSpaces;
 use crate::shadow_check::ShadowCheck;
+use crate::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices, ShadowCounts};
 use crate::space_switch::SpaceLoads;
 use std::io;
+use tollgate_tlb::shadow_windows::WindowCounts;
 use tollgate_tlb::{
-    Allows, Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, Stores, View,
+    Allows, Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, SpaceNumber, Stores,
+    View,
 };
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
@@ -43,6 +46,8 @@ pub struct Translations {
     /// See [`Translations::was_kept`].
     was_kept: bool,
     loads: SpaceLoads,
+    choices: ShadowChoices,
+    counts: ShadowCounts,
     /// For tests: what a processor may have cached.
     check: Option<Box<ShadowCheck>>,
 }
@@ -63,8 +68,39 @@ impl Translations {
             changed: false,
             was_kept: false,
             loads: SpaceLoads::default(),
+            choices: ShadowChoices::default(),
+            counts: ShadowCounts::default(),
             check: None,
-        })
+        }
+        .with_limit())
+    }
+
+    fn with_limit(mut self) -> Self {
+        self.spaces.set_limit(self.choices.limit());
+        self
+    }
+
+    /// What is kept, and how it is invalidated.
+    pub fn choices(&self) -> ShadowChoices {
+        self.choices
+    }
+
+    /// Changes what is kept, and how it is invalidated. Forgets what is kept of spaces that are not
+    /// loaded.
+    pub fn set_choices(&mut self, choices: ShadowChoices) {
+        self.choices = choices;
+        self.spaces.set_limit(choices.limit());
+    }
+
+    /// What was done to the tables.
+    pub fn counts(&self) -> ShadowCounts {
+        self.counts
+    }
+
+    /// What was done to shadow windows.
+    pub fn window_counts(&self) -> WindowCounts {
+        let windows = self.long_tlb.windows();
+        windows.map_or_else(WindowCounts::default, |windows| windows.counts())
     }
 
     /// Has all entries be checked against what a processor may have cached. Nothing must have
@@ -262,6 +298,16 @@ impl Translations {
     /// Has every entry that leads to a page of RAM allow only stores beside code, because code
     /// was translated from it. Guest code that looked such an entry up is not gone on with.
     pub fn protect(&mut self, physical: PhysicalAddress, host_page: u64) {
+        if !self.choices.reverse_map {
+            self.counts.physical_full += 1;
+            self.tlb.drop_everything();
+            self.long_tlb.drop_everything();
+            self.long_tlb.change_windows(|windows| windows.empty_all());
+            self.spaces.forget_others();
+            self.changed = true;
+            return;
+        }
+        self.counts.physical_by_map += 1;
         for linear_page in self.origins.leading_to(physical.page()) {
             self.changed |= self.tlb.protect(linear_page, host_page);
             self.changed |= self.long_tlb.protect(linear_page, host_page);
@@ -313,26 +359,46 @@ impl Translations {
                     first: first.page(),
                     last: last.page(),
                 };
+                match self.choices.invalidation {
+                    Invalidation::Full => {
+                        self.counts.page_full += 1;
+                        self.drop_local(links);
+                    }
+                    _ => self.counts.page_selective += 1,
+                }
                 for page in self.origins.invalidate(pages) {
                     self.drop_page(page, links);
                 }
                 self.drop_all(links, |derived| derived.drop_pages(pages));
             }
-            TranslationChange::Space(space) if self.is_loaded(space) => self.drop_local(links),
+            TranslationChange::Space(space) if self.is_loaded(space) => {
+                self.counts.loaded_space += 1;
+                self.drop_local(links);
+            }
             TranslationChange::Space(space) | TranslationChange::Pages { space, .. } => {
+                self.counts.other_space += 1;
                 self.spaces.forget(space.identifier);
                 return;
             }
             TranslationChange::Spaces => {
-                self.spaces.forget_others();
+                self.counts.all_spaces += 1;
+                self.purge_others(links);
                 self.drop_local(links);
             }
             TranslationChange::Physical { first, last } => {
                 self.spaces.forget_others();
                 self.long_tlb.change_windows(|windows| windows.empty_all());
-                self.drop_physical(first.page(), last.page(), links);
+                if self.choices.reverse_map {
+                    self.counts.physical_by_map += 1;
+                    self.drop_physical(first.page(), last.page(), links);
+                } else {
+                    self.counts.physical_full += 1;
+                    self.drop_everything(links);
+                }
             }
             TranslationChange::Everything => {
+                self.counts.all_spaces += 1;
+                self.purge_others(links);
                 self.drop_everything(links);
                 self.spaces.start_with(loaded.identifier);
             }
@@ -371,7 +437,8 @@ impl Translations {
     /// forgotten. Guest code may be gone on with.
     pub fn invalidate_data(&mut self, loaded: Space, is_long: bool, linear: LinearAddress) -> bool {
         let page = linear.page();
-        if !self.is_loaded(loaded)
+        if self.choices.invalidation != Invalidation::Inline
+            || !self.is_loaded(loaded)
             || self.links_are_due
             || self.origins.may_have_code(page)
             || self.origins.is_in_large_page(page)
@@ -386,6 +453,7 @@ impl Translations {
             true => self.long_tlb.drop_pages(pages),
             false => self.tlb.drop_pages(pages),
         }
+        self.counts.page_inline += 1;
         true
     }
 
@@ -408,6 +476,30 @@ impl Translations {
         let keeps = keeps && is_kept;
         self.drop_all(links, |derived| derived.load(number, keeps));
         self.origins.load(number, keeps);
+    }
+
+    /// Forgets what is kept of all spaces that are not loaded: at once, or when their numbers are
+    /// needed.
+    fn purge_others(&mut self, links: &mut dyn Derived) {
+        let others: Vec<(SpaceNumber, bool)> = self.spaces.others().collect();
+        for (number, is_selected) in others {
+            let purges = match self.choices.double_invalidation {
+                DoubleInvalidation::Allow => true,
+                DoubleInvalidation::SelectionFlag => is_selected,
+                DoubleInvalidation::EntryCount => false,
+            };
+            if purges {
+                self.drop_all(links, |derived| derived.purge(number));
+                self.counts.purged += 1;
+            }
+            match (purges, is_selected) {
+                (true, false) => self.counts.purged_twice += 1,
+                (false, false) => self.counts.spared += 1,
+                _ => {}
+            }
+            self.spaces.purged(number);
+        }
+        self.spaces.forget_others();
     }
 
     fn drop_local(&mut self, links: &mut dyn Derived) {

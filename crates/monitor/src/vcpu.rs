@@ -11,6 +11,7 @@ use crate::latches::Latches;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use crate::running::Running;
+use crate::shadow_tables::{ShadowChoices, ShadowCounts};
 use crate::space_switch::{SpaceLoads, SpaceSwitch};
 use crate::translated::Translated;
 use crate::translations::Translations;
@@ -165,6 +166,35 @@ impl Vcpu {
     /// What it cost to find them, step by step.
     pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
         self.runner.instructions.steps.costs()
+    }
+
+    /// What is kept that was derived from page tables, and how it is invalidated.
+    pub fn shadow_choices(&self) -> ShadowChoices {
+        self.view.translations.choices()
+    }
+
+    /// Changes what is kept that was derived from page tables, and how it is invalidated; not to be
+    /// called while `run` runs.
+    pub fn set_shadow_choices(&mut self, choices: ShadowChoices) {
+        self.view.translations.set_choices(choices);
+    }
+
+    /// What was done so far to what was derived from page tables.
+    pub fn shadow_counts(&self) -> ShadowCounts {
+        self.view.translations.counts()
+    }
+
+    /// The same and what was done to shadow windows, with names for statistics.
+    pub fn shadow_table_counts(&self) -> Vec<(&'static str, u64)> {
+        let windows = self.view.translations.window_counts();
+        let mut counts = self.shadow_counts().named().to_vec();
+        counts.extend([
+            ("window-mapped", windows.mapped),
+            ("window-unmapped", windows.unmapped),
+            ("window-emptied", windows.emptied),
+            ("window-aside", windows.put_aside),
+        ]);
+        counts
     }
 
     /// How spaces were loaded by exits, so far.

@@ -7,6 +7,7 @@ use long_mode_support::spaces::{entry, make_empty_space, map, run_kernel, table}
 use long_mode_support::{Bench, CODE, guest_code, vcpu};
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
+use tollgate_monitor::shadow_tables::{Invalidation, ShadowChoices};
 use tollgate_monitor::space_switch::SpaceSwitch;
 use tollgate_test_support::Computer;
 use tollgate_x86::{Cr4, PhysicalAddress};
@@ -130,6 +131,97 @@ fn the_choice_of_exits_and_what_is_not_certain_exit() {
     let mut vcpu = prepared(false);
     switch(&mut vcpu, [0, 1], KEEPS);
     assert_eq!(loads(&vcpu), (0, 2 * ROUNDS));
+}
+
+#[test]
+fn spaces_beyond_the_limit_lose_their_tables_to_others() {
+    let run = |tables| {
+        let mut vcpu = prepared(true);
+        let choices = ShadowChoices {
+            tables,
+            ..ShadowChoices::default()
+        };
+        vcpu.set_shadow_choices(choices);
+        assert_eq!(vcpu.shadow_choices(), choices);
+        for _ in 0..5 {
+            for spaces in [[0, 1], [1, 2], [2, 0]] {
+                switch(&mut vcpu, spaces, KEEPS);
+            }
+        }
+        vcpu.space_loads()
+    };
+    let [one, two, three, usual] = [Some(1), Some(2), Some(3), None].map(run);
+    let all = 5 * 3 * 2 * ROUNDS;
+    // With one all loads of another space miss, and the first of each run is of the same.
+    assert_eq!((one.kept, one.missed + one.same), (0, all));
+    assert!(one.inline <= one.same, "{one:?}");
+    assert!(two.missed >= 14 && two.stolen >= 13, "{two:?}");
+    assert!(three.missed <= 3 && three.stolen == 0, "{three:?}");
+    assert!(
+        three.inline > all * 9 / 10 && usual == three,
+        "{three:?} {usual:?}"
+    );
+    assert!([one.missed, two.missed, three.missed].is_sorted_by(|more, less| more > less));
+}
+
+/// What is read of pages that are mapped elsewhere again and again.
+#[test]
+fn a_page_is_invalidated_alone_or_with_its_space_in_a_leaf_or_by_an_exit() {
+    let code = guest_code!(
+        invalidating,
+        "2:",
+        "mov [rsi], rdx",
+        "invlpg [rdi]",
+        "add r8, [rdi]",
+        "add r10, [rdi + 0x1000]",
+        "mov [rsi], rbx",
+        "invlpg [rdi]",
+        "add r9, [rdi]",
+        "dec ecx",
+        "jnz 2b",
+        "out 0xf4, al",
+    );
+    for invalidation in [
+        Invalidation::Full,
+        Invalidation::Selective,
+        Invalidation::Inline,
+    ] {
+        let mut vcpu = vcpu(code, |state, memory| {
+            make_empty_space(memory, 0);
+            map(memory, 0, DATA, &VALUES[..2]);
+            map(memory, 0, KERNEL, &[CODE]);
+            let entry = entry(memory, 0, DATA);
+            map(memory, 0, KERNEL + 0x1000, &[entry.0 & !0xfff]);
+            for (value, added) in VALUES.into_iter().zip(ADDED) {
+                memory.write_u64(PhysicalAddress(value), added.into());
+            }
+            state.cr3 = table(0);
+            (state.gpr[2], state.gpr[3]) = (VALUES[1] | 7, VALUES[2] | 7);
+            state.gpr[6] = KERNEL + 0x1000 + (entry.0 & 0xfff);
+            state.gpr[1] = ROUNDS;
+        });
+        vcpu.set_verify_shadow(true);
+        vcpu.set_shadow_choices(ShadowChoices {
+            invalidation,
+            ..ShadowChoices::default()
+        });
+        run_kernel(&mut vcpu, KERNEL, DATA);
+        let sums = [8, 9, 10].map(|register| vcpu.state().gpr[register]);
+        let [_, second, third] = ADDED.map(|added| ROUNDS * u64::from(added));
+        assert_eq!(sums, [second, third, second], "{invalidation:?}");
+        let counts = vcpu.shadow_counts();
+        let by_exit = vcpu.exit_counts().get(ExitKind::Invlpg);
+        let by_choice = match invalidation {
+            Invalidation::Full => counts.page_full,
+            Invalidation::Selective => counts.page_selective,
+            Invalidation::Inline => counts.page_inline,
+        };
+        match invalidation {
+            // The first may find vector registers in use.
+            Invalidation::Inline => assert!(by_exit < 3 && by_choice > 2 * ROUNDS - 3),
+            _ => assert_eq!((by_exit, by_choice), (2 * ROUNDS, 2 * ROUNDS)),
+        }
+    }
 }
 
 #[test]

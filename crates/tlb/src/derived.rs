@@ -51,11 +51,9 @@ impl PageRange {
     }
 }
 
-/// Spaces whose entries are kept at the same time, the loaded one among them. Linux gives out six
-/// process-context identifiers in turn, so that with more than these a new process would always
-/// get tables that are in no cache of the processor's: with eight, starting a program took a
-/// fifth longer than with four, and processes that talk to each other gained nothing.
-pub const SPACES: usize = 4;
+/// Spaces whose entries can be kept at the same time, the loaded one among them. Who loads spaces
+/// may use fewer numbers.
+pub const SPACES: usize = 16;
 
 /// Which of the kept spaces: below [`SPACES`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -136,6 +134,13 @@ pub trait Derived {
     fn load(&mut self, to: SpaceNumber, keeps: bool) {
         let _ = (to, keeps);
         self.drop_local();
+    }
+
+    /// Forgets what is kept of a space that is not loaded, at once and whether there is anything or
+    /// not. It would be forgotten at the latest when its number is [loaded](Derived::load) for
+    /// another.
+    fn purge(&mut self, number: SpaceNumber) {
+        let _ = number;
     }
 
     /// Hands all entries to `check`, those of spaces that are not loaded too. It is slow.

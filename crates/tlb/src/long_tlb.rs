@@ -84,8 +84,8 @@ const _: () = assert!(GUARD as u64 > (1 << (63 - PART_SHIFT)) * 8 + PAGE_SIZE);
 /// Groups in use at most. Each costs up to three pages in tables and as much in the host's
 /// page tables if the guest strews its accesses, so 200 MiB at the very most.
 const MAX_GROUPS: u32 = 8192;
-/// Parts in use at most, in both views: 384 GiB of address space.
-const MAX_PARTS: u32 = 64;
+/// Parts in use at most, in both views: 960 GiB of address space.
+const MAX_PARTS: u32 = 160;
 /// Pages that are cleared one by one; of more, those that were filled are looked for.
 const MOST_PAGES_BY_NUMBER: u64 = 1024;
 /// Fills that are remembered at most.
@@ -425,6 +425,17 @@ impl Derived for LongTlb {
         }
         self.loaded = to;
         self.load_windows(to, keeps);
+    }
+
+    fn purge(&mut self, number: SpaceNumber) {
+        if number == self.loaded {
+            return;
+        }
+        for parts in &mut self.lower[number.index()] {
+            parts.empty();
+        }
+        self.count_in_use();
+        self.change_windows(|windows| windows.purge(number));
     }
 
     fn show(&self, check: &mut dyn FnMut(Held)) {

@@ -188,6 +188,18 @@ impl Parts {
         which(self).keep(pages);
     }
 
+    /// Clears all tables as a whole, whatever they hold.
+    pub(crate) fn empty(&mut self) {
+        for &number in &self.in_use {
+            if let Some(part) = &mut self.parts[Self::index(number)] {
+                part.tables.discard();
+                part.groups.fill(0);
+            }
+        }
+        self.local.pages.clear();
+        self.global.pages.clear();
+    }
+
     /// Clears all but global pages.
     pub(crate) fn clear_local(&mut self) {
         self.clear_log(|parts| &mut parts.local);

@@ -64,6 +64,13 @@ impl Reservation {
         Ok(())
     }
 
+    /// Has all of it read as zero again, and gives its memory back.
+    pub fn discard(&mut self) {
+        // SAFETY: the range is the private mapping that this structure owns, to whose bytes nothing
+        // refers.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
     fn map(bytes: usize, protection: i32) -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let pointer = unsafe {

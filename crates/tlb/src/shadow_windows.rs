@@ -219,7 +219,14 @@ impl ShadowWindows {
         let index = match self.find(part) {
             Some(index) => index,
             None => {
-                let region = Region::take().ok_or(io::ErrorKind::OutOfMemory)?;
+                let region = match Region::take() {
+                    Some(region) => region,
+                    None => {
+                        let loaded = self.loaded;
+                        self.empty(|window| !window.is_of(loaded));
+                        Region::take().ok_or(io::ErrorKind::OutOfMemory)?
+                    }
+                };
                 self.windows.push(Window::new(region, part, self.loaded));
                 self.windows.len() - 1
             }
@@ -320,6 +327,13 @@ impl ShadowWindows {
         }
     }
 
+    /// Forgets what is mapped for a space that is not loaded.
+    pub fn purge(&mut self, number: SpaceNumber) {
+        if number != self.loaded {
+            self.empty(|window| window.space == Some(number));
+        }
+    }
+
     /// Another space is loaded. Without `keeps` what there is under its number is another
     /// space's, or was invalidated.
     pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
@@ -360,7 +374,7 @@ impl ShadowWindows {
 }
 
 const _: () = assert!(
-    SPACES <= 8,
+    SPACES * 4 < area::REGIONS,
     "each may have a window for each part that programs use"
 );
 

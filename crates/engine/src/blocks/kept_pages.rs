@@ -55,6 +55,11 @@ impl KeptPages {
         }
     }
 
+    /// Forgets what is kept of a space that is not loaded.
+    pub fn purge(&mut self, number: SpaceNumber) {
+        self.lists[number.index()].clear();
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.lists.iter_mut().for_each(Vec::clear);

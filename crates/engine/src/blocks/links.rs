@@ -313,6 +313,10 @@ impl Derived for LinkTables {
         self.local.drop_all(|entry| memory.empty(entry));
     }
 
+    fn purge(&mut self, number: SpaceNumber) {
+        self.kept.purge(number);
+    }
+
     fn show(&self, check: &mut dyn FnMut(Held)) {
         self.pages.show(check);
         self.kept.show(check);

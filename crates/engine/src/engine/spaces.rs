@@ -30,6 +30,10 @@ impl Derived for Engine {
         self.device_page.load();
     }
 
+    fn purge(&mut self, number: SpaceNumber) {
+        self.links.purge(number);
+    }
+
     fn show(&self, check: &mut dyn FnMut(Held)) {
         self.links.show(check);
     }

@@ -179,6 +179,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         host_code: None,
         leaves: Vec::new(),
         space_loads: Vec::new(),
+        shadow_tables: Vec::new(),
         instruction_cache: Vec::new(),
         instruction_steps: Vec::new(),
     };

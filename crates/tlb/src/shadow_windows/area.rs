@@ -20,7 +20,7 @@ const STRIDE: u64 = WINDOW_BYTES + BETWEEN;
 /// they know of its memory.
 const FIRST: u64 = 0x1100_0000_0000;
 /// Regions behind that one.
-const REGIONS: usize = 120;
+pub(super) const REGIONS: usize = 120;
 /// Behind the last region. Programs that may lie anywhere begin above.
 const END: u64 = FIRST + (REGIONS as u64 + 1) * STRIDE;
 const _: () = assert!(END < 0x5500_0000_0000);

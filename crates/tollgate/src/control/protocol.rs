@@ -411,7 +411,9 @@ mod tests {
             turned,
             json!({"ok": true, "knobs": {
                 "vif": "off", "vir": "on", "transition": "trap", "switch": "inline",
-                "icache": "leaf"
+                "shadow-tables": "auto",
+                "invalidation": "inline", "reverse-map": "on",
+                "double-invalidation": "entry-count", "icache": "leaf"
             }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);

@@ -130,6 +130,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "space-load", kind);
     }
+    for (name, count) in &snapshot.shadow_tables {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "shadow-table", name);
+    }
     for (name, count) in &snapshot.instruction_cache {
         let row = Row {
             count: count.to_string(),

@@ -215,6 +215,7 @@ pub mod tests {
             }),
             leaves: vec![("cpuid", 5_000), ("segment-load", 0)],
             space_loads: vec![("kept", 700), ("inline", 600), ("stolen", 0)],
+            shadow_tables: vec![("page-inline", 12), ("page-full", 0)],
             instruction_cache: vec![("found-anew", 90), ("hits", 80), ("walked", 0)],
             instruction_steps: vec![StepCost {
                 step: Step::Walk,

@@ -140,6 +140,13 @@ fn exits(snapshot: &Snapshot) -> String {
             grouped(count)
         ));
     }
+    for (name, &count) in &snapshot.shadow_tables {
+        text.push_str(&format!(
+            "{:<20} {:>13} for shadow tables\n",
+            name,
+            grouped(count)
+        ));
+    }
     for (name, &count) in &snapshot.instruction_cache {
         text.push_str(&format!(
             "{:<20} {:>13} instructions or entries\n",
