@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 
+use support::exec::text;
 use support::folder::Folder;
 use support::guests::fetched;
 use support::linux::{self, DEBIAN_686, DEBIAN_686_PAE, DEBIAN_AMD64};
@@ -234,6 +235,47 @@ fn a_tap_that_may_not_be_used_is_refused_with_one_line() {
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("tap: cannot use 'no/such'"), "{errors}");
+}
+
+/// Makes a tap interface with an address in a network namespace of its own, which needs no
+/// privilege where the host lets users make namespaces, and runs the arguments there.
+const WITH_TAP: &str = "ip tuntap add tollgate0 mode tap &&
+ip address add 192.0.2.1/24 dev tollgate0 && ip link set tollgate0 up && exec \"$0\" \"$@\"";
+
+fn with_tap(program: &Command) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "sh", "-c", WITH_TAP]);
+    command.arg(program.get_program()).args(program.get_args());
+    command
+}
+
+#[test]
+fn a_tap_interface_carries_frames_between_guest_and_host() {
+    let probe = with_tap(&Command::new("true")).output();
+    let refusal = match probe {
+        Ok(probe) if probe.status.success() => None,
+        Ok(probe) => Some(text(&probe.stderr)),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = refusal {
+        eprintln!("skipped: this host lets the user make no tap interface in a namespace: {why}");
+        return;
+    }
+    eprintln!("ran: a guest on a tap interface, in a network namespace of the user's own");
+    let folder = Folder::new();
+    let mut guest = linux::boot(with_tap(&command(
+        &folder,
+        DEBIAN_AMD64,
+        "tap=tollgate0,mac=52:54:00:00:00:42",
+    )));
+    linux::load_modules(&mut guest);
+    guest.shell("ifconfig eth0 192.0.2.2 up");
+    for size in [8, 1400, 9000] {
+        let answer = guest.shell(&format!("ping -c 3 -s {size} 192.0.2.1 | grep received"));
+        let expected = "3 packets transmitted, 3 packets received";
+        assert!(answer.starts_with(expected), "{size}: {answer}");
+    }
+    power_off(guest);
 }
 
 /// Two connected sockets that keep frames apart.
