@@ -18,6 +18,15 @@ pub struct Place {
     pub space: u64,
 }
 
+/// Where an exit accessed a device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DeviceAddress {
+    /// A port.
+    Port(u16),
+    /// A physical address.
+    Memory(u64),
+}
+
 /// One line of blame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blamed {
@@ -25,6 +34,8 @@ pub struct Blamed {
     pub kind: ExitKind,
     /// Where it came from.
     pub place: Place,
+    /// The device access in it that was the last, if there was one.
+    pub device: Option<DeviceAddress>,
     /// How many, estimated.
     pub exits: u64,
 }
@@ -32,17 +43,18 @@ pub struct Blamed {
 /// Exits by kind and place.
 #[derive(Clone, Default, Debug)]
 pub struct Blame {
-    places: HashMap<(ExitKind, Place), u64>,
+    places: HashMap<(ExitKind, Place, Option<DeviceAddress>), u64>,
     elsewhere: u64,
 }
 
 impl Blame {
-    /// Adds `exits` exits of one kind at one place.
-    pub fn add(&mut self, kind: ExitKind, place: Place, exits: u64) {
-        if let Some(count) = self.places.get_mut(&(kind, place)) {
+    /// Adds `exits` exits of one kind at one place that accessed `device`.
+    pub fn add(&mut self, kind: ExitKind, place: Place, device: Option<DeviceAddress>, exits: u64) {
+        let key = (kind, place, device);
+        if let Some(count) = self.places.get_mut(&key) {
             *count += exits;
         } else if self.places.len() < MAX_PLACES {
-            self.places.insert((kind, place), exits);
+            self.places.insert(key, exits);
         } else {
             self.elsewhere += exits;
         }
@@ -52,13 +64,25 @@ impl Blame {
     pub fn rows(&self) -> impl Iterator<Item = Blamed> {
         self.places
             .iter()
-            .map(|(&(kind, place), &exits)| Blamed { kind, place, exits })
+            .map(|(&(kind, place, device), &exits)| Blamed {
+                kind,
+                place,
+                device,
+                exits,
+            })
     }
 
     /// Every place, most exits first; equal ones in the order of kind and address.
     pub fn ranked(&self) -> Vec<Blamed> {
         let mut rows: Vec<Blamed> = self.rows().collect();
-        rows.sort_by_key(|row| (std::cmp::Reverse(row.exits), row.kind as u8, row.place));
+        rows.sort_by_key(|row| {
+            (
+                std::cmp::Reverse(row.exits),
+                row.kind as u8,
+                row.place,
+                row.device,
+            )
+        });
         rows
     }
 
@@ -76,9 +100,9 @@ mod tests {
     fn places_are_ranked_by_their_exits() {
         let mut blame = Blame::default();
         let place = |linear| Place { linear, space: 0 };
-        blame.add(ExitKind::Cli, place(0x10), 3);
-        blame.add(ExitKind::Cli, place(0x20), 5);
-        blame.add(ExitKind::Cli, place(0x10), 4);
+        blame.add(ExitKind::Cli, place(0x10), None, 3);
+        blame.add(ExitKind::Cli, place(0x20), None, 5);
+        blame.add(ExitKind::Cli, place(0x10), None, 4);
         let rows = blame.ranked();
         assert_eq!((rows[0].place.linear, rows[0].exits), (0x10, 7));
         assert_eq!((rows[1].place.linear, rows[1].exits), (0x20, 5));
@@ -88,7 +112,7 @@ mod tests {
     fn the_number_of_places_is_bounded() {
         let mut blame = Blame::default();
         for linear in 0..MAX_PLACES as u64 + 10 {
-            blame.add(ExitKind::Sti, Place { linear, space: 0 }, 1);
+            blame.add(ExitKind::Sti, Place { linear, space: 0 }, None, 1);
         }
         assert_eq!(blame.elsewhere(), 10);
     }

@@ -4,7 +4,7 @@
 //! named or formatted here. Whoever asked makes a [`crate::snapshot::Snapshot`] of it.
 
 use crate::ExitKind;
-use crate::blame::Blamed;
+use crate::blame::{Blamed, DeviceAddress};
 use crate::ledger::{Cost, Ledger, TimeShares};
 use crate::steps::StepCost;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct Books {
     pub kinds: Vec<KindBooks>,
     /// Where they came from, in no order; at most [`crate::blame::MAX_PLACES`].
     pub blame: Vec<Blamed>,
+    /// What the devices are called that were accessed, where there is one, in the order of their
+    /// addresses.
+    pub devices: Vec<(DeviceAddress, String)>,
     /// Exits at places that were too many to remember.
     pub elsewhere: u64,
     /// The guest's SYSENTER_EIP, which tells where its kernel lies; 0 if not set.
@@ -82,6 +85,7 @@ impl Books {
                 })
                 .collect(),
             blame: ledger.blame().rows().collect(),
+            devices: Vec::new(),
             elsewhere: ledger.blame().elsewhere(),
             system_call_entry,
             settings: Vec::new(),

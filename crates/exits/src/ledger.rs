@@ -20,7 +20,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use crate::blame::{Blame, Place};
+use crate::blame::{Blame, DeviceAddress, Place};
 use crate::counter::counter;
 use crate::sampler::Sampler;
 use crate::trace::{Span, Tracer};
@@ -61,6 +61,7 @@ pub struct HostTime {
 struct Sample {
     kind: ExitKind,
     place: Place,
+    device: Option<DeviceAddress>,
     cycles: u64,
     weight: u64,
 }
@@ -93,6 +94,8 @@ pub struct Ledger {
     current: Option<ExitKind>,
     /// The instruction of the current exit.
     place: Place,
+    /// The device that it accessed last.
+    device: Option<DeviceAddress>,
     /// Entered between bursts, where the memory that this touches disturbs no sample.
     pending: Vec<Sample>,
     kinds: Vec<Option<Box<KindRecord>>>,
@@ -137,6 +140,7 @@ impl Ledger {
             excluded: 0,
             current: None,
             place: Place::default(),
+            device: None,
             pending: Vec::with_capacity(PENDING_SAMPLES),
             kinds: ExitKind::ALL.iter().map(|_| None).collect(),
             guest: 0,
@@ -294,6 +298,7 @@ impl Ledger {
         self.weight = self.sampler.begin(now);
         self.sampling = true;
         self.current = None;
+        self.device = None;
         self.excluded = 0;
     }
 
@@ -320,6 +325,7 @@ impl Ledger {
         let cycles = self.elapsed(now);
         let cycles = self.without_waiting(cycles);
         self.excluded = 0;
+        let device = self.device.take();
         if let Some(tracer) = &mut self.tracer {
             let whole = now.wrapping_sub(self.mark);
             tracer.exit(self.current, self.mark, whole, self.place);
@@ -328,6 +334,7 @@ impl Ledger {
             self.pending.push(Sample {
                 kind,
                 place: self.place,
+                device,
                 cycles,
                 weight: self.weight,
             });
@@ -341,7 +348,8 @@ impl Ledger {
     #[cold]
     fn enter_samples(&mut self) {
         for sample in self.pending.drain(..) {
-            self.blame.add(sample.kind, sample.place, sample.weight);
+            let Sample { kind, place, .. } = sample;
+            self.blame.add(kind, place, sample.device, sample.weight);
             // No exit's own work takes so long. Whatever happened, it happened once, not
             // to every exit that this one stands for.
             let weight = if sample.cycles < INTERRUPTED_BY_HOST {
@@ -385,6 +393,12 @@ impl Ledger {
     #[inline]
     pub fn is_sampling(&self) -> bool {
         self.sampling
+    }
+
+    /// The exit being timed accesses a device here.
+    #[inline]
+    pub fn at_device(&mut self, device: DeviceAddress) {
+        self.device = Some(device);
     }
 
     /// A device call of the exit being timed took this many cycles.

@@ -2,7 +2,7 @@
 //!
 //! docs/stats.md describes every field for readers of the JSON.
 
-use crate::blame::Blamed;
+use crate::blame::{Blamed, DeviceAddress, Place};
 use crate::books::{Books, HostCode, KindBooks};
 use crate::ledger::Cost;
 use crate::prices::Estimate;
@@ -62,17 +62,23 @@ pub struct BlameRow {
     pub symbol: String,
     /// CR3.
     pub space: u64,
+    /// The device that was accessed; empty if none was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
     /// Exits (estimated from the samples).
     pub exits: u64,
 }
 
-/// Exits of one kind from one guest symbol.
+/// Exits of one kind from one guest symbol, to one device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SymbolRow {
     /// The kind's name.
     pub kind: String,
     /// The symbol's name; empty for all places that have none.
     pub symbol: String,
+    /// The device that was accessed; empty if none was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub device: String,
     /// Exits (estimated from the samples).
     pub exits: u64,
 }
@@ -191,8 +197,8 @@ impl Snapshot {
             remainder_cycles: shares.remainder(),
             exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
             exits: books.kinds.iter().map(|kind| row(kind, blame)).collect(),
-            blame: places(blame, &symbol),
-            symbols: by_symbol(blame, &symbol),
+            blame: places(books, &symbol),
+            symbols: by_symbol(books, &symbol),
             spaces: gathered(blame, |blamed| blamed.place.space)
                 .into_iter()
                 .map(|(kind, space, exits)| SpaceRow { kind, space, exits })
@@ -256,37 +262,47 @@ fn row(books: &KindBooks, blame: &[Blamed]) -> ExitRow {
     }
 }
 
-fn places<'a>(blame: &[Blamed], symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<BlameRow> {
-    let mut rows = blame.to_vec();
-    rows.sort_by_key(|row| (Reverse(row.exits), row.kind as u8, row.place));
-    rows.truncate(BLAME_LINES);
-    rows.into_iter()
-        .map(|blamed| BlameRow {
-            kind: blamed.kind.name().to_owned(),
-            address: blamed.place.linear,
-            symbol: symbol(blamed.place.linear)
-                .map(|at| format!("{}+{:#x}", at.name, at.distance))
-                .unwrap_or_default(),
-            space: blamed.place.space,
-            exits: blamed.exits,
-        })
-        .collect()
+/// What a device is called.
+fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
+    let Some(address) = address else {
+        return "";
+    };
+    let index = books.devices.binary_search_by_key(&address, |row| row.0);
+    let row = index.ok().and_then(|index| books.devices.get(index));
+    row.map_or("(no device)", |(_, name)| name)
 }
 
-fn by_symbol<'a>(
-    blame: &[Blamed],
-    symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>,
-) -> Vec<SymbolRow> {
-    let rows = gathered(blame, |blamed| {
-        symbol(blamed.place.linear).map_or("", |at| at.name)
+/// By instruction, space and device: registers of one device are not told apart.
+fn places<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<BlameRow> {
+    let rows = gathered(&books.blame, |blamed| {
+        (blamed.place, device_at(books, blamed.device))
     });
-    if rows.iter().all(|row| row.1.is_empty()) {
+    let row = |(kind, (place, device), exits): (String, (Place, &str), u64)| BlameRow {
+        kind,
+        address: place.linear,
+        symbol: symbol(place.linear)
+            .map(|at| format!("{}+{:#x}", at.name, at.distance))
+            .unwrap_or_default(),
+        space: place.space,
+        device: device.to_owned(),
+        exits,
+    };
+    rows.into_iter().map(row).collect()
+}
+
+fn by_symbol<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<SymbolRow> {
+    let rows = gathered(&books.blame, |blamed| {
+        let name = symbol(blamed.place.linear).map_or("", |at| at.name);
+        (name, device_at(books, blamed.device))
+    });
+    if rows.iter().all(|row| row.1.0.is_empty()) {
         return Vec::new();
     }
     rows.into_iter()
-        .map(|(kind, name, exits)| SymbolRow {
+        .map(|(kind, (name, device), exits)| SymbolRow {
             kind,
             symbol: name.to_owned(),
+            device: device.to_owned(),
             exits,
         })
         .collect()
@@ -313,13 +329,13 @@ fn gathered<T: Copy + Eq + Hash + Ord>(
 pub(crate) mod tests {
     use super::*;
     use crate::ExitKind;
-    use crate::blame::Place;
     use crate::ledger::TimeShares;
 
     fn books() -> Books {
         let blamed = |linear, space, exits| Blamed {
             kind: ExitKind::Cli,
             place: Place { linear, space },
+            device: None,
             exits,
         };
         Books {
@@ -351,6 +367,7 @@ pub(crate) mod tests {
                 blamed(0x208, 2, 250),
                 blamed(0x900, 2, 50),
             ],
+            devices: Vec::new(),
             elsewhere: 0,
             system_call_entry: 0,
             settings: vec![("vif", "off")],
@@ -398,6 +415,32 @@ pub(crate) mod tests {
             .map(|row| (row.space, row.exits))
             .collect();
         assert_eq!(spaces, [(2, 700), (1, 300)]);
+    }
+
+    #[test]
+    fn blame_names_the_device_and_tells_its_registers_not_apart() {
+        let mut books = books();
+        let [disk, adapter] = [0x1000, 0x2000].map(DeviceAddress::Memory);
+        let other = DeviceAddress::Memory(0x1004);
+        for (row, device) in books.blame.iter_mut().zip([disk, adapter, other]) {
+            row.place = Place {
+                linear: 0x104,
+                space: 1,
+            };
+            row.device = Some(device);
+        }
+        books.devices = vec![(disk, "disk".into()), (other, "disk".into())];
+        let snapshot = Snapshot::of(&books, |_| {
+            Some(SymbolAt {
+                name: "notify",
+                distance: 0,
+            })
+        });
+        let rows = snapshot.blame.iter();
+        let rows: Vec<_> = rows.map(|row| (row.device.as_str(), row.exits)).collect();
+        assert_eq!(rows, [("disk", 550), ("(no device)", 400), ("", 50)]);
+        let symbol = &snapshot.symbols[0];
+        assert_eq!((&*symbol.symbol, &*symbol.device), ("notify", "disk"));
     }
 
     #[test]

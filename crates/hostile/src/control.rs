@@ -75,6 +75,7 @@ fn books() -> Books {
             linear: u64::MAX,
             space: 0,
         },
+        device: None,
         exits: u64::MAX,
     });
     books

@@ -12,6 +12,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
@@ -220,6 +221,15 @@ impl Pc {
     /// Ticks of the guest's time-stamp counter in a millisecond.
     pub fn tsc_khz(&self) -> u64 {
         self.clock.tsc_khz()
+    }
+
+    /// What the device is called that answers at a port or an address, if there is one.
+    pub fn device_name(&self, address: DeviceAddress) -> Option<&str> {
+        let apic = self.board.interrupts.local_apic.page();
+        match address {
+            DeviceAddress::Memory(at) if apic == Some(at & !0xfff) => Some("local-apic"),
+            _ => self.bus.name_at(address),
+        }
     }
 
     /// What makes the vCPU's thread leave guest code when a device's thread has finished

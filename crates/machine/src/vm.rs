@@ -6,12 +6,14 @@ use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
 use crate::vm_handle::{Command, KickFunction, State, Status, VmCommands, VmHandle};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 pub use tollgate_engine::engine::TranslatedBlock;
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_exits::books::Books;
 use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
@@ -235,8 +237,20 @@ impl Vm {
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
             instruction_steps: self.vcpu.instruction_steps().collect(),
+            devices: self.devices_accessed(),
             ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
+    }
+
+    /// The devices that exits were sampled to access.
+    fn devices_accessed(&self) -> Vec<(DeviceAddress, String)> {
+        let rows = self.ledger().blame().rows();
+        let addresses: BTreeSet<DeviceAddress> = rows.filter_map(|row| row.device).collect();
+        let named = addresses.into_iter().filter_map(|address| {
+            let name = self.pc.device_name(address)?;
+            Some((address, name.to_owned()))
+        });
+        named.collect()
     }
 
     /// How the knobs stand.

@@ -1,5 +1,6 @@
 //! Calls of the machine, with the time that its devices take told to the ledger.
 
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 
@@ -23,5 +24,18 @@ impl Metered<'_> {
         self.ledger
             .in_devices(self.ledger.now().wrapping_sub(start));
         result
+    }
+
+    /// The same for an access to a device, which the exit's origin then names.
+    #[inline]
+    pub fn access<T>(
+        &mut self,
+        device: DeviceAddress,
+        call: impl FnOnce(&mut dyn Platform) -> T,
+    ) -> T {
+        if self.ledger.is_sampling() {
+            self.ledger.at_device(device);
+        }
+        self.call(call)
     }
 }

@@ -5,6 +5,7 @@ use crate::metered::Metered;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::{Environment, Platform};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -91,7 +92,10 @@ impl Surroundings<'_> {
                 for (index, piece) in data.chunks_mut(DEVICE_ACCESS).enumerate() {
                     let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
                     let at = PhysicalAddress(address);
-                    self.platform.call(|machine| machine.memory_read(at, piece));
+                    self.platform
+                        .access(DeviceAddress::Memory(at.0), |machine| {
+                            machine.memory_read(at, piece)
+                        });
                 }
             }
         }
@@ -110,7 +114,9 @@ impl Surroundings<'_> {
                     let address = physical.0.wrapping_add((index * DEVICE_ACCESS) as u64);
                     let at = PhysicalAddress(address);
                     self.platform
-                        .call(|machine| machine.memory_write(at, piece));
+                        .access(DeviceAddress::Memory(at.0), |machine| {
+                            machine.memory_write(at, piece)
+                        });
                 }
             }
         }
@@ -125,14 +131,16 @@ impl Environment for Surroundings<'_> {
 
     fn port_read(&mut self, state: &CpuState, port: u16, size: u8) -> u32 {
         self.watch_ports(state, port, size);
-        let mut value = 0;
-        self.call_machine(&mut |machine| value = machine.port_read(port, size));
-        value
+        self.touched_device = true;
+        let call = |machine: &mut dyn Platform| machine.port_read(port, size);
+        self.platform.access(DeviceAddress::Port(port), call)
     }
 
     fn port_write(&mut self, state: &CpuState, port: u16, size: u8, value: u32) {
         self.watch_ports(state, port, size);
-        self.call_machine(&mut |machine| machine.port_write(port, size, value));
+        self.touched_device = true;
+        let call = |machine: &mut dyn Platform| machine.port_write(port, size, value);
+        self.platform.access(DeviceAddress::Port(port), call);
     }
 
     fn read(

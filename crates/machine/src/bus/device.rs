@@ -5,6 +5,7 @@ use super::context::DeviceContext;
 use super::state::{SavedState, StateError};
 use std::any::Any;
 use std::ops::RangeInclusive;
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -114,6 +115,11 @@ pub trait Device: Any {
     /// What the device is called in saved states and messages; unlike that of any other
     /// device on the bus.
     fn name(&self) -> &str;
+
+    /// What answers at a port or an address that the device claims: its name, or that of a part.
+    fn name_at(&self, _address: DeviceAddress) -> &str {
+        self.name()
+    }
 
     /// Where the device answers now. Asked when it is put on the bus, and again after a
     /// call that said [`DeviceContext::claims_changed`], a reset and a restore.

@@ -35,6 +35,7 @@ pub use state::{SavedState, StateError};
 use completion::{Completions, KickFunction};
 use std::any::Any;
 use std::time::{Duration, Instant};
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -150,6 +151,16 @@ impl Bus {
     /// The names of all devices, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.slots.iter().map(|slot| slot.device.name())
+    }
+
+    /// What the device is called that answers at a port or an address, if there is one.
+    pub fn name_at(&self, address: DeviceAddress) -> Option<&str> {
+        let slot = match address {
+            DeviceAddress::Port(port) => self.port_slot(port),
+            DeviceAddress::Memory(at) => self.memory_slot(PhysicalAddress(at)),
+        }?;
+        let slot = self.slots.get(slot)?;
+        Some(slot.device.name_at(address))
     }
 
     /// The first device of a type.

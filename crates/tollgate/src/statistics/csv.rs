@@ -185,6 +185,7 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
             address: hexadecimal(origin.address),
             space: hexadecimal(origin.space),
             symbol: origin.symbol.clone(),
+            note: origin.device.clone(),
             ..Row::default()
         };
         row.write(text, "origin", &origin.kind);
@@ -193,6 +194,7 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
         let row = Row {
             count: origin.exits.to_string(),
             symbol: origin.symbol.clone(),
+            note: origin.device.clone(),
             ..Row::default()
         };
         row.write(text, "symbol", &origin.kind);

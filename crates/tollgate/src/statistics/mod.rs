@@ -171,6 +171,7 @@ pub mod tests {
                 linear,
                 space: 0x1000,
             },
+            device: None,
             exits,
         };
         Books {
@@ -204,6 +205,7 @@ pub mod tests {
                 },
             ],
             blame: vec![blamed(0xc100_0004, 600), blamed(0xc100_0008, 600)],
+            devices: Vec::new(),
             elsewhere: 0,
             system_call_entry: 0,
             settings: vec![("vif", "off"), ("vir", "on")],

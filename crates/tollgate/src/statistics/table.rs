@@ -169,21 +169,23 @@ fn exits(snapshot: &Snapshot) -> String {
 fn blame(snapshot: &Snapshot) -> String {
     let mut text = header(
         "exits by origin",
-        &format!("{:<10} {:<10} {}", "address", "space", "symbol"),
+        &format!("{:<10} {:<10} {}", "address", "space", "symbol, device"),
     );
     for row in snapshot.blame.iter().take(BLAME_LINES) {
-        let origin = format!("{:08x}   {:08x}   {}", row.address, row.space, row.symbol);
+        let name = with_device(&row.symbol, &row.device);
+        let origin = format!("{:08x}   {:08x}   {name}", row.address, row.space);
         text.push_str(&origin_line(snapshot, &row.kind, row.exits, &origin));
     }
     if !snapshot.symbols.is_empty() {
         text.push('\n');
-        text.push_str(&header("exits by symbol", "symbol"));
+        text.push_str(&header("exits by symbol", "symbol, device"));
         for row in snapshot.symbols.iter().take(BLAME_LINES) {
             let symbol = match row.symbol.as_str() {
                 "" => "(no symbol)",
                 symbol => symbol,
             };
-            text.push_str(&origin_line(snapshot, &row.kind, row.exits, symbol));
+            let origin = with_device(symbol, &row.device);
+            text.push_str(&origin_line(snapshot, &row.kind, row.exits, &origin));
         }
     }
     if snapshot
@@ -200,6 +202,15 @@ fn blame(snapshot: &Snapshot) -> String {
     }
     text.push_str("about: estimated from samples; space: CR3\n");
     text
+}
+
+/// A symbol and the device that was accessed there; either may be empty.
+fn with_device(symbol: &str, device: &str) -> String {
+    match (symbol, device) {
+        (_, "") => symbol.to_owned(),
+        ("", _) => device.to_owned(),
+        _ => format!("{symbol}, {device}"),
+    }
 }
 
 fn header(title: &str, origin: &str) -> String {

@@ -9,6 +9,7 @@ use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
@@ -186,6 +187,16 @@ fn bytes_in_data_port(port: u16, size: u8) -> usize {
 impl Device for PciHost {
     fn name(&self) -> &str {
         "pci"
+    }
+
+    /// The function whose BAR it is; the rest is configuration.
+    fn name_at(&self, address: DeviceAddress) -> &str {
+        let window = match address {
+            DeviceAddress::Port(port) => self.window_at(port.into(), true),
+            DeviceAddress::Memory(at) => self.window_at(at, false),
+        };
+        let function = window.and_then(|(device, ..)| self.functions().nth(device));
+        function.map_or(self.name(), PciFunction::name)
     }
 
     fn claims(&self) -> Claims {

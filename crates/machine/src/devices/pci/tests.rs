@@ -7,6 +7,7 @@ use super::msix::MsiX;
 use super::{ECAM_BASE, interrupt_line};
 use crate::bus::testing::Bench;
 use crate::bus::{Device, DeviceContext, SavedState, StateError};
+use tollgate_exits::blame::DeviceAddress;
 use tollgate_x86::PhysicalAddress;
 
 /// A function with ports, memory and messages; it remembers what was written.
@@ -169,6 +170,19 @@ fn devices_are_found_and_empty_slots_read_as_ones() {
     // Another function, another device, the extended space.
     for offset in [9 << 15 | 1 << 12, 10 << 15, 9 << 15 | 0x100] {
         assert_eq!(guest.read(ECAM_BASE + offset), u32::MAX);
+    }
+}
+
+#[test]
+fn what_answers_is_named_by_the_function_whose_memory_it_is() {
+    let guest = Guest::with_memory_at(0xe000_0000);
+    for (address, name) in [
+        (DeviceAddress::Memory(0xe000_0fff), "a"),
+        (DeviceAddress::Memory(0xe000_2000), "pci"),
+        (DeviceAddress::Memory(ECAM_BASE + (1 << 15)), "pci"),
+        (DeviceAddress::Port(0xcfc), "pci"),
+    ] {
+        assert_eq!(guest.host.name_at(address), name, "{address:?}");
     }
 }
 
