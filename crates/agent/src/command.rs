@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+const ENOEXEC: i32 = 8;
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
@@ -142,6 +143,10 @@ fn not_started(name: &OsStr, error: &io::Error) -> Refusal {
             format!("'{shown}': its interpreter was not found"),
         ),
         ErrorKind::NotFound => (code::NOT_FOUND, format!("'{shown}': no such command")),
+        _ if error.raw_os_error() == Some(ENOEXEC) => (
+            code::NOT_EXECUTABLE,
+            format!("'{shown}' is no program, or for another processor than this kernel's"),
+        ),
         _ => (code::NOT_EXECUTABLE, format!("'{shown}': {error}")),
     };
     Refusal { code, why }

@@ -2,6 +2,7 @@
 
 use crate::protocol::Start;
 use crate::sys::{self, REQUEST_BYTES};
+use std::ffi::c_ulong;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -95,12 +96,14 @@ fn configure(name: &str) -> io::Result<()> {
         sys::interface_request(&socket, request, &mut argument)?;
     }
     switch_on(name)?;
-    // struct rtentry on 64-bit systems: a word, then destination, gateway and mask, then flags.
+    // struct rtentry: an unsigned long, then destination, gateway and mask, then flags.
     let mut route = [0; REQUEST_BYTES];
     let any = address(Ipv4Addr::UNSPECIFIED);
-    for (offset, value) in [(8, any), (24, address(GATEWAY)), (40, any)] {
+    let mut offset = size_of::<c_ulong>();
+    for value in [any, address(GATEWAY), any] {
         route[offset..offset + 16].copy_from_slice(&value);
+        offset += 16;
     }
-    route[56..58].copy_from_slice(&RTF_UP_GATEWAY.to_ne_bytes());
+    route[offset..offset + 2].copy_from_slice(&RTF_UP_GATEWAY.to_ne_bytes());
     sys::interface_request(&socket, SIOCADDRT, &mut route)
 }

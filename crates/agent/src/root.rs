@@ -3,6 +3,7 @@
 use crate::protocol::{ROOT_TAG, Root, Start};
 use crate::sys::{self, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY};
 use crate::{Refusal, disk};
+use std::ffi::c_ulong;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -21,7 +22,7 @@ pub fn mount(
     source: &str,
     target: impl AsRef<Path>,
     kind: &str,
-    flags: u64,
+    flags: c_ulong,
     data: &str,
 ) -> Result<(), Refusal> {
     let target = target.as_ref();

@@ -8,8 +8,11 @@ use std::io::{self, Error};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-// Numbers of Linux on x86-64.
+// Linux's number of finit_module on x86-64 and on i386.
+#[cfg(target_pointer_width = "64")]
 const SYS_FINIT_MODULE: c_long = 313;
+#[cfg(target_pointer_width = "32")]
+const SYS_FINIT_MODULE: c_long = 350;
 const REBOOT_POWER_OFF: c_int = 0x4321_fedc;
 const TIOCSCTTY: c_ulong = 0x540e;
 const TIOCSWINSZ: c_ulong = 0x5414;

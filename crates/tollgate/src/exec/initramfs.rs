@@ -12,6 +12,13 @@ use crate::host;
 
 /// The agent, as the build script has compiled it.
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
+/// The agent for kernels of 32 bits; nothing where the build script could not compile it.
+static AGENT_32: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent-32"));
+
+/// Whether kernels of 32 bits can be used.
+pub fn has_32_bit_agent() -> bool {
+    !AGENT_32.is_empty()
+}
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -21,13 +28,14 @@ const FILE: u32 = 0o100_644;
 pub struct Initramfs(OwnedFd);
 
 impl Initramfs {
-    /// Writes one with the agent, what it is to do, and the modules in the order in which they
+    /// Writes one with the agent for such a kernel, what it is to do, and the modules in the order in which they
     /// are loaded.
     ///
     /// # Errors
     /// Those of memfd_create(2) and write(2).
-    pub fn new(start: &[u8], modules: &[Module]) -> io::Result<Self> {
-        let archive = archive(start, modules);
+    pub fn new(start: &[u8], modules: &[Module], is_32_bit: bool) -> io::Result<Self> {
+        let agent = if is_32_bit { AGENT_32 } else { AGENT };
+        let archive = archive(agent, start, modules);
         // SAFETY: the name is a string that ends with zero.
         let fd = host::owned(unsafe {
             libc::memfd_create(c"tollgate-initramfs".as_ptr(), libc::MFD_CLOEXEC)
@@ -43,12 +51,12 @@ impl Initramfs {
     }
 }
 
-fn archive(start: &[u8], modules: &[Module]) -> Vec<u8> {
+fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {
     let mut archive = Vec::new();
     // The kernel opens it for the agent's standard streams, if the kernel's own archive has it not.
     entry(&mut archive, "dev", DIRECTORY, &[], [0, 0]);
     entry(&mut archive, "dev/console", 0o020_600, &[], [5, 1]);
-    entry(&mut archive, "init", PROGRAM, AGENT, [0, 0]);
+    entry(&mut archive, "init", PROGRAM, agent, [0, 0]);
     entry(&mut archive, &START_FILE[1..], FILE, start, [0, 0]);
     let folder = &MODULES_FOLDER[1..];
     entry(&mut archive, folder, DIRECTORY, &[], [0, 0]);
@@ -89,7 +97,7 @@ mod tests {
             name: "fuse".into(),
             content: vec![1, 2, 3],
         };
-        let archive = archive(b"argument true\0", &[module]);
+        let archive = archive(AGENT, b"argument true\0", &[module]);
         assert_eq!(archive.len() % 4, 0);
         let text = String::from_utf8_lossy(&archive);
         for name in ["init\0", "start\0", "modules/000-fuse.ko\0", "TRAILER!!!\0"] {
@@ -99,14 +107,20 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_is_linked_statically() {
-        assert_eq!(&AGENT[..4], b"\x7fELF");
-        // Program headers: none names an interpreter (PT_INTERP, 3).
-        let word = |at: usize| u64::from_le_bytes(AGENT[at..at + 8].try_into().unwrap()) as usize;
-        let half = |at: usize| u16::from_le_bytes(AGENT[at..at + 2].try_into().unwrap()) as usize;
-        let (offset, size, count) = (word(32), half(54), half(56));
-        for index in 0..count {
-            assert_ne!(AGENT[offset + index * size], 3);
+    fn agents_are_linked_statically() {
+        // Program headers: where, how large, how many; none names an interpreter (PT_INTERP, 3).
+        for (agent, fields) in [(AGENT, [32, 54, 56]), (AGENT_32, [28, 42, 44])] {
+            if agent.is_empty() {
+                eprintln!("skipped: the agent for kernels of 32 bits is not built in");
+                continue;
+            }
+            assert_eq!(&agent[..4], b"\x7fELF");
+            let half = |at: usize| u16::from_le_bytes(agent[at..at + 2].try_into().unwrap());
+            let [offset, size, count] = fields.map(|at| usize::from(half(at)));
+            assert!(count > 0);
+            for index in 0..count {
+                assert_ne!(agent[offset + index * size], 3);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::compressed;
+use super::{compressed, initramfs};
 use crate::failure::Failure;
 
 /// A module of the kernel.
@@ -188,7 +188,7 @@ fn version(image: &Path) -> Option<String> {
     (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
 }
 
-/// Whether it is known to be a kernel of 32 bits, which cannot run the agent.
+/// Whether it is known to be a kernel of 32 bits, which needs an agent of 32 bits.
 fn is_32_bit(image: &Path) -> bool {
     let bytes = beginning(image);
     if bytes.starts_with(b"\x7fELF") {
@@ -211,12 +211,18 @@ impl Kernel {
                 "--kernel: cannot read '{shown}': {error}"
             )));
         }
-        if is_32_bit(&self.image) {
+        if self.is_32_bit() && !initramfs::has_32_bit_agent() {
             return Err(Failure::usage(format!(
-                "--kernel: '{shown}' is a kernel of 32 bits; tollgate exec needs one of 64 bits"
+                "--kernel: '{shown}' is a kernel of 32 bits, and this tollgate was built without \
+                 an agent for them (rustup target add i686-unknown-linux-musl, and build again)"
             )));
         }
         Ok(())
+    }
+
+    /// Whether it is known to be a kernel of 32 bits.
+    pub fn is_32_bit(&self) -> bool {
+        is_32_bit(&self.image)
     }
 
     /// The modules that a guest needs, in the order in which they are loaded. What the kernel has

@@ -83,7 +83,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let has_disk = !plan.drives.is_empty();
     let has_vsock = plan.vsock.is_some();
     let modules = plan.kernel.read_modules(has_network, has_disk, has_vsock)?;
-    let initramfs = Initramfs::new(&plan.start.encode(), &modules)
+    let initramfs = Initramfs::new(&plan.start.encode(), &modules, plan.kernel.is_32_bit())
         .map_err(host("no memory for the guest's first files"))?;
     let links = Links::new().map_err(host("no sockets for the guest's ports"))?;
     let config = configuration(arguments, &plan, &initramfs, &links)?;

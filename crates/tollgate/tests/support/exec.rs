@@ -22,19 +22,28 @@ pub struct Place {
 /// The programs of busybox that the tests use.
 const PROGRAMS: &[&str] = &[
     "sh", "cat", "echo", "env", "id", "kill", "mkdir", "nc", "pwd", "sleep", "stat", "stty",
-    "test", "touch", "true", "tty", "wc", "yes",
+    "test", "touch", "true", "tty", "uname", "wc", "yes",
 ];
 
 impl Place {
-    /// Makes both.
+    /// Makes both, the root with programs of 64 bits.
     pub fn new() -> Self {
+        Self::with_programs_of("busybox-amd64/busybox")
+    }
+
+    /// The same with programs of 32 bits.
+    pub fn of_32_bits() -> Self {
+        Self::with_programs_of("busybox/busybox")
+    }
+
+    fn with_programs_of(busybox: &str) -> Self {
         let folder = Folder::new();
         let (root, here) = (folder.path("root"), folder.path("here"));
         for directory in ["bin", "etc"] {
             fs::create_dir_all(root.join(directory)).unwrap();
         }
         fs::create_dir(&here).unwrap();
-        fs::copy(fetched("busybox-amd64/busybox"), root.join("bin/busybox")).unwrap();
+        fs::copy(fetched(busybox), root.join("bin/busybox")).unwrap();
         for program in PROGRAMS {
             symlink("busybox", root.join("bin").join(program)).unwrap();
         }
