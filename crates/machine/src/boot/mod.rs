@@ -10,6 +10,7 @@
 //! saved is smaller than the adapter.
 
 pub mod bzimage;
+pub mod cpio;
 pub mod e820;
 pub mod elf;
 mod error;

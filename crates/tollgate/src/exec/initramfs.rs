@@ -9,6 +9,7 @@ use tollgate_agent::protocol::{MODULES_FOLDER, START_FILE};
 
 use super::kernel::Module;
 use crate::host;
+use tollgate_machine::boot::cpio::Archive;
 
 /// The agent, as the build script has compiled it.
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
@@ -20,16 +21,12 @@ pub fn has_32_bit_agent() -> bool {
     !AGENT_32.is_empty()
 }
 
-const DIRECTORY: u32 = 0o040_755;
-const PROGRAM: u32 = 0o100_755;
-const FILE: u32 = 0o100_644;
-
 /// An initramfs that is there as long as this is.
 pub struct Initramfs(OwnedFd);
 
 impl Initramfs {
-    /// Writes one with the agent for such a kernel, what it is to do, and the modules in the order in which they
-    /// are loaded.
+    /// Writes one with the agent for such a kernel, what it is to do, and the modules in the order
+    /// in which they are loaded.
     ///
     /// # Errors
     /// Those of memfd_create(2) and write(2).
@@ -52,39 +49,22 @@ impl Initramfs {
 }
 
 fn archive(agent: &[u8], start: &[u8], modules: &[Module]) -> Vec<u8> {
-    let mut archive = Vec::new();
-    // The kernel opens it for the agent's standard streams, if the kernel's own archive has it not.
-    entry(&mut archive, "dev", DIRECTORY, &[], [0, 0]);
-    entry(&mut archive, "dev/console", 0o020_600, &[], [5, 1]);
-    entry(&mut archive, "init", PROGRAM, agent, [0, 0]);
-    entry(&mut archive, &START_FILE[1..], FILE, start, [0, 0]);
     let folder = &MODULES_FOLDER[1..];
-    entry(&mut archive, folder, DIRECTORY, &[], [0, 0]);
-    for (index, module) in modules.iter().enumerate() {
-        let name = format!("{folder}/{index:03}-{}.ko", module.name);
-        entry(&mut archive, &name, FILE, &module.content, [0, 0]);
-    }
-    entry(&mut archive, "TRAILER!!!", 0, &[], [0, 0]);
-    archive
-}
-
-/// One entry of a cpio archive in the newc format (the kernel's
-/// Documentation/driver-api/early-userspace/buffer-format.rst). Of a device: its numbers.
-fn entry(archive: &mut Vec<u8>, path: &str, mode: u32, content: &[u8], device: [u32; 2]) {
-    let inode = archive.len() as u32 + 1;
-    let (size, name) = (content.len() as u32, path.len() as u32 + 1);
-    // Inode, mode, owner, group, links, time, size, device, device numbers, name's length, sum.
-    let [major, minor] = device;
-    let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name, 0];
-    archive.extend(b"070701");
-    for field in fields {
-        archive.extend(format!("{field:08X}").bytes());
-    }
-    archive.extend(path.bytes());
-    archive.push(0);
-    archive.resize(archive.len().next_multiple_of(4), 0);
-    archive.extend(content);
-    archive.resize(archive.len().next_multiple_of(4), 0);
+    // The kernel opens the console for the agent's standard streams, if the kernel's own archive has
+    // it not.
+    let archive = Archive::new()
+        .folder("dev")
+        .character_device("dev/console", [5, 1])
+        .program("init", agent)
+        .file(&START_FILE[1..], start)
+        .folder(folder);
+    let modules = modules.iter().enumerate();
+    modules
+        .fold(archive, |archive, (index, module)| {
+            let name = format!("{folder}/{index:03}-{}.ko", module.name);
+            archive.file(&name, &module.content)
+        })
+        .finish()
 }
 
 #[cfg(test)]
@@ -92,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_aligned_and_named() {
+    fn what_the_agent_needs_is_there() {
         let module = Module {
             name: "fuse".into(),
             content: vec![1, 2, 3],
