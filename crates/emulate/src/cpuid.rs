@@ -42,6 +42,8 @@ const HYPERVISOR_LEAF: u32 = 0x4000_0000;
 const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
 /// Bit of that leaf, EAX: VMCALL and VMMCALL are hypercalls.
 const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
+/// One of them invalidates the translations of a range of pages.
+const HYPERVISOR_INVALIDATES_RANGES: u32 = 1 << 1;
 /// Time-stamp counter and APIC bus frequency, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
 /// How far Tollgate's leaves lie behind where they are if there is another interface.
@@ -161,7 +163,12 @@ fn hypervisor_leaf(paravirtual: Paravirtual, leaf: u32) -> [u32; 4] {
     match leaf.wrapping_sub(base) {
         HYPERVISOR_LEAF => signature(HYPERVISOR_TIMING_LEAF + base, HYPERVISOR_SIGNATURE),
         HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
-        HYPERVISOR_FEATURES_LEAF => [HYPERVISOR_HAS_CALLS, 0, 0, 0],
+        HYPERVISOR_FEATURES_LEAF => [
+            HYPERVISOR_HAS_CALLS | HYPERVISOR_INVALIDATES_RANGES,
+            0,
+            0,
+            0,
+        ],
         _ if base == 0 => [0; 4],
         _ => match leaf {
             HYPERVISOR_LEAF => signature(HYPERVISOR_FEATURES_LEAF, kvm::SIGNATURE),

@@ -10,9 +10,9 @@ use tollgate_emulate::Outcome;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
-use tollgate_platform::Platform;
+use tollgate_platform::{Environment, Platform};
 use tollgate_x86::state::Activity;
-use tollgate_x86::{Flags, Vector};
+use tollgate_x86::{CpuState, Flags, Vector};
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Executes an instruction in the monitor, or raises its exception. True: control
@@ -34,7 +34,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let (state, mut surroundings) = self.parts();
         let result = match kind.executor {
             Executor::Near => near::execute(state, &mut surroundings, instruction),
-            Executor::Hypercall => hypercall::execute(state, instruction),
+            Executor::Hypercall => {
+                let mut forget = |state: &CpuState, change| {
+                    surroundings.translations_changed(state, change);
+                };
+                hypercall::execute(state, &mut forget, instruction)
+            }
             Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
         };
         let touched_device = surroundings.touched_device;

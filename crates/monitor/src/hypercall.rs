@@ -2,22 +2,34 @@
 //!
 //! EAX selects the call. The null call exists to be measured: it changes nothing but
 //! EIP and returns before any other work, so that it measures the cost of leaving guest code
-//! and entering it again. Any ring and any mode may make these calls; they give nothing
-//! away and change nothing outside the caller's registers.
+//! and entering it again. Any ring and any mode may make the null call and ask for the version:
+//! they give nothing away and change nothing outside the caller's registers. Translations are for
+//! CPL 0 to invalidate, as with INVLPG.
 
 use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
-use tollgate_emulate::operand::next_rip;
+use tollgate_emulate::memory_access::linear_mask;
+use tollgate_emulate::operand::{next_rip, require_cpl0};
 use tollgate_engine::policy::instruction_kind::Executor;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paravirtual::kvm;
-use tollgate_x86::{CpuState, Exception, Flags, Gpr, Paravirtual};
+use tollgate_x86::{
+    CpuState, Exception, Flags, Gpr, LinearAddress, Paravirtual, Space, TranslationChange,
+};
 
 /// EAX of the null hypercall: returns at once, no register and no flag changes.
 pub const NULL: u32 = 0x544f_4c00;
 /// EAX of the call that answers with [`VERSION`] in EAX.
 pub const GET_VERSION: u32 = 0x544f_4c01;
+/// EAX of the call that invalidates the translations of ECX pages from the linear address in EBX
+/// (RBX in 64-bit code) on, as so many INVLPG.
+pub const INVALIDATE: u32 = 0x544f_4c02;
 /// The version of this interface; it grows when calls are added.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// Of more pages than this, all that is derived from page tables is forgotten at once.
+const MOST_PAGES: u32 = 256;
+const PAGE: u64 = 4096;
 
 fn selector(state: &CpuState) -> u32 {
     state.register(Gpr::Rax) as u32
@@ -28,18 +40,25 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
     executor == Executor::Hypercall && selector(state) == NULL
 }
 
-/// Executes VMCALL or VMMCALL.
+/// Executes VMCALL or VMMCALL. `translations_changed` is told what is to be forgotten that was
+/// derived from page tables.
 ///
 /// # Errors
 /// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
-/// KVM's interface gets its answer to them instead.
+/// KVM's interface gets its answer to them instead. #GP(0) if translations are to be invalidated
+/// above CPL 0.
 pub(crate) fn execute(
     state: &mut CpuState,
+    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange),
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match selector(state) {
         NULL => {}
         GET_VERSION => state.gpr[Gpr::Rax as usize] = u64::from(VERSION),
+        INVALIDATE => {
+            require_cpl0(state)?;
+            invalidate(state, translations_changed);
+        }
         _ if state.paravirtual == Paravirtual::Kvm => {
             state.gpr[Gpr::Rax as usize] = match state.is_64_bit() {
                 true => kvm::NO_SUCH_CALL as u64,
@@ -53,13 +72,44 @@ pub(crate) fn execute(
     Ok(Outcome::Next)
 }
 
+fn invalidate(
+    state: &CpuState,
+    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange),
+) {
+    let (first, pages) = (state.register(Gpr::Rbx), state.register(Gpr::Rcx) as u32);
+    let Some(others) = pages.checked_sub(1) else {
+        return;
+    };
+    let mask = linear_mask(state);
+    let first = first & mask;
+    let last = first.checked_add(u64::from(others) * PAGE);
+    // A range that goes on behind the last address, or that is not of one half: more may be
+    // forgotten than was asked for.
+    let in_one_half = |last: u64| last & mask == last && is_canonical(last) && is_canonical(first);
+    let change = match last {
+        Some(last) if pages <= MOST_PAGES && in_one_half(last) => TranslationChange::Pages {
+            space: Space::loaded(state),
+            first: LinearAddress(first),
+            last: LinearAddress(last),
+        },
+        _ => TranslationChange::Everything,
+    };
+    translations_changed(state, change);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use iced_x86::{Decoder, DecoderOptions};
+    use tollgate_x86::{Attributes, SegmentRegister};
 
     fn vmcall() -> Instruction {
         Decoder::with_ip(32, &[0x0f, 0x01, 0xc1], 0x1000, DecoderOptions::NONE).decode()
+    }
+
+    /// Executes VMCALL, which forgets nothing.
+    fn execute(state: &mut CpuState) -> Result<Outcome, Exception> {
+        super::execute(state, &mut |_, change| panic!("{change:?}"), &vmcall())
     }
 
     fn calling(eax: u32) -> CpuState {
@@ -75,14 +125,14 @@ mod tests {
         let mut expected = state.clone();
         expected.rip = 0x1003;
         assert!(is_null(&state, Executor::Hypercall));
-        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(execute(&mut state), Ok(Outcome::Next));
         assert_eq!(state, expected);
     }
 
     #[test]
     fn the_version_is_answered_in_eax() {
         let mut state = calling(GET_VERSION);
-        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(execute(&mut state), Ok(Outcome::Next));
         assert_eq!(state.gpr[Gpr::Rax as usize], u64::from(VERSION));
         assert_eq!(state.rip, 0x1003);
     }
@@ -91,7 +141,7 @@ mod tests {
     fn a_call_that_kvm_does_not_know_has_its_answer() {
         let mut state = calling(11);
         state.paravirtual = Paravirtual::Kvm;
-        assert_eq!(execute(&mut state, &vmcall()), Ok(Outcome::Next));
+        assert_eq!(execute(&mut state), Ok(Outcome::Next));
         assert_eq!(state.gpr[Gpr::Rax as usize], 0xffff_fc18);
         assert_eq!(state.rip, 0x1003);
     }
@@ -100,10 +150,47 @@ mod tests {
     fn a_call_that_does_not_exist_is_an_invalid_opcode() {
         let mut state = calling(7);
         let before = state.clone();
-        assert_eq!(
-            execute(&mut state, &vmcall()),
-            Err(Exception::invalid_opcode())
-        );
+        assert_eq!(execute(&mut state), Err(Exception::invalid_opcode()));
+        assert_eq!(state, before);
+    }
+
+    fn invalidated(first: u64, pages: u32) -> Vec<TranslationChange> {
+        let mut state = calling(INVALIDATE);
+        state.gpr[Gpr::Rbx as usize] = first;
+        state.gpr[Gpr::Rcx as usize] = pages.into();
+        let mut changes = Vec::new();
+        let mut note = |_: &CpuState, change| changes.push(change);
+        let result = super::execute(&mut state, &mut note, &vmcall());
+        assert_eq!((result, state.rip), (Ok(Outcome::Next), 0x1003));
+        changes
+    }
+
+    #[test]
+    fn a_range_is_invalidated_at_once() {
+        let pages = |first, last| {
+            [TranslationChange::Pages {
+                space: Space::loaded(&calling(INVALIDATE)),
+                first: LinearAddress(first),
+                last: LinearAddress(last),
+            }]
+        };
+        assert_eq!(invalidated(0x5000, 0), []);
+        assert_eq!(invalidated(0x5123, 2), pages(0x5123, 0x6123));
+        assert_eq!(invalidated(0xffff_f000, 1), pages(0xffff_f000, 0xffff_f000));
+        // More than there is behind an address, and more than is worth telling apart.
+        for (first, count) in [(0xffff_f000, 2), (0, 257), (0, u32::MAX)] {
+            assert_eq!(invalidated(first, count), [TranslationChange::Everything]);
+        }
+    }
+
+    #[test]
+    fn translations_are_for_level_0_to_invalidate() {
+        let mut state = calling(INVALIDATE);
+        state.cr0 |= 1;
+        state.segment_mut(SegmentRegister::Ss).attributes = Attributes::from_bits_retain(0xc0f3);
+        state.segment_mut(SegmentRegister::Cs).attributes = Attributes::from_bits_retain(0xc0fb);
+        let before = state.clone();
+        assert_eq!(execute(&mut state), Err(Exception::general_protection(0)));
         assert_eq!(state, before);
     }
 }
