@@ -99,4 +99,71 @@ impl Books {
             instruction_steps: Vec::new(),
         }
     }
+
+    /// What was counted is from now on counted from where it stood in `before`. The ledger's own
+    /// part is not touched: it is begun anew.
+    pub fn subtract_counters(&mut self, before: &Counters) {
+        let since = |rows: &mut Vec<(&'static str, u64)>, before: &[(&'static str, u64)]| {
+            for (name, count) in rows {
+                let earlier = before.iter().find(|row| row.0 == *name);
+                *count = count.saturating_sub(earlier.map_or(0, |row| row.1));
+            }
+        };
+        since(&mut self.leaves, &before.leaves);
+        since(&mut self.space_loads, &before.space_loads);
+        since(&mut self.shadow_tables, &before.shadow_tables);
+        since(&mut self.instruction_cache, &before.instruction_cache);
+        if let (Some(now), Some(before)) = (&mut self.instructions, before.instructions) {
+            *now = now.saturating_sub(before);
+        }
+        if let (Some(now), Some(before)) = (&mut self.host_code, before.host_code) {
+            now.instructions = now.instructions.saturating_sub(before.instructions);
+            now.bytes = now.bytes.saturating_sub(before.bytes);
+        }
+    }
+}
+
+/// Everything that is counted outside the ledger, as it stood at one moment.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Counters {
+    leaves: Vec<(&'static str, u64)>,
+    space_loads: Vec<(&'static str, u64)>,
+    shadow_tables: Vec<(&'static str, u64)>,
+    instruction_cache: Vec<(&'static str, u64)>,
+    instructions: Option<u64>,
+    host_code: Option<HostCode>,
+}
+
+impl Counters {
+    /// Those of `books`.
+    pub fn of(books: &Books) -> Self {
+        Self {
+            leaves: books.leaves.clone(),
+            space_loads: books.space_loads.clone(),
+            shadow_tables: books.shadow_tables.clone(),
+            instruction_cache: books.instruction_cache.clone(),
+            instructions: books.instructions,
+            host_code: books.host_code,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Detail, HostTime};
+
+    #[test]
+    fn counters_go_on_from_where_they_stood() {
+        let ledger = Ledger::new(HostTime::default, Detail::Full);
+        let mut books = Books::of(&ledger, 1000, 0);
+        books.leaves = vec![("cli", 5)];
+        books.instructions = Some(100);
+        let before = Counters::of(&books);
+        books.leaves = vec![("cli", 7), ("sti", 3)];
+        books.instructions = Some(150);
+        books.subtract_counters(&before);
+        assert_eq!(books.leaves, [("cli", 2), ("sti", 3)]);
+        assert_eq!(books.instructions, Some(50));
+    }
 }

@@ -171,6 +171,12 @@ impl Ledger {
         self.tracer = None;
     }
 
+    /// Who was handed the trace, for books that are begun anew.
+    pub fn take_tracer(&mut self) -> Option<Tracer> {
+        self.sampler.set_every_exit(false);
+        self.tracer.take().map(|tracer| *tracer)
+    }
+
     /// Which instructions the exits came from.
     pub fn blame(&self) -> &Blame {
         &self.blame

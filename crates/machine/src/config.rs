@@ -233,7 +233,7 @@ impl Default for VmConfig {
             verify_code: false,
             verify_shadow: false,
             register_map: RegisterMapChoice::default(),
-            memory_access: MemoryAccess::default(),
+            memory_access: MemoryAccess::Adaptive,
             virtual_interrupts: VirtualInterrupts::default(),
             space_switch: SpaceSwitch::default(),
             shadow: ShadowChoices::default(),

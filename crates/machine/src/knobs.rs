@@ -8,7 +8,9 @@
 //! To add one: a field in [`VmConfig`], a line in [`KNOBS`], and if it can be turned while
 //! the machine runs, a line in [`turn`].
 
-use crate::config::{DoubleInvalidation, InstructionSource, Invalidation, SpaceSwitch, VmConfig};
+use crate::config::{
+    DoubleInvalidation, InstructionSource, Invalidation, MemoryAccess, SpaceSwitch, VmConfig,
+};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use tollgate_engine::policy::virtual_interrupts::Transition;
@@ -62,6 +64,25 @@ pub const KNOBS: &[Knob] = &[
                 0 => Transition::Call,
                 1 => Transition::Trap,
                 _ => Transition::Task,
+            }
+        },
+    },
+    Knob {
+        name: "memory-access",
+        values: &["checked", "direct", "adaptive"],
+        what: "programs and kernels of 64-bit systems: each access looks its page up, or the host's \
+               page tables do, or that once a program has run for some milliseconds",
+        experiment: "shadow",
+        get: |config| match config.memory_access {
+            MemoryAccess::Checked => 0,
+            MemoryAccess::Direct => 1,
+            MemoryAccess::Adaptive => 2,
+        },
+        set: |config, value| {
+            config.memory_access = match value {
+                0 => MemoryAccess::Checked,
+                1 => MemoryAccess::Direct,
+                _ => MemoryAccess::Adaptive,
             }
         },
     },
@@ -129,7 +150,8 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "icache",
         values: &["leaf", "site", "off", "on", "physical"],
-        what: "instructions that exit to be emulated: in a leaf without an exit, known since                translation, decoded at each exit, in a dictionary by linear or physical address",
+        what: "instructions that exit to be emulated: in a leaf without an exit, known since \
+               translation, decoded at each exit, in a dictionary by linear or physical address",
         experiment: "icache",
         get: |config| config.instruction_source as usize,
         set: |config, value| {
@@ -155,6 +177,9 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     }
     if vcpu.shadow_choices() != config.shadow {
         vcpu.set_shadow_choices(config.shadow);
+    }
+    if vcpu.memory_access() != config.memory_access {
+        vcpu.set_memory_access(config.memory_access);
     }
     vcpu.set_space_switch(config.space_switch);
 }
@@ -379,8 +404,8 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition, switch, \
-             shadow-tables, invalidation, reverse-map, double-invalidation, icache"
+            "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, \
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, icache"
         );
         assert_eq!(
             error("transition=jump"),
@@ -388,8 +413,8 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition, switch, \
-             shadow-tables, invalidation, reverse-map, double-invalidation, icache"
+            "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, \
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, icache"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -401,8 +426,8 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call switch=inline shadow-tables=auto invalidation=inline \
-             reverse-map=on double-invalidation=entry-count icache=leaf"
+            "vif=on vir=on transition=call memory-access=adaptive switch=inline shadow-tables=auto \
+             invalidation=inline reverse-map=on double-invalidation=entry-count icache=leaf"
         );
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 pub use tollgate_engine::engine::TranslatedBlock;
 use tollgate_exits::blame::DeviceAddress;
-use tollgate_exits::books::Books;
+use tollgate_exits::books::{Books, Counters};
 use tollgate_exits::trace::Tracer;
 use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::{GuestMemory, PageUse};
@@ -97,6 +97,10 @@ pub struct Vm {
     config: VmConfig,
     /// A knob was turned since the machine was built.
     knobs_turned: bool,
+    /// What was counted before the books were begun anew, beside the exits.
+    counted_before: Counters,
+    /// Exits before that.
+    exits_before: u64,
 }
 
 impl Vm {
@@ -126,7 +130,6 @@ impl Vm {
             .map_err(BuildError::Host)?;
         vcpu.set_verify_shadow(config.verify_shadow);
         vcpu.set_register_map(config.register_map.map());
-        vcpu.set_memory_access(config.memory_access);
         knobs::turn(&mut vcpu, config);
         if config.count_instructions {
             vcpu.set_counts_instructions(true);
@@ -138,6 +141,8 @@ impl Vm {
             commands: handle.commands(),
             config: config.clone(),
             knobs_turned: false,
+            counted_before: Counters::default(),
+            exits_before: 0,
         };
         vm.publish(State::Starting);
         Ok(vm)
@@ -224,8 +229,16 @@ impl Vm {
         self.vcpu.ledger()
     }
 
-    /// The books as they are; exact whenever `run` does not run.
+    /// The books as they are, since the machine's start or since they were begun anew; exact
+    /// whenever `run` does not run.
     pub fn books(&self) -> Books {
+        let mut books = self.all_books();
+        books.subtract_counters(&self.counted_before);
+        books
+    }
+
+    /// The same, with all that was ever counted beside exits.
+    fn all_books(&self) -> Books {
         let entry = self.vcpu.state().sysenter_eip;
         Books {
             settings: self.settings().names().collect(),
@@ -251,6 +264,18 @@ impl Vm {
             Some((address, name.to_owned()))
         });
         named.collect()
+    }
+
+    /// Begins the books anew. Not to be called while `run` runs.
+    fn reset_books(&mut self) {
+        self.counted_before = Counters::of(&self.all_books());
+        self.exits_before += self.exit_counts().total();
+        self.knobs_turned = false;
+        self.vcpu.reset_instruction_steps();
+        let mut before = self.vcpu.take_ledger();
+        if let Some(tracer) = before.take_tracer() {
+            self.begin_trace(tracer);
+        }
     }
 
     /// How the knobs stand.
@@ -300,7 +325,7 @@ impl Vm {
     fn obey(&mut self) -> bool {
         let mut paused = false;
         loop {
-            let mut books_wanted = false;
+            let (mut books_wanted, mut reset_wanted) = (false, false);
             let before = self.settings();
             for command in self.commands.take() {
                 match command {
@@ -321,12 +346,17 @@ impl Vm {
                     Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
+                    Command::ResetBooks => reset_wanted = true,
                     Command::Set(assignment) => assignment.apply(&mut self.config),
                 }
             }
             if self.settings() != before {
                 self.knobs_turned = true;
                 knobs::turn(&mut self.vcpu, &self.config);
+            }
+            if reset_wanted {
+                self.reset_books();
+                self.commands.forget_books();
             }
             if books_wanted {
                 self.commands.publish_books(self.books());
@@ -350,7 +380,7 @@ impl Vm {
             state,
             uptime_ns: 0,
             guest_time_ns: self.pc.now().0,
-            exits: self.exit_counts().total(),
+            exits: self.exits_before + self.exit_counts().total(),
             code_cache: self.vcpu.code_cache(),
             settings: self.settings(),
         };

@@ -221,6 +221,22 @@ impl VmHandle {
         request.answer(&mailbox)
     }
 
+    /// Asks the vCPU thread to begin its books anew, and waits until it has; false if it does not
+    /// within `timeout`. Books that are asked for afterwards tell of what came later.
+    pub fn reset_books(&self, timeout: Duration) -> bool {
+        let asked = self.0.mailbox().resets;
+        self.submit(Command::ResetBooks);
+        let waits = |mailbox: &mut Mailbox| {
+            mailbox.resets == asked && mailbox.status.state != State::Stopped
+        };
+        let (mailbox, _) = self
+            .0
+            .published
+            .wait_timeout_while(self.0.mailbox(), timeout, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        mailbox.resets != asked
+    }
+
     /// Waits until the published status satisfies `reached` and returns it. After
     /// `timeout` the status published last is returned.
     pub fn wait_for_status(

@@ -90,6 +90,8 @@ pub struct Translated {
     pub(crate) guarded: Option<GuardedPages>,
     /// Which spaces' programs reach memory directly.
     pub(crate) accounts: Box<Accounts>,
+    /// What was chosen for them, whether or not the process has a place for shadow windows.
+    pub(crate) memory_access: MemoryAccess,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
     /// Where instructions come from that the monitor emulates.
@@ -135,6 +137,7 @@ impl Translated {
             fault_deliveries: FaultDeliveries::default(),
             guarded: None,
             accounts: Box::new(Accounts::new(MemoryAccess::Checked)),
+            memory_access: MemoryAccess::Checked,
             space_switch: SpaceSwitch::default(),
             instructions: Box::default(),
             faulting_sites: FaultingSites::default(),

@@ -29,7 +29,7 @@ use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::books::HostCode;
 use tollgate_exits::ledger::{Detail, Ledger};
-use tollgate_exits::steps::StepCost;
+use tollgate_exits::steps::{StepCost, Steps};
 use tollgate_memory::GuestMemory;
 use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::CpuState;
@@ -120,9 +120,15 @@ impl Vcpu {
             });
     }
 
+    /// How programs in IA-32e mode are to reach guest memory.
+    pub fn memory_access(&self) -> MemoryAccess {
+        self.runner.memory_access
+    }
+
     /// Changes how programs in IA-32e mode reach guest memory; not to be called while `run` runs.
     /// Where the process has no place for shadow windows all accesses are looked up.
     pub fn set_memory_access(&mut self, choice: MemoryAccess) {
+        self.runner.memory_access = choice;
         let choice = match self.view.translations.has_windows() {
             true => choice,
             false => MemoryAccess::Checked,
@@ -166,6 +172,11 @@ impl Vcpu {
     /// What it cost to find them, step by step.
     pub fn instruction_steps(&self) -> impl Iterator<Item = StepCost> {
         self.runner.instructions.steps.costs()
+    }
+
+    /// Begins anew to time these steps.
+    pub fn reset_instruction_steps(&mut self) {
+        self.runner.instructions.steps = Steps::default();
     }
 
     /// What is kept that was derived from page tables, and how it is invalidated.

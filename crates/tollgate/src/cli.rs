@@ -349,10 +349,6 @@ pub struct RunArguments {
     )]
     pub register_map: RegisterMapName,
 
-    /// How guest code reaches guest memory
-    #[arg(long, value_name = "WAY", value_enum, default_value_t = MemoryAccess::Adaptive)]
-    pub memory_access: MemoryAccess,
-
     /// Knobs.
     #[command(flatten)]
     pub knobs: KnobArguments,
@@ -396,17 +392,6 @@ pub enum TripleFault {
     Reset,
     /// The end of the run, with the processor's registers
     Stop,
-}
-
-/// How guest code reaches guest memory.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemoryAccess {
-    /// Each access looks its page up
-    Checked,
-    /// Programs of 64-bit systems that run for long have the host's page tables do it
-    Adaptive,
-    /// All programs of 64-bit systems have the host's page tables do it
-    Direct,
 }
 
 /// What holds guest RAM.

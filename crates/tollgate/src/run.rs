@@ -9,15 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tollgate_machine::config::{
-    MemoryAccess as MemoryAccessChoice, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
-};
+use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{
-    MemoryAccess, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault,
-};
+use crate::cli::{Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
@@ -156,11 +152,6 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         verify_code: arguments.verify_code,
         verify_shadow: arguments.verify_shadow,
         count_instructions: arguments.statistics.count_instructions,
-        memory_access: match arguments.memory_access {
-            MemoryAccess::Checked => MemoryAccessChoice::Checked,
-            MemoryAccess::Adaptive => MemoryAccessChoice::Adaptive,
-            MemoryAccess::Direct => MemoryAccessChoice::Direct,
-        },
         register_map: match arguments.register_map {
             RegisterMapName::Legacy => RegisterMapChoice::Legacy,
             RegisterMapName::Spilled => RegisterMapChoice::Spilled,

@@ -68,7 +68,7 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
         "--code-cache <SIZE>",
         "--verify-code",
         "--verify-shadow",
-        "--memory-access <WAY>",
+        "--memory-access <VALUE>",
         "Examples:",
         "Ctrl-A x",
         "Exit codes:",
@@ -94,7 +94,7 @@ fn commands_that_are_missing_or_unknown_are_refused() {
     );
     refused(
         &["lab", "dance"],
-        "unknown command 'dance': expected list or vif; try 'tollgate lab --help'",
+        "unknown command 'dance': expected list, vif or shadow; try 'tollgate lab --help'",
     );
 }
 
@@ -176,7 +176,7 @@ fn sizes_that_no_machine_can_have_are_refused() {
 fn values_outside_a_list_are_refused_with_the_list() {
     refused(
         &["run", "--kernel", "k", "--memory-access", "magic"],
-        "--memory-access <WAY>: 'magic' is not one of: checked, adaptive, direct; try 'tollgate run --help'",
+        "--memory-access <VALUE>: 'magic' is not one of: checked, direct, adaptive; try 'tollgate run --help'",
     );
     refused(
         &["run", "--kernel", "k", "--serial", "telnet:1"],

@@ -137,6 +137,17 @@ impl VmCommands {
         self.0.tell_listener();
     }
 
+    /// The books were begun anew: those published before are no answer any more.
+    pub fn forget_books(&self) {
+        let previous = {
+            let mut mailbox = self.0.mailbox();
+            mailbox.resets += 1;
+            mailbox.books.take()
+        };
+        self.0.tell_listener();
+        drop(previous);
+    }
+
     /// Makes `books` the ones that others see; the previous ones are dropped.
     pub fn publish_books(&self, books: Books) {
         let books = Arc::new(books);

@@ -42,6 +42,8 @@ pub enum Command {
     ReportStatus,
     /// Publish the books as they are now.
     ReportBooks,
+    /// Begin the books anew.
+    ResetBooks,
     /// Turn a knob.
     Set(Assignment),
 }
@@ -92,6 +94,8 @@ pub(super) struct Mailbox {
     pub status: Status,
     /// Counts publications, so that a waiting reader sees a new one.
     pub publications: u64,
+    /// How often the books were begun anew.
+    pub resets: u64,
     /// The books published last, and when.
     pub books: Option<(Instant, Arc<Books>)>,
 }
