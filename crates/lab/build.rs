@@ -7,16 +7,15 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=guests");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let flat = ["-Ttext", "0", "--oformat", "binary"];
+    assemble("shadow", "shadow", NARROW, &flat, &out);
+    assemble("shadow", "shadow-64", WIDE, &flat, &out);
     let program = ["-N", "-z", "noexecstack"];
     assemble("cost", "cost", WIDE, &["-T", "guests/cost.ld"], &out);
-    assemble("hypercall-linux", "hypercall-linux", NARROW, &program, &out);
-    assemble(
-        "hypercall-linux",
-        "hypercall-linux-64",
-        WIDE,
-        &program,
-        &out,
-    );
+    for name in ["hypercall-linux", "linux-spaces"] {
+        assemble(name, name, NARROW, &program, &out);
+        assemble(name, &format!("{name}-64"), WIDE, &program, &out);
+    }
     run(Command::new("guests/small-system/build").arg(out.join("small-system.bin")));
 }
 

@@ -133,6 +133,53 @@ fn a_quick_run_writes_table_samples_and_plot() {
 }
 
 #[test]
+fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
+    let shell = support::guests::fetched("initrd-amd64.img");
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let (json, svg) = (path("a.json"), path("a.svg"));
+    let workloads = ["--workload", "switch", "--workload", "processes"];
+    let arms = ["--arm", "tables=6", "--arm", "direct=6"];
+    let outputs = ["--json", &json, "--plot", &svg];
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
+    command.args(["lab", "shadow", "--quick"]);
+    command.args(workloads).args(arms).args(outputs);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    for part in [
+        "64-bit, switch",
+        "linux-686, processes",
+        "units of one entry",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let cells = value["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 4);
+    for cell in cells {
+        let samples = cell["outcome"]["measured"]["samples"].as_array();
+        let samples = samples.unwrap_or_else(|| panic!("{cell}"));
+        assert_eq!(samples.len(), 9);
+        // With identifiers, six tables keep what one forgets at each switch.
+        if cell["guest"] == "64-bit" {
+            let stolen = |arm: &str| {
+                let of_arm = samples.iter().filter(|sample| sample["arm"] == arm);
+                let each = of_arm.map(|it| it["values"]["stolen"].as_f64().unwrap_or(0.0));
+                each.sum::<f64>()
+            };
+            assert!(stolen("tables=1") > 100.0 && stolen("tables=6") == 0.0);
+        }
+    }
+    assert!(
+        fs::read_to_string(&svg)
+            .unwrap()
+            .contains("by the number of tables")
+    );
+}
+
+#[test]
 fn names_that_are_not_known_are_refused_with_those_that_are() {
     for (words, message) in [
         (
@@ -153,7 +200,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["dance"],
-            "unknown command 'dance': expected list or vif; try 'tollgate lab --help'",
+            "unknown command 'dance': expected list, vif or shadow; try 'tollgate lab --help'",
         ),
     ] {
         let output = lab(words);

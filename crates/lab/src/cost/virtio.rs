@@ -5,9 +5,7 @@
 //! ring are zero, and so name it.
 
 use super::CostError;
-use std::fs::{File, OpenOptions};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::nameless_file::NamelessFile;
 use tollgate_disk::{DriveOptions, Format};
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::devices::list;
@@ -70,38 +68,13 @@ const DISK_CHAIN: &[Part] = &[(16, false), (4096, true), (1, true)];
 /// A header, and a frame of the shortest length that is for nobody.
 const ADAPTER_CHAIN: &[Part] = &[(12 + 60, false)];
 
-/// A file without a name, with the path by which this process reaches it.
-struct Nameless(File);
-
-impl Nameless {
-    fn new() -> std::io::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-cost-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        std::fs::remove_file(&path)?;
-        file.set_len(DISK_BYTES)?;
-        Ok(Self(file))
-    }
-
-    fn path(&self) -> PathBuf {
-        use std::os::fd::AsRawFd;
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
-    }
-}
-
 /// The devices, which the configuration gets to know of.
 ///
 /// # Errors
 /// The host gives no file, no thread or no socket.
 pub fn devices(config: &mut VmConfig) -> Result<Vec<Box<dyn VirtioDevice>>, CostError> {
     let refused = |error: &dyn std::fmt::Display| CostError::Host(error.to_string());
-    let disk = Nameless::new().map_err(|error| refused(&error))?;
+    let disk = NamelessFile::zeroed(DISK_BYTES).map_err(|error| refused(&error))?;
     config.pci = false;
     config.drives = vec![DriveOptions {
         format: Some(Format::Raw),

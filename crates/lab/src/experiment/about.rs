@@ -23,6 +23,16 @@ pub struct About {
     pub guests: &'static [Guest],
     /// The kinds of exit that matter, in groups with a sum each.
     pub kinds: &'static [KindGroup],
+    /// Arms that differ in a number alone, by which plots show them.
+    pub numbers: Option<Numbers>,
+}
+
+/// Arms that differ in a number.
+pub struct Numbers {
+    /// What is counted.
+    pub what: &'static str,
+    /// An arm's name and its number, the least first.
+    pub of_arms: &'static [(&'static str, u32)],
 }
 
 /// One variant: settings of the machine.
@@ -31,6 +41,8 @@ pub struct Arm {
     pub name: &'static str,
     /// Every knob of the experiment, with its value.
     pub settings: &'static [(&'static str, &'static str)],
+    /// Everything derived from page tables is checked (`--verify-shadow`), which is no knob.
+    pub checks: bool,
     /// What it stands for, in one line.
     pub what: &'static str,
 }
@@ -47,6 +59,7 @@ impl Arm {
                 .map_err(|error| LabError::Host(error.to_string()))?
                 .apply(&mut config);
         }
+        config.verify_shadow |= self.checks;
         Ok(config)
     }
 }

@@ -28,6 +28,7 @@ mod compare;
 mod error;
 mod export;
 mod kind_tables;
+mod number_plot;
 mod plan;
 mod plot;
 mod results;
@@ -40,7 +41,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod test_experiment;
 
-pub use about::{About, Arm, Guest, KindGroup, Metric, Workload};
+pub use about::{About, Arm, Guest, KindGroup, Metric, Numbers, Workload};
 pub use compare::{Comparison, Verdict};
 pub use error::LabError;
 pub use export::{samples_csv, to_json};

@@ -19,11 +19,13 @@ pub(crate) static ABOUT: About = About {
         Arm {
             name: "a",
             settings: &[("vif", "off")],
+            checks: false,
             what: "as it is",
         },
         Arm {
             name: "b",
             settings: &[("vif", "on")],
+            checks: false,
             what: "in half the time",
         },
     ],
@@ -68,6 +70,7 @@ pub(crate) static ABOUT: About = About {
             kinds: &[ExitKind::PortIn],
         },
     ],
+    numbers: None,
 };
 
 /// Runs are numbered from 1 in the order in which they come.
@@ -182,6 +185,7 @@ pub(crate) fn sample(arm: &str, repetition: u32, cli: u64, cycles: u64, wall: u6
         shadow_tables: Vec::new(),
         instruction_cache: Vec::new(),
         instruction_steps: Vec::new(),
+        devices: Vec::new(),
     };
     Sample {
         arm: arm.to_owned(),

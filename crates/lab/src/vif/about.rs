@@ -56,26 +56,31 @@ pub static ABOUT: About = About {
         Arm {
             name: OFF,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
+            checks: false,
             what: "each of the six is an exit, by a call-out",
         },
         Arm {
             name: OFF_TRAP,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "trap")],
+            checks: false,
             what: "by a host #GP, taken as a signal: stands for the 80386's trap gate",
         },
         Arm {
             name: OFF_TASK,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "task")],
+            checks: false,
             what: "by a host #UD with the whole context: stands for its task gate",
         },
         Arm {
             name: ON_WITHOUT_REQUEST,
             settings: &[("vif", "on"), ("vir", "off"), ("transition", "call")],
+            checks: false,
             what: "VIF without VIR: an exit at each change of the flag from 0 to 1",
         },
         Arm {
             name: ON,
             settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
+            checks: false,
             what: "VIF and VIR: an exit only when an interrupt can be delivered",
         },
     ],
@@ -154,4 +159,5 @@ pub static ABOUT: About = About {
             kinds: &[ExitKind::GuestException],
         },
     ],
+    numbers: None,
 };

@@ -1,0 +1,202 @@
+# A static Linux program: processes that hand on a token, so that the address space changes with
+# each step, and use memory of their own in between.
+#
+#   spaces PROCESSES ROUNDS PAGES UNMAP
+#
+# Each of PROCESSES (2 to 32) gets the token ROUNDS times. It then adds one to a word of each of its
+# PAGES (1 to 1024), and if UNMAP is 1 it unmaps one of them, another one each time, and maps a new
+# one there. In the end each checks what its pages hold. Exit code 0 if all of them did their work, 1
+# if not, 2 for a wrong command line.
+
+.intel_syntax noprefix
+.ifdef WIDE
+.code64
+.endif
+.include "linux-calls.inc"
+
+.set BASE, 0x20000000
+.set MOST_PROCESSES, 32
+
+.text
+.globl _start
+_start:
+    COUNT_OF_ARGUMENTS
+    cmp eax, 5
+    jne usage
+    ARGUMENT 1
+    call decimal
+    jc usage
+    mov [processes], eax
+    sub eax, 2
+    cmp eax, MOST_PROCESSES - 2
+    ja usage
+    ARGUMENT 2
+    call decimal
+    jc usage
+    test eax, eax
+    jz usage
+    mov [rounds], eax
+    ARGUMENT 3
+    call decimal
+    jc usage
+    mov [pages], eax
+    shl eax, 12
+    mov [bytes], eax
+    dec eax
+    cmp eax, 1024*4096 - 1
+    ja usage
+    ARGUMENT 4
+    call decimal
+    jc usage
+    mov [unmaps], eax
+    cmp eax, 1
+    ja usage
+
+    mov dword ptr [number], 0            # pipes: each one's reading end, then the writing one
+1:  mov eax, [number]
+    lea eax, pipes[eax*8]
+    mov [argument], eax
+    SYSTEM_CALL 42, 22, [argument]
+    test eax, eax
+    jnz failed
+    inc dword ptr [number]
+    mov eax, [number]
+    cmp eax, [processes]
+    jb 1b
+
+    mov dword ptr [number], 1            # the others; number 0 is this process
+2:  SYSTEM_CALL 2, 57
+    test eax, eax
+    js failed
+    jz member
+    inc dword ptr [number]
+    mov eax, [number]
+    cmp eax, [processes]
+    jb 2b
+    mov dword ptr [number], 0
+    mov dword ptr [next], 0              # the token is its own first
+    call hand_on
+
+member:
+    mov eax, [number]
+    mov ecx, pipes[eax*8]
+    mov [own], ecx
+    inc eax
+    cmp eax, [processes]
+    jb 1f
+    xor eax, eax
+1:  mov [next], eax
+    MAP BASE, [bytes]
+    cmp eax, BASE
+    jne failed
+    mov dword ptr [round], 0
+    mov dword ptr [victim], BASE
+
+turn:
+    SYSTEM_CALL 3, 0, [own], "offset token", 4
+    cmp eax, 4
+    jne failed
+    mov eax, BASE
+    mov ecx, [pages]
+1:  inc dword ptr [eax]
+    add eax, 4096
+    dec ecx
+    jnz 1b
+    cmp dword ptr [unmaps], 0
+    je 3f
+    SYSTEM_CALL 91, 11, [victim], 4096
+    test eax, eax
+    jnz failed
+    MAP [victim], 4096
+    cmp eax, [victim]
+    jne failed
+    add eax, 4096
+    mov ecx, [bytes]
+    add ecx, BASE
+    cmp eax, ecx
+    jb 2f
+    mov eax, BASE
+2:  mov [victim], eax
+3:  call hand_on
+    inc dword ptr [round]
+    mov eax, [round]
+    cmp eax, [rounds]
+    jb turn
+
+    # Without UNMAP each page was used in all rounds; with it, one was replaced in each round, so
+    # that from the latest victim backwards they hold 0, 1, 2, ..., but no more than all rounds.
+    mov eax, [victim]
+    xor edx, edx
+    mov ecx, [pages]
+1:  mov esi, edx
+    cmp dword ptr [unmaps], 0
+    je 2f
+    cmp esi, [rounds]
+    jb 3f
+2:  mov esi, [rounds]
+3:  sub eax, 4096
+    cmp eax, BASE
+    jae 4f
+    add eax, [bytes]
+4:  cmp [eax], esi
+    jne failed
+    inc edx
+    dec ecx
+    jnz 1b
+
+    cmp dword ptr [number], 0
+    jne done
+    mov dword ptr [round], 1
+5:  SYSTEM_CALL 7, 61, -1, "offset status", 0     # the parent: the exit codes of all others
+    test eax, eax
+    js failed
+    cmp dword ptr [status], 0
+    jne failed
+    inc dword ptr [round]
+    mov eax, [round]
+    cmp eax, [processes]
+    jb 5b
+done:
+    SYSTEM_CALL 1, 60, 0
+
+hand_on:                                 # the token to the next one
+    mov eax, [next]
+    mov ecx, pipes[eax*8 + 4]
+    mov [argument], ecx
+    SYSTEM_CALL 4, 1, [argument], "offset token", 4
+    cmp eax, 4
+    jne failed
+    ret
+
+failed:
+    SYSTEM_CALL 4, 1, 2, "offset text_failed", "text_failed_end - text_failed"
+    SYSTEM_CALL 1, 60, 1
+usage:
+    SYSTEM_CALL 4, 1, 2, "offset text_usage", "text_usage_end - text_usage"
+    SYSTEM_CALL 1, 60, 2
+
+DEFINE_DECIMAL
+
+.data
+text_failed: .ascii "spaces: a process did not do its work\n"
+text_failed_end:
+text_usage:
+    .ascii "usage: spaces PROCESSES ROUNDS PAGES UNMAP   2 to 32, at least 1, 1 to 1024, 0 or 1\n"
+text_usage_end:
+
+.bss
+    .balign 4
+processes: .skip 4
+rounds: .skip 4
+pages: .skip 4
+bytes: .skip 4
+unmaps: .skip 4
+number: .skip 4
+next: .skip 4
+own: .skip 4
+argument: .skip 4
+round: .skip 4
+victim: .skip 4
+token: .skip 4
+status: .skip 4
+pipes: .skip MOST_PROCESSES*8

@@ -1,0 +1,68 @@
+//! Files that nobody else finds and that are gone with the process.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A file without a name, with the path by which this process reaches it.
+pub struct NamelessFile(File);
+
+impl NamelessFile {
+    /// One of so many bytes, all zero.
+    ///
+    /// # Errors
+    /// The folder for temporary files takes none.
+    pub fn zeroed(bytes: u64) -> io::Result<Self> {
+        let file = Self::new()?;
+        file.0.set_len(bytes)?;
+        Ok(file)
+    }
+
+    /// One with this content.
+    ///
+    /// # Errors
+    /// The folder for temporary files takes none, or has no room.
+    pub fn with(content: &[u8]) -> io::Result<Self> {
+        let mut file = Self::new()?;
+        file.0.write_all(content)?;
+        Ok(file)
+    }
+
+    fn new() -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-lab-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(Self(file))
+    }
+
+    /// A path for this process, as long as the file is there.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_their_content_and_no_name() {
+        let (one, other) = (
+            NamelessFile::with(b"text").unwrap(),
+            NamelessFile::zeroed(3).unwrap(),
+        );
+        assert_eq!(std::fs::read(one.path()).unwrap(), b"text");
+        assert_eq!(std::fs::read(other.path()).unwrap(), [0; 3]);
+        let target = std::fs::read_link(one.path()).unwrap();
+        assert!(target.to_string_lossy().ends_with("(deleted)"));
+    }
+}

@@ -1,0 +1,106 @@
+//! One workload on a guest of ours.
+
+use super::about::*;
+use super::machine::{Machine, PAGES, Routine, Width, Work};
+use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
+use tollgate_machine::config::VmConfig;
+
+/// One workload.
+pub struct Single {
+    width: Width,
+    work: Work,
+    /// Events in a round.
+    events: u64,
+}
+
+impl Single {
+    /// The workload of this name, with little to do if `quick`.
+    pub fn open(guest: &str, workload: &str, quick: bool) -> Self {
+        let (routine, spaces, pages, events, rounds) = match workload {
+            SWITCH_ONLY => (Routine::Switch, 6, 0, 6, 50_000),
+            SWITCH => (Routine::Switch, 6, PAGES, 6, 2_000),
+            SWITCH_TWELVE => (Routine::Switch, 12, PAGES, 12, 1_000),
+            INVALIDATE_ONLY => (Routine::OnlyInvalidate, 1, 0, 1, 100_000),
+            INVALIDATE => (Routine::Invalidate, 1, PAGES, 1, 20_000),
+            RANGE => (Routine::RangeByPage, 1, PAGES, 1, 5_000),
+            RANGE_BY_CALL => (Routine::RangeByCall, 1, PAGES, 1, 5_000),
+            PURGE => (Routine::Purge, 1, PAGES, 1, 2_000),
+            _ => (Routine::Twice, 12, PAGES, 1, 2_000),
+        };
+        Self {
+            width: match guest {
+                NARROW => Width::Narrow,
+                _ => Width::Wide,
+            },
+            work: Work {
+                routine,
+                spaces,
+                pages,
+                rounds: if quick { rounds / 50 } else { rounds },
+            },
+            events,
+        }
+    }
+}
+
+impl Bench for Single {
+    fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
+        let mut machine = Machine::new(self.width, &arm.config(&VmConfig::default())?)?;
+        let warm = Work {
+            rounds: (self.work.rounds / 20).next_multiple_of(2),
+            ..self.work
+        };
+        machine.run(warm, stop)?;
+        machine.reset_books();
+        let before = machine.counts();
+        let cycles = machine.run(self.work, stop)?;
+        let books = machine.books();
+        let mut timed = Timed::new(cycles as f64 / (books.tsc_khz.max(1) as f64 * 1e3), &books);
+        timed.work.insert("sum".to_owned(), self.work.sum());
+        let events = (self.work.rounds * self.events) as f64;
+        timed
+            .values
+            .insert(EVENT.to_owned(), cycles as f64 / events);
+        let counted = machine.counts().into_iter().zip(before);
+        for ((name, after), (_, before)) in counted.filter(|(after, before)| after != before) {
+            timed
+                .values
+                .insert(name.to_owned(), (after - before) as f64);
+        }
+        Ok(timed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::about::{ABOUT, SIX};
+    use super::*;
+
+    #[test]
+    fn each_workload_does_its_work_with_each_of_its_arms() {
+        let workloads = ABOUT.workloads.iter();
+        for workload in workloads.filter(|it| it.guests.contains(&WIDE)) {
+            for guest in [WIDE, NARROW] {
+                let mut bench = Single::open(guest, workload.name, true);
+                for arm in ABOUT.arms {
+                    if workload.arms.contains(&arm.name) {
+                        let timed = bench.measure(arm, &Stop::default());
+                        let timed = timed.unwrap_or_else(|why| panic!("{}: {why}", arm.name));
+                        assert!(timed.values[EVENT] > 0.0, "{} {}", workload.name, arm.name);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn known_spaces_are_switched_without_exits_and_filled_once() {
+        let six = ABOUT.arms.iter().find(|arm| arm.name == SIX).unwrap();
+        let timed = Single::open(WIDE, SWITCH, true)
+            .measure(six, &Stop::default())
+            .unwrap();
+        for kind in ["cr3-load", "tlb-miss-read"] {
+            assert!(timed.exits(kind).is_none_or(|row| row.count < 20), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Processes of Linux that hand on a token: `guests/linux-spaces.S`.
+
+use super::about::{EVENT, UNMAPPING};
+use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
+use crate::linux_guest::{LinuxGuest, Program, System};
+use tollgate_machine::config::VmConfig;
+
+/// The program.
+const SPACES: Program = Program {
+    name: "spaces",
+    narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-spaces.bin")),
+    wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-spaces-64.bin")),
+};
+/// Processes: with the kernel's own space and the shell's, as many spaces as amd64 Linux tells
+/// apart by process-context identifiers.
+const PROCESSES: u64 = 5;
+/// Pages that each uses.
+const PAGES: u64 = 16;
+/// Turns of each.
+const ROUNDS: u64 = 2_000;
+const QUICK_ROUNDS: u64 = 100;
+
+/// A booted guest.
+pub struct Processes {
+    guest: LinuxGuest,
+    rounds: u64,
+    unmaps: bool,
+}
+
+impl Processes {
+    /// Boots the guest.
+    ///
+    /// # Errors
+    /// It is not there, or does not come to its shell.
+    pub fn open(
+        guest: &str,
+        workload: &str,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Self, LabError> {
+        let system = System::open(guest, &[SPACES], options)?;
+        Ok(Self {
+            guest: LinuxGuest::boot(&system, &VmConfig::default(), stop)?,
+            rounds: if options.quick { QUICK_ROUNDS } else { ROUNDS },
+            unmaps: workload == UNMAPPING,
+        })
+    }
+
+    fn line(&self, rounds: u64) -> String {
+        let unmaps = u8::from(self.unmaps);
+        format!("/lab/spaces {PROCESSES} {rounds} {PAGES} {unmaps}")
+    }
+}
+
+impl Bench for Processes {
+    fn is_on_calling_thread(&self) -> bool {
+        false
+    }
+
+    fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
+        self.guest.turn(arm)?;
+        // Turning a knob may have dropped translations.
+        self.guest.run(&self.line(self.rounds / 10))?;
+        let ran = self.guest.run(&self.line(self.rounds))?;
+        let seconds = ran.processor_seconds();
+        let mut timed = Timed::new(seconds, &ran.books);
+        let events = self.rounds * PROCESSES;
+        timed.work.insert("turns".to_owned(), events);
+        let cycles = seconds * ran.books.tsc_khz as f64 * 1e3;
+        timed
+            .values
+            .insert(EVENT.to_owned(), cycles / events as f64);
+        for (name, count) in ran.books.space_loads.iter().chain(&ran.books.shadow_tables) {
+            if *count != 0 {
+                timed.values.insert((*name).to_owned(), *count as f64);
+            }
+        }
+        Ok(timed)
+    }
+}

@@ -1,0 +1,43 @@
+//! `tollgate lab shadow`: what it costs to keep tables that are derived from the guest's.
+//!
+//! After Umeno, Kubo and Takasaki. Kernels of ours switch spaces, invalidate pages and spaces, and
+//! read what must then be filled again ([`machine`]); processes of Linux hand on a token ([`linux`]).
+//! [`paper`] has the original figures and what stands for what.
+
+mod about;
+mod bench;
+mod linux;
+mod machine;
+mod paper;
+
+use crate::experiment::{
+    About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,
+};
+
+/// The experiment.
+pub struct Shadow;
+
+impl Experiment for Shadow {
+    fn about(&self) -> &'static About {
+        &about::ABOUT
+    }
+
+    fn open(
+        &self,
+        cell: &Cell,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Box<dyn Bench>, LabError> {
+        let (guest, workload) = (cell.guest.name, cell.workload.name);
+        if [about::WIDE, about::NARROW].contains(&guest) {
+            let bench = bench::Single::open(guest, workload, options.quick);
+            return Ok(Box::new(bench));
+        }
+        let bench = linux::Processes::open(guest, workload, options, stop)?;
+        Ok(Box::new(bench))
+    }
+
+    fn sections(&self, results: &Results) -> Vec<Section> {
+        paper::sections(results)
+    }
+}
