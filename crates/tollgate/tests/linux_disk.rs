@@ -152,6 +152,31 @@ fn disks_and_random_bytes_come_without_pci_too() {
 }
 
 #[test]
+fn a_kernel_without_acpi_is_told_where_devices_are() {
+    let folder = Folder::new();
+    let drive = format!("file={}", image(&folder, Format::Raw).display());
+    let mut command = linux::run_with(tollgate(), DEBIAN_686, "console=ttyS0 acpi=off");
+    command.args(["--drive", &drive, "--device", "virtio-rng", "--pci", "off"]);
+    let mut guest = linux::boot(command);
+    let line = guest.shell("cat /proc/cmdline");
+    let mut words = line.split(' ');
+    // Magic number and device number, 2 a disk and 4 a source of random bytes (virtio 1.2, 4.2.2, 5).
+    for device in ["0x00000002", "0x00000004"] {
+        let word = words.next().unwrap();
+        let place = word.strip_prefix("virtio_mmio.device=512@0x").unwrap();
+        let (address, _line) = place.split_once(':').unwrap();
+        let address = u64::from_str_radix(address, 16).unwrap();
+        assert_eq!(
+            guest.shell(&format!("devmem {address:#x} 32")),
+            "0x74726976"
+        );
+        let number = guest.shell(&format!("devmem {:#x} 32", address + 8));
+        assert_eq!(number, device);
+    }
+    assert_eq!(words.collect::<Vec<_>>(), ["console=ttyS0", "acpi=off"]);
+}
+
+#[test]
 fn random_bytes_come_over_pci() {
     let folder = Folder::new();
     let mut command = command(&folder, DEBIAN_AMD64, &[]);

@@ -25,6 +25,7 @@ mod state;
 pub use error::BootError;
 
 use image::Image;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -32,6 +33,8 @@ use tollgate_memory::GuestMemory;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
 use crate::acpi;
+use crate::config::VmConfig;
+use crate::devices::virtio::mmio_transport;
 
 /// Physical addresses of what the loaders leave in low memory. For a multiboot kernel that
 /// is linked there, all but the BIOS data area lies elsewhere.
@@ -57,28 +60,42 @@ pub mod layout {
 }
 
 /// What is to be booted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BootSource<'a> {
     /// The kernel's file.
     pub kernel: &'a Path,
     /// Initial RAM disk or modules, see [`crate::config::VmConfig::initrd`].
     pub initrd: Option<&'a str>,
     /// Command line.
-    pub append: &'a str,
+    pub append: Cow<'a, str>,
     /// Write ACPI tables that describe this.
     pub acpi: Option<acpi::Hardware>,
 }
 
 impl<'a> BootSource<'a> {
     /// The parts of a configuration that concern booting.
-    pub fn of(config: &'a crate::config::VmConfig) -> Self {
+    pub fn of(config: &'a VmConfig) -> Self {
         Self {
             kernel: &config.kernel,
             initrd: config.initrd.as_deref(),
-            append: &config.append,
+            append: command_line(config),
             acpi: config.acpi.then(|| acpi::Hardware::of(config)),
         }
     }
+}
+
+/// The configured command line. A guest that does not read ACPI is told there where virtio devices
+/// are that are not on PCI; first, since what follows `--` is not the kernel's.
+fn command_line(config: &VmConfig) -> Cow<'_, str> {
+    let append = config.append.as_str();
+    let reads_acpi = config.acpi && !append.split_whitespace().any(|word| word == "acpi=off");
+    let count = config.virtio_devices() as u8;
+    if config.pci || reads_acpi || count == 0 {
+        return append.into();
+    }
+    let mut words: Vec<_> = (0..count).map(mmio_transport::kernel_parameter).collect();
+    words.push(append.to_owned());
+    words.join(" ").into()
 }
 
 /// Kinds of kernel, as recognised from the first bytes.
@@ -121,7 +138,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
                 None => None,
             };
             let parameters = linux::Parameters {
-                command_line: source.append,
+                command_line: &source.append,
                 initrd: initrd.as_deref(),
                 rsdp,
             };
@@ -133,7 +150,7 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
         }
         KernelKind::Multiboot => {
             let modules = multiboot::read_modules(source.initrd.unwrap_or(""), memory)?;
-            multiboot::load(&image, source.append, &modules, memory)
+            multiboot::load(&image, &source.append, &modules, memory)
         }
         KernelKind::BootSector | KernelKind::Flat if source.initrd.is_some() => {
             Err(BootError::InitrdUnsupported { kernel: name })

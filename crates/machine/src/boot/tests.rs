@@ -50,7 +50,7 @@ fn boot(
     let source = BootSource {
         kernel: &file.0,
         initrd,
-        append,
+        append: append.into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
     load(&source, memory)
@@ -238,14 +238,14 @@ fn missing_files_are_named() {
     let source = BootSource {
         kernel: Path::new("/nowhere/vmlinuz"),
         initrd: None,
-        append: "",
+        append: "".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
     let message = load(&source, &mut memory(16)).unwrap_err().to_string();
     assert!(message.starts_with("cannot read /nowhere/vmlinuz: "));
     let directory = BootSource {
         kernel: Path::new("/"),
-        ..source
+        ..source.clone()
     };
     assert!(matches!(
         load(&directory, &mut memory(16)),
@@ -258,7 +258,7 @@ fn files_that_never_end_are_refused() {
     let source = BootSource {
         kernel: Path::new("/dev/zero"),
         initrd: None,
-        append: "",
+        append: "".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
     assert!(matches!(
@@ -457,7 +457,7 @@ fn a_real_debian_kernel_loads() {
     let source = BootSource {
         kernel: &kernel,
         initrd: None,
-        append: "console=ttyS0",
+        append: "console=ttyS0".into(),
         acpi: Some(crate::acpi::Hardware::default()),
     };
     let state = load(&source, &mut memory).unwrap();
@@ -474,4 +474,27 @@ fn debian_kernel() -> Option<PathBuf> {
     );
     let kernel = guests.join("debian-686/vmlinuz");
     kernel.exists().then_some(kernel)
+}
+
+#[test]
+fn a_guest_that_reads_no_acpi_is_told_of_virtio_devices_in_memory() {
+    let config = VmConfig {
+        append: "quiet acpi=off -- word".into(),
+        pci: false,
+        drives: vec![crate::config::DriveOptions::new("disk.img"); 2],
+        ..VmConfig::default()
+    };
+    let told = "virtio_mmio.device=512@0xe0100000:5 virtio_mmio.device=512@0xe0100200:10";
+    let expected = format!("{told} {}", config.append);
+    assert_eq!(BootSource::of(&config).append, expected);
+    let by_acpi = VmConfig {
+        append: "quiet".into(),
+        ..config.clone()
+    };
+    assert_eq!(BootSource::of(&by_acpi).append, "quiet");
+    let on_pci = VmConfig {
+        pci: true,
+        ..config.clone()
+    };
+    assert_eq!(BootSource::of(&on_pci).append, config.append);
 }

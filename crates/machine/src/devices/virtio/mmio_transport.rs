@@ -1,5 +1,5 @@
 //! A virtio device as a page of registers, for machines without PCI (4.2). Where it is, ACPI
-//! tells.
+//! tells, or the kernel's command line.
 
 use super::core::Core;
 use super::device::VirtioDevice;
@@ -65,6 +65,13 @@ pub const fn interrupt_line(index: u8) -> u8 {
 /// Where the device with this number is.
 pub const fn address(index: u8) -> u64 {
     BASE_ADDRESS + index as u64 * DEVICE_BYTES
+}
+
+/// What tells Linux of the device with this number where ACPI does not (its module parameter
+/// `virtio_mmio.device`, in kernels with CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES).
+pub fn kernel_parameter(index: u8) -> String {
+    let (address, line) = (address(index), interrupt_line(index));
+    format!("virtio_mmio.device={DEVICE_BYTES}@{address:#x}:{line}")
 }
 
 /// A virtio device in memory.
