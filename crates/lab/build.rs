@@ -8,11 +8,13 @@ fn main() {
     println!("cargo::rerun-if-changed=guests");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let flat = ["-Ttext", "0", "--oformat", "binary"];
-    assemble("shadow", "shadow", NARROW, &flat, &out);
-    assemble("shadow", "shadow-64", WIDE, &flat, &out);
+    for name in ["shadow", "apic-loop"] {
+        assemble(name, name, NARROW, &flat, &out);
+        assemble(name, &format!("{name}-64"), WIDE, &flat, &out);
+    }
     let program = ["-N", "-z", "noexecstack"];
     assemble("cost", "cost", WIDE, &["-T", "guests/cost.ld"], &out);
-    for name in ["hypercall-linux", "linux-spaces"] {
+    for name in ["hypercall-linux", "linux-spaces", "linux-repeat"] {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }

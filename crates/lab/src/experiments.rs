@@ -1,12 +1,13 @@
 //! The list of experiments.
 
 use crate::experiment::Experiment;
+use crate::icache::InstructionCache;
 use crate::shadow::Shadow;
 use crate::vif::Vif;
 
 /// Every experiment of `tollgate lab`.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(Vif), Box::new(Shadow)]
+    vec![Box::new(Vif), Box::new(Shadow), Box::new(InstructionCache)]
 }
 
 /// The experiment with this name.

@@ -94,7 +94,7 @@ fn commands_that_are_missing_or_unknown_are_refused() {
     );
     refused(
         &["lab", "dance"],
-        "unknown command 'dance': expected list, vif or shadow; try 'tollgate lab --help'",
+        "unknown command 'dance': expected list, vif, shadow or icache; try 'tollgate lab --help'",
     );
 }
 

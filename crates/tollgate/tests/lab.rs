@@ -180,6 +180,38 @@ fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
 }
 
 #[test]
+fn finding_instructions_is_compared_on_our_kernel_and_on_linux() {
+    let shell = support::guests::fetched("initrd-amd64.img");
+    let folder = Folder::new();
+    let json = folder.path("a.json");
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
+    command
+        .args(["lab", "icache", "--quick", "--json"])
+        .arg(&json);
+    command.args(["--workload", "apic", "--workload", "getuid"]);
+    command.args(["--guest", "64-bit", "--guest", "linux-amd64"]);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout(&output).contains("cycles of each step of finding an instruction"));
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let cells = value["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        let samples = cell["outcome"]["measured"]["samples"].as_array();
+        let samples = samples.unwrap_or_else(|| panic!("{cell}"));
+        let sum = |arm: &str, name: &str| {
+            let of_arm = samples.iter().filter(|sample| sample["arm"] == arm);
+            let values = of_arm.map(|it| it["values"][name].as_f64().unwrap_or(0.0));
+            values.sum::<f64>()
+        };
+        assert!(sum("off", "walked") > 0.0 && sum("off", "hits") == 0.0);
+        assert!(sum("on", "hits") > 0.0 && sum("on", "walked") == 0.0);
+        assert_eq!(sum("site", "found-anew"), 0.0);
+    }
+}
+
+#[test]
 fn names_that_are_not_known_are_refused_with_those_that_are() {
     for (words, message) in [
         (
@@ -200,7 +232,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["dance"],
-            "unknown command 'dance': expected list, vif or shadow; try 'tollgate lab --help'",
+            "unknown command 'dance': expected list, vif, shadow or icache; try 'tollgate lab --help'",
         ),
     ] {
         let output = lab(words);

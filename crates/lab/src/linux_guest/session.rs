@@ -35,6 +35,8 @@ pub struct LinuxGuest {
     /// What was printed and not looked at.
     text: Vec<u8>,
     lines: u32,
+    /// What it took to boot.
+    booted: Option<Ran>,
 }
 
 /// What one command line came to.
@@ -96,11 +98,18 @@ impl LinuxGuest {
             stop: stop.clone(),
             text: Vec::new(),
             lines: 0,
+            booted: None,
         };
-        guest.wait_for(|text| {
+        let begun = Instant::now();
+        let output = guest.wait_for(|text| {
             let at = text.find(READY)? + READY.len();
             text[at..].find(PROMPT)
         })?;
+        guest.booted = Some(Ran {
+            output,
+            elapsed: begun.elapsed(),
+            books: guest.books()?,
+        });
         // The shell's echo and prompt would only cost exits.
         guest.run("stty -echo; PS1=")?;
         Ok(guest)
@@ -157,15 +166,21 @@ impl LinuxGuest {
                 "'{line}' ended with exit code {code} in the guest: {tail}"
             )));
         }
-        let books = self
-            .handle
-            .fresh_books(ANSWER)
-            .ok_or_else(|| self.ended())?;
         Ok(Ran {
             output,
             elapsed,
-            books,
+            books: self.books()?,
         })
+    }
+
+    fn books(&mut self) -> Result<Arc<Books>, LabError> {
+        let books = self.handle.fresh_books(ANSWER);
+        books.ok_or_else(|| self.ended())
+    }
+
+    /// What it took from the start to the shell.
+    pub fn booted(&self) -> Option<&Ran> {
+        self.booted.as_ref()
     }
 
     fn type_text(&self, text: &str) -> Result<(), LabError> {

@@ -1,8 +1,9 @@
 //! One workload on a guest of ours.
 
 use super::about::*;
-use super::machine::{Machine, PAGES, Routine, Width, Work};
+use super::work::{IMAGES, Routine, Work};
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
+use crate::paged_guest::{PAGES, PagedGuest, Width};
 use tollgate_machine::config::VmConfig;
 
 /// One workload.
@@ -45,23 +46,24 @@ impl Single {
 
 impl Bench for Single {
     fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
-        let mut machine = Machine::new(self.width, &arm.config(&VmConfig::default())?)?;
+        let config = arm.config(&VmConfig::default())?;
+        let mut guest = PagedGuest::new(self.width, IMAGES, &config)?;
         let warm = Work {
             rounds: (self.work.rounds / 20).next_multiple_of(2),
             ..self.work
         };
-        machine.run(warm, stop)?;
-        machine.reset_books();
-        let before = machine.counts();
-        let cycles = machine.run(self.work, stop)?;
-        let books = machine.books();
+        warm.run(&mut guest, stop)?;
+        guest.reset_books();
+        let before = guest.counts();
+        let cycles = self.work.run(&mut guest, stop)?;
+        let books = guest.books();
         let mut timed = Timed::new(cycles as f64 / (books.tsc_khz.max(1) as f64 * 1e3), &books);
         timed.work.insert("sum".to_owned(), self.work.sum());
         let events = (self.work.rounds * self.events) as f64;
         timed
             .values
             .insert(EVENT.to_owned(), cycles as f64 / events);
-        let counted = machine.counts().into_iter().zip(before);
+        let counted = guest.counts().into_iter().zip(before);
         for ((name, after), (_, before)) in counted.filter(|(after, before)| after != before) {
             timed
                 .values

@@ -1,14 +1,14 @@
 //! `tollgate lab shadow`: what it costs to keep tables that are derived from the guest's.
 //!
 //! After Umeno, Kubo and Takasaki. Kernels of ours switch spaces, invalidate pages and spaces, and
-//! read what must then be filled again ([`machine`]); processes of Linux hand on a token ([`linux`]).
+//! read what must then be filled again ([`work`]); processes of Linux hand on a token ([`linux`]).
 //! [`paper`] has the original figures and what stands for what.
 
 mod about;
 mod bench;
 mod linux;
-mod machine;
 mod paper;
+mod work;
 
 use crate::experiment::{
     About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,

@@ -1,8 +1,8 @@
 //! The original figures, and ours: by the number of tables, in the study's unit, and by mechanism.
 
 use super::about::*;
-use super::machine::PAGES;
 use crate::experiment::{CellResult, Results, Section};
+use crate::paged_guest::PAGES;
 
 /// The experiment's own tables.
 pub fn sections(results: &Results) -> Vec<Section> {

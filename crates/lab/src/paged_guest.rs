@@ -1,4 +1,5 @@
-//! The machine of `guests/shadow.S`: its memory with address spaces, and its processor.
+//! A kernel of ours without processes, as a guest of experiments: flat code in a global page of the
+//! upper half, address spaces with pages of data, and the local APIC.
 
 use crate::experiment::{LabError, Stop};
 use std::io;
@@ -13,9 +14,6 @@ use tollgate_x86::{
     Attributes, CpuState, Gpr, PhysicalAddress, Segment, SegmentRegister, Selector,
 };
 
-/// The assembled guest, of 64 and of 32 bits.
-const WIDE_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shadow-64.bin"));
-const NARROW_IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shadow.bin"));
 /// Bytes from one of its routines to the next.
 const ROUTINE: u64 = 256;
 
@@ -40,11 +38,16 @@ const DATA: u64 = 0x4000_0000;
 /// Physical memory of the first space's data.
 const FRAMES: u64 = 0x200_0000;
 /// Address spaces that there can be.
-pub const MOST_SPACES: u64 = 16;
+const MOST_SPACES: u64 = 16;
 /// Pages of data in each.
 pub const PAGES: u64 = 16;
 /// In values of CR3: what is known is kept.
 const KEEPS: u64 = 1 << 63;
+/// The page behind the data, and what is there: the local APIC (SDM volume 3, 11.4.1).
+const LOCAL_APIC_PAGE: u64 = PAGES;
+const LOCAL_APIC: u64 = 0xfee0_0000;
+/// Present, writable, accessed, dirty, not cached.
+const UNCACHED: u64 = 0x7b;
 /// Present, writable, user, accessed, dirty; and large, and global.
 const ENTRY: u64 = 0x67;
 const LARGE_GLOBAL: u64 = 0x1e3;
@@ -60,73 +63,37 @@ pub enum Width {
     Narrow,
 }
 
-/// The guest's routines, in their order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Routine {
-    /// Loads the spaces in turn.
-    Switch,
-    /// Changes an entry and invalidates its page.
-    Invalidate,
-    /// Only invalidates a page.
-    OnlyInvalidate,
-    /// Invalidates all pages of the data one by one.
-    RangeByPage,
-    /// Does so by a hypercall.
-    RangeByCall,
-    /// Invalidates all spaces.
-    Purge,
-    /// Uses all spaces, then two, and invalidates all each time.
-    Twice,
+/// The code of a guest: flat images whose routines begin at multiples of 256 bytes.
+#[derive(Clone, Copy)]
+pub struct Images {
+    /// Of 64 bits.
+    pub wide: &'static [u8],
+    /// Of 32 bits.
+    pub narrow: &'static [u8],
 }
 
-/// What the guest is to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Work {
-    /// Which routine.
-    pub routine: Routine,
-    /// Of how many spaces.
-    pub spaces: u64,
-    /// Pages that are read each time; zero: none is.
-    pub pages: u64,
-    /// How often.
-    pub rounds: u64,
-}
-
-impl Work {
-    /// What the guest must have read: the words of a space's pages are its number from 1 on.
-    pub fn sum(&self) -> u64 {
-        let of_each = self.pages * self.spaces * (self.spaces + 1) / 2;
-        match self.routine {
-            Routine::Switch => self.rounds * of_each,
-            // The first page is that of the first space and of the second in turns.
-            Routine::Invalidate => self.rounds * self.pages + self.rounds / 2,
-            Routine::OnlyInvalidate => 0,
-            Routine::RangeByPage | Routine::RangeByCall | Routine::Purge => {
-                self.rounds * self.pages
-            }
-            Routine::Twice => of_each + self.rounds * self.pages * 3,
-        }
-    }
-}
+/// What a routine is told, eight bytes each, at the address in EBP (RBP). Behind them it leaves the
+/// sum of what it has read, and the cycles that it took.
+pub type Parameters = [u64; 8];
 
 /// The guest, which may be run again and again.
-pub struct Machine {
+pub struct PagedGuest {
     width: Width,
     pc: Pc,
     vcpu: Vcpu,
     memory: GuestMemory,
 }
 
-impl Machine {
+impl PagedGuest {
     /// One with the settings of `config`.
     ///
     /// # Errors
     /// The host gives no memory.
-    pub fn new(width: Width, config: &VmConfig) -> Result<Self, LabError> {
+    pub fn new(width: Width, images: Images, config: &VmConfig) -> Result<Self, LabError> {
         let refused = |error: io::Error| LabError::Host(error.to_string());
         let mut memory =
             GuestMemory::new(MEMORY).map_err(|error| LabError::Host(error.to_string()))?;
-        prepare(&mut memory, width);
+        prepare(&mut memory, width, images);
         let pc = Pc::new(config, memory.clone(), Box::new(io::sink()));
         let state = width.initial_state();
         let mut vcpu =
@@ -141,36 +108,33 @@ impl Machine {
         })
     }
 
-    /// Has it do `work`: cycles that the rounds took.
+    /// Runs a routine by its number with these parameters and so many values of CR3: the cycles that
+    /// it took.
     ///
     /// # Errors
-    /// It ended otherwise or read something else; interrupted.
-    pub fn run(&mut self, work: Work, stop: &Stop) -> Result<u64, LabError> {
+    /// It ended otherwise or read something else than `sum`; interrupted.
+    pub fn run(
+        &mut self,
+        routine: u64,
+        spaces: u64,
+        parameters: Parameters,
+        sum: u64,
+        stop: &Stop,
+    ) -> Result<u64, LabError> {
         if stop.is_requested() {
             return Err(LabError::Interrupted);
         }
         let upper = self.width.upper();
         let state = CpuState {
-            rip: upper + CODE + work.routine as u64 * ROUTINE,
+            rip: upper + CODE + routine * ROUTINE,
             ..self.width.initial_state()
         };
-        let parameters = [
-            upper + SPACES,
-            DATA,
-            work.pages,
-            work.rounds,
-            upper + self.width.first_entry(),
-            upper + ENTRY_VALUES,
-            upper + OPERAND,
-            PAGES,
-            0,
-            0,
-        ];
-        for (value, at) in parameters.into_iter().zip((PARAMETERS..).step_by(8)) {
+        let values = parameters.into_iter().chain([0, 0]);
+        for (value, at) in values.zip((PARAMETERS..).step_by(8)) {
             self.memory.write_u64(PhysicalAddress(at), value);
         }
-        let end = SPACES + work.spaces * self.width.word();
-        let root = self.width.root(work.spaces);
+        let end = SPACES + spaces * self.width.word();
+        let root = self.width.root(spaces);
         self.width.put(&mut self.memory, end, 0);
         self.vcpu.change_state(|cpu| {
             *cpu = state;
@@ -188,31 +152,67 @@ impl Machine {
                 return Err(LabError::WorkNotDone("it ended otherwise".into()));
             }
         }
-        let (sum, expected) = (self.memory.read_u64(PhysicalAddress(SUM)), work.sum());
-        if sum != expected {
+        let found = self.memory.read_u64(PhysicalAddress(SUM));
+        if found != sum {
             return Err(LabError::WorkNotDone(format!(
-                "it read a sum of {sum}, not {expected}"
+                "it read a sum of {found}, not {sum}"
             )));
         }
         Ok(self.memory.read_u64(PhysicalAddress(CYCLES)))
     }
 
+    /// Where its routines find what they are told of.
+    pub fn places(&self) -> Places {
+        let upper = self.width.upper();
+        Places {
+            spaces: upper + SPACES,
+            data: DATA,
+            first_entry: upper + self.width.first_entry(),
+            entry_values: upper + ENTRY_VALUES,
+            operand: upper + OPERAND,
+            local_apic: DATA + LOCAL_APIC_PAGE * 0x1000,
+        }
+    }
+
     /// The books from now on are of what is run from now on.
     pub fn reset_books(&mut self) {
         let _ = self.vcpu.take_ledger();
+        self.vcpu.reset_instruction_steps();
     }
 
     /// The books.
     pub fn books(&self) -> Books {
-        Books::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
+        Books {
+            instruction_steps: self.vcpu.instruction_steps().collect(),
+            leaves: self.vcpu.leaf_counts().collect(),
+            ..Books::of(self.vcpu.ledger(), self.pc.tsc_khz(), 0)
+        }
     }
 
-    /// How spaces were loaded, and what was done to tables derived from the guest's, since the machine
-    /// was made.
+    /// How spaces were loaded, what was done to tables derived from the guest's, and how exits found
+    /// their instructions, since the machine was made.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let loads = self.vcpu.space_loads().named().to_vec();
-        [loads, self.vcpu.shadow_table_counts()].concat()
+        let instructions = self.vcpu.instruction_counts().named().to_vec();
+        [loads, self.vcpu.shadow_table_counts(), instructions].concat()
     }
+}
+
+/// Linear addresses of what routines are told of.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// Values of CR3, one behind the other, and a zero.
+    pub spaces: u64,
+    /// The first page of data.
+    pub data: u64,
+    /// Its page-table entry in the first space.
+    pub first_entry: u64,
+    /// Two values for that.
+    pub entry_values: u64,
+    /// An operand of INVPCID, all zero.
+    pub operand: u64,
+    /// The local APIC's registers, in all spaces.
+    pub local_apic: u64,
 }
 
 impl Width {
@@ -300,10 +300,10 @@ fn frame(space: u64, page: u64) -> u64 {
 }
 
 /// Writes the code, all page tables, and what the pages hold.
-fn prepare(memory: &mut GuestMemory, width: Width) {
+fn prepare(memory: &mut GuestMemory, width: Width, images: Images) {
     let image = match width {
-        Width::Wide => WIDE_IMAGE,
-        Width::Narrow => NARROW_IMAGE,
+        Width::Wide => images.wide,
+        Width::Narrow => images.narrow,
     };
     memory.write(PhysicalAddress(CODE), image);
     let word = width.word();
@@ -338,6 +338,7 @@ fn prepare(memory: &mut GuestMemory, width: Width) {
             put(table + page * word, frame(space, page) | ENTRY);
             put(frame(space, page), space + 1);
         }
+        put(table + LOCAL_APIC_PAGE * word, LOCAL_APIC | UNCACHED);
         put(SPACES + space * word, width.root(space));
     }
     // The first page of the first space, and that of the second.

@@ -1,0 +1,172 @@
+//! What is compared, on what.
+
+use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
+use crate::linux_guest;
+use tollgate_exits::ExitKind;
+
+/// The value that is compared: cycles of one event of a workload.
+pub const EVENT: &str = "event";
+
+/// Accesses of the local APIC.
+pub const APIC: &str = "apic";
+/// The same by direct memory access: each faults on the host.
+pub const APIC_DIRECT: &str = "apic-direct";
+/// Sleeps that a timer ends.
+pub const TIMER: &str = "timer";
+/// A shell that counts.
+pub const SHELL: &str = "shell";
+/// A copy from memory to memory.
+pub const COPY: &str = "copy";
+/// System calls.
+pub const GETUID: &str = "getuid";
+/// Every instruction is met for the first time.
+pub const BOOT: &str = "boot";
+
+/// Our own guests.
+pub const WIDE: &str = "64-bit";
+/// The same with 32 bits.
+pub const NARROW: &str = "32-bit";
+
+/// Everything is walked to, fetched and decoded at each exit.
+pub const OFF: &str = "off";
+/// The dictionary by linear address.
+pub const ON: &str = "on";
+/// The dictionary by physical address.
+pub const PHYSICAL: &str = "physical";
+/// Known since the translation.
+pub const SITE: &str = "site";
+/// Without an exit where a leaf can do it.
+pub const LEAF: &str = "leaf";
+
+const fn arm(
+    name: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    what: &'static str,
+) -> Arm {
+    Arm {
+        name,
+        settings,
+        checks: false,
+        what,
+    }
+}
+
+const fn workload(
+    name: &'static str,
+    what: &'static str,
+    guests: &'static [&'static str],
+) -> Workload {
+    Workload {
+        name,
+        what,
+        metric: Metric::Value {
+            name: EVENT,
+            unit: "cycles",
+        },
+        arms: &[],
+        guests,
+    }
+}
+
+const OURS: &[&str] = &[WIDE, NARROW];
+const LINUX: &[&str] = &[linux_guest::AMD64.name, linux_guest::I686.name];
+
+/// The experiment's description.
+pub static ABOUT: About = About {
+    name: "icache",
+    one_line: "instructions that exits emulate: found anew each time, or in a dictionary",
+    question: "An exit that is emulated needs its instruction. A monitor that traps and emulates has \
+               only the address of it: it walks the guest's page tables, maps the page, fetches the \
+               bytes and decodes them, each time, though it is always the same few. What does a \
+               dictionary of decoded instructions gain; and what, beside it, a translator that has \
+               decoded each instruction once, and that need not exit?",
+    source: "\"Instruction caching for bhyve\", FreeBSD, Summer of Code",
+    arms: &[
+        arm(
+            OFF,
+            &[("icache", "off")],
+            "walked to, fetched and decoded at each exit",
+        ),
+        arm(
+            ON,
+            &[("icache", "on")],
+            "in a dictionary by linear address and address space",
+        ),
+        arm(
+            PHYSICAL,
+            &[("icache", "physical")],
+            "in a dictionary by physical address, behind a walk",
+        ),
+        arm(
+            SITE,
+            &[("icache", "site")],
+            "known since the translation; a place that faults is patched",
+        ),
+        arm(
+            LEAF,
+            &[("icache", "leaf")],
+            "the same, and no exit where a leaf can do it",
+        ),
+    ],
+    workloads: &[
+        workload(
+            APIC,
+            "six accesses of the local APIC's registers, in a loop",
+            OURS,
+        ),
+        workload(
+            APIC_DIRECT,
+            "the same by direct memory access: each faults on the host, unless it is patched",
+            &[WIDE],
+        ),
+        workload(
+            TIMER,
+            "a program sleeps for a millisecond, in a loop",
+            LINUX,
+        ),
+        workload(SHELL, "a shell counts", LINUX),
+        workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
+        workload(GETUID, "a program asks who it is, in a loop", LINUX),
+        workload(
+            BOOT,
+            "from the start to the shell: every instruction is new",
+            LINUX,
+        ),
+    ],
+    guests: &[
+        Guest {
+            name: WIDE,
+            what: "a kernel of ours without processes, of 64 bits",
+            needs_image: false,
+        },
+        Guest {
+            name: NARROW,
+            what: "the same of 32 bits",
+            needs_image: false,
+        },
+        linux_guest::AMD64,
+        linux_guest::I686,
+    ],
+    kinds: &[
+        KindGroup {
+            title: "accesses to devices",
+            kinds: &[
+                ExitKind::MmioRead,
+                ExitKind::MmioWrite,
+                ExitKind::PortIn,
+                ExitKind::PortOut,
+            ],
+        },
+        KindGroup {
+            title: "system instructions",
+            kinds: &[
+                ExitKind::Msr,
+                ExitKind::ControlRegister,
+                ExitKind::Cr3Load,
+                ExitKind::Invlpg,
+                ExitKind::Cpuid,
+            ],
+        },
+    ],
+    numbers: None,
+};

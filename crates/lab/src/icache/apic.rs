@@ -1,0 +1,101 @@
+//! A kernel of ours that accesses the local APIC in a loop: `guests/apic-loop.S`.
+
+use super::about::{APIC_DIRECT, EVENT, NARROW};
+use super::add_counts;
+use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
+use crate::paged_guest::{Images, PagedGuest, Width};
+use tollgate_machine::config::{MemoryAccess, VmConfig};
+
+const IMAGES: Images = Images {
+    wide: include_bytes!(concat!(env!("OUT_DIR"), "/apic-loop-64.bin")),
+    narrow: include_bytes!(concat!(env!("OUT_DIR"), "/apic-loop.bin")),
+};
+const ROUNDS: u64 = 20_000;
+const QUICK_ROUNDS: u64 = 500;
+/// Accesses in a round.
+const ACCESSES: u64 = 6;
+/// The low byte of the local APIC's version register (SDM volume 3, 11.4.8).
+const VERSION: u64 = 0x14;
+
+/// The loop.
+pub struct Loop {
+    width: Width,
+    access: MemoryAccess,
+    rounds: u64,
+}
+
+impl Loop {
+    /// The workload of this name, with little to do if `quick`.
+    pub fn open(guest: &str, workload: &str, quick: bool) -> Self {
+        Self {
+            width: match guest {
+                NARROW => Width::Narrow,
+                _ => Width::Wide,
+            },
+            access: match workload {
+                APIC_DIRECT => MemoryAccess::Direct,
+                _ => MemoryAccess::Checked,
+            },
+            rounds: if quick { QUICK_ROUNDS } else { ROUNDS },
+        }
+    }
+
+    fn run(&self, guest: &mut PagedGuest, rounds: u64, stop: &Stop) -> Result<u64, LabError> {
+        let parameters = [guest.places().local_apic, rounds, 0, 0, 0, 0, 0, 0];
+        guest.run(0, 1, parameters, rounds * VERSION, stop)
+    }
+}
+
+impl Bench for Loop {
+    fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
+        let config = VmConfig {
+            memory_access: self.access,
+            ..arm.config(&VmConfig::default())?
+        };
+        let mut guest = PagedGuest::new(self.width, IMAGES, &config)?;
+        self.run(&mut guest, self.rounds / 20, stop)?;
+        guest.reset_books();
+        let before = guest.counts();
+        let cycles = self.run(&mut guest, self.rounds, stop)?;
+        let books = guest.books();
+        let mut timed = Timed::new(cycles as f64 / (books.tsc_khz.max(1) as f64 * 1e3), &books);
+        let accesses = self.rounds * ACCESSES;
+        timed.work.insert("accesses".to_owned(), accesses);
+        timed
+            .values
+            .insert(EVENT.to_owned(), cycles as f64 / accesses as f64);
+        let since = guest.counts().into_iter().zip(before);
+        let since: Vec<_> = since
+            .map(|((name, after), (_, before))| (name, after - before))
+            .collect();
+        add_counts(&mut timed, &books, &since)?;
+        Ok(timed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::about::{ABOUT, APIC, LEAF, OFF, ON, SITE, WIDE};
+    use super::*;
+
+    fn measured(guest: &str, workload: &str, arm: &str) -> Timed {
+        let arm = ABOUT.arms.iter().find(|it| it.name == arm).unwrap();
+        let mut bench = Loop::open(guest, workload, true);
+        bench.measure(arm, &Stop::default()).unwrap()
+    }
+
+    #[test]
+    fn each_arm_finds_instructions_in_its_way() {
+        for (guest, workload) in [(WIDE, APIC), (NARROW, APIC), (WIDE, APIC_DIRECT)] {
+            let all = (QUICK_ROUNDS * ACCESSES) as f64;
+            let of = |arm, name| {
+                let timed = measured(guest, workload, arm);
+                timed.values.get(name).copied().unwrap_or(0.0)
+            };
+            assert!(of(OFF, "walked") >= all, "{guest}, {workload}");
+            assert!(of(ON, "hits") >= all - 10.0, "{guest}, {workload}");
+            assert_eq!(of(SITE, "found-anew"), 0.0, "{guest}, {workload}");
+            assert_eq!(of(LEAF, "found-anew"), 0.0, "{guest}, {workload}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Linux that does what the original study's guest did, and its boot.
+
+use super::about::{COPY, EVENT, GETUID, SHELL, TIMER};
+use super::add_counts;
+use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
+use crate::linux_guest::{LinuxGuest, Program, Ran, System};
+use tollgate_machine::config::VmConfig;
+
+/// The program that repeats a system call.
+const REPEAT: Program = Program {
+    name: "repeat",
+    narrow: include_bytes!(concat!(env!("OUT_DIR"), "/linux-repeat.bin")),
+    wide: include_bytes!(concat!(env!("OUT_DIR"), "/linux-repeat-64.bin")),
+};
+
+/// What a run took and counted, for so many events.
+fn timed(ran: &Ran, events: u64) -> Result<Timed, LabError> {
+    let seconds = ran.processor_seconds();
+    let mut timed = Timed::new(seconds, &ran.books);
+    timed.work.insert("events".to_owned(), events);
+    let cycles = seconds * ran.books.tsc_khz as f64 * 1e3;
+    timed
+        .values
+        .insert(EVENT.to_owned(), cycles / events as f64);
+    add_counts(&mut timed, &ran.books, &ran.books.instruction_cache)?;
+    Ok(timed)
+}
+
+/// A command line on a booted guest.
+pub struct Line {
+    guest: LinuxGuest,
+    workload: &'static str,
+    events: u64,
+}
+
+impl Line {
+    /// Boots the guest.
+    ///
+    /// # Errors
+    /// It is not there, or does not come to its shell.
+    pub fn open(
+        guest: &str,
+        workload: &'static str,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Self, LabError> {
+        let system = System::open(guest, &[REPEAT], options)?;
+        let events = match workload {
+            TIMER => 300,
+            SHELL => 50_000,
+            COPY => 20_000,
+            _ => 200_000,
+        };
+        Ok(Self {
+            guest: LinuxGuest::boot(&system, &VmConfig::default(), stop)?,
+            workload,
+            events: if options.quick { events / 20 } else { events },
+        })
+    }
+
+    fn line(&self, events: u64) -> String {
+        match self.workload {
+            TIMER => format!("/lab/repeat sleep {events}"),
+            SHELL => {
+                format!("i=0; while [ $i -lt {events} ]; do i=$((i+1)); done; [ $i = {events} ]")
+            }
+            COPY => format!("dd if=/dev/zero of=/dev/null bs=4k count={events} 2>/dev/null"),
+            GETUID => format!("/lab/repeat getuid {events}"),
+            _ => "false".into(),
+        }
+    }
+}
+
+impl Bench for Line {
+    fn is_on_calling_thread(&self) -> bool {
+        false
+    }
+
+    fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
+        self.guest.turn(arm)?;
+        // Turning the knob has dropped what was translated.
+        self.guest.run(&self.line((self.events / 10).max(1)))?;
+        timed(&self.guest.run(&self.line(self.events))?, self.events)
+    }
+}
+
+/// A boot to the shell.
+pub struct Boot(System);
+
+impl Boot {
+    /// Gets the guest's files.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn open(guest: &str, options: &Options) -> Result<Self, LabError> {
+        Ok(Self(System::open(guest, &[], options)?))
+    }
+}
+
+impl Bench for Boot {
+    fn is_on_calling_thread(&self) -> bool {
+        false
+    }
+
+    fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {
+        let config = arm.config(&VmConfig::default())?;
+        let guest = LinuxGuest::boot(&self.0, &config, stop)?;
+        let booted = guest.booted();
+        timed(
+            booted.ok_or_else(|| LabError::WorkNotDone("it has not booted".into()))?,
+            1,
+        )
+    }
+}

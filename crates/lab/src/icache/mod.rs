@@ -1,0 +1,81 @@
+//! `tollgate lab icache`: what it costs to find an instruction that an exit emulates.
+//!
+//! After "Instruction caching for bhyve". A kernel of ours accesses the local APIC in a loop
+//! ([`apic`]); Linux does what the original study's guest did ([`linux`]). [`paper`] has the original
+//! verdict beside ours, and the price of each step.
+
+mod about;
+mod apic;
+mod linux;
+mod paper;
+
+use crate::experiment::{
+    About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop, Timed,
+};
+use tollgate_exits::books::Books;
+
+/// The experiment.
+pub struct InstructionCache;
+
+impl Experiment for InstructionCache {
+    fn about(&self) -> &'static About {
+        &about::ABOUT
+    }
+
+    fn open(
+        &self,
+        cell: &Cell,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Box<dyn Bench>, LabError> {
+        let (guest, workload) = (cell.guest.name, cell.workload.name);
+        if [about::WIDE, about::NARROW].contains(&guest) {
+            let bench = apic::Loop::open(guest, workload, options.quick);
+            return Ok(Box::new(bench));
+        }
+        if workload == about::BOOT {
+            return Ok(Box::new(linux::Boot::open(guest, options)?));
+        }
+        let bench = linux::Line::open(guest, workload, options, stop)?;
+        Ok(Box::new(bench))
+    }
+
+    fn sections(&self, results: &Results) -> Vec<Section> {
+        paper::sections(results)
+    }
+}
+
+/// Adds how exits found their instructions, and what that cost step by step.
+///
+/// # Errors
+/// The counts do not add up to the instructions that were emulated.
+fn add_counts(
+    timed: &mut Timed,
+    books: &Books,
+    counts: &[(&'static str, u64)],
+) -> Result<(), LabError> {
+    let count = |name: &str| {
+        counts
+            .iter()
+            .find(|row| row.0 == name)
+            .map_or(0, |row| row.1)
+    };
+    let found = count("found-anew");
+    let parts = ["hits", "missed-new", "missed-void", "walked"];
+    let sum: u64 = parts.into_iter().map(count).sum();
+    if found != sum {
+        return Err(LabError::WorkNotDone(format!(
+            "{found} instructions were found anew, but the ways to find them add up to {sum}"
+        )));
+    }
+    for (name, count) in counts.iter().filter(|row| row.1 != 0) {
+        timed.values.insert((*name).to_owned(), *count as f64);
+    }
+    for step in &books.instruction_steps {
+        let name = format!("step-{}", step.step.name());
+        timed.values.insert(name, f64::from(step.p50 as u32));
+    }
+    let leaves: u64 = books.leaves.iter().map(|row| row.1).sum();
+    timed.values.insert("leaves".to_owned(), leaves as f64);
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! The price of each step, what the dictionary found, and the original verdict beside ours.
+
+use super::about::*;
+use crate::experiment::{CellResult, Results, Section, Verdict};
+use crate::statistics::Quartiles;
+use tollgate_exits::steps::Step;
+
+/// The experiment's own tables.
+pub fn sections(results: &Results) -> Vec<Section> {
+    vec![steps(results), found(results), beside_ours(results)]
+}
+
+/// The median of a value of an arm's samples.
+fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
+    let samples = cell.samples().iter().filter(|sample| sample.arm == arm);
+    let values: Vec<f64> = samples
+        .filter_map(|sample| sample.timed.values.get(name).copied())
+        .collect();
+    Some(Quartiles::of(&values)?.median)
+}
+
+fn cycles(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.0}"))
+}
+
+fn measured(results: &Results) -> impl Iterator<Item = &CellResult> {
+    results
+        .cells
+        .iter()
+        .filter(|cell| !cell.samples().is_empty())
+}
+
+fn name(cell: &CellResult) -> String {
+    format!("{}, {}", cell.guest, cell.workload)
+}
+
+/// Cycles of each step of finding an instruction.
+fn steps(results: &Results) -> Section {
+    let mut columns = vec!["".to_owned(), "arm".to_owned()];
+    columns.extend(Step::ALL.map(|step| step.name().to_owned()));
+    let rows = measured(results).flat_map(|cell| {
+        [OFF, ON, PHYSICAL].into_iter().filter_map(move |arm| {
+            let of = |step: Step| value(cell, arm, &format!("step-{}", step.name()));
+            let found = Step::ALL.map(of);
+            found.iter().any(Option::is_some).then(|| {
+                let mut row = vec![name(cell), arm.to_owned()];
+                row.extend(found.map(cycles));
+                row
+            })
+        })
+    });
+    Section {
+        title: "cycles of each step of finding an instruction".into(),
+        columns,
+        rows: rows.collect(),
+        notes: vec![
+            "Medians of one exit in 32. What is left of an exit is leaving translated code, emulating, \
+             and entering it again."
+                .into(),
+        ],
+    }
+}
+
+/// How instructions were found.
+fn found(results: &Results) -> Section {
+    const COUNTS: [&str; 7] = [
+        "found-anew",
+        "hits",
+        "missed-new",
+        "missed-void",
+        "walked",
+        "dropped-code",
+        "dropped-tables",
+    ];
+    let mut columns = vec!["".to_owned(), "arm".to_owned()];
+    columns.extend(COUNTS.map(str::to_owned));
+    columns.push("leaves".into());
+    let rows = measured(results).flat_map(|cell| {
+        let arms = cell.arms().into_iter().map(str::to_owned);
+        arms.map(move |arm| {
+            let mut row = vec![name(cell), arm.clone()];
+            let counts = COUNTS.into_iter().chain(["leaves"]);
+            row.extend(counts.map(|count| cycles(value(cell, &arm, count).or(Some(0.0)))));
+            row
+        })
+    });
+    Section {
+        title: "how exits found the instructions that they emulated".into(),
+        columns,
+        rows: rows.collect(),
+        notes: vec![
+            "In each run the ways to find an instruction add up to the instructions found anew, or \
+             the run fails."
+                .into(),
+        ],
+    }
+}
+
+/// The original verdict beside ours.
+fn beside_ours(results: &Results) -> Section {
+    const NOTHING: &str = "no difference";
+    let theirs = |workload: &str| match workload {
+        APIC | APIC_DIRECT => "35-40 % less",
+        SHELL | COPY | GETUID => NOTHING,
+        _ => "not measured",
+    };
+    let compared = |cell: &CellResult, arm: &str| {
+        (cell.comparison(arm)).map_or("-".to_owned(), |it| match it.verdict {
+            Verdict::NoDifferenceMeasured => NOTHING.to_owned(),
+            _ => format!("{:.2}", it.ratio),
+        })
+    };
+    let row = |cell: &CellResult| {
+        let mut row = vec![name(cell), theirs(&cell.workload).to_owned()];
+        row.extend([ON, PHYSICAL, SITE, LEAF].map(|arm| compared(cell, arm)));
+        row
+    };
+    Section {
+        title: "time over that of 'off'".into(),
+        columns: ["", "there, on", ON, PHYSICAL, SITE, LEAF]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: measured(results).map(row).collect(),
+        notes: vec![
+            "'off' is not how Tollgate works: a translator has decoded each instruction once, and \
+             'site' is what that leaves of an exit. A ratio below 1 of 'on' is what a monitor that \
+             traps and emulates would gain. There: bhyve with hardware virtualisation, whose exits \
+             cost more, so that finding the instruction was a smaller share; 'there' is of a kernel \
+             module's loop, a shell, dd and getuid."
+                .into(),
+        ],
+    }
+}
