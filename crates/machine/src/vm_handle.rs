@@ -34,8 +34,8 @@ use tollgate_exits::books::Books;
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    BOOKS_AGE, BooksRequest, Command, KEY_CAPACITY, KickFunction, Listener, SERIAL_INPUT_CAPACITY,
-    State, Status, StatusRequest,
+    BOOKS_AGE, BooksRequest, Command, KEY_CAPACITY, KickFunction, Listener, ResetRequest,
+    SERIAL_INPUT_CAPACITY, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -221,20 +221,32 @@ impl VmHandle {
         request.answer(&mailbox)
     }
 
-    /// Asks the vCPU thread to begin its books anew, and waits until it has; false if it does not
-    /// within `timeout`. Books that are asked for afterwards tell of what came later.
-    pub fn reset_books(&self, timeout: Duration) -> bool {
-        let asked = self.0.mailbox().resets;
+    /// Asks the vCPU thread to begin its books anew; [`VmHandle::has_reset_books`] tells when it has.
+    /// Books that are asked for afterwards tell of what came later.
+    pub fn request_reset_of_books(&self) -> ResetRequest {
+        let request = ResetRequest(self.0.mailbox().resets);
         self.submit(Command::ResetBooks);
+        request
+    }
+
+    /// Whether the books were begun anew since the request.
+    pub fn has_reset_books(&self, request: ResetRequest) -> bool {
+        request.is_answered(&self.0.mailbox())
+    }
+
+    /// Asks the vCPU thread to begin its books anew, and waits until it has; false if it does not
+    /// within `timeout` or has stopped.
+    pub fn reset_books(&self, timeout: Duration) -> bool {
+        let request = self.request_reset_of_books();
         let waits = |mailbox: &mut Mailbox| {
-            mailbox.resets == asked && mailbox.status.state != State::Stopped
+            !request.is_answered(mailbox) && mailbox.status.state != State::Stopped
         };
         let (mailbox, _) = self
             .0
             .published
             .wait_timeout_while(self.0.mailbox(), timeout, waits)
             .unwrap_or_else(PoisonError::into_inner);
-        mailbox.resets != asked
+        request.is_answered(&mailbox)
     }
 
     /// Waits until the published status satisfies `reached` and returns it. After

@@ -461,7 +461,11 @@ pub struct ControlArguments {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 the machine did not answer, 2 nothing answers at PATH.
-Example:    tollgate stats vm.sock --format json")]
+Examples:
+  What the guest has done so far:
+    tollgate stats vm.sock --format json
+  What a workload costs, without the boot before it:
+    tollgate stats vm.sock --reset; ssh guest make; tollgate stats vm.sock")]
 pub struct StatsArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
@@ -474,6 +478,10 @@ pub struct StatsArguments {
     /// Estimate what the run would take at another machine's exit costs
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
+
+    /// Show nothing, and have statistics tell of what happens from now on
+    #[arg(long, conflicts_with_all = ["format", "price_table"])]
+    pub reset: bool,
 }
 
 /// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the

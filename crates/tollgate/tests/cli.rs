@@ -188,7 +188,7 @@ fn values_outside_a_list_are_refused_with_the_list() {
     );
     refused(
         &["control", "s", "dance"],
-        "<COMMAND>: 'dance' is not one of: status, stats, pause, resume, quit, power-button; \
+        "<COMMAND>: 'dance' is not one of: status, stats, reset-stats, pause, resume, quit, power-button; \
          try 'tollgate control --help'",
     );
 }

@@ -156,6 +156,35 @@ fn exports_of_a_paused_machine_agree_to_the_count() {
 }
 
 #[test]
+fn statistics_begin_anew_when_somebody_asks() {
+    let folder = Folder::new();
+    let (child, socket) = running(&folder, &[]);
+    let count = || {
+        command(&socket, "stats")["stats"]["exit_count"]
+            .as_u64()
+            .unwrap()
+    };
+    support::eventually("exits", || (count() > 0).then_some(()));
+    command(&socket, "pause");
+    // Answers may be up to 20 ms old.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let all = count();
+    let status = || {
+        command(&socket, "status")["status"]["exits"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(status(), all);
+    let said = stats(&folder, &["--reset"]);
+    assert_eq!((said.as_str(), count()), ("", 0));
+    // The status goes on.
+    assert_eq!(status(), all);
+    command(&socket, "resume");
+    support::eventually("exits again", || (count() > 0).then_some(()));
+    quit(child, &socket);
+}
+
+#[test]
 fn a_reader_that_asks_and_leaves_does_not_harm_the_machine() {
     let folder = Folder::new();
     let (child, socket) = running(&folder, &[]);

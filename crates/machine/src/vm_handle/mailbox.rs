@@ -156,6 +156,16 @@ impl StatusRequest {
     }
 }
 
+/// Books were to be begun anew when they had been so many times.
+#[derive(Clone, Copy, Debug)]
+pub struct ResetRequest(pub(super) u64);
+
+impl ResetRequest {
+    pub(super) fn is_answered(self, mailbox: &Mailbox) -> bool {
+        mailbox.resets != self.0
+    }
+}
+
 /// Books were asked for at this moment.
 #[derive(Clone, Copy, Debug)]
 pub struct BooksRequest(pub(super) Instant);

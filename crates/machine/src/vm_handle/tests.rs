@@ -178,6 +178,20 @@ fn books_are_published_when_asked_for_and_serve_others_for_a_moment() {
 }
 
 #[test]
+fn books_that_were_begun_anew_are_not_those_before() {
+    let handle = VmHandle::new();
+    handle.commands().publish_books(books());
+    let request = handle.request_reset_of_books();
+    assert!(!handle.has_reset_books(request));
+    assert!(!handle.reset_books(Duration::from_millis(1)));
+    let commands = handle.commands();
+    assert_eq!(commands.take(), [Command::ResetBooks]);
+    commands.forget_books();
+    assert!(handle.has_reset_books(request));
+    assert!(handle.fresh_books(Duration::from_millis(1)).is_none());
+}
+
+#[test]
 fn a_stopped_machine_has_no_books() {
     let handle = VmHandle::new();
     handle.commands().publish(Status {

@@ -7,7 +7,9 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_machine::knobs::Assignment;
-use tollgate_machine::vm_handle::{BooksRequest, State, Status, StatusRequest, VmHandle};
+use tollgate_machine::vm_handle::{
+    BooksRequest, ResetRequest, State, Status, StatusRequest, VmHandle,
+};
 
 use crate::statistics::Reporter;
 
@@ -19,6 +21,8 @@ pub enum Name {
     Status,
     /// Show exits, their costs, where time goes (see tollgate stats)
     Stats,
+    /// Begin statistics anew from now on
+    ResetStats,
     /// Stop the processor; guest time stands still
     Pause,
     /// Go on after a pause
@@ -81,6 +85,7 @@ pub struct Pending {
 enum Awaited {
     Status(StatusRequest),
     Books(BooksRequest),
+    Reset(ResetRequest),
     Paused,
     Resumed,
     Knobs(Vec<Assignment>),
@@ -116,6 +121,7 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
     let awaited = match request.command {
         Name::Status => Awaited::Status(handle.request_status()),
         Name::Stats => Awaited::Books(handle.request_books()),
+        Name::ResetStats => Awaited::Reset(handle.request_reset_of_books()),
         Name::Pause => {
             handle.pause();
             Awaited::Paused
@@ -195,6 +201,10 @@ impl Pending {
                 }
                 None => is_over.then(no_answer),
             },
+            Awaited::Reset(request) => match handle.has_reset_books(*request) {
+                true => Some(json!({"ok": true})),
+                false => is_over.then(no_answer),
+            },
             Awaited::Paused => {
                 (is_over || status.state == State::Paused).then(|| state_answer(status.state))
             }
@@ -220,6 +230,10 @@ impl Pending {
         match self.awaited {
             Awaited::Status(_) => status_answer(handle.status()),
             Awaited::Books(_) => no_answer(),
+            Awaited::Reset(_) => {
+                let error = "the processor does not answer now; it will begin them anew later";
+                json!({"ok": false, "error": error})
+            }
             Awaited::Paused | Awaited::Resumed => state_answer(handle.status().state),
             Awaited::Knobs(_) => {
                 let error = "the processor does not answer now; it will turn them later";

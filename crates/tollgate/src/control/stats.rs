@@ -19,6 +19,9 @@ pub fn run(arguments: &StatsArguments) -> u8 {
 fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     let prices = arguments.price_table.as_deref().map(read_price_table);
     let prices = prices.transpose()?;
+    if arguments.reset {
+        return Ok(exit_code_of(&ask(&arguments.socket, Name::ResetStats)?));
+    }
     let answer = ask(&arguments.socket, Name::Stats)?;
     if answer["ok"] != true {
         return Ok(exit_code_of(&answer));
