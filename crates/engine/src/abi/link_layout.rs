@@ -19,14 +19,18 @@ pub struct FamilyId(pub u32);
 /// Where indirect branches of a mode find their targets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BranchTable {
-    /// In the table that all modes of other code share.
+    /// In the table that all other modes share.
     Shared,
-    /// In the table of this number, which no other mode has: 64-bit code.
+    /// In the table of this number, which no other mode has: 64-bit code, and 32-bit code of the
+    /// modes met first.
     Own(u8),
 }
 
-/// Tables for modes of 64-bit code at most.
-pub const MAX_LONG_TABLES: u8 = 64;
+/// Tables that belong to one mode at most.
+pub const MAX_OWN_TABLES: u8 = 96;
+/// While fewer are taken, 32-bit code gets them too; the rest is left to 64-bit code, which cannot
+/// do without.
+pub const MAX_TABLES_OF_32_BIT_CODE: u8 = 48;
 
 /// Entries of a hash table of indirect branches at which targets are looked for first, indexed
 /// by the low 16 bits of EIP. Two targets whose EIP has the same would push each other out
@@ -51,11 +55,11 @@ pub const MAX_SLOTS: usize = 1 << 20;
 pub const SLOT_BYTES: i32 = 16;
 /// Offset in a slot of the stub's address.
 pub const SLOT_STUB: i32 = 8;
-/// Bytes from the start of the tables to the first table of 64-bit code's indirect branches.
-pub const LONG_TABLES_OFFSET: i32 = SLOTS_OFFSET + MAX_SLOTS as i32 * SLOT_BYTES;
+/// Bytes from the start of the tables to the first table that belongs to one mode.
+pub const OWN_TABLES_OFFSET: i32 = SLOTS_OFFSET + MAX_SLOTS as i32 * SLOT_BYTES;
 
 /// Bytes from the start of the tables to that of far transfers in real and V86 mode.
-pub const FAR_TABLE_OFFSET: i32 = LONG_TABLES_OFFSET + MAX_LONG_TABLES as i32 * TABLE_BYTES;
+pub const FAR_TABLE_OFFSET: i32 = OWN_TABLES_OFFSET + MAX_OWN_TABLES as i32 * TABLE_BYTES;
 /// Entries of that table.
 pub const FAR_ENTRIES: usize = 1 << 16;
 /// Bytes of one of its entries: tag and target.
@@ -68,7 +72,7 @@ pub const TABLES_BYTES: i32 = FAR_TABLE_OFFSET + FAR_ENTRIES as i32 * FAR_ENTRY_
 pub const fn table_offset(table: BranchTable) -> i32 {
     match table {
         BranchTable::Shared => 0,
-        BranchTable::Own(number) => LONG_TABLES_OFFSET + number as i32 * TABLE_BYTES,
+        BranchTable::Own(number) => OWN_TABLES_OFFSET + number as i32 * TABLE_BYTES,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{
     BranchTable, ENTRY_BYTES, ENTRY_DELTA, ENTRY_TARGET, FAR_ENTRY_BYTES, FAR_TABLE_OFFSET,
-    FamilyId, HASH_ENTRIES, LONG_TABLES_OFFSET, ModeId, SLOT_STUB, TABLE_BYTES, TABLES_BYTES,
+    FamilyId, HASH_ENTRIES, ModeId, OWN_TABLES_OFFSET, SLOT_STUB, TABLE_BYTES, TABLES_BYTES,
     far_tag_base, indirect_tag, slot_offset, table_offset,
 };
 use crate::blocks::links::Target;
@@ -230,7 +230,7 @@ fn entry_offset(rip: u64, table: BranchTable) -> u32 {
 
 /// The index of an entry of a table of indirect branches.
 fn index_of(offset: u32) -> u16 {
-    let offset = match offset.checked_sub(LONG_TABLES_OFFSET as u32) {
+    let offset = match offset.checked_sub(OWN_TABLES_OFFSET as u32) {
         Some(offset) => offset % TABLE_BYTES as u32,
         None => offset,
     };
@@ -254,9 +254,9 @@ fn far_entry_offset(pointer: FarPointer) -> u32 {
 /// of the very last address, which is looked for in the last two entries; the tag 2 belongs to
 /// an address that is not.
 fn vacant(offset: u32) -> u64 {
-    let long_tables = LONG_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
-    let index = offset.wrapping_sub(long_tables.start) % TABLE_BYTES as u32 / ENTRY_BYTES as u32;
-    match long_tables.contains(&offset) && index >= HASH_ENTRIES as u32 - 1 {
+    let own_tables = OWN_TABLES_OFFSET as u32..FAR_TABLE_OFFSET as u32;
+    let index = offset.wrapping_sub(own_tables.start) % TABLE_BYTES as u32 / ENTRY_BYTES as u32;
+    match own_tables.contains(&offset) && index >= HASH_ENTRIES as u32 - 1 {
         true => 2,
         false => 0,
     }

@@ -10,9 +10,9 @@
 //! one of them is dropped: what leads to blocks that begin at the end of a page, to code whose
 //! segment has a base, and far transfers.
 //!
-//! An entry of the hash table that all 32-bit code shares names its mode beside its EIP. The
-//! instruction pointer of 64-bit code leaves no room for that, so each of its modes has a
-//! table of its own.
+//! Modes of 64-bit code have a hash table each, and so have those of 32-bit code that were met
+//! first. An entry of the one that all others share names its mode beside its EIP; the instruction
+//! pointer of 64-bit code leaves no room for that.
 //!
 //! Far transfers of real and V86 mode lead to code of another mode, since the base of CS is
 //! part of it. They have one more table, whose entries name the selector, the IP and the

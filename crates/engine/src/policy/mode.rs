@@ -4,7 +4,9 @@
 //! that the mode word settles is never made in emitted code.
 
 use crate::abi::flags::InterruptFlag;
-use crate::abi::link_layout::{BranchTable, FamilyId, MAX_LONG_TABLES, ModeId};
+use crate::abi::link_layout::{
+    BranchTable, FamilyId, MAX_OWN_TABLES, MAX_TABLES_OF_32_BIT_CODE, ModeId,
+};
 use crate::policy::access::Access;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -343,6 +345,16 @@ impl Mode {
         self.flags.contains(ModeFlags::CODE64) && !self.flags.contains(ModeFlags::SINGLE)
     }
 
+    /// Protected 32-bit code whose indirect branches look for their targets, without a base of CS.
+    /// The same code is often run in several such modes, that of a kernel with each state of the
+    /// segments that its programs leave behind; in one table its targets would push each other
+    /// out. But there may be many such modes.
+    fn may_have_table(&self) -> bool {
+        let needed = ModeFlags::CODE32 | ModeFlags::PROTECTED;
+        let none = ModeFlags::SINGLE | ModeFlags::VIRTUAL_8086;
+        self.flags.contains(needed) && !self.flags.intersects(none) && self.code_base == 0
+    }
+
     /// The same mode with memory reached in this way, if code of this mode can do so.
     pub fn with_access(mut self, access: Access) -> Self {
         self.access = match self.may_be_direct() {
@@ -403,7 +415,7 @@ pub struct Modes {
     /// The modes that their branches lead to.
     of_branches: Vec<ModeId>,
     /// Tables given out to modes of 64-bit code.
-    long_tables: u8,
+    tables_taken: u8,
     /// The modes that were asked for last: those of a program and its kernel take turns.
     latest: [ModeId; 2],
 }
@@ -437,9 +449,11 @@ impl Modes {
             return id;
         }
         let id = ModeId(self.modes.len() as u32);
-        let table = if mode.needs_table() {
-            self.long_tables += 1;
-            BranchTable::Own(self.long_tables - 1)
+        let has_table = mode.needs_table()
+            || mode.may_have_table() && self.tables_taken < MAX_TABLES_OF_32_BIT_CODE;
+        let table = if has_table {
+            self.tables_taken += 1;
+            BranchTable::Own(self.tables_taken - 1)
         } else {
             BranchTable::Shared
         };
@@ -459,7 +473,7 @@ impl Modes {
 
     /// Whether there is no table left that a mode would need, not having been met.
     pub fn is_full_for(&self, mode: &Mode) -> bool {
-        mode.needs_table() && self.long_tables >= MAX_LONG_TABLES && !self.ids.contains_key(mode)
+        mode.needs_table() && self.tables_taken >= MAX_OWN_TABLES && !self.ids.contains_key(mode)
     }
 
     /// Where a mode's indirect branches find their targets.
@@ -497,6 +511,43 @@ impl Modes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_of_32_bit_code_leave_tables_to_64_bit_code() {
+        let mut modes = Modes::default();
+        let real = Mode::of(&CpuState::at_reset());
+        let with = |flags: ModeFlags, code_limit: u32| Mode {
+            flags,
+            code_base: 0,
+            code_limit,
+            ..real
+        };
+        let flat = ModeFlags::CODE32 | ModeFlags::PROTECTED;
+        let number = |table| match table {
+            BranchTable::Own(number) => Some(number),
+            BranchTable::Shared => None,
+        };
+        let mut taken = std::collections::BTreeSet::new();
+        for index in 0..100 {
+            let id = modes.intern(with(flat, index));
+            let table = number(modes.table(id));
+            assert_eq!(
+                table.is_some(),
+                index < u32::from(MAX_TABLES_OF_32_BIT_CODE)
+            );
+            assert!(table.is_none_or(|table| taken.insert(table)));
+        }
+        for other in [ModeFlags::SINGLE, ModeFlags::VIRTUAL_8086] {
+            let mut modes = Modes::default();
+            let id = modes.intern(with(flat | other, 0));
+            assert_eq!(modes.table(id), BranchTable::Shared);
+        }
+        let long = with(ModeFlags::CODE64 | ModeFlags::PROTECTED, 0);
+        assert!(!modes.is_full_for(&long));
+        let id = modes.intern(long);
+        let table = number(modes.table(id));
+        assert!(table.is_some_and(|table| taken.insert(table)));
+    }
 
     #[test]
     fn code_without_windows_branches_as_code_with_them() {
