@@ -1,12 +1,13 @@
 //! Instruction fetch: from CS:EIP to the physical place of the bytes.
 
 use crate::guest_view::{GuestView, code_address};
+use crate::unchanged_tables::Unchanged;
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::CodeAddress;
 use tollgate_tlb::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::canonical::is_canonical;
-use tollgate_x86::paging::{AccessKind, Privilege};
+use tollgate_x86::paging::{AccessKind, PagingRegisters, Privilege};
 use tollgate_x86::{CpuState, Exception, LinearAddress};
 
 const ENTRIES: usize = 1024;
@@ -207,6 +208,41 @@ impl GuestView {
         let fetch = self.translations.fill_fetch(linear, privilege, &found);
         self.confirm(state);
         Ok(fetch)
+    }
+
+    /// Whether code of the page of `linear` would be fetched from this physical page, which is not
+    /// global, without the page tables being changed; that is noted then.
+    pub fn foresee_fetch(
+        &mut self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+        physical_page: u64,
+    ) -> bool {
+        let expected = Fetch {
+            physical_page,
+            global: false,
+        };
+        if let Some(fetch) = self.translations.fetch(linear, privilege) {
+            return fetch == expected;
+        }
+        let mut tables = Unchanged::new(&mut self.memory);
+        let found =
+            PagingRegisters::of(state).walk(&mut tables, linear, AccessKind::Fetch, privilege);
+        let lacks_bits = tables.lacks_bits();
+        let Ok(found) = found else {
+            return false;
+        };
+        if lacks_bits
+            || found.global
+            || found.physical.page() != physical_page
+            || !self.translations.has_room()
+        {
+            return false;
+        }
+        self.translations.fill_fetch(linear, privilege, &found);
+        self.confirm(state);
+        true
     }
 
     /// The place of the instruction at CS:`rip`. With `with_next` the following page is

@@ -41,6 +41,7 @@ pub mod state_dump;
 mod surroundings;
 pub mod translated;
 pub mod translations;
+mod unchanged_tables;
 pub mod vcpu;
 mod windows;
 mod x87_errors;

@@ -21,13 +21,12 @@
 //! record needs. And the registers that rights and formats depend on may change between two
 //! walks only if everything was forgotten.
 
+use crate::unchanged_tables::Unchanged;
 use rustc_hash::FxHashMap;
 use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, Run, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
-use tollgate_x86::{
-    CpuState, Cr0, Cr4, Efer, LinearAddress, PhysicalAddress, Space, TranslationChange,
-};
+use tollgate_x86::{CpuState, Cr0, Cr4, Efer, LinearAddress, Space, TranslationChange};
 
 /// Changes between two looks at all entries, if they name pages.
 const CHANGES_OF_PAGES: u32 = 16;
@@ -67,27 +66,6 @@ impl Rules {
             efer: (state.efer() & (Efer::NXE | Efer::LMA)).bits(),
             a20_mask: state.a20_mask,
         }
-    }
-}
-
-/// Page tables that a walk does not change.
-struct Unchanged<'a, M: ?Sized> {
-    memory: &'a mut M,
-    /// A bit would have been set.
-    lacks_bits: bool,
-}
-
-impl<M: PageTableMemory + ?Sized> PageTableMemory for Unchanged<'_, M> {
-    fn read_u32(&mut self, address: PhysicalAddress) -> u32 {
-        self.memory.read_u32(address)
-    }
-
-    fn read_u64(&mut self, address: PhysicalAddress) -> u64 {
-        self.memory.read_u64(address)
-    }
-
-    fn set_bits(&mut self, _: PhysicalAddress, _: u32) {
-        self.lacks_bits = true;
     }
 }
 
@@ -163,13 +141,10 @@ impl ShadowCheck {
                 View::Supervisor => Privilege::Supervisor,
                 View::User => Privilege::User,
             };
-            let mut tables = Unchanged {
-                memory: &mut *memory,
-                lacks_bits: false,
-            };
+            let mut tables = Unchanged::new(&mut *memory);
             let linear = noted.linear;
             let found = PagingRegisters::of(state).walk(&mut tables, linear, kind, privilege);
-            let lacks_bits = tables.lacks_bits;
+            let lacks_bits = tables.lacks_bits();
             let expected = noted.translation;
             let is_same = found.as_ref().is_ok_and(|found| {
                 (found.physical.page(), found.page_size, found.global)

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::Random;
+use tollgate_x86::PhysicalAddress;
 
 const P: u64 = 1;
 const W: u64 = 2;
@@ -45,6 +46,8 @@ struct Guest {
     answered_from_cache: u32,
     /// Accesses that found their page in a shadow window.
     found_in_windows: u32,
+    /// Pages of code that were foreseen.
+    foreseen: u32,
 }
 
 impl Guest {
@@ -81,6 +84,7 @@ impl Guest {
             omits,
             answered_from_cache: 0,
             found_in_windows: 0,
+            foreseen: 0,
         }
     }
 
@@ -114,6 +118,10 @@ impl Guest {
                 self.compare(linear, fetch.physical_page << 12);
                 return;
             }
+            if random.one_in(3) {
+                self.foresee(random, address, privilege);
+                return;
+            }
             let walk = self.view.walk(&self.state, address, kind, privilege);
             if let Ok(found) = walk {
                 (self.view.translations).fill_fetch(address, privilege, &found);
@@ -131,6 +139,27 @@ impl Guest {
             let base = self.view.memory.ram().host_page(0).unwrap() as u64;
             self.compare(linear, host as u64 - base);
         }
+    }
+
+    /// Looks ahead to code that is expected in a physical page: what is noted is that page, and no
+    /// entry of the tables changes for it.
+    fn foresee(&mut self, random: &mut Random, linear: LinearAddress, privilege: Privilege) {
+        let mut tables = Unchanged::new(&mut self.view.memory);
+        let registers = PagingRegisters::of(&self.state);
+        let walk = registers.walk(&mut tables, linear, AccessKind::Fetch, privilege);
+        let may_be_cached = !tables.lacks_bits();
+        let found = walk.ok().filter(|found| may_be_cached && !found.global);
+        let there = found.map(|found| found.physical.page());
+        let elsewhere = (FRAMES >> 12) + random.below(64) as u64;
+        let expected = random.pick(&[there.unwrap_or(elsewhere), elsewhere]);
+        let is_seen = (self.view).foresee_fetch(&self.state, linear, privilege, expected);
+        assert_eq!(is_seen, there == Some(expected));
+        let known = self.view.translations.fetch(linear, privilege);
+        assert_eq!(
+            known.is_some_and(|it| it.physical_page == expected),
+            is_seen
+        );
+        self.foreseen += u32::from(is_seen);
     }
 
     /// As code does that reaches memory directly. Whether its window has the page.
@@ -160,10 +189,7 @@ impl Guest {
     /// An access has led to a physical address.
     fn compare(&mut self, linear: u64, physical: u64) {
         let frame = physical & !0xfff;
-        let mut tables = Unchanged {
-            memory: &mut self.view.memory,
-            lacks_bits: false,
-        };
+        let mut tables = Unchanged::new(&mut self.view.memory);
         let registers = PagingRegisters::of(&self.state);
         let address = LinearAddress(linear);
         let walk = registers.walk(
@@ -277,6 +303,7 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
         // A guest that does not say what it edits is answered as by a processor: from the cache.
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
+        assert!(guest.foreseen > 10, "{}", guest.foreseen);
     }
 }
 

@@ -11,6 +11,7 @@ mod exits;
 mod fault_deliveries;
 mod fault_order;
 mod find_block;
+mod foreseen;
 mod found_anew;
 mod guarded_pages;
 mod host_faults;

@@ -282,6 +282,11 @@ impl Translations {
         fetch
     }
 
+    /// Whether another entry can be filled without others being forgotten.
+    pub fn has_room(&self) -> bool {
+        !self.origins.is_full() && !self.links_are_due
+    }
+
     /// Notes where an entry that is about to be filled comes from.
     #[inline]
     fn note(&mut self, linear: LinearAddress, translation: &Translation) {

@@ -7,6 +7,7 @@ use long_mode_support::spaces::{
     PAGE, entry, make_empty_space, map, run_kernel, run_to_end, table, unmap,
 };
 use long_mode_support::{Bench, CODE, STACK, as_user, caught, guest_code, vcpu};
+use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
 
@@ -128,6 +129,60 @@ fn a_space_that_comes_back_finds_its_links() {
             }
         }
         assert_eq!(vcpu.engine_counts().links, links, "at {linear:x}");
+    }
+}
+
+/// Misses of branches between pages until now.
+fn misses(vcpu: &Computer<Bench>) -> u64 {
+    let counts = vcpu.exit_counts();
+    counts.get(ExitKind::LinkMiss) + counts.get(ExitKind::IndirectMiss)
+}
+
+#[test]
+fn a_page_comes_back_with_one_near_it_that_is_met() {
+    for linear in PLACES {
+        let mut vcpu = prepared();
+        for space in 0..2 {
+            let pages = [PROGRAM, FUNCTIONS[0]];
+            map(vcpu.memory_mut(), space, linear, &pages);
+        }
+        for space in [0, 1] {
+            load(&mut vcpu, space);
+            run(&mut vcpu, linear, 0);
+        }
+        let before = misses(&vcpu);
+        for space in [0, 1, 0, 1] {
+            load(&mut vcpu, space);
+            run(&mut vcpu, linear, 0);
+        }
+        assert_eq!(misses(&vcpu), before, "at {linear:x}");
+    }
+}
+
+#[test]
+fn looking_ahead_leaves_the_accessed_bit_to_the_first_fetch() {
+    const ACCESSED: u64 = 1 << 5;
+    const END: u64 = 0x800;
+    for linear in PLACES {
+        let mut vcpu = prepared();
+        let memory = vcpu.memory_mut();
+        map(memory, 0, linear, &[PROGRAM, FUNCTIONS[0]]);
+        // out 0xf4,al
+        memory.write(PhysicalAddress(PROGRAM + END), &[0xe6, 0xf4]);
+        load(&mut vcpu, 0);
+        run(&mut vcpu, linear, 0);
+        for _ in 0..3 {
+            let place = entry(vcpu.memory_mut(), 0, linear + PAGE);
+            let accessed = vcpu.memory_mut().read_u64(place);
+            assert_ne!(accessed & ACCESSED, 0);
+            let unused = accessed & !ACCESSED;
+            vcpu.memory_mut().write_u64(place, unused);
+            load(&mut vcpu, 0);
+            start(&mut vcpu, linear + END);
+            assert_eq!(vcpu.memory_mut().read_u64(place), unused);
+            run(&mut vcpu, linear, 0);
+            assert_eq!(vcpu.memory_mut().read_u64(place), accessed);
+        }
     }
 }
 

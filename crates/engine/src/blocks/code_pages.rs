@@ -29,6 +29,10 @@
 //!   [`homes`](crate::blocks::homes)), and all go out of force at its end; so it is enough to
 //!   compare when either comes in force.
 
+mod foreseen;
+
+pub use foreseen::Expected;
+
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::blocks::link_memory::LinkMemory;
 use crate::blocks::links::Target;
@@ -197,6 +201,8 @@ struct CodePage {
 pub struct CodePageCounts {
     /// Times that a page was put in force.
     pub put_in_force: u64,
+    /// So many of them before control came there.
+    pub foreseen: u64,
     /// Links and targets that came back with them.
     pub restored: u64,
 }
@@ -213,6 +219,7 @@ pub struct CodePages {
     /// The first page of each chain of pages in force.
     chains: Box<[u32; CHAINS]>,
     in_force: usize,
+    last_met: foreseen::LastMet,
     /// Counts how often the use of pages was looked at. It wraps; so old pages may look young.
     clock: u32,
     /// How often another space was loaded.
@@ -230,6 +237,7 @@ impl Default for CodePages {
             local: Vec::new(),
             chains: Box::new([NONE; CHAINS]),
             in_force: 0,
+            last_met: foreseen::LastMet::default(),
             clock: 0,
             loads: 0,
             counts: CodePageCounts::default(),
@@ -291,16 +299,21 @@ impl CodePages {
         self.free.push(id.0);
     }
 
-    /// A look-up has just found a page: it is in force there from now on.
+    /// A look-up has just found a page: it is in force there from now on. Whether it was not before.
     #[inline]
-    pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) {
+    pub fn put_in_force(&mut self, id: CodePageId, found: Found, memory: &mut LinkMemory) -> bool {
         let page = &mut self.pages[id.0 as usize];
         page.used = self.clock;
         match &mut page.found {
-            Some(known) if known.stands_for(&found) => known.is_kept &= found.is_kept,
+            Some(known) if known.stands_for(&found) => {
+                known.is_kept &= found.is_kept;
+                false
+            }
             _ => {
                 page.returns = 0;
+                self.last_met.note(page.key.page, id.0);
                 self.restore(id.0, found, memory);
+                true
             }
         }
     }

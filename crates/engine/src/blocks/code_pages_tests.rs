@@ -289,6 +289,44 @@ struct Model {
 }
 
 #[test]
+fn pages_near_one_that_is_met_are_expected_until_they_were_not_met_for_long() {
+    let mut setup = Setup::new();
+    let (met, near) = (setup.page(0, 0x2_0040, true), setup.page(1, 0x2_0041, true));
+    let others = [
+        setup.page(2, 0x2_0080, true),
+        setup.page(3, 0x2_0042, false),
+    ];
+    let place = 0x7f_0000;
+    setup.add_target(near, 0x2004_1010, 7);
+    let mut seen = 0;
+    for _ in 0..=MOST_RETURNS {
+        if seen == 0 {
+            for (page, at) in [(near, 1), (others[0], 0x40), (others[1], 2)] {
+                setup.meet(page, place + at);
+            }
+        }
+        setup.drop_local();
+        assert_eq!(setup.address((place + 1) << 12 | 0x10), None);
+        setup.meet(met, place);
+        let expected = setup.pages.expected_near(met);
+        let Some(first) = expected.first() else {
+            break;
+        };
+        assert_eq!((expected.len(), first.id), (1, near));
+        assert_eq!((first.linear_page, first.physical_page), (place + 1, 1));
+        setup.pages.put_expected_in_force(first, &mut setup.memory);
+        assert_eq!(setup.address((place + 1) << 12 | 0x10), Some(7));
+        assert!(setup.pages.expected_near(met).is_empty());
+        seen += 1;
+    }
+    assert_eq!(seen, MOST_RETURNS);
+    setup.meet(near, place + 1);
+    setup.drop_local();
+    setup.meet(met, place);
+    assert_eq!(setup.pages.expected_near(met).len(), 1);
+}
+
+#[test]
 fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     // So few that no two of their targets share a place in the table.
     const PAGES: usize = 16;
@@ -312,7 +350,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     // Of the space that is not loaded: deltas, and what is kept.
     let mut other = (vec![0; PAGES], Vec::new());
     next_epoch(&mut other.0);
-    let mut stayed = 0;
+    let (mut stayed, mut foreseen) = (0, 0);
     let mut random = Random::new(12);
     for step in 0..20_000 {
         let index = random.below(PAGES);
@@ -378,6 +416,19 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                     .put_in_force(ids[index], found, &mut setup.memory);
                 let known = model.in_force.entry(index).or_insert(found);
                 known.global &= found.global;
+                // In an epoch the delta of each page is given: the rest was moved.
+                for expected in setup.pages.expected_near(ids[index]) {
+                    let near = ids.iter().position(|&id| id == expected.id).unwrap();
+                    if expected.delta == deltas[near] << 12 && random.below(4) == 0 {
+                        setup
+                            .pages
+                            .put_expected_in_force(&expected, &mut setup.memory);
+                        let found = setup.pages.pages[expected.id.0 as usize].found.unwrap();
+                        assert_eq!(found.linear_page, home(near) + deltas[near]);
+                        model.in_force.insert(near, found);
+                        foreseen += 1;
+                    }
+                }
                 let from = random.below(PAGES);
                 if kind < 60 && relocates(from) == relocates(index) && deltas[from] == deltas[index]
                 {
@@ -418,6 +469,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     let counts = setup.pages.counts();
     assert!(counts.put_in_force > 1000 && counts.restored > 1000);
     assert!(stayed > 100, "{stayed} pages stayed");
+    assert!(foreseen > 100, "{foreseen} pages were foreseen");
     // No page is in force but by the rules, whatever the lists say.
     let in_force = setup.pages.pages.iter().filter(|page| page.found.is_some());
     assert_eq!(in_force.count(), model.in_force.len());

@@ -21,7 +21,7 @@
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::{BranchTable, FamilyId, MAX_SLOTS, ModeId};
 use crate::blocks::code_pages::{
-    CodePageCounts, CodePageId, CodePageKey, CodePages, Found, IndirectTarget, LocalPage,
+    CodePageCounts, CodePageId, CodePageKey, CodePages, Expected, Found, IndirectTarget, LocalPage,
 };
 use crate::blocks::kept_pages::KeptPages;
 use crate::blocks::link_memory::{Entry, LinkMemory};
@@ -167,10 +167,21 @@ impl LinkTables {
     }
 
     /// The guest's page tables have just been found to allow fetches from a code page: what
-    /// is known to lead there does so from now on.
+    /// is known to lead there does so from now on. Whether it did not before.
     #[inline]
-    pub fn put_in_force(&mut self, page: CodePageId, found: Found) {
-        self.pages.put_in_force(page, found, &mut self.memory);
+    pub fn put_in_force(&mut self, page: CodePageId, found: Found) -> bool {
+        self.pages.put_in_force(page, found, &mut self.memory)
+    }
+
+    /// The code pages near one in force that are known and not in force.
+    pub fn expected_near(&self, met: CodePageId) -> Vec<Expected> {
+        self.pages.expected_near(met)
+    }
+
+    /// The guest's page tables have just been found to allow fetches from a page that was expected
+    /// there, and it is not global.
+    pub fn put_expected_in_force(&mut self, expected: &Expected) {
+        self.pages.put_expected_in_force(expected, &mut self.memory);
     }
 
     fn note(&mut self, entry: Entry, dependence: Dependence) {

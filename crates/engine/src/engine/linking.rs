@@ -1,12 +1,12 @@
 //! What leads from block to block: made when a branch is first taken, cut when its target
 //! dies.
 
-use super::{CodeAddress, Engine};
+use super::{CodeAddress, Engine, spaces};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::blocks::block::{Block, Incoming};
-use crate::blocks::code_pages::{Found, IndirectTarget};
+use crate::blocks::code_pages::{Expected, Found, IndirectTarget};
 use crate::blocks::links::{Dependence, LinkTables, Target};
 
 /// Whether a direct branch to `target` may leave the delta as it is. It need not know about
@@ -115,13 +115,15 @@ impl Engine {
 
     /// Control has come to a block at `place`, where the guest's page tables have just allowed
     /// to fetch it: what is known to lead to its page does so from now on. To be called before
-    /// the block is linked or run.
+    /// the block is linked or run. Whether it did not before.
     #[inline]
-    pub fn meet(&mut self, id: BlockId, place: &CodeAddress) {
+    pub fn meet(&mut self, id: BlockId, place: &CodeAddress) -> bool {
         let Some(block) = self.blocks.get(id) else {
-            return;
+            return false;
         };
-        let Some(page) = block.code_page else { return };
+        let Some(page) = block.code_page else {
+            return false;
+        };
         let (relocates, home) = (block.key.relocates, block.key.rip);
         let delta = if relocates {
             place.rip.wrapping_sub(home)
@@ -135,7 +137,32 @@ impl Engine {
             global: place.global && !relocates,
             is_kept: !place.global,
         };
-        self.links.put_in_force(page, found);
+        self.links.put_in_force(page, found)
+    }
+
+    /// Pages near that of a block which was just met whose code is known and not in force.
+    pub fn expected_near(&self, id: BlockId) -> Vec<Expected> {
+        let page = self.block(id).and_then(|block| block.code_page);
+        page.map_or_else(Vec::new, |page| self.links.expected_near(page))
+    }
+
+    /// The guest's page tables have just been found to allow fetches from a page that was expected
+    /// there, and it is not global: what is known to lead there does so from now on.
+    pub fn foresee(&mut self, expected: &Expected) {
+        if expected.relocates {
+            let epoch = self.links.epoch();
+            let code = spaces::Code {
+                pages: &self.pages,
+                links: &self.links,
+            };
+            let place = (expected.physical_page, expected.linear_page);
+            let wanted = Some(expected.delta);
+            // In this epoch the code may have another delta.
+            if self.homes.delta(epoch, place, wanted, &code) != wanted {
+                return;
+            }
+        }
+        self.links.put_expected_in_force(expected);
     }
 
     /// Where an indirect branch to `rip` in code of a mode leads; `None`: it would leave.

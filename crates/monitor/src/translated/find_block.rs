@@ -61,7 +61,9 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
             },
         };
-        self.runner.engine.meet(block, &place);
+        if self.runner.engine.meet(block, &place) {
+            self.foresee(block);
+        }
         self.make_link(block, &place);
         Ok(Some(block))
     }
