@@ -29,6 +29,14 @@ impl HostDescription {
             tsc_khz,
         }
     }
+
+    /// How many processors there are, in words.
+    pub fn processors_in_words(&self) -> String {
+        match self.processors {
+            1 => "1 processor".to_owned(),
+            count => format!("{count} processors"),
+        }
+    }
 }
 
 fn read_line(path: &str) -> String {

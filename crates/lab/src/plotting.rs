@@ -71,6 +71,20 @@ where
     error.to_string()
 }
 
+/// A number at an axis: at most three digits before k, M or G.
+pub(crate) fn tick(value: f64) -> String {
+    let (divisor, letter) = match value.abs() {
+        1e9.. => (1e9, "G"),
+        1e6.. => (1e6, "M"),
+        1e3.. => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    // Steps of axes are round, so that few places behind the point say all; zeros there say nothing.
+    let text = format!("{:.3}", value / divisor);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text}{letter}")
+}
+
 /// Lines of text below each other, with their heights.
 pub(crate) fn draw_lines<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
@@ -89,6 +103,20 @@ pub(crate) fn draw_lines<B: DrawingBackend>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (100.0, "100"),
+            (1500.0, "1.5k"),
+            (2e7, "20M"),
+            (3e9, "3G"),
+        ] {
+            assert_eq!(tick(value), text);
+        }
+    }
 
     #[test]
     fn the_format_follows_from_the_name() {

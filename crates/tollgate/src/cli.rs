@@ -27,7 +27,6 @@ use crate::{
     name = "tollgate",
     version,
     about = "Runs x86 virtual machines in an ordinary process: no KVM, no root, no kernel module",
-    disable_help_subcommand = true,
     after_help = "Try 'tollgate run --help' for flags, keys, examples and exit codes."
 )]
 struct Cli {

@@ -12,6 +12,7 @@ use tollgate_lab::cost::{
 use tollgate_lab::plotting::PlotFormat;
 
 use crate::failure::{Failure, say};
+use crate::files;
 use crate::signals::{Asked, Signals};
 use crate::{doctor, exit_code};
 
@@ -109,6 +110,18 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
         }
     }
     let plot = arguments.plot.as_deref().map(plot_format).transpose()?;
+    // What is wrong with a path shall be known before everything is measured.
+    let paths = [
+        ("--csv", &arguments.csv),
+        ("--samples-csv", &arguments.samples_csv),
+        ("--json", &arguments.json),
+        ("--plot", &arguments.plot),
+    ];
+    for (flag, path) in paths {
+        if let Some(path) = path {
+            files::create(path, flag)?;
+        }
+    }
     doctor::required_floor().map_err(Failure::host)?;
     let signals = Signals::block()
         .map_err(|error| Failure::host(format!("cannot receive signals: {error}")))?;

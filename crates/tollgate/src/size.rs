@@ -1,23 +1,27 @@
-//! Sizes as people write them: `512M`, `1G`, `65536K`.
+//! Sizes as people write them: `512M`, `1.5G`, `65536K`.
 
 /// Bytes in a mebibyte, the unit of a number without suffix (as QEMU's `-m` has it).
 const MIB: u64 = 1 << 20;
 
 /// What a size may look like, for messages.
-const EXPECTED: &str = "expected a whole number with K, M or G, such as 512M or 1G";
+const EXPECTED: &str = "expected a number with K, M or G, such as 512M or 1.5G";
 
 /// Parses a size into bytes. Suffixes are K, M, G and T in either case, optionally
 /// followed by `iB` or `B`, all counting in steps of 1024; without a suffix the number
-/// counts mebibytes.
+/// counts mebibytes. A number with a point must come to whole bytes.
 ///
 /// # Errors
 /// One line that says what is wrong and what is expected.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = text.split_at(digits(text));
     if number.is_empty() {
         return Err(format!("not a size; {EXPECTED}"));
     }
+    let (fraction, suffix) = match rest.strip_prefix('.') {
+        Some(rest) if digits(rest) > 0 => rest.split_at(digits(rest)),
+        _ => ("", rest),
+    };
     let unit = match suffix.to_ascii_lowercase().as_str() {
         "" => MIB,
         "k" | "kb" | "kib" => 1 << 10,
@@ -31,10 +35,30 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .ok()
         .and_then(|number| number.checked_mul(unit))
         .ok_or_else(|| format!("too large; {EXPECTED}"))?;
+    let part = part_of(unit, fraction)
+        .ok_or_else(|| format!("not a whole number of bytes; {EXPECTED}"))?;
+    let bytes = bytes
+        .checked_add(part)
+        .ok_or_else(|| format!("too large; {EXPECTED}"))?;
     if bytes == 0 {
         return Err(format!("zero; {EXPECTED}"));
     }
     Ok(bytes)
+}
+
+/// The digits behind the point, as bytes of `unit`; `None` if that is no whole number.
+fn part_of(unit: u64, fraction: &str) -> Option<u64> {
+    let fraction = fraction.trim_end_matches('0');
+    if fraction.is_empty() {
+        return Some(0);
+    }
+    // Two to the 40th is a multiple of no power of ten beyond the 40th place.
+    let places = u32::try_from(fraction.len())
+        .ok()
+        .filter(|places| *places <= 18)?;
+    let (digits, whole) = (fraction.parse::<u128>().ok()?, 10u128.pow(places));
+    let product = digits * u128::from(unit);
+    (product % whole == 0).then_some((product / whole) as u64)
 }
 
 #[cfg(test)]
@@ -51,6 +75,23 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_unit_come_to_whole_bytes() {
+        assert_eq!(parse("1.5G"), Ok(3 << 29));
+        assert_eq!(parse("0.25M"), Ok(256 << 10));
+        assert_eq!(parse("2.50"), Ok(5 << 19));
+        for text in ["0.3K", "1.0001K", "1.1234567890123456789G"] {
+            let message = parse(text).unwrap_err();
+            assert!(
+                message.starts_with("not a whole number of bytes"),
+                "{message}"
+            );
+        }
+        for text in ["1.G", ".5G", "1.5.5G", "0.0M"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_bare_number_counts_mebibytes() {
         assert_eq!(parse("256"), Ok(256 << 20));
     }
@@ -61,7 +102,7 @@ mod tests {
             ("", "not a size"),
             ("M", "not a size"),
             ("-1M", "not a size"),
-            ("1.5G", "unknown unit '.5G'"),
+            ("1,5G", "unknown unit ',5G'"),
             ("12X", "unknown unit 'X'"),
             ("0", "zero"),
             ("99999999999999999999", "too large"),

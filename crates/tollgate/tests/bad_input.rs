@@ -189,7 +189,7 @@ fn flags_and_values_that_do_not_exist() {
     for (arguments, reason) in [
         (["--bogus", ""], "unknown flag '--bogus'"),
         (["--memory", "much"], "not a size"),
-        (["--memory", "1.5G"], "unknown unit"),
+        (["--memory", "1,5G"], "unknown unit"),
         (["--memory", "-5"], ""),
         (["--memory", "0"], "zero"),
         (["--memory", "1M"], "memory size"),

@@ -140,7 +140,7 @@ fn missing_and_repeated_flags_are_refused() {
 
 #[test]
 fn bad_sizes_are_refused_with_what_a_size_looks_like() {
-    let expected = "expected a whole number with K, M or G, such as 512M or 1G";
+    let expected = "expected a number with K, M or G, such as 512M or 1.5G";
     for (size, reason) in [
         ("12X", "unknown unit 'X'"),
         ("much", "not a size"),

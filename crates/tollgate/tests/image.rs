@@ -155,7 +155,7 @@ fn each_refusal_is_one_line() {
     fs::copy(folder.0.join("a.qcow2"), folder.0.join("a.img")).unwrap();
     folder.refused("create -f qcow2 a.qcow2 1M", 2, "it exists");
     folder.refused("create b.img", 2, "missing SIZE");
-    folder.refused("create b.img 1.5G", 2, "unknown unit");
+    folder.refused("create b.img 1,5G", 2, "unknown unit");
     folder.refused("create -f vmdk b.vmdk 1G", 2, "expected raw or qcow2");
     folder.refused("create -b a.qcow2 -F qcow2 b.img", 2, "no backing file");
     folder.refused("create -f qcow2 -b a.qcow2 b.qcow2", 2, "--backing-format");

@@ -191,10 +191,10 @@ fn draw<B: DrawingBackend>(
         (
             19,
             format!(
-                "{}, {} processors, {}, time-stamp counter {:.3} GHz in steps of {}; \
+                "{}, {}, {}, time-stamp counter {:.3} GHz in steps of {}; \
                  no-op path subtracted; 32-bit guest with paging",
                 host.processor,
-                host.processors,
+                host.processors_in_words(),
                 host.kernel,
                 host.tsc_khz as f64 / 1e6,
                 report.tsc_step

@@ -29,9 +29,9 @@ pub fn table(report: &Report) -> String {
 fn heading(report: &Report) -> String {
     let host = &report.host;
     format!(
-        "{}, {} processors, {}, time-stamp counter {:.3} GHz in steps of {}\n{WHAT_IT_IS}\n{}",
+        "{}, {}, {}, time-stamp counter {:.3} GHz in steps of {}\n{WHAT_IT_IS}\n{}",
         host.processor,
-        host.processors,
+        host.processors_in_words(),
         host.kernel,
         host.tsc_khz as f64 / 1e6,
         report.tsc_step,

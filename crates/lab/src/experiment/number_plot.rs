@@ -2,7 +2,7 @@
 
 use super::about::Numbers;
 use super::{CellResult, Results};
-use crate::plotting::{COLOURS, FONT, failed};
+use crate::plotting::{COLOURS, FONT, failed, tick};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -66,6 +66,7 @@ pub(super) fn panel<B: DrawingBackend>(
         .configure_mesh()
         .x_labels(last as usize / 2 + 1)
         .x_label_formatter(&|number| format!("{number:.0}"))
+        .y_label_formatter(&|value| tick(*value))
         .x_desc(numbers.what)
         .y_desc(format!("{} ({})", first.metric.name(), first.metric.unit()))
         .label_style((FONT, 13))

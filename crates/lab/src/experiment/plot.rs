@@ -3,7 +3,9 @@
 //! each guest. Where arms are far apart the axis is logarithmic, so that all are seen.
 
 use super::{CellResult, Results, number_plot};
-use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, provide_font};
+use crate::plotting::{
+    COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, provide_font, tick,
+};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
@@ -150,6 +152,7 @@ where
         .x_labels(arms.len() * 2)
         .x_label_formatter(&name)
         .y_labels(6)
+        .y_label_formatter(&|value| tick(*value))
         .y_desc(format!("{} ({})", cell.metric.name(), cell.metric.unit()))
         .label_style((FONT, 13))
         .x_label_style(names_style)

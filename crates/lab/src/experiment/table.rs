@@ -49,9 +49,9 @@ fn heading(results: &Results) -> String {
         about.question.to_owned(),
         format!("After {}.", about.source),
         format!(
-            "{}, {} processors, {}{}; hardware counters: {}.",
+            "{}, {}, {}{}; hardware counters: {}.",
             host.processor,
-            host.processors,
+            host.processors_in_words(),
             host.kernel,
             clock(host.tsc_khz),
             results.no_hardware_monitor.as_deref().unwrap_or("counted"),

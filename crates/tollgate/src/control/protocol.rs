@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(
             turned,
             json!({"ok": true, "knobs": {
-                "vif": "off", "vir": "on", "transition": "trap", "switch": "inline",
+                "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
                 "double-invalidation": "entry-count", "icache": "leaf"

@@ -158,7 +158,7 @@ mod tests {
     fn a_disk_is_counted_in_bytes_and_whole_sectors() {
         assert_eq!(disk_size("1000"), Ok(1024));
         assert_eq!(disk_size("20G"), Ok(20 << 30));
-        for wrong in ["0", "1.5G", "-1", "", "9223372036854775807", "9999999999T"] {
+        for wrong in ["0", "1,5G", "-1", "", "9223372036854775807", "9999999999T"] {
             assert!(disk_size(wrong).is_err(), "{wrong}");
         }
     }
