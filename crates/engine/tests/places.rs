@@ -8,7 +8,7 @@ use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::access::{Access, AccessUnavailable};
 use tollgate_engine::policy::allow_list::Features;
-use tollgate_engine::policy::mode::Mode;
+use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::flat_state;
 use tollgate_x86::PhysicalAddress;
@@ -79,11 +79,23 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
     assert_eq!(engine.site_at(START), None);
 }
 
-/// No processor is in this mode.
 fn direct_and_flat() -> Mode {
+    flat().with_access(Access::Direct)
+}
+
+/// 16-bit code on the same stack.
+fn narrow_code() -> Mode {
+    Mode {
+        flags: flat().flags - ModeFlags::CODE32,
+        ..flat()
+    }
+}
+
+/// No processor is in this mode.
+fn direct_and_narrow() -> Mode {
     Mode {
         access: Access::Direct,
-        ..flat()
+        ..narrow_code()
     }
 }
 
@@ -101,17 +113,17 @@ fn a_block_is_of_one_way_to_reach_memory() {
 }
 
 #[test]
-fn code_outside_ia_32e_mode_has_no_direct_access() {
-    assert_eq!(flat().with_access(Access::Direct), flat());
+fn code_of_16_bits_has_no_direct_access() {
+    assert_eq!(narrow_code().with_access(Access::Direct), narrow_code());
     let (mut engine, mut memory) = engine_and_memory(&[0x8b, 0x03, 0xf4]);
-    let direct = engine.intern(direct_and_flat(), &mut memory);
+    let direct = engine.intern(direct_and_narrow(), &mut memory);
     let refusal = LookUp::Unavailable(AccessUnavailable(Access::Direct));
     // No block number is lost by that, however often it is asked for.
     for _ in 0..3 {
         assert_eq!(engine.translate(&PLACE, direct, &mut memory), refusal);
     }
     assert_eq!(engine.block_count(), 0);
-    let checked = engine.intern(flat(), &mut memory);
+    let checked = engine.intern(narrow_code(), &mut memory);
     let LookUp::Block(id) = engine.translate(&PLACE, checked, &mut memory) else {
         panic!("it lies in one page");
     };

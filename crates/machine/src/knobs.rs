@@ -70,7 +70,7 @@ pub const KNOBS: &[Knob] = &[
     Knob {
         name: "memory-access",
         values: &["checked", "direct", "adaptive"],
-        what: "programs and kernels of 64-bit systems: each access looks its page up, or the host's \
+        what: "programs and kernels of 32- and 64-bit systems: each access looks its page up, or the host's \
                page tables do, or that once a program has run for some milliseconds",
         experiment: "shadow",
         get: |config| match config.memory_access {

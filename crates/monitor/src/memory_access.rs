@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
 
-/// How programs in IA-32e mode reach guest memory.
+/// How 32- and 64-bit code reaches guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub enum MemoryAccess {
     /// Each access is looked up in the software TLB.
@@ -133,7 +133,7 @@ impl Accounts {
         }
     }
 
-    /// How 64-bit code at level 0 reaches memory.
+    /// How code at level 0 reaches memory.
     pub(crate) fn access_of_kernels(&self) -> Access {
         match self.choice {
             MemoryAccess::Direct => Access::Direct,

@@ -33,8 +33,8 @@ const CHANGES_OF_PAGES: u32 = 16;
 /// Walks between two looks at all entries.
 const WALKS: u32 = 4096;
 
-/// Sizes of a guest's large pages in IA-32e mode.
-const LARGE_PAGES: [u64; 2] = [1 << 30, 2 << 20];
+/// Sizes of a guest's large pages: in IA-32e mode, without PAE, with it.
+const LARGE_PAGES: [u64; 3] = [1 << 30, 4 << 20, 2 << 20];
 
 /// That a walk found a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,13 +2,14 @@
 //! What it is given is what a plain list of walks says, and whatever is left out is noticed.
 
 use super::*;
-use crate::guest_view::{GuestView, Target};
+use crate::guest_view::{GuestView, Target, view_of};
 use crate::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 use crate::translations::Translations;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
 use tollgate_memory::GuestMemory;
 use tollgate_test_support::Random;
+use tollgate_tlb::shadow_windows::narrow;
 use tollgate_x86::PhysicalAddress;
 
 const P: u64 = 1;
@@ -88,6 +89,56 @@ impl Guest {
         }
     }
 
+    /// A guest of PAE, or with two levels of tables: each space has two tables, and large pages
+    /// are of 2 MiB or 4 MiB. Spaces have no identifiers.
+    fn narrow(pae: bool) -> Self {
+        let mut guest = Self::new(Omission::Nothing);
+        let state = &mut guest.state;
+        state.efer = 0;
+        state.cr4 = (Cr4::PSE | Cr4::PGE).bits() | u64::from(pae) << 5;
+        let table = P | W | U | A;
+        for space in 0..SPACES {
+            let root = ROOTS + space * 0x4000;
+            for number in 0..3 {
+                let to = (root + 0x2000) | table;
+                guest.edit_narrow(root, number, to);
+            }
+        }
+        guest.load_narrow(0);
+        guest.change(TranslationChange::Everything);
+        guest
+    }
+
+    fn is_pae(&self) -> bool {
+        self.state.cr4().contains(Cr4::PAE)
+    }
+
+    /// Bytes of an entry of its tables.
+    fn entry_size(&self) -> u64 {
+        4 << u32::from(self.is_pae())
+    }
+
+    /// Puts an entry into the table at a place.
+    fn edit_narrow(&mut self, table: u64, index: u64, entry: u64) {
+        let place = PhysicalAddress(table + index * self.entry_size());
+        match self.is_pae() {
+            true => self.view.memory.write_u64(place, entry),
+            false => self.view.memory.write_u32(place, entry as u32),
+        };
+    }
+
+    fn load_narrow(&mut self, space: u64) {
+        let from = Space::loaded(&self.state);
+        self.state.cr3 = ROOTS + space * 0x4000;
+        self.state.pdpte = [self.state.cr3 | P, 0, 0, 0];
+        let to = Space::loaded(&self.state);
+        self.change(TranslationChange::Load {
+            from,
+            to,
+            keeps: false,
+        });
+    }
+
     fn change(&mut self, change: TranslationChange) {
         let loaded = Space::loaded(&self.state);
         (self.view.translations).change(loaded, change, &mut self.links);
@@ -130,7 +181,8 @@ impl Guest {
             return;
         }
         let is_code_at_level_0 = privilege == Privilege::Supervisor && linear >> 63 == 1;
-        if (is_code_at_level_0 || privilege == Privilege::User && linear >> 63 == 0)
+        let is_program = privilege == Privilege::User && linear >> 63 == 0;
+        if (is_code_at_level_0 || is_program || !self.state.is_long_mode())
             && self.access_directly(address, kind, privilege)
         {
             return;
@@ -170,11 +222,15 @@ impl Guest {
         privilege: Privilege,
     ) -> bool {
         let allows = |run: &Run| kind == AccessKind::Read || run.writable;
-        let aside = self.view.translations.is_window_aside(linear);
-        let run = self.view.translations.window_run(linear);
+        let aside = self.view.is_window_aside(&self.state, linear, privilege);
+        let named = match self.state.is_long_mode() {
+            true => linear,
+            false => narrow::named(view_of(privilege), linear),
+        };
+        let run = self.view.translations.window_run(named);
         if let Some(run) = run.filter(|run| !aside && allows(run)) {
             self.found_in_windows += 1;
-            self.compare(linear.0, (run.physical + (linear.page() - run.page)) << 12);
+            self.compare(linear.0, (run.physical + (named.page() - run.page)) << 12);
             return true;
         }
         if aside {
@@ -280,7 +336,7 @@ fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) ->
             }
             15 if random.one_in(8) => {
                 guest.view.translations.empty_windows();
-                guest.view.fill_windows();
+                guest.view.fill_windows(true);
             }
             16 if random.one_in(4) => {
                 // Code is translated from a page: it is stored to in no window any more.
@@ -304,6 +360,87 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
         assert!(guest.foreseen > 10, "{}", guest.foreseen);
+    }
+}
+
+/// A 32-bit guest's life.
+fn live_narrow(choices: ShadowChoices, pae: bool, seed: u64, rounds: u32) -> Guest {
+    let mut random = Random::new(seed);
+    let mut guest = Guest::narrow(pae);
+    guest.view.translations.set_choices(choices);
+    let span = if pae { 0x20_0000 } else { 0x40_0000 };
+    for _ in 0..rounds {
+        let linear = random.below(3) as u64 * span + random.below(16) as u64 * 0x1000;
+        let space = Space::loaded(&guest.state);
+        match random.below(32) {
+            0 => guest.load_narrow(random.below(SPACES as usize) as u64),
+            1..8 => {
+                let flags = P | random.pick(&[0, W]) | random.pick(&[0, U]);
+                let used = random.pick(&[0, A]) | random.pick(&[0, D]);
+                let rights = flags | used | (G * u64::from(random.one_in(3)));
+                let frame = FRAMES + random.below(64) as u64 * 0x1000;
+                let root = ROOTS + random.below(SPACES as usize) as u64 * 0x4000;
+                let index = random.below(16) as u64;
+                let large = 1 + index % 2;
+                match random.below(8) {
+                    0 => guest.edit_narrow(root, large, 0x80_0000 | LARGE | rights),
+                    1 => guest.edit_narrow(root, large, (root + 0x2000) | P | W | U),
+                    2 => guest.edit_narrow(root + 0x2000, index, 0),
+                    _ => guest.edit_narrow(root + 0x2000, index, frame | rights),
+                }
+            }
+            8..12 => {
+                let linear = LinearAddress(linear);
+                let (links, view) = (&mut guest.links, &mut guest.view);
+                if !(view.translations).invalidate_data(space, false, linear) {
+                    let change = TranslationChange::page(space, linear);
+                    view.translations.change(space, change, links);
+                }
+            }
+            12 if random.one_in(8) => guest.toggle_global_pages(),
+            13 if random.one_in(8) => {
+                guest.state.cr0 ^= Cr0::WP.bits();
+                guest.change(TranslationChange::Everything);
+            }
+            14 if random.one_in(4) => {
+                let physical = PhysicalAddress(FRAMES + random.below(64) as u64 * 0x1000);
+                let host = guest.view.memory.ram().host_page(physical.page()).unwrap();
+                guest.view.translations.protect(physical, host as u64);
+            }
+            15 if random.one_in(8) => {
+                guest.view.translations.empty_windows();
+                guest.view.fill_windows(false);
+            }
+            _ => guest.access(&mut random, linear),
+        }
+        guest.view.translations.take_changed(&mut guest.links);
+        assert!(guest.view.translations.leads_to_narrow_windows());
+    }
+    guest.change(TranslationChange::Everything);
+    guest
+}
+
+#[test]
+fn a_32_bit_guest_gets_what_a_processor_might_have_cached() {
+    for (pae, seed) in (1..10).flat_map(|seed| [(false, seed), (true, seed)]) {
+        let guest = live_narrow(ShadowChoices::default(), pae, seed, 20_000);
+        assert!(guest.answered_from_cache > 0);
+        assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
+    }
+}
+
+#[test]
+fn so_does_a_32_bit_guest_however_it_is_invalidated() {
+    for invalidation in [Invalidation::Full, Invalidation::Selective] {
+        for (seed, (pae, reverse_map)) in (1..).zip([(false, false), (true, true), (true, false)]) {
+            let choices = ShadowChoices {
+                invalidation,
+                reverse_map,
+                ..ShadowChoices::default()
+            };
+            let guest = live_narrow(choices, pae, seed, 10_000);
+            assert!(guest.found_in_windows > 0, "{choices:?}");
+        }
     }
 }
 

@@ -20,9 +20,10 @@ use crate::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices, Shad
 use crate::space_switch::SpaceLoads;
 use std::io;
 use tollgate_tlb::shadow_windows::WindowCounts;
+use tollgate_tlb::shadow_windows::narrow::page_of;
 use tollgate_tlb::{
-    Allows, Derived, Entry, LongTlb, Origins, PageRange, Slots, SoftwareTlb, SpaceNumber, Stores,
-    View,
+    Allows, Derived, Entry, LongTlb, Origins, PageRange, Run, Slots, SoftwareTlb, SpaceNumber,
+    Stores, View,
 };
 use tollgate_x86::paging::{Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
@@ -135,8 +136,16 @@ impl Translations {
                 }
             });
         }
+        assert!(
+            self.leads_to_narrow_windows(),
+            "shadow check: a window that is none"
+        );
         if let Some(windows) = self.long_tlb.windows() {
             windows.show(|space, run| {
+                let run = Run {
+                    page: page_of(run.page).unwrap_or(run.page),
+                    ..run
+                };
                 let (view, identifier) = match space {
                     None => (View::Supervisor, Some(self.spaces.loaded())),
                     Some(number) => (View::User, self.spaces.identifier(number)),
@@ -292,6 +301,7 @@ impl Translations {
     fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         if self.origins.is_full() {
             self.drop_own(|derived| derived.drop_everything());
+            self.point_narrow();
             self.origins.drop_everything();
             self.spaces.forget_others();
             self.links_are_due = true;
@@ -308,6 +318,7 @@ impl Translations {
             self.tlb.drop_everything();
             self.long_tlb.drop_everything();
             self.long_tlb.change_windows(|windows| windows.empty_all());
+            self.point_narrow();
             self.spaces.forget_others();
             self.changed = true;
             return;
@@ -333,6 +344,7 @@ impl Translations {
             None => false,
         };
         self.follow(loaded, change, links);
+        self.point_narrow();
         if is_followed {
             self.look_at_entries(links);
         }
@@ -456,7 +468,10 @@ impl Translations {
         let pages = PageRange::of(linear);
         match is_long {
             true => self.long_tlb.drop_pages(pages),
-            false => self.tlb.drop_pages(pages),
+            false => {
+                self.tlb.drop_pages(pages);
+                self.long_tlb.drop_window_pages(pages);
+            }
         }
         self.counts.page_inline += 1;
         true

@@ -3,6 +3,7 @@
 use crate::guest_view::{GuestView, view_of};
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::Run;
+use tollgate_tlb::shadow_windows::narrow;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
@@ -32,6 +33,23 @@ fn drop_from(gone: &mut Vec<(u64, u64)>, first: u64, end: u64) {
         Some((_, before)) if *before == first => *before = end,
         _ => gone.push((first, end)),
     }
+}
+
+/// What stands in the windows for an address that is accessed with these rights.
+fn named_in_windows(
+    state: &CpuState,
+    linear: LinearAddress,
+    privilege: Privilege,
+) -> LinearAddress {
+    match state.is_long_mode() {
+        true => linear,
+        false => narrow::named(view_of(privilege), linear),
+    }
+}
+
+/// The linear address of a page as windows have it.
+fn address_of(page: u64) -> LinearAddress {
+    LinearAddress(narrow::page_of(page).unwrap_or(page) * PAGE_SIZE)
 }
 
 /// Guest memory that a walk reads only.
@@ -71,13 +89,25 @@ impl GuestView {
         let registers = PagingRegisters::of(state);
         let walk = registers.walk(&mut memory, linear, AccessKind::Read, privilege);
         let found = walk.ok().filter(|_| !memory.wanted)?;
-        let is_lower = linear.0 >> 63 == 0;
+        let named = named_in_windows(state, linear, privilege);
+        let is_lower = named.0 >> 63 == 0;
         // A global page in a window of one space would have to be found by INVLPG in all others.
         let has_window = match privilege {
             Privilege::User => is_lower && !found.global,
             Privilege::Supervisor => !is_lower && found.global,
         };
         has_window.then_some(found)
+    }
+
+    /// Whether the window of an address is put aside.
+    pub(crate) fn is_window_aside(
+        &self,
+        state: &CpuState,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let named = named_in_windows(state, linear, privilege);
+        self.translations.is_window_aside(named)
     }
 
     /// Whether a page is plain RAM.
@@ -91,11 +121,12 @@ impl GuestView {
         !code.page_has_code(physical_page) && !code.is_watched(physical_page)
     }
 
-    /// One page as a window may have it, `translation` being that of an address in it.
-    fn page(&self, linear: LinearAddress, translation: &Translation) -> Option<Run> {
+    /// One page as a window may have it, `translation` being that of the address in it that is named
+    /// so.
+    fn page(&self, named: LinearAddress, translation: &Translation) -> Option<Run> {
         let physical = translation.physical.page();
         self.is_plain(physical).then(|| Run {
-            page: linear.page(),
+            page: named.page(),
             count: 1,
             physical,
             writable: translation.writable_now && self.holds_no_code(physical),
@@ -114,7 +145,8 @@ impl GuestView {
         let Some(translation) = self.accessed(state, linear, privilege) else {
             return false;
         };
-        let Some(page) = self.page(linear, &translation) else {
+        let named = named_in_windows(state, linear, privilege);
+        let Some(page) = self.page(named, &translation) else {
             return false;
         };
         if kind == AccessKind::Write && !page.writable {
@@ -137,7 +169,8 @@ impl GuestView {
         }
         for (linear, walk) in walks {
             let translations = &mut self.translations;
-            translations.note_window(linear, walk.page_size);
+            let named = named_in_windows(state, linear, privilege);
+            translations.note_window(named, walk.page_size);
             translations.note_for_window(view_of(privilege), linear, &walk, walk.writable_now);
         }
         self.confirm(state);
@@ -159,14 +192,14 @@ impl GuestView {
             let neighbour = if at == page.page {
                 Some(page)
             } else {
-                let address = LinearAddress(at * PAGE_SIZE);
-                let is_mapped = self.translations.window_run(address).is_some();
+                let (address, named) = (address_of(at), LinearAddress(at * PAGE_SIZE));
+                let is_mapped = self.translations.window_run(named).is_some();
                 (!is_mapped)
                     .then(|| self.accessed(state, address, privilege))
                     .flatten()
                     .and_then(|translation| {
                         walks.push((address, translation));
-                        self.page(address, &translation)
+                        self.page(named, &translation)
                     })
             };
             if let Some(next) = neighbour {
@@ -221,11 +254,12 @@ impl GuestView {
     ) -> bool {
         let mut gone: Vec<(u64, u64)> = Vec::new();
         let (mut agreed, mut looked_at) = (0_u64, 0_u64);
-        for run in self.translations.runs_aside(linear) {
+        let named = named_in_windows(state, linear, privilege);
+        for run in self.translations.runs_aside(named) {
             let mut page = run.page;
             while page < run.end() {
                 looked_at += 1;
-                let address = LinearAddress(page * PAGE_SIZE);
+                let address = address_of(page);
                 let Some(now) = self.accessed(state, address, privilege) else {
                     drop_from(&mut gone, page, page + 1);
                     page += 1;
@@ -238,7 +272,8 @@ impl GuestView {
                     && (now.writable_now || !run.writable);
                 if is_same {
                     let translations = &mut self.translations;
-                    translations.note_window(address, now.page_size);
+                    let named = named_in_windows(state, address, privilege);
+                    translations.note_window(named, now.page_size);
                     translations.note_for_window(view_of(privilege), address, &now, run.writable);
                     agreed += 1;
                 } else {
@@ -250,19 +285,20 @@ impl GuestView {
         self.confirm(state);
         let is_same_space = agreed * 2 >= looked_at;
         if is_same_space || privilege == Privilege::Supervisor {
-            self.translations.take_window_back(linear, &gone);
+            self.translations.take_window_back(named, &gone);
         } else {
             self.translations.empty_windows();
         }
         is_same_space
     }
 
-    /// Maps all that a program's accesses find in the software TLB.
-    pub(crate) fn fill_windows(&mut self) {
+    /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode).
+    pub(crate) fn fill_windows(&mut self, is_long: bool) {
         let ram = self.memory.ram();
         let (base, span) = (ram.base() as u64, ram.span());
         let mut runs: Vec<Run> = Vec::new();
-        for (page, host, writable) in self.translations.known_pages(view_of(Privilege::User)) {
+        let view = view_of(Privilege::User);
+        for (page, host, writable) in self.translations.known_pages(view, is_long) {
             let physical = host.wrapping_sub(base);
             if physical >= span || !self.is_plain(physical / PAGE_SIZE) {
                 continue;

@@ -376,9 +376,7 @@ impl Derived for LongTlb {
     }
 
     fn drop_pages(&mut self, pages: PageRange) {
-        if let Some(windows) = &mut self.windows {
-            windows.drop_pages(pages);
-        }
+        self.drop_window_pages(pages);
         if pages.count() > MOST_PAGES_BY_NUMBER {
             for parts in self.loaded_parts() {
                 parts.clear_filled(pages);

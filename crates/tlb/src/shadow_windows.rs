@@ -22,9 +22,11 @@
 //!
 //! The windows of the lower half of the addresses are those of one space each, and hold what
 //! code at level 3 may access. Those of the upper half are for code at level 0 and the same in all
-//! spaces: they hold global pages alone, which a load of CR3 does not invalidate.
+//! spaces: they hold global pages alone, which a load of CR3 does not invalidate. 32-bit guests have
+//! windows of the same two kinds, which stand for 4 GiB each: see [`narrow`].
 
 mod area;
+pub mod narrow;
 mod runs;
 mod window;
 
@@ -33,6 +35,7 @@ pub use self::runs::Run;
 use self::area::Region;
 use self::window::{PART_PAGES, Window, part_of};
 use crate::derived::{PageRange, SPACES, SpaceNumber};
+use crate::software_tlb::View;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tollgate_x86::LinearAddress;
@@ -92,6 +95,8 @@ pub struct ShadowWindows {
     windows: Vec<Window>,
     most_mappings: usize,
     loaded: SpaceNumber,
+    /// There has been one of a 32-bit guest.
+    has_narrow: bool,
     counts: WindowCounts,
 }
 
@@ -102,6 +107,7 @@ impl ShadowWindows {
             windows: Vec::new(),
             most_mappings: most_mappings(),
             loaded: SpaceNumber::default(),
+            has_narrow: false,
             counts: WindowCounts::default(),
         })
     }
@@ -210,9 +216,14 @@ impl ShadowWindows {
     pub fn map(&mut self, run: Run, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
         let part = part_of(run.page);
         let is_one = run.count <= PART_PAGES && part_of(run.end() - 1) == part;
-        if !is_one || !is_canonical(run.page * PAGE_SIZE) {
+        let has_place = match narrow::is_part(part) {
+            true => narrow::holds(&run),
+            false => is_canonical(run.page * PAGE_SIZE),
+        };
+        if !is_one || !has_place {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        self.has_narrow |= narrow::is_part(part);
         if self.mappings() >= self.most_mappings {
             self.make_room();
         }
@@ -308,10 +319,13 @@ impl ShadowWindows {
 
     /// Forgets linear pages of the loaded space.
     pub fn drop_pages(&mut self, pages: PageRange) {
-        let (first, end) = (pages.first, pages.last.saturating_add(1));
-        for window in &mut self.windows {
-            if window.is_of(self.loaded) && !window.aside {
-                self.counts.unmapped += window.invalidate(first, end);
+        let narrow = View::ALL.map(|view| narrow::named_pages(view, pages));
+        for pages in narrow.into_iter().flatten().chain([pages]) {
+            let (first, end) = (pages.first, pages.last.saturating_add(1));
+            for window in &mut self.windows {
+                if window.is_of(self.loaded) && !window.aside {
+                    self.counts.unmapped += window.invalidate(first, end);
+                }
             }
         }
     }

@@ -18,6 +18,7 @@
 
 use crate::derived::{Derived, Held, PageRange};
 use crate::reservation::Reservation;
+use crate::shadow_windows::ShadowWindows;
 use crate::slots::{Slots, Table, show_page};
 use std::io;
 use tollgate_x86::LinearAddress;
@@ -43,7 +44,11 @@ pub const WRITE_TABLE_OFFSET: i32 = (SLOTS * 8) as i32;
 /// Bytes from a slot in the read table to the same slot in the table for writes to pages
 /// that hold code.
 pub const CODE_WRITE_TABLE_OFFSET: i32 = 2 * WRITE_TABLE_OFFSET;
-const VIEW_SLOTS: usize = SLOTS * 3;
+/// Bytes from a view's table for reads to its word for direct access: *host minus linear address*
+/// in the view's [shadow window](crate::shadow_windows::narrow).
+pub const NARROW_DELTA_OFFSET: i32 = 3 * WRITE_TABLE_OFFSET;
+/// Three tables, and a page with the word for direct access.
+const VIEW_SLOTS: usize = SLOTS * 3 + 512;
 /// Bytes from a slot of the user's view to the same slot of the supervisor's.
 pub const SUPERVISOR_VIEW_OFFSET: i32 =
     (View::Supervisor as i32 - View::User as i32) * (VIEW_SLOTS * 8) as i32;
@@ -97,6 +102,10 @@ impl Log {
         }
     }
 
+    fn lists(&self, page: usize) -> bool {
+        self.listed[page / 64] >> (page % 64) & 1 != 0
+    }
+
     fn take(&mut self) -> Vec<u32> {
         for &page in &self.pages {
             self.listed[page as usize / 64] = 0;
@@ -120,22 +129,62 @@ pub struct SoftwareTlb {
 }
 
 impl SoftwareTlb {
-    /// Reserves the tables (96 MiB of address space, hardly any memory).
+    /// Reserves the tables (96 MiB of address space, hardly any memory). Direct accesses find
+    /// nothing.
     ///
     /// # Errors
     /// The host has no address space left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self {
+        let mut tlb = Self {
             tables: Reservation::new(VIEW_SLOTS * 8 * View::ALL.len())?,
             logs: Default::default(),
             fills: 0,
-        })
+        };
+        for view in View::ALL {
+            tlb.point_direct(view, ShadowWindows::delta_to_nothing(0));
+        }
+        Ok(tlb)
     }
 
     /// Host address of a view's read table; the write table lies
     /// [`WRITE_TABLE_OFFSET`] behind.
     pub fn table(&self, view: View) -> u64 {
         self.tables.base() as u64 + (view as usize * VIEW_SLOTS * 8) as u64
+    }
+
+    fn direct_word(&self, view: View) -> *mut u64 {
+        let index = view as usize * VIEW_SLOTS + NARROW_DELTA_OFFSET as usize / 8;
+        // SAFETY: the index is below the size of the reservation.
+        unsafe { self.tables.base().cast::<u64>().add(index) }
+    }
+
+    /// How far from their linear addresses direct accesses of a view find host addresses.
+    pub fn direct_delta(&self, view: View) -> u64 {
+        // SAFETY: an aligned address inside the reservation.
+        unsafe { self.direct_word(view).read() }
+    }
+
+    /// Has direct accesses of a view find host addresses so far from their linear ones.
+    pub fn point_direct(&mut self, view: View, delta: u64) {
+        // SAFETY: an aligned address inside the reservation, which only this structure and
+        // generated code on the same thread access.
+        unsafe { self.direct_word(view).write(delta) }
+    }
+
+    /// What loads and stores of a view find that is not global: linear page, host page, and
+    /// whether stores find it, in order.
+    pub fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
+        let logs = &self.logs[view as usize];
+        let is_local = |page: &&u32| !logs.global.lists(**page as usize);
+        let mut pages: Vec<u32> = logs.local.pages.iter().filter(is_local).copied().collect();
+        pages.sort_unstable();
+        let known = pages.into_iter().filter_map(|page| {
+            let delta = self.get(view, Table::Read, page as usize * 2);
+            let writable = self.get(view, Table::Write, page as usize * 2) != 0;
+            let page = u64::from(page);
+            (delta != 0).then(|| (page, delta.wrapping_add(page << 12), writable))
+        });
+        known.collect()
     }
 
     /// How many entries were filled since the start.

@@ -6,10 +6,10 @@ use support::guests::fetched;
 use support::session::Session;
 use support::{GUEST_PATIENCE, finish, tollgate};
 
-#[test]
-fn memtest86_finds_no_error_and_restarts_when_told_to() {
+fn memtest86_finds_no_error(access: &str) {
     let mut command = tollgate();
     command.args(["run", "-m", "16M", "--verify-code"]);
+    command.args(["--memory-access", access]);
     command.args(["--append", "console=ttyS0", "--kernel"]);
     command.arg(fetched("memtest86+/memtest.bin"));
     let mut guest = Session::over_pipes(command);
@@ -26,9 +26,19 @@ fn memtest86_finds_no_error_and_restarts_when_told_to() {
 }
 
 #[test]
-fn gnu_mach_gets_as_far_as_it_can_without_servers() {
+fn memtest86_finds_no_error_and_restarts_when_told_to() {
+    memtest86_finds_no_error("adaptive");
+}
+
+#[test]
+fn so_it_does_where_it_reaches_memory_directly() {
+    memtest86_finds_no_error("direct");
+}
+
+fn gnu_mach_gets_as_far_as_it_can(access: &str) {
     let mut command = tollgate();
     command.args(["run", "-m", "128M", "--verify-code"]);
+    command.args(["--memory-access", access]);
     command.args(["--append", "console=com0", "--kernel"]);
     command.arg(fetched("gnumach/gnumach"));
     // It restarts the machine a few seconds after its panic.
@@ -40,4 +50,14 @@ fn gnu_mach_gets_as_far_as_it_can_without_servers() {
         console.contains("No bootstrap code loaded with the kernel"),
         "{console}"
     );
+}
+
+#[test]
+fn gnu_mach_gets_as_far_as_it_can_without_servers() {
+    gnu_mach_gets_as_far_as_it_can("adaptive");
+}
+
+#[test]
+fn so_does_one_that_reaches_memory_directly() {
+    gnu_mach_gets_as_far_as_it_can("direct");
 }

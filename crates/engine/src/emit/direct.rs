@@ -13,6 +13,15 @@
 //!
 //! What goes on beyond its part's end faults, since nothing is ever mapped there, and is done by
 //! the monitor. An address that is not canonical makes the load from the table fault.
+//!
+//! A guest that is not in IA-32e mode has one window for each view, whose delta stands behind the
+//! view's tables. Its addresses wrap at 4 GiB, so they are formed whole first:
+//!
+//! ```text
+//! mov eax,[ebx+8]         lea  r8d, [rbx+8]
+//!                         mov  rcx, [r14+delta]           ; host minus linear address
+//!                         mov  eax, [rcx+r8]
+//! ```
 
 use super::emitter::Emitter;
 use super::look_up::{LookUpForm, Reach, segment_of};
@@ -23,6 +32,7 @@ use crate::policy::mode::SegmentClass;
 use iced_x86::{Instruction, OpCodeTableKind, Register};
 use tollgate_tlb::long_tlb::{DIRECT_TABLE_DISPLACEMENT, part_of_linear};
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
+use tollgate_tlb::software_tlb::NARROW_DELTA_OFFSET;
 
 /// Bytes between an address and what is taken to be near it: a larger displacement may be the
 /// address itself, and the register an index.
@@ -36,6 +46,13 @@ impl Emitter {
         self.assembler.sarx(RCX, address, tlb);
         let entry = Mem::indexed(tlb, RCX, 8, DIRECT_TABLE_DISPLACEMENT);
         self.assembler.load(Width::Qword, to, entry);
+    }
+
+    /// Puts the host address minus the linear one of all 32-bit addresses into RCX.
+    pub(super) fn load_narrow_delta(&mut self) {
+        self.make_room();
+        let entry = Mem::base(self.map.tlb, NARROW_DELTA_OFFSET);
+        self.assembler.load(Width::Qword, RCX, entry);
     }
 
     /// Reaches what is `displacement` from what a host register holds, which it holds until the

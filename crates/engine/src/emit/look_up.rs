@@ -120,15 +120,28 @@ pub(crate) enum LookUpForm {
     Long,
     /// None: to the shadow window of the address's part.
     Direct,
+    /// None: to the one shadow window of a 32-bit guest's view.
+    NarrowDirect,
 }
 
 impl LookUpForm {
+    fn direct(mode: &Mode) -> Self {
+        match mode.flags.contains(ModeFlags::LONG) {
+            true => Self::Direct,
+            false => Self::NarrowDirect,
+        }
+    }
+
+    const fn is_direct(self) -> bool {
+        matches!(self, Self::Direct | Self::NarrowDirect)
+    }
+
     /// The sequence for code of a mode: the one place that decides it.
     pub(crate) fn of(mode: &Mode) -> Result<Self, AccessUnavailable> {
         match mode.access {
             Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
             Access::Checked => Ok(Self::Flat),
-            Access::Direct if *mode == mode.with_access(Access::Direct) => Ok(Self::Direct),
+            Access::Direct if *mode == mode.with_access(Access::Direct) => Ok(Self::direct(mode)),
             Access::Direct => Err(AccessUnavailable(mode.access)),
         }
     }
@@ -137,15 +150,17 @@ impl LookUpForm {
 impl Emitter {
     /// Has the next instruction look its operand up, or not, in code that reaches others directly.
     pub(crate) fn look_up_always(&mut self, always: bool) {
-        self.look_up = match always {
-            true => LookUpForm::Long,
-            false => LookUpForm::Direct,
+        let direct = LookUpForm::direct(&self.mode);
+        self.look_up = match (always, direct) {
+            (false, direct) => direct,
+            (true, LookUpForm::NarrowDirect) => LookUpForm::Flat,
+            (true, _) => LookUpForm::Long,
         };
     }
 
     /// Whether the current instruction looks its operand up and others reach theirs directly.
     pub(crate) fn always_looks_up(&self) -> bool {
-        self.mode.access == Access::Direct && self.look_up != LookUpForm::Direct
+        self.mode.access == Access::Direct && !self.look_up.is_direct()
     }
 
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
@@ -240,6 +255,7 @@ impl Emitter {
             }
             LookUpForm::Long => self.long_look_up(size, write),
             LookUpForm::Direct => self.load_window_delta(RCX, R8),
+            LookUpForm::NarrowDirect => self.load_narrow_delta(),
         }
     }
 
@@ -310,6 +326,7 @@ impl Emitter {
                 Mem::indexed(RCX, R9, 8, table)
             }
             LookUpForm::Direct => return self.load_window_delta(RCX, R8),
+            LookUpForm::NarrowDirect => return self.load_narrow_delta(),
         };
         self.make_room();
         self.assembler.load(Width::Qword, RCX, table);

@@ -8,7 +8,7 @@ pub enum Access {
     Checked,
     /// The host's page tables stand for the guest's: the operand lies where its linear address
     /// leads in a [shadow window](tollgate_tlb::shadow_windows), and what is not there faults on
-    /// the host. For programs in IA-32e mode alone: see [`AccessUnavailable`].
+    /// the host. Not in every mode: see [`AccessUnavailable`].
     Direct,
 }
 

@@ -365,12 +365,21 @@ impl Mode {
     }
 
     /// Whether accesses may be direct: in IA-32e mode those of programs, and of 64-bit code at
-    /// level 0, unless each is watched.
+    /// level 0; elsewhere those of 32-bit code of protected mode, unless each is watched.
     fn may_be_direct(&self) -> bool {
         let program = ModeFlags::LONG | ModeFlags::USER;
         let kernel = ModeFlags::KERNEL | ModeFlags::CODE64;
-        let has_them = self.flags.contains(program) || self.flags.contains(kernel);
+        let has_them = self.flags.contains(program)
+            || self.flags.contains(kernel)
+            || self.is_narrow_protected();
         has_them && !self.is_watched()
+    }
+
+    /// 32-bit code of protected mode on a 32-bit stack, not in IA-32e mode.
+    fn is_narrow_protected(&self) -> bool {
+        let needed = ModeFlags::PROTECTED | ModeFlags::CODE32 | ModeFlags::STACK32;
+        let others = ModeFlags::LONG | ModeFlags::VIRTUAL_8086;
+        self.flags.contains(needed) && !self.flags.intersects(others)
     }
 
     /// The same mode without look-ups that several stack accesses share: for code that goes on

@@ -12,6 +12,7 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 use tollgate_test_support::flat_state;
 use tollgate_tlb::long_tlb::{DIRECT_TABLE_DISPLACEMENT, PART_SPAN};
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
+use tollgate_tlb::software_tlb::NARROW_DELTA_OFFSET;
 use tollgate_x86::{Attributes, Efer, SegmentRegister, Selector};
 
 const RIP: u64 = 0xffff_ffff_8100_1000;
@@ -34,20 +35,35 @@ fn direct() -> Mode {
     mode
 }
 
+/// 32-bit code at level 0, not in IA-32e mode.
+fn checked_narrow() -> Mode {
+    let mut state = flat_state(RIP % (1 << 32));
+    state.cr0 |= 1 << 31;
+    state.cr4 |= 0x620;
+    Mode::of(&state)
+}
+
 /// Translates for direct access; instructions at these offsets look their operands up.
 fn emit(bytes: &[u8], looked_up: &[u64]) -> (Vec<u8>, Translation) {
+    emit_in(&direct(), bytes, looked_up)
+}
+
+fn emit_in(mode: &Mode, bytes: &[u8], looked_up: &[u64]) -> (Vec<u8>, Translation) {
     let mut translator = Translator::new(Features::new(|_| true));
     translator.looked_up = looked_up.iter().map(|offset| PHYSICAL + offset).collect();
-    let mode = direct();
+    let rip = match mode.bitness() {
+        64 => RIP,
+        _ => RIP % (1 << 32),
+    };
     let request = Request {
         bytes,
         is_cut: false,
         straddles: false,
-        rip: RIP,
-        linear: RIP,
+        rip,
+        linear: rip,
         physical: PHYSICAL,
         relocates: false,
-        mode: &mode,
+        mode,
         mode_id: 3,
         branch_table: BranchTable::Own(1),
         family: FamilyId(0),
@@ -243,5 +259,66 @@ fn relocatable_code_has_its_delta_in_its_own_part() {
     ] {
         assert!(checked.is_relocatable_at(rip));
         assert_eq!(direct.is_relocatable_at(rip), is_so, "{rip:#x}");
+    }
+}
+
+#[test]
+fn a_32_bit_address_is_formed_whole_and_added_to_the_one_delta() {
+    let mode = checked_narrow().with_access(Access::Direct);
+    assert_ne!(mode, checked_narrow());
+    let delta = format!("mov rcx,[r14+{NARROW_DELTA_OFFSET:X}h]");
+    // mov eax,[ebx+8]; add [ebx+esi*4],edx; mov eax,[12345678h]; push esi
+    let cases: [(&[u8], &str); 4] = [
+        (
+            &[0x8b, 0x43, 0x08],
+            "lea r8d,[rbx+8]; {delta}; mov eax,[rcx+r8]",
+        ),
+        (
+            &[0x01, 0x14, 0xb3],
+            "lea r8d,[rbx+rsi*4]; {delta}; add [rcx+r8],edx",
+        ),
+        (
+            &[0x8b, 0x05, 0x78, 0x56, 0x34, 0x12],
+            "mov r8d,12345678h; {delta}; mov eax,[rcx+r8]",
+        ),
+        (&[0x56], "lea r8d,[r12-4]; {delta}; mov [rcx+r8],esi"),
+    ];
+    for (bytes, expected) in cases {
+        let (code, translation) = emit_in(&mode, &[bytes, &[0xf4]].concat(), &[]);
+        let expected = expected.replace("{delta}", &delta);
+        assert!(text(&code).starts_with(&expected), "{}", text(&code));
+        assert_eq!(findings(&code, &translation, &mode), 0, "{expected}");
+        assert_eq!(memory_sites(&translation), 0);
+        // Nor is it sound in other modes.
+        for other in [checked_narrow(), checked(), direct()] {
+            assert_ne!(findings(&code, &translation, &other), 0, "{expected}");
+        }
+        let (code, translation) = emit_in(&mode, &[bytes, &[0xf4]].concat(), &[0]);
+        assert_eq!(findings(&code, &translation, &mode), 0);
+        assert_eq!(memory_sites(&translation), 1);
+    }
+}
+
+#[test]
+fn the_verifier_adds_narrow_addresses_alone_to_the_one_delta() {
+    let mode = checked_narrow().with_access(Access::Direct);
+    let (code, translation) = emit_in(&mode, &[0x8b, 0x43, 0x08, 0xf4], &[]);
+    // A host has REX.R in the first byte: REX.W has the sum keep its upper half.
+    let lea = [0x44, 0x8d, 0x43, 0x08];
+    assert_eq!(code[..4], lea);
+    let damaged = |at: usize, byte: u8| {
+        let mut other = code.clone();
+        other[at] = byte;
+        findings(&other, &translation, &mode)
+    };
+    assert_ne!(damaged(0, 0x4c), 0, "the address has 64 bits");
+    let place = NARROW_DELTA_OFFSET.to_le_bytes();
+    let at = code.windows(4).position(|bytes| bytes == place).unwrap();
+    assert_ne!(damaged(at, place[0] ^ 8), 0, "another word");
+    // mov eax,[rcx+r8]: scaled, by another register, from another.
+    let access = [0x42, 0x8b, 0x04, 0x01];
+    let at = code.windows(4).position(|bytes| bytes == access).unwrap();
+    for (offset, byte) in [(3, 0x41), (3, 0x19), (3, 0x03), (0, 0x40)] {
+        assert_ne!(damaged(at + offset, byte), 0, "{offset} {byte:x}");
     }
 }

@@ -16,7 +16,7 @@ use tollgate_tlb::long_tlb::{
     DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
     part_of_linear,
 };
-use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 
 /// Bytes that lie behind the pointer to a bounced operand at least.
 const BOUNCED_BYTES: u32 = 64;
@@ -163,6 +163,10 @@ impl Walk<'_> {
                 place = 0;
                 (DIRECT_BYTES, true)
             }
+            // No narrow value leads beyond 4 GiB, and a window has far more room.
+            (Some(Kind::NarrowDelta), Some(linear)) if operand.scale == 1 && linear.is_narrow() => {
+                (DIRECT_BYTES, true)
+            }
             (Some(Kind::WindowDeltaOfPart(part)), None)
                 if operand.index == Register::None && part_of_linear(place) == part =>
             {
@@ -247,6 +251,13 @@ impl Walk<'_> {
     ) -> Result<Value, Rule> {
         let is_direct_load =
             instruction.code() == Code::Mov_r64_rm64 && state.level.is_none() && self.is_direct();
+        if operand.index == Register::None && !self.is_long() {
+            let is_delta = operand.displacement == i64::from(NARROW_DELTA_OFFSET);
+            return match is_delta && is_direct_load {
+                true => Ok(self.numbers.new_value(Kind::NarrowDelta)),
+                false => Err(REFUSED),
+            };
+        }
         if operand.index == Register::None {
             let part = operand.displacement - i64::from(DIRECT_TABLE_DISPLACEMENT);
             let is_entry = part % 8 == 0 && (-4 * PARTS..4 * PARTS).contains(&part);

@@ -230,6 +230,7 @@ impl Walk<'_> {
             (Kind::WindowDelta { of }, _, 1, _) if index.distance_beside(of, added).is_some() => {
                 DIRECT
             }
+            (Kind::NarrowDelta, _, 1, 0) if index.is_narrow() => DIRECT,
             (Kind::WindowDeltaOfPart(part), Kind::Constant(linear), 1, 0)
                 if part_of_linear(linear as i64) == part =>
             {

@@ -63,6 +63,8 @@ pub(super) enum Kind {
     /// What the table of shadow windows holds for the part of a linear address: the value of
     /// this number plus so much.
     WindowDelta { of: (Number, i64) },
+    /// What there is for a view of a guest that is not in IA-32e mode.
+    NarrowDelta,
     /// What it holds for this part.
     WindowDeltaOfPart(i64),
     /// The host address of so many bytes of guest memory.

@@ -22,6 +22,7 @@
 //! - `noavx`: CR4.OSXSAVE is clear
 //! - `fsgsbase`: CR4.FSGSBASE is set
 //! - `avx512`: XCR0 enables AVX-512
+//! - `direct`: memory is reached directly, if the mode can
 //! - `single`: one instruction alone; `bounce`: on the bounce buffer
 //! - `spilled`: the register map of that name
 //! - `iopl3`: EFLAGS.IOPL is 3
@@ -34,6 +35,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter};
 use tollgate_engine::abi::register_map::RegisterMap;
+use tollgate_engine::policy::access::Access;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 use tollgate_x86::{Attributes, CpuState, Cr4, Efer, Flags, Segment, SegmentRegister, Selector};
@@ -139,6 +141,7 @@ impl Guest {
             "'{code}'"
         );
         let (mut single, mut bounce) = (false, false);
+        let mut access = Access::Checked;
         for word in words {
             match word {
                 "stack16" | "stack32" => {
@@ -153,6 +156,7 @@ impl Guest {
                 "noavx" => state.cr4 &= !0x4_0000,
                 "single" => single = true,
                 "bounce" => bounce = true,
+                "direct" => access = Access::Direct,
                 "spilled" => guest.map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
                 "vme" => state.cr4 |= Cr4::VME.bits(),
@@ -170,7 +174,7 @@ impl Guest {
                 },
             }
         }
-        guest.mode = Mode::of(&state);
+        guest.mode = Mode::of(&state).with_access(access);
         if guest.mode.flags.contains(ModeFlags::CODE64) {
             guest.map = &RegisterMap::LONG;
         }

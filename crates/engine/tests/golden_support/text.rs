@@ -18,7 +18,7 @@ use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
 const GUEST_REGISTERS: [&str; 16] = [
@@ -184,6 +184,7 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::RCX if displacement == LONG_WRITE_DISPLACEMENT => {
             Some(format!("rcx+{index}+writes"))
         }
+        Register::R14 if displacement == NARROW_DELTA_OFFSET => Some("window.delta".to_owned()),
         Register::R14 => {
             let table = match displacement {
                 0 => "tlb.read",

@@ -15,9 +15,10 @@ use tollgate_engine::abi::leaves::{CpuidAnswers, LEAVES, SEGMENT_LOADS, SegmentL
 use tollgate_engine::abi::level_change::{LevelChange, LevelChangeKind};
 use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
+use tollgate_engine::policy::access::Access as ModeAccess;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
-use tollgate_tlb::software_tlb::{SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
+use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::CpuState;
 
 /// Features whose instructions compute, and do nothing else.
@@ -310,6 +311,17 @@ impl Access {
                     && self.scale == 8
                     && tables.contains(&self.displacement);
                 (!sum && !slot && !bare).then_some("it is not at the sum of RCX and R8")
+            }
+            // The one word of a 32-bit guest's window.
+            Register::R14
+                if !self.write
+                    && !is_long
+                    && mode.access == ModeAccess::Direct
+                    && self.index == Register::None
+                    && self.size == 8 =>
+            {
+                let is_delta = self.displacement == i64::from(NARROW_DELTA_OFFSET);
+                (!is_delta).then_some("it is not the window's delta")
             }
             Register::R14 if !self.write && self.scale == 8 => {
                 let tables = match is_long {

@@ -8,6 +8,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
 use tollgate_platform::Platform;
+use tollgate_x86::Cr0;
 use tollgate_x86::paging::Privilege;
 
 impl Translated {
@@ -20,12 +21,15 @@ impl Translated {
         Mode::of(&self.context.cpu).with_access(access)
     }
 
+    /// Whether the code of an address space is running, at level 3.
+    pub(crate) fn runs_program(&self) -> bool {
+        let cpu = &self.context.cpu;
+        cpu.cpl() == 3 && cpu.cr0().contains(Cr0::PG) && !cpu.is_virtual_8086()
+    }
+
     /// Forms the mode word, and what else follows from the registers that decide how code runs.
     pub(crate) fn form_mode(&mut self, view: &mut GuestView) {
-        if self.context.cpu.cpl() == 3
-            && self.context.cpu.is_long_mode()
-            && self.accounts.meet_program()
-        {
+        if self.runs_program() && self.accounts.meet_program() {
             self.forget_level_changes();
         }
         let mode = self.mode_of_state();

@@ -1,6 +1,6 @@
 //! Direct accesses: faults of the host in shadow windows, and which spaces have windows.
 
-use crate::guest_view::Target;
+use crate::guest_view::{Target, view_of};
 use crate::memory_access::MemoryAccess;
 use crate::running::Running;
 use crate::translated::Translated;
@@ -26,7 +26,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         signal: &SignalExit,
     ) -> Result<bool, VcpuStop> {
         let near = LinearAddress(signal.near);
-        let (linear, is_sure) = match self.view.translations.beside_window(signal.address, near) {
+        let cpu = &self.runner.context.cpu;
+        let privilege = Privilege::of_cpl(cpu.cpl());
+        let (view, translations) = (view_of(privilege), &self.view.translations);
+        let (linear, is_sure) = match translations.beside_window(cpu, view, signal.address, near) {
             BesideWindow::No => return Ok(false),
             BesideWindow::Page(linear) => (linear, true),
             BesideWindow::Nothing(linear) => (linear, false),
@@ -42,8 +45,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let begun = self.platform.now();
         let cpu = &self.runner.context.cpu;
-        let privilege = Privilege::of_cpl(cpu.cpl());
-        if self.view.translations.is_window_aside(linear)
+        if self.view.is_window_aside(cpu, linear, privilege)
             && !self.view.take_window_back(cpu, linear, privilege)
             && privilege == Privilege::User
         {
@@ -56,6 +58,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             AccessKind::Read
         };
         let cpu = &self.runner.context.cpu;
+        let is_long = cpu.is_long_mode();
         let target = self.view.resolve(cpu, linear, kind, privilege);
         self.count(ExitKind::WindowFault);
         let goes_on = match target {
@@ -68,7 +71,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 };
             }
             Err(_) => {
-                if privilege == Privilege::Supervisor && linear.0 >> 63 == 0 {
+                let is_lower = is_long && linear.0 >> 63 == 0;
+                if privilege == Privilege::Supervisor && is_lower {
                     self.look_up_from_now_on(block);
                 }
                 false
@@ -90,7 +94,13 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
                 false
             }
-            Ok(Target::Code(_)) => false,
+            Ok(Target::Code(_)) => {
+                // Looked up, what does not hit code is stored without the monitor.
+                if !is_long {
+                    self.look_up_from_now_on(block);
+                }
+                !is_long
+            }
         };
         self.charge(begun.0);
         match goes_on {
@@ -164,8 +174,7 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// A program was interrupted: it has run for a while.
     pub(crate) fn program_ran(&mut self) {
         if self.runner.accounts.choice() != MemoryAccess::Adaptive
-            || !self.runner.context.cpu.is_long_mode()
-            || self.runner.context.cpu.cpl() != 3
+            || !self.runner.runs_program()
             || !self.view.translations.has_windows()
         {
             return;
@@ -174,7 +183,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         if self.runner.accounts.earns(now) {
             // What is there may be left of another space.
             self.view.translations.empty_windows();
-            self.view.fill_windows();
+            let is_long = self.runner.context.cpu.is_long_mode();
+            self.view.fill_windows(is_long);
             let cost = self.platform.now().0.saturating_sub(now);
             self.runner.accounts.spend(cost, now + cost);
             self.follow_access_choice();

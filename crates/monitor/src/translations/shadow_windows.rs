@@ -2,18 +2,40 @@
 
 use super::Translations;
 use std::os::fd::BorrowedFd;
-use tollgate_tlb::shadow_windows::{BesideWindow, Run};
+use tollgate_tlb::shadow_windows::{BesideWindow, Run, narrow};
 use tollgate_tlb::{Allows, View};
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::Translation;
-use tollgate_x86::{LinearAddress, PhysicalAddress};
+use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress};
 
 impl Translations {
-    /// What a host address is at which a direct access has faulted; `near` is a linear address of
-    /// the same part.
-    pub(crate) fn beside_window(&self, host: u64, near: LinearAddress) -> BesideWindow {
+    /// What a host address is at which a direct access of a view has faulted; `near` is a linear
+    /// address of the same part, in IA-32e mode.
+    pub(crate) fn beside_window(
+        &self,
+        state: &CpuState,
+        view: View,
+        host: u64,
+        near: LinearAddress,
+    ) -> BesideWindow {
         let windows = self.long_tlb.windows();
-        windows.map_or(BesideWindow::No, |windows| windows.what_is(host, near))
+        windows.map_or(BesideWindow::No, |windows| match state.is_long_mode() {
+            true => windows.what_is(host, near),
+            false => windows.what_is_narrow(view, host),
+        })
+    }
+
+    /// Has direct accesses of a 32-bit guest lead to its windows, which may have changed.
+    pub(super) fn point_narrow(&mut self) {
+        for (view, delta) in self.long_tlb.narrow_deltas().into_iter().flatten() {
+            self.tlb.point_direct(view, delta);
+        }
+    }
+
+    /// Whether direct accesses of a 32-bit guest lead to its windows as they are.
+    pub(crate) fn leads_to_narrow_windows(&self) -> bool {
+        let mut deltas = self.long_tlb.narrow_deltas().into_iter().flatten();
+        deltas.all(|(view, delta)| self.tlb.direct_delta(view) == delta)
     }
 
     /// Whether this process has a place for shadow windows.
@@ -42,6 +64,7 @@ impl Translations {
     pub(crate) fn take_window_back(&mut self, linear: LinearAddress, gone: &[(u64, u64)]) {
         self.long_tlb
             .change_windows(|windows| windows.take_back(linear, gone));
+        self.point_narrow();
     }
 
     /// Maps pages of guest RAM, which begin at `offset` in `file`, in the loaded space's window;
@@ -52,6 +75,7 @@ impl Translations {
             .change_windows(|windows| windows.map(run, file, offset));
         // Others may have been emptied to make room.
         self.changed = true;
+        self.point_narrow();
         result.is_some_and(|result| result.is_ok())
     }
 
@@ -60,6 +84,7 @@ impl Translations {
         self.long_tlb
             .change_windows(|windows| windows.empty_loaded());
         self.changed = true;
+        self.point_narrow();
     }
 
     /// Notes how large the guest's page is that a window holds something of at an address.
@@ -96,10 +121,18 @@ impl Translations {
         }
     }
 
-    /// What a view's accesses find in the software TLB in the lower half of the loaded space, of
-    /// a guest in IA-32e mode: linear page, host page, and whether stores find it.
-    pub(crate) fn known_pages(&self, view: View) -> Vec<(u64, u64, bool)> {
-        self.long_tlb.known_pages(view)
+    /// What a view's accesses find in the software TLB (`is_long`: that of IA-32e mode, in the lower
+    /// half) of the loaded space: page as windows have it, host page, and whether stores find it.
+    /// Of global pages nothing is said.
+    pub(crate) fn known_pages(&self, view: View, is_long: bool) -> Vec<(u64, u64, bool)> {
+        if is_long {
+            return self.long_tlb.known_pages(view);
+        }
+        let mut pages = self.tlb.known_pages(view);
+        for (page, ..) in &mut pages {
+            *page = narrow::named(view, LinearAddress(*page * PAGE_SIZE)).page();
+        }
+        pages
     }
 
     /// Whether the space that was loaded last brought with it what was known of it.

@@ -3,6 +3,7 @@
 
 use super::Guest;
 use tollgate_memory::GuestMemory;
+use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
@@ -84,6 +85,9 @@ pub fn vcpu(guest: &Guest) -> Computer<Machine> {
     guest.fill(&mut memory);
     let state = guest.state.clone();
     let mut vcpu = Computer::new(state, memory, Machine::default(), CODE_CACHE, true).unwrap();
+    if guest.is_direct {
+        vcpu.set_memory_access(MemoryAccess::Direct);
+    }
     vcpu.set_register_map(guest.map);
     vcpu.set_virtual_interrupts(guest.virtual_interrupts);
     vcpu

@@ -3,6 +3,7 @@
 
 mod long;
 pub mod machine;
+mod paged;
 mod vectors;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
@@ -73,6 +74,8 @@ pub struct Guest {
     pub virtual_interrupts: VirtualInterrupts,
     pub state: CpuState,
     pub memory: Vec<u8>,
+    /// It reaches memory directly, however others do.
+    pub is_direct: bool,
     /// Each run does the same: no instruction asks for the time, for example.
     pub is_repeatable: bool,
 }
@@ -267,7 +270,7 @@ impl Guest {
         let mut map = &RegisterMap::LEGACY;
         let mut rip: u64 = 0x1000;
         let mut virtual_interrupts = VirtualInterrupts::default();
-        let mut is_moved = false;
+        let (mut is_moved, mut is_direct) = (false, false);
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -291,6 +294,7 @@ impl Guest {
                 "vif-off" => virtual_interrupts.flag = false,
                 "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
+                "direct" => is_direct = true,
                 // Where the code lies is its home; it runs elsewhere.
                 "moved" => is_moved = true,
                 _ => match word.strip_prefix("at-") {
@@ -353,6 +357,10 @@ impl Guest {
                 redirect_interrupts(&mut memory);
             }
         }
+        if is_direct && !is_long {
+            paged::prepare_state(&mut state);
+            paged::put_tables(&mut memory, state.cpl() == 3);
+        }
         if bits == 64 {
             long::put_frame(&mut memory, STACK);
         }
@@ -392,6 +400,7 @@ impl Guest {
             virtual_interrupts,
             state,
             memory,
+            is_direct,
             is_repeatable,
         })
     }

@@ -1,9 +1,10 @@
 //! The tables for direct access, and the shadow windows that they lead to.
 
 use super::{LongTlb, ROOT_BYTES};
-use crate::derived::SpaceNumber;
+use crate::derived::{PageRange, SpaceNumber};
 use crate::parts::{HALF, unsigned};
 use crate::shadow_windows::ShadowWindows;
+use crate::shadow_windows::narrow::is_part;
 use crate::slots::Table;
 use crate::software_tlb::View;
 
@@ -25,6 +26,20 @@ impl LongTlb {
         self.windows.as_ref()
     }
 
+    /// What the tables for direct access of a 32-bit guest must say, view by view; `None`: what they
+    /// said at the start, as there has been no such guest.
+    pub fn narrow_deltas(&self) -> Option<[(View, u64); 2]> {
+        let windows = self.windows.as_ref().filter(|it| it.has_narrow())?;
+        Some(View::ALL.map(|view| (view, windows.narrow_delta(view))))
+    }
+
+    /// Forgets pages of the loaded space in its windows alone.
+    pub fn drop_window_pages(&mut self, pages: PageRange) {
+        if let Some(windows) = &mut self.windows {
+            windows.drop_pages(pages);
+        }
+    }
+
     /// Changes the shadow windows, and has the tables for direct access lead there.
     pub fn change_windows<R>(&mut self, change: impl FnOnce(&mut ShadowWindows) -> R) -> Option<R> {
         let windows = self.windows.as_mut()?;
@@ -34,6 +49,10 @@ impl LongTlb {
         parts.extend(before);
         let deltas: Vec<(i64, u64)> = parts.iter().map(|&it| (it, windows.delta(it))).collect();
         for (part, delta) in deltas {
+            if is_part(part) {
+                // Of a 32-bit guest: see [`Self::narrow_deltas`].
+                continue;
+            }
             let view = if part < 0 {
                 View::Supervisor
             } else {
@@ -57,7 +76,7 @@ impl LongTlb {
             let Some((part, space)) = windows.owner(index) else {
                 return;
             };
-            if space == Some(left) || space == Some(to) {
+            if !is_part(part) && (space == Some(left) || space == Some(to)) {
                 let delta = windows.delta(part);
                 self.point_direct(View::User, part, delta);
             }

@@ -1,0 +1,92 @@
+//! The windows of guests whose linear addresses have 32 bits.
+//!
+//! There is one for each view of a space, and each stands for all 4 GiB. So that they are windows
+//! like those of 64-bit guests, they have parts of their own, beside those of canonical addresses:
+//! in the lower half that of the programs of one space, in the upper half that of the kernel. What
+//! [`ShadowWindows`](super::ShadowWindows) calls a page of theirs is [named](named) by view and
+//! linear address.
+//!
+//! ```text
+//! linear C012_3456h, supervisor's view    named FFFF_7F80_C012_3456h, of part -257
+//!                    user's view          named 0000_8000_C012_3456h, of part 256
+//! ```
+//!
+//! In such a window nothing is ever mapped behind the first 4 GiB, where an access goes on that
+//! would wrap.
+
+use super::window::{part_of, start_of};
+use super::{BesideWindow, Run, ShadowWindows};
+use crate::derived::PageRange;
+use crate::parts::HALF;
+use crate::software_tlb::View;
+use tollgate_x86::LinearAddress;
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Addresses of 32 bits.
+const SPAN: u64 = 1 << 32;
+const SPAN_PAGES: u64 = SPAN / PAGE_SIZE;
+
+/// The part of a view's windows: none that a canonical address has.
+const fn part(view: View) -> i64 {
+    match view {
+        View::Supervisor => -HALF - 1,
+        View::User => HALF,
+    }
+}
+
+/// Whether a part is one of 32-bit guests.
+pub(crate) const fn is_part(number: i64) -> bool {
+    number == part(View::Supervisor) || number == part(View::User)
+}
+
+/// What stands in the windows for a 32-bit linear address in a view.
+pub fn named(view: View, linear: LinearAddress) -> LinearAddress {
+    LinearAddress(start_of(part(view)) + linear.0 % SPAN)
+}
+
+/// The 32-bit linear address of a page that is named so, by its number.
+pub fn page_of(named: u64) -> Option<u64> {
+    is_part(part_of(named)).then_some(named % SPAN_PAGES)
+}
+
+/// Pages below 4 GiB as a view's windows have them; `None`: there are none among them.
+pub(super) fn named_pages(view: View, pages: PageRange) -> Option<PageRange> {
+    let first_of_all = start_of(part(view)) / PAGE_SIZE;
+    (pages.first < SPAN_PAGES).then(|| PageRange {
+        first: first_of_all + pages.first,
+        last: first_of_all + pages.last.min(SPAN_PAGES - 1),
+    })
+}
+
+/// Whether pages of such a part lie in its first 4 GiB.
+pub(super) fn holds(run: &Run) -> bool {
+    let first = (run.page * PAGE_SIZE).wrapping_sub(start_of(part_of(run.page))) / PAGE_SIZE;
+    first < SPAN_PAGES && run.count <= SPAN_PAGES - first
+}
+
+impl ShadowWindows {
+    /// Whether there has been a window of a 32-bit guest since the start.
+    pub fn has_narrow(&self) -> bool {
+        self.has_narrow
+    }
+
+    /// Host minus 32-bit linear address in a view of the loaded space.
+    pub fn narrow_delta(&self, view: View) -> u64 {
+        let part = part(view);
+        self.delta(part).wrapping_add(start_of(part))
+    }
+
+    /// As [`ShadowWindows::what_is`], where linear addresses have 32 bits.
+    pub fn what_is_narrow(&self, view: View, host: u64) -> BesideWindow {
+        let start = self.narrow_delta(view);
+        let linear = host.wrapping_sub(start);
+        if linear < SPAN {
+            // Where there is no window, too: all accesses of the view lead to the same one.
+            return BesideWindow::Page(LinearAddress(linear));
+        }
+        match super::area::contains(host) {
+            true => BesideWindow::Between,
+            false => BesideWindow::No,
+        }
+    }
+}
