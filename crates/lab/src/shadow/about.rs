@@ -223,7 +223,7 @@ pub static ABOUT: About = About {
             "inline",
             "entry-count",
             "direct",
-            "one, and the host's page tables hold what was derived (64-bit code)"
+            "one, and the host's page tables hold what was derived"
         ),
         arm!(
             "direct=6",
