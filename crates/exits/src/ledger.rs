@@ -167,8 +167,7 @@ impl Ledger {
 
     /// Ends a trace, if there is one: its last events are handed over.
     pub fn end_trace(&mut self) {
-        self.sampler.set_every_exit(false);
-        self.tracer = None;
+        drop(self.take_tracer());
     }
 
     /// Who was handed the trace, for books that are begun anew.

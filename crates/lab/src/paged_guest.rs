@@ -82,6 +82,8 @@ pub struct PagedGuest {
     pc: Pc,
     vcpu: Vcpu,
     memory: GuestMemory,
+    /// What was counted before the books were begun anew.
+    counted_before: Vec<(&'static str, u64)>,
 }
 
 impl PagedGuest {
@@ -105,6 +107,7 @@ impl PagedGuest {
             pc,
             vcpu,
             memory,
+            counted_before: Vec::new(),
         })
     }
 
@@ -174,10 +177,11 @@ impl PagedGuest {
         }
     }
 
-    /// The books from now on are of what is run from now on.
+    /// The books and counts from now on are of what is run from now on.
     pub fn reset_books(&mut self) {
         let _ = self.vcpu.take_ledger();
         self.vcpu.reset_instruction_steps();
+        self.counted_before = self.all_counts();
     }
 
     /// The books.
@@ -190,8 +194,16 @@ impl PagedGuest {
     }
 
     /// How spaces were loaded, what was done to tables derived from the guest's, and how exits found
-    /// their instructions, since the machine was made.
+    /// their instructions, since the books were begun.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let mut counts = self.all_counts();
+        for ((_, count), (_, before)) in counts.iter_mut().zip(&self.counted_before) {
+            *count -= before;
+        }
+        counts
+    }
+
+    fn all_counts(&self) -> Vec<(&'static str, u64)> {
         let loads = self.vcpu.space_loads().named().to_vec();
         let instructions = self.vcpu.instruction_counts().named().to_vec();
         [loads, self.vcpu.shadow_table_counts(), instructions].concat()

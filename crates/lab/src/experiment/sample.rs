@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use tollgate_exits::books::Books;
 use tollgate_exits::snapshot::{ExitRow, Snapshot};
 
+/// The value of samples that says how many cycles one event of a workload took.
+pub const EVENT: &str = "event";
+
 /// One timed run, as the bench hands it over.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Timed {
@@ -34,6 +37,22 @@ impl Timed {
             ledger,
             values: BTreeMap::new(),
         }
+    }
+
+    /// A run of so many events that took so many cycles; [`EVENT`] is what one took.
+    pub fn of_events(events: u64, cycles: u64, books: &Books) -> Self {
+        let cycles = cycles as f64;
+        let mut timed = Self::new(cycles / (books.tsc_khz.max(1) as f64 * 1e3), books);
+        let each = cycles / events as f64;
+        timed.values.insert(EVENT.to_owned(), each);
+        timed
+    }
+
+    /// Adds what was counted besides, as values; what did not occur is left out.
+    pub fn add_counts(&mut self, counts: &[(&str, u64)]) {
+        let counts = counts.iter().filter(|row| row.1 != 0);
+        let values = counts.map(|(name, count)| ((*name).to_owned(), *count as f64));
+        self.values.extend(values);
     }
 
     /// The ledger's row about a kind of exit; `None` if there was no such exit.

@@ -19,6 +19,16 @@ pub struct Section {
     pub notes: Vec<String>,
 }
 
+/// Names of columns.
+pub fn columns(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// A value without digits behind the point, or that there is none.
+pub fn whole(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.0}"))
+}
+
 impl Section {
     /// For people: the title, the columns aligned, the notes below.
     pub fn text(&self) -> String {

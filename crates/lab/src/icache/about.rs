@@ -1,11 +1,8 @@
 //! What is compared, on what.
 
-use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
+use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
-
-/// The value that is compared: cycles of one event of a workload.
-pub const EVENT: &str = "event";
 
 /// Accesses of the local APIC.
 pub const APIC: &str = "apic";

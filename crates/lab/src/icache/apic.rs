@@ -1,6 +1,6 @@
 //! A kernel of ours that accesses the local APIC in a loop: `guests/apic-loop.S`.
 
-use super::about::{APIC_DIRECT, EVENT, NARROW};
+use super::about::{APIC_DIRECT, NARROW};
 use super::add_counts;
 use crate::experiment::{Arm, Bench, LabError, Stop, Timed};
 use crate::paged_guest::{Images, PagedGuest, Width};
@@ -55,20 +55,12 @@ impl Bench for Loop {
         let mut guest = PagedGuest::new(self.width, IMAGES, &config)?;
         self.run(&mut guest, self.rounds / 20, stop)?;
         guest.reset_books();
-        let before = guest.counts();
         let cycles = self.run(&mut guest, self.rounds, stop)?;
         let books = guest.books();
-        let mut timed = Timed::new(cycles as f64 / (books.tsc_khz.max(1) as f64 * 1e3), &books);
         let accesses = self.rounds * ACCESSES;
+        let mut timed = Timed::of_events(accesses, cycles, &books);
         timed.work.insert("accesses".to_owned(), accesses);
-        timed
-            .values
-            .insert(EVENT.to_owned(), cycles as f64 / accesses as f64);
-        let since = guest.counts().into_iter().zip(before);
-        let since: Vec<_> = since
-            .map(|((name, after), (_, before))| (name, after - before))
-            .collect();
-        add_counts(&mut timed, &books, &since)?;
+        add_counts(&mut timed, &books, &guest.counts())?;
         Ok(timed)
     }
 }

@@ -1,6 +1,6 @@
 //! Linux that does what the original study's guest did, and its boot.
 
-use super::about::{COPY, EVENT, GETUID, SHELL, TIMER};
+use super::about::{COPY, GETUID, SHELL, TIMER};
 use super::add_counts;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, Ran, System};
@@ -15,13 +15,8 @@ const REPEAT: Program = Program {
 
 /// What a run took and counted, for so many events.
 fn timed(ran: &Ran, events: u64) -> Result<Timed, LabError> {
-    let seconds = ran.processor_seconds();
-    let mut timed = Timed::new(seconds, &ran.books);
+    let mut timed = Timed::of_events(events, ran.processor_cycles(), &ran.books);
     timed.work.insert("events".to_owned(), events);
-    let cycles = seconds * ran.books.tsc_khz as f64 * 1e3;
-    timed
-        .values
-        .insert(EVENT.to_owned(), cycles / events as f64);
     add_counts(&mut timed, &ran.books, &ran.books.instruction_cache)?;
     Ok(timed)
 }

@@ -68,9 +68,7 @@ fn add_counts(
             "{found} instructions were found anew, but the ways to find them add up to {sum}"
         )));
     }
-    for (name, count) in counts.iter().filter(|row| row.1 != 0) {
-        timed.values.insert((*name).to_owned(), *count as f64);
-    }
+    timed.add_counts(counts);
     for step in &books.instruction_steps {
         let name = format!("step-{}", step.step.name());
         timed.values.insert(name, f64::from(step.p50 as u32));

@@ -1,7 +1,7 @@
 //! The price of each step, what the dictionary found, and the original verdict beside ours.
 
 use super::about::*;
-use crate::experiment::{CellResult, Results, Section, Verdict};
+use crate::experiment::{CellResult, Results, Section, Verdict, columns, whole};
 use crate::statistics::Quartiles;
 use tollgate_exits::steps::Step;
 
@@ -19,10 +19,6 @@ fn value(cell: &CellResult, arm: &str, name: &str) -> Option<f64> {
     Some(Quartiles::of(&values)?.median)
 }
 
-fn cycles(value: Option<f64>) -> String {
-    value.map_or("-".into(), |value| format!("{value:.0}"))
-}
-
 fn measured(results: &Results) -> impl Iterator<Item = &CellResult> {
     results
         .cells
@@ -36,7 +32,7 @@ fn name(cell: &CellResult) -> String {
 
 /// Cycles of each step of finding an instruction.
 fn steps(results: &Results) -> Section {
-    let mut columns = vec!["".to_owned(), "arm".to_owned()];
+    let mut columns = columns(&["", "arm"]);
     columns.extend(Step::ALL.map(|step| step.name().to_owned()));
     let rows = measured(results).flat_map(|cell| {
         [OFF, ON, PHYSICAL].into_iter().filter_map(move |arm| {
@@ -44,7 +40,7 @@ fn steps(results: &Results) -> Section {
             let found = Step::ALL.map(of);
             found.iter().any(Option::is_some).then(|| {
                 let mut row = vec![name(cell), arm.to_owned()];
-                row.extend(found.map(cycles));
+                row.extend(found.map(whole));
                 row
             })
         })
@@ -72,7 +68,7 @@ fn found(results: &Results) -> Section {
         "dropped-code",
         "dropped-tables",
     ];
-    let mut columns = vec!["".to_owned(), "arm".to_owned()];
+    let mut columns = columns(&["", "arm"]);
     columns.extend(COUNTS.map(str::to_owned));
     columns.push("leaves".into());
     let rows = measured(results).flat_map(|cell| {
@@ -80,7 +76,7 @@ fn found(results: &Results) -> Section {
         arms.map(move |arm| {
             let mut row = vec![name(cell), arm.clone()];
             let counts = COUNTS.into_iter().chain(["leaves"]);
-            row.extend(counts.map(|count| cycles(value(cell, &arm, count).or(Some(0.0)))));
+            row.extend(counts.map(|count| whole(value(cell, &arm, count).or(Some(0.0)))));
             row
         })
     });
@@ -117,9 +113,7 @@ fn beside_ours(results: &Results) -> Section {
     };
     Section {
         title: "time over that of 'off'".into(),
-        columns: ["", "there, on", ON, PHYSICAL, SITE, LEAF]
-            .map(str::to_owned)
-            .to_vec(),
+        columns: columns(&["", "there, on", ON, PHYSICAL, SITE, LEAF]),
         rows: measured(results).map(row).collect(),
         notes: vec![
             "'off' is not how Tollgate works: a translator has decoded each instruction once, and \

@@ -50,15 +50,14 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Seconds of the processor for the guest and its monitor: all but sleep and what the host ran
+    /// Cycles of the processor for the guest and its monitor: all but sleep and what the host ran
     /// besides.
-    pub fn processor_seconds(&self) -> f64 {
+    pub fn processor_cycles(&self) -> u64 {
         let shares = &self.books.shares;
-        let busy = shares
+        shares
             .wall
             .saturating_sub(shares.halted)
-            .saturating_sub(shares.waiting);
-        busy as f64 / (self.books.tsc_khz.max(1) as f64 * 1e3)
+            .saturating_sub(shares.waiting)
     }
 }
 

@@ -1,11 +1,8 @@
 //! What is compared, on what.
 
-use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Numbers, Workload};
+use crate::experiment::{About, Arm, EVENT, Guest, KindGroup, Metric, Numbers, Workload};
 use crate::linux_guest;
 use tollgate_exits::ExitKind;
-
-/// The value that is compared: cycles of one event of a workload.
-pub const EVENT: &str = "event";
 
 /// Loads of address spaces in turn, of which nothing is used.
 pub const SWITCH_ONLY: &str = "switch-only";

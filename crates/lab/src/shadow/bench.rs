@@ -54,21 +54,11 @@ impl Bench for Single {
         };
         warm.run(&mut guest, stop)?;
         guest.reset_books();
-        let before = guest.counts();
         let cycles = self.work.run(&mut guest, stop)?;
-        let books = guest.books();
-        let mut timed = Timed::new(cycles as f64 / (books.tsc_khz.max(1) as f64 * 1e3), &books);
+        let events = self.work.rounds * self.events;
+        let mut timed = Timed::of_events(events, cycles, &guest.books());
         timed.work.insert("sum".to_owned(), self.work.sum());
-        let events = (self.work.rounds * self.events) as f64;
-        timed
-            .values
-            .insert(EVENT.to_owned(), cycles as f64 / events);
-        let counted = guest.counts().into_iter().zip(before);
-        for ((name, after), (_, before)) in counted.filter(|(after, before)| after != before) {
-            timed
-                .values
-                .insert(name.to_owned(), (after - before) as f64);
-        }
+        timed.add_counts(&guest.counts());
         Ok(timed)
     }
 }
@@ -77,6 +67,7 @@ impl Bench for Single {
 mod tests {
     use super::super::about::{ABOUT, SIX};
     use super::*;
+    use crate::experiment::EVENT;
 
     #[test]
     fn each_workload_does_its_work_with_each_of_its_arms() {

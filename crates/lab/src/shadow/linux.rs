@@ -1,6 +1,6 @@
 //! Processes of Linux that hand on a token: `guests/linux-spaces.S`.
 
-use super::about::{EVENT, UNMAPPING};
+use super::about::UNMAPPING;
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, System};
 use tollgate_machine::config::VmConfig;
@@ -62,19 +62,11 @@ impl Bench for Processes {
         // Turning a knob may have dropped translations.
         self.guest.run(&self.line(self.rounds / 10))?;
         let ran = self.guest.run(&self.line(self.rounds))?;
-        let seconds = ran.processor_seconds();
-        let mut timed = Timed::new(seconds, &ran.books);
-        let events = self.rounds * PROCESSES;
-        timed.work.insert("turns".to_owned(), events);
-        let cycles = seconds * ran.books.tsc_khz as f64 * 1e3;
-        timed
-            .values
-            .insert(EVENT.to_owned(), cycles / events as f64);
-        for (name, count) in ran.books.space_loads.iter().chain(&ran.books.shadow_tables) {
-            if *count != 0 {
-                timed.values.insert((*name).to_owned(), *count as f64);
-            }
-        }
+        let turns = self.rounds * PROCESSES;
+        let mut timed = Timed::of_events(turns, ran.processor_cycles(), &ran.books);
+        timed.work.insert("turns".to_owned(), turns);
+        timed.add_counts(&ran.books.space_loads);
+        timed.add_counts(&ran.books.shadow_tables);
         Ok(timed)
     }
 }

@@ -1,7 +1,7 @@
 //! The original figures, and ours: by the number of tables, in the study's unit, and by mechanism.
 
 use super::about::*;
-use crate::experiment::{CellResult, Results, Section};
+use crate::experiment::{CellResult, Results, Section, columns, whole};
 use crate::paged_guest::PAGES;
 
 /// The experiment's own tables.
@@ -54,14 +54,6 @@ impl Found<'_> {
     }
 }
 
-fn columns(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
-}
-
-fn cycles(value: Option<f64>) -> String {
-    value.map_or("-".into(), |value| format!("{value:.0}"))
-}
-
 fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     match (over, under) {
         (Some(over), Some(under)) if under > 0.0 => format!("{:.2}", over / under),
@@ -79,7 +71,7 @@ fn by_number(results: &Results) -> Section {
         let (_, least) = *medians.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
         let of = |number| {
             let found = medians.iter().find(|(other, _)| *other == number);
-            cycles(found.map(|(_, median)| *median))
+            whole(found.map(|(_, median)| *median))
         };
         let mut row = vec![format!("{}, {}", cell.guest, cell.workload)];
         row.extend(BY_NUMBER.iter().map(|(_, number)| of(*number)));
@@ -111,7 +103,7 @@ fn in_units(found: &Found) -> Section {
     let row = |what: &str, cost: Option<f64>, theirs: &str| {
         vec![
             what.to_owned(),
-            cycles(cost),
+            whole(cost),
             ratio(cost, unit),
             theirs.to_owned(),
         ]

@@ -3,7 +3,7 @@
 
 use super::about::{ECHO_P99, FOUR_MACHINES, IDLE, OFF, ON, SIX};
 use super::paper::implied_cost;
-use crate::experiment::{CellResult, Results, Section, shares};
+use crate::experiment::{CellResult, Results, Section, columns, shares};
 use crate::statistics::Quartiles;
 use tollgate_exits::ExitKind;
 
@@ -83,10 +83,6 @@ pub fn sections(results: &Results) -> Vec<Section> {
     sections
         .filter(|section| !section.rows.is_empty())
         .collect()
-}
-
-fn columns(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 fn percent(share: Option<f64>) -> String {
