@@ -187,6 +187,30 @@ fn the_generic_kernel_boots_the_same_system() {
 }
 
 #[test]
+fn kernels_for_real_time_and_from_backports_boot_a_system() {
+    let _turn = turn();
+    let Some(system) = system("amd64-kernels") else {
+        return;
+    };
+    let release = boots(&system, "rt");
+    assert!(release.contains("-rt-"), "{release}");
+    let release = boots(&system, "backports");
+    assert!(!release.starts_with("6.1."), "{release}");
+}
+
+#[test]
+fn kernels_of_32_bits_boot_a_system_of_32_bits() {
+    let _turn = turn();
+    let Some(system) = system("i386") else {
+        return;
+    };
+    for flavour in ["686", "686-pae"] {
+        let release = boots(&system, flavour);
+        assert!(release.ends_with(&format!("-{flavour}")), "{release}");
+    }
+}
+
+#[test]
 fn a_command_runs_on_each_kernel_of_the_systems() {
     let _turn = turn();
     let kernels = [
