@@ -4,6 +4,7 @@
 //! hardware, how to switch off and reset, and the devices on the board. The bytes
 //! are the same in every run. Checked against ACPI 6.5, chapter 5.
 
+pub mod loader;
 mod pci;
 mod virtio;
 
@@ -19,6 +20,7 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::APIC_DEFAULT_ADDRESS;
 
 use crate::config::VmConfig;
+use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::{acpi_pm, io_apic};
 
 /// Where the tables start; the RSDP comes first. Systems search here on 16-byte
@@ -31,6 +33,9 @@ pub const TABLES_END: u64 = 0x10_0000;
 const RESET_PORT: u64 = 0xcf9;
 /// What resets the machine when written there.
 const RESET_VALUE: u8 = 0x06;
+
+/// Bytes of the root pointer.
+const RSDP_BYTES: u32 = 36;
 
 const OEM_ID: [u8; 6] = *b"TOLLGT";
 const OEM_TABLE_ID: [u8; 8] = *b"TOLLGATE";
@@ -48,44 +53,87 @@ pub struct Hardware {
     pub pci_functions: Option<u8>,
     /// Virtio devices that are not on that bus.
     pub virtio_mmio: u8,
+    /// The machine starts from firmware, which gives the functions their addresses, and has the
+    /// chip set that goes with that.
+    pub firmware: bool,
 }
 
 impl Hardware {
     /// That of a machine with this configuration.
     pub fn of(config: &VmConfig) -> Self {
         let virtio = config.virtio_devices() as u8;
+        let firmware = config.firmware.is_some();
+        let before = if firmware { CHIPSET_DEVICES - 1 } else { 0 };
         Self {
-            pci_functions: config.pci.then_some(virtio),
+            pci_functions: config.pci.then_some(virtio + before),
             virtio_mmio: if config.pci { 0 } else { virtio },
+            firmware,
         }
     }
 }
 
 /// The tables as bytes, to be put at [`TABLES_START`]; the RSDP is the first.
 pub fn tables(hardware: &Hardware) -> Vec<u8> {
-    let mut area = Area::default();
-    let rsdp = area.reserve(Rsdp::len());
+    let start = TABLES_START as u32 + RSDP_BYTES.next_multiple_of(64);
+    let layout = layout(hardware, start);
+    let mut area = root_pointer(layout.rsdt, layout.xsdt);
+    area.resize((start - TABLES_START as u32) as usize, 0);
+    area.extend(layout.bytes);
+    area
+}
+
+/// All tables but the root pointer.
+struct Layout {
+    bytes: Vec<u8>,
+    /// Offset and bytes of each address of another table.
+    pointers: Vec<(u32, u8)>,
+    /// Offset and bytes of each table that has a checksum.
+    tables: Vec<(u32, u32)>,
+    /// Addresses of the root tables.
+    rsdt: u32,
+    xsdt: u32,
+}
+
+/// Lays the tables out from the physical address `base` on, a multiple of 64.
+fn layout(hardware: &Hardware, base: u32) -> Layout {
+    let mut area = Area {
+        base,
+        ..Area::default()
+    };
     let dsdt = area.place(dsdt(hardware).as_slice());
     area.align(64);
     let facs = area.place(&bytes_of(&FACS::new()));
-    let mut roots = vec![
-        area.place(&fadt(hardware, dsdt, facs)),
-        area.place(madt().as_slice()),
-    ];
-    if hardware.pci_functions.is_some() {
+    // It has no checksum.
+    area.tables.pop();
+    let fadt = area.place(&fadt(hardware, dsdt, facs));
+    for (field, size) in [(36, 4), (40, 4), (140, 8)] {
+        area.pointers.push((fadt - base + field, size));
+    }
+    let mut roots = vec![fadt, area.place(madt().as_slice())];
+    if hardware.pci_functions.is_some() && !hardware.firmware {
         roots.push(area.place(&pci::configuration_window()));
     }
 
     let mut rsdt = table(*b"RSDT", 1);
     let mut xsdt = table(*b"XSDT", 1);
-    for address in roots {
+    for address in &roots {
         rsdt.append_slice(&address.to_le_bytes());
-        xsdt.append_slice(&u64::from(address).to_le_bytes());
+        xsdt.append_slice(&u64::from(*address).to_le_bytes());
     }
     let rsdt = area.place(rsdt.as_slice());
     let xsdt = area.place(xsdt.as_slice());
-    area.fill(rsdp, &root_pointer(rsdt, xsdt));
-    area.bytes
+    for index in 0..roots.len() as u32 {
+        let header = HEADER_BYTES;
+        area.pointers.push((rsdt - base + header + 4 * index, 4));
+        area.pointers.push((xsdt - base + header + 8 * index, 8));
+    }
+    Layout {
+        bytes: area.bytes,
+        pointers: area.pointers,
+        tables: area.tables,
+        rsdt,
+        xsdt,
+    }
 }
 
 /// Writes the tables and returns the address of the RSDP; `None` if RAM does not
@@ -95,10 +143,14 @@ pub fn write_tables(hardware: &Hardware, memory: &mut GuestMemory) -> Option<Phy
     memory.write(address, &tables(hardware)).then_some(address)
 }
 
-/// Bytes that lie at [`TABLES_START`].
+/// Tables that are being laid out.
 #[derive(Default)]
 struct Area {
+    /// The physical address of the first byte.
+    base: u32,
     bytes: Vec<u8>,
+    pointers: Vec<(u32, u8)>,
+    tables: Vec<(u32, u32)>,
 }
 
 impl Area {
@@ -107,22 +159,13 @@ impl Area {
             .resize(self.bytes.len().next_multiple_of(alignment), 0);
     }
 
-    fn reserve(&mut self, size: usize) -> usize {
-        self.align(16);
-        let offset = self.bytes.len();
-        self.bytes.resize(offset + size, 0);
-        offset
-    }
-
-    fn fill(&mut self, offset: usize, bytes: &[u8]) {
-        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-
     /// Appends a table and returns its physical address.
     fn place(&mut self, table: &[u8]) -> u32 {
-        let offset = self.reserve(table.len());
-        self.fill(offset, table);
-        TABLES_START as u32 + offset as u32
+        self.align(16);
+        let offset = self.bytes.len() as u32;
+        self.bytes.extend(table);
+        self.tables.push((offset, table.len() as u32));
+        self.base + offset
     }
 }
 
@@ -298,7 +341,7 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     dsdt.append_slice(&bytes_of(&Name::new(Path::new("\\_S5_"), &soft_off)));
     let mut devices: Vec<u8> = [serial, clock, keyboard, timer, speaker].concat();
     if let Some(functions) = hardware.pci_functions {
-        devices.extend(pci::devices(functions));
+        devices.extend(pci::devices(functions, hardware.firmware));
     }
     devices.extend(virtio::devices(hardware.virtio_mmio));
     dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
@@ -339,10 +382,12 @@ mod tests {
     const WITH_PCI: Hardware = Hardware {
         pci_functions: Some(3),
         virtio_mmio: 0,
+        firmware: false,
     };
     const BARE: Hardware = Hardware {
         pci_functions: None,
         virtio_mmio: 0,
+        firmware: false,
     };
 
     fn sum(bytes: &[u8]) -> u8 {
@@ -366,6 +411,7 @@ mod tests {
         let most = Hardware {
             pci_functions: Some(31),
             virtio_mmio: 31,
+            firmware: false,
         };
         for hardware in [BARE, WITH_PCI, most] {
             assert_eq!(tables(&hardware), tables(&hardware));

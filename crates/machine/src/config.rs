@@ -2,6 +2,7 @@
 //! socket or a test fills in.
 
 use crate::cpu::{self, CpuModel, ModelError};
+use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::virtio::console::ports::{PortOptions, PortTarget};
@@ -162,6 +163,8 @@ pub struct VmConfig {
     pub memory_backing: MemoryBackingChoice,
     /// The file to boot: Linux bzImage or vmlinux, multiboot kernel, boot sector or flat image.
     pub kernel: PathBuf,
+    /// Firmware to start from instead of a kernel.
+    pub firmware: Option<PathBuf>,
     /// Initial RAM disk, or multiboot modules: `FILE[ ARGUMENTS][,FILE[ ARGUMENTS]...]`.
     /// A comma that belongs to a name or argument is doubled. Linux takes one file.
     pub initrd: Option<String>,
@@ -223,6 +226,7 @@ impl Default for VmConfig {
             memory_bytes: 256 * MIB,
             memory_backing: MemoryBackingChoice::default(),
             kernel: PathBuf::new(),
+            firmware: None,
             initrd: None,
             append: String::new(),
             cpu: CpuModel::Host,
@@ -256,8 +260,12 @@ impl Default for VmConfig {
 /// What is wrong with a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// No kernel was named.
+    /// No kernel was named, and no firmware.
     NoKernel,
+    /// A kernel was named, and firmware.
+    KernelAndFirmware,
+    /// Firmware finds its devices on the PCI bus.
+    FirmwareWithoutPci,
     /// The RAM size is outside the allowed range or not a multiple of 4096 bytes.
     MemorySize(u64),
     /// The code cache size is outside the allowed range.
@@ -282,6 +290,13 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoKernel => write!(formatter, "no kernel given (--kernel FILE)"),
+            Self::KernelAndFirmware => write!(
+                formatter,
+                "a machine starts either from a kernel (--kernel) or from firmware (--bios)"
+            ),
+            Self::FirmwareWithoutPci => {
+                write!(formatter, "firmware (--bios) needs the PCI bus (--pci on)")
+            }
             Self::MemorySize(bytes) => write!(
                 formatter,
                 "memory size {bytes} bytes: must be a multiple of 4096 from {} MiB to {} MiB",
@@ -326,13 +341,24 @@ impl VmConfig {
         drives.len() + networks.len() + shares.len() + console + vsock + others.count()
     }
 
+    /// How many it has room for.
+    fn most_virtio_devices(&self) -> usize {
+        match self.firmware {
+            Some(_) => MAX_FUNCTIONS - usize::from(CHIPSET_DEVICES),
+            None => MAX_VIRTIO_DEVICES,
+        }
+    }
+
     /// Checks what can be checked without opening a file.
     ///
     /// # Errors
     /// The first [`ConfigError`] found.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.kernel.as_os_str().is_empty() {
-            return Err(ConfigError::NoKernel);
+        match (self.kernel.as_os_str().is_empty(), &self.firmware) {
+            (true, None) => return Err(ConfigError::NoKernel),
+            (false, Some(_)) => return Err(ConfigError::KernelAndFirmware),
+            (true, Some(_)) if !self.pci => return Err(ConfigError::FirmwareWithoutPci),
+            _ => {}
         }
         let memory = self.memory_bytes;
         if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) || !memory.is_multiple_of(4096)
@@ -362,7 +388,7 @@ impl VmConfig {
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;
         let count = self.virtio_devices();
-        if count > MAX_VIRTIO_DEVICES {
+        if count > self.most_virtio_devices() {
             return Err(ConfigError::TooManyVirtioDevices(count));
         }
         Ok(())
@@ -396,6 +422,19 @@ mod tests {
     fn the_defaults_need_only_a_kernel() {
         assert_eq!(VmConfig::default().validate(), Err(ConfigError::NoKernel));
         assert_eq!(valid().validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_machine_starts_from_a_kernel_or_from_firmware() {
+        let mut config = VmConfig {
+            firmware: Some("bios.bin".into()),
+            ..VmConfig::default()
+        };
+        assert_eq!(config.validate(), Ok(()));
+        config.pci = false;
+        assert_eq!(config.validate(), Err(ConfigError::FirmwareWithoutPci));
+        config.kernel = "vmlinuz".into();
+        assert_eq!(config.validate(), Err(ConfigError::KernelAndFirmware));
     }
 
     #[test]

@@ -22,8 +22,11 @@ use crate::bus::completion::KickFunction;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
 use crate::config::VmConfig;
 use crate::devices::acpi_pm::AcpiPm;
+use crate::devices::chipset::host_bridge::HostBridge440fx;
+use crate::devices::chipset::rom::FirmwareRom;
 use crate::devices::kvm_clock::KvmClock;
 use crate::devices::local_apic::ClockSource;
+use crate::devices::pci::host::PciHost;
 use crate::devices::serial::Serial;
 use crate::devices::virtio::device::VirtioDevice;
 use crate::devices::{i8042, list, local_apic};
@@ -111,6 +114,16 @@ impl Pc {
             news: Arc::default(),
             is_told_of_news: false,
         }
+    }
+
+    /// The machine has this ROM, which the chip set shows below 1 MiB as its registers say.
+    pub fn set_firmware(&mut self, rom: FirmwareRom) {
+        self.with(|host: &mut PciHost, context| {
+            if let Some(bridge) = host.get_mut::<HostBridge440fx>() {
+                bridge.set_rom(rom);
+            }
+            host.place_regions(context);
+        });
     }
 
     /// From now on takes serial input and requests from `outside`. The processor stops for
@@ -292,6 +305,7 @@ impl Pc {
         };
         self.bus.settle(&mut self.board, &self.clock);
         self.with(|clock: &mut KvmClock, context| clock.publish(context));
+        self.with(|host: &mut PciHost, context| host.place_regions(context));
         self.follow_apic_page();
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A virtual machine: the PC, its processor, and the commands that reach it.
 
-use crate::boot::{self, BootError, BootSource};
+use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
@@ -21,8 +21,8 @@ use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};
 use tollgate_platform::{Platform, StopRequest};
-use tollgate_x86::PhysicalAddress;
 use tollgate_x86::state::Activity;
+use tollgate_x86::{CpuState, PhysicalAddress};
 
 /// Where the machine's text goes.
 pub struct Consoles {
@@ -118,11 +118,20 @@ impl Vm {
         let mut memory =
             GuestMemory::with_backing(config.memory_bytes, config.memory_backing.backing())
                 .map_err(BuildError::Memory)?;
-        let mut state =
-            boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?;
+        let rom = match &config.firmware {
+            Some(path) => Some(firmware::load(path, &mut memory).map_err(BuildError::Boot)?),
+            None => None,
+        };
+        let mut state = match rom {
+            Some(_) => CpuState::at_reset(),
+            None => boot::load(&BootSource::of(config), &mut memory).map_err(BuildError::Boot)?,
+        };
         state.model = config.cpu;
         state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_virtio(config, memory.clone(), consoles.serial, virtio);
+        if let Some(rom) = rom {
+            pc.set_firmware(rom);
+        }
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
         let cache = usize::try_from(config.code_cache_bytes).unwrap_or(usize::MAX);

@@ -72,9 +72,27 @@ pub fn definition() -> clap::Command {
 pub struct RunArguments {
     /// What to boot: Linux (bzImage or vmlinux), a multiboot kernel, a boot sector, a flat image
     ///
-    /// Which of them it is, is found out from the file.
-    #[arg(long, value_name = "PATH", alias = "kernel-image-path")]
-    pub kernel: PathBuf,
+    /// Which of them it is, is found out from the file. Without it the machine starts from
+    /// firmware (--bios), which boots a disk.
+    #[arg(
+        long,
+        value_name = "PATH",
+        alias = "kernel-image-path",
+        required_unless_present_any = ["bios", "drive"]
+    )]
+    pub kernel: Option<PathBuf>,
+
+    /// Start from firmware: a BIOS image, which appears below 1 MiB and below 4 GiB
+    ///
+    /// Without it and without --kernel, SeaBIOS from the package 'seabios' is started, which boots
+    /// the first disk (--drive). What firmware writes to port 402h goes to --debug-console.
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with_all = ["kernel", "initrd", "append"],
+        verbatim_doc_comment
+    )]
+    pub bios: Option<PathBuf>,
 
     /// Initial RAM disk, or a multiboot module and its arguments: 'PATH ARGUMENTS'
     ///
@@ -315,15 +333,11 @@ pub struct RunArguments {
     /// What a triple fault does: stop, with exit code 3 and the registers, or reset
     ///
     /// reset: as if the guest had reset the machine, for systems that reset themselves that
-    /// way (Linux with reboot=t): the end, with exit code 0, or with --reboot a new start.
-    #[arg(
-        long,
-        value_name = "ACTION",
-        value_enum,
-        default_value_t = TripleFault::Stop,
-        verbatim_doc_comment
-    )]
-    pub triple_fault: TripleFault,
+    /// way (Linux with reboot=t): the end, with exit code 0, or with --reboot a new start. With
+    /// firmware it is a reset of the processor alone, which goes on in the firmware. The default
+    /// is stop with --kernel, reset with firmware.
+    #[arg(long, value_name = "ACTION", value_enum, verbatim_doc_comment)]
+    pub triple_fault: Option<TripleFault>,
 
     /// Most memory that translated code may take
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
@@ -576,6 +590,8 @@ Examples:
   With a disk, which the guest finds as /dev/vda:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0 root=/dev/vda1\" \\
         --drive file=debian.qcow2 -m 1G
+  Boot a disk as a PC does, from the firmware of the package 'seabios':
+    tollgate run --drive file=disk.img
   With a directory of the host, for 'mount -t virtiofs share0 /mnt' in the guest:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" --share .
   With a network, and a port of this host that leads to the guest's ssh:

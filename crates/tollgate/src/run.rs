@@ -5,10 +5,11 @@
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
@@ -124,7 +125,8 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     let mut config = VmConfig {
         memory_bytes: arguments.memory,
         memory_backing: arguments.memory_backing.choice(),
-        kernel: arguments.kernel.clone(),
+        kernel: arguments.kernel.clone().unwrap_or_default(),
+        firmware: firmware(arguments)?,
         initrd: match arguments.initrd.as_slice() {
             [] => None,
             modules => Some(modules.join(",")),
@@ -145,8 +147,11 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         devices: arguments.device.clone(),
         fw_cfg_files: fw_cfg::read(&arguments.fw_cfg)?,
         triple_fault: match arguments.triple_fault {
-            TripleFault::Reset => TripleFaultAction::Reset,
-            TripleFault::Stop => TripleFaultAction::Stop,
+            Some(TripleFault::Reset) => TripleFaultAction::Reset,
+            Some(TripleFault::Stop) => TripleFaultAction::Stop,
+            // Programs of the 286 return to real mode by it, with firmware's help.
+            None if arguments.kernel.is_none() => TripleFaultAction::Reset,
+            None => TripleFaultAction::Stop,
         },
         code_cache_bytes: arguments.code_cache,
         verify_code: arguments.verify_code,
@@ -159,11 +164,23 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         ..VmConfig::default()
     };
     arguments.knobs.apply(&mut config);
-    check_readable(&config.kernel, "--kernel")?;
+    match &config.firmware {
+        Some(path) => check_readable(path, "--bios")?,
+        None => check_readable(&config.kernel, "--kernel")?,
+    }
     config
         .validate()
         .map_err(|error| Failure::usage(error.to_string()))?;
     Ok(config)
+}
+
+/// The firmware that the machine starts from: the one named, or without a kernel the host's.
+fn firmware(arguments: &RunArguments) -> Result<Option<PathBuf>, Failure> {
+    match (&arguments.kernel, &arguments.bios) {
+        (_, Some(path)) => Ok(Some(path.clone())),
+        (None, None) => firmware::find().map(Some).map_err(Failure::usage),
+        (Some(_), None) => Ok(None),
+    }
 }
 
 /// Finds out early, and says plainly, that a file cannot be read. Reads nothing: the file

@@ -8,6 +8,9 @@ use acpi_tables::aml::{
 };
 use acpi_tables::mcfg::MCFG;
 
+use crate::devices::io_apic;
+use tollgate_memory::layout::{DISPLAY_END, DISPLAY_START};
+
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, bytes_of};
 use crate::devices::pci::{
     ECAM_BASE, ECAM_BYTES, MEMORY_WINDOW_LAST, MEMORY_WINDOW_START, interrupt_line,
@@ -20,35 +23,53 @@ pub fn configuration_window() -> Vec<u8> {
     bytes_of(&mcfg)
 }
 
-/// The bus and the reservation of the window, as devices of the board. `functions`: the
-/// device numbers from 1 to this have an interrupt pin.
-pub fn devices(functions: u8) -> Vec<u8> {
-    [host_bridge(functions), window_reservation()].concat()
+/// The bus and the reservation of the window, if it is there, as devices of the board.
+/// `functions`: the device numbers from 1 to this have an interrupt pin.
+pub fn devices(functions: u8, firmware: bool) -> Vec<u8> {
+    let mut devices = host_bridge(functions, firmware);
+    if !firmware {
+        devices.extend(window_reservation());
+    }
+    devices
 }
 
 /// The host bridge: bus 0 alone, and what it passes on (ACPI 6.5, 6.4.3.5).
-fn host_bridge(functions: u8) -> Vec<u8> {
+fn host_bridge(functions: u8, firmware: bool) -> Vec<u8> {
     let id = Name::new(Path::new("_HID"), &EISAName::new("PNP0A03"));
     let zero = |name| Name::new(Path::new(name), &ZERO);
     let (unique, segment, bus) = (zero("_UID"), zero("_SEG"), zero("_BBN"));
-    let memory = AddressSpace::new_memory(
-        AddressSpaceCacheable::NotCacheable,
-        true,
-        MEMORY_WINDOW_START as u32,
-        MEMORY_WINDOW_LAST as u32,
-        None,
-    );
+    // Firmware gives addresses from the top of what it takes for this window.
+    let last = match firmware {
+        true => io_apic::BASE_ADDRESS - 1,
+        false => MEMORY_WINDOW_LAST,
+    };
+    let window = |first: u64, last: u64| {
+        AddressSpace::new_memory(
+            AddressSpaceCacheable::NotCacheable,
+            true,
+            first as u32,
+            last as u32,
+            None,
+        )
+    };
+    let memory = window(MEMORY_WINDOW_START, last);
+    let display = window(DISPLAY_START, DISPLAY_END - 1);
+    let bus_number = AddressSpace::new_bus_number(0u16, 0);
+    let configuration = IO::new(0xcf8, 0xcf8, 1, 8);
+    let ports_below = AddressSpace::new_io(0u16, 0xcf7, None);
+    let ports_above = AddressSpace::new_io(0xd00u16, 0xffff, None);
     // Between the two ranges of ports are those of configuration accesses.
-    let resources = Name::new(
-        Path::new("_CRS"),
-        &ResourceTemplate::new(vec![
-            &AddressSpace::new_bus_number(0u16, 0),
-            &IO::new(0xcf8, 0xcf8, 1, 8),
-            &AddressSpace::new_io(0u16, 0xcf7, None),
-            &AddressSpace::new_io(0xd00u16, 0xffff, None),
-            &memory,
-        ]),
-    );
+    let mut passed_on: Vec<&dyn Aml> = vec![
+        &bus_number,
+        &configuration,
+        &ports_below,
+        &ports_above,
+        &memory,
+    ];
+    if firmware {
+        passed_on.push(&display);
+    }
+    let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(passed_on));
     let routing = Name::new(Path::new("_PRT"), &interrupt_routing(functions));
     let mut children: Vec<&dyn Aml> = vec![&id, &unique, &segment, &bus, &resources];
     if functions > 0 {

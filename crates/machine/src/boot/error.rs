@@ -25,6 +25,13 @@ pub enum BootError {
         /// Bytes that it has.
         size: u64,
     },
+    /// A firmware image that cannot be a ROM.
+    FirmwareSize {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes, as far as they were counted.
+        size: u64,
+    },
     /// None of the known formats.
     NotAKernel {
         /// The file.
@@ -84,6 +91,11 @@ impl fmt::Display for BootError {
             } => write!(
                 formatter,
                 "{kernel} is truncated: {expected} needs {needed} bytes, the file has {size}"
+            ),
+            Self::FirmwareSize { path, size } => write!(
+                formatter,
+                "{} has {size} bytes: a firmware image has a multiple of 4096, at most 16 MiB",
+                path.display()
             ),
             Self::NotAKernel { kernel } => write!(
                 formatter,

@@ -14,6 +14,7 @@ pub mod cpio;
 pub mod e820;
 pub mod elf;
 mod error;
+pub mod firmware;
 pub mod flat;
 mod image;
 pub mod linux;
@@ -24,6 +25,7 @@ mod state;
 
 pub use error::BootError;
 
+use e820::{MemoryKind, MemoryRange};
 use image::Image;
 use std::borrow::Cow;
 use std::fs::File;

@@ -7,10 +7,11 @@ use super::message;
 use crate::devices::IrqLine;
 use crate::devices::fpu_error::FpuError;
 use crate::devices::i8042::Key;
-use crate::devices::local_apic::Clock;
+use crate::devices::local_apic::{Clock, REGISTER_BYTES};
 use std::cell::Cell;
-use tollgate_memory::GuestMemory;
+use tollgate_memory::{GuestMemory, Region, RegionKind};
 use tollgate_platform::{GuestTime, StopRequest};
+use tollgate_x86::PhysicalAddress;
 
 /// The machine as one device sees it during one call.
 pub struct DeviceContext<'a> {
@@ -52,6 +53,24 @@ impl<'a> DeviceContext<'a> {
     /// Guest memory. Writes pass the gate, so that they may hit translated code.
     pub const fn memory(&mut self) -> &mut GuestMemory {
         &mut self.board.memory
+    }
+
+    /// Has a part of guest memory be as `region` says, but for the page where the processor
+    /// reaches its local APIC: that is looked at first. A region that cannot be had is left out.
+    pub fn place_region(&mut self, region: Region) {
+        if self.board.memory.set_region(region).is_err() {
+            return;
+        }
+        let apic = self.board.interrupts.local_apic.page();
+        if let Some(page) = apic.filter(|page| page.wrapping_sub(region.start.0) < region.bytes) {
+            // The page was part of what has just been set.
+            let _ = self.board.memory.set_region(Region {
+                start: PhysicalAddress(page),
+                bytes: REGISTER_BYTES,
+                kind: RegionKind::Device,
+                block: None,
+            });
+        }
     }
 
     /// Drives an interrupt line: 0 to 15 are the ISA bus's, 16 to 23 lead to the I/O APIC

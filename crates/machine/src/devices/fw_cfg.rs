@@ -14,8 +14,11 @@
 //! Items cannot be written. The interface by direct memory access is not there, and the
 //! item `ID` says so.
 
-use crate::boot::e820;
+use crate::acpi::{Hardware, loader};
+use crate::boot::e820::{self, MemoryRange};
+use crate::boot::firmware;
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use crate::config::VmConfig;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tollgate_memory::PhysicalLayout;
@@ -54,6 +57,11 @@ const PROCESSORS: u16 = 1;
 
 /// The machine's own file: its memory map.
 const MEMORY_MAP: &str = "etc/e820";
+/// Whether the machine itself may have a file of this name.
+fn is_own(name: &str) -> bool {
+    name == MEMORY_MAP || loader::NAMES.contains(&name)
+}
+
 /// Files that may be added at most.
 pub const MOST_FILES: usize = 256;
 
@@ -86,7 +94,7 @@ impl fmt::Display for FwCfgError {
                 "fw_cfg file '{name}': its name must have 1 to {} bytes",
                 NAME_BYTES - 1
             ),
-            Self::NameTwice(name) if name == MEMORY_MAP => {
+            Self::NameTwice(name) if is_own(name) => {
                 write!(formatter, "fw_cfg file '{name}' is the machine's own")
             }
             Self::NameTwice(name) => write!(formatter, "fw_cfg file '{name}' is named twice"),
@@ -110,7 +118,7 @@ pub fn check(files: &[FwCfgFile]) -> Result<(), FwCfgError> {
         if name.is_empty() || name.len() >= NAME_BYTES || name.contains('\0') {
             return Err(FwCfgError::Name(name.clone()));
         }
-        if name == MEMORY_MAP || files[..index].iter().any(|other| other.name == *name) {
+        if is_own(name) || files[..index].iter().any(|other| other.name == *name) {
             return Err(FwCfgError::NameTwice(name.clone()));
         }
     }
@@ -140,6 +148,24 @@ impl FwCfg {
     /// The device of a machine with this memory, which shows `etc/e820` and these files.
     /// Names are cut at 55 bytes.
     pub fn new(layout: &PhysicalLayout, files: Vec<FwCfgFile>) -> Self {
+        Self::with_map(layout, e820::memory_map(layout), files)
+    }
+
+    /// The device of a machine with this configuration: firmware is told of all RAM, and finds the
+    /// ACPI tables.
+    pub fn of_machine(config: &VmConfig) -> Self {
+        let layout = PhysicalLayout::new(config.memory_bytes);
+        let mut files = config.fw_cfg_files.clone();
+        if config.firmware.is_none() {
+            return Self::new(&layout, files);
+        }
+        if config.acpi {
+            files.extend(loader::files(&Hardware::of(config)));
+        }
+        Self::with_map(&layout, firmware::memory_map(&layout), files)
+    }
+
+    fn with_map(layout: &PhysicalLayout, map: Vec<MemoryRange>, files: Vec<FwCfgFile>) -> Self {
         let memory_bytes = layout.low_bytes() + layout.high_bytes();
         let mut items = vec![
             (item::SIGNATURE, b"QEMU".to_vec()),
@@ -151,10 +177,7 @@ impl FwCfg {
         let mut files = files;
         files.push(FwCfgFile {
             name: MEMORY_MAP.into(),
-            content: e820::memory_map(layout)
-                .into_iter()
-                .flat_map(e820::MemoryRange::to_bytes)
-                .collect(),
+            content: map.into_iter().flat_map(MemoryRange::to_bytes).collect(),
         });
         files.sort_by(|left, right| left.name.cmp(&right.name));
         items.push((item::DIRECTORY, directory(&files)));

@@ -1,6 +1,8 @@
 //! The one list of the devices that a machine has.
 
 use super::acpi_pm::AcpiPm;
+use super::chipset::host_bridge::HostBridge440fx;
+use super::chipset::isa_bridge::IsaBridge;
 use super::debug_ports::DebugPorts;
 use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
@@ -8,6 +10,7 @@ use super::i8042::I8042;
 use super::interrupt_windows::{IoApicPage, PicPorts};
 use super::kvm_clock::KvmClock;
 use super::pc_testdev::PcTestdev;
+use super::pci::Place;
 use super::pci::function::PciFunction;
 use super::pci::host::PciHost;
 use super::reset_ports::ResetPorts;
@@ -30,7 +33,6 @@ use crate::config::{OptionalDevice, Paravirtual, VmConfig};
 use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
-use tollgate_memory::PhysicalLayout;
 use tollgate_network::{Backend, MacAddress, NetworkError};
 use tollgate_share::{Server, ShareError};
 
@@ -67,7 +69,6 @@ impl std::error::Error for BackEndError {}
 /// The virtio devices get device numbers of the PCI bus in their order, or without the bus
 /// addresses of their own.
 pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box<dyn Device>> {
-    let layout = PhysicalLayout::new(config.memory_bytes);
     let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
         Box::new(IoApicPage),
@@ -84,7 +85,11 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
         let functions = virtio
             .into_iter()
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
-        devices.push(Box::new(PciHost::new(functions.collect())));
+        let functions = functions.collect();
+        devices.push(Box::new(match config.firmware {
+            Some(_) => PciHost::with_chipset(chipset(), functions),
+            None => PciHost::new(functions),
+        }));
     } else {
         for (index, device) in (0..).zip(virtio) {
             beside_pci.push(Box::new(VirtioMmio::new(device, index)));
@@ -94,7 +99,7 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
         Box::new(ResetPorts::default()) as Box<dyn Device>,
         Box::new(DebugPorts::default()),
         Box::new(FpuErrorPorts),
-        Box::new(FwCfg::new(&layout, config.fw_cfg_files.clone())),
+        Box::new(FwCfg::of_machine(config)),
     ]);
     devices.extend(beside_pci);
     if config.paravirtual == Paravirtual::Kvm {
@@ -102,6 +107,14 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
     }
     devices.extend(config.devices.iter().filter_map(|device| optional(*device)));
     devices
+}
+
+/// The functions of the chip set of a machine that starts from firmware.
+fn chipset() -> Vec<(Place, Box<dyn PciFunction>)> {
+    vec![
+        (Place::device(0), Box::new(HostBridge440fx::default())),
+        (Place::device(1), Box::new(IsaBridge::default())),
+    ]
 }
 
 /// The virtio devices of a machine, with what they have on the host opened.

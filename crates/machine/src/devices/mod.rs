@@ -10,6 +10,7 @@
 //! The state of a device is a plain serializable structure with a `STATE_VERSION`.
 
 pub mod acpi_pm;
+pub mod chipset;
 pub mod debug_ports;
 pub mod fpu_error;
 pub mod fw_cfg;

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! [`host::PciHost`] is the one device on the machine's bus. It owns the functions, each a
-//! [`function::PciFunction`] at function 0 of a device number of its own, reads and writes
+//! [`function::PciFunction`] at a [`Place`] of its own, reads and writes
 //! their [`config_space::ConfigSpace`], claims what their base address registers say, and
 //! drives the interrupt lines. There are no bridges, so bus 0 is the last one, and a scan of
 //! all empty slots is 31 reads.
 //!
 //! Interrupts are INTA, which leads to lines 16 to 23 by device number, and MSI-X
-//! ([`msix::MsiX`]).
+//! ([`msix::MsiX`]). With firmware's chip set ([`super::chipset`]) INTA leads to ISA lines as well.
 
 pub mod config_space;
 pub mod function;
@@ -37,6 +37,25 @@ pub const MEMORY_WINDOW_LAST: u64 = ECAM_BASE - 1;
 
 /// Device numbers on the bus.
 pub const MAX_FUNCTIONS: usize = 32;
+
+/// Where a function is found on the bus.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// Device number, 0 to 31.
+    pub device: u8,
+    /// Function number, 0 to 7. A device has a function 0.
+    pub function: u8,
+}
+
+impl Place {
+    /// Function 0 of a device.
+    pub const fn device(device: u8) -> Self {
+        Self {
+            device,
+            function: 0,
+        }
+    }
+}
 
 /// First of the lines that lead to the I/O APIC alone.
 const FIRST_LINE: u8 = 16;

@@ -3,8 +3,8 @@
 //! A guest may put the page anywhere by IA32_APIC_BASE (SDM volume 3, 11.4.5). Over RAM
 //! below 4 GiB a region without memory takes the page out of the map, so that accesses
 //! go to the board, which asks the APIC first; the RAM appears again once the page
-//! has moved on. Regions that devices have set there are lost then. RAM from 4 GiB on
-//! cannot be hidden: there the APIC is not reached.
+//! has moved on, and devices then put the regions in place again that they had there. RAM from
+//! 4 GiB on cannot be hidden: there the APIC is not reached.
 
 use super::Pc;
 use tollgate_memory::layout::HIGH_RAM_START;
@@ -12,12 +12,13 @@ use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
 
 use crate::devices::local_apic::REGISTER_BYTES;
+use crate::devices::pci::host::PciHost;
 
 impl Pc {
     /// Makes the map follow the page; to be called when its base may have changed.
     pub(super) fn follow_apic_page(&mut self) {
         let apic = &self.board.interrupts.local_apic;
-        let memory = &mut self.board.memory;
+        let memory = &self.board.memory;
         let wanted = apic.page().map(PhysicalAddress).filter(|&page| {
             page.0 < HIGH_RAM_START && memory.ram().layout().is_ram(page, REGISTER_BYTES)
         });
@@ -25,8 +26,10 @@ impl Pc {
             return;
         }
         if let Some(old) = self.hidden_by_apic.take() {
+            let memory = &mut self.board.memory;
             // The page was set before, so it can be cleared.
             let _ = memory.clear_region(old, REGISTER_BYTES);
+            self.with(|host: &mut PciHost, context| host.place_regions(context));
         }
         if let Some(start) = wanted {
             let region = Region {
@@ -35,7 +38,7 @@ impl Pc {
                 kind: RegionKind::Device,
                 block: None,
             };
-            if memory.set_region(region).is_ok() {
+            if self.board.memory.set_region(region).is_ok() {
                 self.hidden_by_apic = wanted;
             }
         }

@@ -32,6 +32,15 @@ impl GuestMemory {
         Ok(written)
     }
 
+    /// Writes a byte of the RAM beneath a region, as a chip set does with stores where loads reach
+    /// a ROM. Nothing happens where RAM is visible, or where there is none.
+    pub fn write_beneath(&mut self, address: PhysicalAddress, byte: u8) {
+        if !self.0.ram.is_writable_page(address.page()) {
+            // Only the host could fail, at a file of its own in memory.
+            let _ = self.0.ram.write_beneath(address.0, byte);
+        }
+    }
+
     /// Puts a region in place; it hides what was there. To change the kind of a region, or
     /// to move it, set it anew.
     ///
@@ -169,6 +178,27 @@ mod tests {
             .unwrap();
         assert_eq!(memory.read_u32(at), u32::MAX);
         assert!(memory.ram().host_page(0xe0).is_none());
+    }
+
+    #[test]
+    fn stores_reach_the_ram_beneath_a_rom() {
+        let mut memory = memory();
+        let at = PhysicalAddress(0xe_0000);
+        let block = memory.new_block(PAGE).unwrap();
+        memory
+            .set_region(region(0xe0, 1, RegionKind::Rom, Some(block)))
+            .unwrap();
+        memory.write_beneath(at, 0x5a);
+        memory.write_beneath(PhysicalAddress(1 << 40), 1);
+        assert_eq!(memory.read_u32(at), 0);
+        memory.clear_region(at, PAGE).unwrap();
+        assert_eq!(memory.read_u32(at), 0x5a);
+        memory.write_beneath(at, 7);
+        assert_eq!(
+            memory.read_u32(at),
+            0x5a,
+            "what is visible goes through the gate"
+        );
     }
 
     #[test]

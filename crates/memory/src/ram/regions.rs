@@ -22,6 +22,11 @@ impl GuestRam {
         self.map.page(physical_page).is_none() && self.layout.is_ram_page(physical_page)
     }
 
+    /// Whether stores to a physical page reach the memory that loads see.
+    pub(crate) fn is_writable_page(&self, physical_page: u64) -> bool {
+        !matches!(self.page_use(physical_page), PageUse::Device | PageUse::Rom)
+    }
+
     /// The regions that differ from the layout, in ascending order.
     pub fn mapped_regions(&self) -> Vec<Region> {
         self.map.regions()
@@ -52,6 +57,16 @@ impl GuestRam {
         };
         let file = std::fs::File::from(block.file.try_clone()?);
         file.write_all_at(data, offset).map(|()| true)
+    }
+
+    /// Writes a byte of the RAM at a physical address below 3 GiB, whatever region hides it.
+    pub(crate) fn write_beneath(&self, address: u64, byte: u8) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        if address < self.layout.low_bytes() {
+            let file = std::fs::File::from(self.file.try_clone()?);
+            file.write_all_at(&[byte], address)?;
+        }
+        Ok(())
     }
 
     /// Has pages `first..end` be as `region` says, which covers just these, or as the

@@ -16,6 +16,7 @@ mod register {
     pub const STATUS: usize = 0x06;
     pub const REVISION: usize = 0x08;
     pub const CLASS: usize = 0x09;
+    pub const HEADER_TYPE: usize = 0x0e;
     pub const BAR: usize = 0x10;
     pub const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
     pub const SUBSYSTEM_ID: usize = 0x2e;
@@ -30,6 +31,8 @@ mod register {
 const STATUS_INTERRUPT: u8 = 1 << 3;
 /// Status: there is a list of capabilities.
 const STATUS_CAPABILITIES: u8 = 1 << 4;
+/// Header type: the device has several functions.
+const HEADER_MULTIFUNCTION: u8 = 1 << 7;
 /// Interrupt pin: INTA.
 const PIN_INTA: u8 = 1;
 /// BAR: I/O ports.
@@ -138,6 +141,23 @@ impl ConfigSpace {
     /// The function has the pin INTA.
     pub fn add_interrupt_pin(&mut self) {
         self.set(register::INTERRUPT_PIN, &[PIN_INTA]);
+    }
+
+    /// Registers of the function's own that keep all that is written, 0 after a reset.
+    ///
+    /// # Panics
+    /// Some of them are not the function's own.
+    pub fn make_writable(&mut self, registers: std::ops::Range<usize>) {
+        assert!(
+            registers.start >= register::FIRST_FREE,
+            "the function's own"
+        );
+        self.writable[registers].fill(0xff);
+    }
+
+    /// The device has more functions than this one (header type, 6.2.1).
+    pub fn set_multifunction(&mut self) {
+        self.bytes[register::HEADER_TYPE] |= HEADER_MULTIFUNCTION;
     }
 
     /// Adds a base address register for `bytes` bytes: a power of two, at least 4 ports or 16

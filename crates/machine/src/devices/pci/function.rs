@@ -80,6 +80,13 @@ pub trait PciFunction: Any {
     /// The reset line was pulsed. The host resets the configuration space.
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {}
 
+    /// The host has reset the configuration space: registers that are not zero then.
+    fn after_reset(&mut self) {}
+
+    /// Puts the function's regions of memory in place, as its registers say: they may have been
+    /// lost, or the registers restored.
+    fn place_regions(&mut self, _context: &mut DeviceContext<'_>) {}
+
     /// The state beside the configuration space, which the host saves.
     fn save(&self) -> SavedState {
         SavedState::empty()

@@ -4,9 +4,11 @@
 use super::config_space::{CONFIG_BYTES, Command, Window};
 use super::function::PciFunction;
 use super::host_bridge::HostBridge;
-use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, interrupt_line};
+use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, Place, interrupt_line};
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use crate::devices::chipset::host_bridge::{AREA_END, AREA_START, HostBridge440fx};
+use crate::devices::chipset::isa_bridge::IsaBridge;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use tollgate_exits::blame::DeviceAddress;
@@ -24,6 +26,7 @@ const ADDRESS_ENABLE: u32 = 1 << 31;
 const ADDRESS_BITS: u32 = ADDRESS_ENABLE | 0x00ff_fffc;
 
 struct Slot {
+    place: Place,
     function: Box<dyn PciFunction>,
     /// It asserts its line.
     asserted: bool,
@@ -33,29 +36,64 @@ struct Slot {
 pub struct PciHost {
     /// What was written to the address port.
     address: u32,
-    /// By device number.
+    /// In the order of their places.
     slots: Vec<Slot>,
-    /// Where functions answer, with their device numbers; of two at one place the first does.
+    /// Where functions answer, with their slots; of two at one place the first does.
     windows: Vec<(usize, Window)>,
+    /// There is the window for enhanced configuration accesses.
+    has_ecam: bool,
+    /// ISA lines that interrupt lines of this bus are led to and asserted, a bit each.
+    isa_lines: u16,
 }
 
 #[derive(Serialize, Deserialize)]
 struct State {
     address: u32,
+    isa_lines: u16,
     /// Name, configuration space, the rest.
     functions: Vec<(String, Vec<u8>, SavedState)>,
 }
 
 impl PciHost {
     /// Version of the saved state.
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
 
     /// The bus with its host bridge, and `functions` at the device numbers from 1 on. Those
     /// for which there are no numbers are left out.
     pub fn new(functions: Vec<Box<dyn PciFunction>>) -> Self {
         let bridge: Box<dyn PciFunction> = Box::new(HostBridge::default());
         let all = std::iter::once(bridge).chain(functions);
-        let slots = all.take(MAX_FUNCTIONS).map(|function| Slot {
+        let placed = (0..MAX_FUNCTIONS as u8).map(Place::device).zip(all);
+        Self::with_places(placed.collect(), true)
+    }
+
+    /// The bus of a machine that starts from firmware: what its chip set has, and `functions` at
+    /// the device numbers behind. Those for which there are no numbers are left out.
+    pub fn with_chipset(
+        chipset: Vec<(Place, Box<dyn PciFunction>)>,
+        functions: Vec<Box<dyn PciFunction>>,
+    ) -> Self {
+        let first = chipset.iter().map(|(place, _)| place.device + 1).max();
+        let places = (first.unwrap_or(0)..MAX_FUNCTIONS as u8).map(Place::device);
+        let placed = chipset.into_iter().chain(places.zip(functions));
+        Self::with_places(placed.collect(), false)
+    }
+
+    fn with_places(mut placed: Vec<(Place, Box<dyn PciFunction>)>, has_ecam: bool) -> Self {
+        placed.sort_by_key(|(place, _)| *place);
+        let devices: Vec<u8> = placed.iter().map(|(place, _)| place.device).collect();
+        for (place, function) in &mut placed {
+            if devices
+                .iter()
+                .filter(|device| **device == place.device)
+                .count()
+                > 1
+            {
+                function.config_mut().set_multifunction();
+            }
+        }
+        let slots = placed.into_iter().map(|(place, function)| Slot {
+            place,
             function,
             asserted: false,
         });
@@ -63,10 +101,12 @@ impl PciHost {
             address: 0,
             slots: slots.collect(),
             windows: Vec::new(),
+            has_ecam,
+            isa_lines: 0,
         }
     }
 
-    /// The functions, by device number.
+    /// The functions, by place.
     pub fn functions(&self) -> impl Iterator<Item = &dyn PciFunction> {
         self.slots.iter().map(|slot| &*slot.function)
     }
@@ -77,33 +117,62 @@ impl PciHost {
             .find_map(|function| (function as &dyn Any).downcast_ref())
     }
 
+    /// The first function of a type.
+    pub fn get_mut<T: PciFunction>(&mut self) -> Option<&mut T> {
+        let mut slots = self.slots.iter_mut();
+        slots.find_map(|slot| (&mut *slot.function as &mut dyn Any).downcast_mut())
+    }
+
+    /// Has every function put its regions of memory in place.
+    pub fn place_regions(&mut self, context: &mut DeviceContext<'_>) {
+        for slot in &mut self.slots {
+            slot.function.place_regions(context);
+        }
+    }
+
     /// Calls a function and notes what the call has changed.
     fn call(
         &mut self,
-        device: usize,
+        slot: usize,
         context: &mut DeviceContext<'_>,
         call: impl FnOnce(&mut dyn PciFunction, &mut DeviceContext<'_>),
     ) {
-        let Some(slot) = self.slots.get_mut(device) else {
+        let Some(found) = self.slots.get_mut(slot) else {
             return;
         };
-        call(&mut *slot.function, context);
-        self.drive(device, context);
+        call(&mut *found.function, context);
+        self.drive(slot, context);
     }
 
     /// Drives the line of a function as it asks.
-    fn drive(&mut self, device: usize, context: &mut DeviceContext<'_>) {
-        let slot = &mut self.slots[device];
+    fn drive(&mut self, slot: usize, context: &mut DeviceContext<'_>) {
+        let slot = &mut self.slots[slot];
         let wanted = slot.function.wants_interrupt();
         let config = slot.function.config_mut();
         config.set_interrupt_status(wanted);
         let asserted = wanted && !config.command().contains(Command::INTX_DISABLE);
         if std::mem::replace(&mut slot.asserted, asserted) != asserted {
-            let line = interrupt_line(device as u8);
-            let mut sharers = self.slots.iter().enumerate();
+            let line = interrupt_line(slot.place.device);
+            let mut sharers = self.slots.iter();
             let level =
-                sharers.any(|(other, slot)| slot.asserted && interrupt_line(other as u8) == line);
+                sharers.any(|other| other.asserted && interrupt_line(other.place.device) == line);
             context.set_line(line, level);
+            self.drive_isa(context);
+        }
+    }
+
+    /// Drives the ISA lines that the ISA bridge leads interrupts to, if there is one.
+    fn drive_isa(&mut self, context: &mut DeviceContext<'_>) {
+        let Some(bridge) = self.get::<IsaBridge>() else {
+            return;
+        };
+        let asserted = self.slots.iter().filter(|slot| slot.asserted);
+        let lines = asserted
+            .filter_map(|slot| bridge.route(IsaBridge::line_of(slot.place.device)))
+            .fold(0, |lines, line| lines | 1 << line);
+        let changed = std::mem::replace(&mut self.isa_lines, lines) ^ lines;
+        for line in (0..16).filter(|line| changed >> line & 1 != 0) {
+            context.set_line(line, lines >> line & 1 != 0);
         }
     }
 
@@ -129,6 +198,7 @@ impl PciHost {
         self.call(device, context, |function, context| {
             function.config_write(offset, data, context);
         });
+        self.drive_isa(context);
         let windows = self.find_windows();
         if windows != self.windows {
             self.windows = windows;
@@ -157,26 +227,35 @@ impl PciHost {
 
     /// The device and the offset that the data port leads to, of an access from `port` on.
     fn data_port_target(&self, port: u16) -> Option<(usize, usize)> {
-        const BUS_AND_FUNCTION: u32 = 0x00ff_0700;
-        let is_there = self.address & ADDRESS_ENABLE != 0 && self.address & BUS_AND_FUNCTION == 0;
-        let device = (self.address >> 11 & 31) as usize;
+        const BUS: u32 = 0x00ff_0000;
+        let is_there = self.address & ADDRESS_ENABLE != 0 && self.address & BUS == 0;
+        let slot = self.slot_at(self.address >> 8)?;
         let offset = (self.address & 0xfc) as usize + usize::from(port & 3);
-        (is_there && device < self.slots.len()).then_some((device, offset))
+        is_there.then_some((slot, offset))
+    }
+
+    /// The slot of the function that an address names by its device and function numbers, the
+    /// lowest eight bits.
+    fn slot_at(&self, address: u32) -> Option<usize> {
+        let place = Place {
+            device: (address >> 3 & 31) as u8,
+            function: (address & 7) as u8,
+        };
+        self.slots.iter().position(|slot| slot.place == place)
     }
 
     /// The device and the offset that an address in the ECAM window means. Functions have no
     /// extended configuration space: those bytes read as ones.
     fn ecam_target(&self, address: u64) -> Option<(usize, usize)> {
         let offset = address - ECAM_BASE;
-        let (device, function) = ((offset >> 15) as usize, offset >> 12 & 7);
+        let slot = self.slot_at((offset >> 12) as u32)?;
         let offset = (offset & 0xfff) as usize;
-        (function == 0 && offset < CONFIG_BYTES && device < self.slots.len())
-            .then_some((device, offset))
+        (offset < CONFIG_BYTES).then_some((slot, offset))
     }
-}
 
-fn is_ecam(address: PhysicalAddress) -> bool {
-    (ECAM_BASE..ECAM_BASE + ECAM_BYTES).contains(&address.0)
+    fn is_ecam(&self, address: PhysicalAddress) -> bool {
+        self.has_ecam && (ECAM_BASE..ECAM_BASE + ECAM_BYTES).contains(&address.0)
+    }
 }
 
 /// The part of an access of `size` bytes from `port` on that lies in the data port.
@@ -200,10 +279,15 @@ impl Device for PciHost {
     }
 
     fn claims(&self) -> Claims {
-        let claims = Claims::none()
+        let mut claims = Claims::none()
             .with_ports(ADDRESS_PORT..=ADDRESS_PORT, PortWidth::Exactly(4))
-            .with_ports(DATA_PORT..=DATA_PORT + 3, PortWidth::Any)
-            .with_memory(ECAM_BASE, ECAM_BYTES);
+            .with_ports(DATA_PORT..=DATA_PORT + 3, PortWidth::Any);
+        if self.has_ecam {
+            claims = claims.with_memory(ECAM_BASE, ECAM_BYTES);
+        }
+        if self.get::<HostBridge440fx>().is_some() {
+            claims = claims.with_memory(AREA_START, AREA_END - AREA_START);
+        }
         self.windows.iter().fold(claims, |claims, (_, window)| {
             if window.is_io {
                 let last = window.start + (window.bytes - 1);
@@ -258,7 +342,7 @@ impl Device for PciHost {
         context: &mut DeviceContext<'_>,
     ) {
         data.fill(0xff);
-        if is_ecam(address) {
+        if self.is_ecam(address) {
             if let Some((device, offset)) = self.ecam_target(address.0) {
                 let length = data.len().min(CONFIG_BYTES - offset);
                 self.config_read(device, offset, &mut data[..length], context);
@@ -276,9 +360,13 @@ impl Device for PciHost {
         data: &[u8],
         context: &mut DeviceContext<'_>,
     ) {
-        if is_ecam(address) {
+        if self.is_ecam(address) {
             if let Some((device, offset)) = self.ecam_target(address.0) {
                 self.config_write(device, offset, data, context);
+            }
+        } else if (AREA_START..AREA_END).contains(&address.0) {
+            if let Some(bridge) = self.get::<HostBridge440fx>() {
+                bridge.store(address, data, context);
             }
         } else if let Some((device, bar, offset)) = self.window_at(address.0, false) {
             self.call(device, context, |function, context| {
@@ -323,8 +411,10 @@ impl Device for PciHost {
             self.call(device, context, |function, context| {
                 function.reset(context);
                 function.config_mut().reset();
+                function.after_reset();
             });
         }
+        self.isa_lines = 0;
         self.windows = self.find_windows();
     }
 
@@ -335,6 +425,7 @@ impl Device for PciHost {
         });
         let state = State {
             address: self.address,
+            isa_lines: self.isa_lines,
             functions: functions.collect(),
         };
         SavedState::of(Self::STATE_VERSION, &state)
@@ -360,6 +451,7 @@ impl Device for PciHost {
             slot.asserted = slot.function.wants_interrupt()
                 && !config.command().contains(Command::INTX_DISABLE);
         }
+        self.isa_lines = state.isa_lines;
         self.windows = self.find_windows();
         Ok(())
     }

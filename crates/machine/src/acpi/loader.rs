@@ -1,0 +1,160 @@
+//! The ACPI tables as firmware is given them: two files, and a script of what is to be done with
+//! them (QEMU's "BIOS linker/loader", hw/acpi/bios-linker-loader.c).
+//!
+//! ```text
+//!   etc/acpi/tables   all tables, with pointers that count from its start
+//!   etc/acpi/rsdp     the root pointer
+//!   etc/table-loader  allocate both; add an address to each pointer; make each checksum anew
+//! ```
+
+use super::{Hardware, Layout, RSDP_BYTES, layout, root_pointer};
+use crate::devices::fw_cfg::FwCfgFile;
+
+const TABLES: &str = "etc/acpi/tables";
+const ROOT_POINTER: &str = "etc/acpi/rsdp";
+const SCRIPT: &str = "etc/table-loader";
+
+/// Names of the files.
+pub const NAMES: [&str; 3] = [ROOT_POINTER, TABLES, SCRIPT];
+
+/// Bytes of a command and of a name in it.
+const COMMAND_BYTES: usize = 128;
+const NAME_BYTES: usize = 56;
+/// Kinds of commands.
+const ALLOCATE: u32 = 1;
+const ADD_POINTER: u32 = 2;
+const ADD_CHECKSUM: u32 = 3;
+/// Where to allocate: anywhere, or between F0000h and 1 MiB, where root pointers are looked for.
+const HIGH: u8 = 1;
+const LOW: u8 = 2;
+
+/// Offset of the checksum in every table.
+const TABLE_CHECKSUM: u32 = 9;
+
+/// The files for a machine with this hardware.
+pub fn files(hardware: &Hardware) -> Vec<FwCfgFile> {
+    let Layout {
+        bytes,
+        pointers,
+        tables,
+        rsdt,
+        xsdt,
+    } = layout(hardware, 0);
+    let mut script = Script::default();
+    script.allocate(ROOT_POINTER, 16, LOW);
+    script.allocate(TABLES, 64, HIGH);
+    for (offset, size) in pointers {
+        script.add_pointer(TABLES, offset, size);
+    }
+    for (start, length) in tables {
+        script.add_checksum(TABLES, start + TABLE_CHECKSUM, start, length);
+    }
+    let mut root = root_pointer(rsdt, xsdt);
+    debug_assert_eq!(root.len(), RSDP_BYTES as usize);
+    script.add_pointer(ROOT_POINTER, 16, 4);
+    script.add_pointer(ROOT_POINTER, 24, 8);
+    // The checksums themselves count as zero.
+    root[8] = 0;
+    root[32] = 0;
+    script.add_checksum(ROOT_POINTER, 8, 0, 20);
+    script.add_checksum(ROOT_POINTER, 32, 0, RSDP_BYTES);
+    let file = |name: &str, content| FwCfgFile {
+        name: name.into(),
+        content,
+    };
+    vec![
+        file(ROOT_POINTER, root),
+        file(TABLES, bytes),
+        file(SCRIPT, script.0),
+    ]
+}
+
+#[derive(Default)]
+struct Script(Vec<u8>);
+
+impl Script {
+    fn command(&mut self, kind: u32, parts: &[&[u8]]) {
+        let end = self.0.len() + COMMAND_BYTES;
+        self.0.extend(kind.to_le_bytes());
+        for part in parts {
+            self.0.extend(*part);
+        }
+        self.0.resize(end, 0);
+    }
+
+    fn allocate(&mut self, file: &str, alignment: u32, zone: u8) {
+        self.command(ALLOCATE, &[&name(file), &alignment.to_le_bytes(), &[zone]]);
+    }
+
+    /// The place of the file of tables is added to the pointer in `file`.
+    fn add_pointer(&mut self, file: &str, offset: u32, size: u8) {
+        let parts: [&[u8]; 4] = [&name(file), &name(TABLES), &offset.to_le_bytes(), &[size]];
+        self.command(ADD_POINTER, &parts);
+    }
+
+    fn add_checksum(&mut self, file: &str, offset: u32, start: u32, length: u32) {
+        let parts: [&[u8]; 4] = [
+            &name(file),
+            &offset.to_le_bytes(),
+            &start.to_le_bytes(),
+            &length.to_le_bytes(),
+        ];
+        self.command(ADD_CHECKSUM, &parts);
+    }
+}
+
+fn name(file: &str) -> [u8; NAME_BYTES] {
+    let mut name = [0; NAME_BYTES];
+    name[..file.len()].copy_from_slice(file.as_bytes());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does what firmware does, with the tables at `base`: the tables and the root pointer.
+    fn linked(hardware: &Hardware, base: u32) -> (Vec<u8>, Vec<u8>) {
+        let files = files(hardware);
+        let (mut root, mut tables) = (files[0].content.clone(), files[1].content.clone());
+        for command in files[2].content.chunks(COMMAND_BYTES) {
+            let number = |at: usize| u32::from_le_bytes(command[at..at + 4].try_into().unwrap());
+            let file = if command[4..].starts_with(ROOT_POINTER.as_bytes()) {
+                &mut root
+            } else {
+                &mut tables
+            };
+            match number(0) {
+                ALLOCATE => assert!(matches!(command[64], HIGH | LOW)),
+                ADD_POINTER => {
+                    let at = number(116) as usize;
+                    let old = u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+                    file[at..at + 4].copy_from_slice(&(old + base).to_le_bytes());
+                    assert!(matches!(command[120], 4 | 8));
+                }
+                ADD_CHECKSUM => {
+                    let (at, start) = (number(60) as usize, number(64) as usize);
+                    let bytes = &file[start..start + number(68) as usize];
+                    let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+                    file[at] = file[at].wrapping_sub(sum);
+                }
+                other => panic!("{other}"),
+            }
+        }
+        (tables, root)
+    }
+
+    #[test]
+    fn linked_by_firmware_they_are_what_is_laid_out_for_that_place() {
+        let hardware = Hardware {
+            pci_functions: Some(5),
+            virtio_mmio: 0,
+            firmware: true,
+        };
+        const BASE: u32 = 0x7fe_1000;
+        let (tables, root) = linked(&hardware, BASE);
+        let expected = layout(&hardware, BASE);
+        assert_eq!(tables, expected.bytes);
+        assert_eq!(root, root_pointer(expected.rsdt, expected.xsdt));
+    }
+}

@@ -1,0 +1,125 @@
+//! Starting from firmware: its image becomes a ROM, and the processor begins at the reset vector.
+//!
+//! What firmware learns of the machine it finds by fw_cfg: the memory map, and the ACPI tables
+//! with a script that says where in memory they go ([`crate::acpi::loader`]).
+
+use super::{BootError, MemoryKind, MemoryRange, read_file};
+use crate::devices::chipset::rom::FirmwareRom;
+use std::path::{Path, PathBuf};
+use tollgate_memory::layout::HIGH_RAM_START;
+use tollgate_memory::{GuestMemory, PhysicalLayout};
+use tollgate_x86::address::PAGE_SIZE;
+
+/// Where distributions put SeaBIOS.
+const CUSTOMARY_PLACES: [&str; 3] = [
+    "/usr/share/seabios/bios-256k.bin",
+    "/usr/share/qemu/bios-256k.bin",
+    "/usr/share/seabios/bios.bin",
+];
+
+/// The firmware that this host has installed.
+///
+/// # Errors
+/// There is none where one is looked for; says where.
+pub fn find() -> Result<PathBuf, String> {
+    let places = CUSTOMARY_PLACES.iter().map(PathBuf::from);
+    places.clone().find(|place| place.is_file()).ok_or_else(|| {
+        format!(
+            "no firmware at {}: install the package 'seabios', or name an image by --bios FILE",
+            CUSTOMARY_PLACES[0]
+        )
+    })
+}
+
+/// Reads an image and puts it at the top of the first 4 GiB. The chip set shows its last part
+/// below 1 MiB too.
+///
+/// # Errors
+/// [`BootError`]: the file cannot be read, or cannot be a ROM.
+pub fn load(path: &Path, memory: &mut GuestMemory) -> Result<FirmwareRom, BootError> {
+    let bad = |size| BootError::FirmwareSize {
+        path: path.to_owned(),
+        size,
+    };
+    let image = read_file(path, FirmwareRom::MAX_BYTES, bad)?;
+    let bytes = image.len() as u64;
+    if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
+        return Err(bad(bytes));
+    }
+    let host = |reason: String| BootError::Unreadable {
+        path: path.to_owned(),
+        reason,
+    };
+    let block = memory
+        .new_block(bytes)
+        .map_err(|error| host(error.to_string()))?;
+    memory
+        .write_block(block, 0, &image)
+        .map_err(|error| host(error.to_string()))?;
+    let rom = FirmwareRom { block, bytes };
+    rom.place_at_top(memory)
+        .map_err(|error| host(error.to_string()))?;
+    Ok(rom)
+}
+
+/// The memory map that firmware is given: all RAM. It reserves for itself what it uses.
+pub fn memory_map(layout: &PhysicalLayout) -> Vec<MemoryRange> {
+    [
+        (0, layout.low_bytes()),
+        (HIGH_RAM_START, layout.high_bytes()),
+    ]
+    .into_iter()
+    .filter(|(_, size)| *size > 0)
+    .map(|(start, size)| MemoryRange {
+        start,
+        size,
+        kind: MemoryKind::Usable,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_x86::PhysicalAddress;
+
+    fn loaded(name: &str, image: &[u8]) -> (GuestMemory, Result<FirmwareRom, BootError>) {
+        let name = format!("tollgate-firmware-{}-{name}.bin", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, image).unwrap();
+        let mut memory = GuestMemory::new(2 << 20).unwrap();
+        let rom = load(&path, &mut memory);
+        std::fs::remove_file(path).unwrap();
+        (memory, rom)
+    }
+
+    #[test]
+    fn an_image_ends_where_the_processor_begins() {
+        let mut image = vec![0; 0x1_1000];
+        image[0x1_0ff0..0x1_0ff4].copy_from_slice(b"last");
+        let (memory, rom) = loaded("fits", &image);
+        let rom = rom.unwrap();
+        assert_eq!(
+            memory.read_u32(PhysicalAddress(0xffff_fff0)),
+            u32::from_le_bytes(*b"last")
+        );
+        assert_eq!(rom.copy_start(), 0xe_f000);
+        assert_eq!(rom.offset_of_copy(0xf_0000), 0x1000);
+    }
+
+    #[test]
+    fn what_cannot_be_a_rom_is_refused_with_its_name() {
+        for size in [0, 4095, 4097, (16 << 20) + 4096] {
+            let (_, rom) = loaded(&size.to_string(), &vec![0; size]);
+            let message = rom.unwrap_err().to_string();
+            assert!(message.contains("tollgate-firmware"), "{message}");
+        }
+    }
+
+    #[test]
+    fn firmware_is_told_of_all_ram() {
+        let map = memory_map(&PhysicalLayout::new(4 << 30));
+        let ranges: Vec<_> = map.iter().map(|range| (range.start, range.size)).collect();
+        assert_eq!(ranges, [(0, 3 << 30), (4 << 30, 1 << 30)]);
+    }
+}

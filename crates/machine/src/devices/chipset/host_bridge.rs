@@ -1,0 +1,171 @@
+//! The 440FX's host bridge (82441FX data sheet, 3.2): its programmable attribute map says, for
+//! each part of C0000h to FFFFFh, whether loads and stores reach RAM or the ROM's bus.
+//!
+//! ```text
+//!   59h  7:4  F0000h-FFFFFh          read enable, write enable in bits 0 and 1
+//!   5Ah  3:0  C0000h-C3FFFh          7:4  C4000h-C7FFFh
+//!   ...                              of each half of a register
+//!   5Fh  3:0  E8000h-EBFFFh          7:4  EC000h-EFFFFh
+//! ```
+//!
+//! Where loads reach the ROM and stores reach RAM, the region is ROM; the stores come to the
+//! bus, and [`HostBridge440fx::store`] puts them into the RAM beneath.
+
+use super::rom::FirmwareRom;
+use crate::bus::DeviceContext;
+use crate::devices::pci::config_space::{ConfigSpace, Identity};
+use crate::devices::pci::function::PciFunction;
+use tollgate_memory::{Region, RegionKind};
+use tollgate_x86::PhysicalAddress;
+
+/// The host bridge as QEMU's PC has it: firmware and systems know it by these numbers.
+const IDENTITY: Identity = Identity {
+    vendor: 0x8086,
+    device: 0x1237,
+    revision: 2,
+    class: 0x06_00_00,
+    subsystem_vendor: 0x1af4,
+    subsystem: 0x1100,
+};
+
+/// First attribute register.
+const FIRST_REGISTER: usize = 0x59;
+
+/// What attribute registers speak of.
+pub const AREA_START: u64 = 0xc_0000;
+/// First address after it.
+pub const AREA_END: u64 = 0x10_0000;
+/// The last part begins here, and has one field for all of it.
+const LAST_PART: u64 = 0xf_0000;
+/// Bytes of each other part.
+const PART_BYTES: u64 = 0x4000;
+/// Attribute bits: loads, stores reach RAM.
+const READ_ENABLE: u8 = 1;
+const WRITE_ENABLE: u8 = 2;
+
+/// The host bridge.
+#[derive(Debug)]
+pub struct HostBridge440fx {
+    config: ConfigSpace,
+    rom: Option<FirmwareRom>,
+}
+
+impl Default for HostBridge440fx {
+    fn default() -> Self {
+        let mut config = ConfigSpace::new(&IDENTITY);
+        // Those of the memory and bus controllers are kept too, without effect. System
+        // management RAM (72h) is among them: there is no such mode.
+        config.make_writable(0x50..0xc0);
+        Self { config, rom: None }
+    }
+}
+
+impl HostBridge440fx {
+    /// From now on there is a ROM to be seen.
+    pub fn set_rom(&mut self, rom: FirmwareRom) {
+        self.rom = Some(rom);
+    }
+
+    /// The attributes of the part that holds an address of the area.
+    fn attributes(&self, address: u64) -> u8 {
+        let (register, high) = if address >= LAST_PART {
+            (FIRST_REGISTER, true)
+        } else {
+            let part = ((address - AREA_START) / PART_BYTES) as usize;
+            (FIRST_REGISTER + 1 + part / 2, part % 2 == 1)
+        };
+        let byte = self.config.u16(register) as u8;
+        if high { byte >> 4 } else { byte & 0xf }
+    }
+
+    /// A store to the area that did not reach memory directly.
+    pub fn store(&self, address: PhysicalAddress, data: &[u8], context: &mut DeviceContext<'_>) {
+        for (at, byte) in (address.0..AREA_END).zip(data) {
+            if self.attributes(at) & WRITE_ENABLE != 0 {
+                context.memory().write_beneath(PhysicalAddress(at), *byte);
+            }
+        }
+    }
+
+    fn place_part(&self, start: u64, bytes: u64, context: &mut DeviceContext<'_>) {
+        let attributes = self.attributes(start);
+        if attributes & READ_ENABLE != 0 {
+            let kind = match attributes & WRITE_ENABLE {
+                0 => RegionKind::Rom,
+                _ => RegionKind::Ram,
+            };
+            place(start, bytes, kind, None, context);
+            return;
+        }
+        // What the ROM does not cover is nobody's.
+        let shown = self.rom.filter(|rom| rom.copy_start() < start + bytes);
+        let rom_start = shown.map_or(start + bytes, |rom| rom.copy_start().max(start));
+        if rom_start > start {
+            place(start, rom_start - start, RegionKind::Device, None, context);
+        }
+        if let Some(rom) = shown {
+            let block = Some((rom.block, rom.offset_of_copy(rom_start)));
+            let bytes = start + bytes - rom_start;
+            place(rom_start, bytes, RegionKind::Rom, block, context);
+        }
+    }
+}
+
+/// The parts that have attributes of their own: first address, bytes.
+fn parts() -> impl Iterator<Item = (u64, u64)> {
+    let small = (AREA_START..LAST_PART).step_by(PART_BYTES as usize);
+    let small = small.map(|start| (start, PART_BYTES));
+    small.chain(std::iter::once((LAST_PART, AREA_END - LAST_PART)))
+}
+
+fn place(
+    start: u64,
+    bytes: u64,
+    kind: RegionKind,
+    block: Option<(tollgate_memory::BlockId, u64)>,
+    context: &mut DeviceContext<'_>,
+) {
+    context.place_region(Region {
+        start: PhysicalAddress(start),
+        bytes,
+        kind,
+        block,
+    });
+}
+
+impl PciFunction for HostBridge440fx {
+    fn name(&self) -> &str {
+        "440fx"
+    }
+
+    fn config(&self) -> &ConfigSpace {
+        &self.config
+    }
+
+    fn config_mut(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn config_write(&mut self, offset: usize, data: &[u8], context: &mut DeviceContext<'_>) {
+        let before = parts()
+            .map(|(start, _)| self.attributes(start))
+            .collect::<Vec<_>>();
+        self.config.write(offset, data);
+        for ((start, bytes), before) in parts().zip(before) {
+            if self.attributes(start) != before {
+                self.place_part(start, bytes, context);
+            }
+        }
+    }
+
+    fn place_regions(&mut self, context: &mut DeviceContext<'_>) {
+        for (start, bytes) in parts() {
+            self.place_part(start, bytes, context);
+        }
+    }
+
+    fn reset(&mut self, context: &mut DeviceContext<'_>) {
+        self.config.reset();
+        self.place_regions(context);
+    }
+}

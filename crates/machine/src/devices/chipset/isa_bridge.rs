@@ -1,0 +1,93 @@
+//! The ISA bridge of the PIIX3 (82371SB data sheet, 2.2): where the lines of the PCI bus lead
+//! among those of the ISA bus.
+
+use crate::devices::pci::config_space::{ConfigSpace, Identity};
+use crate::devices::pci::function::PciFunction;
+
+const IDENTITY: Identity = Identity {
+    vendor: 0x8086,
+    device: 0x7000,
+    revision: 0,
+    class: 0x06_01_00,
+    subsystem_vendor: 0x1af4,
+    subsystem: 0x1100,
+};
+
+/// Routing of PIRQA; those of B to D follow (PIRQRC[A:D]).
+const ROUTES: usize = 0x60;
+/// A route: none.
+const DISABLED: u8 = 1 << 7;
+/// A route: the ISA line.
+const LINE: u8 = 0xf;
+/// Lines that a route may name; the others are the board's own.
+const ROUTABLE: u16 = 0b1101_1110_1111_1000;
+
+/// The ISA bridge.
+#[derive(Debug)]
+pub struct IsaBridge(ConfigSpace);
+
+impl Default for IsaBridge {
+    fn default() -> Self {
+        let mut config = ConfigSpace::new(&IDENTITY);
+        config.make_writable(0x40..0x100);
+        let mut bridge = Self(config);
+        bridge.disable_routes();
+        bridge
+    }
+}
+
+impl IsaBridge {
+    fn disable_routes(&mut self) {
+        self.0.write(ROUTES, &[DISABLED; 4]);
+    }
+
+    /// The ISA line that PCI interrupt line 0 to 3 (PIRQA to PIRQD) leads to.
+    pub fn route(&self, line: u8) -> Option<u8> {
+        let route = self.0.u16(ROUTES + usize::from(line & 3)) as u8;
+        let isa = route & LINE;
+        (route & DISABLED == 0 && ROUTABLE >> isa & 1 != 0).then_some(isa)
+    }
+
+    /// The line that INTA of a device leads to: device 1's is PIRQA, and so around.
+    pub const fn line_of(device: u8) -> u8 {
+        device.wrapping_sub(1) & 3
+    }
+}
+
+impl PciFunction for IsaBridge {
+    fn name(&self) -> &str {
+        "piix3-isa"
+    }
+
+    fn config(&self) -> &ConfigSpace {
+        &self.0
+    }
+
+    fn config_mut(&mut self) -> &mut ConfigSpace {
+        &mut self.0
+    }
+
+    /// The host resets the configuration space before it asks for routes again.
+    fn after_reset(&mut self) {
+        self.disable_routes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_lead_nowhere_until_they_are_routed_to_one_that_may_be() {
+        let mut bridge = IsaBridge::default();
+        assert_eq!(bridge.route(0), None);
+        for (value, line) in [(0x0a, Some(10)), (0x8a, None), (0x08, None), (0x02, None)] {
+            bridge.config_mut().write(ROUTES + 1, &[value]);
+            assert_eq!(bridge.route(1), line, "{value:#x}");
+        }
+        assert_eq!(
+            (0..5).map(IsaBridge::line_of).collect::<Vec<_>>(),
+            [3, 0, 1, 2, 3]
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Machines that start from SeaBIOS, as the package `seabios` has it.
+
+mod support;
+
+use support::folder::Folder;
+use support::{PATIENCE, finish, tollgate};
+
+/// What SeaBIOS says on port 402h of a machine with these arguments, as far as a line that
+/// contains `last`.
+fn log_until(last: &str, arguments: &[&str]) -> String {
+    let folder = Folder::new();
+    let log = folder.path("log");
+    let mut command = tollgate();
+    command
+        .args(["run", "--serial", "null", "--debug-console"])
+        .arg(format!("file:{}", log.display()))
+        .args(arguments);
+    let mut child = command.spawn().unwrap();
+    let text = support::eventually(last, || {
+        let text = String::from_utf8_lossy(&std::fs::read(&log).ok()?).into_owned();
+        text.contains(last).then_some(text)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    text
+}
+
+#[test]
+fn without_anything_to_boot_it_says_so() {
+    let bios = "/usr/share/seabios/bios-256k.bin";
+    let log = log_until("No bootable device", &["--bios", bios]);
+    for expected in [
+        "SeaBIOS (version",
+        "Found QEMU fw_cfg",
+        "[RAM]",
+        "PIIX3/PIIX4 init: elcr=00 0c",
+        "ACPI: parse DSDT",
+        "PS2 keyboard initialized",
+    ] {
+        assert!(log.contains(expected), "no '{expected}' in\n{log}");
+    }
+}
+
+/// Reads the second sector by INT 13h and writes its text to the serial port.
+const SECTOR: [u8; 44] = [
+    0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, // xor ax, ax; mov ds, ax; mov es, ax
+    0xb8, 0x01, 0x02, 0xb9, 0x02, 0x00, // mov ax, 0201h; mov cx, 2
+    0xb6, 0x00, 0xbb, 0x00, 0x7e, 0xcd, 0x13, // mov dh, 0; mov bx, 7E00h; int 13h
+    0xbe, 0x00, 0x7e, 0xba, 0xf8, 0x03, // mov si, 7E00h; mov dx, 3F8h
+    0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb, 0xf8, // lodsb; test al, al; jz; out; jmp
+    0xb0, 0x2a, 0xe6, 0xf4, // mov al, 2Ah; out F4h, al
+    0xeb, 0xfe, 0, 0, 0, 0, 0, // jmp to itself
+];
+
+#[test]
+fn a_disk_boots_whose_kind_the_firmware_knows() {
+    let folder = Folder::new();
+    let mut disk = vec![0; 1 << 20];
+    disk[..SECTOR.len()].copy_from_slice(&SECTOR);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let text = b"read by INT 13h\n";
+    disk[512..512 + text.len()].copy_from_slice(text);
+    let image = folder.path("disk.img");
+    std::fs::write(&image, disk).unwrap();
+    let mut command = tollgate();
+    let drive = format!("file={},format=raw", image.display());
+    command.args(["run", "--drive", &drive]);
+    let output = finish(&mut command, PATIENCE);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "read by INT 13h\n");
+    assert_eq!(output.status.code(), Some(0x2a << 1 | 1), "{output:?}");
+}
+
+#[test]
+fn what_is_missing_or_contradicts_is_one_line() {
+    for (arguments, expected) in [
+        (&["--bios", "/nonexistent"][..], "--bios: cannot read"),
+        (
+            &["--bios", "/dev/null"],
+            "a firmware image has a multiple of 4096",
+        ),
+        (
+            &["--bios", "/dev/null", "--pci", "off"],
+            "firmware (--bios) needs the PCI bus",
+        ),
+        (&["--bios", "a", "--kernel", "b"], "cannot be used with"),
+        (&[], "--kernel"),
+    ] {
+        let mut command = tollgate();
+        command.arg("run").args(arguments);
+        let output = finish(&mut command, PATIENCE);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.contains(expected), "{errors}");
+    }
+}
