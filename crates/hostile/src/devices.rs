@@ -4,6 +4,7 @@
 use crate::input::Input;
 use std::io;
 use tollgate_machine::config::VmConfig;
+use tollgate_machine::devices::chipset::rom::FirmwareRom;
 use tollgate_machine::devices::i8042::Key;
 use tollgate_machine::devices::io_apic;
 use tollgate_machine::pc::{Pc, PcState};
@@ -13,11 +14,12 @@ use tollgate_x86::PhysicalAddress;
 use tollgate_x86::local_apic_msrs::{APIC_BASE, APIC_DEFAULT_ADDRESS, TSC_DEADLINE};
 
 /// Ports that belong to a device, or lie beside one.
-const PORTS: [u16; 48] = [
+const PORTS: [u16; 66] = [
     0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1, 0x40, 0x41, 0x42, 0x43, 0x61, 0x60, 0x64, 0x70, 0x71,
     0x72, 0x3f8, 0x3f9, 0x3fa, 0x3fb, 0x3fc, 0x3fd, 0x3fe, 0x3ff, 0x80, 0x92, 0xe9, 0x402, 0xf4,
     0xf5, 0xf6, 0xf7, 0xcf8, 0xcf9, 0xcfc, 0xf0, 0xf1, 0x600, 0x601, 0x602, 0x604, 0x605, 0x608,
-    0x60b, 0x1f, 0x44, 0x3f7, 0xffff,
+    0x60b, 0x1f, 0x44, 0x3f7, 0xffff, 0x3b4, 0x3b5, 0x3c0, 0x3c1, 0x3c2, 0x3c4, 0x3c5, 0x3c8,
+    0x3c9, 0x3ce, 0x3cf, 0x3d4, 0x3d5, 0x3da, 0x1ce, 0x1cf, 0x1d0, 0x510,
 ];
 const LOCAL_APIC: u64 = APIC_DEFAULT_ADDRESS;
 const MSRS: [u32; 4] = [APIC_BASE, TSC_DEADLINE, 0x10, 0x802];
@@ -30,12 +32,21 @@ const MAX_STEPS: u32 = 2000;
 /// A device broke a promise.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
+    // With firmware there are a chip set and a display adapter.
+    let has_firmware = input.byte() & 1 != 0;
     let config = VmConfig {
         memory_bytes: 16 << 20,
+        firmware: has_firmware.then(|| "rom".into()),
         ..VmConfig::default()
     };
     let memory = GuestMemory::new(config.memory_bytes).expect("memory");
-    let mut pc = Pc::new(&config, memory, Box::new(io::sink()));
+    let mut pc = Pc::new(&config, memory.clone(), Box::new(io::sink()));
+    if has_firmware {
+        let bytes = 0x3_0000;
+        let block = memory.new_block(bytes).expect("memory");
+        pc.set_firmware(FirmwareRom { block, bytes })
+            .expect("memory");
+    }
     pc.set_debug_output(Box::new(io::sink()));
     // Time stands still but for the steps that the input says.
     pc.pause();
@@ -58,7 +69,8 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
             let value = input.dword() & (u32::MAX >> (32 - 8 * u32::from(size)));
             pc.port_write(port, size, value);
         }
-        3 => pc.port_write(port(input), 1, input.byte().into()),
+        3 if what & 0x10 == 0 => pc.port_write(port(input), 1, input.byte().into()),
+        3 => configuration(pc, input),
         4 | 5 => {
             let size = size(what);
             let value = pc.port_read(port(input), size);
@@ -102,10 +114,19 @@ fn step(pc: &mut Pc, input: &mut Input<'_>) {
             3 => pc.reset(),
             4 => _ = pc.take_stop_request(),
             5 => pc.flush_output(),
+            6 => _ = pc.picture(),
             _ => pc.key(Key::extended(input.byte()), what & 0x80 != 0),
         },
         _ => save_and_restore(pc),
     }
+}
+
+/// Writes a register of a PCI function's configuration.
+fn configuration(pc: &mut Pc, input: &mut Input<'_>) {
+    let function = u32::from(input.byte() % 4) << 11;
+    let address = 1 << 31 | function | u32::from(input.byte() & 0xfc);
+    pc.port_write(0xcf8, 4, address);
+    pc.port_write(0xcfc, 4, input.dword());
 }
 
 fn size(what: u8) -> u8 {
@@ -125,6 +146,10 @@ fn port(input: &mut Input<'_>) -> u16 {
 fn register(input: &mut Input<'_>) -> PhysicalAddress {
     let choice = input.byte();
     let offset = u64::from(choice >> 2) * 0x10;
+    if choice >= 0xf0 {
+        // The display's window and the chip set's area.
+        return PhysicalAddress(0xa_0000 + 6 * u64::from(input.word()));
+    }
     PhysicalAddress(match choice & 3 {
         0 => LOCAL_APIC + offset,
         1 => io_apic::BASE_ADDRESS + (offset & 0x10),

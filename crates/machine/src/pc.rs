@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate_exits::blame::DeviceAddress;
-use tollgate_memory::GuestMemory;
+use tollgate_memory::{GuestMemory, MemoryError};
 use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
@@ -28,6 +28,9 @@ use crate::devices::kvm_clock::KvmClock;
 use crate::devices::local_apic::ClockSource;
 use crate::devices::pci::host::PciHost;
 use crate::devices::serial::Serial;
+use crate::devices::vga::Vga;
+use crate::devices::vga::pci::VgaFunction;
+use crate::devices::vga::screen::{Picture, Screen};
 use crate::devices::virtio::device::VirtioDevice;
 use crate::devices::{i8042, list, local_apic};
 
@@ -116,14 +119,35 @@ impl Pc {
         }
     }
 
-    /// The machine has this ROM, which the chip set shows below 1 MiB as its registers say.
-    pub fn set_firmware(&mut self, rom: FirmwareRom) {
+    /// The machine has this ROM, which the chip set shows below 1 MiB as its registers say, and
+    /// memory for its display adapter.
+    ///
+    /// # Errors
+    /// The host has no memory for that.
+    pub fn set_firmware(&mut self, rom: FirmwareRom) -> Result<(), MemoryError> {
+        let video = self.with(|vga: &mut Vga, context| vga.make_memory(context.memory()));
+        let video = video.transpose()?;
         self.with(|host: &mut PciHost, context| {
+            if let (Some(function), Some(video)) = (host.get_mut::<VgaFunction>(), video) {
+                function.set_video(video);
+            }
             if let Some(bridge) = host.get_mut::<HostBridge440fx>() {
                 bridge.set_rom(rom);
             }
             host.place_regions(context);
         });
+        Ok(())
+    }
+
+    /// What is on the screen.
+    pub fn screen(&mut self) -> Screen {
+        let screen = self.with(|vga: &mut Vga, context| vga.screen(context.memory()));
+        screen.unwrap_or_default()
+    }
+
+    /// The picture on the screen, if there is one.
+    pub fn picture(&mut self) -> Option<Picture> {
+        self.with(|vga: &mut Vga, context| vga.picture(context.memory()))?
     }
 
     /// From now on takes serial input and requests from `outside`. The processor stops for
@@ -306,6 +330,7 @@ impl Pc {
         self.bus.settle(&mut self.board, &self.clock);
         self.with(|clock: &mut KvmClock, context| clock.publish(context));
         self.with(|host: &mut PciHost, context| host.place_regions(context));
+        self.with(|vga: &mut Vga, context| vga.follow(context));
         self.follow_apic_page();
         Ok(())
     }

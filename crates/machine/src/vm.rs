@@ -5,7 +5,7 @@ use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
-use crate::vm_handle::{Command, KickFunction, State, Status, VmCommands, VmHandle};
+use crate::vm_handle::{Command, KickFunction, Shown, State, Status, VmCommands, VmHandle};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
@@ -130,7 +130,7 @@ impl Vm {
         state.paravirtual = config.paravirtual;
         let mut pc = Pc::with_virtio(config, memory.clone(), consoles.serial, virtio);
         if let Some(rom) = rom {
-            pc.set_firmware(rom);
+            pc.set_firmware(rom).map_err(BuildError::Memory)?;
         }
         pc.set_debug_output(consoles.debug);
         pc.connect(Box::new(handle.commands()));
@@ -335,6 +335,7 @@ impl Vm {
         let mut paused = false;
         loop {
             let (mut books_wanted, mut reset_wanted) = (false, false);
+            let mut screen_wanted = None;
             let before = self.settings();
             for command in self.commands.take() {
                 match command {
@@ -356,6 +357,9 @@ impl Vm {
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
                     Command::ResetBooks => reset_wanted = true,
+                    Command::ReportScreen(picture) => {
+                        screen_wanted = Some(screen_wanted.unwrap_or(false) || picture);
+                    }
                     Command::Set(assignment) => assignment.apply(&mut self.config),
                 }
             }
@@ -366,6 +370,12 @@ impl Vm {
             if reset_wanted {
                 self.reset_books();
                 self.commands.forget_books();
+            }
+            if let Some(with_picture) = screen_wanted {
+                self.commands.publish_screen(Shown {
+                    screen: self.pc.screen(),
+                    picture: with_picture.then(|| self.pc.picture()).flatten(),
+                });
             }
             if books_wanted {
                 self.commands.publish_books(self.books());

@@ -29,13 +29,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::devices::i8042::Key;
+use crate::devices::vga::screen::Screen;
 use crate::knobs::Assignment;
 use tollgate_exits::books::Books;
 
 pub use commands::VmCommands;
 pub use mailbox::{
     BOOKS_AGE, BooksRequest, Command, KEY_CAPACITY, KickFunction, Listener, ResetRequest,
-    SERIAL_INPUT_CAPACITY, State, Status, StatusRequest,
+    SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -145,6 +146,38 @@ impl VmHandle {
         }
         self.0.wake();
         true
+    }
+
+    /// The same of several keys, of which all are taken or none.
+    pub fn keys(&self, keys: &[(Key, bool)]) -> bool {
+        {
+            let mut mailbox = self.0.mailbox();
+            if mailbox.keys.len() + keys.len() > KEY_CAPACITY {
+                return false;
+            }
+            mailbox.keys.extend(keys);
+            let waits = !mailbox.keys.is_empty();
+            self.0.has_keys.store(waits, Ordering::Release);
+        }
+        self.0.wake();
+        true
+    }
+
+    /// Asks the vCPU thread for what is on the screen; the answer is for
+    /// [`VmHandle::screen_after`].
+    pub fn request_screen(&self, with_picture: bool) -> ScreenRequest {
+        let request = ScreenRequest(self.0.mailbox().screens, with_picture);
+        self.submit(Command::ReportScreen(with_picture));
+        request
+    }
+
+    /// What is on the screen, if that was published after the request.
+    pub fn screen_after(&self, request: ScreenRequest) -> Option<Arc<Shown>> {
+        let mailbox = self.0.mailbox();
+        let screen = mailbox.screen.as_ref()?;
+        // One without its picture may have been published for somebody else.
+        let has_it = !request.1 || screen.picture.is_some() || screen.screen == Screen::Off;
+        (mailbox.screens != request.0 && has_it).then(|| Arc::clone(screen))
     }
 
     /// The status published last.

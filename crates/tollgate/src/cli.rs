@@ -47,6 +47,10 @@ pub enum Subcommand {
     Control(ControlArguments),
     /// Show or turn the knobs of a running virtual machine
     Set(control::set::SetArguments),
+    /// Show the screen of a running virtual machine, or write it to a picture
+    Screen(control::screen::ScreenArguments),
+    /// Type on the keyboard of a running virtual machine
+    Type(control::typing::TypeArguments),
     /// Measure what each kind of exit costs on this host
     Cost(crate::cost::CostArguments),
     /// Run an experiment: settings of one machine compared on the same work

@@ -54,6 +54,8 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
+        Ok(Subcommand::Screen(arguments)) => control::screen::run(&arguments),
+        Ok(Subcommand::Type(arguments)) => control::typing::run(&arguments),
         Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),
         Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
         Ok(Subcommand::Image(arguments)) => image::run(&arguments),

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
+use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
@@ -163,6 +164,11 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         ..VmConfig::default()
     };
+    if config.firmware.is_some() {
+        let is_named = |file: &FwCfgFile| config.fw_cfg_files.iter().any(|f| f.name == file.name);
+        let video = firmware::find_video().filter(|file| !is_named(file));
+        config.fw_cfg_files.extend(video);
+    }
     arguments.knobs.apply(&mut config);
     match &config.firmware {
         Some(path) => check_readable(path, "--bios")?,

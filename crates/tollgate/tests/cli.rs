@@ -76,7 +76,9 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
     ] {
         assert!(help.contains(part), "{part} is missing in:\n{help}");
     }
-    for command in ["run", "doctor", "control", "set", "cost", "lab", "stats"] {
+    for command in [
+        "run", "doctor", "control", "set", "screen", "type", "cost", "lab", "stats",
+    ] {
         assert!(stdout(&tollgate(&["--help"])).contains(command));
         assert_eq!(tollgate(&[command, "--help"]).status.code(), Some(0));
     }
@@ -86,11 +88,11 @@ fn help_teaches_flags_keys_examples_and_exit_codes() {
 fn commands_that_are_missing_or_unknown_are_refused() {
     refused(
         &[],
-        "no command given: expected exec, run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
+        "no command given: expected exec, run, doctor, control, set, screen, type, cost, lab, image or stats; try 'tollgate --help'",
     );
     refused(
         &["dance"],
-        "unknown command 'dance': expected exec, run, doctor, control, set, cost, lab, image or stats; try 'tollgate --help'",
+        "unknown command 'dance': expected exec, run, doctor, control, set, screen, type, cost, lab, image or stats; try 'tollgate --help'",
     );
     refused(
         &["lab", "dance"],
@@ -101,8 +103,8 @@ fn commands_that_are_missing_or_unknown_are_refused() {
 #[test]
 fn unknown_flags_are_refused_with_the_nearest_known_one() {
     refused(
-        &["run", "--kernel", "k", "--bogus"],
-        "unknown flag '--bogus'; try 'tollgate run --help'",
+        &["run", "--kernel", "k", "--xyzzy"],
+        "unknown flag '--xyzzy'; try 'tollgate run --help'",
     );
     refused(
         &["run", "--kernel", "k", "--memroy", "1G"],

@@ -70,6 +70,64 @@ fn a_disk_boots_whose_kind_the_firmware_knows() {
     assert_eq!(output.status.code(), Some(0x2a << 1 | 1), "{output:?}");
 }
 
+/// Writes "type> " by INT 10h, then every key that INT 16h reads.
+const ECHO: [u8; 28] = [
+    0x31, 0xc0, 0x8e, 0xd8, 0xbe, 0x40, 0x7c, // xor ax, ax; mov ds, ax; mov si, 7C40h
+    0xac, 0x84, 0xc0, 0x74, 0x06, // lodsb; test al, al; jz
+    0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf5, // mov ah, 0Eh; int 10h; jmp
+    0xb4, 0x00, 0xcd, 0x16, // mov ah, 0; int 16h
+    0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf6, // mov ah, 0Eh; int 10h; jmp
+];
+
+#[test]
+fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
+    let folder = Folder::new();
+    let mut disk = vec![0; 1 << 20];
+    disk[..ECHO.len()].copy_from_slice(&ECHO);
+    disk[0x40..0x46].copy_from_slice(b"type> ");
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let image = folder.file("disk.img", &disk);
+    let socket = folder.path("vm.sock");
+    let drive = format!("file={},format=raw", image.display());
+    let mut command = tollgate();
+    command
+        .args(["run", "--serial", "null", "--drive", &drive, "--control"])
+        .arg(&socket);
+    let mut child = command.spawn().unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = tollgate();
+        command.arg(arguments[0]).arg(&socket).args(&arguments[1..]);
+        finish(&mut command, PATIENCE)
+    };
+    let screen_with = |text: &str| {
+        support::eventually(text, || {
+            let screen = String::from_utf8(ask(&["screen"]).stdout).unwrap();
+            screen.contains(text).then_some(screen)
+        })
+    };
+    screen_with("type>");
+    let typed = ask(&["type", r"Hello, World! ~|{}\\", "--keys", "shift-4"]);
+    assert_eq!(typed.status.code(), Some(0), "{typed:?}");
+    let screen = screen_with(r"type> Hello, World! ~|{}\$");
+    assert_eq!(screen.lines().count(), 25, "{screen}");
+    assert!(screen.starts_with("SeaBIOS (version"), "{screen}");
+    // More than any queue on the way holds.
+    let long: String = ('a'..='z').cycle().take(600).collect();
+    assert_eq!(ask(&["type", &long]).status.code(), Some(0));
+    screen_with(&long[600 - 60..600 - 40]);
+    assert_eq!(ask(&["type", "ä"]).status.code(), Some(2));
+
+    let picture = folder.path("screen.png");
+    let written = ask(&["screen", "--png", picture.to_str().unwrap()]);
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    let bytes = std::fs::read(picture).unwrap();
+    assert_eq!(bytes[..8], *b"\x89PNG\r\n\x1a\n");
+    assert_eq!(bytes[16..24], [0, 0, 0x02, 0xd0, 0, 0, 0x01, 0x90]);
+
+    assert_eq!(ask(&["control", "quit"]).status.code(), Some(0));
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn what_is_missing_or_contradicts_is_one_line() {
     for (arguments, expected) in [

@@ -5,6 +5,7 @@
 
 use super::{BootError, MemoryKind, MemoryRange, read_file};
 use crate::devices::chipset::rom::FirmwareRom;
+use crate::devices::fw_cfg::FwCfgFile;
 use std::path::{Path, PathBuf};
 use tollgate_memory::layout::HIGH_RAM_START;
 use tollgate_memory::{GuestMemory, PhysicalLayout};
@@ -17,6 +18,14 @@ const CUSTOMARY_PLACES: [&str; 3] = [
     "/usr/share/seabios/bios.bin",
 ];
 
+/// Where they put the firmware of the display adapter.
+const VIDEO_PLACES: [&str; 2] = [
+    "/usr/share/seabios/vgabios-stdvga.bin",
+    "/usr/share/qemu/vgabios-stdvga.bin",
+];
+/// SeaBIOS looks for a device's firmware by vendor and device.
+const VIDEO_FILE: &str = "pci1234,1111.rom";
+
 /// The firmware that this host has installed.
 ///
 /// # Errors
@@ -28,6 +37,17 @@ pub fn find() -> Result<PathBuf, String> {
             "no firmware at {}: install the package 'seabios', or name an image by --bios FILE",
             CUSTOMARY_PLACES[0]
         )
+    })
+}
+
+/// The display adapter's firmware that this host has installed, as the file by which SeaBIOS finds
+/// it. Without it there is a display that nothing uses before the system does.
+pub fn find_video() -> Option<FwCfgFile> {
+    let mut places = VIDEO_PLACES.iter();
+    let content = places.find_map(|place| std::fs::read(place).ok())?;
+    Some(FwCfgFile {
+        name: VIDEO_FILE.into(),
+        content,
     })
 }
 

@@ -9,8 +9,8 @@
 //! A machine whose kernel is loaded directly has the generic bridge of
 //! [`super::pci::host_bridge`] instead, and RAM from C0000h on.
 
-/// Device numbers that it has.
-pub const CHIPSET_DEVICES: u8 = 2;
+/// Device numbers that it has, the display adapter among them.
+pub const CHIPSET_DEVICES: u8 = 3;
 
 pub mod host_bridge;
 pub mod isa_bridge;

@@ -17,6 +17,8 @@ use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
 use super::system_timer::SystemTimer;
+use super::vga::Vga;
+use super::vga::pci::VgaFunction;
 use super::virtio::balloon::Balloon;
 use super::virtio::block::Block;
 use super::virtio::console::Console;
@@ -101,6 +103,9 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::of_machine(config)),
     ]);
+    if config.firmware.is_some() {
+        devices.push(Box::new(Vga::default()));
+    }
     devices.extend(beside_pci);
     if config.paravirtual == Paravirtual::Kvm {
         devices.push(Box::new(KvmClock::default()));
@@ -114,6 +119,7 @@ fn chipset() -> Vec<(Place, Box<dyn PciFunction>)> {
     vec![
         (Place::device(0), Box::new(HostBridge440fx::default())),
         (Place::device(1), Box::new(IsaBridge::default())),
+        (Place::device(2), Box::new(VgaFunction::default())),
     ]
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::mailbox::{Command, KickFunction, Mailbox, Shared, Status};
+use super::mailbox::{Command, KickFunction, Mailbox, Shared, Shown, Status};
 use crate::devices::i8042::Key;
 use crate::pc::Outside;
 use tollgate_exits::books::Books;
@@ -145,6 +145,18 @@ impl VmCommands {
             mailbox.books.take()
         };
         self.0.tell_listener();
+        drop(previous);
+    }
+
+    /// Makes `shown` what others see of the screen.
+    pub fn publish_screen(&self, shown: Shown) {
+        let previous = {
+            let mut mailbox = self.0.mailbox();
+            mailbox.screens = mailbox.screens.wrapping_add(1);
+            mailbox.screen.replace(Arc::new(shown))
+        };
+        self.0.tell_listener();
+        // Freed outside the lock.
         drop(previous);
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::devices::i8042::Key;
+use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
 use serde::Serialize;
 use tollgate_engine::engine::CodeCacheUse;
@@ -42,6 +43,8 @@ pub enum Command {
     ReportStatus,
     /// Publish the books as they are now.
     ReportBooks,
+    /// Publish what is on the screen, with the picture if true.
+    ReportScreen(bool),
     /// Begin the books anew.
     ResetBooks,
     /// Turn a knob.
@@ -96,6 +99,10 @@ pub(super) struct Mailbox {
     pub publications: u64,
     /// How often the books were begun anew.
     pub resets: u64,
+    /// How often the screen was published.
+    pub screens: u64,
+    /// What was on it, and a picture of that if one was asked for.
+    pub screen: Option<Arc<Shown>>,
     /// The books published last, and when.
     pub books: Option<(Instant, Arc<Books>)>,
 }
@@ -155,6 +162,19 @@ impl StatusRequest {
         mailbox.publications != self.0 || mailbox.status.state == State::Stopped
     }
 }
+
+/// What was on the screen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Shown {
+    /// Characters, or the size of a picture.
+    pub screen: Screen,
+    /// The picture.
+    pub picture: Option<Picture>,
+}
+
+/// The screen was asked for when it had been published so many times; whether with its picture.
+#[derive(Clone, Copy, Debug)]
+pub struct ScreenRequest(pub(super) u64, pub(super) bool);
 
 /// Books were to be begun anew when they had been so many times.
 #[derive(Clone, Copy, Debug)]

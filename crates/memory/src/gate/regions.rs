@@ -32,6 +32,14 @@ impl GuestMemory {
         Ok(written)
     }
 
+    /// Reads from a block, as a display does; no region must lie over it.
+    ///
+    /// # Errors
+    /// It does not have all these bytes, or the host's error; `data` is then undefined.
+    pub fn read_block(&self, block: BlockId, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.ram.read_block(block, offset, data)
+    }
+
     /// Writes a byte of the RAM beneath a region, as a chip set does with stores where loads reach
     /// a ROM. Nothing happens where RAM is visible, or where there is none.
     pub fn write_beneath(&mut self, address: PhysicalAddress, byte: u8) {

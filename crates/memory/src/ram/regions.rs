@@ -59,6 +59,15 @@ impl GuestRam {
         file.write_all_at(data, offset).map(|()| true)
     }
 
+    /// Reads from a block, wherever it lies.
+    pub(crate) fn read_block(&self, id: BlockId, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let blocks = self.map.blocks.borrow();
+        let block = blocks.get(id.0).ok_or(io::ErrorKind::NotFound)?;
+        let file = std::fs::File::from(block.file.try_clone()?);
+        file.read_exact_at(data, offset)
+    }
+
     /// Writes a byte of the RAM at a physical address below 3 GiB, whatever region hides it.
     pub(crate) fn write_beneath(&self, address: u64, byte: u8) -> io::Result<()> {
         use std::os::unix::fs::FileExt;

@@ -1,10 +1,13 @@
 //! The control socket: one line of JSON asks, one line of JSON answers.
 //!
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
-//! is `tollgate control`, `stats` is `tollgate stats`, `set` is `tollgate set`. The protocol is described in docs/control-socket.md.
+//! is `tollgate control`, `stats` is `tollgate stats`, `set` is `tollgate set`,
+//! `screen` and `typing` are `tollgate screen` and `tollgate type`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
 pub mod protocol;
+pub mod screen;
 pub mod server;
 pub mod set;
 pub mod stats;
+pub mod typing;

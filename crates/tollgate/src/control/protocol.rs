@@ -1,16 +1,19 @@
 //! Requests and answers of the control socket.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::vm_handle::{
-    BooksRequest, ResetRequest, State, Status, StatusRequest, VmHandle,
+    BooksRequest, ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
 };
 
+use super::{screen, typing};
 use crate::statistics::Reporter;
 
 /// The commands, as they are written in requests and on the command line.
@@ -34,6 +37,12 @@ pub enum Name {
     /// Show or turn knobs: `tollgate set`.
     #[value(skip)]
     Set,
+    /// Show the screen: `tollgate screen`.
+    #[value(skip)]
+    Screen,
+    /// Type on the keyboard: `tollgate type`.
+    #[value(skip)]
+    Type,
 }
 
 /// A request: a command, and whatever the client wants to see again in the answer.
@@ -45,6 +54,13 @@ struct Request {
     /// Of `set`: names and new values.
     #[serde(default)]
     knobs: BTreeMap<String, String>,
+    /// Of `screen`: a file to be written.
+    png: Option<PathBuf>,
+    /// Of `type`: characters.
+    #[serde(default)]
+    text: String,
+    /// Of `type`: keys pressed together, by their names.
+    keys: Option<String>,
 }
 
 /// An answer, and whether the machine was asked to end.
@@ -86,6 +102,7 @@ enum Awaited {
     Status(StatusRequest),
     Books(BooksRequest),
     Reset(ResetRequest),
+    Screen(ScreenRequest, Option<PathBuf>),
     Paused,
     Resumed,
     Knobs(Vec<Assignment>),
@@ -140,6 +157,24 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
                 });
             }
         },
+        Name::Screen => {
+            let wants_picture = request.png.is_some();
+            Awaited::Screen(handle.request_screen(wants_picture), request.png)
+        }
+        Name::Type => {
+            let typed = match &request.keys {
+                Some(keys) => typing::type_keys(keys, handle).map(usize::from),
+                None => typing::type_text(&request.text, handle),
+            };
+            let answer = match typed {
+                Ok(typed) => json!({"ok": true, "typed": typed}),
+                Err(error) => json!({"ok": false, "error": error}),
+            };
+            return Progress::Answered(Answer {
+                line: with_id(answer, &request.id),
+                quits: false,
+            });
+        }
         Name::Quit => {
             handle.quit();
             return done(true);
@@ -205,6 +240,10 @@ impl Pending {
                 true => Some(json!({"ok": true})),
                 false => is_over.then(no_answer),
             },
+            Awaited::Screen(request, png) => match handle.screen_after(*request) {
+                Some(shown) => Some(screen_answer(&shown, png.as_deref())),
+                None => is_over.then(no_answer),
+            },
             Awaited::Paused => {
                 (is_over || status.state == State::Paused).then(|| state_answer(status.state))
             }
@@ -229,7 +268,7 @@ impl Pending {
     fn late_answer(&self, handle: &VmHandle) -> Value {
         match self.awaited {
             Awaited::Status(_) => status_answer(handle.status()),
-            Awaited::Books(_) => no_answer(),
+            Awaited::Books(_) | Awaited::Screen(..) => no_answer(),
             Awaited::Reset(_) => {
                 let error = "the processor does not answer now; it will begin them anew later";
                 json!({"ok": false, "error": error})
@@ -251,6 +290,24 @@ fn status_answer(status: Status) -> Value {
 fn state_answer(state: State) -> Value {
     let state = serde_json::to_value(state).unwrap_or_default();
     json!({"ok": true, "state": state})
+}
+
+/// What is on the screen; a picture of it goes to a file.
+fn screen_answer(shown: &Shown, png: Option<&Path>) -> Value {
+    let refused = |error: String| json!({"ok": false, "error": error});
+    if let Some(path) = png {
+        let Some(picture) = &shown.picture else {
+            return refused("nothing is on the screen".into());
+        };
+        if let Err(error) = screen::write_png(path, picture) {
+            return refused(format!("cannot write '{}': {error}", path.display()));
+        }
+    }
+    let mut described = serde_json::to_value(&shown.screen).unwrap_or_default();
+    if let Screen::Text(text) = &shown.screen {
+        described["lines"] = text.lines().collect();
+    }
+    json!({"ok": true, "screen": described})
 }
 
 fn no_answer() -> Value {

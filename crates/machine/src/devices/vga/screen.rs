@@ -1,0 +1,359 @@
+//! What the adapter shows: a picture, or the characters of a text mode.
+
+use super::registers::{attribute, crtc, graphics, sequencer};
+use super::{Blocks, Vga, Window};
+use serde::{Deserialize, Serialize};
+use tollgate_memory::GuestMemory;
+
+/// What is on the screen.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Screen {
+    /// There is no adapter, or nothing is displayed.
+    #[default]
+    Off,
+    /// Characters.
+    Text(TextScreen),
+    /// Pixels.
+    Graphics(Size),
+}
+
+/// Pixels of a picture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Size {
+    /// Of a line.
+    pub width: usize,
+    /// Lines.
+    pub height: usize,
+}
+
+/// The characters of a text mode.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TextScreen {
+    /// Characters of a line.
+    pub columns: usize,
+    /// Lines.
+    pub rows: usize,
+    /// Characters by their codes, line by line.
+    pub characters: Vec<u8>,
+    /// Their attributes.
+    pub attributes: Vec<u8>,
+    /// Column and row of the cursor, if it is shown.
+    pub cursor: Option<(usize, usize)>,
+    /// Bit 7 of an attribute is to blink, not a bright background.
+    pub blinks: bool,
+}
+
+/// A picture: red, green and blue of each pixel, line by line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Picture {
+    /// Its size.
+    pub size: Size,
+    /// Three bytes for each pixel.
+    pub pixels: Vec<u8>,
+}
+
+/// The largest text screen that registers can ask for is far larger than any that there is.
+const MOST_COLUMNS: usize = 256;
+const MOST_ROWS: usize = 128;
+
+impl TextScreen {
+    /// The lines, without spaces at their ends.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.characters.chunks(self.columns.max(1)).map(|line| {
+            let line: String = line.iter().copied().map(character).collect();
+            line.trim_end().to_owned()
+        })
+    }
+}
+
+/// The character of a code of code page 437, which a PC's fonts have.
+pub fn character(code: u8) -> char {
+    const LOW: &str = " ☺☻♥♦♣♠•◘○◙♂♀♪♫☼►◄↕‼¶§▬↨↑↓→←∟↔▲▼";
+    const HIGH: &str = "⌂ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
+    match code {
+        0x00..0x20 => LOW.chars().nth(code.into()),
+        0x20..0x7f => Some(code.into()),
+        _ => HIGH.chars().nth(usize::from(code - 0x7f)),
+    }
+    .unwrap_or(' ')
+}
+
+impl Vga {
+    /// What is displayed now.
+    pub fn screen(&mut self, memory: &GuestMemory) -> Screen {
+        self.bring_planes(memory);
+        if let Some(mode) = self.dispi.mode() {
+            return Screen::Graphics(Size {
+                width: mode.width,
+                height: mode.height,
+            });
+        }
+        match (self.registers.is_on(), self.registers.is_text()) {
+            (false, _) => Screen::Off,
+            (true, true) => Screen::Text(self.text()),
+            (true, false) => Screen::Graphics(self.graphics_size()),
+        }
+    }
+
+    /// The planes are what is displayed, for a moment.
+    fn bring_planes(&mut self, memory: &GuestMemory) {
+        if !matches!(self.window, Window::Planes(..)) {
+            self.take_contents(memory);
+        }
+    }
+
+    fn character_height(&self) -> usize {
+        usize::from(self.registers.crtc[crtc::MAXIMUM_SCAN_LINE] & 0x1f) + 1
+    }
+
+    fn text(&self) -> TextScreen {
+        let registers = &self.registers;
+        let columns = (usize::from(registers.crtc[crtc::COLUMNS]) + 1).min(MOST_COLUMNS);
+        let rows = (registers.lines() / self.character_height()).clamp(1, MOST_ROWS);
+        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
+        let place = |row: usize, column: usize| registers.start() + row * pitch + column;
+        let cells = || {
+            let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+            places.map(|(row, column)| self.cell(place(row, column)))
+        };
+        TextScreen {
+            columns,
+            rows,
+            characters: cells().map(|cell| cell[0]).collect(),
+            attributes: cells().map(|cell| cell[1]).collect(),
+            cursor: self.cursor(columns, rows, pitch),
+            blinks: registers.attribute[attribute::MODE] & 8 != 0,
+        }
+    }
+
+    fn cell(&self, place: usize) -> [u8; 4] {
+        self.planes.cells[place % self.planes.cells.len()]
+    }
+
+    fn cursor(&self, columns: usize, rows: usize, pitch: usize) -> Option<(usize, usize)> {
+        const HIDDEN: u8 = 1 << 5;
+        let (start, end) = (
+            self.registers.crtc[crtc::CURSOR_START],
+            self.registers.crtc[crtc::CURSOR_END],
+        );
+        if start & HIDDEN != 0 || start & 0x1f > end & 0x1f {
+            return None;
+        }
+        let place = self
+            .registers
+            .cursor()
+            .checked_sub(self.registers.start())?;
+        let row = place.checked_div(pitch)?;
+        let column = place % pitch;
+        (column < columns && row < rows).then_some((column, row))
+    }
+
+    fn graphics_size(&self) -> Size {
+        let registers = &self.registers;
+        let characters = usize::from(registers.crtc[crtc::COLUMNS]) + 1;
+        let repeats = self.repeated_lines();
+        let pixels = if self.is_256_colour() { 4 } else { 8 };
+        Size {
+            width: characters * pixels,
+            height: (registers.lines() / repeats).max(1),
+        }
+    }
+
+    fn is_256_colour(&self) -> bool {
+        const SHIFT_256: u8 = 1 << 6;
+        self.registers.graphics[graphics::MODE] & SHIFT_256 != 0
+    }
+
+    /// How often a line of pixels is shown.
+    fn repeated_lines(&self) -> usize {
+        const DOUBLE: u8 = 1 << 7;
+        let maximum = self.registers.crtc[crtc::MAXIMUM_SCAN_LINE];
+        let double = if maximum & DOUBLE != 0 { 2 } else { 1 };
+        // CGA's modes take a bit of the line for the address instead.
+        match self.registers.crtc[crtc::MODE] & 1 {
+            0 => 1,
+            _ => (usize::from(maximum & 0x1f) + 1) * double,
+        }
+    }
+
+    /// The picture as it is displayed, of a text mode with its font.
+    pub fn picture(&mut self, memory: &GuestMemory) -> Option<Picture> {
+        let screen = self.screen(memory);
+        let blocks = self.blocks?;
+        match screen {
+            Screen::Off => None,
+            Screen::Text(text) => Some(self.draw_text(&text)),
+            Screen::Graphics(size) if self.dispi.is_enabled() => {
+                self.draw_extension(size, blocks, memory)
+            }
+            Screen::Graphics(size) => Some(self.draw_planes(size)),
+        }
+    }
+
+    /// Red, green and blue of an entry of the palette.
+    fn colour(&self, index: u8) -> [u8; 3] {
+        let index = index & self.registers.pixel_mask;
+        let entry = self.registers.palette[usize::from(index)];
+        if self.dispi.is_enabled() && self.dispi.has_wide_palette() {
+            return entry;
+        }
+        entry.map(|value| (value & 0x3f) << 2 | (value & 0x3f) >> 4)
+    }
+
+    /// The same of a colour of 4 bits, by way of the attribute controller.
+    fn attribute_colour(&self, four_bits: u8) -> [u8; 3] {
+        const FIXED_HIGH: u8 = 1 << 7;
+        let select = self.registers.attribute[attribute::COLOUR_SELECT];
+        let entry = self.registers.attribute[usize::from(four_bits & 0xf)] & 0x3f;
+        let index = match self.registers.attribute[attribute::MODE] & FIXED_HIGH {
+            0 => entry | (select & 0xc) << 4,
+            _ => entry & 0xf | (select & 0xf) << 4,
+        };
+        self.colour(index)
+    }
+
+    fn draw_text(&self, text: &TextScreen) -> Picture {
+        const NINE_WIDE: u8 = 1;
+        const LINE_GRAPHICS: u8 = 1 << 2;
+        let height = self.character_height();
+        let width = match self.registers.sequencer[sequencer::CLOCKING] & NINE_WIDE {
+            0 => 9,
+            _ => 8,
+        };
+        let size = Size {
+            width: text.columns * width,
+            height: text.rows * height,
+        };
+        let extends = self.registers.attribute[attribute::MODE] & LINE_GRAPHICS != 0;
+        let font = self.font(0);
+        let bright_font = self.font(1);
+        let mut pixels = Vec::with_capacity(3 * size.width * size.height);
+        for y in 0..size.height {
+            let (row, line) = (y / height, y % height);
+            for column in 0..text.columns {
+                let place = row * text.columns + column;
+                let (code, value) = (text.characters[place], text.attributes[place]);
+                let base = if value & 8 != 0 { font } else { bright_font };
+                let bits = self.cell(base + 32 * usize::from(code) + line)[2];
+                let is_cursor = text.cursor == Some((column, row)) && self.cursor_covers(line);
+                let background = if text.blinks {
+                    value >> 4 & 7
+                } else {
+                    value >> 4
+                };
+                for x in 0..width {
+                    let set = match x {
+                        8 => extends && (0xc0..0xe0).contains(&code) && bits & 1 != 0,
+                        _ => bits >> (7 - x) & 1 != 0,
+                    };
+                    let colour = if set || is_cursor {
+                        value & 0xf
+                    } else {
+                        background
+                    };
+                    pixels.extend(self.attribute_colour(colour));
+                }
+            }
+        }
+        Picture { size, pixels }
+    }
+
+    /// Whether the cursor has a line of its character.
+    fn cursor_covers(&self, line: usize) -> bool {
+        let start = usize::from(self.registers.crtc[crtc::CURSOR_START] & 0x1f);
+        let end = usize::from(self.registers.crtc[crtc::CURSOR_END] & 0x1f);
+        (start..=end).contains(&line)
+    }
+
+    /// The first cell of a font: the one of attributes with bit 3 set, or the other.
+    fn font(&self, which: u8) -> usize {
+        let map = self.registers.sequencer[sequencer::CHARACTER_MAP];
+        let number = match which {
+            0 => map >> 2 & 3 | map >> 3 & 4,
+            _ => map & 3 | map >> 2 & 4,
+        };
+        // 0, 4000h, 8000h, C000h, then those between.
+        usize::from(number & 3) * 0x4000 + usize::from(number >> 2) * 0x2000
+    }
+
+    fn draw_planes(&self, size: Size) -> Picture {
+        const TWO_BITS: u8 = 1 << 5;
+        let registers = &self.registers;
+        let repeats = self.repeated_lines().max(1);
+        let is_cga = registers.crtc[crtc::MODE] & 1 == 0;
+        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
+        let mut pixels = Vec::with_capacity(3 * size.width * size.height);
+        for y in 0..size.height {
+            let start = match is_cga {
+                // Odd lines are 8 KiB behind; the plain lines are shown twice there.
+                true => {
+                    let line = y * repeats / 2;
+                    registers.start() + line / 2 * pitch / 2 + line % 2 * 0x1000
+                }
+                false => registers.start() + y * pitch,
+            };
+            for x in 0..size.width {
+                let colour = if self.is_256_colour() {
+                    // Doublewords in a chained mode; words of planes otherwise.
+                    self.colour(self.cell(start + x / 4)[x % 4])
+                } else if registers.graphics[graphics::MODE] & TWO_BITS != 0 {
+                    let pixel = x / 2;
+                    let cell = self.cell(start + pixel / 8);
+                    let byte = cell[pixel / 4 % 2];
+                    self.attribute_colour(byte >> (6 - 2 * (pixel % 4)) & 3)
+                } else {
+                    let cell = self.cell(start + x / 8);
+                    let enabled = registers.attribute[0x12] & 0xf;
+                    let bits = (0..4).fold(0, |bits, plane| {
+                        bits | (cell[plane] >> (7 - x % 8) & 1) << plane
+                    });
+                    self.attribute_colour(bits & enabled)
+                };
+                pixels.extend(colour);
+            }
+        }
+        Picture { size, pixels }
+    }
+
+    /// A mode of the frame buffer extension.
+    fn draw_extension(&self, size: Size, blocks: Blocks, memory: &GuestMemory) -> Option<Picture> {
+        let mode = self.dispi.mode()?;
+        if mode.depth == 4 {
+            return Some(self.draw_planes(size));
+        }
+        let bytes = usize::from(mode.depth.div_ceil(8));
+        let mut pixels = Vec::with_capacity(3 * size.width * size.height);
+        let mut line = vec![0; size.width * bytes];
+        for y in 0..size.height {
+            line.fill(0);
+            let offset = (mode.start + y * mode.pitch) as u64;
+            // Lines behind the end of memory are black.
+            let _ = memory.read_block(blocks.video, offset, &mut line);
+            for pixel in line.chunks(bytes) {
+                pixels.extend(match (mode.depth, pixel) {
+                    (15, [low, high]) => {
+                        let value = u16::from_le_bytes([*low, *high]);
+                        [value >> 10, value >> 5, value].map(|five| scaled(five & 31, 31))
+                    }
+                    (16, [low, high]) => {
+                        let value = u16::from_le_bytes([*low, *high]);
+                        [
+                            scaled(value >> 11, 31),
+                            scaled(value >> 5 & 63, 63),
+                            scaled(value & 31, 31),
+                        ]
+                    }
+                    (_, [index]) => self.colour(*index),
+                    (_, [blue, green, red, ..]) => [*red, *green, *blue],
+                    _ => [0; 3],
+                });
+            }
+        }
+        Some(Picture { size, pixels })
+    }
+}
+
+fn scaled(value: u16, most: u16) -> u8 {
+    (value * 255 / most) as u8
+}

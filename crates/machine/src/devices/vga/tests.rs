@@ -1,0 +1,201 @@
+use super::*;
+use crate::bus::testing::Bench;
+use screen::Screen;
+
+fn vga(bench: &Bench) -> Vga {
+    let mut vga = Vga::default();
+    vga.make_memory(&bench.board.memory).unwrap();
+    vga
+}
+
+fn out(vga: &mut Vga, bench: &mut Bench, port: u16, value: u8) {
+    vga.port_write(port, 1, value.into(), &mut bench.context(0));
+}
+
+fn set(vga: &mut Vga, bench: &mut Bench, port: u16, index: u8, value: u8) {
+    out(vga, bench, port, index);
+    out(vga, bench, port + 1, value);
+}
+
+/// 80 columns of 25 lines, colour, as VGA firmware sets mode 3.
+fn enter_text(vga: &mut Vga, bench: &mut Bench) {
+    out(vga, bench, 0x3c2, 0x67);
+    for (index, value) in [(1, 0), (2, 3), (3, 0), (4, 2)] {
+        set(vga, bench, 0x3c4, index, value);
+    }
+    for (index, value) in [(4, 0), (5, 0x10), (6, 0x0e), (8, 0xff)] {
+        set(vga, bench, 0x3ce, index, value);
+    }
+    for (index, value) in [
+        (1, 0x4f),
+        (7, 0x1f),
+        (9, 0x4f),
+        (0x0a, 0x0d),
+        (0x0b, 0x0e),
+        (0x0f, 0x51),
+        (0x12, 0x8f),
+        (0x13, 0x28),
+        (0x17, 0xa3),
+    ] {
+        set(vga, bench, 0x3d4, index, value);
+    }
+    vga.port_read(0x3da, 1, &mut bench.context(0));
+    for index in 0..16 {
+        out(vga, bench, 0x3c0, index);
+        out(vga, bench, 0x3c0, index);
+    }
+    out(vga, bench, 0x3c0, 0x20);
+}
+
+fn text(vga: &mut Vga, bench: &Bench) -> screen::TextScreen {
+    match vga.screen(&bench.board.memory) {
+        Screen::Text(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn text_is_memory_at_b8000h_and_shows_what_is_stored_there() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    assert_eq!(vga.screen(&bench.board.memory), Screen::Off);
+    enter_text(&mut vga, &mut bench);
+    let memory = &mut bench.board.memory;
+    assert!(memory.write(PhysicalAddress(0xb_8000), b"H\x07i\x1f"));
+    assert!(memory.write(PhysicalAddress(0xb_80a0), b"\xc9\x07"));
+    let shown = text(&mut vga, &bench);
+    assert_eq!((shown.columns, shown.rows), (80, 25));
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!((&*lines[0], &*lines[1]), ("Hi", "╔"));
+    assert_eq!(shown.attributes[1], 0x1f);
+    assert_eq!(shown.cursor, Some((1, 1)));
+    set(&mut vga, &mut bench, 0x3d4, 0x0a, 0x20);
+    assert_eq!(text(&mut vga, &bench).cursor, None);
+    set(&mut vga, &mut bench, 0x3d4, 0x0d, 80);
+    assert_eq!(text(&mut vga, &bench).lines().next().unwrap(), "╔");
+}
+
+#[test]
+fn a_font_is_loaded_beside_the_text_and_drawn() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    bench
+        .board
+        .memory
+        .write(PhysicalAddress(0xb_8000), b"A\x01");
+    // Plane 2 at A0000h, as firmware loads a font.
+    for (port, index, value) in [(0x3c4, 2, 4), (0x3c4, 4, 7), (0x3ce, 5, 0), (0x3ce, 6, 4)] {
+        set(&mut vga, &mut bench, port, index, value);
+    }
+    assert!(!bench.board.memory.write(PhysicalAddress(0xb_8000), b"B"));
+    let glyph = PhysicalAddress(0xa_0000 + 32 * 0x41);
+    vga.memory_write(glyph, &[0x80], &mut bench.context(0));
+    enter_text(&mut vga, &mut bench);
+    assert_eq!(text(&mut vga, &bench).lines().next().unwrap(), "A");
+    out(&mut vga, &mut bench, 0x3c8, 1);
+    for value in [0x3f, 0, 0x20] {
+        out(&mut vga, &mut bench, 0x3c9, value);
+    }
+    let picture = vga.picture(&bench.board.memory).unwrap();
+    assert_eq!((picture.size.width, picture.size.height), (720, 400));
+    assert_eq!(picture.pixels[..6], [0xff, 0, 0x82, 0, 0, 0]);
+}
+
+#[test]
+fn a_chained_picture_is_memory_at_a0000h() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    for (port, index, value) in [
+        (0x3c4, 2, 0xf),
+        (0x3c4, 4, 0xe),
+        (0x3ce, 5, 0x40),
+        (0x3ce, 6, 5),
+        (0x3d4, 9, 0x41),
+    ] {
+        set(&mut vga, &mut bench, port, index, value);
+    }
+    out(&mut vga, &mut bench, 0x3c8, 9);
+    for value in [1, 2, 3] {
+        out(&mut vga, &mut bench, 0x3c9, value);
+    }
+    assert!(
+        bench
+            .board
+            .memory
+            .write(PhysicalAddress(0xa_0000 + 321), &[9])
+    );
+    let picture = vga.picture(&bench.board.memory).unwrap();
+    assert_eq!((picture.size.width, picture.size.height), (320, 200));
+    assert_eq!(picture.pixels[3 * 321..3 * 322], [4, 8, 12]);
+}
+
+#[test]
+fn the_extension_shows_a_bank_and_its_mode() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    for (index, value) in [(1, 640), (2, 480), (3, 32), (4, 0x41), (5, 2)] {
+        let context = &mut bench.context(0);
+        vga.port_write(0x1ce, 2, index, context);
+        vga.port_write(0x1cf, 2, value, context);
+    }
+    let pixel = 0x2_0000 / 4;
+    assert!(
+        bench
+            .board
+            .memory
+            .write(PhysicalAddress(0xa_0000), &[1, 2, 3, 0])
+    );
+    let picture = vga.picture(&bench.board.memory).unwrap();
+    assert_eq!((picture.size.width, picture.size.height), (640, 480));
+    assert_eq!(picture.pixels[3 * pixel..3 * pixel + 3], [3, 2, 1]);
+}
+
+/// Random accesses to all registers, and a picture now and then.
+#[test]
+fn no_register_and_no_store_makes_it_fail() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    let mut seed = 0x1234_5678u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u32
+    };
+    for round in 0..30_000 {
+        let (port, value) = (0x3b0 + (random() % 0x30) as u16, random());
+        match random() % 16 {
+            0 => {
+                let context = &mut bench.context(0);
+                vga.port_write(0x1ce, 2, random() % 12, context);
+                vga.port_write(0x1cf, 2, random() & 0x3ff, context);
+            }
+            1 => {
+                let at = PhysicalAddress(0xa_0000 + u64::from(random() % 0x2_0000));
+                vga.memory_write(at, &[1; 8], &mut bench.context(0));
+                vga.memory_read(at, &mut [0; 64], &mut bench.context(0));
+            }
+            2 => {
+                vga.port_read(port, 1, &mut bench.context(0));
+            }
+            _ => vga.port_write(port, 1, value & 0xff, &mut bench.context(0)),
+        }
+        if round % 1000 == 0 {
+            vga.picture(&bench.board.memory);
+        }
+    }
+}
+
+#[test]
+fn registers_are_saved() {
+    let mut bench = Bench::new();
+    let mut first = vga(&bench);
+    enter_text(&mut first, &mut bench);
+    let saved = first.save();
+    let mut second = vga(&bench);
+    second.restore(&saved).unwrap();
+    assert_eq!(second.save(), saved);
+    second.follow(&mut bench.context(0));
+    assert_eq!(second.window, Window::Text(0xb_8000));
+}
