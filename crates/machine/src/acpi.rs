@@ -214,8 +214,10 @@ fn checksum(bytes: &[u8]) -> u8 {
 
 /// Fixed ACPI description table (ACPI 6.5, 5.2.9).
 fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
-    /// IA-PC boot architecture: legacy devices, 8042, no VGA.
-    const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1 | 1 << 2;
+    /// IA-PC boot architecture: legacy devices, 8042.
+    const BOOT_ARCHITECTURE: u16 = 1 | 1 << 1;
+    /// IA-PC boot architecture: no VGA.
+    const NO_VGA: u16 = 1 << 2;
     /// IA-PC boot architecture: no device sends messages as interrupts.
     const NO_MESSAGES: u16 = 1 << 3;
     /// Latencies above these say that C2 and C3 are not there.
@@ -256,11 +258,12 @@ fn fadt(hardware: &Hardware, dsdt: u32, facs: u32) -> Vec<u8> {
     fadt.p_lvl2_lat = NO_C2.into();
     fadt.p_lvl3_lat = NO_C3.into();
     fadt.century = CENTURY_INDEX;
-    fadt.iapc_boot_arch = match hardware.pci_functions {
-        Some(_) => BOOT_ARCHITECTURE,
-        None => BOOT_ARCHITECTURE | NO_MESSAGES,
-    }
-    .into();
+    let display = if hardware.firmware { 0 } else { NO_VGA };
+    let messages = match hardware.pci_functions {
+        Some(_) => 0,
+        None => NO_MESSAGES,
+    };
+    fadt.iapc_boot_arch = (BOOT_ARCHITECTURE | display | messages).into();
     fadt.reset_reg = GAS::new(
         AddressSpace::SystemIo,
         8,
@@ -446,7 +449,11 @@ mod tests {
 
     #[test]
     fn messages_are_announced_with_the_bus_that_has_them() {
-        for (hardware, flags) in [(BARE, 0b1111), (WITH_PCI, 0b0111)] {
+        let with_display = Hardware {
+            firmware: true,
+            ..WITH_PCI
+        };
+        for (hardware, flags) in [(BARE, 0b1111), (WITH_PCI, 0b0111), (with_display, 0b0011)] {
             let fadt = fadt(&hardware, 0, 0);
             assert_eq!(u16::from_le_bytes([fadt[109], fadt[110]]), flags);
         }

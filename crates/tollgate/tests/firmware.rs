@@ -128,6 +128,66 @@ fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
     assert!(child.wait().unwrap().success());
 }
 
+/// As a program of the 286 returns to real mode: CMOS 0Fh says that firmware shall jump to the
+/// address at 40h:67h, and `reset` resets the processor. Ends the machine with 0Ah there.
+fn resetting_disk(status: u8, reset: &[u8]) -> Vec<u8> {
+    const RESUMED: usize = 0x80;
+    let begin = [
+        0x31, 0xc0, 0x8e, 0xd8, // xor ax, ax; mov ds, ax
+        0xc7, 0x06, 0x67, 0x04, 0x80, 0x7c, // mov word [467h], 7C80h
+        0xc7, 0x06, 0x69, 0x04, 0x00, 0x00, // mov word [469h], 0
+        0xb0, 0x0f, 0xe6, 0x70, 0xb0, status, 0xe6, 0x71, // CMOS 0Fh
+    ];
+    let mut disk = vec![0; 1 << 20];
+    disk[..begin.len()].copy_from_slice(&begin);
+    disk[begin.len()..begin.len() + reset.len()].copy_from_slice(reset);
+    // jmp to itself; mov al, 0Ah; out F4h, al
+    disk[begin.len() + reset.len()..][..2].copy_from_slice(&[0xeb, 0xfe]);
+    disk[RESUMED..RESUMED + 4].copy_from_slice(&[0xb0, 0x0a, 0xe6, 0xf4]);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk
+}
+
+#[test]
+fn a_program_comes_back_from_a_reset_of_the_processor() {
+    let folder = Folder::new();
+    let resets: [&[u8]; 4] = [
+        &[0xb0, 0xfe, 0xe6, 0x64],             // the keyboard controller
+        &[0xb0, 0x03, 0xe6, 0x92],             // port 92h
+        &[0xba, 0xf9, 0x0c, 0xb0, 0x04, 0xee], // CF9h
+        // lidt [700h], where zeros are; ud2
+        &[0x0f, 0x01, 0x1e, 0x00, 0x07, 0x0f, 0x0b],
+    ];
+    for (number, reset) in resets.iter().enumerate() {
+        for status in [0x05, 0x0a] {
+            let disk = resetting_disk(status, reset);
+            let image = folder.file(&format!("{number}-{status}.img"), &disk);
+            let drive = format!("file={},format=raw", image.display());
+            let mut command = tollgate();
+            command.args(["run", "--serial", "null", "--drive", &drive]);
+            let output = finish(&mut command, PATIENCE);
+            let code = output.status.code();
+            assert_eq!(
+                code,
+                Some(0x0a << 1 | 1),
+                "{reset:x?}, {status}: {output:?}"
+            );
+        }
+    }
+}
+
+/// The same with nothing to come back to: the machine starts again, which ends it here.
+#[test]
+fn a_reset_that_nobody_awaits_is_the_machine_s() {
+    let folder = Folder::new();
+    let disk = resetting_disk(0, &[0xb0, 0xfe, 0xe6, 0x64]);
+    let image = folder.file("disk.img", &disk);
+    let drive = format!("file={},format=raw", image.display());
+    let mut command = tollgate();
+    command.args(["run", "--serial", "null", "--drive", &drive]);
+    assert_eq!(finish(&mut command, PATIENCE).status.code(), Some(0));
+}
+
 #[test]
 fn what_is_missing_or_contradicts_is_one_line() {
     for (arguments, expected) in [
