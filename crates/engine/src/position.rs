@@ -9,7 +9,8 @@ use crate::abi::marks::{Restore, Shadow};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::BlockId;
 use crate::blocks::table::BlockTable;
-use crate::gate::{leaf, store_test, string};
+use crate::gate::interrupted_string::{Interrupted, Stage};
+use crate::gate::{leaf, store_test};
 
 /// Exact guest state at a host address.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ pub struct GuestPosition {
     /// The block holds one instruction and returns to the monitor behind it.
     pub single: bool,
     /// A repeated string instruction, and where its routine was interrupted.
-    pub string: Option<string::Interrupted>,
+    pub string: Option<Interrupted>,
 }
 
 /// The site at which the instruction in work at a host address in the code cache may leave:
@@ -75,12 +76,12 @@ impl GuestPosition {
         blocks: &BlockTable,
         packed: u32,
         code_delta: u64,
-        string: string::Interrupted,
+        string: Interrupted,
     ) -> Option<Self> {
         Some(Self {
             restore: match string.stage {
-                string::Stage::Undivided => Restore::UNDIVIDED,
-                string::Stage::Between | string::Stage::Running => Restore::NONE,
+                Stage::Undivided => Restore::UNDIVIDED,
+                Stage::Between | Stage::Running => Restore::NONE,
             },
             string: Some(string),
             ..Self::of_site(blocks, packed, code_delta)?
@@ -128,7 +129,7 @@ impl GuestPosition {
             Self::of_store(blocks, site, code_delta)
         } else if leaf::is_here(pc) {
             Self::of_leaf(blocks, site, code_delta)
-        } else if let Some(string) = string::Interrupted::at(pc) {
+        } else if let Some(string) = Interrupted::at(pc) {
             Self::of_string(blocks, site, code_delta, string)
         } else {
             Self::at(blocks, pc, code_delta)

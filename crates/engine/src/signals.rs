@@ -22,7 +22,7 @@ use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
-use crate::gate::{entry, leaf, store_test, string};
+use crate::gate::{entry, interrupted_string, leaf, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use iced_x86::{Decoder, DecoderOptions, Register};
@@ -99,7 +99,10 @@ fn end_of_code_cache(pc: u64) -> Option<u64> {
 
 /// Whether guest code runs at `pc`, or what it calls.
 fn in_guest_code(pc: u64) -> bool {
-    in_code_cache(pc) || store_test::is_here(pc) || string::is_here(pc) || leaf::is_here(pc)
+    in_code_cache(pc)
+        || store_test::is_here(pc)
+        || interrupted_string::is_here(pc)
+        || leaf::is_here(pc)
 }
 
 /// The signal that asks a vCPU thread to leave guest code.

@@ -1,6 +1,6 @@
 //! Repeated string instructions over ranges that their routines must leave to the monitor, at
 //! once or in the middle: devices, the code that runs, address wraps, counts beyond all memory,
-//! the direction flag. They come to the same end as where the monitor executes them alone.
+//! the direction flag, the ends of 64 KiB. They come to the same end as where the monitor executes them alone.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod every_shape;
@@ -9,7 +9,7 @@ use every_shape::machine::{Machine, vcpu};
 use every_shape::{EXIT, Guest, MEMORY, Scene, guests, put};
 use tollgate_test_support::Computer;
 use tollgate_x86::state::VectorState;
-use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress};
+use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister};
 
 /// A way to the end takes no more instructions.
 const LONGEST: usize = 40;
@@ -69,6 +69,54 @@ const LONG_CASES: [Case; 3] = [
         [40, 0xffff_ffff_ffff_fff0, 0x2_0100],
     ),
 ];
+
+/// With addresses of 16 bits, by where they lead.
+const WORD_CASES: [Case; 11] = [
+    (
+        "moves pages",
+        REP_MOVSB,
+        [0x1fff, WORDS + 0x803, WORDS + 0x6ffe],
+    ),
+    ("fills pages", REP_STOSW, [0x1fff, 0, WORDS + 0x6001]),
+    ("smears", REP_MOVSB, [300, WORDS + 0x6100, WORDS + 0x6101]),
+    ("wraps", REP_MOVSB, [48, WORDS + 0xfff0, WORDS + 0x6100]),
+    ("wraps words", REP_STOSW, [9, 0, WORDS + 0xfffa]),
+    ("is cut by the end", REP_STOSW, [9, 0, WORDS + 0xfffb]),
+    (
+        "is cut by the beginning",
+        REP_MOVSW,
+        [9, WORDS + 0x6100, WORDS + 3],
+    ),
+    ("reads a device", REP_LODSB, [7, DEVICE + 0x10, 0]),
+    ("reaches a device", REP_STOSW, [6, 0, DEVICE - 6]),
+    ("reads pages", REP_LODSB, [0x1fff, WORDS + 0x803, 0]),
+    ("does nothing", REP_MOVSB, [0, WORDS, WORDS]),
+];
+const REP_STOSW: &[u8] = &[0xf3, 0xab];
+const REP_MOVSW: &[u8] = &[0xf3, 0xa5];
+const REP_LODSB: &[u8] = &[0xf3, 0xac];
+/// Where the segments of data begin there, but that of the device.
+const WORDS: u64 = 0x1_a000;
+const DEVICE_WORDS: u64 = DEVICE - 0x8000;
+
+/// The guest in segments of 64 KiB, with its operands there, and with something above CX, SI and DI.
+fn in_words(mut guest: Guest) -> Guest {
+    guest.name += " in 64 KiB";
+    for (pointer, register) in [
+        (Gpr::Rsi, SegmentRegister::Ds),
+        (Gpr::Rdi, SegmentRegister::Es),
+    ] {
+        let pointer = &mut guest.state.gpr[pointer as usize];
+        let base = match *pointer >= DEVICE_WORDS {
+            true => DEVICE_WORDS,
+            false => WORDS,
+        };
+        *pointer = pointer.wrapping_sub(base) & 0xffff | 0x7531_0000;
+        *guest.state.segment_mut(register) = Segment::real_mode((base >> 4) as u16, 0);
+    }
+    guest.state.gpr[Gpr::Rcx as usize] |= 0x1248_0000;
+    guest
+}
 
 fn guest(base: &Guest, (name, code, [count, source, destination]): Case, down: bool) -> Guest {
     let mut guest = base.clone();
@@ -134,7 +182,7 @@ fn together(guest: &Guest) -> [End; 2] {
     [run(), run()]
 }
 
-fn bases() -> [Guest; 3] {
+fn bases() -> [Guest; 4] {
     let all = guests();
     let plain = |it: &&Guest| {
         it.scene == Scene::Data
@@ -147,17 +195,30 @@ fn bases() -> [Guest; 3] {
         let found = found.find(|it| it.name.split(':').next() == Some(name));
         found.expect("there are guests of this mode").clone()
     };
-    [named("flat32"), named("long"), named("compat")]
+    [
+        named("flat32"),
+        named("long"),
+        named("compat"),
+        named("real"),
+    ]
 }
 
 #[test]
 fn what_a_routine_cannot_do_comes_to_the_same_end() {
-    let [flat, long, compatible] = bases();
+    let [flat, long, compatible, real] = bases();
     let mut count = 0;
-    for (base, more) in [(flat, &[][..]), (long, &LONG_CASES), (compatible, &[])] {
-        for &case in CASES.iter().chain(more) {
+    for (base, cases, more) in [
+        (flat, &CASES[..], &[][..]),
+        (long, &CASES, &LONG_CASES),
+        (compatible, &CASES, &[]),
+        (real, &WORD_CASES, &[]),
+    ] {
+        for &case in cases.iter().chain(more) {
             for down in [false, true] {
-                let guest = guest(&base, case, down);
+                let mut guest = guest(&base, case, down);
+                if guest.bits == 16 {
+                    guest = in_words(guest);
+                }
                 let expected = alone(&guest);
                 for (way, found) in together(&guest).into_iter().enumerate() {
                     let name = &guest.name;
@@ -173,5 +234,8 @@ fn what_a_routine_cannot_do_comes_to_the_same_end() {
             }
         }
     }
-    assert_eq!(count, 2 * (3 * CASES.len() + LONG_CASES.len()));
+    assert_eq!(
+        count,
+        2 * (3 * CASES.len() + LONG_CASES.len() + WORD_CASES.len())
+    );
 }

@@ -108,6 +108,7 @@ displacements! {
     STRINGS = strings: Jump,
     STRING_FLAGS = string_flags,
     STRING_SHOWS_EACH = string_shows_each,
+    STRING_SOURCE_BASE = string_source_base,
     OUTER_RETURN = outer_return: Read,
     RETURNED_RIP = returned_rip: Write,
     LEAVES = leaves: Jump,

@@ -200,6 +200,8 @@ pub struct Context {
     /// Not zero: CMPS and SCAS that are left between two iterations show the flags of the last
     /// comparison, as on AMD's processors, and not those from before the first.
     pub string_shows_each: u64,
+    /// While one of them runs that adds a base: that of the source.
+    pub string_source_base: u64,
     /// What a return to level 3 must be like for its result in `level_changes` to hold.
     pub outer_return: OuterReturn,
     /// Both of them for programs that reach memory the other way.
@@ -388,6 +390,7 @@ impl Context {
             strings: gate.strings,
             string_flags: 0,
             string_shows_each: 0,
+            string_source_base: 0,
             outer_return: OuterReturn::NEVER,
             other_programs: Default::default(),
             returned_rip: 0,

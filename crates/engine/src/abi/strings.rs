@@ -2,11 +2,51 @@
 //! routines of [`crate::gate::string`]. `policy/string_routine.rs` says which instruction has one.
 
 /// Operations of each way to reach memory: MOVS and STOS of four widths, then CMPS and SCAS
-/// of four widths, each while equal and while not equal.
-pub const OPERATIONS: usize = 24;
+/// of four widths, each while equal and while not equal, then LODS of four widths.
+pub const OPERATIONS: usize = 28;
 /// Routines: those of each way to reach memory behind each other.
-pub const ROUTINES: usize = 3 * OPERATIONS;
+pub const ROUTINES: usize = Reach::ALL.len() * OPERATIONS;
+
+/// How a routine reaches memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Flat segments, addresses of 32 bits, through the flat software TLB.
+    Flat,
+    /// 64-bit code, through the long software TLB.
+    Long,
+    /// Compatibility mode: flat segments, addresses of 32 bits, through the long software TLB.
+    Compatible,
+    /// Addresses of 16 bits, in segments with a base and a limit of 64 KiB or more, through the
+    /// flat software TLB.
+    Words,
+}
+
+impl Reach {
+    /// In the order of the routines.
+    pub const ALL: [Self; 4] = [Self::Flat, Self::Long, Self::Compatible, Self::Words];
+
+    /// How many bits of RCX, RSI and RDI count.
+    pub const fn pointer_bits(self) -> u32 {
+        match self {
+            Self::Flat | Self::Compatible => 32,
+            Self::Long => 64,
+            Self::Words => 16,
+        }
+    }
+}
 
 /// A routine, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StringRoutine(pub usize);
+
+impl StringRoutine {
+    /// That of an operation.
+    pub const fn of(reach: Reach, operation: usize) -> Self {
+        Self(reach as usize * OPERATIONS + operation)
+    }
+
+    /// How it reaches memory.
+    pub const fn reach(self) -> Reach {
+        Reach::ALL[self.0 / OPERATIONS]
+    }
+}

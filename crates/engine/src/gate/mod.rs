@@ -5,6 +5,7 @@ pub mod device_leaf;
 pub mod entry;
 pub mod far_leaf;
 pub mod interrupt_leaf;
+pub mod interrupted_string;
 pub mod leaf;
 pub mod miss;
 pub mod store_test;
@@ -20,7 +21,7 @@ pub fn addresses() -> Gate {
         miss: device_leaf::miss_address(),
         code_store: store_test::addresses(),
         long_code_store: store_test::long_addresses(),
-        strings: string::addresses(),
+        strings: interrupted_string::addresses(),
         leaves: leaf::addresses(),
     }
 }

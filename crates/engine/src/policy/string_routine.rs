@@ -1,7 +1,7 @@
 //! Repeated string instructions that guest code executes without an exit: which they are.
 
 use crate::abi::register_map::RegisterMap;
-use crate::abi::strings::{OPERATIONS, StringRoutine};
+use crate::abi::strings::{Reach, StringRoutine};
 use crate::policy::mode::{Mode, ModeFlags, SegmentClass};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::SegmentRegister;
@@ -26,20 +26,25 @@ fn operation(instruction: &Instruction) -> Option<usize> {
         Scasw => (4, 1),
         Scasd => (4, 2),
         Scasq => (4, 3),
+        Lodsb => (6, 0),
+        Lodsw => (6, 1),
+        Lodsd => (6, 2),
+        Lodsq => (6, 3),
         _ => return None,
     };
     let while_not_equal = instruction.has_repne_prefix();
     match group {
         // F2h has these repeat like F3h, but the manuals do not define it.
-        0 | 1 if while_not_equal => None,
-        0 | 1 => Some(4 * group + width),
+        0 | 1 | 6 if while_not_equal => None,
+        0 | 1 | 6 => Some(4 * group + width),
         _ => Some(4 * (group + usize::from(while_not_equal)) + width),
     }
 }
 
 /// The routine that executes a repeated string instruction in code of a mode. `None`: it
-/// is not repeated, or one that the monitor executes: with segments that are not flat,
-/// with addresses of another size than the code's, or in 16-bit code.
+/// is not repeated, or one that the monitor executes: with addresses of 16 bits in segments of less
+/// than 64 KiB or in IA-32e mode, with others in segments that are not flat or of another size than
+/// the code's.
 pub fn string_routine(
     instruction: &Instruction,
     mode: &Mode,
@@ -50,33 +55,55 @@ pub fn string_routine(
         return None;
     }
     let operation = operation(instruction)?;
-    let is_64_bit = mode.flags.contains(ModeFlags::CODE64);
-    let (source, destination) = match is_64_bit {
-        true => (OpKind::MemorySegRSI, OpKind::MemoryESRDI),
-        false => (OpKind::MemorySegESI, OpKind::MemoryESEDI),
+    let reach = reach(instruction, mode)?;
+    let is_reached = |segment, write| match (reach, mode.segment(segment, write)) {
+        (_, SegmentClass::Flat) => true,
+        (Reach::Words, class) => matches!(class, SegmentClass::Based | SegmentClass::Limited64K),
+        _ => false,
     };
-    for index in 0..instruction.op_count() {
-        let kind = instruction.op_kind(index);
-        if kind != OpKind::Register && kind != source && kind != destination {
-            return None;
-        }
-    }
+    let source = source_segment(instruction);
     // Those of FS and GS have a base even where others have none.
-    let is_flat = |segment, write| mode.segment(segment, write) == SegmentClass::Flat;
-    let source = match instruction.segment_prefix() {
-        Register::FS | Register::GS => return None,
+    let has_base = matches!(source, SegmentRegister::Fs | SegmentRegister::Gs);
+    if has_base && reach != Reach::Words
+        || !is_reached(source, false)
+        || !is_reached(SegmentRegister::Es, true)
+    {
+        return None;
+    }
+    Some(StringRoutine::of(reach, operation))
+}
+
+/// How an instruction reaches its operands, by the size of their addresses.
+fn reach(instruction: &Instruction, mode: &Mode) -> Option<Reach> {
+    use OpKind::*;
+    let is_long = mode.flags.contains(ModeFlags::LONG);
+    let of_code = match mode.flags.contains(ModeFlags::CODE64) {
+        true => Reach::Long,
+        false if is_long => Reach::Compatible,
+        false => Reach::Flat,
+    };
+    let mut pointers = (0..instruction.op_count())
+        .map(|index| instruction.op_kind(index))
+        .filter(|kind| *kind != Register);
+    let reach = match pointers.next()? {
+        MemorySegSI | MemoryESDI if !is_long => Reach::Words,
+        MemorySegESI | MemoryESEDI if of_code != Reach::Long => of_code,
+        MemorySegRSI | MemoryESRDI => of_code,
+        _ => return None,
+    };
+    // In 16-bit code, with a prefix.
+    let is_wide = mode.flags.contains(ModeFlags::CODE32) || of_code == Reach::Long;
+    (reach == Reach::Words || is_wide).then_some(reach)
+}
+
+/// The segment of the source, where there is one.
+pub fn source_segment(instruction: &Instruction) -> SegmentRegister {
+    match instruction.segment_prefix() {
         Register::ES => SegmentRegister::Es,
         Register::CS => SegmentRegister::Cs,
         Register::SS => SegmentRegister::Ss,
+        Register::FS => SegmentRegister::Fs,
+        Register::GS => SegmentRegister::Gs,
         _ => SegmentRegister::Ds,
-    };
-    if !is_flat(source, false) || !is_flat(SegmentRegister::Es, true) {
-        return None;
     }
-    let reach = match (mode.flags.contains(ModeFlags::LONG), is_64_bit) {
-        (true, true) => 1,
-        (true, false) => 2,
-        (false, _) => 0,
-    };
-    Some(StringRoutine(reach * OPERATIONS + operation))
 }

@@ -7,10 +7,11 @@ use crate::abi::host::Host;
 use crate::abi::host::*;
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, Home};
+use crate::abi::strings::Reach;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::effective_address::Offset;
 use crate::emit::look_up::{OddSegment, segment_of};
-use crate::policy::string_routine::string_routine;
+use crate::policy::string_routine::{source_segment, string_routine};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use tollgate_x86::{Gpr, SegmentRegister};
 
@@ -95,6 +96,12 @@ impl Translator {
         self.emit.flush_esp_first();
         let kind = self.emit.helper_kind(instruction);
         let behind = self.emit.assembler.lea_rip(R11);
+        if routine.reach() == Reach::Words {
+            let base = self
+                .emit
+                .field(at::segment_base(source_segment(instruction)));
+            self.emit.assembler.load(Width::Qword, R8, base);
+        }
         self.emit.name_exit(kind);
         let routine = self.emit.field(at::string_routine(routine));
         let assembler = &mut self.emit.assembler;

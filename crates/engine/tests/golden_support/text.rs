@@ -122,7 +122,7 @@ fn field(displacement: i32) -> String {
     }
     let routine = (0..ROUTINES).find(|&it| at::string_routine(StringRoutine(it)) == displacement);
     if let Some(routine) = routine {
-        let reach = ["flat", "long", "compat"][routine / OPERATIONS];
+        let reach = ["flat", "long", "compat", "words"][routine / OPERATIONS];
         let width = ["b", "w", "d", "q"][routine % 4];
         let names = [
             "rep_movs",
@@ -131,6 +131,7 @@ fn field(displacement: i32) -> String {
             "repne_cmps",
             "repe_scas",
             "repne_scas",
+            "rep_lods",
         ];
         let name = names[routine % OPERATIONS / 4];
         return format!("{reach}.{name}{width}");

@@ -129,6 +129,7 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(strings, [u64; ROUTINES], false),
         field!(string_flags, u16, false),
         field!(string_shows_each, u64, false),
+        field!(string_source_base, u64, false),
         field!(leaves, [u64; LEAVES], false),
         field!(leaf_counts, [u64; LEAVES], false),
         field!(leaf_done, u64, false),

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use tollgate_engine::Context;
 use tollgate_engine::abi::context::BIAS;
-use tollgate_engine::gate::{entry, store_test, string};
+use tollgate_engine::gate::{entry, interrupted_string, store_test};
 use tollgate_engine::signals::kick_signal;
 
 /// Longest text of the child.
@@ -196,7 +196,7 @@ impl Tracer<'_> {
         self.code.contains(&pc)
             || entry::addresses().contains(&pc)
             || store_test::is_here(pc)
-            || string::is_here(pc)
+            || interrupted_string::is_here(pc)
     }
 
     /// Until the child ends; returns its status.
