@@ -15,15 +15,19 @@ use crate::translated::space_loads;
 use tollgate_emulate::descriptor_instructions::{self, Probe};
 use tollgate_emulate::{Outcome, plain_msr};
 use tollgate_engine::abi::leaves::{
-    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, msr_key,
+    DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DONE_CALL_DUE, LeafCall, SEGMENT_LOADS, SegmentLoad,
+    msr_key,
 };
 use tollgate_engine::abi::sites::SiteKind;
+use tollgate_engine::abi::{delivery, known_code};
 use tollgate_engine::{Context, Engine};
 use tollgate_platform::Environment as _;
 use tollgate_tlb::View;
 use tollgate_x86::breakpoints::DR7_GENERAL_DETECT;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::local_apic_msrs::{TSC_DEADLINE, X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::paging::Privilege;
+use tollgate_x86::state::TableRegister;
 use tollgate_x86::{Cr0, Cr4, Flags, Gpr, LinearAddress, Segment, Selector, Space};
 
 /// What [`Context::leaf_function`] is.
@@ -100,7 +104,7 @@ fn do_call(
             context.cpu.cr2 = operand(context, value);
             true
         }
-        LeafCall::LoadGdt | LeafCall::LoadIdt => loads_same_table(context, view, call, value),
+        LeafCall::LoadGdt | LeafCall::LoadIdt => load_table(context, view, call, value),
         LeafCall::StoreGdt | LeafCall::StoreIdt => store_table(context, view, call, value),
         LeafCall::LoadLdt => {
             let selector = Selector(value as u16);
@@ -214,10 +218,11 @@ fn write_msr(context: &mut Context) -> bool {
         return false;
     }
     let value = u64::from(high) << 32 | u64::from(low);
+    let before = plain_msr::read(cpu, index);
     if !matches!(plain_msr::write(cpu, index, value), Some(Ok(()))) {
         return false;
     }
-    if changes_with(index) {
+    if changes_with(index) && before != Some(value) {
         context.forget_level_changes();
     }
     true
@@ -254,8 +259,8 @@ fn execute(context: &mut Context, view: &mut GuestView, engine: &Engine) -> bool
     result == Ok(Outcome::Next)
 }
 
-/// LGDT or LIDT of what is loaded already.
-fn loads_same_table(context: &Context, view: &GuestView, call: LeafCall, address: u64) -> bool {
+/// LGDT or LIDT of an operand that the software TLB has.
+fn load_table(context: &mut Context, view: &GuestView, call: LeafCall, address: u64) -> bool {
     let cpu = &context.cpu;
     let (bytes, linear) = match cpu.is_64_bit() {
         true => (10, LinearAddress(address)),
@@ -274,10 +279,30 @@ fn loads_same_table(context: &Context, view: &GuestView, call: LeafCall, address
     let mut image = [0; 10];
     raw::copy_from(host as *mut u8, &mut image[..bytes as usize]);
     let [limit_low, limit_high, base @ ..] = image;
-    let table = match call {
-        LeafCall::LoadGdt => &cpu.gdtr,
-        _ => &cpu.idtr,
+    let table = TableRegister {
+        base: u64::from_le_bytes(base),
+        limit: u16::from_le_bytes([limit_low, limit_high]),
     };
-    table.base == u64::from_le_bytes(base)
-        && table.limit == u16::from_le_bytes([limit_low, limit_high])
+    if !is_canonical(table.base) {
+        return false;
+    }
+    match call {
+        LeafCall::LoadIdt => context.cpu.idtr = table,
+        _ if table != context.cpu.gdtr => {
+            context.cpu.gdtr = table;
+            forget_descriptors(context);
+        }
+        _ => {}
+    }
+    true
+}
+
+/// Descriptors are read from another table from now on. Deliveries of faults and interrupts are
+/// known by their table.
+fn forget_descriptors(context: &mut Context) {
+    context.note_descriptors();
+    context.forget_level_changes();
+    delivery::forget(&mut context.deliveries);
+    known_code::forget(&mut context.known_codes);
+    context.segment_loads = [SegmentLoad::NONE; SEGMENT_LOADS];
 }
