@@ -177,6 +177,22 @@ pub struct RunArguments {
     )]
     pub debug_console: SerialTarget,
 
+    /// Where the screen of a machine with firmware is shown: none or text
+    ///
+    /// text: in this terminal, with colours and line characters; what is typed goes to the
+    /// guest's keyboard, Ctrl-A d is Ctrl-Alt-Delete. The first serial port then goes nowhere,
+    /// unless --serial says file or pty. Pictures are told of by their size.
+    /// none: nowhere; 'tollgate screen' shows it.
+    #[arg(
+        long,
+        value_name = "WHERE",
+        value_enum,
+        default_value_t = Display::None,
+        conflicts_with = "kernel",
+        verbatim_doc_comment
+    )]
+    pub display: Display,
+
     /// Open a control socket at this path (see tollgate control)
     #[arg(long, value_name = "PATH", alias = "api-sock")]
     pub control: Option<PathBuf>,
@@ -382,6 +398,25 @@ pub enum RegisterMapName {
     Legacy,
     /// As many as can be in memory
     Spilled,
+}
+
+/// Where the screen is shown.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Display {
+    /// Nowhere
+    None,
+    /// In this terminal
+    Text,
+}
+
+impl RunArguments {
+    /// Where the first serial port goes: nowhere if the terminal is the screen.
+    pub fn serial(&self) -> &SerialTarget {
+        match (self.display, &self.serial) {
+            (Display::Text, SerialTarget::Stdio) => &SerialTarget::Null,
+            (_, target) => target,
+        }
+    }
 }
 
 /// Whether something is there.
@@ -596,6 +631,8 @@ Examples:
         --drive file=debian.qcow2 -m 1G
   Boot a disk as a PC does, from the firmware of the package 'seabios':
     tollgate run --drive file=disk.img
+  The same in this terminal, as at a PC:
+    tollgate run --drive file=disk.img --display text
   With a directory of the host, for 'mount -t virtiofs share0 /mnt' in the guest:
     tollgate run --kernel vmlinuz --initrd initrd.img --append \"console=ttyS0\" --share .
   With a network, and a port of this host that leads to the guest's ssh:

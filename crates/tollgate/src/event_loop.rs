@@ -19,7 +19,8 @@ use crate::control::server::Server;
 use crate::keyboard::Keyboard;
 use crate::signals::{Asked, Signals};
 use crate::terminal_keys::{self, Typed};
-use crate::{exit_code, failure, host, terminal};
+use crate::text_display::{TextDisplay, keys::Strokes};
+use crate::{exit_code, failure, host, terminal, text_display};
 
 /// How long the vCPU thread may take to end once asked.
 const END_PATIENCE: Duration = Duration::from_secs(3);
@@ -38,6 +39,8 @@ pub struct Sources {
     pub pty: Option<OwnedFd>,
     /// The control socket.
     pub control: Option<Server>,
+    /// The terminal, if it shows the guest's screen; what is typed goes to the guest's keyboard.
+    pub display: Option<TextDisplay>,
 }
 
 /// The running event loop.
@@ -170,6 +173,9 @@ impl Loop {
             {
                 self.end();
             }
+            if let Some(display) = &mut self.sources.display {
+                display.go_on(&self.handle);
+            }
             if self.end_by.is_some_and(|end_by| end_by <= Instant::now()) {
                 self.end_process();
             }
@@ -202,7 +208,9 @@ impl Loop {
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let control = self.sources.control.as_ref().and_then(Server::deadline);
-        let deadline = [self.end_by, control].into_iter().flatten().min();
+        let display = self.sources.display.as_ref();
+        let display = display.and_then(TextDisplay::deadline);
+        let deadline = [self.end_by, control, display].into_iter().flatten().min();
         let has_backlog = !self.keyboard_backlog.is_empty() || !self.pty_backlog.is_empty();
         [
             deadline.map(|at| at.saturating_duration_since(now)),
@@ -225,6 +233,9 @@ impl Loop {
                     if let Some(keyboard) = &mut self.sources.keyboard {
                         keyboard.continued();
                     }
+                    if let Some(display) = &mut self.sources.display {
+                        display.forget();
+                    }
                 }
             }
         }
@@ -241,7 +252,20 @@ impl Loop {
         }
         for typed in keyboard.read() {
             match typed {
-                Typed::Input(bytes) => self.keyboard_backlog.extend(bytes),
+                Typed::Input(bytes) => match &mut self.sources.display {
+                    Some(display) => display.strokes.take(&bytes),
+                    None => self.keyboard_backlog.extend(bytes),
+                },
+                Typed::CtrlAltDelete => {
+                    if let Some(display) = &mut self.sources.display {
+                        display.strokes.take_named(&["ctrl", "alt", "delete"]);
+                    } else {
+                        // The keyboard of a machine whose screen is elsewhere.
+                        let mut strokes = Strokes::default();
+                        strokes.take_named(&["ctrl", "alt", "delete"]);
+                        strokes.offer(&self.handle);
+                    }
+                }
                 Typed::Quit => self.end(),
                 Typed::TogglePause => {
                     let text = if self.handle.toggle_pause() {
@@ -282,6 +306,7 @@ impl Loop {
         if let Some(control) = &self.sources.control {
             control.remove_file();
         }
+        text_display::restore();
         terminal::restore();
         let seconds = END_PATIENCE.as_secs();
         failure::say(&format!(

@@ -126,6 +126,16 @@ pub fn raise(event: BorrowedFd<'_>) {
     unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
+/// Columns and rows of a terminal, if it is one and knows them.
+pub fn window_size(fd: BorrowedFd<'_>) -> Option<(usize, usize)> {
+    // SAFETY: winsize consists of integers, for which zero is valid.
+    let mut size = unsafe { std::mem::zeroed::<libc::winsize>() };
+    // SAFETY: `size` is valid for writing.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &mut size) };
+    let known = result == 0 && size.ws_col > 0 && size.ws_row > 0;
+    known.then_some((size.ws_col.into(), size.ws_row.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

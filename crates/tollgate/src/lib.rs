@@ -36,6 +36,7 @@ mod size;
 mod statistics;
 mod terminal;
 mod terminal_keys;
+mod text_display;
 mod trace_file;
 mod usage;
 mod vsock;

@@ -3,7 +3,7 @@
 //! The vCPU runs on the main thread; everything outside the guest is the event loop's.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
-use crate::cli::{Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault};
+use crate::cli::{
+    Display, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault,
+};
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
@@ -23,6 +25,7 @@ use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
+use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
 use crate::{doctor, exit_code, fw_cfg, perf_map, port, share};
 
@@ -52,7 +55,12 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
     let trace = begin_trace(arguments, &mut vm)?;
-    let keyboard = match arguments.serial {
+    let is_display = arguments.display == Display::Text;
+    if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        return Err(Failure::usage("--display text needs a terminal"));
+    }
+    let keyboard = match arguments.serial() {
+        _ if is_display => Some(Keyboard::open()?),
         SerialTarget::Stdio => Some(Keyboard::open()?),
         _ => None,
     };
@@ -64,6 +72,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         keyboard,
         pty: outputs.pty_input()?,
         control,
+        display: is_display.then(TextDisplay::begin),
     };
     let event_loop = EventLoop::start(sources, handle.clone())
         .map_err(|error| Failure::host(format!("cannot start the event loop: {error}")))?;
@@ -142,7 +151,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         pci: arguments.pci == Switch::On,
         drives: arguments.drive.clone(),
         shares: share::with_tags(&arguments.share),
-        ports: port::checked(&arguments.port, &arguments.hvc, &arguments.serial)?,
+        ports: port::checked(&arguments.port, &arguments.hvc, arguments.serial())?,
         networks: arguments.net.iter().flat_map(|net| net.0.clone()).collect(),
         vsock: arguments.vsock.clone(),
         devices: arguments.device.clone(),
@@ -220,7 +229,7 @@ struct Outputs {
 impl Outputs {
     fn open(arguments: &RunArguments) -> Result<Self, Failure> {
         let outputs = Self {
-            serial: Console::open(&arguments.serial, "--serial")?,
+            serial: Console::open(arguments.serial(), "--serial")?,
             debug: Console::open(&arguments.debug_console, "--debug-console")?,
         };
         if let Some(pty) = outputs.serial.pty() {

@@ -14,6 +14,8 @@ pub enum Typed {
     TogglePause,
     /// Show the keys.
     Help,
+    /// Ctrl-Alt-Delete on the guest's keyboard.
+    CtrlAltDelete,
 }
 
 /// Splits what is typed into input and Tollgate's own keys. A sequence may arrive in
@@ -47,6 +49,7 @@ impl KeyFilter {
                 b'x' => Typed::Quit,
                 b'p' => Typed::TogglePause,
                 b'h' | b'?' => Typed::Help,
+                b'd' => Typed::CtrlAltDelete,
                 _ => continue,
             };
             if !input.is_empty() {
@@ -64,10 +67,11 @@ impl KeyFilter {
 /// The section of help about keys; also what Ctrl-A h shows.
 pub fn help() -> &'static str {
     "\
-Keys (when standard input is a terminal and the serial port is stdio):
+Keys (when standard input is a terminal, and the serial port is stdio or the display text):
   Ctrl-A x       quit
   Ctrl-A p       pause, and go on
   Ctrl-A h       this help
+  Ctrl-A d       Ctrl-Alt-Delete on the guest's keyboard
   Ctrl-A Ctrl-A  send Ctrl-A to the guest (Ctrl-A a does the same)
 "
 }

@@ -2,7 +2,12 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
 use support::folder::Folder;
+use support::terminal::Terminal;
 use support::{PATIENCE, finish, tollgate};
 
 /// What SeaBIOS says on port 402h of a machine with these arguments, as far as a line that
@@ -79,16 +84,100 @@ const ECHO: [u8; 28] = [
     0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf6, // mov ah, 0Eh; int 10h; jmp
 ];
 
-#[test]
-fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
-    let folder = Folder::new();
+/// A disk that boots [`ECHO`].
+fn echoing_disk(folder: &Folder) -> String {
     let mut disk = vec![0; 1 << 20];
     disk[..ECHO.len()].copy_from_slice(&ECHO);
     disk[0x40..0x46].copy_from_slice(b"type> ");
     disk[510..512].copy_from_slice(&[0x55, 0xaa]);
     let image = folder.file("disk.img", &disk);
+    format!("file={},format=raw", image.display())
+}
+
+/// The lines of a terminal of 25 by 80 that was sent this: it knows how to go to a place and how to
+/// clear the screen.
+fn screen_of(sent: &str) -> Vec<String> {
+    let mut cells = vec![vec![' '; 80]; 25];
+    let (mut row, mut column) = (0, 0);
+    // Every sequence is "ESC [", parameters, a letter.
+    let mut pieces = sent.split("\x1b[");
+    pieces.next();
+    for piece in pieces {
+        let Some(end) = piece.find(|c: char| c.is_ascii_alphabetic()) else {
+            break;
+        };
+        let (parameters, rest) = piece.split_at(end);
+        match &rest[..1] {
+            "H" => {
+                let (y, x) = parameters.split_once(';').unwrap();
+                let number = |text: &str| text.parse::<usize>().unwrap() - 1;
+                (row, column) = (number(y), number(x));
+            }
+            "J" => cells.iter_mut().for_each(|line| line.fill(' ')),
+            _ => {}
+        }
+        for character in rest[1..].chars() {
+            if let Some(cell) = cells.get_mut(row).and_then(|line| line.get_mut(column)) {
+                *cell = character;
+            }
+            column += 1;
+        }
+    }
+    cells.iter().map(|line| line.iter().collect()).collect()
+}
+
+#[test]
+fn the_terminal_is_screen_and_keyboard_and_is_put_back() {
+    let folder = Folder::new();
+    let mut terminal = Terminal::new();
+    let mut command = tollgate();
+    command.args([
+        "run",
+        "--display",
+        "text",
+        "--drive",
+        &echoing_disk(&folder),
+    ]);
+    let before = terminal.settings();
+    let mut child = terminal.start_raw(command);
+    let mut reader = terminal.person.try_clone().unwrap();
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&shown);
+    // Ends with the test at the latest: nobody waits for it.
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = reader.read(&mut bytes) {
+            collected.lock().unwrap().extend(&bytes[..count]);
+        }
+    });
+    let shown_with = |text: &str| {
+        support::eventually(text, || {
+            let lines = screen_of(&String::from_utf8_lossy(&shown.lock().unwrap()));
+            lines.iter().any(|line| line.contains(text)).then_some(())
+        });
+    };
+    shown_with("SeaBIOS (version");
+    shown_with("type>");
+    terminal.person.write_all(b"Hello, terminal!").unwrap();
+    shown_with("type> Hello, terminal!");
+    let colours = String::from_utf8_lossy(&shown.lock().unwrap()).contains("\x1b[0;37;40m");
+    assert!(colours, "light grey on black");
+    terminal.person.write_all(b"\x01x").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(terminal.settings(), before);
+    support::eventually("the other screen", || {
+        let bytes = shown.lock().unwrap();
+        String::from_utf8_lossy(&bytes)
+            .contains("\x1b[?1049l")
+            .then_some(())
+    });
+}
+
+#[test]
+fn what_is_typed_reaches_the_guest_and_what_it_writes_the_screen() {
+    let folder = Folder::new();
     let socket = folder.path("vm.sock");
-    let drive = format!("file={},format=raw", image.display());
+    let drive = echoing_disk(&folder);
     let mut command = tollgate();
     command
         .args(["run", "--serial", "null", "--drive", &drive, "--control"])
@@ -202,6 +291,15 @@ fn what_is_missing_or_contradicts_is_one_line() {
         ),
         (&["--bios", "a", "--kernel", "b"], "cannot be used with"),
         (&[], "--kernel"),
+        (
+            &[
+                "--bios",
+                "/usr/share/seabios/bios-256k.bin",
+                "--display",
+                "text",
+            ],
+            "--display text needs a terminal",
+        ),
     ] {
         let mut command = tollgate();
         command.arg("run").args(arguments);

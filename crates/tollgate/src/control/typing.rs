@@ -193,7 +193,7 @@ const ROWS: [(u8, &str, &str); 6] = [
 ];
 
 /// The key of a character, and whether Shift goes with it.
-fn stroke(character: char) -> Option<(Key, bool)> {
+pub fn stroke(character: char) -> Option<(Key, bool)> {
     match character {
         '\n' | '\r' => return Some((Key::ENTER, false)),
         '\x1b' => return Some((Key::ESCAPE, false)),
@@ -208,7 +208,7 @@ fn stroke(character: char) -> Option<(Key, bool)> {
 }
 
 /// The key of a name.
-fn named(name: &str) -> Option<Key> {
+pub fn named(name: &str) -> Option<Key> {
     let name = name.to_ascii_lowercase();
     let mut characters = name.chars();
     if let (Some(character), None) = (characters.next(), characters.next()) {
