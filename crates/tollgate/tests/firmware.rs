@@ -277,6 +277,64 @@ fn a_reset_that_nobody_awaits_is_the_machine_s() {
     assert_eq!(finish(&mut command, PATIENCE).status.code(), Some(0));
 }
 
+/// Sets the video mode whose number is 40h less than the key's character, for each key.
+const MODES: [u8; 12] = [
+    0xb4, 0x00, 0xcd, 0x16, 0x2c, 0x40, // mov ah, 0; int 16h; sub al, 40h
+    0xb4, 0x00, 0xcd, 0x10, 0xeb, 0xf4, // mov ah, 0; int 10h; jmp
+];
+
+#[test]
+fn the_modes_of_the_display_s_firmware_have_their_sizes() {
+    let folder = Folder::new();
+    let mut disk = vec![0; 1 << 20];
+    disk[..MODES.len()].copy_from_slice(&MODES);
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let image = folder.file("disk.img", &disk);
+    let socket = folder.path("vm.sock");
+    let drive = format!("file={},format=raw", image.display());
+    let mut command = tollgate();
+    command
+        .args(["run", "--serial", "null", "--drive", &drive, "--control"])
+        .arg(&socket);
+    let mut child = command.spawn().unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = tollgate();
+        command.arg(arguments[0]).arg(&socket).args(&arguments[1..]);
+        finish(&mut command, PATIENCE)
+    };
+    support::eventually("the boot", || {
+        let screen = ask(&["screen"]);
+        String::from_utf8_lossy(&screen.stdout)
+            .contains("Booting from Hard")
+            .then_some(())
+    });
+    // Modes 04h, 06h, 0Dh, 0Eh, 10h, 12h, 13h, and text of 40 columns.
+    for (key, columns, rows) in [
+        ("D", 320, 200),
+        ("F", 640, 200),
+        ("M", 320, 200),
+        ("N", 640, 200),
+        ("P", 640, 350),
+        ("R", 640, 480),
+        ("S", 320, 200),
+        ("A", 40, 25),
+    ] {
+        assert_eq!(ask(&["type", key]).status.code(), Some(0));
+        let names = if columns == 40 {
+            ["columns", "rows"]
+        } else {
+            ["width", "height"]
+        };
+        support::eventually(key, || {
+            let screen = ask(&["screen", "--json"]).stdout;
+            let screen: serde_json::Value = serde_json::from_slice(&screen).ok()?;
+            (screen[names[0]] == columns && screen[names[1]] == rows).then_some(())
+        });
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn what_is_missing_or_contradicts_is_one_line() {
     for (arguments, expected) in [

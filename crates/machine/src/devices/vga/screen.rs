@@ -170,11 +170,33 @@ impl Vga {
         const DOUBLE: u8 = 1 << 7;
         let maximum = self.registers.crtc[crtc::MAXIMUM_SCAN_LINE];
         let double = if maximum & DOUBLE != 0 { 2 } else { 1 };
-        // CGA's modes take a bit of the line for the address instead.
-        match self.registers.crtc[crtc::MODE] & 1 {
-            0 => 1,
-            _ => (usize::from(maximum & 0x1f) + 1) * double,
+        match self.is_cga() {
+            // What would repeat a line chooses its bank instead.
+            true => double,
+            false => (usize::from(maximum & 0x1f) + 1) * double,
         }
+    }
+
+    /// The row scan counter's lowest bit is address bit 13, as in CGA's modes.
+    fn is_cga(&self) -> bool {
+        self.registers.crtc[crtc::MODE] & 1 == 0
+    }
+
+    /// The cell with the first pixels of a line.
+    fn line_start(&self, line: usize) -> usize {
+        const BYTE_MODE: u8 = 1 << 6;
+        let registers = &self.registers;
+        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
+        if !self.is_cga() {
+            return registers.start() + line * pitch;
+        }
+        let bank = match registers.crtc[crtc::MODE] & BYTE_MODE {
+            // 8 KiB are so many cells where a cell has two bytes.
+            0 => 0x1000,
+            _ => 0x2000,
+        };
+        let lines = self.character_height();
+        registers.start() + line / lines * pitch + line % lines % 2 * bank
     }
 
     /// The picture as it is displayed, of a text mode with its font.
@@ -280,28 +302,16 @@ impl Vga {
     fn draw_planes(&self, size: Size) -> Picture {
         const TWO_BITS: u8 = 1 << 5;
         let registers = &self.registers;
-        let repeats = self.repeated_lines().max(1);
-        let is_cga = registers.crtc[crtc::MODE] & 1 == 0;
-        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
         let mut pixels = Vec::with_capacity(3 * size.width * size.height);
         for y in 0..size.height {
-            let start = match is_cga {
-                // Odd lines are 8 KiB behind; the plain lines are shown twice there.
-                true => {
-                    let line = y * repeats / 2;
-                    registers.start() + line / 2 * pitch / 2 + line % 2 * 0x1000
-                }
-                false => registers.start() + y * pitch,
-            };
+            let start = self.line_start(y);
             for x in 0..size.width {
                 let colour = if self.is_256_colour() {
                     // Doublewords in a chained mode; words of planes otherwise.
                     self.colour(self.cell(start + x / 4)[x % 4])
                 } else if registers.graphics[graphics::MODE] & TWO_BITS != 0 {
-                    let pixel = x / 2;
-                    let cell = self.cell(start + pixel / 8);
-                    let byte = cell[pixel / 4 % 2];
-                    self.attribute_colour(byte >> (6 - 2 * (pixel % 4)) & 3)
+                    let byte = self.cell(start + x / 8)[x / 4 % 2];
+                    self.attribute_colour(byte >> (6 - 2 * (x % 4)) & 3)
                 } else {
                     let cell = self.cell(start + x / 8);
                     let enabled = registers.attribute[0x12] & 0xf;

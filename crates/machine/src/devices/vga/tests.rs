@@ -102,6 +102,39 @@ fn a_font_is_loaded_beside_the_text_and_drawn() {
     assert_eq!(picture.pixels[..6], [0xff, 0, 0x82, 0, 0, 0]);
 }
 
+/// A line of CGA's four colours: two bits a pixel, odd lines 8 KiB behind.
+#[test]
+fn four_colours_are_two_bits_each_in_two_banks() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    for (port, index, value) in [
+        (0x3ce, 5, 0x30),
+        (0x3ce, 6, 0x0f),
+        (0x3d4, 1, 0x27),
+        (0x3d4, 9, 0xc1),
+        (0x3d4, 0x13, 0x14),
+        (0x3d4, 0x17, 0xa2),
+    ] {
+        set(&mut vga, &mut bench, port, index, value);
+    }
+    out(&mut vga, &mut bench, 0x3c8, 0);
+    for colour in 0..12 {
+        out(&mut vga, &mut bench, 0x3c9, colour / 3);
+    }
+    let memory = &mut bench.board.memory;
+    assert!(memory.write(PhysicalAddress(0xb_8000 + 80), &[0b01_10_11_00]));
+    assert!(memory.write(PhysicalAddress(0xb_a001), &[0b11_00_01_00]));
+    let picture = vga.picture(memory).unwrap();
+    assert_eq!((picture.size.width, picture.size.height), (320, 200));
+    let pixels = |line: usize, first: usize| {
+        let start = line * 320 + first;
+        [0, 1, 2, 3].map(|pixel| picture.pixels[3 * (start + pixel)] / 4)
+    };
+    assert_eq!(pixels(1, 4), [3, 0, 1, 0]);
+    assert_eq!(pixels(2, 0), [1, 2, 3, 0]);
+}
+
 #[test]
 fn a_chained_picture_is_memory_at_a0000h() {
     let mut bench = Bench::new();
