@@ -36,7 +36,8 @@ pub struct Books {
     pub devices: Vec<(DeviceAddress, String)>,
     /// Exits at places that were too many to remember.
     pub elsewhere: u64,
-    /// The guest's SYSENTER_EIP, which tells where its kernel lies; 0 if not set.
+    /// The guest's SYSENTER_EIP, or in IA-32e mode its LSTAR, which tells where its kernel lies; 0 if
+    /// not set.
     pub system_call_entry: u64,
     /// How the machine's knobs stand: names and values.
     pub settings: Vec<(&'static str, &'static str)>,

@@ -31,11 +31,12 @@ fn symbols(content: &[u8]) {
     assert!(!symbols.is_empty());
     let mut found = 0;
     for entry in [0, 1, 0xc100_1000, u32::MAX.into(), u64::MAX] {
-        symbols.displacement(entry);
-        found += usize::from(symbols.at(entry).is_some());
+        let by = symbols.displacement(entry);
+        assert!(symbols.is_long() || by <= u32::MAX.into());
+        found += usize::from(symbols.at_moved(entry, by).is_some());
     }
     assert!(found <= 5);
-    for name in ["_stext", "entry_SYSENTER_32"] {
+    for name in ["_stext", "entry_SYSENTER_32", "entry_SYSCALL_64"] {
         if let Some(address) = symbols.address(name) {
             assert_eq!(symbols.at(address), Some((name, 0)));
         }
@@ -83,10 +84,13 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         00000000 A fixed\nc1002000 T entry_SYSENTER_32\n";
     let table = b"p# a comment\nmachine,Old One\nkhz,1000\nsource,\"A, B\"\n\
         kind,cycles,hardware exit\nport-in,100,I/O\nlink-miss,none\ncpuid,1650\n";
+    let long_map = b"s0000000000000000 D __per_cpu_start\n000000000001a000 d cpu_info\n\
+        ffffffff81000000 T _stext\nffffffff81e00040 T entry_SYSCALL_64\n";
     let elf = [b"s".as_slice(), &images::elf_with_symbols()].concat();
     vec![
         ("system-map".into(), map.to_vec()),
         ("price-table".into(), table.to_vec()),
+        ("long-map".into(), long_map.to_vec()),
         ("elf".into(), elf),
     ]
 }

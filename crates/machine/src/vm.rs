@@ -248,7 +248,11 @@ impl Vm {
 
     /// The same, with all that was ever counted beside exits.
     fn all_books(&self) -> Books {
-        let entry = self.vcpu.state().sysenter_eip;
+        let state = self.vcpu.state();
+        let entry = match state.is_long_mode() {
+            true => state.lstar,
+            false => state.sysenter_eip,
+        };
         Books {
             settings: self.settings().names().collect(),
             settings_changed: self.knobs_turned,

@@ -1,6 +1,6 @@
 //! Symbol tables of ELF files, such as a vmlinux that is not stripped.
 
-use super::{LAST_ADDRESS, SymbolError, Symbols};
+use super::{SymbolError, Symbols};
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSymbol, SymbolKind};
 
@@ -30,7 +30,7 @@ fn named<'data>(file: &impl Object<'data>) -> Vec<(u64, String)> {
         // Assembly leaves most of its labels without a type.
         .filter(|symbol| matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown))
         .filter(|symbol| symbol.section_index().is_some())
-        .filter(|symbol| (1..=LAST_ADDRESS).contains(&symbol.address()))
+        .filter(|symbol| symbol.address() != 0)
         .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.to_owned())))
         .filter(|symbol| !symbol.1.is_empty())
         .collect()

@@ -1,9 +1,9 @@
 //! Names for guest addresses.
 //!
 //! A table comes from `System.map` or a saved `/proc/kallsyms` ([`text`]) or from an ELF
-//! file ([`elf`]). A kernel may run elsewhere than where it was linked (KASLR): the
-//! entry point that it tells the processor in SYSENTER_EIP shows by how much
-//! ([`Symbols::displacement`]).
+//! file ([`elf`]), of guests of 32 and of 64 bits. A kernel may run elsewhere than where it was
+//! linked (KASLR): the entry point that it tells the processor, in SYSENTER_EIP or in LSTAR, shows
+//! by how much ([`Symbols::displacement`]).
 
 pub mod elf;
 pub mod text;
@@ -15,15 +15,25 @@ use std::fmt;
 const REACH: u64 = 64 << 10;
 /// Characters of a name that are kept; longer ones can only be made up by tools.
 const NAME_LIMIT: usize = 128;
-/// Guest addresses have 32 bits.
-const LAST_ADDRESS: u64 = u32::MAX as u64;
+/// Addresses of 32-bit guests end here.
+const LAST_OF_32_BITS: u64 = u32::MAX as u64;
+/// The half of the canonical addresses in which 64-bit kernels live begins here.
+const UPPER_HALF: u64 = 1 << 63;
 
-/// Linux's entry points for SYSENTER, newest first.
-const SYSTEM_CALL_ENTRIES: [&str; 3] = [
+/// Linux's entry points for SYSENTER in 32-bit kernels, newest first.
+const NARROW_ENTRIES: [&str; 3] = [
     "entry_SYSENTER_32",
     "ia32_sysenter_target",
     "sysenter_entry",
 ];
+/// The same for SYSCALL in 64-bit kernels.
+const LONG_ENTRIES: [&str; 2] = ["entry_SYSCALL_64", "system_call"];
+/// 32-bit kernels move by whole pages at least.
+const NARROW_STEP: u64 = 4 << 10;
+/// 64-bit Linux moves by multiples of its large pages (CONFIG_PHYSICAL_ALIGN is at least 2 MiB)
+/// within 1 GiB (KERNEL_IMAGE_SIZE).
+const LONG_STEP: u64 = 2 << 20;
+const LONG_RANGE: u64 = 1 << 30;
 
 /// Why a file gives no symbols; one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +71,10 @@ impl Symbols {
 
     /// A table of names; of several at one address the first stays.
     fn of(mut found: Vec<(u64, String)>) -> Self {
+        // In a 64-bit kernel's table what is low is an offset in the area of each processor.
+        if found.iter().any(|symbol| symbol.0 >= UPPER_HALF) {
+            found.retain(|symbol| symbol.0 >= UPPER_HALF);
+        }
         found.sort_by_key(|symbol| symbol.0);
         found.dedup_by_key(|symbol| symbol.0);
         let (addresses, names) = found
@@ -94,20 +108,51 @@ impl Symbols {
         Some(self.addresses[index])
     }
 
-    /// By how much the guest's kernel lies higher than the table says, modulo 2^32, if
-    /// `entry` is its SYSENTER_EIP; 0 if that cannot be told.
+    /// The addresses are those of a program or kernel of 64 bits, by their size.
+    pub fn is_long(&self) -> bool {
+        self.addresses
+            .last()
+            .is_some_and(|last| *last > LAST_OF_32_BITS)
+    }
+
+    /// By how much the guest's kernel lies higher than the table says, modulo 2^32 or 2^64, if
+    /// `entry` is its SYSENTER_EIP, or its LSTAR if it has 64 bits; 0 if that cannot be told.
     pub fn displacement(&self, entry: u64) -> u64 {
-        let known = SYSTEM_CALL_ENTRIES
-            .iter()
-            .find_map(|name| self.address(name));
-        match known {
-            Some(known) if entry != 0 => {
-                let by = entry.wrapping_sub(known) & LAST_ADDRESS;
-                // Kernels move by whole pages; anything else is another kernel.
-                if by.is_multiple_of(4096) { by } else { 0 }
+        let is_long = self.is_long();
+        let names: &[_] = match is_long {
+            true => &LONG_ENTRIES,
+            false => &NARROW_ENTRIES,
+        };
+        let Some(known) = names.iter().find_map(|name| self.address(name)) else {
+            return 0;
+        };
+        let by = entry.wrapping_sub(known);
+        // By another distance it is another kernel.
+        let is_move = match is_long {
+            true => {
+                let distance = (by as i64).unsigned_abs();
+                distance.is_multiple_of(LONG_STEP) && distance < LONG_RANGE
             }
-            _ => 0,
+            false => by.is_multiple_of(NARROW_STEP) && entry <= LAST_OF_32_BITS,
+        };
+        match (entry, is_move) {
+            (0, _) | (_, false) => 0,
+            _ if is_long => by,
+            _ => by & LAST_OF_32_BITS,
         }
+    }
+
+    /// The symbol at `address` of a guest in which everything lies higher by `displacement`, and
+    /// its distance from the symbol's start.
+    pub fn at_moved(&self, address: u64, displacement: u64) -> Option<(&str, u64)> {
+        let before = address.wrapping_sub(displacement);
+        if self.is_long() {
+            return self.at(before);
+        }
+        // An address of more bits is no 32-bit guest's.
+        (address <= LAST_OF_32_BITS)
+            .then(|| self.at(before & LAST_OF_32_BITS))
+            .flatten()
     }
 }
 
@@ -150,6 +195,35 @@ mod tests {
         assert_eq!(symbols.displacement(0xc100_2000), 0);
         assert_eq!(symbols.displacement(0), 0);
         assert_eq!(symbols.displacement(0xc900_2010), 0);
+    }
+
+    #[test]
+    fn a_64_bit_kernel_is_found_by_its_own_entry() {
+        let text = b"0000000000000000 D __per_cpu_start\n000000000001a000 D cpu_info\n\
+            ffffffff81000000 T _stext\nffffffff81e00040 T entry_SYSCALL_64\n";
+        let symbols = Symbols::parse(text).unwrap();
+        assert!(symbols.is_long());
+        assert_eq!(symbols.len(), 2);
+        let by = symbols.displacement(0xffff_ffff_9de0_0040);
+        assert_eq!(by, 0x1c00_0000);
+        assert_eq!(
+            symbols.at_moved(0xffff_ffff_9d00_0004, by),
+            Some(("_stext", 4))
+        );
+        assert_eq!(symbols.at_moved(0x1_a004, by), None);
+        // Below where it was linked; another kernel; too far; nothing set.
+        let down = 0_u64.wrapping_sub(0x20_0000);
+        assert_eq!(symbols.displacement(0xffff_ffff_81c0_0040), down);
+        assert_eq!(symbols.displacement(0xffff_ffff_9de0_1040), 0);
+        assert_eq!(symbols.displacement(0xffff_fe00_0000_0040), 0);
+        assert_eq!(symbols.displacement(0), 0);
+    }
+
+    #[test]
+    fn an_address_beyond_32_bits_has_no_name_in_a_32_bit_table() {
+        let symbols = symbols();
+        assert_eq!(symbols.at_moved(0xc100_0004, 0), Some(("_stext", 4)));
+        assert_eq!(symbols.at_moved(0xffff_ffff_c100_0004, 0), None);
     }
 
     #[test]

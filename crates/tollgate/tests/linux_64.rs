@@ -97,6 +97,39 @@ fn the_clock_comes_from_the_monitor_if_the_guest_is_told_of_it() {
     }
 }
 
+#[test]
+fn symbols_of_one_run_name_the_kernels_code_in_another() {
+    let folder = Folder::new();
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "512M"]);
+    let mut guest = linux::boot(command);
+    guest.shell("echo 0 > /proc/sys/kernel/kptr_restrict");
+    let symbols =
+        guest.shell("grep -E ' (_stext|entry_SYSCALL_64|[a-z_]*safe_halt[a-z_]*)$' /proc/kallsyms");
+    assert!(symbols.contains("entry_SYSCALL_64"), "{symbols}");
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+
+    // The kernel lies elsewhere this time, but for one of 500 runs.
+    let file = folder.file("kallsyms", symbols.replace('\r', "").as_bytes());
+    let statistics = folder.path("stats.json");
+    let mut command = linux::run(DEBIAN_AMD64);
+    command.args(["-m", "512M", "--stats-format", "json", "--symbols"]);
+    command.arg(&file).arg("--stats-file").arg(&statistics);
+    let mut guest = linux::boot(command);
+    guest.shell("sleep 2");
+    guest.type_line("poweroff -f");
+    assert_eq!(guest.end().code, Some(0));
+    let text = fs::read_to_string(&statistics).unwrap();
+    let snapshot: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = snapshot["symbols"].as_array().unwrap();
+    let is_named = |row: &serde_json::Value| {
+        let symbol = row["symbol"].as_str().unwrap_or("");
+        row["kind"] == "halt" && symbol.contains("safe_halt")
+    };
+    assert!(rows.iter().any(is_named), "{symbols}\n{rows:#?}");
+}
+
 /// Boots with BusyBox for the 80386 beside that for 64 bits.
 fn boot_with_32_bit_programs(folder: &Folder) -> Session {
     let busybox = fs::read(fetched("busybox/busybox")).unwrap();

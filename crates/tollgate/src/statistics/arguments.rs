@@ -32,7 +32,7 @@ pub struct StatisticsArguments {
     /// Names for guest addresses: System.map, a saved /proc/kallsyms, or an ELF file
     ///
     /// A Linux kernel that runs elsewhere than its System.map says (KASLR) is found by
-    /// its SYSENTER entry point; FILE@0x1000000 says by how much it lies higher. The
+    /// its entry point for system calls; FILE@0x1000000 says by how much it lies higher. The
     /// guest's own /proc/kallsyms is right as it is, for that run: with nokaslr on the
     /// kernel's command line, for every run.
     #[arg(

@@ -89,7 +89,7 @@ impl Reporter {
         snapshot
     }
 
-    /// Names for the addresses of a guest with this SYSENTER_EIP, if symbols were given.
+    /// Names for the addresses of a guest with this SYSENTER_EIP or LSTAR, if symbols were given.
     pub fn names(&self, system_call_entry: u64) -> Option<Names<'_>> {
         Some(self.symbols.as_ref()?.names(system_call_entry))
     }

@@ -36,11 +36,11 @@ impl SymbolSource {
             });
         };
         let digits = String::from_utf8_lossy(&bytes[at + 3..]).into_owned();
-        let displacement = u32::from_str_radix(&digits, 16)
-            .map_err(|_| "expected FILE@0x and up to eight hexadecimal digits".to_owned())?;
+        let displacement = u64::from_str_radix(&digits, 16)
+            .map_err(|_| "expected FILE@0x and up to 16 hexadecimal digits".to_owned())?;
         Ok(Self {
             path: OsString::from_vec(bytes[..at].to_vec()).into(),
-            displacement: Some(displacement.into()),
+            displacement: Some(displacement),
         })
     }
 }
@@ -67,7 +67,7 @@ impl SymbolFile {
         })
     }
 
-    /// Names as they are for a guest with this SYSENTER_EIP.
+    /// Names as they are for a guest with this SYSENTER_EIP, or LSTAR.
     pub fn names(&self, system_call_entry: u64) -> Names<'_> {
         Names {
             symbols: &self.symbols,
@@ -87,8 +87,7 @@ pub struct Names<'a> {
 impl<'a> Names<'a> {
     /// The symbol at a linear address.
     pub fn at(&self, address: u64) -> Option<SymbolAt<'a>> {
-        let address = address.wrapping_sub(self.displacement) & u64::from(u32::MAX);
-        let (name, distance) = self.symbols.at(address)?;
+        let (name, distance) = self.symbols.at_moved(address, self.displacement)?;
         Some(SymbolAt { name, distance })
     }
 }
@@ -114,7 +113,9 @@ mod tests {
         assert_eq!(source.path, PathBuf::from("a@b"));
         assert_eq!(source.displacement, Some(0x100_0000));
         assert!(parse("a@0x").is_err());
-        assert!(parse("a@0x123456789").is_err());
+        let source = parse("a@0xffffffffc0000000").unwrap();
+        assert_eq!(source.displacement, Some(0xffff_ffff_c000_0000));
+        assert!(parse("a@0x1ffffffffc0000000").is_err());
     }
 
     #[test]
