@@ -567,13 +567,13 @@ pub const KINDS: &[Kind] = &[
     .slow(),
     kind(
         "string",
-        "REP MOVSD of 64 bytes; no exit but in 16-bit code",
-        &[at_least(StringInstruction, 0)],
+        "REP MOVSD of 64 bytes: a routine, no exit",
+        &[exits(StringInstruction, 0)],
     ),
     kind(
         "string-down",
-        "REP MOVSD of 64 bytes with the direction flag set",
-        &[exits(StringInstruction, 1)],
+        "REP MOVSD of 64 bytes with the direction flag set: a routine, no exit",
+        &[exits(StringInstruction, 0)],
     ),
     kind("fxsave", "FXSAVE", &[exits(VectorImage, 1)]),
     kind(
