@@ -148,6 +148,14 @@ pub const KNOBS: &[Knob] = &[
         },
     },
     Knob {
+        name: "compare-entries",
+        values: SWITCH,
+        what: "loads of CR3 that void a space keep what its page-table entries still say; off: nothing",
+        experiment: "shadow",
+        get: |config| usize::from(config.shadow.compares_entries),
+        set: |config, value| config.shadow.compares_entries = value == ON,
+    },
+    Knob {
         name: "icache",
         values: &["leaf", "site", "off", "on", "physical"],
         what: "instructions that exit to be emulated: in a leaf without an exit, known since \
@@ -405,7 +413,7 @@ mod tests {
         assert_eq!(
             error("vid=on"),
             "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, \
-             switch, shadow-tables, invalidation, reverse-map, double-invalidation, icache"
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache"
         );
         assert_eq!(
             error("transition=jump"),
@@ -414,7 +422,7 @@ mod tests {
         assert_eq!(
             error("vif"),
             "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, \
-             switch, shadow-tables, invalidation, reverse-map, double-invalidation, icache"
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -427,7 +435,8 @@ mod tests {
         assert_eq!(
             Settings::default().to_string(),
             "vif=on vir=on transition=call memory-access=adaptive switch=inline shadow-tables=auto \
-             invalidation=inline reverse-map=on double-invalidation=entry-count icache=leaf"
+             invalidation=inline reverse-map=on double-invalidation=entry-count \
+             compare-entries=on icache=leaf"
         );
     }
 }

@@ -31,6 +31,7 @@ impl GuestView {
     ) {
         let (state, derived) = runner.state_and_derived();
         let loaded = Space::loaded(state);
-        self.translations.change(loaded, change, derived);
+        self.translations
+            .change(loaded, change, derived, &mut self.memory);
     }
 }

@@ -1,13 +1,15 @@
 //! Which spaces are kept while they are not loaded, and under which numbers.
 
 use tollgate_tlb::{SPACES, SpaceNumber};
+use tollgate_x86::{PhysicalAddress, Space, SpaceName};
 
 /// A number's space.
 #[derive(Clone, Copy)]
 struct Kept {
-    /// The process-context identifier, 0 to 4095; `None`: what the structures have under this
-    /// number is void.
-    identifier: Option<u16>,
+    /// `None`: what the structures have under this number is void.
+    name: Option<SpaceName>,
+    /// Where its tables began when it was last loaded; `None`: nobody has said.
+    tables: Option<PhysicalAddress>,
     /// When it was last loaded.
     loaded_at: u64,
     /// It was loaded since what is kept under the number was purged.
@@ -17,8 +19,8 @@ struct Kept {
 /// The spaces of one vCPU, of which one is loaded.
 pub struct KeptSpaces {
     spaces: [Kept; SPACES],
-    /// The number and the identifier of the loaded one.
-    loaded: (SpaceNumber, u16),
+    /// The number and the name of the loaded one.
+    loaded: (SpaceNumber, SpaceName),
     loads: u64,
     /// Numbers that are given out.
     limit: usize,
@@ -27,56 +29,88 @@ pub struct KeptSpaces {
 impl Default for KeptSpaces {
     fn default() -> Self {
         let nothing = Kept {
-            identifier: None,
+            name: None,
+            tables: None,
             loaded_at: 0,
             is_selected: false,
         };
         let mut spaces = Self {
             spaces: [nothing; SPACES],
-            loaded: (SpaceNumber::default(), 0),
+            loaded: (SpaceNumber::default(), SpaceName::Identifier(0)),
             loads: 0,
             limit: SPACES,
         };
-        spaces.start_with(0);
+        spaces.start_with(Space::identified(0));
         spaces
     }
 }
 
+/// What is known of a space that is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// Its number from now on.
+    pub number: SpaceNumber,
+    /// What is kept under that number is its own, if the guest lets it be kept.
+    pub is_kept: bool,
+    /// And its tables begin where they did.
+    pub has_same_tables: bool,
+}
+
 impl KeptSpaces {
-    /// The identifier of the space that is loaded.
-    pub fn loaded(&self) -> u16 {
+    /// The name of the space that is loaded.
+    pub fn loaded(&self) -> SpaceName {
         self.loaded.1
     }
 
-    /// The identifier of what is kept under a number; `None`: that is void.
-    pub fn identifier(&self, number: SpaceNumber) -> Option<u16> {
-        self.spaces[number.index()].identifier
+    /// The number of the space that is loaded.
+    pub fn loaded_number(&self) -> SpaceNumber {
+        self.loaded.0
     }
 
-    /// Whether the structures know the space with an identifier.
-    pub fn is_kept(&self, identifier: u16) -> bool {
-        self.find(identifier).is_some()
+    /// The name of what is kept under a number; `None`: that is void.
+    pub fn name(&self, number: SpaceNumber) -> Option<SpaceName> {
+        self.spaces[number.index()].name
     }
 
-    /// The space with an identifier is loaded, another one than before. Its number from now on,
-    /// and whether what is kept under that number is its own. If that was another's, which is not
-    /// known any more, `stolen` counts.
-    pub fn load(&mut self, identifier: u16, stolen: &mut u64) -> (SpaceNumber, bool) {
-        let kept = self.find(identifier);
+    /// What is known of a space, were it loaded: `None` if nothing is.
+    pub fn look_up(&self, space: Space) -> Option<Loaded> {
+        let number = self.find(space.name())?;
+        Some(Loaded {
+            number: SpaceNumber::new(number),
+            is_kept: true,
+            has_same_tables: self.has_tables(number, space),
+        })
+    }
+
+    fn has_tables(&self, number: usize, space: Space) -> bool {
+        space.tables.is_some() && self.spaces[number].tables == space.tables
+    }
+
+    /// A space is loaded, another one than before or the same with other tables. If what was kept
+    /// under its number till now was another's, which is not known any more, `stolen` counts.
+    pub fn load(&mut self, space: Space, stolen: &mut u64) -> Loaded {
+        let name = space.name();
+        let kept = self.find(name);
         let number = kept.unwrap_or_else(|| self.oldest());
-        *stolen += u64::from(kept.is_none() && self.spaces[number].identifier.is_some());
+        let has_same_tables = kept.is_some() && self.has_tables(number, space);
+        *stolen += u64::from(kept.is_none() && self.spaces[number].name.is_some());
         self.loads += 1;
         self.spaces[number] = Kept {
-            identifier: Some(identifier),
+            name: Some(name),
+            tables: space.tables,
             loaded_at: self.loads,
             is_selected: true,
         };
-        self.loaded = (SpaceNumber::new(number), identifier);
-        (self.loaded.0, kept.is_some())
+        self.loaded = (SpaceNumber::new(number), name);
+        Loaded {
+            number: self.loaded.0,
+            is_kept: kept.is_some(),
+            has_same_tables,
+        }
     }
 
-    fn find(&self, identifier: u16) -> Option<usize> {
-        let is_it = |space: &Kept| space.identifier == Some(identifier);
+    fn find(&self, name: SpaceName) -> Option<usize> {
+        let is_it = |space: &Kept| space.name == Some(name);
         self.spaces.iter().position(is_it)
     }
 
@@ -85,7 +119,7 @@ impl KeptSpaces {
         let numbers = 0..self.limit;
         let age = |number: &usize| {
             let space = &self.spaces[*number];
-            (space.identifier.is_some(), space.loaded_at)
+            (space.name.is_some(), space.loaded_at)
         };
         let others = numbers.filter(|&number| number != self.loaded.0.index());
         others.min_by_key(age).unwrap_or_default()
@@ -112,11 +146,11 @@ impl KeptSpaces {
     }
 
     /// What is kept of a space that is not loaded is void.
-    pub fn forget(&mut self, identifier: u16) {
-        if identifier != self.loaded.1
-            && let Some(number) = self.find(identifier)
+    pub fn forget(&mut self, name: SpaceName) {
+        if name != self.loaded.1
+            && let Some(number) = self.find(name)
         {
-            self.spaces[number].identifier = None;
+            self.spaces[number].name = None;
         }
     }
 
@@ -124,16 +158,17 @@ impl KeptSpaces {
     pub fn forget_others(&mut self) {
         for (number, space) in self.spaces.iter_mut().enumerate() {
             if number != self.loaded.0.index() {
-                space.identifier = None;
+                space.name = None;
             }
         }
     }
 
-    /// The loaded space, of which nothing is known, has this identifier.
-    pub fn start_with(&mut self, identifier: u16) {
+    /// The loaded space, of which nothing is known, is this one.
+    pub fn start_with(&mut self, space: Space) {
         self.forget_others();
-        self.loaded.1 = identifier;
-        self.spaces[self.loaded.0.index()].identifier = Some(identifier);
+        self.loaded.1 = space.name();
+        let loaded = &mut self.spaces[self.loaded.0.index()];
+        (loaded.name, loaded.tables) = (Some(space.name()), space.tables);
     }
 }
 
@@ -141,53 +176,84 @@ impl KeptSpaces {
 mod tests {
     use super::*;
 
+    fn identified(identifier: u16) -> Space {
+        Space::identified(identifier)
+    }
+
+    fn load(spaces: &mut KeptSpaces, identifier: u16) -> (SpaceNumber, bool) {
+        let loaded = spaces.load(identified(identifier), &mut 0);
+        (loaded.number, loaded.is_kept)
+    }
+
     #[test]
     fn a_space_keeps_its_number_until_it_is_the_oldest_of_too_many() {
         let mut spaces = KeptSpaces::default();
         let numbers: Vec<SpaceNumber> = (1..SPACES as u16)
             .map(|identifier| {
-                let (number, is_kept) = spaces.load(identifier, &mut 0);
+                let (number, is_kept) = load(&mut spaces, identifier);
                 assert!(!is_kept);
                 number
             })
             .collect();
         let first = numbers[0];
-        assert_eq!(spaces.load(1, &mut 0), (first, true));
-        assert_eq!(spaces.load(0, &mut 0), (SpaceNumber::default(), true));
+        assert_eq!(load(&mut spaces, 1), (first, true));
+        assert_eq!(load(&mut spaces, 0), (SpaceNumber::default(), true));
         // The second one has not been loaded for the longest time.
-        assert_eq!(spaces.load(100, &mut 0), (numbers[1], false));
-        assert_eq!(spaces.load(1, &mut 0), (first, true));
-        assert!(!spaces.load(2, &mut 0).1);
+        assert_eq!(load(&mut spaces, 100), (numbers[1], false));
+        assert_eq!(load(&mut spaces, 1), (first, true));
+        assert!(!load(&mut spaces, 2).1);
     }
 
     #[test]
     fn what_is_forgotten_of_a_space_leaves_its_number_to_the_next() {
         let mut spaces = KeptSpaces::default();
-        spaces.load(5, &mut 0);
-        spaces.load(6, &mut 0);
-        spaces.forget(5);
-        spaces.forget(6);
-        assert_eq!(spaces.loaded(), 6);
+        load(&mut spaces, 5);
+        load(&mut spaces, 6);
+        spaces.forget(identified(5).name());
+        spaces.forget(identified(6).name());
+        assert_eq!(spaces.loaded(), SpaceName::Identifier(6));
         for free in 2..SPACES {
-            spaces.load(100 + free as u16, &mut 0);
+            load(&mut spaces, 100 + free as u16);
         }
         assert!(
-            spaces.load(6, &mut 0).1,
+            load(&mut spaces, 6).1,
             "the loaded space is not forgotten by name"
         );
-        assert!(!spaces.load(5, &mut 0).1);
+        assert!(!load(&mut spaces, 5).1);
         spaces.forget_others();
-        assert!(!spaces.load(6, &mut 0).1);
-        assert!(spaces.load(5, &mut 0).1);
+        assert!(!load(&mut spaces, 6).1);
+        assert!(load(&mut spaces, 5).1);
     }
 
     #[test]
     fn the_loaded_space_can_take_another_identifier_when_nothing_is_known() {
         let mut spaces = KeptSpaces::default();
-        spaces.load(5, &mut 0);
-        spaces.start_with(9);
-        assert_eq!(spaces.loaded(), 9);
-        assert!(!spaces.load(5, &mut 0).1);
-        assert!(spaces.load(9, &mut 0).1);
+        load(&mut spaces, 5);
+        spaces.start_with(identified(9));
+        assert_eq!(spaces.loaded(), SpaceName::Identifier(9));
+        assert!(!load(&mut spaces, 5).1);
+        assert!(load(&mut spaces, 9).1);
+    }
+
+    #[test]
+    fn tables_tell_spaces_apart_without_identifiers_and_are_noted_with_them() {
+        let mut spaces = KeptSpaces::default();
+        let space = |tables, identifier, has_identifier| Space {
+            tables: Some(PhysicalAddress(tables)),
+            identifier,
+            has_identifier,
+        };
+        let mut load = |space| {
+            let known = spaces.look_up(space);
+            let loaded = spaces.load(space, &mut 0);
+            assert!(known.is_none_or(|known| known == loaded));
+            (loaded.is_kept, loaded.has_same_tables)
+        };
+        let (first, second) = (space(0x1000, 0, false), space(0x2000, 0, false));
+        assert_eq!([load(first), load(second)], [(false, false); 2]);
+        assert_eq!([load(first), load(second)], [(true, true); 2]);
+        let same_identifier = [0x1000, 0x2000, 0x2000].map(|tables| load(space(tables, 7, true)));
+        let expected = [(false, false), (true, false), (true, true)];
+        assert_eq!(same_identifier, expected);
     }
 }

@@ -3,6 +3,7 @@
 use super::{Exit, Extent, Runner};
 use crate::guest_view::GuestView;
 use crate::running::Running;
+use crate::shadow_tables::ShadowChoices;
 use crate::vcpu::{Vcpu, VcpuStop, features_of};
 use iced_x86::{Code, Instruction};
 use std::sync::Arc;
@@ -349,6 +350,10 @@ fn a_runner_is_told_of_changed_translations() {
         0xe6, 0xf4, // out f4h, al
     ];
     let mut vcpu = vcpu(&code, &[]);
+    vcpu.view.translations.set_choices(ShadowChoices {
+        compares_entries: false,
+        ..ShadowChoices::default()
+    });
     assert_eq!(vcpu.run(&mut Machine::default()), debug_exit(0));
     let runner = &vcpu.runner;
     assert_eq!(runner.forgotten.local, 1);

@@ -25,8 +25,10 @@ use crate::unchanged_tables::Unchanged;
 use rustc_hash::FxHashMap;
 use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, Run, View};
 use tollgate_x86::address::PAGE_SIZE;
-use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
-use tollgate_x86::{CpuState, Cr0, Cr4, Efer, LinearAddress, Space, TranslationChange};
+use tollgate_x86::paging::{
+    AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation, WalkPath,
+};
+use tollgate_x86::{CpuState, Cr0, Cr4, Efer, LinearAddress, Space, SpaceName, TranslationChange};
 
 /// Changes between two looks at all entries, if they name pages.
 const CHANGES_OF_PAGES: u32 = 16;
@@ -40,7 +42,9 @@ const LARGE_PAGES: [u64; 3] = [1 << 30, 4 << 20, 2 << 20];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     /// `None`: it is global.
-    identifier: Option<u16>,
+    space: Option<SpaceName>,
+    /// The entries that led there.
+    path: WalkPath,
     physical_page: u64,
     /// Where that page is in host memory, if it was looked up for data.
     host_page: Option<u64>,
@@ -97,7 +101,7 @@ impl ShadowCheck {
     /// says where it is.
     pub fn note(
         &mut self,
-        identifier: u16,
+        space: SpaceName,
         (view, allows): (View, Allows),
         linear: LinearAddress,
         translation: &Translation,
@@ -110,7 +114,8 @@ impl ShadowCheck {
             translation: *translation,
         });
         let record = Record {
-            identifier: (!translation.global).then_some(identifier),
+            space: (!translation.global).then_some(space),
+            path: translation.path,
             physical_page: translation.physical.page(),
             host_page,
             page_size: translation.page_size,
@@ -171,22 +176,28 @@ impl ShadowCheck {
         );
         let space = Space::loaded(state);
         let known = *self.loaded.get_or_insert(space);
+        // Identifiers may be switched on in the space that has none: nothing is void by that.
         assert!(
-            known == space,
+            (known.tables, known.identifier) == (space.tables, space.identifier),
             "shadow check: {known:x?} became {space:x?}, and no load was reported"
         );
     }
 
     /// A change makes translations void. True: all entries are to be looked at when the
     /// structures have followed it.
-    pub fn follow(&mut self, loaded: Space, change: TranslationChange) -> bool {
+    pub fn follow<M: PageTableMemory + ?Sized>(
+        &mut self,
+        loaded: Space,
+        change: TranslationChange,
+        memory: &mut M,
+    ) -> bool {
         let before = match change {
             TranslationChange::Load { from, .. } => from,
             _ => loaded,
         };
         if self
             .loaded
-            .is_some_and(|known| known.identifier != before.identifier)
+            .is_some_and(|known| !before.is_loaded_as(known.name()))
         {
             self.forget_everything();
         }
@@ -196,13 +207,11 @@ impl ShadowCheck {
         });
         match change {
             TranslationChange::Load { keeps: true, .. } => {}
-            TranslationChange::Load { to, .. } => self.forget_local(Some(to.identifier)),
-            TranslationChange::Space(space) => self.forget_local(Some(space.identifier)),
+            TranslationChange::Load { to, .. } => self.load(to, memory),
+            TranslationChange::Space(space) => self.forget_local(Some(self.named(space))),
             TranslationChange::Spaces => self.forget_local(None),
             TranslationChange::Pages { space, first, last } => {
-                self.forget_pages(space, first.page(), last.page());
-                self.changes += 1;
-                return self.changes.is_multiple_of(CHANGES_OF_PAGES);
+                return self.follow_pages(space, first.page(), last.page());
             }
             TranslationChange::Physical { first, last } => {
                 let range = first.page()..=last.page();
@@ -211,6 +220,41 @@ impl ShadowCheck {
             TranslationChange::Everything => self.forget_everything(),
         }
         true
+    }
+
+    /// INVLPG of an address in the loaded space makes its translations void.
+    pub fn follow_page(&mut self, loaded: Space, linear: LinearAddress) {
+        self.follow_pages(loaded, linear.page(), linear.page());
+    }
+
+    fn follow_pages(&mut self, space: Space, first: u64, last: u64) -> bool {
+        self.forget_pages(space, first, last);
+        self.changes += 1;
+        self.changes.is_multiple_of(CHANGES_OF_PAGES)
+    }
+
+    /// The name of a space that an instruction names.
+    fn named(&self, space: Space) -> SpaceName {
+        let loaded = self.loaded.map(Space::name);
+        let is_loaded = |name: &SpaceName| space.is_loaded_as(*name);
+        loaded.filter(is_loaded).unwrap_or(space.name())
+    }
+
+    /// All but global pages of a space is void; but a processor may have walked its tables again since.
+    fn load<M: PageTableMemory + ?Sized>(&mut self, to: Space, memory: &mut M) {
+        let name = to.name();
+        self.records.retain(|_, records| {
+            records.retain(|record| {
+                // Identifiers are for 4-level paging alone, where the path begins at the root.
+                let begins = record.path.steps().first();
+                let is_there = begins.is_some_and(|step| {
+                    let root = to.tables.map(|tables| tables.page());
+                    !to.has_identifier || Some(step.address.page()) == root
+                });
+                record.space != Some(name) || is_there && record.path.is_as_it_was(memory)
+            });
+            !records.is_empty()
+        });
     }
 
     /// Whether it is time to look at all entries though nothing was invalidated.
@@ -226,18 +270,17 @@ impl ShadowCheck {
             let large = PageRange::of_large_page(page, size);
             large.first <= last && first <= large.last
         };
-        let is_loaded = self
-            .loaded
-            .is_some_and(|it| it.identifier == space.identifier);
-        let is_named = |identifier: Option<u16>| match identifier {
-            Some(identifier) => identifier == space.identifier,
+        let is_loaded = self.loaded.is_some_and(|it| space.is_loaded_as(it.name()));
+        let named = self.named(space);
+        let is_named = |space: Option<SpaceName>| match space {
+            Some(space) => space == named,
             None => is_loaded,
         };
-        self.retain(|page, record| !is_named(record.identifier) || !meets(page, record.page_size));
+        self.retain(|page, record| !is_named(record.space) || !meets(page, record.page_size));
     }
 
-    fn forget_local(&mut self, identifier: Option<u16>) {
-        self.retain(|_, record| match (record.identifier, identifier) {
+    fn forget_local(&mut self, space: Option<SpaceName>) {
+        self.retain(|_, record| match (record.space, space) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(of), Some(named)) => of != named,
@@ -256,11 +299,11 @@ impl ShadowCheck {
         });
     }
 
-    /// An entry that is held for the space with an identifier.
+    /// An entry that is held for the space of a name.
     ///
     /// # Panics
     /// No processor could have it.
-    pub fn look_at(&self, held: &Held, identifier: u16) {
+    pub fn look_at(&self, held: &Held, space: SpaceName) {
         let records = self.records.get(&held.linear_page);
         let mut records = records.into_iter().flatten();
         let stands_for_it = records.any(|record| {
@@ -272,21 +315,21 @@ impl ShadowCheck {
             leads_there
                 && record.allows == held.allows
                 && held.view.is_none_or(|view| record.view == view)
-                && record.identifier.is_none_or(|of| of == identifier)
+                && record.space.is_none_or(|of| of == space)
         });
         assert!(
             stands_for_it,
-            "shadow check: {held:x?} with identifier {identifier:x}, which no walk since the last \
+            "shadow check: {held:x?} of {space:x?}, which no walk since the last \
              invalidation has found: {:x?}",
             self.records.get(&held.linear_page)
         );
     }
 
-    /// A run that is mapped in a shadow window, for the space with an identifier.
+    /// A run that is mapped in a shadow window, for the space of a name.
     ///
     /// # Panics
     /// No processor could have it.
-    pub fn look_at_run(&self, run: &Run, view: View, identifier: u16) {
+    pub fn look_at_run(&self, run: &Run, view: View, space: SpaceName) {
         let mut page = run.page;
         while page < run.end() {
             let physical = run.physical + (page - run.page);
@@ -296,14 +339,14 @@ impl ShadowCheck {
                 let stands = |record: &Record| {
                     record.allows == *allows
                         && record.view == view
-                        && record.identifier.is_none_or(|of| of == identifier)
+                        && record.space.is_none_or(|of| of == space)
                 };
                 self.size_of_page(page, physical, stands)
             });
             let size = size.min().flatten();
             assert!(
                 size.is_some(),
-                "shadow check: page {page:x} of {run:x?} with identifier {identifier:x}, which no \
+                "shadow check: page {page:x} of {run:x?} of {space:x?}, which no \
                  walk since the last invalidation has found: {:x?}",
                 (found.next(), self.records.get(&page))
             );

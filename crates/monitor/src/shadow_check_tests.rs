@@ -49,6 +49,7 @@ struct Guest {
     found_in_windows: u32,
     /// Pages of code that were foreseen.
     foreseen: u32,
+    loads: u32,
 }
 
 impl Guest {
@@ -86,6 +87,7 @@ impl Guest {
             answered_from_cache: 0,
             found_in_windows: 0,
             foreseen: 0,
+            loads: 0,
         }
     }
 
@@ -102,6 +104,14 @@ impl Guest {
             for number in 0..3 {
                 let to = (root + 0x2000) | table;
                 guest.edit_narrow(root, number, to);
+            }
+        }
+        if pae {
+            for space in 0..SPACES {
+                let root = ROOTS + space * 0x4000;
+                let registers = PhysicalAddress(root + 0x1000);
+                guest.view.memory.write(registers, &[0; 32]);
+                guest.view.memory.write_u64(registers, root | P);
             }
         }
         guest.load_narrow(0);
@@ -130,7 +140,10 @@ impl Guest {
     fn load_narrow(&mut self, space: u64) {
         let from = Space::loaded(&self.state);
         self.state.cr3 = ROOTS + space * 0x4000;
-        self.state.pdpte = [self.state.cr3 | P, 0, 0, 0];
+        if self.is_pae() {
+            self.state.cr3 += 0x1000;
+            self.state.pdpte = [(self.state.cr3 - 0x1000) | P, 0, 0, 0];
+        }
         let to = Space::loaded(&self.state);
         self.change(TranslationChange::Load {
             from,
@@ -141,13 +154,23 @@ impl Guest {
 
     fn change(&mut self, change: TranslationChange) {
         let loaded = Space::loaded(&self.state);
-        (self.view.translations).change(loaded, change, &mut self.links);
+        let (links, memory) = (&mut self.links, &mut self.view.memory);
+        (self.view.translations).change(loaded, change, links, memory);
     }
 
     fn load(&mut self, cr3: u64, keeps: bool) {
         let from = Space::loaded(&self.state);
         self.state.cr3 = cr3;
         let to = Space::loaded(&self.state);
+        // Every other load is that of a leaf, if it may be.
+        self.loads += 1;
+        if self.omits == Omission::Nothing && self.loads.is_multiple_of(2) {
+            let (links, memory) = (&mut self.links, &mut self.view.memory);
+            self.view.translations.take_changed(links);
+            if (self.view.translations).switch((from, to), keeps, links, memory) {
+                return;
+            }
+        }
         if self.omits != Omission::Load {
             self.change(TranslationChange::Load { from, to, keeps });
         }
@@ -294,8 +317,20 @@ fn live(omits: Omission, seed: u64, rounds: u32) -> Guest {
 }
 
 fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) -> Guest {
+    live_as(Guest::new(omits), choices, seed, rounds)
+}
+
+/// A guest of 64 bits without identifiers.
+fn live_without_identifiers(choices: ShadowChoices, seed: u64, rounds: u32) -> Guest {
+    let mut guest = Guest::new(Omission::Nothing);
+    guest.state.cr4 ^= Cr4::PCIDE.bits();
+    guest.change(TranslationChange::Everything);
+    live_as(guest, choices, seed, rounds)
+}
+
+fn live_as(mut guest: Guest, choices: ShadowChoices, seed: u64, rounds: u32) -> Guest {
     let mut random = Random::new(seed);
-    let mut guest = Guest::new(omits);
+    let has_identifiers = guest.state.cr4().contains(Cr4::PCIDE);
     guest.view.translations.set_choices(choices);
     for _ in 0..rounds {
         let linear = linear_of(&mut random);
@@ -303,8 +338,13 @@ fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) ->
         match random.below(32) {
             0..2 => {
                 let identifier = random.below(SPACES as usize) as u64;
-                let cr3 = (ROOTS + identifier * 0x4000) | identifier;
-                let keeps = random.below(4) != 0;
+                let cr3 = ROOTS + identifier * 0x4000;
+                let keeps = has_identifiers && random.below(4) != 0;
+                let cr3 = if has_identifiers {
+                    cr3 | identifier
+                } else {
+                    cr3
+                };
                 guest.load(cr3, keeps);
             }
             2..8 => guest.edit(&mut random),
@@ -312,7 +352,8 @@ fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) ->
                 guest.change(TranslationChange::page(space, LinearAddress(linear)));
             }
             11 => {
-                let other = Space::identified(random.below(SPACES as usize) as u16);
+                let identifiers = if has_identifiers { SPACES } else { 1 };
+                let other = Space::identified(random.below(identifiers as usize) as u16);
                 let change = match random.below(4) {
                     0 => TranslationChange::page(other, LinearAddress(linear)),
                     1 => TranslationChange::Space(other),
@@ -326,7 +367,7 @@ fn live_with(choices: ShadowChoices, omits: Omission, seed: u64, rounds: u32) ->
                 guest.state.cr0 ^= Cr0::WP.bits();
                 guest.change(TranslationChange::Everything);
             }
-            14 if random.one_in(8) => {
+            14 if has_identifiers && random.one_in(8) => {
                 // Identifiers are off from here on, or on again, in the space without one.
                 let cr3 = guest.state.cr3 & !0xfff;
                 guest.load(cr3, false);
@@ -360,7 +401,31 @@ fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
         assert!(guest.foreseen > 10, "{}", guest.foreseen);
+        let loads = guest.view.translations.loads();
+        assert!(loads.compared > 10 && loads.changed > 10, "{loads:?}");
     }
+}
+
+#[test]
+fn so_does_one_without_identifiers_whose_tables_are_compared_at_each_load() {
+    for seed in 1..10 {
+        let guest = live_without_identifiers(ShadowChoices::default(), seed, 20_000);
+        assert!(guest.answered_from_cache > 0);
+        let loads = guest.view.translations.loads();
+        assert!(loads.kept == 0 && loads.flushed > 0, "{loads:?}");
+        assert!(loads.compared > 100 && loads.inline > 10, "{loads:?}");
+        assert!(
+            loads.entries > loads.changed && loads.changed > 30,
+            "{loads:?}"
+        );
+    }
+    let choices = ShadowChoices {
+        compares_entries: false,
+        ..ShadowChoices::default()
+    };
+    let guest = live_without_identifiers(choices, 1, 10_000);
+    let loads = guest.view.translations.loads();
+    assert_eq!((loads.compared, loads.entries), (0, 0));
 }
 
 /// A 32-bit guest's life.
@@ -394,7 +459,7 @@ fn live_narrow(choices: ShadowChoices, pae: bool, seed: u64, rounds: u32) -> Gue
                 let (links, view) = (&mut guest.links, &mut guest.view);
                 if !(view.translations).invalidate_data(space, false, linear) {
                     let change = TranslationChange::page(space, linear);
-                    view.translations.change(space, change, links);
+                    (view.translations).change(space, change, links, &mut view.memory);
                 }
             }
             12 if random.one_in(8) => guest.toggle_global_pages(),
@@ -425,6 +490,8 @@ fn a_32_bit_guest_gets_what_a_processor_might_have_cached() {
     for (pae, seed) in (1..10).flat_map(|seed| [(false, seed), (true, seed)]) {
         let guest = live_narrow(ShadowChoices::default(), pae, seed, 20_000);
         assert!(guest.answered_from_cache > 0);
+        let loads = guest.view.translations.loads();
+        assert!(loads.compared > 10 && loads.changed > 10, "{loads:?}");
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
     }
 }
@@ -461,11 +528,27 @@ fn so_it_does_whatever_is_kept_and_however_it_is_invalidated() {
                 invalidation,
                 reverse_map,
                 double_invalidation,
+                compares_entries: tables % 2 == 0,
             };
             let guest = live_with(choices, Omission::Nothing, seed, 10_000);
             assert!(guest.found_in_windows > 0, "{choices:?}");
         }
     }
+}
+
+/// No page tables: nothing is compared.
+struct NoTables;
+
+impl PageTableMemory for NoTables {
+    fn read_u32(&mut self, _: PhysicalAddress) -> u32 {
+        u32::MAX
+    }
+
+    fn read_u64(&mut self, _: PhysicalAddress) -> u64 {
+        u64::MAX
+    }
+
+    fn set_bits(&mut self, _: PhysicalAddress, _: u32) {}
 }
 
 #[test]
@@ -493,6 +576,7 @@ fn an_entry_that_should_be_gone_is_noticed() {
         writable_now: true,
         user: true,
         global,
+        path: WalkPath::default(),
     };
     let page = |linear| TranslationChange::page(space(3), LinearAddress(linear));
     let load = |to, keeps| TranslationChange::Load {
@@ -516,11 +600,17 @@ fn an_entry_that_should_be_gone_is_noticed() {
         for (global, left) in [false, true].into_iter().zip(left) {
             let mut check = ShadowCheck::default();
             let what = (View::User, Allows::Loads);
-            check.follow(space(3), TranslationChange::Everything);
-            check.note(3, what, linear, &translation(global), Some(0x7000));
-            check.follow(space(3), change);
+            check.follow(space(3), TranslationChange::Everything, &mut NoTables);
+            check.note(
+                space(3).name(),
+                what,
+                linear,
+                &translation(global),
+                Some(0x7000),
+            );
+            check.follow(space(3), change, &mut NoTables);
             let passes = |leads_to| {
-                let looks = || check.look_at(&held(leads_to), 3);
+                let looks = || check.look_at(&held(leads_to), space(3).name());
                 catch_unwind(AssertUnwindSafe(looks)).is_ok()
             };
             assert_eq!(passes(LeadsTo::HostPage(0x7000)), left, "{change:?}");

@@ -55,6 +55,9 @@ pub struct ShadowChoices {
     pub reverse_map: bool,
     /// Invalidations of many spaces.
     pub double_invalidation: DoubleInvalidation,
+    /// At a load of CR3 that voids the translations of a space, those stay whose page-table entries
+    /// are as they were.
+    pub compares_entries: bool,
 }
 
 impl Default for ShadowChoices {
@@ -64,6 +67,7 @@ impl Default for ShadowChoices {
             invalidation: Invalidation::default(),
             reverse_map: true,
             double_invalidation: DoubleInvalidation::default(),
+            compares_entries: true,
         }
     }
 }

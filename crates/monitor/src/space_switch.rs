@@ -24,7 +24,12 @@ pub struct SpaceLoads {
     pub kept: u64,
     /// It was the loaded one, and the guest let its translations be kept.
     pub same: u64,
-    /// So many of these two without an exit.
+    /// The guest would have them forgotten, but the [entries of its tables] are as they were, all or
+    /// nearly all.
+    ///
+    /// [entries of its tables]: tollgate_tlb::TableEntries
+    pub compared: u64,
+    /// So many of these three without an exit.
     pub inline: u64,
     /// The guest asked for them to be forgotten.
     pub flushed: u64,
@@ -32,18 +37,25 @@ pub struct SpaceLoads {
     pub missed: u64,
     /// For so many of the last two a space was forgotten that was known till then.
     pub stolen: u64,
+    /// Entries of page tables that were compared.
+    pub entries: u64,
+    /// Those of them that had changed.
+    pub changed: u64,
 }
 
 impl SpaceLoads {
     /// Each count with its name in statistics.
-    pub fn named(&self) -> [(&'static str, u64); 6] {
+    pub fn named(&self) -> [(&'static str, u64); 9] {
         [
             ("kept", self.kept),
             ("same", self.same),
+            ("compared", self.compared),
             ("inline", self.inline),
             ("flushed", self.flushed),
             ("missed", self.missed),
             ("stolen", self.stolen),
+            ("entries-compared", self.entries),
+            ("entries-changed", self.changed),
         ]
     }
 }

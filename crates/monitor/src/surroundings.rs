@@ -214,7 +214,12 @@ impl Environment for Surroundings<'_> {
 
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange) {
         let loaded = Space::loaded(state);
-        self.view.translations.change(loaded, change, self.derived);
+        let GuestView {
+            memory,
+            translations,
+            ..
+        } = &mut *self.view;
+        translations.change(loaded, change, self.derived, memory);
     }
 
     fn sync_vector_state(&mut self, _state: &mut CpuState) {

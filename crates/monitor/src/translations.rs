@@ -6,9 +6,11 @@
 //! and [`Translations::fill_fetch`], and, for links, from what the cache of fetches holds.
 //! They go out by [`Translations::change`] alone, which tells each structure.
 //!
-//! Spaces are told apart by their process-context identifiers, as a processor does. A few of
+//! Spaces are told apart by their process-context identifiers, as a processor does, and without them
+//! by where their tables begin. A few of
 //! them are kept while they are not loaded ([`ShadowChoices::limit`]), each under a number that the
-//! structures know. What is invalidated of a kept one costs it all that it has.
+//! structures know. What is invalidated of a kept one costs it all that it has. Where a load of CR3
+//! voids what is kept, that stays for which the page tables speak as they did ([`TableEntries`]).
 
 mod shadow_windows;
 
@@ -22,10 +24,10 @@ use std::io;
 use tollgate_tlb::shadow_windows::WindowCounts;
 use tollgate_tlb::shadow_windows::narrow::page_of;
 use tollgate_tlb::{
-    Allows, Derived, Entry, LongTlb, Origins, PageRange, Run, Slots, SoftwareTlb, SpaceNumber,
-    Stores, View,
+    Allows, Comparison, Derived, Entry, LongTlb, Origins, PageRange, Run, Slots, SoftwareTlb,
+    SpaceNumber, Stores, TableEntries, View,
 };
-use tollgate_x86::paging::{Privilege, Translation};
+use tollgate_x86::paging::{PageTableMemory, Privilege, Translation};
 use tollgate_x86::{CpuState, LinearAddress, PhysicalAddress, Space, TranslationChange};
 
 /// Linear pages that are dropped one by one because they lead to physical pages; instead of
@@ -39,6 +41,7 @@ pub struct Translations {
     long_tlb: LongTlb,
     fetches: FetchCache,
     origins: Origins,
+    entries: TableEntries,
     spaces: KeptSpaces,
     /// The notes on origins had no more room: links, which could not be dropped at once, are
     /// no longer all noted.
@@ -64,6 +67,7 @@ impl Translations {
             long_tlb: LongTlb::new()?,
             fetches: FetchCache::default(),
             origins: Origins::default(),
+            entries: TableEntries::default(),
             spaces: KeptSpaces::default(),
             links_are_due: false,
             changed: false,
@@ -77,6 +81,12 @@ impl Translations {
     }
 
     fn with_limit(mut self) -> Self {
+        // As a processor comes up.
+        self.spaces.start_with(Space {
+            tables: Some(PhysicalAddress(0)),
+            identifier: 0,
+            has_identifier: false,
+        });
         self.spaces.set_limit(self.choices.limit());
         self
     }
@@ -126,13 +136,13 @@ impl Translations {
         let structures: [&dyn Derived; 4] = [&self.tlb, &self.long_tlb, &self.fetches, links];
         for structure in structures {
             structure.show(&mut |held| {
-                let identifier = match held.kept_for {
+                let name = match held.kept_for {
                     None => Some(self.spaces.loaded()),
-                    Some(number) => self.spaces.identifier(number),
+                    Some(number) => self.spaces.name(number),
                 };
                 // What is void is not found, whatever it is.
-                if let Some(identifier) = identifier {
-                    check.look_at(&held, identifier);
+                if let Some(name) = name {
+                    check.look_at(&held, name);
                 }
             });
         }
@@ -146,12 +156,12 @@ impl Translations {
                     page: page_of(run.page).unwrap_or(run.page),
                     ..run
                 };
-                let (view, identifier) = match space {
+                let (view, name) = match space {
                     None => (View::Supervisor, Some(self.spaces.loaded())),
-                    Some(number) => (View::User, self.spaces.identifier(number)),
+                    Some(number) => (View::User, self.spaces.name(number)),
                 };
-                if let Some(identifier) = identifier {
-                    check.look_at_run(&run, view, identifier);
+                if let Some(name) = name {
+                    check.look_at_run(&run, view, name);
                 }
             });
         }
@@ -229,11 +239,11 @@ impl Translations {
     ) {
         self.note(linear, translation);
         if let Some(check) = &mut self.check {
-            let identifier = self.spaces.loaded();
+            let name = self.spaces.loaded();
             for allows in [Allows::Loads, Allows::Stores] {
                 if allows == Allows::Loads || stores != Stores::Never {
                     let what = (view, allows);
-                    check.note(identifier, what, linear, translation, Some(host_page));
+                    check.note(name, what, linear, translation, Some(host_page));
                 }
             }
         }
@@ -303,11 +313,13 @@ impl Translations {
             self.drop_own(|derived| derived.drop_everything());
             self.point_narrow();
             self.origins.drop_everything();
+            self.entries.drop_everything();
             self.spaces.forget_others();
             self.links_are_due = true;
             self.changed = true;
         }
         self.origins.note(linear, translation);
+        self.entries.note(linear, translation);
     }
 
     /// Has every entry that leads to a page of RAM allow only stores beside code, because code
@@ -335,30 +347,53 @@ impl Translations {
         self.changed |= protected == Some(true);
     }
 
-    /// Forgets what a change makes void. `loaded` is the space that CR3 names now, and `links`
-    /// are those of the engine that runs the guest.
-    pub fn change(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
+    /// Forgets what a change makes void. `loaded` is the space that CR3 names now, `links`
+    /// are those of the engine that runs the guest, and `memory` has the page tables.
+    pub fn change<M: PageTableMemory + ?Sized>(
+        &mut self,
+        loaded: Space,
+        change: TranslationChange,
+        links: &mut dyn Derived,
+        memory: &mut M,
+    ) {
+        self.change_compared(loaded, change, links, (memory, None));
+    }
+
+    /// A change; if it loads a space, its entries may have been compared already.
+    fn change_compared<M: PageTableMemory + ?Sized>(
+        &mut self,
+        loaded: Space,
+        change: TranslationChange,
+        links: &mut dyn Derived,
+        (memory, compared): (&mut M, Option<Comparison>),
+    ) {
         self.drop_due_links(links);
         let is_followed = match &mut self.check {
-            Some(check) => check.follow(loaded, change),
+            Some(check) => check.follow(loaded, change, memory),
             None => false,
         };
-        self.follow(loaded, change, links);
+        self.follow(loaded, change, links, (memory, compared));
         self.point_narrow();
         if is_followed {
             self.look_at_entries(links);
         }
     }
 
-    fn follow(&mut self, loaded: Space, change: TranslationChange, links: &mut dyn Derived) {
+    fn follow<M: PageTableMemory + ?Sized>(
+        &mut self,
+        loaded: Space,
+        change: TranslationChange,
+        links: &mut dyn Derived,
+        (memory, compared): (&mut M, Option<Comparison>),
+    ) {
         let before = match change {
             TranslationChange::Load { from, .. } => from,
             _ => loaded,
         };
-        if !self.is_loaded(before) {
+        if !self.is_loaded(before) && change != TranslationChange::Everything {
             // The processor's state was replaced.
             self.drop_everything(links);
-            self.spaces.start_with(before.identifier);
+            self.spaces.start_with(before);
         }
         match change {
             TranslationChange::Load { from, to, keeps } if self.is_loaded(to) => {
@@ -367,10 +402,11 @@ impl Translations {
                     self.loads.same += 1;
                     return;
                 }
-                self.loads.flushed += 1;
-                self.drop_local(links);
+                self.load(to, false, links, (memory, compared));
             }
-            TranslationChange::Load { to, keeps, .. } => self.load(to.identifier, keeps, links),
+            TranslationChange::Load { to, keeps, .. } => {
+                self.load(to, keeps, links, (memory, compared))
+            }
             TranslationChange::Pages { space, first, last } if self.is_loaded(space) => {
                 let pages = PageRange {
                     first: first.page(),
@@ -387,6 +423,7 @@ impl Translations {
                     self.drop_page(page, links);
                 }
                 self.drop_all(links, |derived| derived.drop_pages(pages));
+                self.entries.drop_pages(pages);
             }
             TranslationChange::Space(space) if self.is_loaded(space) => {
                 self.counts.loaded_space += 1;
@@ -394,7 +431,7 @@ impl Translations {
             }
             TranslationChange::Space(space) | TranslationChange::Pages { space, .. } => {
                 self.counts.other_space += 1;
-                self.spaces.forget(space.identifier);
+                self.spaces.forget(space.name());
                 return;
             }
             TranslationChange::Spaces => {
@@ -417,36 +454,67 @@ impl Translations {
                 self.counts.all_spaces += 1;
                 self.purge_others(links);
                 self.drop_everything(links);
-                self.spaces.start_with(loaded.identifier);
+                self.spaces.start_with(loaded);
             }
         }
         // The page that code is being fetched from may lie elsewhere now.
         self.changed = true;
     }
 
-    /// Loads another space without an exit, if its translations are known and may be kept, and
+    /// Loads a space without an exit, if its translations are known and may be kept (`keeps`), or
+    /// the page tables in `memory` speak for all of them, and
     /// nothing else is due. If not, nothing is changed. Guest code of a global page of the upper
     /// half may be gone on with.
-    pub fn switch(&mut self, from: Space, to: Space, links: &mut dyn Derived) -> bool {
+    pub fn switch<M: PageTableMemory + ?Sized>(
+        &mut self,
+        (from, to): (Space, Space),
+        keeps: bool,
+        links: &mut dyn Derived,
+        memory: &mut M,
+    ) -> bool {
         if self.has_changed() || !self.is_loaded(from) {
             return false;
         }
-        let may_switch = match self.is_loaded(to) {
-            true => from == to,
-            false => self.spaces.is_kept(to.identifier),
+        let known = self.spaces.look_up(to);
+        let Some(known) = known.filter(|known| known.has_same_tables || !self.is_loaded(to)) else {
+            return false;
         };
-        if may_switch {
-            let keeps = true;
-            self.change(to, TranslationChange::Load { from, to, keeps }, links);
-            self.changed = false;
-            self.loads.inline += 1;
+        let mut compared = None;
+        if !keeps {
+            if !self.choices.compares_entries || !known.has_same_tables {
+                return false;
+            }
+            let comparison = self.entries.compare(known.number, memory);
+            if !self.is_about_data(&comparison) {
+                return false;
+            }
+            compared = Some(comparison);
         }
-        may_switch
+        let load = TranslationChange::Load { from, to, keeps };
+        self.change_compared(to, load, links, (memory, compared));
+        self.changed = false;
+        self.loads.inline += 1;
+        true
+    }
+
+    /// Whether only the software TLBs have anything of what has changed.
+    fn is_about_data(&self, comparison: &Comparison) -> bool {
+        let is_data =
+            |pages: &PageRange| pages.count() == 1 && !self.origins.may_have_code(pages.first);
+        match comparison {
+            Comparison::Changed(changed) => changed.iter().all(is_data),
+            Comparison::Unknown => false,
+        }
     }
 
     /// How spaces were loaded.
     pub fn loads(&self) -> SpaceLoads {
-        self.loads
+        let (entries, changed) = self.entries.counts();
+        SpaceLoads {
+            entries,
+            changed,
+            ..self.loads
+        }
     }
 
     /// INVLPG of an address in `loaded`, if only the software TLB can have anything of its page
@@ -463,7 +531,7 @@ impl Translations {
             return false;
         }
         if let Some(check) = &mut self.check {
-            check.follow(loaded, TranslationChange::page(loaded, linear));
+            check.follow_page(loaded, linear);
         }
         let pages = PageRange::of(linear);
         match is_long {
@@ -473,6 +541,7 @@ impl Translations {
                 self.long_tlb.drop_window_pages(pages);
             }
         }
+        self.entries.drop_pages(pages);
         self.counts.page_inline += 1;
         true
     }
@@ -480,22 +549,54 @@ impl Translations {
     /// Whether a space is the one that is loaded. Whose tables begin elsewhere is another
     /// space, but a processor tells them apart by the identifier alone.
     fn is_loaded(&self, space: Space) -> bool {
-        space.identifier == self.spaces.loaded()
+        space.is_loaded_as(self.spaces.loaded())
     }
 
-    /// Another space is loaded.
-    fn load(&mut self, identifier: u16, keeps: bool, links: &mut dyn Derived) {
+    /// A space is loaded, perhaps the same as before.
+    fn load<M: PageTableMemory + ?Sized>(
+        &mut self,
+        to: Space,
+        keeps: bool,
+        links: &mut dyn Derived,
+        (memory, compared): (&mut M, Option<Comparison>),
+    ) {
+        let before = self.spaces.loaded_number();
+        let loaded = self.spaces.load(to, &mut self.loads.stolen);
+        let may_compare = !keeps && loaded.has_same_tables && self.choices.compares_entries;
+        let comparison = match (may_compare, compared) {
+            (true, None) => self.entries.compare(loaded.number, memory),
+            (true, Some(compared)) => compared,
+            (false, _) => Comparison::Unknown,
+        };
+        self.entries.count(loaded.number, &comparison);
         let loads = &mut self.loads;
-        let (number, is_kept) = self.spaces.load(identifier, &mut loads.stolen);
-        match (keeps, is_kept) {
-            (true, true) => loads.kept += 1,
-            (true, false) => loads.missed += 1,
-            (false, _) => loads.flushed += 1,
+        match (keeps, loaded.is_kept, &comparison) {
+            (true, true, _) => loads.kept += 1,
+            (true, false, _) => loads.missed += 1,
+            (false, _, Comparison::Changed(_)) => loads.compared += 1,
+            (false, _, Comparison::Unknown) => loads.flushed += 1,
         }
-        self.was_kept = keeps;
-        let keeps = keeps && is_kept;
-        self.drop_all(links, |derived| derived.load(number, keeps));
-        self.origins.load(number, keeps);
+        self.was_kept = keeps || matches!(comparison, Comparison::Changed(_));
+        let holds = self.was_kept && loaded.is_kept;
+        if loaded.number != before {
+            self.drop_all(links, |derived| derived.load(loaded.number, holds));
+            self.origins.load(loaded.number, holds);
+            self.entries.load(loaded.number, holds);
+        } else if !holds {
+            self.drop_local(links);
+        }
+        if holds && !loaded.has_same_tables {
+            self.entries.note_other_tables();
+        }
+        if let Comparison::Changed(changed) = comparison {
+            self.entries.forget(&changed);
+            for pages in changed {
+                match pages.count() {
+                    1 => self.drop_page(pages.first, links),
+                    _ => self.drop_all(links, |derived| derived.drop_pages(pages)),
+                }
+            }
+        }
     }
 
     /// Forgets what is kept of all spaces that are not loaded: at once, or when their numbers are
@@ -525,11 +626,13 @@ impl Translations {
     fn drop_local(&mut self, links: &mut dyn Derived) {
         self.drop_all(links, |derived| derived.drop_local());
         self.origins.drop_local();
+        self.entries.drop_local();
     }
 
     fn drop_everything(&mut self, links: &mut dyn Derived) {
         self.drop_all(links, |derived| derived.drop_everything());
         self.origins.drop_everything();
+        self.entries.drop_everything();
         self.spaces.forget_others();
     }
 

@@ -49,6 +49,10 @@ fn kernel() -> &'static [u8] {
 
 /// Three spaces with identifiers 1 to 3; the kernel's page is `global`.
 fn prepared(global: bool) -> Computer<Bench> {
+    prepared_with(global, true)
+}
+
+fn prepared_with(global: bool, has_identifiers: bool) -> Computer<Bench> {
     vcpu(kernel(), |state, memory| {
         // jmp to the second page
         memory.write(PhysicalAddress(SHARED), &[0xe9, 0xfb, 0x0f, 0, 0]);
@@ -67,8 +71,13 @@ fn prepared(global: bool) -> Computer<Bench> {
                 memory.write_u64(entry, CODE | GLOBAL | 7);
             }
         }
-        state.cr4 |= (Cr4::PCIDE | Cr4::PGE).bits();
-        state.cr3 = cr3(0);
+        state.cr4 |= Cr4::PGE.bits();
+        if has_identifiers {
+            state.cr4 |= Cr4::PCIDE.bits();
+            state.cr3 = cr3(0);
+        } else {
+            state.cr3 = table(0);
+        }
     })
 }
 
@@ -79,14 +88,19 @@ fn cr3(space: u64) -> u64 {
 /// Has the kernel switch between spaces, with these bits in the values of CR3, and checks what was
 /// added.
 fn switch(vcpu: &mut Computer<Bench>, spaces: [u64; 2], bits: u64) {
+    let added: u64 = spaces.iter().map(|&it| u64::from(ADDED[it as usize])).sum();
+    switch_between(vcpu, spaces.map(cr3), bits, [added, added]);
+}
+
+/// The same for values of CR3: in each round the functions and the data add this.
+fn switch_between(vcpu: &mut Computer<Bench>, roots: [u64; 2], bits: u64, added: [u64; 2]) {
     vcpu.change_state(|cpu| {
-        (cpu.gpr[6], cpu.gpr[3], cpu.gpr[1]) = (cr3(spaces[1]) | bits, PROGRAM, ROUNDS);
+        (cpu.gpr[6], cpu.gpr[3], cpu.gpr[1]) = (roots[1] | bits, PROGRAM, ROUNDS);
         (cpu.gpr[5], cpu.gpr[8], cpu.gpr[9]) = (DATA, 0, 0);
     });
-    run_kernel(vcpu, KERNEL, cr3(spaces[0]) | bits);
-    let added: u64 = spaces.iter().map(|&it| u64::from(ADDED[it as usize])).sum();
+    run_kernel(vcpu, KERNEL, roots[0] | bits);
     let cpu = vcpu.state();
-    let expected = (ROUNDS * added, ROUNDS * added, cr3(spaces[1]));
+    let expected = (ROUNDS * added[0], ROUNDS * added[1], roots[1]);
     assert_eq!(
         (cpu.gpr[8], cpu.gpr[9], cpu.cr3),
         expected,
@@ -121,6 +135,10 @@ fn the_choice_of_exits_and_what_is_not_certain_exit() {
     switch(&mut vcpu, [0, 1], KEEPS);
     assert_eq!(loads(&vcpu), (0, 2 * ROUNDS));
     vcpu.set_space_switch(SpaceSwitch::Inline);
+    vcpu.set_shadow_choices(ShadowChoices {
+        compares_entries: false,
+        ..ShadowChoices::default()
+    });
     switch(&mut vcpu, [0, 1], 0);
     assert_eq!(
         loads(&vcpu),
@@ -131,6 +149,38 @@ fn the_choice_of_exits_and_what_is_not_certain_exit() {
     let mut vcpu = prepared(false);
     switch(&mut vcpu, [0, 1], KEEPS);
     assert_eq!(loads(&vcpu), (0, 2 * ROUNDS));
+}
+
+#[test]
+fn spaces_whose_tables_are_as_they_were_are_loaded_without_an_exit_though_nothing_is_to_be_kept() {
+    for has_identifiers in [true, false] {
+        let mut vcpu = prepared_with(true, has_identifiers);
+        let root = |space| match has_identifiers {
+            true => cr3(space),
+            false => table(space),
+        };
+        let run = |vcpu: &mut Computer<Bench>, spaces: [u64; 2], added| {
+            switch_between(vcpu, spaces.map(root), 0, added);
+        };
+        run(&mut vcpu, [0, 1], [17, 17]);
+        run(&mut vcpu, [1, 2], [116, 116]);
+        let counts = vcpu.space_loads();
+        assert!(counts.inline > 4 * ROUNDS - 40, "{counts:?}");
+        assert_eq!((counts.kept, counts.changed), (0, 0), "{counts:?}");
+        // What is edited while another space is loaded counts when its own is, and nothing beside it
+        // is forgotten: the data first, then the function as well.
+        let data = entry(vcpu.memory_mut(), 1, DATA);
+        vcpu.memory_mut().write_u64(data, VALUES[2] | 7);
+        run(&mut vcpu, [2, 1], [116, 200]);
+        let function = entry(vcpu.memory_mut(), 1, PROGRAM + 0x1000);
+        vcpu.memory_mut().write_u64(function, FUNCTIONS[0] | 7);
+        vcpu.memory_mut().write_u64(data, VALUES[0] | 7);
+        run(&mut vcpu, [2, 1], [101, 101]);
+        let counts = vcpu.space_loads();
+        assert_eq!(counts.changed, 3, "{counts:?}");
+        assert!(counts.inline > 8 * ROUNDS - 60, "{counts:?}");
+        assert!(counts.flushed < 8, "{counts:?}");
+    }
 }
 
 #[test]

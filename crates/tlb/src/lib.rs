@@ -5,7 +5,8 @@
 //! beside it. Other crates have caches of their own, of fetches and of links.
 //!
 //! All of them are [`Derived`], by which they are told what to forget. What an entry comes
-//! from, a large page or a physical page, is noted once for all, in [`Origins`].
+//! from, a large page or a physical page, is noted once for all, in [`Origins`]; the entries of
+//! page tables that it rests on, in [`TableEntries`].
 
 pub mod derived;
 pub mod long_tlb;
@@ -15,6 +16,7 @@ pub mod reservation;
 pub mod shadow_windows;
 pub mod slots;
 pub mod software_tlb;
+pub mod table_entries;
 
 pub use derived::{Allows, Derived, Held, LeadsTo, PageRange, SPACES, SpaceNumber};
 pub use long_tlb::LongTlb;
@@ -22,3 +24,4 @@ pub use origins::Origins;
 pub use shadow_windows::{Run, ShadowWindows};
 pub use slots::Slots;
 pub use software_tlb::{Entry, SoftwareTlb, Stores, View};
+pub use table_entries::{Comparison, TableEntries};

@@ -308,8 +308,12 @@ impl LongTlb {
             Stores::BesideCode => part.set_page(Table::CodeWrite, page, delta),
             Stores::Always => part.set_page(Table::Write, page, delta),
         }
-        let may_be_global = !parts.global.pages.is_empty();
-        if !is_as_it_was || !entry.global && may_be_global {
+        // A global one of the lower half must not be kept as a local one.
+        let may_be_other = match entry.global {
+            true => page >= 0,
+            false => !parts.global.pages.is_empty(),
+        };
+        if !is_as_it_was || may_be_other {
             let log = if entry.global {
                 &mut parts.global
             } else {

@@ -1,5 +1,6 @@
 use super::*;
 use tollgate_x86::PhysicalAddress;
+use tollgate_x86::paging::WalkPath;
 
 const KERNEL: u64 = 0xffff_8880_0000_0000;
 
@@ -10,6 +11,7 @@ fn leads_to(physical: u64, page_size: u64, global: bool) -> Translation {
         writable_now: true,
         user: false,
         global,
+        path: WalkPath::default(),
     }
 }
 

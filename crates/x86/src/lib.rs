@@ -30,4 +30,4 @@ pub use model::CpuModel;
 pub use paravirtual::Paravirtual;
 pub use registers::{Cr0, Cr4, Efer, Gpr};
 pub use state::CpuState;
-pub use translation_change::{Space, TranslationChange};
+pub use translation_change::{Space, SpaceName, TranslationChange};

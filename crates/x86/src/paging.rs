@@ -51,6 +51,84 @@ impl Privilege {
     }
 }
 
+/// An entry of a paging structure that a walk went through.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PathStep {
+    /// Where the entry lies. For one of the PDPTE registers of PAE paging: where it was loaded
+    /// from.
+    pub address: PhysicalAddress,
+    /// What it was, with the accessed and dirty bits that the walk has set.
+    pub entry: u64,
+    /// Bits of a linear address that it does not look at, and that lower entries do: 12 to 39.
+    pub shift: u8,
+}
+
+/// The entries that a walk went through, from the root's on. Without paging there are none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WalkPath {
+    steps: [PathStep; 4],
+    length: u8,
+    /// Entries have 8 bytes, not 4.
+    is_wide: bool,
+}
+
+impl WalkPath {
+    /// A path of at most four entries, from the root's on; `is_wide`: of 8 bytes each.
+    pub fn new(steps: &[PathStep], is_wide: bool) -> Self {
+        let mut path = Self {
+            is_wide,
+            ..Self::default()
+        };
+        for &step in steps {
+            path.push(step);
+        }
+        path
+    }
+
+    fn push(&mut self, step: PathStep) {
+        self.steps[usize::from(self.length)] = step;
+        self.length += 1;
+    }
+
+    /// The entries, from the root's on.
+    #[inline]
+    pub fn steps(&self) -> &[PathStep] {
+        &self.steps[..usize::from(self.length)]
+    }
+
+    /// Whether entries have 8 bytes, not 4.
+    #[inline]
+    pub fn is_wide(&self) -> bool {
+        self.is_wide
+    }
+
+    /// Whether a walk would go through the same entries now and find the same: all are as they
+    /// were, but that further ones of their accessed and dirty bits may be set.
+    pub fn is_as_it_was<M: PageTableMemory + ?Sized>(&self, memory: &mut M) -> bool {
+        self.steps().iter().all(|step| {
+            let now = read_entry(memory, step.address, self.is_wide);
+            now | NOTED_BITS == step.entry | NOTED_BITS && !now & step.entry & NOTED_BITS == 0
+        })
+    }
+}
+
+/// Bits that a walk sets, which can be added to an entry without making void what was derived from
+/// it before.
+pub const NOTED_BITS: u64 = ACCESSED | DIRTY;
+
+/// Reads an entry of 8 bytes (`is_wide`) or 4.
+#[inline]
+pub fn read_entry<M: PageTableMemory + ?Sized>(
+    memory: &mut M,
+    address: PhysicalAddress,
+    is_wide: bool,
+) -> u64 {
+    match is_wide {
+        true => memory.read_u64(address),
+        false => u64::from(memory.read_u32(address)),
+    }
+}
+
 /// A successful translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
@@ -64,6 +142,8 @@ pub struct Translation {
     pub user: bool,
     /// The leaf entry is global and CR4.PGE is set.
     pub global: bool,
+    /// The entries that say so.
+    pub path: WalkPath,
 }
 
 /// The registers that steer a walk.
@@ -167,6 +247,7 @@ impl PagingRegisters {
                 writable_now: true,
                 user: true,
                 global: false,
+                path: WalkPath::default(),
             });
         }
         if !self.uses_wide_entries() {
@@ -187,7 +268,7 @@ impl PagingRegisters {
                 linear,
                 kind,
                 privilege,
-                self.cr3 & 0xffff_f000,
+                (self.cr3 & 0xffff_f000, WalkPath::default()),
                 &levels,
             );
         }
@@ -219,14 +300,20 @@ impl PagingRegisters {
                 linear,
                 kind,
                 privilege,
-                self.cr3 & ADDRESS_MASK,
+                (self.cr3 & ADDRESS_MASK, WalkPath::new(&[], true)),
                 &levels,
             );
         }
-        let pdpte = self.pdpte[(linear.0 >> 30 & 3) as usize];
+        let number = linear.0 >> 30 & 3;
+        let pdpte = self.pdpte[number as usize];
         if pdpte & PRESENT == 0 {
             return Err(self.fault(linear, kind, privilege, PageFaultCode::empty()));
         }
+        let register = PathStep {
+            address: PhysicalAddress(((self.cr3 & 0xffff_ffe0) + number * 8) & self.a20_mask),
+            entry: pdpte,
+            shift: 30,
+        };
         let levels = [
             Level {
                 shift: 21,
@@ -244,7 +331,7 @@ impl PagingRegisters {
             linear,
             kind,
             privilege,
-            pdpte & ADDRESS_MASK,
+            (pdpte & ADDRESS_MASK, WalkPath::new(&[register], true)),
             &levels,
         )
     }
@@ -272,13 +359,10 @@ impl PagingRegisters {
         table: u64,
         index: u64,
     ) -> (PhysicalAddress, u64) {
-        if self.uses_wide_entries() {
-            let address = PhysicalAddress((table + index * 8) & self.a20_mask);
-            (address, memory.read_u64(address))
-        } else {
-            let address = PhysicalAddress((table + index * 4) & self.a20_mask);
-            (address, u64::from(memory.read_u32(address)))
-        }
+        let is_wide = self.uses_wide_entries();
+        let bytes = if is_wide { 8 } else { 4 };
+        let address = PhysicalAddress((table + index * bytes) & self.a20_mask);
+        (address, read_entry(memory, address, is_wide))
     }
 
     /// Bits that must be zero in this entry, which maps or references at `shift`.
@@ -307,16 +391,20 @@ impl PagingRegisters {
         linear: LinearAddress,
         kind: AccessKind,
         privilege: Privilege,
-        root: u64,
+        (root, mut path): (u64, WalkPath),
         levels: &[Level],
     ) -> Result<Translation, Exception> {
         let mut table = root;
         let (mut writable, mut user, mut executable) = (true, true, true);
-        let mut path = [(PhysicalAddress(0), 0u64); 4];
-        for (depth, level) in levels.iter().enumerate() {
+        let registers = path.steps().len();
+        for level in levels {
             let index = (linear.0 >> level.shift) & ((1 << level.index_bits) - 1);
             let (address, entry) = self.read_entry(memory, table, index);
-            path[depth] = (address, entry);
+            path.push(PathStep {
+                address,
+                entry,
+                shift: level.shift as u8,
+            });
             if entry & PRESENT == 0 {
                 return Err(self.fault(linear, kind, privilege, PageFaultCode::empty()));
             }
@@ -348,9 +436,13 @@ impl PagingRegisters {
             if !self.allows(kind, privilege, writable, user, executable) {
                 return Err(self.fault(linear, kind, privilege, PageFaultCode::PRESENT));
             }
-            for (address, entry) in &path[..depth] {
-                if entry & ACCESSED == 0 {
-                    memory.set_bits(*address, ACCESSED as u32);
+            let length = usize::from(path.length);
+            let (upper, lowest) =
+                path.steps[registers..length].split_at_mut(length - registers - 1);
+            for step in upper {
+                if step.entry & ACCESSED == 0 {
+                    memory.set_bits(step.address, ACCESSED as u32);
+                    step.entry |= ACCESSED;
                 }
             }
             let wanted = if kind == AccessKind::Write {
@@ -360,6 +452,7 @@ impl PagingRegisters {
             };
             if entry & wanted != wanted {
                 memory.set_bits(address, wanted as u32);
+                lowest[0].entry |= wanted;
             }
             let dirty = (entry | wanted) & DIRTY != 0;
             let page_size = 1u64 << level.shift;
@@ -376,6 +469,7 @@ impl PagingRegisters {
                     && self.allows(AccessKind::Write, privilege, writable, user, executable),
                 user,
                 global: entry & GLOBAL != 0 && self.cr4.contains(Cr4::PGE),
+                path,
             });
         }
         unreachable!("the last level is always a leaf")

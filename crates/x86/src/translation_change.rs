@@ -13,6 +13,15 @@ pub const CR3_KEEPS: u64 = 1 << 63;
 /// CR3 bits that no format of it has the tables' address in (SDM volume 3, table 4-7).
 const CR3_FLAGS: u64 = 0x1f;
 
+/// What tells address spaces apart while none of them is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SpaceName {
+    /// With CR4.PCIDE, as the processor does: the process-context identifier, 0 to 4095.
+    Identifier(u16),
+    /// Without: where the page tables begin.
+    Tables(PhysicalAddress),
+}
+
 /// A linear address space of the guest's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
@@ -20,6 +29,8 @@ pub struct Space {
     pub tables: Option<PhysicalAddress>,
     /// The process-context identifier, 0 to 4095; 0 without CR4.PCIDE.
     pub identifier: u16,
+    /// CR4.PCIDE is set: spaces are told apart by their identifiers alone.
+    pub has_identifier: bool,
 }
 
 impl Space {
@@ -30,15 +41,33 @@ impl Space {
 
     /// The space that a value of CR3 would name, were it loaded.
     pub fn of_cr3(state: &CpuState, cr3: u64) -> Self {
-        let (flags, identifier) = if state.cr4().contains(Cr4::PCIDE) {
-            (CR3_PCID, cr3 & CR3_PCID)
-        } else {
-            (CR3_FLAGS, 0)
+        let has_identifier = state.cr4().contains(Cr4::PCIDE);
+        let (flags, identifier) = match has_identifier {
+            true => (CR3_PCID, cr3 & CR3_PCID),
+            false => (CR3_FLAGS, 0),
         };
         Self {
             tables: Some(PhysicalAddress(cr3 & !flags)),
             identifier: identifier as u16,
+            has_identifier,
         }
+    }
+
+    /// What tells it from other spaces.
+    #[inline]
+    pub const fn name(self) -> SpaceName {
+        match self.tables {
+            Some(tables) if !self.has_identifier => SpaceName::Tables(tables),
+            _ => SpaceName::Identifier(self.identifier),
+        }
+    }
+
+    /// Whether an instruction that names it means the space that is loaded under `name`. Without
+    /// CR4.PCIDE the only identifier is zero, that of every space, of which one is loaded.
+    #[inline]
+    pub fn is_loaded_as(self, name: SpaceName) -> bool {
+        let means_any = matches!(name, SpaceName::Tables(_)) && self.tables.is_none();
+        self.name() == name || means_any && self.identifier == 0
     }
 
     /// Whatever space has this process-context identifier, 0 to 4095.
@@ -46,6 +75,7 @@ impl Space {
         Self {
             tables: None,
             identifier,
+            has_identifier: true,
         }
     }
 
@@ -115,11 +145,21 @@ mod tests {
         let mut state = CpuState::at_reset();
         let tables = Some(PhysicalAddress(0x7000));
         state.cr3 = 0x7018;
-        let identifier = 0;
-        assert_eq!(Space::loaded(&state), Space { tables, identifier });
+        let space = |identifier, has_identifier| Space {
+            tables,
+            identifier,
+            has_identifier,
+        };
+        let named = Space::loaded(&state);
+        assert_eq!(named, space(0, false));
+        assert_eq!(named.name(), SpaceName::Tables(PhysicalAddress(0x7000)));
+        let (zero, one) = (Space::identified(0), Space::identified(1));
+        assert!(zero.is_loaded_as(named.name()) && !one.is_loaded_as(named.name()));
         state.cr4 |= Cr4::PCIDE.bits();
-        let identifier = 0x18;
-        assert_eq!(Space::loaded(&state), Space { tables, identifier });
+        let named = Space::loaded(&state);
+        assert_eq!(named, space(0x18, true));
+        assert_eq!(named.name(), SpaceName::Identifier(0x18));
+        assert!(!zero.is_loaded_as(named.name()));
     }
 
     #[test]
@@ -127,6 +167,7 @@ mod tests {
         let space = |tables, identifier| Space {
             tables: Some(PhysicalAddress(tables)),
             identifier,
+            has_identifier: true,
         };
         assert!(Space::identified(5).covers(space(0x7000, 5)));
         assert!(!Space::identified(5).covers(space(0x7000, 6)));

@@ -102,6 +102,7 @@ fn bit_63_of_cr3_is_not_stored_and_lets_translations_be_kept() {
         let to = Space {
             tables: Some(PhysicalAddress(value & 0xf000)),
             identifier: value as u16 & 0xfff,
+            has_identifier: true,
         };
         let keeps = value & KEEPS != 0;
         let load = TranslationChange::Load { from, to, keeps };

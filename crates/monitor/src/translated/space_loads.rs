@@ -8,6 +8,7 @@
 //! [`Translations::switch`]: crate::translations::Translations::switch
 
 use super::misses::Environment;
+use crate::guest_view::GuestView;
 use tollgate_engine::{Context, Engine};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -21,11 +22,12 @@ const LONGEST: u64 = 15;
 /// MOV of a value to CR3 in 64-bit code at level 0. False: nothing was done.
 pub(super) fn load(context: &mut Context, environment: &Environment, value: u64) -> bool {
     let cpu = &context.cpu;
-    let (keeps, cr3) = (value & CR3_KEEPS != 0, value & !CR3_KEEPS);
-    let is_usual = environment.switches
-        && keeps
-        && cpu.cr4().contains(Cr4::PCIDE)
-        && cr3 >> PHYSICAL_ADDRESS_BITS == 0;
+    let has_identifiers = cpu.cr4().contains(Cr4::PCIDE);
+    let (keeps, cr3) = match has_identifiers {
+        true => (value & CR3_KEEPS != 0, value & !CR3_KEEPS),
+        false => (false, value),
+    };
+    let is_usual = environment.switches && cr3 >> PHYSICAL_ADDRESS_BITS == 0;
     if !is_usual {
         return false;
     }
@@ -49,10 +51,12 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     if accounts.access_of(root) != environment.program_access {
         return false;
     }
-    if !view
-        .translations
-        .switch(from, to, engine as &mut dyn Derived)
-    {
+    let GuestView {
+        memory,
+        translations,
+        ..
+    } = view;
+    if !translations.switch((from, to), keeps, engine as &mut dyn Derived, memory) {
         return false;
     }
     context.cpu.cr3 = cr3;

@@ -104,6 +104,7 @@ impl Translations {
         translation: &Translation,
         writable: bool,
     ) {
+        self.entries.note(linear, translation);
         let Some(check) = &mut self.check else {
             return;
         };

@@ -484,7 +484,7 @@ mod tests {
                 "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
-                "double-invalidation": "entry-count", "icache": "leaf"
+                "double-invalidation": "entry-count", "compare-entries": "on", "icache": "leaf"
             }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);

@@ -1,0 +1,275 @@
+//! The entries of page tables that translations were derived from, by space: so that a load of CR3
+//! need not void what the tables still say.
+//!
+//! A load of CR3 that keeps nothing voids all translations of the new space that are not global
+//! (SDM volume 3, 4.10.4.1). But a processor may cache any translation again at once, if the tables
+//! yield it then and the accessed and dirty bits that it needs are set (4.10.2.3). So what was derived
+//! when the space was last loaded may be kept if each entry of each walk is as it was: the same walk
+//! would find the same. That is decided by reading these entries again, a few for each page that was
+//! used, and nothing keeps watch over the tables meanwhile:
+//!
+//! ```text
+//! walk: 5000 -> 7f000     [1000] = 2027, [2014] = 7f067       noted
+//! another space is loaded, which writes into [2014]
+//! this space is loaded    [2014] = 7f065                      page 5000 is dropped, no other
+//! ```
+//!
+//! An entry that is written and not invalidated while its space is loaded is found when the space is
+//! loaded next. One from which something else was derived in between is not told from what was
+//! derived before: then it counts as changed, whatever it is.
+
+use crate::derived::{PageRange, SPACES, SpaceNumber};
+use rustc_hash::FxHashMap;
+use tollgate_x86::address::PAGE_SIZE;
+use tollgate_x86::paging::{
+    NOTED_BITS, PageTableMemory, PathStep, Translation, WalkPath, read_entry,
+};
+use tollgate_x86::{LinearAddress, PhysicalAddress};
+
+const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
+/// Entries of one space that are noted at most: reading more costs more than most of them save.
+const MOST_ENTRIES: usize = 2048;
+/// Entries that may have changed at most: of more, all of the space is dropped.
+const MOST_CHANGED: usize = 256;
+/// Entries of at least so many linear pages: if one has changed, all of the space is dropped.
+const MOST_PAGES: u64 = 1024;
+/// Levels of the deepest walk.
+const LEVELS: usize = 4;
+
+/// An entry that something was derived from.
+#[derive(Clone, Copy, Debug)]
+struct Noted {
+    /// Which part of the linear addresses it is about: [`key`].
+    key: u64,
+    /// Where it lies; with [`NARROW`] and [`CHANGED`].
+    address: u64,
+    entry: u64,
+}
+
+/// In an address: the entry has 4 bytes, not 8.
+const NARROW: u64 = 1;
+/// In an address: different things were derived from the entry.
+const CHANGED: u64 = 2;
+const FLAGS: u64 = NARROW | CHANGED;
+
+/// The part of the linear addresses that an entry with that shift is about, as one number.
+const fn key(linear: u64, shift: u8) -> u64 {
+    linear >> shift << 6 | shift as u64
+}
+
+impl Noted {
+    fn has_changed<M: PageTableMemory + ?Sized>(&self, memory: &mut M) -> bool {
+        let is_wide = self.address & NARROW == 0;
+        let address = PhysicalAddress(self.address & !FLAGS);
+        self.address & CHANGED != 0 || read_entry(memory, address, is_wide) != self.entry
+    }
+
+    /// The linear pages that it is about.
+    fn pages(&self) -> PageRange {
+        let (part, shift) = (self.key >> 6, self.key & 0x3f);
+        let first = part << (shift - PAGE_SHIFT as u64);
+        PageRange {
+            first,
+            last: first + ((1 << (shift - PAGE_SHIFT as u64)) - 1),
+        }
+    }
+}
+
+/// Those of one space.
+#[derive(Default)]
+struct OfSpace {
+    noted: Vec<Noted>,
+    /// Where the entry of a key is.
+    places: FxHashMap<u64, u32>,
+    /// By level what was noted last.
+    last: [Option<(u64, PathStep)>; LEVELS],
+    /// Something was derived that is not noted.
+    is_incomplete: bool,
+}
+
+impl OfSpace {
+    fn clear(&mut self) {
+        self.noted.clear();
+        self.places.clear();
+        self.last = Default::default();
+        self.is_incomplete = false;
+    }
+
+    #[inline]
+    fn note_path(&mut self, linear: LinearAddress, path: &WalkPath) {
+        for (&step, level) in path.steps().iter().zip(0..LEVELS) {
+            let key = key(linear.0, step.shift);
+            if self.last[level] != Some((key, step)) {
+                self.last[level] = Some((key, step));
+                self.note(key, step, path.is_wide());
+            }
+        }
+    }
+
+    fn note(&mut self, key: u64, step: PathStep, is_wide: bool) {
+        let address = step.address.0 | if is_wide { 0 } else { NARROW };
+        let next = self.noted.len();
+        let place = *self.places.entry(key).or_insert(next as u32) as usize;
+        let Some(noted) = self.noted.get_mut(place) else {
+            self.is_incomplete |= next >= MOST_ENTRIES;
+            self.noted.push(Noted {
+                key,
+                address,
+                entry: step.entry,
+            });
+            return;
+        };
+        // What was derived before holds with more of these bits.
+        let only_adds =
+            noted.entry & !step.entry == 0 && (noted.entry ^ step.entry) & !NOTED_BITS == 0;
+        if noted.address == address && only_adds {
+            noted.entry = step.entry;
+        } else {
+            noted.address |= CHANGED;
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        let Some(place) = self.places.remove(&key) else {
+            return;
+        };
+        let place = place as usize;
+        self.noted.swap_remove(place);
+        if let Some(moved) = self.noted.get(place) {
+            self.places.insert(moved.key, place as u32);
+        }
+        self.last = Default::default();
+    }
+}
+
+/// What became of a space's entries since something was derived from them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// What was derived from these parts of the linear addresses is void, and nothing else.
+    Changed(Vec<PageRange>),
+    /// All of it is void, or nobody knows.
+    Unknown,
+}
+
+/// The entries that what is known of each space was derived from, global pages apart.
+#[derive(Default)]
+pub struct TableEntries {
+    spaces: [Option<Box<OfSpace>>; SPACES],
+    loaded: SpaceNumber,
+    /// Entries that were compared, and those that had changed.
+    counts: (u64, u64),
+}
+
+impl TableEntries {
+    fn loaded(&mut self) -> &mut OfSpace {
+        self.spaces[self.loaded.index()].get_or_insert_default()
+    }
+
+    /// Something is derived for the page of `linear` in the space that is loaded.
+    #[inline]
+    pub fn note(&mut self, linear: LinearAddress, translation: &Translation) {
+        if translation.global {
+            return;
+        }
+        let path = &translation.path;
+        let space = self.loaded();
+        if path.steps().is_empty() {
+            space.is_incomplete = true;
+        }
+        if !space.is_incomplete {
+            space.note_path(linear, path);
+        }
+    }
+
+    /// What was derived of these pages of the loaded space was dropped, all of it if they lay in a
+    /// large page.
+    #[inline]
+    pub fn drop_pages(&mut self, pages: PageRange) {
+        let Some(space) = &mut self.spaces[self.loaded.index()] else {
+            return;
+        };
+        // Of more pages the notes stay, and count as changed at the worst.
+        if pages.count() <= MOST_CHANGED as u64 {
+            for page in pages.pages() {
+                space.remove(key(page << PAGE_SHIFT, PAGE_SHIFT as u8));
+            }
+        }
+    }
+
+    /// All that was derived in the loaded space was dropped.
+    pub fn drop_local(&mut self) {
+        self.loaded().clear();
+    }
+
+    /// All was dropped, of all spaces.
+    pub fn drop_everything(&mut self) {
+        self.spaces.iter_mut().flatten().for_each(|it| it.clear());
+    }
+
+    /// The loaded space has other tables now, and nothing of it was dropped.
+    pub fn note_other_tables(&mut self) {
+        self.loaded().is_incomplete = true;
+    }
+
+    /// Another space is loaded. Without `keeps` all of it was dropped.
+    pub fn load(&mut self, to: SpaceNumber, keeps: bool) {
+        self.loaded = to;
+        if !keeps {
+            self.drop_local();
+        }
+    }
+
+    /// Compares a space's entries with what they are now. The caller drops what is void.
+    pub fn compare<M: PageTableMemory + ?Sized>(
+        &self,
+        number: SpaceNumber,
+        memory: &mut M,
+    ) -> Comparison {
+        let Some(space) = &self.spaces[number.index()] else {
+            return Comparison::Changed(Vec::new());
+        };
+        if space.is_incomplete {
+            return Comparison::Unknown;
+        }
+        let mut changed = Vec::new();
+        for noted in &space.noted {
+            if noted.has_changed(memory) {
+                let pages = noted.pages();
+                if changed.len() == MOST_CHANGED || pages.count() > MOST_PAGES {
+                    return Comparison::Unknown;
+                }
+                changed.push(pages);
+            }
+        }
+        Comparison::Changed(changed)
+    }
+
+    /// The entries of the loaded space about exactly these pages are forgotten: what was derived from
+    /// them was dropped.
+    pub fn forget(&mut self, changed: &[PageRange]) {
+        let space = self.loaded();
+        for pages in changed {
+            let shift = pages.count().trailing_zeros() + PAGE_SHIFT;
+            space.remove(key(pages.first << PAGE_SHIFT, shift as u8));
+        }
+    }
+
+    /// Counts a comparison of a space's entries.
+    pub fn count(&mut self, number: SpaceNumber, comparison: &Comparison) {
+        if let (Some(space), Comparison::Changed(changed)) =
+            (&self.spaces[number.index()], comparison)
+        {
+            self.counts.0 += space.noted.len() as u64;
+            self.counts.1 += changed.len() as u64;
+        }
+    }
+
+    /// How many entries were compared so far, and how many of them had changed.
+    pub fn counts(&self) -> (u64, u64) {
+        self.counts
+    }
+}
+
+#[cfg(test)]
+#[path = "table_entries_tests.rs"]
+mod tests;
