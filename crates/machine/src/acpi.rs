@@ -6,6 +6,7 @@
 
 pub mod loader;
 mod pci;
+mod pvpanic;
 mod virtio;
 
 use acpi_tables::aml::{Device, EISAName, IO, Name, Package, Path, ResourceTemplate, Scope};
@@ -346,6 +347,7 @@ fn dsdt(hardware: &Hardware) -> Sdt {
     if let Some(functions) = hardware.pci_functions {
         devices.extend(pci::devices(functions, hardware.firmware));
     }
+    devices.extend(pvpanic::device());
     devices.extend(virtio::devices(hardware.virtio_mmio));
     dsdt.append_slice(&Scope::raw(Path::new("\\_SB_"), devices));
     dsdt

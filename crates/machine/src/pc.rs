@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::{GuestMemory, MemoryError};
-use tollgate_platform::{GuestTime, Near, NearAccess, Platform, StopRequest};
+use tollgate_platform::{GuestTime, Near, NearAccess, Platform, ResetCause, StopRequest};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
@@ -544,7 +544,8 @@ impl Platform for Pc {
             return Some(StopRequest::Attention);
         }
         if self.board.interrupts.local_apic.take_init() {
-            self.board.request_stop(StopRequest::ProcessorReset);
+            self.board
+                .request_stop(StopRequest::ProcessorReset(ResetCause::InitMessage));
         }
         let request = self.board.stop.take();
         if request.is_some() {

@@ -5,7 +5,9 @@ use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::pc::Pc;
-use crate::vm_handle::{Command, KickFunction, Shown, State, Status, VmCommands, VmHandle};
+use crate::vm_handle::{
+    Command, Happened, KickFunction, Shown, State, Status, VmCommands, VmHandle,
+};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
@@ -20,6 +22,7 @@ use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};
+pub use tollgate_platform::{PanicReport, ResetCause};
 use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, PhysicalAddress};
@@ -68,8 +71,11 @@ impl std::error::Error for BuildError {}
 pub enum RunOutcome {
     /// The guest switched itself off.
     PowerOff,
-    /// The guest reset itself.
-    Reset,
+    /// The guest reset itself, by this.
+    Reset(ResetCause),
+    /// The guest's kernel reported a panic. This alone is no end: [`Vm::run`] runs it on, to its
+    /// last messages and its reset.
+    Panicked(PanicReport),
     /// The processor shut down, and the configuration does not make that a reset; its
     /// registers.
     TripleFault(String),
@@ -85,6 +91,7 @@ pub enum RunOutcome {
 pub struct Past {
     ledger: Ledger,
     knobs_turned: bool,
+    happened: Happened,
 }
 
 /// A machine, ready to run on the thread that calls [`Vm::run`].
@@ -101,6 +108,7 @@ pub struct Vm {
     counted_before: Counters,
     /// Exits before that.
     exits_before: u64,
+    happened: Happened,
 }
 
 impl Vm {
@@ -152,6 +160,7 @@ impl Vm {
             knobs_turned: false,
             counted_before: Counters::default(),
             exits_before: 0,
+            happened: Happened::default(),
         };
         vm.publish(State::Starting);
         Ok(vm)
@@ -171,6 +180,11 @@ impl Vm {
         self.commands.remove_kick();
         self.pc.set_kick(None);
         self.pc.flush_output();
+        match outcome {
+            RunOutcome::Reset(cause) => self.happened.resets.add(cause),
+            RunOutcome::Panicked(_) => self.happened.panics += 1,
+            _ => {}
+        }
         outcome
     }
 
@@ -184,11 +198,14 @@ impl Vm {
                     }
                 }
                 VcpuStop::Requested(StopRequest::PowerOff) => return RunOutcome::PowerOff,
-                VcpuStop::Requested(StopRequest::Reset) => return RunOutcome::Reset,
-                VcpuStop::Requested(StopRequest::ProcessorReset) => {
+                VcpuStop::Requested(StopRequest::Reset(cause)) => return RunOutcome::Reset(cause),
+                VcpuStop::Requested(StopRequest::ProcessorReset(cause)) => {
                     if !self.reset_processor() {
-                        return RunOutcome::Reset;
+                        return RunOutcome::Reset(cause);
                     }
+                }
+                VcpuStop::Requested(StopRequest::Panic(report)) => {
+                    return RunOutcome::Panicked(report);
                 }
                 VcpuStop::Requested(StopRequest::DebugExit(value)) => {
                     return RunOutcome::DebugExit(value);
@@ -199,7 +216,7 @@ impl Vm {
                         return RunOutcome::TripleFault(registers);
                     }
                     if !self.reset_processor() {
-                        return RunOutcome::Reset;
+                        return RunOutcome::Reset(ResetCause::TripleFault);
                     }
                 }
                 VcpuStop::NotImplemented(why) => return RunOutcome::Stopped(why),
@@ -325,6 +342,7 @@ impl Vm {
         Past {
             ledger: self.vcpu.take_ledger(),
             knobs_turned: self.knobs_turned,
+            happened: self.happened,
         }
     }
 
@@ -332,6 +350,7 @@ impl Vm {
     pub fn continue_past(&mut self, past: Past) {
         self.vcpu.continue_ledger(past.ledger);
         self.knobs_turned |= past.knobs_turned;
+        self.happened = past.happened;
     }
 
     /// Obeys waiting commands; stays here while paused. True: end the machine.
@@ -405,6 +424,7 @@ impl Vm {
             guest_time_ns: self.pc.now().0,
             exits: self.exits_before + self.exit_counts().total(),
             code_cache: self.vcpu.code_cache(),
+            happened: self.happened,
             settings: self.settings(),
         };
         self.commands.publish(status);

@@ -35,8 +35,8 @@ use tollgate_exits::books::Books;
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    BOOKS_AGE, BooksRequest, Command, KEY_CAPACITY, KickFunction, Listener, ResetRequest,
-    SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
+    BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener, ResetRequest,
+    Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 

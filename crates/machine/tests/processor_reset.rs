@@ -4,7 +4,7 @@
 use std::io;
 use tollgate_machine::config::{MIB, TripleFaultAction, VmConfig};
 use tollgate_machine::saved::MachineState;
-use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
+use tollgate_machine::vm::{Consoles, PanicReport, ResetCause, RunOutcome, Vm};
 use tollgate_machine::vm_handle::VmHandle;
 use tollgate_memory::{Region, RegionKind};
 use tollgate_x86::PhysicalAddress;
@@ -104,15 +104,17 @@ fn init_of_the_processor_keeps_memory_and_goes_on_in_the_firmware() {
 
 #[test]
 fn without_firmware_every_reset_is_the_machine_s() {
+    use ResetCause::*;
     let resets = [
-        ("8042-bare", out(0x64, 0xfe)),
-        ("92-bare", out(0x92, 3)),
-        ("cf9-bare", out(0xcf9, 4)),
-        ("shutdown-bare", TRIPLE_FAULT.to_vec()),
-        ("message-bare", command_to_self(0x4500)),
+        ("8042-bare", out(0x64, 0xfe), KeyboardController),
+        ("92-bare", out(0x92, 3), SystemControlPort),
+        ("cf9-bare", out(0xcf9, 4), ResetRegister),
+        ("shutdown-bare", TRIPLE_FAULT.to_vec(), TripleFault),
+        ("message-bare", command_to_self(0x4500), InitMessage),
     ];
-    for (name, reset) in resets {
-        assert_eq!(vm(name, &guest(&reset)).run(), RunOutcome::Reset, "{name}");
+    for (name, reset, cause) in resets {
+        let outcome = vm(name, &guest(&reset)).run();
+        assert_eq!(outcome, RunOutcome::Reset(cause), "{name}");
     }
 }
 
@@ -120,7 +122,15 @@ fn without_firmware_every_reset_is_the_machine_s() {
 fn a_full_reset_is_the_machine_s_with_firmware_too() {
     let mut vm = vm("full", &guest(&out(0xcf9, 6)));
     add_firmware(&vm);
-    assert_eq!(vm.run(), RunOutcome::Reset);
+    assert_eq!(vm.run(), RunOutcome::Reset(ResetCause::ResetRegister));
+}
+
+#[test]
+fn a_guest_that_reports_a_panic_may_go_on() {
+    // out 505h; then the byte 7 to port F4h
+    let mut vm = vm("panic", &[out(0x505, 1), out(0xf4, 7)].concat());
+    assert_eq!(vm.run(), RunOutcome::Panicked(PanicReport::Fatal));
+    assert_eq!(vm.run(), RunOutcome::DebugExit(7));
 }
 
 #[test]

@@ -6,9 +6,11 @@
 
 mod bare_machine;
 mod near;
+mod stop;
 
 pub use bare_machine::BareMachine;
 pub use near::{Near, NearAccess};
+pub use stop::{PanicReport, ResetCause, StopRequest};
 
 use serde::{Deserialize, Serialize};
 use tollgate_x86::{CpuState, Exception, PhysicalAddress, TranslationChange};
@@ -29,23 +31,6 @@ impl GuestTime {
     pub const fn since(self, earlier: GuestTime) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
-}
-
-/// Why the machine wants the processor to stop running.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StopRequest {
-    /// The guest switched the power off.
-    PowerOff,
-    /// The guest asked for a reset of the whole machine.
-    Reset,
-    /// The guest asked for INIT of the processor alone: devices and memory stay.
-    ProcessorReset,
-    /// isa-debug-exit: the byte that the guest wrote.
-    DebugExit(u8),
-    /// Someone outside asked for the end.
-    Quit,
-    /// Another thread requests something (a pause, a status); the guest continues afterwards.
-    Attention,
 }
 
 /// What the monitor asks of the machine around the processor.

@@ -11,6 +11,7 @@ use tollgate_machine::config::{
 };
 use tollgate_machine::cpu::CpuModel;
 
+use crate::exit_on::{self, ExitOn};
 use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::port;
@@ -200,6 +201,20 @@ pub struct RunArguments {
     /// Start the virtual machine again when the guest resets it
     #[arg(long)]
     pub reboot: bool,
+
+    /// What ends the run, with which exit code: panic[=CODE] or reset[=CODE]. May be repeated
+    ///
+    /// panic: a panic that the guest's kernel reports ends the machine at once. Without this the
+    /// guest goes on, to its last messages and its reset, and the exit code is 5 all the same.
+    /// reset: a reset ends it with code 6, or CODE, instead of 0.
+    /// Linux reports panics once it has loaded pvpanic-mmio, which udev does.
+    #[arg(
+        long,
+        value_name = "EVENT",
+        value_parser = exit_on::parse,
+        verbatim_doc_comment
+    )]
+    pub exit_on: Vec<ExitOn>,
 
     /// A device beside those that every machine has; 'help' lists them. May be repeated
     #[arg(long, value_name = "NAME", value_parser = devices::parse)]

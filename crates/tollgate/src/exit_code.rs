@@ -10,6 +10,10 @@ pub const USAGE: u8 = 2;
 pub const TRIPLE_FAULT: u8 = 3;
 /// The guest needs something that Tollgate cannot do, or Tollgate itself failed.
 pub const STOPPED: u8 = 4;
+/// The guest's kernel reported a panic.
+pub const PANIC: u8 = 5;
+/// The guest was reset, if `--exit-on reset` asks for a code.
+pub const RESET: u8 = 6;
 
 /// `tollgate exec` failed, whatever the reason.
 pub const EXEC_FAILED: u8 = tollgate_agent::protocol::code::FAILED;
@@ -34,8 +38,13 @@ const TABLE: &[(&str, &str)] = &[
         "stopped: the guest needs something unsupported, or tollgate itself failed",
     ),
     (
+        "5",
+        "the guest's kernel reported a panic (by pvpanic, port 505h)",
+    ),
+    ("6", "the guest was reset, with --exit-on reset"),
+    (
         "2n+1",
-        "the guest wrote n to isa-debug-exit, port F4h (n = 0 and 1 look like 1 and 3)",
+        "the guest wrote n to isa-debug-exit, port F4h (n = 0, 1, 2 look like 1, 3, 5)",
     ),
     ("128+n", "ended by signal n, such as 143 for SIGTERM"),
 ];

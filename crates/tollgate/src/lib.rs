@@ -18,6 +18,7 @@ mod drive;
 mod event_loop;
 mod exec;
 mod exit_code;
+mod exit_on;
 mod failure;
 mod files;
 mod fw_cfg;

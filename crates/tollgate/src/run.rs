@@ -12,7 +12,7 @@ use std::time::Instant;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
-use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
+use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
 use crate::cli::{
@@ -21,6 +21,7 @@ use crate::cli::{
 use crate::console::Console;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
+use crate::exit_on::{ExitCodes, ExitOn};
 use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
@@ -37,6 +38,17 @@ pub fn run(arguments: &RunArguments) -> u8 {
 fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let mut config = configuration(arguments)?;
+    let mut codes = ExitCodes::of(&arguments.exit_on);
+    if arguments.reboot
+        && arguments
+            .exit_on
+            .iter()
+            .any(|on| matches!(on, ExitOn::Reset(_)))
+    {
+        return Err(Failure::usage(
+            "--exit-on reset cannot be used with --reboot, with which a reset is no end",
+        ));
+    }
     doctor::required_floor().map_err(Failure::host)?;
 
     // Before any thread exists: threads inherit the blocked signals.
@@ -79,11 +91,21 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
 
     // The first instruction runs next.
     let start_up = started.elapsed();
+    let mut panicked = false;
     let ending = loop {
         let outcome = run_once(&mut vm);
-        if !(arguments.reboot && matches!(outcome, Ok(RunOutcome::Reset))) {
+        if let Ok(RunOutcome::Panicked(report)) = outcome {
+            panicked = true;
+            say_panic(report);
+            if codes.ends_at_panic {
+                break outcome;
+            }
+            continue;
+        }
+        if !(arguments.reboot && matches!(outcome, Ok(RunOutcome::Reset(_)))) {
             break outcome;
         }
+        panicked = false;
         // A guest that resets itself all the time may leave no time for the command.
         if event_loop.end_wanted() {
             break Ok(RunOutcome::Quit);
@@ -105,7 +127,11 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let signal = event_loop.signal();
     // Restores the terminal, which the messages below need.
     drop(event_loop);
-    let code = explain(ending, signal);
+    if panicked {
+        codes.good = codes.panic;
+        codes.reset = codes.panic;
+    }
+    let code = explain(ending, signal, codes);
     if let Some(trace) = trace {
         vm.end_trace();
         trace.finish();
@@ -270,11 +296,26 @@ fn run_once(vm: &mut Vm) -> Result<RunOutcome, Panicked> {
     catch_unwind(AssertUnwindSafe(|| vm.run())).map_err(|_| Panicked)
 }
 
+/// Says that the guest's kernel has given up.
+fn say_panic(report: PanicReport) {
+    say(match report {
+        PanicReport::Fatal => "the guest's kernel reported a panic",
+        PanicReport::HandledByGuest => {
+            "the guest's kernel reported a panic; another kernel takes over to write a dump"
+        }
+    });
+}
+
 /// Says why the machine ended, where that needs saying, and returns the exit code.
-fn explain(ending: Result<RunOutcome, Panicked>, signal: Option<i32>) -> u8 {
+fn explain(ending: Result<RunOutcome, Panicked>, signal: Option<i32>, codes: ExitCodes) -> u8 {
     match ending {
-        Ok(RunOutcome::PowerOff | RunOutcome::Reset) => exit_code::SUCCESS,
-        Ok(RunOutcome::Quit) => signal.map_or(exit_code::SUCCESS, exit_code::for_signal),
+        Ok(RunOutcome::PowerOff) => codes.good,
+        Ok(RunOutcome::Reset(cause)) => {
+            say(&format!("the guest was reset by {cause}"));
+            codes.reset
+        }
+        Ok(RunOutcome::Panicked(_)) => codes.panic,
+        Ok(RunOutcome::Quit) => signal.map_or(codes.good, exit_code::for_signal),
         Ok(RunOutcome::DebugExit(value)) => exit_code::debug_exit(value),
         Ok(RunOutcome::TripleFault(state)) => {
             say("triple fault: the guest shut its processor down; its state was:");

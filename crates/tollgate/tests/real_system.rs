@@ -240,3 +240,30 @@ fn a_command_runs_on_each_kernel_of_the_systems() {
         eprintln!("ran: {flavour}");
     }
 }
+
+#[test]
+fn a_debian_system_reports_that_its_kernel_panics() {
+    let _turn = turn();
+    let Some(system) = system("amd64") else {
+        return;
+    };
+    let folder = Folder::new();
+    let disk = disk(&folder, &system);
+    let mut guest = boot(&system, "cloud", &disk);
+    // udev has found the driver by what ACPI says.
+    assert_eq!(
+        guest.shell("udevadm settle; lsmod | grep -c ^pvpanic_mmio"),
+        "1"
+    );
+    assert_eq!(guest.shell("echo 1 >/proc/sys/kernel/panic"), "");
+    guest.type_line("echo c >/proc/sysrq-trigger");
+    let end = guest.end();
+    assert_eq!(end.code, Some(5), "{}", end.errors);
+    let said = "tollgate: the guest's kernel reported a panic\n";
+    assert!(end.errors.contains(said), "{}", end.errors);
+    assert!(
+        end.errors.contains("tollgate: the guest was reset by "),
+        "{}",
+        end.errors
+    );
+}

@@ -270,7 +270,8 @@ fn run(config: &VmConfig, send: Sender<Vec<u8>>, handle: &VmHandle, stop: &Stop)
     match Vm::build(config, consoles, handle) {
         Ok(mut vm) => match stop.while_running(handle, || vm.run()) {
             RunOutcome::PowerOff => "it switched itself off".into(),
-            RunOutcome::Reset => "it reset itself".into(),
+            RunOutcome::Reset(cause) => format!("it was reset by {cause}"),
+            RunOutcome::Panicked(_) => "its kernel panicked".into(),
             RunOutcome::TripleFault(registers) => format!("triple fault: {registers}"),
             RunOutcome::DebugExit(value) => format!("it wrote {value} to isa-debug-exit"),
             RunOutcome::Quit => "it was ended".into(),

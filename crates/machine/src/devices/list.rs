@@ -13,6 +13,7 @@ use super::pc_testdev::PcTestdev;
 use super::pci::Place;
 use super::pci::function::PciFunction;
 use super::pci::host::PciHost;
+use super::pvpanic::PvPanic;
 use super::reset_ports::ResetPorts;
 use super::rtc::Rtc;
 use super::serial::Serial;
@@ -100,6 +101,7 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
     devices.extend([
         Box::new(ResetPorts::default()) as Box<dyn Device>,
         Box::new(DebugPorts::default()),
+        Box::new(PvPanic),
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::of_machine(config)),
     ]);

@@ -26,6 +26,7 @@ pub mod pc_testdev;
 pub mod pci;
 pub mod pic;
 pub mod pit;
+pub mod pvpanic;
 pub mod reset_ports;
 pub mod rtc;
 pub mod serial;

@@ -3,7 +3,7 @@
 
 use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
 use serde::{Deserialize, Serialize};
-use tollgate_platform::StopRequest;
+use tollgate_platform::{ResetCause, StopRequest};
 
 /// The reset control register of the chip set.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -168,13 +168,13 @@ impl Device for ResetPorts {
             _ => {}
         }
         if self.system_control.take_reset_request() {
-            context.request_stop(StopRequest::ProcessorReset);
+            context.request_stop(StopRequest::ProcessorReset(ResetCause::SystemControlPort));
         }
         if self.reset_control.take_reset_request() {
             context.request_stop(if self.reset_control.resets_machine() {
-                StopRequest::Reset
+                StopRequest::Reset(ResetCause::ResetRegister)
             } else {
-                StopRequest::ProcessorReset
+                StopRequest::ProcessorReset(ResetCause::ResetRegister)
             });
         }
     }

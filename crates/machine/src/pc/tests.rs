@@ -4,6 +4,7 @@ use super::*;
 use crate::devices::io_apic;
 use std::io;
 use std::time::Duration;
+use tollgate_platform::PanicReport;
 use tollgate_test_support::Transcript;
 
 const LOCAL_APIC: u64 = local_apic_msrs::APIC_DEFAULT_ADDRESS;
@@ -263,10 +264,19 @@ fn each_way_to_stop_is_told_apart() {
         stop(&[(0x604, 2, 5 << 10 | 1 << 13)]),
         Some(StopRequest::PowerOff)
     );
-    assert_eq!(stop(&[(0xcf9, 1, 6)]), Some(StopRequest::Reset));
-    assert_eq!(stop(&[(0xcf9, 1, 4)]), Some(StopRequest::ProcessorReset));
-    assert_eq!(stop(&[(0x64, 1, 0xfe)]), Some(StopRequest::ProcessorReset));
-    assert_eq!(stop(&[(0x92, 1, 3)]), Some(StopRequest::ProcessorReset));
+    let reset = |cause| Some(StopRequest::ProcessorReset(cause));
+    let register = ResetCause::ResetRegister;
+    assert_eq!(stop(&[(0xcf9, 1, 6)]), Some(StopRequest::Reset(register)));
+    assert_eq!(stop(&[(0xcf9, 1, 4)]), reset(register));
+    assert_eq!(
+        stop(&[(0x64, 1, 0xfe)]),
+        reset(ResetCause::KeyboardController)
+    );
+    assert_eq!(stop(&[(0x92, 1, 3)]), reset(ResetCause::SystemControlPort));
+    let panic = |report| Some(StopRequest::Panic(report));
+    assert_eq!(stop(&[(0x505, 1, 1)]), panic(PanicReport::Fatal));
+    assert_eq!(stop(&[(0x505, 1, 2)]), panic(PanicReport::HandledByGuest));
+    assert_eq!(stop(&[(0x505, 1, 0xfc)]), None);
     assert_eq!(stop(&[(0xf4, 4, 0x10)]), Some(StopRequest::DebugExit(0x10)));
     assert_eq!(stop(&[(0xcf8, 4, 0x8000_0600)]), None);
 }

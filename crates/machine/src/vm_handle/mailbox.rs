@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use crate::devices::i8042::Key;
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::books::Books;
+use tollgate_platform::ResetCause;
 
 /// Bytes of serial input that wait for the guest at most.
 pub const SERIAL_INPUT_CAPACITY: usize = 4096;
@@ -80,11 +81,46 @@ pub struct Status {
     pub guest_time_ns: u64,
     /// Exits of all kinds so far.
     pub exits: u64,
+    /// What the guest's kernel reported, and what it did to the machine.
+    #[serde(flatten)]
+    pub happened: Happened,
     /// How full the code cache is.
     pub code_cache: CodeCacheUse,
     /// How the knobs stand.
     #[serde(rename = "knobs")]
     pub settings: Settings,
+}
+
+/// Panics and resets of the guest since Tollgate was started, over all restarts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Happened {
+    /// Panics that the guest's kernel reported.
+    pub panics: u64,
+    /// Resets of the machine.
+    pub resets: Resets,
+}
+
+/// How many resets there were of each cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resets([u64; ResetCause::ALL.len()]);
+
+impl Resets {
+    /// One more.
+    pub const fn add(&mut self, cause: ResetCause) {
+        self.0[cause as usize] += 1;
+    }
+}
+
+impl Serialize for Resets {
+    /// The causes that occurred, by name.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let counted = ResetCause::ALL.into_iter().zip(self.0);
+        serializer.collect_map(
+            counted
+                .filter(|(_, count)| *count > 0)
+                .map(|(cause, count)| (cause.name(), count)),
+        )
+    }
 }
 
 /// What the two sides share under the lock.

@@ -144,7 +144,9 @@ use report_end as report;
 fn report_outcome(outcome: Option<RunOutcome>, console: &Console) -> u8 {
     let why = match outcome {
         Some(RunOutcome::PowerOff) => "switched itself off".into(),
-        Some(RunOutcome::Reset | RunOutcome::TripleFault(_)) => "was reset".into(),
+        Some(RunOutcome::Reset(cause)) => format!("was reset by {cause}"),
+        Some(RunOutcome::TripleFault(_)) => "was reset by a triple fault".into(),
+        Some(RunOutcome::Panicked(_)) => "panicked".into(),
         Some(RunOutcome::Stopped(why)) => format!("was stopped: {why}"),
         Some(RunOutcome::Quit | RunOutcome::DebugExit(_)) => "was ended".into(),
         None => {

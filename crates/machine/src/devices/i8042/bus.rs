@@ -2,7 +2,7 @@
 
 use super::{I8042, Key};
 use crate::bus::{Claims, Device, DeviceContext, SavedState, StateError};
-use tollgate_platform::{GuestTime, StopRequest};
+use tollgate_platform::{GuestTime, ResetCause, StopRequest};
 
 impl I8042 {
     fn forward(&mut self, context: &mut DeviceContext<'_>) {
@@ -51,7 +51,7 @@ impl Device for I8042 {
             context.set_a20(enabled);
         }
         if self.take_reset_request() {
-            context.request_stop(StopRequest::ProcessorReset);
+            context.request_stop(StopRequest::ProcessorReset(ResetCause::KeyboardController));
         }
         self.forward(context);
     }

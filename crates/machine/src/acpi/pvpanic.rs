@@ -1,0 +1,37 @@
+//! What ACPI says of the port for panics, in QEMU's words.
+
+use acpi_tables::aml::{
+    Arg, Device, Field, FieldAccessType, FieldEntry, FieldLockRule, FieldUpdateRule, IO, Method,
+    Name, OpRegion, OpRegionSpace, Path, ResourceTemplate, Return, Store,
+};
+
+use super::bytes_of;
+use crate::devices::pvpanic::PvPanic;
+
+/// The device of the board: the port as a resource, and as methods that read and write it.
+pub fn device() -> Vec<u8> {
+    /// _STA: present, enabled, shown, working.
+    const WORKING: u8 = 0xf;
+    let id = Name::new(Path::new("_HID"), &"QEMU0001");
+    let port = IO::new(PvPanic::PORT, PvPanic::PORT, 1, 1);
+    let resources = Name::new(Path::new("_CRS"), &ResourceTemplate::new(vec![&port]));
+    let (first, length) = (PvPanic::PORT, 1u8);
+    let region = OpRegion::new(Path::new("PEOR"), OpRegionSpace::SystemIO, &first, &length);
+    let field = Field::new(
+        Path::new("PEOR"),
+        FieldAccessType::Byte,
+        FieldLockRule::NoLock,
+        FieldUpdateRule::Preserve,
+        vec![FieldEntry::Named(*b"PEPT", 8)],
+    );
+    let status = Name::new(Path::new("_STA"), &WORKING);
+    let register = Path::new("PEPT");
+    let answer = Return::new(&register);
+    let read = Method::new(Path::new("RDPT"), 0, false, vec![&answer]);
+    let store = Store::new(&register, &Arg(0));
+    let write = Method::new(Path::new("WRPT"), 1, false, vec![&store]);
+    bytes_of(&Device::new(
+        Path::new("PEVT"),
+        vec![&id, &resources, &region, &field, &status, &read, &write],
+    ))
+}

@@ -1,0 +1,80 @@
+//! Why the processor stops: what the guest asks of the machine, and who outside does.
+
+use std::fmt;
+
+/// Why the machine wants the processor to stop running.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StopRequest {
+    /// The guest switched the power off.
+    PowerOff,
+    /// The guest asked for a reset of the whole machine.
+    Reset(ResetCause),
+    /// The guest asked for INIT of the processor alone: devices and memory stay.
+    ProcessorReset(ResetCause),
+    /// The guest's kernel reported a panic. It continues afterwards, if it is let.
+    Panic(PanicReport),
+    /// isa-debug-exit: the byte that the guest wrote.
+    DebugExit(u8),
+    /// Someone outside asked for the end.
+    Quit,
+    /// Another thread requests something (a pause, a status); the guest continues afterwards.
+    Attention,
+}
+
+/// By what the guest was reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResetCause {
+    /// The chip set's reset register, port CF9h, to which ACPI's reset leads too.
+    ResetRegister,
+    /// The keyboard controller's command FEh, port 64h.
+    KeyboardController,
+    /// System control port A, 92h.
+    SystemControlPort,
+    /// A message from the local APIC: INIT to the processor itself.
+    InitMessage,
+    /// The processor shut down after a triple fault.
+    TripleFault,
+}
+
+impl ResetCause {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::ResetRegister,
+        Self::KeyboardController,
+        Self::SystemControlPort,
+        Self::InitMessage,
+        Self::TripleFault,
+    ];
+
+    /// The name that programs read.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ResetRegister => "reset-register",
+            Self::KeyboardController => "keyboard-controller",
+            Self::SystemControlPort => "system-control-port",
+            Self::InitMessage => "init-message",
+            Self::TripleFault => "triple-fault",
+        }
+    }
+}
+
+impl fmt::Display for ResetCause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::ResetRegister => "the reset register (port CF9h)",
+            Self::KeyboardController => "the keyboard controller (port 64h)",
+            Self::SystemControlPort => "system control port A (port 92h)",
+            Self::InitMessage => "an INIT message of its local APIC",
+            Self::TripleFault => "a triple fault",
+        })
+    }
+}
+
+/// What the guest's kernel said of its panic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PanicReport {
+    /// The kernel has given up.
+    Fatal,
+    /// Another kernel takes over, to write a dump.
+    HandledByGuest,
+}
