@@ -19,6 +19,7 @@ use crate::cli::{
     Display, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault,
 };
 use crate::console::Console;
+use crate::control::identity::Identity;
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
 use crate::exit_on::{ExitCodes, ExitOn};
@@ -62,7 +63,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let control = arguments
         .control
         .as_deref()
-        .map(|path| Server::bind(path, Arc::clone(&reporter)))
+        .map(|path| Server::bind(path, Arc::clone(&reporter), identity(&config)))
         .transpose()?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
@@ -143,6 +144,13 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         report.write(&vm.books(), start_up);
     }
     Ok(code)
+}
+
+/// What others are told of the machine.
+fn identity(config: &VmConfig) -> Identity {
+    let kernel = config.firmware.is_none().then_some(&*config.kernel);
+    let firmware = config.firmware.as_deref();
+    Identity::new(config.memory_bytes, kernel, firmware, &config.append)
 }
 
 /// Starts to record exits, if that was asked for.

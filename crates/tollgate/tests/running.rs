@@ -205,7 +205,7 @@ fn the_control_command_is_a_client() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(control("status").starts_with("state       running\n"));
+    assert!(control("status").starts_with("state         running\n"));
     assert_eq!(control("pause"), "paused\n");
     assert_eq!(control("resume"), "running\n");
     assert_eq!(control("quit"), "");

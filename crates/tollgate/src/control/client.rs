@@ -118,20 +118,57 @@ fn describe(answer: &Value) -> String {
         None => "unknown".into(),
     };
     let cache = |field: &str| status["code_cache"][field].as_u64().unwrap_or(0);
+    let machine = |field: &str| match &status.get("machine").unwrap_or(&Value::Null)[field] {
+        Value::String(text) => one_line(text),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
     const MIB: u64 = 1 << 20;
-    format!(
-        "state       {}\nuptime      {}\nguest time  {}\nexits       {}\n\
-         code cache  {} of {} MiB, {} blocks; {} translated, {} dropped to make room",
-        text("state"),
-        seconds("uptime_ns"),
-        seconds("guest_time_ns"),
-        text("exits"),
-        cache("used_bytes").div_ceil(MIB),
-        cache("size_bytes").div_ceil(MIB),
-        cache("blocks"),
-        cache("translated"),
-        cache("evicted"),
-    )
+    let memory = machine("memory_bytes").parse().unwrap_or(0u64);
+    let rows = [
+        ("state", text("state")),
+        ("up time", seconds("uptime_ns")),
+        ("guest time", seconds("guest_time_ns")),
+        ("process", machine("pid")),
+        ("memory", format!("{} MiB", memory.div_ceil(MIB))),
+        ("kernel", machine("kernel")),
+        ("firmware", machine("firmware")),
+        ("command line", machine("command_line")),
+        ("panics", counted(&status["panics"])),
+        ("resets", counted(&status["resets"])),
+        ("exits", text("exits")),
+        (
+            "code cache",
+            format!(
+                "{} of {} MiB, {} blocks; {} translated, {} dropped to make room",
+                cache("used_bytes").div_ceil(MIB),
+                cache("size_bytes").div_ceil(MIB),
+                cache("blocks"),
+                cache("translated"),
+                cache("evicted"),
+            ),
+        ),
+    ];
+    let rows = rows.iter().filter(|(_, value)| !value.is_empty());
+    let lines: Vec<_> = rows
+        .map(|(name, value)| format!("{name:<13} {value}"))
+        .collect();
+    lines.join("\n")
+}
+
+/// A number that is not zero, or several with their names.
+fn counted(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.as_u64() != Some(0) => number.to_string(),
+        Value::Object(counts) => {
+            let texts: Vec<_> = counts
+                .iter()
+                .map(|(name, count)| format!("{} by {}", count, one_line(name)))
+                .collect();
+            texts.join(", ")
+        }
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -139,18 +176,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_shown_in_seconds() {
-        let answer = json!({"ok": true, "status": {
+    fn a_status_is_shown_with_what_is_known() {
+        let mut answer = json!({"ok": true, "status": {
             "state": "running", "uptime_ns": 1_234_567_890u64, "guest_time_ns": 5_000_000, "exits": 7,
+            "panics": 0, "resets": {},
+            "machine": {
+                "pid": 12, "memory_bytes": 512 << 20, "kernel": "/vmlinuz", "command_line": "quiet"
+            },
             "code_cache": {
                 "size_bytes": 64 << 20, "used_bytes": 5_000_000, "blocks": 8, "translated": 9, "evicted": 1
             }
         }});
+        let shown = describe(&answer);
         assert_eq!(
-            describe(&answer),
-            "state       running\nuptime      1.234 s\nguest time  0.005 s\nexits       7\n\
-             code cache  5 of 64 MiB, 8 blocks; 9 translated, 1 dropped to make room"
+            shown,
+            "state         running\nup time       1.234 s\nguest time    0.005 s\n\
+             process       12\nmemory        512 MiB\nkernel        /vmlinuz\n\
+             command line  quiet\nexits         7\n\
+             code cache    5 of 64 MiB, 8 blocks; 9 translated, 1 dropped to make room"
         );
+        answer["status"]["panics"] = json!(2);
+        answer["status"]["resets"] = json!({"triple-fault": 1, "reset-register": 3});
+        let shown = describe(&answer);
+        let happened = "panics        2\nresets        3 by reset-register, 1 by triple-fault\n";
+        assert!(shown.contains(happened), "{shown}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! `screen` and `typing` are `tollgate screen` and `tollgate type`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
+pub mod identity;
 pub mod protocol;
 pub mod screen;
 pub mod server;

@@ -13,6 +13,7 @@ use tollgate_machine::vm_handle::{
     BooksRequest, ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
 };
 
+use super::identity::Identity;
 use super::{screen, typing};
 use crate::statistics::Reporter;
 
@@ -78,6 +79,8 @@ pub struct Reach<'a> {
     pub handle: &'a VmHandle,
     /// Puts names and prices to statistics.
     pub reporter: &'a Reporter,
+    /// Which machine it is.
+    pub machine: &'a Identity,
     /// How long the vCPU thread may take.
     pub patience: Duration,
 }
@@ -213,7 +216,7 @@ impl Pending {
     pub fn answer(&self, reach: Reach<'_>) -> Option<Answer> {
         let answer = match self.try_answer(reach) {
             Some(answer) => answer,
-            None if Instant::now() >= self.deadline => self.late_answer(reach.handle),
+            None if Instant::now() >= self.deadline => self.late_answer(reach),
             None => return None,
         };
         Some(Answer {
@@ -227,7 +230,9 @@ impl Pending {
         let status = handle.status();
         let is_over = status.state == State::Stopped;
         match &self.awaited {
-            Awaited::Status(request) => handle.status_after(*request).map(status_answer),
+            Awaited::Status(request) => handle
+                .status_after(*request)
+                .map(|status| status_answer(status, reach.machine)),
             Awaited::Books(request) => match handle.books_after(*request) {
                 Some(books) => {
                     let snapshot = reach.reporter.snapshot(&books);
@@ -265,9 +270,10 @@ impl Pending {
     }
 
     /// What is known although the vCPU thread has not answered.
-    fn late_answer(&self, handle: &VmHandle) -> Value {
+    fn late_answer(&self, reach: Reach<'_>) -> Value {
+        let handle = reach.handle;
         match self.awaited {
-            Awaited::Status(_) => status_answer(handle.status()),
+            Awaited::Status(_) => status_answer(handle.status(), reach.machine),
             Awaited::Books(_) | Awaited::Screen(..) => no_answer(),
             Awaited::Reset(_) => {
                 let error = "the processor does not answer now; it will begin them anew later";
@@ -282,8 +288,9 @@ impl Pending {
     }
 }
 
-fn status_answer(status: Status) -> Value {
-    let status = serde_json::to_value(status).unwrap_or_default();
+fn status_answer(status: Status, machine: &Identity) -> Value {
+    let mut status = serde_json::to_value(status).unwrap_or_default();
+    status["machine"] = serde_json::to_value(machine).unwrap_or_default();
     json!({"ok": true, "status": status})
 }
 
@@ -332,7 +339,7 @@ fn turn_knobs(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Condvar, Mutex};
+    use std::sync::{Condvar, LazyLock, Mutex};
 
     use tollgate_exits::snapshot::Snapshot;
     use tollgate_machine::vm_handle::Command;
@@ -343,9 +350,14 @@ mod tests {
 
     fn reach(handle: &VmHandle) -> Reach<'_> {
         static REPORTER: Reporter = Reporter::PLAIN;
+        static MACHINE: LazyLock<Identity> = LazyLock::new(|| {
+            let kernel = Some(Path::new("/boot/vmlinuz"));
+            Identity::new(64 << 20, kernel, None, "quiet")
+        });
         Reach {
             handle,
             reporter: &REPORTER,
+            machine: &MACHINE,
             patience: LONG,
         }
     }
@@ -397,6 +409,11 @@ mod tests {
         assert_eq!(answer["status"]["guest_time_ns"], 7);
         assert_eq!(answer["status"]["exits"], 9);
         assert!(answer["status"]["uptime_ns"].is_u64());
+        let machine = &answer["status"]["machine"];
+        assert_eq!(machine["pid"], std::process::id());
+        assert_eq!(machine["memory_bytes"], 64 << 20);
+        assert_eq!(machine["kernel"], "/boot/vmlinuz");
+        assert_eq!(machine["command_line"], "quiet");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_machine::vm_handle::VmHandle;
 
+use super::identity::Identity;
 use super::protocol::{self, Answer, Pending, Progress, Reach};
 use crate::failure::Failure;
 use crate::host;
@@ -45,6 +46,7 @@ pub struct Server {
     clients: Vec<Client>,
     accepts_again: Option<Instant>,
     reporter: Arc<Reporter>,
+    machine: Identity,
     /// [`PATIENCE`], but in tests.
     patience: Duration,
 }
@@ -55,7 +57,7 @@ impl Server {
     ///
     /// # Errors
     /// One line: what is in the way.
-    pub fn bind(path: &Path, reporter: Arc<Reporter>) -> Result<Self, Failure> {
+    pub fn bind(path: &Path, reporter: Arc<Reporter>, machine: Identity) -> Result<Self, Failure> {
         let refuse = |why: String| {
             Failure::usage(format!(
                 "--control: cannot create '{}': {why}",
@@ -76,6 +78,7 @@ impl Server {
             clients: Vec::new(),
             accepts_again: None,
             reporter,
+            machine,
             patience: PATIENCE,
         })
     }
@@ -105,6 +108,7 @@ impl Server {
         let reach = Reach {
             handle,
             reporter: &self.reporter,
+            machine: &self.machine,
             patience: self.patience,
         };
         let mut quits = false;
@@ -370,6 +374,7 @@ pub fn serve_connection(stream: UnixStream, handle: &VmHandle) -> io::Result<boo
     let reach = Reach {
         handle,
         reporter: &Reporter::PLAIN,
+        machine: &Identity::default(),
         patience: Duration::ZERO,
     };
     let mut quits = false;

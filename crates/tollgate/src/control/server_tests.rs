@@ -18,7 +18,7 @@ fn path() -> PathBuf {
 }
 
 fn bind(path: &Path) -> Result<Server, Failure> {
-    Server::bind(path, Arc::new(Reporter::PLAIN))
+    Server::bind(path, Arc::new(Reporter::PLAIN), Identity::default())
 }
 
 /// A handle whose machine has stopped, so that every status is answered at once.
