@@ -27,7 +27,7 @@ pub(super) struct Environment {
     pub(super) engine: *mut Engine,
     pub(super) accounts: *mut Accounts,
     /// How programs of the space that is loaded reach memory.
-    pub(super) program_access: MemoryAccess,
+    pub(super) program_access: *mut MemoryAccess,
     /// Another space may be loaded without an exit.
     pub(super) switches: bool,
     /// Guest time in nanoseconds, told by the machine that is lent to guest code.
@@ -55,7 +55,7 @@ impl Environment {
             view,
             engine: &raw mut *runner.engine,
             accounts: &raw mut *runner.accounts,
-            program_access: runner.program_access,
+            program_access: &raw mut runner.program_access,
             switches: runner.space_switch == SpaceSwitch::Inline,
             now: now::<P>,
         }

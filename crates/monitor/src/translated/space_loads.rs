@@ -2,8 +2,10 @@
 //!
 //! The new space must be known ([`Translations::switch`]), and it must be certain that the code
 //! which loads CR3 goes on as it is: it lies in a global page of the upper half, which all spaces
-//! have and whose links stay in force, and programs of both spaces reach memory alike. Everything
-//! else is left to the exit.
+//! have and whose links stay in force. Everything else is left to the exit.
+//!
+//! Programs of the two spaces may reach memory in different ways. That concerns the returns to
+//! them alone, of which each way has its own.
 //!
 //! [`Translations::switch`]: crate::translations::Translations::switch
 
@@ -33,11 +35,12 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     }
     // SAFETY: this was called from guest code, which alone may use what its environment leads to:
     // its view, the engine, of which links are changed alone, and the accounts.
-    let (view, engine, accounts) = unsafe {
+    let (view, engine, accounts, program_access) = unsafe {
         (
             &mut *environment.view,
             &mut *environment.engine,
             &mut *environment.accounts,
+            &mut *environment.program_access,
         )
     };
     if !goes_on(context, &*engine, |linear| {
@@ -48,9 +51,6 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
     }
     let (from, to) = (Space::loaded(cpu), Space::of_cr3(cpu, cr3));
     let root = to.tables.map_or(0, |tables| tables.0);
-    if accounts.access_of(root) != environment.program_access {
-        return false;
-    }
     let GuestView {
         memory,
         translations,
@@ -65,6 +65,11 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
         // SAFETY: the machine is lent to guest code as long as it runs.
         let now = unsafe { (environment.now)(context.machine.cast::<std::ffi::c_void>()) };
         accounts.load(root, true, now);
+        let access = accounts.access();
+        if access != *program_access {
+            *program_access = access;
+            context.turn_to_other_programs();
+        }
     }
     true
 }
