@@ -609,33 +609,6 @@ fn a_miss_that_is_a_page_fault_is_delivered_before_its_instruction() {
 }
 
 #[test]
-fn a_miss_with_vector_registers_loaded_keeps_them() {
-    let vcpu = run_with(
-        guest_code!(
-            vector_miss,
-            "mov ebx, 20",
-            "xor edi, edi",
-            "2:",
-            "movd xmm5, ebx",
-            "mov esi, [0x1000000]",
-            "invlpg [0x1000000]",
-            "movd xmm6, ebx",
-            "add edi, [0x1000000]",
-            "movd eax, xmm5",
-            "movd edx, xmm6",
-            "add edi, eax",
-            "add edi, edx",
-            "dec ebx",
-            "jnz 2b",
-            "out 0xf4, al",
-        ),
-        with_small_pages,
-    );
-    assert_eq!(vcpu.state().gpr[RDI], 20 + 20 * 21);
-    assert!(!looks_up() || misses(&vcpu)[0][0] >= 20);
-}
-
-#[test]
 fn a_walk_that_changes_code_in_a_page_table_has_the_new_code_run() {
     let vcpu = run_with(
         guest_code!(

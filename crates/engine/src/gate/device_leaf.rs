@@ -2,8 +2,8 @@
 //! and loads and stores of 4 bytes in the page of such registers.
 //!
 //! The routine calls the monitor ([`DeviceLeaf`](crate::abi::leaves::DeviceLeaf)), as any function is called: what a call may
-//! change of the guest's registers is kept in their slots. Vector registers would have to be stored,
-//! so the exit is taken while they are loaded. A request to leave that arrives during the call finds
+//! change of the guest's registers is kept in their slots. Vector registers are put aside if they are
+//! loaded ([`crate::gate::live_vectors`]). A request to leave that arrives during the call finds
 //! the thread outside of guest code and sets `pending`, which is tested behind the call.
 //!
 //! ```text
@@ -51,8 +51,20 @@ global_asm!(
     "mov [r15 + {rcx}], r10",
     "mov [r15 + {rsi}], rsi",
     "mov [r15 + {rdi}], rdi",
+    "mov rcx, rdx",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "jne 6f",
+    "call tollgate_vectors_aside",
+    "6:",
+    "mov rdx, rcx",
     ".endm",
     ".macro tollgate_device_puts_back",
+    "test eax, eax",
+    "jz 6f",
+    "cmp qword ptr [r15 + {vectors_were_live}], 0",
+    "je 6f",
+    "call tollgate_vectors_back",
+    "6:",
     "mov r10, [r15 + {rcx}]",
     "mov rsi, [r15 + {rsi}]",
     "mov rdi, [r15 + {rdi}]",
@@ -64,11 +76,8 @@ global_asm!(
     // R8: the port, if the key has none. R9: the key. R11: where to go on.
     "tollgate_device_port:",
     "tollgate_device_begins",
-    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "cmp qword ptr [r15 + {device_leaf}], 0",
     "je 8f",
-    "mov rax, [r15 + {device_leaf}]",
-    "test rax, rax",
-    "jz 8f",
     "tollgate_device_keeps",
     // Calls want the stack pointer to be a multiple of 16, as it is here.
     "push r11",
@@ -76,7 +85,7 @@ global_asm!(
     "lea rdi, [r15 - {bias}]",
     "mov rsi, r8",
     "mov rdx, r9",
-    "call rax",
+    "call [r15 + {device_leaf}]",
     "pop r11",
     "pop r11",
     "tollgate_device_puts_back",
@@ -104,8 +113,6 @@ global_asm!(
     "jmp tollgate_miss",
     "1:",
     "tollgate_device_begins",
-    "cmp qword ptr [r15 + {vectors_off}], 0",
-    "je 8b",
     "mov rcx, [r15 + {device_space}]",
     "test rcx, rcx",
     "jz 2f",
@@ -120,9 +127,8 @@ global_asm!(
     "lea r9, [r15 + rax + {accesses}]",
     "cmp [r9 + {site}], ecx",
     "jne 8b",
-    "mov rax, [r15 + {device_leaf}]",
-    "test rax, rax",
-    "jz 8b",
+    "cmp qword ptr [r15 + {device_leaf}], 0",
+    "je 8b",
     "tollgate_device_keeps",
     "mov [r15 + {rbx}], rbx",
     "mov [r15 + {rbp}], rbp",
@@ -131,7 +137,7 @@ global_asm!(
     "lea rdi, [r15 - {bias}]",
     "mov rsi, r8",
     "bts rdx, {key_memory}",
-    "call rax",
+    "call [r15 + {device_leaf}]",
     "pop r9",
     "pop r11",
     "tollgate_device_puts_back",
@@ -162,6 +168,7 @@ global_asm!(
     flags = const at::STRING_FLAGS,
     bias = const BIAS,
     vectors_off = const at::VECTORS_OFF,
+    vectors_were_live = const at::VECTORS_WERE_LIVE,
     device_leaf = const at::DEVICE_LEAF,
     device_page = const at::DEVICE_PAGE,
     device_space = const at::DEVICE_SPACE,

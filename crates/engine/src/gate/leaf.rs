@@ -22,7 +22,7 @@
 //! What needs more than comparisons is done by a function of the monitor's, which the last of the
 //! routines calls with the general registers where an exit leaves them
 //! ([`LeafCall`](crate::abi::leaves::LeafCall)). It needs the host's vector registers; if the
-//! guest's are loaded, the exit is taken. A signal that arrives before or in the function is like
+//! guest's are loaded, they are put aside meanwhile ([`crate::gate::live_vectors`]). A signal that arrives before or in the function is like
 //! one that arrives in the monitor: it only sets `pending`, which is tested behind the call
 //! ([`is_here`]).
 //!
@@ -316,8 +316,6 @@ global_asm!(
     ".p2align 6",
     "tollgate_leaf_call:",
     "tollgate_leaf_begins",
-    "cmp qword ptr [r15 + {vectors_off}], 0",
-    "je 9b",
     "mov rax, [r15 + {rax}]",
     "mov [r15 + {cpu_rax}], rax",
     "mov [r15 + {cpu_rcx}], r10",
@@ -327,6 +325,10 @@ global_asm!(
     "mov [r15 + {cpu_rbx}], rbx",
     "mov [r15 + {cpu_rbp}], rbp",
     "mov [r15 + {cpu_rsp}], r12",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "jne 6f",
+    "call tollgate_vectors_aside",
+    "6:",
     // Twice: the stack stays aligned.
     "push r11",
     "push r11",
@@ -336,6 +338,12 @@ global_asm!(
     "call [r15 + {function}]",
     "pop r11",
     "pop r11",
+    "cmp eax, 1",
+    "jne 6f",
+    "cmp qword ptr [r15 + {vectors_were_live}], 0",
+    "je 6f",
+    "call tollgate_vectors_back",
+    "6:",
     "mov r10, [r15 + {cpu_rcx}]",
     "mov rdx, [r15 + {cpu_rdx}]",
     "mov rsi, [r15 + {cpu_rsi}]",
@@ -377,6 +385,7 @@ global_asm!(
     cpu_rsp = const gpr_displacement(Gpr::Rsp),
     bias = const BIAS,
     vectors_off = const at::VECTORS_OFF,
+    vectors_were_live = const at::VECTORS_WERE_LIVE,
     function = const at::LEAF_FUNCTION,
     pending = const at::PENDING,
     done_call = const DONE_CALL,

@@ -4,8 +4,8 @@
 //! here. So does the test of stores ([`crate::gate::store_test`]) where it finds no entry either.
 //! The routine calls a function of the monitor's, which walks the guest's page tables; if an entry
 //! is there behind it, the function says where in the block the access is tried again. Otherwise
-//! the exit is taken that was named. With the guest's vector registers loaded, which the function
-//! cannot use, it is taken at once.
+//! the exit is taken that was named. The guest's vector registers, if they are loaded, are put aside
+//! meanwhile ([`crate::gate::live_vectors`]).
 //!
 //! ```text
 //! block      lea r8d, [rbx+8]; ...; jrcxz miss
@@ -33,12 +33,14 @@ global_asm!(
     "lahf",
     "seto al",
     "mov [r15 + {flags}], ax",
-    "cmp qword ptr [r15 + {vectors_off}], 0",
-    "je 8f",
     "mov [r15 + {rcx}], r10",
     "mov [r15 + {rdx}], rdx",
     "mov [r15 + {rsi}], rsi",
     "mov [r15 + {rdi}], rdi",
+    "cmp qword ptr [r15 + {vectors_off}], 0",
+    "jne 6f",
+    "call tollgate_vectors_aside",
+    "6:",
     // Twice: the stack stays aligned.
     "push r11",
     "push r11",
@@ -46,6 +48,12 @@ global_asm!(
     "call [r15 + {function}]",
     "pop r11",
     "pop r11",
+    "test rax, rax",
+    "jz 6f",
+    "cmp qword ptr [r15 + {vectors_were_live}], 0",
+    "je 6f",
+    "call tollgate_vectors_back",
+    "6:",
     "mov r10, [r15 + {rcx}]",
     "mov rdx, [r15 + {rdx}]",
     "mov rsi, [r15 + {rsi}]",
@@ -76,6 +84,7 @@ global_asm!(
     rdi = const gpr_displacement(Gpr::Rdi),
     flags = const at::STRING_FLAGS,
     vectors_off = const at::VECTORS_OFF,
+    vectors_were_live = const at::VECTORS_WERE_LIVE,
     function = const at::MISS_FUNCTION,
     pending = const at::PENDING,
     bias = const BIAS,

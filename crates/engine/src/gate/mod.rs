@@ -7,6 +7,7 @@ pub mod far_leaf;
 pub mod interrupt_leaf;
 pub mod interrupted_string;
 pub mod leaf;
+pub mod live_vectors;
 pub mod miss;
 pub mod store_test;
 pub mod string;

@@ -1,0 +1,65 @@
+//! The guest's x87 and vector registers around functions of the monitor's that leaves call.
+//!
+//! Such a function uses the host's. If the guest's are loaded, they are stored before the call, as
+//! on the way out ([`crate::gate::entry`]), and loaded again behind it if guest code goes on: the
+//! rest of its block may count on them. If an exit is taken instead, they are where it would
+//! have put them, and the context says so.
+//!
+//! The routines are called with the rest of a leaf's registers in use; they change RAX and RDX
+//! alone, or RCX and RDX where RAX must stay. To signals they are the monitor: a request to leave sets
+//! `pending`, which is tested behind them.
+
+use crate::abi::at;
+use std::arch::global_asm;
+use tollgate_x86::xsave::HEADER;
+
+global_asm!(
+    ".weak tollgate_vectors_aside, tollgate_vectors_back",
+    ".hidden tollgate_vectors_aside, tollgate_vectors_back",
+    ".p2align 6",
+    // Changes RAX, RDX and the flags.
+    "tollgate_vectors_aside:",
+    "mov eax, [r15 + {vector_components}]",
+    "xor edx, edx",
+    "cmp qword ptr [r15 + {compacts_vectors}], 0",
+    "je 1f",
+    "xsavec [r15 + {vector_area}]",
+    // XSAVEC leaves it out like the registers that are initial.
+    "stmxcsr [r15 + {vector_area} + 24]",
+    "jmp 2f",
+    "1:",
+    "xsave [r15 + {vector_area}]",
+    "2:",
+    // What is in the area now is stale as soon as it becomes initial again.
+    "mov rax, [r15 + {vector_area} + {header}]",
+    "or [r15 + {vectors_before}], rax",
+    "fninit",
+    "ldmxcsr [rip + 3f]",
+    "mov qword ptr [r15 + {vectors_off}], 1",
+    "mov qword ptr [r15 + {vectors_were_live}], 1",
+    "ret",
+    ".p2align 2",
+    // The C ABI's.
+    "3: .long 0x1f80",
+    ".p2align 4",
+    // Changes RCX, RDX and the flags.
+    "tollgate_vectors_back:",
+    "mov rcx, rax",
+    "mov eax, [r15 + {vector_components}]",
+    "xor edx, edx",
+    // The header has the form that XRSTOR needs, for nothing has settled the area.
+    "xrstor [r15 + {vector_area}]",
+    // With SSE's registers initial, XRSTOR of a compacted area does not load it.
+    "ldmxcsr [r15 + {vector_area} + 24]",
+    "mov qword ptr [r15 + {vectors_off}], 0",
+    "mov qword ptr [r15 + {vectors_were_live}], 0",
+    "mov rax, rcx",
+    "ret",
+    vector_components = const at::VECTOR_COMPONENTS,
+    vector_area = const at::VECTOR_AREA,
+    header = const HEADER,
+    compacts_vectors = const at::COMPACTS_VECTORS,
+    vectors_before = const at::VECTORS_BEFORE,
+    vectors_off = const at::VECTORS_OFF,
+    vectors_were_live = const at::VECTORS_WERE_LIVE,
+);
