@@ -6,6 +6,7 @@
 pub mod blame;
 pub mod books;
 mod counter;
+mod hexadecimal;
 pub mod ledger;
 pub mod prices;
 pub mod sampler;

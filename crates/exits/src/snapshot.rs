@@ -4,12 +4,17 @@
 
 use crate::blame::{Blamed, DeviceAddress, Place};
 use crate::books::{Books, HostCode, KindBooks};
+use crate::hexadecimal;
 use crate::ledger::Cost;
 use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
+
+/// The version of a snapshot's form. It grows when a field takes another form; new fields do not
+/// count. In version 1 `address` and `space` were numbers.
+pub const VERSION: u32 = 2;
 
 /// Lines of blame that a snapshot carries, of each sort.
 pub const BLAME_LINES: usize = 200;
@@ -57,10 +62,12 @@ pub struct BlameRow {
     /// The kind's name.
     pub kind: String,
     /// Linear address of the guest instruction.
+    #[serde(with = "hexadecimal")]
     pub address: u64,
     /// The symbol at or before it, and the distance: `name+0x12`; empty if not known.
     pub symbol: String,
     /// CR3.
+    #[serde(with = "hexadecimal")]
     pub space: u64,
     /// The device that was accessed; empty if none was.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -89,6 +96,7 @@ pub struct SpaceRow {
     /// The kind's name.
     pub kind: String,
     /// CR3.
+    #[serde(with = "hexadecimal")]
     pub space: u64,
     /// Exits (estimated from the samples).
     pub exits: u64,
@@ -108,6 +116,8 @@ pub struct StepRow {
 /// Where the time of a run went. Cycles are of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
+    /// [`VERSION`].
+    pub version: u32,
     /// Kilohertz of the time-stamp counter.
     pub tsc_khz: u64,
     /// From start to end (or to now).
@@ -186,6 +196,7 @@ impl Snapshot {
         let shares = &books.shares;
         let blame = &books.blame;
         Self {
+            version: VERSION,
             tsc_khz: books.tsc_khz,
             wall_cycles: shares.wall,
             guest_cycles: shares.guest,

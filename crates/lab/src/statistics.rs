@@ -67,15 +67,26 @@ pub fn distribution(values: &[u64]) -> Vec<(u64, u64)> {
 
 /// The step in which a clock moves on, from differences of its readings and how often
 /// each occurred: the median distance between neighbours among those that are not rare.
-/// 1 if there is nothing to be seen.
+/// 1 if there is nothing to be seen. Where the clock is scaled, as in virtual machines, its steps
+/// differ by one now and then: values next to each other count as the most frequent of them.
 pub fn clock_step(differences: &[(u64, u64)]) -> u64 {
     let total: u64 = differences.iter().map(|difference| difference.1).sum();
-    let frequent: Vec<u64> = differences
+    let frequent = differences.iter().filter(|it| it.1 > total / 1000);
+    let mut groups: Vec<Vec<(u64, u64)>> = Vec::new();
+    for &(value, count) in frequent {
+        match groups.last_mut() {
+            Some(group) if group.last().is_some_and(|last| value - last.0 <= 1) => {
+                group.push((value, count));
+            }
+            _ => groups.push(vec![(value, count)]),
+        }
+    }
+    let tops: Vec<u64> = groups
         .iter()
-        .filter(|difference| difference.1 > total / 1000)
-        .map(|difference| difference.0)
+        .filter_map(|group| group.iter().max_by_key(|it| it.1))
+        .map(|top| top.0)
         .collect();
-    let gaps: Vec<u64> = frequent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let gaps: Vec<u64> = tops.windows(2).map(|pair| pair[1] - pair[0]).collect();
     median(&gaps).unwrap_or(1)
 }
 
@@ -155,6 +166,11 @@ mod tests {
         readings.push(79);
         assert_eq!(clock_step(&distribution(&readings)), 26);
         assert_eq!(clock_step(&[(5, 10)]), 1);
+        // Scaled: 26 and a little.
+        let scaled = [26, 26, 27, 51, 52, 52, 78, 78, 79, 104];
+        assert_eq!(clock_step(&distribution(&scaled)), 26);
+        assert_eq!(clock_step(&distribution(&[10, 11, 12, 13])), 1);
+        assert_eq!(clock_step(&distribution(&[20, 22, 24])), 2);
     }
 
     #[test]

@@ -2,20 +2,28 @@
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::cli::SerialTarget;
 use crate::failure::Failure;
+use crate::lost_output::LostOutput;
+use crate::silence::Noting;
 use crate::{host, terminal};
 
 /// Output of a console, opened once; every start of the machine gets a writer of its own.
-pub struct Console(Output);
+pub struct Console {
+    output: Output,
+    /// Something was written.
+    is_used: Arc<AtomicBool>,
+}
 
 enum Output {
     /// A file, or standard output: a writer waits until all is written.
-    Blocking(File),
+    Blocking(File, Arc<LostOutput>),
     /// The master side of a pseudo-terminal: what nobody reads is dropped.
     Pty(Pty),
     Nowhere,
@@ -26,15 +34,17 @@ impl Console {
     ///
     /// # Errors
     /// One line: which file could not be opened and why.
-    pub fn open(target: &SerialTarget, name: &str) -> Result<Self, Failure> {
+    pub fn open(target: &SerialTarget, name: &'static str) -> Result<Self, Failure> {
         let output = match target {
             SerialTarget::Null => Output::Nowhere,
-            SerialTarget::Stdio => Output::Blocking(
-                standard_output()
-                    .map_err(|error| Failure::host(format!("{name}: standard output: {error}")))?,
-            ),
+            SerialTarget::Stdio => {
+                let file = standard_output()
+                    .map_err(|error| Failure::host(format!("{name}: standard output: {error}")))?;
+                Output::Blocking(file, LostOutput::new(name, "standard output".into()))
+            }
             SerialTarget::File(path) => {
-                Output::Blocking(create(path).map_err(|error| cannot_write(path, name, &error))?)
+                let file = create(path).map_err(|error| cannot_write(path, name, &error))?;
+                Output::Blocking(file, LostOutput::new(name, format!("'{}'", path.display())))
             }
             SerialTarget::Pty => {
                 Output::Pty(Pty::open().map_err(|error| {
@@ -42,7 +52,10 @@ impl Console {
                 })?)
             }
         };
-        Ok(Self(output))
+        Ok(Self {
+            output,
+            is_used: Arc::default(),
+        })
     }
 
     /// A writer for the vCPU thread. It never fails: a guest cannot be told that its
@@ -51,16 +64,31 @@ impl Console {
     /// # Errors
     /// Those of dup(2).
     pub fn writer(&self) -> io::Result<Box<dyn Write + Send>> {
-        Ok(match &self.0 {
-            Output::Blocking(file) => Box::new(Patient(file.try_clone()?)),
+        let writer: Box<dyn Write + Send> = match &self.output {
+            Output::Blocking(file, lost) => Box::new(Patient {
+                file: file.try_clone()?,
+                lost: Arc::clone(lost),
+            }),
             Output::Pty(pty) => Box::new(Dropping(File::from(pty.master.try_clone()?))),
-            Output::Nowhere => Box::new(io::sink()),
-        })
+            Output::Nowhere => return Ok(Box::new(io::sink())),
+        };
+        Ok(Box::new(Noting::new(writer, Arc::clone(&self.is_used))))
+    }
+
+    /// Becomes true when something is written; `None` if the console goes nowhere.
+    pub fn is_used(&self) -> Option<Arc<AtomicBool>> {
+        let goes_nowhere = matches!(self.output, Output::Nowhere);
+        (!goes_nowhere).then(|| Arc::clone(&self.is_used))
+    }
+
+    /// Something could not be written and is lost, which was said.
+    pub fn has_lost_output(&self) -> bool {
+        matches!(&self.output, Output::Blocking(_, lost) if lost.is_lost())
     }
 
     /// The pseudo-terminal, if the console is one.
     pub fn pty(&self) -> Option<&Pty> {
-        match &self.0 {
+        match &self.output {
             Output::Pty(pty) => Some(pty),
             _ => None,
         }
@@ -98,22 +126,33 @@ fn cannot_write(path: &Path, name: &str, error: &io::Error) -> Failure {
     ))
 }
 
-/// Writes everything, waiting if it must; once the reader is gone, output is dropped.
-struct Patient(File);
+/// Writes everything, waiting if it must; once the reader is gone, output is dropped. What is
+/// dropped for another reason is lost output.
+struct Patient {
+    file: File,
+    lost: Arc<LostOutput>,
+}
 
 impl Write for Patient {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.write(bytes) {
+        match self.file.write(bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 // Somebody made the shared terminal non-blocking.
-                let mut fds = [host::interest(self.0.as_raw_fd(), libc::POLLOUT)];
+                let mut fds = [host::interest(self.file.as_raw_fd(), libc::POLLOUT)];
                 match host::poll(&mut fds, None) {
                     Ok(()) => Err(ErrorKind::Interrupted.into()),
                     Err(_) => Ok(bytes.len()),
                 }
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
-            Err(_) => Ok(bytes.len()),
+            Err(error) => {
+                // A terminal that was hung up has no reader either.
+                let has_reader = error.kind() != ErrorKind::BrokenPipe && !self.file.is_terminal();
+                if has_reader {
+                    self.lost.note(&error);
+                }
+                Ok(bytes.len())
+            }
             Ok(count) => Ok(count),
         }
     }
@@ -234,8 +273,22 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_console_swallows_output() {
-        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        assert!(Patient(full).write_all(b"abc").is_ok());
+    fn a_full_disk_does_not_stop_the_guest_but_is_noted() {
+        let console = Console::open(&SerialTarget::File("/dev/full".into()), "--serial").unwrap();
+        assert!(!console.has_lost_output());
+        assert!(console.writer().unwrap().write_all(b"abc").is_ok());
+        assert!(console.has_lost_output());
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_no_loss() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut patient = Patient {
+            file: File::from(OwnedFd::from(writer)),
+            lost: LostOutput::new("--serial", "a pipe".into()),
+        };
+        assert!(patient.write_all(b"abc").is_ok());
+        assert!(!patient.lost.is_lost());
     }
 }

@@ -18,6 +18,7 @@ use tollgate_machine::vm_handle::VmHandle;
 use crate::control::server::Server;
 use crate::keyboard::Keyboard;
 use crate::signals::{Asked, Signals};
+use crate::silence::Silence;
 use crate::terminal_keys::{self, Typed};
 use crate::text_display::{TextDisplay, keys::Strokes};
 use crate::{exit_code, failure, host, terminal, text_display};
@@ -41,6 +42,8 @@ pub struct Sources {
     pub control: Option<Server>,
     /// The terminal, if it shows the guest's screen; what is typed goes to the guest's keyboard.
     pub display: Option<TextDisplay>,
+    /// A console that may stay silent.
+    pub silence: Option<Silence>,
 }
 
 /// The running event loop.
@@ -176,6 +179,9 @@ impl Loop {
             if let Some(display) = &mut self.sources.display {
                 display.go_on(&self.handle);
             }
+            if let Some(silence) = &mut self.sources.silence {
+                silence.look();
+            }
             if self.end_by.is_some_and(|end_by| end_by <= Instant::now()) {
                 self.end_process();
             }
@@ -210,7 +216,9 @@ impl Loop {
         let control = self.sources.control.as_ref().and_then(Server::deadline);
         let display = self.sources.display.as_ref();
         let display = display.and_then(TextDisplay::deadline);
-        let deadline = [self.end_by, control, display].into_iter().flatten().min();
+        let silence = self.sources.silence.as_ref().and_then(Silence::deadline);
+        let deadlines = [self.end_by, control, display, silence];
+        let deadline = deadlines.into_iter().flatten().min();
         let has_backlog = !self.keyboard_backlog.is_empty() || !self.pty_backlog.is_empty();
         [
             deadline.map(|at| at.saturating_duration_since(now)),

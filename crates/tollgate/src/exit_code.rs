@@ -14,6 +14,8 @@ pub const STOPPED: u8 = 4;
 pub const PANIC: u8 = 5;
 /// The guest was reset, if `--exit-on reset` asks for a code.
 pub const RESET: u8 = 6;
+/// The guest ended well, but output that was asked for could not be written.
+pub const OUTPUT_LOST: u8 = 8;
 
 /// `tollgate exec` failed, whatever the reason.
 pub const EXEC_FAILED: u8 = tollgate_agent::protocol::code::FAILED;
@@ -42,6 +44,10 @@ const TABLE: &[(&str, &str)] = &[
         "the guest's kernel reported a panic (by pvpanic, port 505h)",
     ),
     ("6", "the guest was reset, with --exit-on reset"),
+    (
+        "8",
+        "instead of 0: serial output, statistics or a trace could not be written in full",
+    ),
     (
         "2n+1",
         "the guest wrote n to isa-debug-exit, port F4h (n = 0, 1, 2 look like 1, 3, 5)",

@@ -15,20 +15,22 @@ use crate::failure::say;
 use crate::statistics::Reporter;
 
 /// Writes the map of the blocks that live now; those that were dropped before are not in
-/// it. A failure costs a message, nothing else.
-pub fn write(vm: &Vm, reporter: &Reporter) {
+/// it. False, and said, if it cannot be written.
+pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
     let path = PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()));
     let names = reporter.names(vm.books().system_call_entry);
     let lines = vm.translated_blocks().map(|block| {
         let symbol = names.as_ref().and_then(|names| names.at(block.linear));
         line(&block, symbol)
     });
-    if let Err(error) = write_lines(&path, lines) {
+    let written = write_lines(&path, lines);
+    if let Err(error) = &written {
         say(&format!(
             "--perf-map: cannot write '{}': {error}",
             path.display()
         ));
     }
+    written.is_ok()
 }
 
 fn line(block: &TranslatedBlock, symbol: Option<SymbolAt<'_>>) -> String {

@@ -26,6 +26,7 @@ use crate::exit_on::{ExitCodes, ExitOn};
 use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
 use crate::signals::Signals;
+use crate::silence::Silence;
 use crate::statistics::{FinalReport, Reporter};
 use crate::text_display::TextDisplay;
 use crate::trace_file::TraceFile;
@@ -86,6 +87,10 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         pty: outputs.pty_input()?,
         control,
         display: is_display.then(TextDisplay::begin),
+        silence: match (&config.firmware, &*arguments.hvc) {
+            (None, []) => Silence::of(outputs.serial.is_used(), &config.append),
+            _ => None,
+        },
     };
     let event_loop = EventLoop::start(sources, handle.clone())
         .map_err(|error| Failure::host(format!("cannot start the event loop: {error}")))?;
@@ -133,17 +138,21 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         codes.reset = codes.panic;
     }
     let code = explain(ending, signal, codes);
+    let mut is_written = !outputs.have_lost_output();
     if let Some(trace) = trace {
         vm.end_trace();
-        trace.finish();
+        is_written &= trace.finish();
     }
     if statistics.perf_map {
-        perf_map::write(&vm, &reporter);
+        is_written &= perf_map::write(&vm, &reporter);
     }
     if let Some(report) = report {
-        report.write(&vm.books(), start_up);
+        is_written &= report.write(&vm.books(), start_up);
     }
-    Ok(code)
+    Ok(match code {
+        exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,
+        code => code,
+    })
 }
 
 /// What others are told of the machine.
@@ -270,6 +279,10 @@ impl Outputs {
             say(&format!("the serial port is {}", pty.path.display()));
         }
         Ok(outputs)
+    }
+
+    fn have_lost_output(&self) -> bool {
+        self.serial.has_lost_output() || self.debug.has_lost_output()
     }
 
     fn consoles(&self) -> std::io::Result<Consoles> {

@@ -56,6 +56,12 @@ fn a_path_without_a_readable_file() {
     };
     with_initrd(&folder.path("initrd.img"), "initrd.img");
     with_initrd(folder.as_path(), "cannot read");
+    let kernel = vmlinuz(DEBIAN_686);
+    let mut arguments = vec![OsStr::new("--kernel"), kernel.as_os_str()];
+    for _ in 0..2 {
+        arguments.extend([OsStr::new("--initrd"), file.as_os_str()]);
+    }
+    refused(&arguments, "Linux takes one initial RAM disk");
 }
 
 #[test]

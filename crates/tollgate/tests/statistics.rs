@@ -111,7 +111,7 @@ fn json_in_a_file_has_the_exact_count() {
     assert_eq!(port_in["hardware_exit"], "I/O instruction (30)");
     assert!(port_in["assist"].as_str().unwrap().contains("virtio"));
     let origin = row(&snapshot, "blame", "port-in");
-    assert_eq!(origin["address"], START + 6);
+    assert_eq!(origin["address"], format!("{:#x}", START + 6));
     assert_eq!(origin["device"], "com1");
     let sum: u64 = snapshot["exits"]
         .as_array()
@@ -280,14 +280,65 @@ fn a_trace_keeps_its_limit_and_says_what_is_missing() {
 }
 
 #[test]
-fn a_full_disk_does_not_harm_the_machine() {
+fn a_full_disk_does_not_harm_the_machine_and_shows_in_the_exit_code() {
     let folder = Folder::new();
-    for flag in ["--trace", "--stats-file"] {
-        let output = run_to_end(&folder, &[flag, "/dev/full"]);
-        let errors = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(errors.lines().count(), 1, "{errors}");
-        assert!(errors.contains(flag), "{errors}");
-        assert!(errors.contains("No space left"), "{errors}");
+    let file = "--stats-file";
+    let output = run_to_end(&folder, &[file, "/dev/full"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the statistics are lost"));
+    // A trace's room is taken before the guest runs.
+    let output = finish(
+        &mut run(&folder, READS_AND_ENDS, &["--trace", "/dev/full"]),
+        PATIENCE,
+    );
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+
+    // mov al, 'x'; out E9h, al; next: in al, dx; jmp next
+    const WRITES_AND_READS: &[u8] = &[0xb0, b'x', 0xe6, 0xe9, 0xec, 0xeb, 0xfd];
+    let console = ["--debug-console", "file:/dev/full"];
+    for (code, arguments) in [
+        (READS_FOR_EVER, [file, "/dev/full"]),
+        (WRITES_AND_READS, console),
+    ] {
+        let path = folder.path("vm.sock");
+        let child = run(&folder, code, &arguments)
+            .arg("--control")
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let socket = connect_to_running(&path);
+        support::eventually("an exit", || {
+            let answer = command(&socket, "status");
+            (answer["status"]["exits"].as_u64().unwrap() > 1).then_some(())
+        });
+        command(&socket, "quit");
+        let output = support::ended(child, PATIENCE);
+        assert_eq!(output.status.code(), Some(8), "{output:?}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains(arguments[0]), "{errors}");
+    }
+}
+
+#[test]
+fn a_trace_is_valid_whenever_the_machine_is_killed() {
+    let folder = Folder::new();
+    let path = folder.path("trace.json");
+    for round in 0..4 {
+        let arguments = ["--trace", text(&path), "--trace-limit", "1M"];
+        let (mut child, socket) = running(&folder, &arguments);
+        // Some exits later in each round; none of them may have been written yet.
+        support::eventually("exits", || {
+            let answer = command(&socket, "status");
+            (answer["status"]["exits"].as_u64().unwrap() > round * 1500).then_some(())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let trace = read_json(&path);
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        let exits = events.filter(|event| event["ph"] == "X").count() as u64;
+        let told = trace["otherData"]["events"].as_u64().unwrap();
+        assert!(told <= exits, "{told} of {exits}");
     }
 }
 

@@ -188,6 +188,14 @@ pub struct Report {
 }
 
 impl Report {
+    /// The steps of the time-stamp counter, if they are worth a word.
+    pub fn steps_in_words(&self) -> String {
+        match self.tsc_step {
+            0 | 1 => String::new(),
+            step => format!(" in steps of {step} cycles"),
+        }
+    }
+
     /// Cycles as nanoseconds.
     pub fn nanoseconds(&self, cycles: f64) -> f64 {
         cycles * 1e6 / self.host.tsc_khz.max(1) as f64

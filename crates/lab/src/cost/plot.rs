@@ -191,13 +191,13 @@ fn draw<B: DrawingBackend>(
         (
             19,
             format!(
-                "{}, {}, {}, time-stamp counter {:.3} GHz in steps of {}; \
+                "{}, {}, {}, time-stamp counter {:.3} GHz{}; \
                  no-op path subtracted; 32-bit guest with paging",
                 host.processor,
                 host.processors_in_words(),
                 host.kernel,
                 host.tsc_khz as f64 / 1e6,
-                report.tsc_step
+                report.steps_in_words()
             ),
         ),
         (

@@ -29,12 +29,12 @@ pub fn table(report: &Report) -> String {
 fn heading(report: &Report) -> String {
     let host = &report.host;
     format!(
-        "{}, {}, {}, time-stamp counter {:.3} GHz in steps of {}\n{WHAT_IT_IS}\n{}",
+        "{}, {}, {}, time-stamp counter {:.3} GHz{}\n{WHAT_IT_IS}\n{}",
         host.processor,
         host.processors_in_words(),
         host.kernel,
         host.tsc_khz as f64 / 1e6,
-        report.tsc_step,
+        report.steps_in_words(),
         if report.is_complete {
             ""
         } else {

@@ -55,6 +55,8 @@ pub use share::{Share, shares};
 pub use stop::Stop;
 pub use table::table;
 
+use std::path::Path;
+
 /// An experiment that `tollgate lab` can run.
 pub trait Experiment {
     /// What it is.
@@ -66,6 +68,17 @@ pub trait Experiment {
     /// [`LabError::NotRun`] if this cell cannot be had here; the others go on.
     fn open(&self, cell: &Cell, options: &Options, stop: &Stop)
     -> Result<Box<dyn Bench>, LabError>;
+
+    /// Looks at the file or folder that the user gives for a guest, before anything is measured.
+    ///
+    /// # Errors
+    /// [`LabError::NotRun`]: it cannot be used.
+    fn check_image(&self, _guest: &str, path: &Path) -> Result<(), LabError> {
+        std::fs::metadata(path).map(drop).map_err(|error| {
+            let path = path.display();
+            LabError::NotRun(format!("--guest-image: cannot read '{path}': {error}"))
+        })
+    }
 
     /// What one exit of each kind costs with this arm on this guest, measured apart from
     /// the workloads. None by default.

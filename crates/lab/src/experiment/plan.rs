@@ -66,6 +66,11 @@ impl GuestImages {
         self.0.get(guest).map(PathBuf::as_path)
     }
 
+    /// All names with their files.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.0.iter().map(|(name, path)| (&**name, &**path))
+    }
+
     /// The names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

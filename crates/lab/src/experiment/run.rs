@@ -26,6 +26,9 @@ pub fn run(
 ) -> Result<Results, LabError> {
     let about = experiment.about();
     let plan = Plan::of(about, options)?;
+    for (guest, path) in options.images.all() {
+        experiment.check_image(guest, path)?;
+    }
     let monitor = HardwareMonitor::open();
     let mut run = Run {
         experiment,

@@ -12,6 +12,8 @@ mod paper;
 use crate::experiment::{
     About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop, Timed,
 };
+use crate::linux_guest::check_folder;
+use std::path::Path;
 use tollgate_exits::books::Books;
 
 /// The experiment.
@@ -38,6 +40,15 @@ impl Experiment for InstructionCache {
         }
         let bench = linux::Line::open(guest, workload, options, stop)?;
         Ok(Box::new(bench))
+    }
+
+    fn check_image(&self, guest: &str, path: &Path) -> Result<(), LabError> {
+        match [about::WIDE, about::NARROW].contains(&guest) {
+            true => Err(LabError::NotRun(format!(
+                "--guest-image: '{guest}' is part of tollgate and takes no image"
+            ))),
+            false => check_folder(guest, path),
+        }
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {

@@ -52,17 +52,12 @@ impl System {
     /// [`LabError::NotRun`] if it is not there; [`LabError::Host`] if the host refuses a file.
     pub fn open(guest: &str, programs: &[Program], options: &Options) -> Result<Self, LabError> {
         let is_wide = guest == AMD64.name;
-        let (kernel, initrd) = match is_wide {
-            true => ("debian-amd64", "initrd-amd64.img"),
-            false => ("debian-686", "initrd-i386.img"),
-        };
         let folder = match options.images.path(guest) {
             Some(folder) => folder.to_owned(),
             None => fetched().ok_or_else(not_fetched)?,
         };
-        let kernel = folder.join(kernel).join("vmlinuz");
-        let shell = fs::read(folder.join(initrd));
-        let (true, Ok(mut archive)) = (kernel.is_file(), shell) else {
+        let (kernel, initrd) = files(guest, &folder);
+        let (true, Ok(mut archive)) = (kernel.is_file(), fs::read(initrd)) else {
             return Err(not_fetched());
         };
         let ours = programs
@@ -100,6 +95,32 @@ impl System {
         self.append.push_str(words);
         self
     }
+}
+
+/// Looks at the folder that `--guest-image` gives for a guest.
+///
+/// # Errors
+/// [`LabError::NotRun`]: a file is not there.
+pub fn check_folder(guest: &str, folder: &Path) -> Result<(), LabError> {
+    let (kernel, initrd) = files(guest, folder);
+    for file in [kernel, initrd] {
+        fs::File::open(&file).map_err(|error| {
+            let file = file.display();
+            LabError::NotRun(format!(
+                "--guest-image {guest}: cannot read '{file}': {error}"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// The kernel and the initial RAM disk of a guest in this folder.
+fn files(guest: &str, folder: &Path) -> (PathBuf, PathBuf) {
+    let (kernel, initrd) = match guest == AMD64.name {
+        true => ("debian-amd64", "initrd-amd64.img"),
+        false => ("debian-686", "initrd-i386.img"),
+    };
+    (folder.join(kernel).join("vmlinuz"), folder.join(initrd))
 }
 
 fn not_fetched() -> LabError {

@@ -13,6 +13,8 @@ mod work;
 use crate::experiment::{
     About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,
 };
+use crate::linux_guest::check_folder;
+use std::path::Path;
 
 /// The experiment.
 pub struct Shadow;
@@ -35,6 +37,15 @@ impl Experiment for Shadow {
         }
         let bench = linux::Processes::open(guest, workload, options, stop)?;
         Ok(Box::new(bench))
+    }
+
+    fn check_image(&self, guest: &str, path: &Path) -> Result<(), LabError> {
+        match [about::WIDE, about::NARROW].contains(&guest) {
+            true => Err(LabError::NotRun(format!(
+                "--guest-image: '{guest}' is part of tollgate and takes no image"
+            ))),
+            false => check_folder(guest, path),
+        }
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {

@@ -15,6 +15,7 @@ mod small_system_bench;
 use crate::experiment::{About, Arm, Bench, Cell, Experiment, Guest, LabError, Options};
 use crate::experiment::{Price, Results, Section, Stop};
 use crate::small_system::Mode;
+use std::path::Path;
 
 /// The experiment.
 pub struct Vif;
@@ -41,6 +42,16 @@ impl Experiment for Vif {
         Ok(Box::new(bench))
     }
 
+    fn check_image(&self, guest: &str, _path: &Path) -> Result<(), LabError> {
+        let why = match Mode::ALL.into_iter().any(|mode| mode.name() == guest) {
+            true => "it is part of tollgate and takes no image",
+            false => NO_DISK,
+        };
+        Err(LabError::NotRun(format!(
+            "--guest-image: guest '{guest}': {why}"
+        )))
+    }
+
     fn prices(
         &self,
         guest: &Guest,
@@ -58,10 +69,12 @@ impl Experiment for Vif {
     }
 }
 
+const NO_DISK: &str = "it needs a BIOS and a disk, with which this experiment does not work yet";
+
 /// The mode of the small system that a guest stands for.
 fn mode(guest: &Guest) -> Result<Mode, LabError> {
     let mut modes = Mode::ALL.into_iter();
-    modes.find(|mode| mode.name() == guest.name).ok_or_else(|| {
-        LabError::NotRun("it needs a BIOS and a disk, which this version does not have".into())
-    })
+    modes
+        .find(|mode| mode.name() == guest.name)
+        .ok_or_else(|| LabError::NotRun(NO_DISK.into()))
 }

@@ -63,6 +63,11 @@ pub enum BootError {
         /// The kernel file.
         kernel: String,
     },
+    /// Several files for a kernel that takes one.
+    SeveralInitrds {
+        /// The files, with commas between them.
+        paths: String,
+    },
     /// The machine has too little memory for the kernel.
     TooLittleMemory {
         /// Bytes that the kernel needs.
@@ -113,6 +118,10 @@ impl fmt::Display for BootError {
             Self::InitrdUnsupported { kernel } => write!(
                 formatter,
                 "{kernel} is a boot sector or flat code, which takes no --initrd"
+            ),
+            Self::SeveralInitrds { paths } => write!(
+                formatter,
+                "--initrd: Linux takes one initial RAM disk, and there is no file '{paths}'; several archives make one: cat A B > BOTH"
             ),
             Self::TooLittleMemory { needed, memory } => write!(
                 formatter,

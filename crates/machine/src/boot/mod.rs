@@ -136,6 +136,10 @@ pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, B
     match kind {
         KernelKind::BzImage | KernelKind::Elf => {
             let initrd = match source.initrd {
+                Some(path) if path.contains(',') && !Path::new(path).exists() => {
+                    let paths = path.to_owned();
+                    return Err(BootError::SeveralInitrds { paths });
+                }
                 Some(path) => Some(read_initrd(Path::new(path), memory)?),
                 None => None,
             };

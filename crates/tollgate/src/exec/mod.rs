@@ -120,10 +120,11 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         Some(end) => report_end(&end),
         None => report_outcome(outcome, &console),
     };
-    if let Some(report) = report {
-        report.write(&vm.books(), start_up);
-    }
-    Ok(code)
+    let is_written = report.is_none_or(|report| report.write(&vm.books(), start_up));
+    Ok(match code {
+        exit_code::SUCCESS if !is_written => FAILED,
+        code => code,
+    })
 }
 
 /// Says how it ended, where that needs saying; the exit code.

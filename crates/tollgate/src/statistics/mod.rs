@@ -127,8 +127,8 @@ impl FinalReport {
         }))
     }
 
-    /// Writes the report. A file that cannot be written costs a message, nothing else.
-    pub fn write(&self, books: &Books, start_up: Duration) {
+    /// Writes the report. False, and said, if a file cannot be written.
+    pub fn write(&self, books: &Books, start_up: Duration) -> bool {
         let mut text = written(&self.reporter.snapshot(books), self.format);
         if self.format == Format::Table {
             let milliseconds = start_up.as_secs_f64() * 1000.0;
@@ -142,9 +142,11 @@ impl FinalReport {
                 let mut file: &File = file;
                 if let Err(error) = file.write_all(text.as_bytes()) {
                     say(&cannot_write(path, &error));
+                    return false;
                 }
             }
         }
+        true
     }
 }
 

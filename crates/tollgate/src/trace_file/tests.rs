@@ -2,54 +2,37 @@
 
 use super::*;
 use serde_json::Value;
-use std::io::Cursor;
 use tollgate_exits::ExitKind;
 use tollgate_exits::blame::Place;
+use tollgate_exits::trace::Span;
 
-/// A disk with room for this many bytes, or a pipe.
+use super::pages::tests::Checked;
+
+/// A pipe or a file.
+#[derive(Default)]
 struct Disk {
-    content: Cursor<Vec<u8>>,
-    room: usize,
-    is_pipe: bool,
+    file: Checked,
+    pipe: Vec<u8>,
 }
 
 impl Write for Disk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.room.saturating_sub(self.content.position() as usize);
-        if left == 0 {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
-        self.content.write(&bytes[..bytes.len().min(left)])
+        self.pipe.write(bytes)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl Seek for Disk {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        if self.is_pipe {
-            return Err(io::Error::from_raw_os_error(libc::ESPIPE));
-        }
-        self.content.seek(to)
+impl Store for Disk {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(bytes, offset)
     }
-}
-
-impl Truncate for Disk {
-    fn can_truncate(&self) -> bool {
-        !self.is_pipe
+    fn cut_out(&mut self, from: u64, to: u64) -> io::Result<()> {
+        self.file.cut_out(from, to)
     }
-    fn truncate(&mut self, length: u64) -> io::Result<()> {
-        self.content.get_mut().truncate(length as usize);
-        Ok(())
-    }
-}
-
-fn disk(room: usize, is_pipe: bool) -> Disk {
-    Disk {
-        content: Cursor::default(),
-        room,
-        is_pipe,
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.file.cut(length)
     }
 }
 
@@ -68,8 +51,15 @@ fn events(exits: u64) -> TraceEvents {
     events
 }
 
-fn parsed(disk: &Disk) -> Value {
-    serde_json::from_slice(disk.content.get_ref()).unwrap()
+fn content(writer: &Writer<Disk>) -> &[u8] {
+    match &writer.sink {
+        Sink::Pages(pages) => &pages.store().file.content,
+        Sink::Stream(disk, _) => &disk.pipe,
+    }
+}
+
+fn parsed(writer: &Writer<Disk>) -> Value {
+    serde_json::from_slice(content(writer)).unwrap()
 }
 
 fn complete(trace: &Value) -> Vec<&Value> {
@@ -81,10 +71,10 @@ fn complete(trace: &Value) -> Vec<&Value> {
 fn events_have_microseconds_from_the_first_on_and_nest() {
     for is_pipe in [false, true] {
         // 3 MHz: three cycles are one microsecond.
-        let mut writer = Writer::new(disk(usize::MAX, is_pipe), 1 << 20, 3000).unwrap();
+        let mut writer = Writer::new(Disk::default(), !is_pipe, 1 << 20, 3000).unwrap();
         let summary = writer.run(&events(3)).unwrap();
         assert_eq!((summary.events, summary.full_after_ns), (6, None));
-        let trace = parsed(&writer.file);
+        let trace = parsed(&writer);
         let events = complete(&trace);
         assert_eq!(events.len(), 6);
         assert_eq!(events[0]["name"], "halt");
@@ -105,37 +95,39 @@ fn events_have_microseconds_from_the_first_on_and_nest() {
 #[test]
 fn a_full_trace_is_valid_keeps_its_limit_and_says_so() {
     const LIMIT: u64 = 64 << 10;
-    let mut writer = Writer::new(disk(usize::MAX, false), LIMIT, 1000).unwrap();
-    let summary = writer.run(&events(2000)).unwrap();
-    assert!(summary.full_after_ns.is_some());
-    let length = writer.file.content.get_ref().len() as u64;
-    assert!((LIMIT - 1024..=LIMIT).contains(&length), "{length}");
-    let trace = parsed(&writer.file);
-    assert_eq!(complete(&trace).len() as u64, summary.events);
-    assert_eq!(trace["otherData"]["full"], true);
-    assert!(complaint(&summary).unwrap().contains("limit"));
+    for is_pipe in [false, true] {
+        let mut writer = Writer::new(Disk::default(), !is_pipe, LIMIT, 1000).unwrap();
+        let summary = writer.run(&events(2000)).unwrap();
+        assert!(summary.full_after_ns.is_some());
+        let length = content(&writer).len() as u64;
+        assert!((LIMIT - 2 * 4096..=LIMIT).contains(&length), "{length}");
+        let trace = parsed(&writer);
+        assert_eq!(complete(&trace).len() as u64, summary.events);
+        assert_eq!(trace["otherData"]["full"], true);
+        assert!(complaint(&summary).unwrap().contains("limit"));
+    }
 }
 
 #[test]
 fn the_file_is_valid_after_every_piece() {
-    let mut writer = Writer::new(disk(usize::MAX, false), 1 << 20, 1000).unwrap();
-    assert!(complete(&parsed(&writer.file)).is_empty());
+    let mut writer = Writer::new(Disk::default(), true, 1 << 20, 1000).unwrap();
+    assert!(complete(&parsed(&writer)).is_empty());
     let batch = events(10);
     // The vCPU's side is gone: one batch, then the end.
     let batch = batch.next_batch().unwrap();
     writer.take(&batch[..4]).unwrap();
-    assert_eq!(complete(&parsed(&writer.file)).len(), 4);
+    assert_eq!(complete(&parsed(&writer)).len(), 4);
     writer.take(&batch[4..]).unwrap();
-    assert_eq!(complete(&parsed(&writer.file)).len(), 20);
+    assert_eq!(complete(&parsed(&writer)).len(), 20);
+    assert_eq!(parsed(&writer)["otherData"]["events"], 20);
 }
 
 #[test]
-fn a_disk_that_fills_up_leaves_a_valid_file() {
-    let mut writer = Writer::new(disk(100_000, false), 1 << 20, 1000).unwrap();
-    // 8192 events are two batches, of which the first does not fit either.
-    let error = writer.run(&events(4096)).unwrap_err();
+fn a_disk_without_the_room_is_known_at_the_start() {
+    let mut disk = Disk::default();
+    disk.file.room = Some(100_000);
+    let error = Writer::new(disk, true, 1 << 20, 1000).err().unwrap();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-    assert_eq!(complete(&parsed(&writer.file)).len(), 0);
 }
 
 #[test]
