@@ -25,10 +25,11 @@ use crate::abi::register_map::{CONTEXT, Home, RegisterMap};
 use crate::gate::{entry, interrupted_string, leaf, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
+use crate::requests::Requests;
 use iced_x86::{Decoder, DecoderOptions, Register};
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_x86::{Flags, SegmentRegister};
 
 /// Signals by which host faults arrive.
@@ -372,11 +373,11 @@ unsafe fn make_transition(frame: &mut libc::ucontext_t, signal: i32, pc: u64) ->
 extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid frame to an SA_SIGINFO handler.
     let frame = unsafe { &mut *frame.cast::<libc::ucontext_t>() };
-    // SAFETY: as above; the value is the word, or null if the sender set it itself.
-    let pending = unsafe { (*info).si_value().sival_ptr.cast::<AtomicU32>() };
-    // SAFETY: the sender keeps the word alive as long as the signal may arrive.
-    if let Some(pending) = unsafe { pending.as_ref() } {
-        pending.store(1, Ordering::SeqCst);
+    // SAFETY: as above; the value is the vCPU's requests.
+    let requests = unsafe { (*info).si_value().sival_ptr.cast::<Requests>() };
+    // SAFETY: the sender keeps them alive as long as the signal may arrive.
+    if let Some(requests) = unsafe { requests.as_ref() } {
+        requests.hear();
     }
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {

@@ -5,6 +5,7 @@
 
 use crate::ExitKind;
 use crate::blame::{Blamed, DeviceAddress};
+use crate::latency::Durations;
 use crate::ledger::{Cost, Ledger, TimeShares};
 use crate::steps::StepCost;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,19 @@ pub struct Books {
     pub instruction_cache: Vec<(&'static str, u64)>,
     /// What that cost, step by step.
     pub instruction_steps: Vec<StepCost>,
+    /// How long interrupts waited, for whom, and how long the monitor's sections are.
+    pub interrupts: InterruptBooks,
+}
+
+/// How long interrupts waited.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct InterruptBooks {
+    /// In all (`to-handler`), and for `host`, `guest` and `monitor`.
+    pub waits: Vec<Durations>,
+    /// For what of the monitor.
+    pub maskers: Vec<Durations>,
+    /// Its long sections, whether or not an interrupt waited.
+    pub sections: Vec<Durations>,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -98,6 +112,11 @@ impl Books {
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
+            interrupts: InterruptBooks {
+                waits: ledger.latency().waits(),
+                maskers: ledger.latency().maskers(),
+                sections: ledger.latency().sections(),
+            },
         }
     }
 

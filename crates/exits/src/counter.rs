@@ -3,7 +3,7 @@
 /// Cycles of the host's time-stamp counter.
 #[cfg(not(test))]
 #[inline(always)]
-pub(crate) fn counter() -> u64 {
+pub fn counter() -> u64 {
     // SAFETY: RDTSC has no preconditions in user mode on Linux.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -16,6 +16,6 @@ thread_local! {
 
 /// Cycles as the test lets them pass.
 #[cfg(test)]
-pub(crate) fn counter() -> u64 {
+pub fn counter() -> u64 {
     TIME.get()
 }

@@ -16,12 +16,14 @@
 //!        first kind   first kind     second kind     guest code
 //! ```
 
+mod interrupts;
 mod report;
 #[cfg(test)]
 mod tests;
 
 use crate::blame::{Blame, DeviceAddress, Place};
 use crate::counter::counter;
+use crate::latency::{Arrival, Latency, Request, Section};
 use crate::sampler::Sampler;
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
@@ -92,6 +94,9 @@ pub struct Ledger {
     /// Cycles since `mark` that belong to translation, devices or sleep.
     excluded: u64,
     current: Option<ExitKind>,
+    /// What was counted last.
+    last: ExitKind,
+    latency: Latency,
     /// The instruction of the current exit.
     place: Place,
     /// The device that it accessed last.
@@ -111,6 +116,8 @@ pub struct Ledger {
     run_halted: u64,
     /// Waiting time of this run that has been looked at.
     waiting_seen: u64,
+    /// The same when requests were last taken.
+    waiting_at_request: u64,
     blame: Blame,
     /// While there is one, every exit is timed.
     tracer: Option<Box<Tracer>>,
@@ -139,6 +146,8 @@ impl Ledger {
             mark: 0,
             excluded: 0,
             current: None,
+            last: ExitKind::LinkMiss,
+            latency: Latency::default(),
             place: Place::default(),
             device: None,
             pending: Vec::with_capacity(PENDING_SAMPLES),
@@ -153,6 +162,7 @@ impl Ledger {
             run_start_host: HostTime::default(),
             run_halted: 0,
             waiting_seen: 0,
+            waiting_at_request: 0,
             blame: Blame::default(),
             tracer: None,
         }
@@ -192,7 +202,9 @@ impl Ledger {
         self.run_start = counter();
         self.run_halted = 0;
         self.waiting_seen = 0;
+        self.waiting_at_request = 0;
         self.sampler.start(self.run_start);
+        self.latency.start();
         self.sampling = false;
         self.timing_guest = false;
         if self.tracer.is_some() {
@@ -213,7 +225,10 @@ impl Ledger {
 
     /// How long this run has been ready without a processor.
     fn waiting_in_run(&self, now: u64) -> u64 {
-        let host = (self.host)();
+        self.waiting_by((self.host)(), now)
+    }
+
+    fn waiting_by(&self, host: HostTime, now: u64) -> u64 {
         let passed = host.passed.saturating_sub(self.run_start_host.passed);
         let had = host
             .on_processor
@@ -226,10 +241,9 @@ impl Ledger {
 
     /// Looks at the waiting time now, so that what is lost from here on can be told from
     /// what was lost before. Worth a call where a microsecond does not matter.
-    pub fn look_at_waiting(&mut self) {
-        if self.detail == Detail::Full {
-            self.waiting_seen = self.waiting_in_run(counter());
-        }
+    fn look_at_waiting(&mut self, host: HostTime, now: u64) {
+        self.waiting_seen = self.waiting_by(host, now);
+        self.waiting_at_request = self.waiting_seen;
     }
 
     /// `cycles` of work that has just ended, without what the thread waited in it.
@@ -254,6 +268,7 @@ impl Ledger {
     #[inline]
     pub fn count(&mut self, kind: ExitKind, place: Place) {
         self.counts.count(kind);
+        self.last = kind;
         if self.sampling {
             if self.current.is_some() {
                 self.close_kind(counter());
@@ -378,14 +393,17 @@ impl Ledger {
     pub fn translate<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = counter();
         let result = work();
-        let cycles = counter().wrapping_sub(start);
+        let end = counter();
+        let cycles = end.wrapping_sub(start);
         self.excluded += cycles;
-        self.translating += self.without_waiting(cycles);
+        let had = self.without_waiting(cycles);
+        self.translating += had;
+        self.latency.section(Section::Translate, (start, end), had);
         self.trace_inside(Span::Translating, cycles);
         result
     }
 
-    /// A sleep in HLT has taken this many cycles. [`Self::look_at_waiting`] comes next, before
+    /// A sleep in HLT has taken this many cycles. [`Self::request_taken`] comes next, before
     /// anything else is timed: how late the host has ended the sleep is no sample's.
     pub fn slept(&mut self, cycles: u64) {
         self.halted += cycles;

@@ -5,8 +5,9 @@
 
 pub mod blame;
 pub mod books;
-mod counter;
+pub mod counter;
 mod hexadecimal;
+pub mod latency;
 pub mod ledger;
 pub mod prices;
 pub mod sampler;

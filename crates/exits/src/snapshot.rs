@@ -3,8 +3,9 @@
 //! docs/stats.md describes every field for readers of the JSON.
 
 use crate::blame::{Blamed, DeviceAddress, Place};
-use crate::books::{Books, HostCode, KindBooks};
+use crate::books::{Books, HostCode, InterruptBooks, KindBooks};
 use crate::hexadecimal;
+use crate::latency::Durations;
 use crate::ledger::Cost;
 use crate::prices::Estimate;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,70 @@ pub struct StepRow {
     pub p50: u64,
 }
 
+/// Durations of one sort, in cycles.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DurationRow {
+    /// Of what.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+    /// All together.
+    pub cycles: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+impl DurationRow {
+    fn of(durations: &Durations) -> Self {
+        let &Durations {
+            name,
+            count,
+            cycles,
+            p50,
+            p99,
+            p999,
+            max,
+        } = durations;
+        Self {
+            name: name.to_owned(),
+            count,
+            cycles,
+            p50,
+            p99,
+            p999,
+            max,
+        }
+    }
+}
+
+/// How long interrupts waited.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Interrupts {
+    /// In all (`to-handler`), and for `host`, `guest` and `monitor`.
+    pub waits: Vec<DurationRow>,
+    /// For what of the monitor: a section, or what is done at a kind of exit; longest sum first.
+    pub maskers: Vec<DurationRow>,
+    /// The monitor's long sections, whether or not an interrupt waited.
+    pub sections: Vec<DurationRow>,
+}
+
+impl Interrupts {
+    fn of(books: &InterruptBooks) -> Self {
+        let rows = |durations: &[Durations]| durations.iter().map(DurationRow::of).collect();
+        Self {
+            waits: rows(&books.waits),
+            maskers: rows(&books.maskers),
+            sections: rows(&books.sections),
+        }
+    }
+}
+
 /// Where the time of a run went. Cycles are of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -185,6 +250,9 @@ pub struct Snapshot {
     /// What it cost to find them, step by step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instruction_steps: Vec<StepRow>,
+    /// How long interrupts waited, and for whom.
+    #[serde(default)]
+    pub interrupts: Interrupts,
     /// What the run would take on another machine, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
@@ -246,6 +314,7 @@ impl Snapshot {
                     p50: cost.p50,
                 })
                 .collect(),
+            interrupts: Interrupts::of(&books.interrupts),
             estimate: None,
         }
     }
@@ -390,6 +459,7 @@ pub(crate) mod tests {
             shadow_tables: Vec::new(),
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
+            interrupts: InterruptBooks::default(),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::host;
 use crate::host_timer::HostTimer;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use tollgate_engine::requests::Requests;
 use tollgate_platform::GuestTime;
 
 /// Shortest setting of the host timer, in nanoseconds. A guest that asks for interrupts
@@ -20,12 +20,12 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Makes the timer, for the calling thread; its signal's handler sets `pending` to 1.
+    /// Makes the timer, for the calling thread; its signal's handler makes a request.
     ///
     /// # Errors
     /// The host refused a timer.
-    pub fn start(&mut self, pending: Arc<AtomicU32>) -> io::Result<()> {
-        self.timer = Some(HostTimer::new(pending)?);
+    pub fn start(&mut self, requests: Arc<Requests>) -> io::Result<()> {
+        self.timer = Some(HostTimer::new(requests)?);
         host::sleep_exactly();
         Ok(())
     }

@@ -5,7 +5,6 @@ use crate::host;
 use crate::runner::Runner;
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
-use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
 use tollgate_emulate::virtual_8086::virtual_interrupt_is_due;
@@ -37,8 +36,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let waits = self.platform.interrupt_pending();
         // Guest code leaves when it lets in what waits behind this boundary.
         self.runner.interrupt_waits(waits);
+        self.ledger.interrupts_wait(waits);
         if flags.contains(Flags::IF) && !shadowed && !unsettled && waits {
             if let Some(vector) = self.platform.acknowledge_interrupt() {
+                self.ledger.interrupt_delivered();
                 self.count(ExitKind::InterruptDelivered);
                 R::deliver_interrupt(self, vector)?;
             }
@@ -156,7 +157,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let start = self.ledger.now();
         host::sleep_while_zero(self.pending, kick_signal(), sleep.clamp(1, LONGEST_SLEEP));
         self.ledger.slept(self.ledger.now().wrapping_sub(start));
-        self.pending.store(1, Ordering::SeqCst);
+        self.pending.wake();
     }
 
     /// Whether a breakpoint stands at the instruction that comes next; DR6 shows it then.

@@ -59,6 +59,7 @@ pub fn sleep_while_zero(word: &AtomicU32, signal: i32, nanoseconds: u64) {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use tollgate_engine::requests::Requests;
     use tollgate_engine::signals::{self, kick_signal};
 
     /// Longer than any test may take.
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn the_signal_ends_a_sleep_whether_it_comes_before_or_in_it() {
         signals::install().unwrap();
-        let word = Arc::new(AtomicU32::new(0));
+        let word = Arc::new(Requests::default());
         // Shorter and longer than the way into the sleep.
         for nanoseconds in [1, 1_000, 10_000, 100_000, 1_000_000].repeat(20) {
             word.store(0, Ordering::SeqCst);
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn the_signal_reaches_its_handler_again_behind_a_sleep() {
         signals::install().unwrap();
-        let word = Arc::new(AtomicU32::new(0));
+        let word = Arc::new(Requests::default());
         sleep_while_zero(&word, kick_signal(), 1);
         let mut timer = crate::host_timer::HostTimer::new(Arc::clone(&word)).unwrap();
         timer.arm(1);

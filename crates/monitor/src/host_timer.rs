@@ -2,27 +2,27 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use tollgate_engine::requests::Requests;
 use tollgate_engine::signals::kick_signal;
 
 /// A POSIX timer on the monotonic clock, directed at one thread.
 pub struct HostTimer {
     timer: libc::timer_t,
     /// What the signal's handler writes to: kept for as long as there is a timer.
-    _pending: Arc<AtomicU32>,
+    _requests: Arc<Requests>,
 }
 
 impl HostTimer {
-    /// A timer for the calling thread, whose signal's handler sets `pending` to 1.
+    /// A timer for the calling thread, whose signal's handler makes a request.
     ///
     /// # Errors
     /// timer_create failed.
-    pub fn new(pending: Arc<AtomicU32>) -> io::Result<Self> {
+    pub fn new(requests: Arc<Requests>) -> io::Result<Self> {
         // SAFETY: an all-zero sigevent is a valid starting value.
         let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = kick_signal();
-        event.sigev_value.sival_ptr = Arc::as_ptr(&pending).cast_mut().cast();
+        event.sigev_value.sival_ptr = Arc::as_ptr(&requests).cast_mut().cast();
         // SAFETY: gettid has no preconditions.
         event.sigev_notify_thread_id = unsafe { libc::gettid() };
         let mut timer: libc::timer_t = std::ptr::null_mut();
@@ -32,7 +32,7 @@ impl HostTimer {
         }
         Ok(Self {
             timer,
-            _pending: pending,
+            _requests: requests,
         })
     }
 
@@ -71,10 +71,10 @@ mod tests {
     #[test]
     fn what_a_timer_sets_lives_as_long_as_the_timer() {
         tollgate_engine::signals::install().unwrap();
-        let pending = Arc::new(AtomicU32::new(0));
-        let seen = Arc::downgrade(&pending);
+        let requests = Arc::new(Requests::default());
+        let seen = Arc::downgrade(&requests);
         // As if the vCPU were gone, after an unwinding, and its timer not yet.
-        let mut timer = HostTimer::new(pending).unwrap();
+        let mut timer = HostTimer::new(requests).unwrap();
         timer.arm(1);
         while seen.upgrade().unwrap().load(Ordering::SeqCst) == 0 {
             std::hint::spin_loop();

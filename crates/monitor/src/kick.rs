@@ -1,7 +1,7 @@
 //! How other threads make a vCPU look up: a flag and a signal.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 
 /// Lets other threads make a vCPU leave guest code.
@@ -13,18 +13,18 @@ pub struct Kick {
 struct KickTarget {
     process: libc::pid_t,
     thread: libc::pid_t,
-    pending: Arc<AtomicU32>,
+    requests: Arc<Requests>,
 }
 
 impl Kick {
-    /// Aims at the calling thread, which will run the vCPU with this `pending` word.
-    pub(crate) fn arm(&self, pending: Arc<AtomicU32>) {
+    /// Aims at the calling thread, which will run the vCPU with these requests.
+    pub(crate) fn arm(&self, requests: Arc<Requests>) {
         // SAFETY: neither call has preconditions.
         let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
         *self.slot() = Some(KickTarget {
             process,
             thread,
-            pending,
+            requests,
         });
     }
 
@@ -42,8 +42,7 @@ impl Kick {
     pub fn kick(&self) {
         let guard = self.slot();
         if let Some(target) = &*guard {
-            let before = target.pending.swap(1, Ordering::SeqCst);
-            if before != 0 {
+            if !target.requests.ask() {
                 // It is on its way out, or a signal is on its way to it. More of them would
                 // queue up faster than they are taken.
                 return;

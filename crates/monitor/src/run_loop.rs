@@ -13,9 +13,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
         loop {
             if self.pending.load(Ordering::Relaxed) != 0 {
-                self.pending.store(0, Ordering::SeqCst);
+                let request = self.pending.take();
+                let late = self.lateness();
                 self.platform.advance();
-                self.ledger.look_at_waiting();
+                self.ledger.request_taken(request, late);
                 self.alarm.forget();
                 self.arm_timer();
                 self.due.events = true;
@@ -35,6 +36,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 return stop;
             }
         }
+    }
+
+    /// For how many nanoseconds the machine's earliest deadline has been over.
+    fn lateness(&self) -> u64 {
+        let deadline = self.platform.next_deadline();
+        deadline.map_or(0, |deadline| self.platform.now().since(deadline))
     }
 
     /// Has the host timer fire at the machine's next deadline, if it is not set to fire

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::{next_rip, read_register, write_register};
 use tollgate_engine::policy::instruction_kind::Helper;
+use tollgate_engine::requests::Requests;
 use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_memory::gate::CodeWrite;
@@ -41,7 +42,7 @@ impl Derived for Forgotten {
 /// of `out dx, al` as hardware does, and leaves all else to the monitor.
 struct Interpreter {
     state: CpuState,
-    requests: Arc<AtomicU32>,
+    requests: Arc<Requests>,
     forgotten: Forgotten,
     written: Vec<CodeWrite>,
     /// Calls of `translations_changed`.
@@ -59,7 +60,7 @@ struct PortWrite {
 }
 
 impl Interpreter {
-    fn new(state: CpuState, requests: &Arc<AtomicU32>) -> Self {
+    fn new(state: CpuState, requests: &Arc<Requests>) -> Self {
         Self {
             state,
             requests: Arc::clone(requests),

@@ -9,8 +9,8 @@ use crate::metered::Metered;
 use crate::runner::Runner;
 use crate::surroundings::Surroundings;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::requests::Requests;
 use tollgate_exits::ExitKind;
 use tollgate_exits::blame::Place;
 use tollgate_exits::ledger::Ledger;
@@ -27,7 +27,7 @@ pub struct Running<'a, R, P> {
     pub(crate) latches: &'a mut Latches,
     pub(crate) due: &'a mut Due,
     pub(crate) work: &'a mut InstructionInWork,
-    pub(crate) pending: &'a Arc<AtomicU32>,
+    pub(crate) pending: &'a Arc<Requests>,
     pub(crate) alarm: &'a mut Alarm,
 }
 

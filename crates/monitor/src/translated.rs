@@ -41,13 +41,13 @@ use guarded_pages::GuardedPages;
 use leaves::LeavesKnown;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::gate;
 use tollgate_engine::policy::access::Access;
 use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::requests::Requests;
 use tollgate_engine::signals::CodeRange;
 use tollgate_engine::{Context, Engine};
 use tollgate_memory::GuestMemory;
@@ -105,7 +105,7 @@ pub struct Translated {
 }
 
 impl Translated {
-    /// A processor in `state`; translated code is left when `pending` is not 0. With
+    /// A processor in `state`; translated code is left at `requests`. With
     /// `verify_code` every block passes the verifier before it can run.
     ///
     /// # Errors
@@ -115,11 +115,11 @@ impl Translated {
         features: Features,
         code_cache_bytes: usize,
         verify_code: bool,
-        pending: &Arc<AtomicU32>,
+        requests: &Arc<Requests>,
     ) -> io::Result<Self> {
         let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
         let range = CodeRange::register(engine.code_range())?;
-        let mut context = Context::new(state, gate::addresses(), Arc::as_ptr(pending));
+        let mut context = Context::new(state, gate::addresses(), &raw const ***requests);
         context.leaf_function = leaf_calls::serve;
         context.miss_function = misses::fill;
         context.set_vector_components(policy(&context.cpu).xcr0_mask());

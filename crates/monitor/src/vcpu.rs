@@ -17,7 +17,7 @@ use crate::translated::Translated;
 use crate::translations::Translations;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use tollgate_emulate::cpuid::Vendor;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_engine::abi::register_map::RegisterMap;
@@ -25,6 +25,7 @@ use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::books::HostCode;
@@ -56,7 +57,7 @@ pub struct Vcpu<R: Runner = Translated> {
     pub(crate) due: Due,
     work: InstructionInWork,
     /// What other threads and signals set: look for work at the next boundary.
-    pending: Arc<AtomicU32>,
+    pending: Arc<Requests>,
     alarm: Alarm,
     kick: Kick,
 }
@@ -294,10 +295,10 @@ impl<R: Runner> Vcpu<R> {
     pub fn with_runner(
         memory: GuestMemory,
         features: Features,
-        make_runner: impl FnOnce(&Features, &Arc<AtomicU32>) -> io::Result<R>,
+        make_runner: impl FnOnce(&Features, &Arc<Requests>) -> io::Result<R>,
     ) -> io::Result<Self> {
         signals::install()?;
-        let pending = Arc::new(AtomicU32::new(0));
+        let pending = Arc::new(Requests::default());
         Ok(Self {
             runner: make_runner(&features, &pending)?,
             view: GuestView {
@@ -342,6 +343,7 @@ impl<R: Runner> Vcpu<R> {
             ));
         }
         self.kick.arm(Arc::clone(&self.pending));
+        self.pending.forget();
         self.pending.store(1, Ordering::SeqCst);
         self.ledger.start();
         let stop = self.running(platform).run_until_stop();

@@ -23,6 +23,14 @@ fn wait(cycles: u64) {
     pass(cycles);
 }
 
+/// A request that is taken now.
+fn taken(request: Request) -> Request {
+    Request {
+        taken: TIME.get(),
+        ..request
+    }
+}
+
 fn ledger() -> Ledger {
     TIME.set(1000);
     LOST.set(0);
@@ -96,7 +104,7 @@ fn time_that_the_host_gave_to_others_spoils_no_sample() {
             wait(300_000);
         }
         if round % 5000 == 0 {
-            ledger.look_at_waiting();
+            ledger.request_taken(taken(Request::default()), 0);
         }
         ledger.enter_guest();
         pass(50);
@@ -122,7 +130,7 @@ fn sleep_is_not_waiting() {
     ledger.count(ExitKind::Halt, Place::default());
     wait(70_000);
     ledger.slept(70_000);
-    ledger.look_at_waiting();
+    ledger.request_taken(taken(Request::default()), 0);
     pass(100);
     ledger.enter_guest();
     pass(900);
@@ -151,7 +159,7 @@ fn a_trace_has_every_exit_with_its_time() {
         ledger.count(ExitKind::Halt, Place::default());
         pass(20);
         ledger.slept(20);
-        ledger.look_at_waiting();
+        ledger.request_taken(taken(Request::default()), 0);
         ledger.enter_guest();
     }
     ledger.stop();
@@ -204,4 +212,75 @@ fn counts_only_reads_no_clock() {
     }
     assert_eq!(ledger.counts().get(ExitKind::Sti), 10);
     assert!(ledger.cost(ExitKind::Sti).is_none());
+}
+
+fn row(rows: &[crate::latency::Durations], name: &str) -> (u64, u64) {
+    let row = rows.iter().find(|row| row.name == name);
+    row.map_or((0, 0), |row| (row.count, row.cycles))
+}
+
+/// An interrupt whose request is heard, taken and delivered.
+#[test]
+fn who_kept_an_interrupt_waiting_is_told() {
+    let mut ledger = ledger();
+    ledger.start();
+    ledger.leave_guest();
+    ledger.count(ExitKind::Cpuid, Place::default());
+    pass(10_000);
+    let heard = TIME.get();
+    let on_processor = host_time().on_processor;
+    pass(50_000);
+    wait(400_000);
+    let request = Request {
+        asked: 0,
+        heard,
+        on_processor,
+        taken: 0,
+    };
+    // Two cycles are a nanosecond here: the deadline passed 550,000 cycles ago.
+    ledger.request_taken(taken(request), 275_000);
+    ledger.interrupts_wait(true);
+    pass(3_000);
+    ledger.interrupt_delivered();
+    let waits = ledger.latency().waits();
+    assert_eq!(row(&waits, "host"), (1, 500_000));
+    assert_eq!(row(&waits, "monitor"), (1, 50_000));
+    assert_eq!(row(&waits, "guest"), (1, 3_000));
+    assert_eq!(row(&waits, "to-handler"), (1, 553_000));
+    assert_eq!(row(&ledger.latency().maskers(), "cpuid"), (1, 50_000));
+}
+
+#[test]
+fn another_threads_request_is_heard_at_once_unless_the_host_was_busy() {
+    let mut ledger = ledger();
+    ledger.start();
+    ledger.request_taken(taken(Request::default()), 0);
+    for lost in [0, 100_000] {
+        let asked = TIME.get();
+        ledger.translate(|| {
+            pass(60_000);
+            wait(lost);
+        });
+        let request = Request {
+            asked,
+            ..Request::default()
+        };
+        ledger.request_taken(taken(request), 0);
+        ledger.interrupts_wait(true);
+        ledger.interrupt_delivered();
+    }
+    let latency = ledger.latency();
+    assert_eq!(row(&latency.maskers(), "translate"), (2, 120_000));
+    assert_eq!(row(&latency.sections(), "translate"), (2, 120_000));
+    assert_eq!(row(&latency.waits(), "host"), (2, 100_000));
+}
+
+#[test]
+fn nothing_is_timed_if_only_counts_are_wanted() {
+    let mut ledger = Ledger::new(host_time, Detail::CountsOnly);
+    ledger.start();
+    ledger.request_taken(taken(Request::default()), 5);
+    ledger.interrupts_wait(true);
+    ledger.interrupt_delivered();
+    assert!(ledger.latency().waits().is_empty());
 }

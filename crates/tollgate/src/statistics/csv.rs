@@ -157,6 +157,25 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         };
         row.write(text, "instruction-step", &step.step);
     }
+    let interrupts = &snapshot.interrupts;
+    for (record, rows) in [
+        ("interrupt-wait", &interrupts.waits),
+        ("interrupt-masker", &interrupts.maskers),
+        ("masked-section", &interrupts.sections),
+    ] {
+        for durations in rows {
+            let [p50, p99, max] =
+                [durations.p50, durations.p99, durations.max].map(|cycles| cycles.to_string());
+            let row = Row {
+                count: durations.count.to_string(),
+                cycles: durations.cycles.to_string(),
+                quantiles: [p50, String::new(), p99, max],
+                note: durations.p999.to_string(),
+                ..Row::default()
+            };
+            row.write(text, record, &durations.name);
+        }
+    }
     for (kind, count) in &snapshot.leaves {
         let row = Row {
             count: count.to_string(),

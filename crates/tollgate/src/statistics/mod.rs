@@ -3,6 +3,7 @@
 
 mod arguments;
 mod csv;
+mod interrupts;
 mod prices;
 mod symbols;
 mod table;
@@ -160,7 +161,8 @@ pub mod tests {
     use super::*;
     use tollgate_exits::ExitKind;
     use tollgate_exits::blame::{Blamed, Place};
-    use tollgate_exits::books::{HostCode, KindBooks};
+    use tollgate_exits::books::{HostCode, InterruptBooks, KindBooks};
+    use tollgate_exits::latency::Durations;
     use tollgate_exits::ledger::{Cost, TimeShares};
     use tollgate_exits::snapshot::SymbolAt;
     use tollgate_exits::steps::{Step, StepCost};
@@ -226,6 +228,18 @@ pub mod tests {
                 samples: 9,
                 p50: 150,
             }],
+            interrupts: InterruptBooks {
+                waits: vec![Durations {
+                    name: "to-handler",
+                    count: 9,
+                    cycles: 5_000,
+                    p50: 100,
+                    p99: 2_000,
+                    p999: 3_000,
+                    max: 3_100,
+                }],
+                ..InterruptBooks::default()
+            },
         }
     }
 

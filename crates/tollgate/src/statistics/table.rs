@@ -3,6 +3,7 @@
 use tollgate_exits::prices::{Estimate, Priced};
 use tollgate_exits::snapshot::Snapshot;
 
+use super::interrupts;
 use crate::failure::one_line;
 
 /// Lines of blame in the table.
@@ -17,6 +18,11 @@ pub fn table(snapshot: &Snapshot) -> String {
     text.push_str(&shares(snapshot));
     text.push('\n');
     text.push_str(&exits(snapshot));
+    let waits = interrupts::table(snapshot);
+    if !waits.is_empty() {
+        text.push('\n');
+        text.push_str(&waits);
+    }
     if !snapshot.blame.is_empty() {
         text.push('\n');
         text.push_str(&blame(snapshot));
@@ -281,7 +287,7 @@ fn estimate(estimate: &Estimate) -> String {
 }
 
 /// A number with its thousands set apart: 1,234,567.
-fn grouped(number: u64) -> String {
+pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

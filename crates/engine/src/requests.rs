@@ -1,0 +1,126 @@
+//! Requests to leave guest code: the word that is tested before it is entered, and when they came.
+//!
+//! A request is made by another thread, or by a signal that finds the vCPU's thread. The first one
+//! since they were last [taken](Requests::take) notes when it was, which tells how long it waited
+//! and for whom. The notes are for statistics: one that is lost to a race makes a request look as
+//! if it had come when it was taken.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tollgate_exits::counter::counter;
+use tollgate_exits::latency::Request;
+
+/// Requests to one vCPU.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Requests {
+    /// Not zero: something is to be done at the next instruction boundary. It comes first: a
+    /// signal carries its address.
+    pending: AtomicU32,
+    /// When another thread asked, in cycles of the time-stamp counter; 0: none has.
+    asked: AtomicU64,
+    /// When the vCPU's thread was reached; 0: not yet.
+    heard: AtomicU64,
+    /// What that thread had then had of a processor, in nanoseconds; 0: not known.
+    on_processor: AtomicU64,
+}
+
+/// The word itself.
+impl Deref for Requests {
+    type Target = AtomicU32;
+
+    fn deref(&self) -> &AtomicU32 {
+        &self.pending
+    }
+}
+
+impl Requests {
+    /// Another thread asks. False: that had been done before.
+    pub fn ask(&self) -> bool {
+        let is_first = self.pending.swap(1, Ordering::SeqCst) == 0;
+        if is_first {
+            self.asked.store(counter(), Ordering::Relaxed);
+        }
+        is_first
+    }
+
+    /// The vCPU's thread is reached by a request. Async-signal-safe.
+    pub fn hear(&self) {
+        self.pending.store(1, Ordering::SeqCst);
+        if self.heard.load(Ordering::Relaxed) == 0 {
+            self.on_processor.store(on_processor(), Ordering::Relaxed);
+            self.heard.store(counter(), Ordering::Relaxed);
+        }
+    }
+
+    /// The vCPU's thread has slept, and looks itself for what there is to do.
+    pub fn wake(&self) {
+        self.pending.store(1, Ordering::SeqCst);
+        if self.heard.load(Ordering::Relaxed) == 0 {
+            self.heard.store(counter(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whatever was asked for is about to be done.
+    pub fn take(&self) -> Request {
+        self.pending.store(0, Ordering::SeqCst);
+        let request = Request {
+            taken: counter(),
+            asked: self.asked.load(Ordering::Relaxed),
+            heard: self.heard.load(Ordering::Relaxed),
+            on_processor: self.on_processor.load(Ordering::Relaxed),
+        };
+        self.forget();
+        request
+    }
+
+    /// When requests came is of no interest any more.
+    pub fn forget(&self) {
+        for note in [&self.asked, &self.heard, &self.on_processor] {
+            note.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the calling thread has had of a processor, in nanoseconds.
+fn on_processor() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes one timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_request_is_noted_until_it_is_taken() {
+        let requests = Requests::default();
+        assert!(requests.ask());
+        assert!(!requests.ask());
+        let asked = requests.asked.load(Ordering::Relaxed);
+        requests.hear();
+        let heard = requests.heard.load(Ordering::Relaxed);
+        requests.hear();
+        requests.wake();
+        assert_ne!(requests.load(Ordering::SeqCst), 0);
+        let request = requests.take();
+        assert_eq!((request.asked, request.heard), (asked, heard));
+        assert_ne!(request.on_processor, 0);
+        assert_eq!(requests.load(Ordering::SeqCst), 0);
+        let none = requests.take();
+        assert_eq!((none.asked, none.heard, none.on_processor), (0, 0, 0));
+        assert!(none.taken >= request.taken);
+    }
+
+    #[test]
+    fn a_signal_finds_the_word_at_its_address() {
+        let requests = Requests::default();
+        let word: *const AtomicU32 = &*requests;
+        assert_eq!(word.cast::<Requests>(), &raw const requests);
+    }
+}

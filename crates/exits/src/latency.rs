@@ -1,0 +1,359 @@
+//! How long interrupts wait, and for whom: always on.
+//!
+//! An interrupt is due when its device says so: when a deadline has passed, or another thread has
+//! asked. Then it waits for the *host*, which must fire a timer, send a signal and run the thread;
+//! for the *monitor*, which looks at requests only between two of the guest's instructions; and for
+//! the *guest*, whose interrupt flag is clear.
+//!
+//! ```text
+//! deadline      the thread is reached      a boundary        IF is set: the handler begins
+//!    |---- host -----------|----- monitor -----|------ guest ------|
+//! ```
+//!
+//! What the thread waited for a processor while it was in the monitor is the host's. The monitor's
+//! time has the name of the section that took the most of it, else that of the exit. Of interrupts
+//! that wait together the first is timed; what follows has waited since that one's delivery, for the
+//! guest.
+//!
+//! *Sections* are the monitor's long pieces of work. Each is timed whether or not an interrupt
+//! waits: so long the monitor masks.
+
+use crate::ExitKind;
+use hdrhistogram::Histogram;
+
+/// Longest duration that is told apart, in cycles.
+const LONGEST_CYCLES: u64 = 1 << 40;
+
+/// When requests were made that have been taken. Cycles of the time-stamp counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// Another thread asked; 0: none did.
+    pub asked: u64,
+    /// The vCPU's thread was reached; 0: it found the request itself.
+    pub heard: u64,
+    /// What the thread had then had of a processor, in nanoseconds; 0: not known.
+    pub on_processor: u64,
+    /// When they were taken.
+    pub taken: u64,
+}
+
+/// A piece of the monitor's work that can be long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    /// Translating a block, with what must be dropped to make room for it.
+    Translate,
+}
+
+impl Section {
+    /// All of them.
+    pub const ALL: [Self; 1] = [Self::Translate];
+
+    /// Its name in statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Translate => "translate",
+        }
+    }
+}
+
+/// Durations in cycles.
+#[derive(Clone, Default)]
+struct Record {
+    histogram: Option<Histogram<u64>>,
+    sum: u64,
+    max: u64,
+}
+
+impl Record {
+    fn add(&mut self, cycles: u64) {
+        let histogram = self.histogram.get_or_insert_with(|| {
+            Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
+                .expect("the bounds are constants that the histogram accepts")
+        });
+        histogram.saturating_record(cycles.max(1));
+        self.sum += cycles;
+        self.max = self.max.max(cycles);
+    }
+
+    fn row(&self, name: &'static str) -> Option<Durations> {
+        let histogram = self.histogram.as_ref()?;
+        // The end of a bucket may lie beyond all that is in it.
+        let at = |quantile| histogram.value_at_quantile(quantile).min(self.max);
+        Some(Durations {
+            name,
+            count: histogram.len(),
+            cycles: self.sum,
+            p50: at(0.50),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: self.max,
+        })
+    }
+}
+
+/// Durations of one sort, in cycles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Durations {
+    /// Of what.
+    pub name: &'static str,
+    /// How many.
+    pub count: u64,
+    /// All together.
+    pub cycles: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Longest.
+    pub max: u64,
+}
+
+/// Whose work kept an interrupt waiting in the monitor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Masker {
+    /// A section.
+    Section(Section),
+    /// What was done at an exit of this kind.
+    Exit(ExitKind),
+}
+
+/// The parts of a wait that are over, in cycles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub host: u64,
+    pub monitor: u64,
+    pub masker: Masker,
+    /// When the boundary was reached.
+    pub at: u64,
+}
+
+/// An interrupt that waits for the guest.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    since: u64,
+    arrival: Option<Arrival>,
+}
+
+/// The section that ended last.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    section: Section,
+    begin: u64,
+    end: u64,
+}
+
+/// How long interrupts waited.
+#[derive(Clone)]
+pub struct Latency {
+    /// A request has been taken, and what came of it is not known yet.
+    arrival: Option<Arrival>,
+    waiting: Option<Waiting>,
+    ended: Option<Ended>,
+    to_handler: Record,
+    host: Record,
+    monitor: Record,
+    guest: Record,
+    by_exit: Vec<Record>,
+    by_section: Vec<Record>,
+    sections: Vec<Record>,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        let records = |count| vec![Record::default(); count];
+        Self {
+            arrival: None,
+            waiting: None,
+            ended: None,
+            to_handler: Record::default(),
+            host: Record::default(),
+            monitor: Record::default(),
+            guest: Record::default(),
+            by_exit: records(ExitKind::ALL.len()),
+            by_section: records(Section::ALL.len()),
+            sections: records(Section::ALL.len()),
+        }
+    }
+}
+
+impl Latency {
+    /// Nothing waits that was seen before: time may have stood still.
+    pub(crate) fn start(&mut self) {
+        (self.arrival, self.waiting, self.ended) = (None, None, None);
+    }
+
+    /// A section has run, of which the thread has had so many cycles.
+    pub(crate) fn section(&mut self, section: Section, (begin, end): (u64, u64), cycles: u64) {
+        self.sections[section as usize].add(cycles);
+        self.ended = Some(Ended {
+            section,
+            begin,
+            end,
+        });
+    }
+
+    /// Whose work took most of the time between these two moments, if it was work at an exit of
+    /// this kind.
+    pub(crate) fn masker(&self, heard: u64, now: u64, kind: ExitKind) -> Masker {
+        let share = |ended: &Ended| ended.end.min(now).saturating_sub(ended.begin.max(heard));
+        match &self.ended {
+            Some(ended) if share(ended) > now.saturating_sub(heard) / 2 => {
+                Masker::Section(ended.section)
+            }
+            _ => Masker::Exit(kind),
+        }
+    }
+
+    /// A request has been taken.
+    pub(crate) fn arrive(&mut self, arrival: Arrival) {
+        self.arrival = Some(arrival);
+    }
+
+    /// Whether interrupts wait for the guest at this boundary.
+    #[inline]
+    pub(crate) fn interrupts_wait(&mut self, waits: bool, now: impl FnOnce() -> u64) {
+        if !waits {
+            self.waiting = None;
+        } else if self.waiting.is_none() {
+            self.waiting = Some(Waiting {
+                since: self.arrival.map_or_else(now, |arrival| arrival.at),
+                arrival: self.arrival,
+            });
+        }
+        self.arrival = None;
+    }
+
+    /// One is delivered.
+    pub(crate) fn delivered(&mut self, now: u64) {
+        let Some(waiting) = self.waiting.take() else {
+            return;
+        };
+        let guest = now.saturating_sub(waiting.since);
+        let (mut host, mut monitor) = (0, 0);
+        if let Some(arrival) = waiting.arrival {
+            (host, monitor) = (arrival.host, arrival.monitor);
+            let record = match arrival.masker {
+                Masker::Exit(kind) => &mut self.by_exit[kind as usize],
+                Masker::Section(section) => &mut self.by_section[section as usize],
+            };
+            record.add(monitor);
+        }
+        self.host.add(host);
+        self.monitor.add(monitor);
+        self.guest.add(guest);
+        self.to_handler.add(host + monitor + guest);
+    }
+
+    /// How long delivered interrupts waited: in all (`to-handler`), then for `host`, `guest` and
+    /// `monitor`.
+    pub fn waits(&self) -> Vec<Durations> {
+        let named = [
+            ("to-handler", &self.to_handler),
+            ("host", &self.host),
+            ("guest", &self.guest),
+            ("monitor", &self.monitor),
+        ];
+        let rows = named.into_iter();
+        rows.filter_map(|(name, record)| record.row(name)).collect()
+    }
+
+    /// What of the monitor they waited for: a section, or what is done at a kind of exit. Longest
+    /// sum first.
+    pub fn maskers(&self) -> Vec<Durations> {
+        let sections = Section::ALL.iter().map(|section| section.name());
+        let exits = ExitKind::ALL.iter().map(|kind| kind.name());
+        let named = (sections.zip(&self.by_section)).chain(exits.zip(&self.by_exit));
+        let mut rows: Vec<_> = named
+            .filter_map(|(name, record)| record.row(name))
+            .collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.cycles));
+        rows
+    }
+
+    /// How long the monitor's sections are.
+    pub fn sections(&self) -> Vec<Durations> {
+        let named = Section::ALL.iter().zip(&self.sections);
+        named
+            .filter_map(|(section, record)| record.row(section.name()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrival(host: u64, monitor: u64, masker: Masker) -> Arrival {
+        Arrival {
+            host,
+            monitor,
+            masker,
+            at: 1_000,
+        }
+    }
+
+    fn row(rows: &[Durations], name: &str) -> (u64, u64, u64) {
+        let row = rows.iter().find(|row| row.name == name).unwrap();
+        (row.count, row.cycles, row.max)
+    }
+
+    #[test]
+    fn a_wait_is_told_apart_by_whom() {
+        let mut latency = Latency::default();
+        latency.arrive(arrival(300, 70, Masker::Exit(ExitKind::Cpuid)));
+        latency.interrupts_wait(true, || unreachable!());
+        // The guest's flag is clear; more may come meanwhile.
+        latency.arrive(arrival(9, 9, Masker::Exit(ExitKind::Msr)));
+        latency.interrupts_wait(true, || unreachable!());
+        latency.delivered(1_500);
+        let waits = latency.waits();
+        assert_eq!(row(&waits, "to-handler"), (1, 870, 870));
+        assert_eq!(row(&waits, "host"), (1, 300, 300));
+        assert_eq!(row(&waits, "monitor"), (1, 70, 70));
+        assert_eq!(row(&waits, "guest"), (1, 500, 500));
+        let maskers = latency.maskers();
+        assert_eq!(maskers.len(), 1);
+        assert_eq!(row(&maskers, "cpuid"), (1, 70, 70));
+    }
+
+    #[test]
+    fn what_waits_behind_another_waits_for_the_guest() {
+        let mut latency = Latency::default();
+        latency.interrupts_wait(true, || 100);
+        latency.delivered(100);
+        latency.interrupts_wait(true, || 110);
+        latency.delivered(400);
+        assert_eq!(row(&latency.waits(), "guest"), (2, 290, 290));
+        assert!(latency.maskers().is_empty());
+    }
+
+    #[test]
+    fn a_request_that_nothing_comes_of_is_forgotten() {
+        let mut latency = Latency::default();
+        latency.arrive(arrival(300, 70, Masker::Exit(ExitKind::Cpuid)));
+        latency.interrupts_wait(false, || unreachable!());
+        latency.interrupts_wait(true, || 5_000);
+        latency.delivered(5_010);
+        assert_eq!(row(&latency.waits(), "to-handler"), (1, 10, 10));
+        // One that went away is delivered as nothing.
+        latency.interrupts_wait(true, || 6_000);
+        latency.interrupts_wait(false, || unreachable!());
+        latency.delivered(7_000);
+        assert_eq!(row(&latency.waits(), "to-handler"), (1, 10, 10));
+    }
+
+    #[test]
+    fn a_section_is_to_blame_if_it_took_most_of_the_time() {
+        let mut latency = Latency::default();
+        let masker = |latency: &Latency| latency.masker(1_000, 2_000, ExitKind::LinkMiss);
+        let exit = Masker::Exit(ExitKind::LinkMiss);
+        assert_eq!(masker(&latency), exit);
+        latency.section(Section::Translate, (100, 900), 800);
+        assert_eq!(masker(&latency), exit);
+        latency.section(Section::Translate, (500, 1_501), 1_001);
+        assert_eq!(masker(&latency), Masker::Section(Section::Translate));
+        assert_eq!(row(&latency.sections(), "translate"), (2, 1_801, 1_001));
+    }
+}

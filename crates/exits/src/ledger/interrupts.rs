@@ -1,0 +1,75 @@
+//! What the ledger is told of interrupts that wait: [`crate::latency`].
+
+use super::{Arrival, Detail, HostTime, Latency, Ledger, Request, SUSPICIOUSLY_LONG};
+use crate::counter::counter;
+
+impl Ledger {
+    /// How long interrupts waited, and for whom.
+    pub fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
+    /// Requests are taken at this boundary. The machine's earliest deadline has been over for
+    /// `late` nanoseconds; 0 if none is.
+    pub fn request_taken(&mut self, request: Request, late: u64) {
+        if self.detail != Detail::Full {
+            return;
+        }
+        let host = (self.host)();
+        let now = request.taken;
+        let arrival = self.arrival(request, late, (host, now));
+        self.look_at_waiting(host, now);
+        self.latency.arrive(arrival);
+    }
+
+    fn arrival(&self, request: Request, late: u64, (host, now): (HostTime, u64)) -> Arrival {
+        let per_nanosecond = self.cycles_per_nanosecond(host, now);
+        let cycles = |nanoseconds: u64| (nanoseconds as f64 * per_nanosecond) as u64;
+        let since = |begun: u64| match begun {
+            0 => 0,
+            _ => now.saturating_sub(begun),
+        };
+        // The processor reached the thread at once, if no signal says when.
+        let mut monitor = match request.heard {
+            0 => since(request.asked),
+            heard => since(heard),
+        };
+        let whole = since(request.asked).max(cycles(late)).max(monitor);
+        if monitor >= SUSPICIOUSLY_LONG {
+            let lost = match request.on_processor {
+                0 => {
+                    let waiting = self.waiting_by(host, now);
+                    waiting.saturating_sub(self.waiting_at_request)
+                }
+                had => monitor.saturating_sub(cycles(host.on_processor.saturating_sub(had))),
+            };
+            monitor = monitor.saturating_sub(lost);
+        }
+        let heard = now.saturating_sub(monitor);
+        Arrival {
+            host: whole - monitor,
+            monitor,
+            masker: self.latency.masker(heard, now, self.last),
+            at: now,
+        }
+    }
+
+    fn cycles_per_nanosecond(&self, host: HostTime, now: u64) -> f64 {
+        let passed = host.passed.saturating_sub(self.run_start_host.passed);
+        now.wrapping_sub(self.run_start) as f64 / passed.max(1) as f64
+    }
+
+    /// Whether interrupts wait for the guest at this boundary.
+    #[inline]
+    pub fn interrupts_wait(&mut self, waits: bool) {
+        self.latency.interrupts_wait(waits, counter);
+    }
+
+    /// One is being delivered.
+    #[inline]
+    pub fn interrupt_delivered(&mut self) {
+        if self.detail == Detail::Full {
+            self.latency.delivered(counter());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How long interrupts waited, as a table.
+
+use super::table::grouped;
+use tollgate_exits::snapshot::{DurationRow, Snapshot};
+
+/// Lines about what of the monitor interrupts waited for.
+const MASKER_LINES: usize = 8;
+
+/// The table; empty if no interrupt was delivered and no section ran.
+pub fn table(snapshot: &Snapshot) -> String {
+    let interrupts = &snapshot.interrupts;
+    let mut text = String::new();
+    if !interrupts.waits.is_empty() {
+        text += &header("interrupts waited, us");
+        for row in &interrupts.waits {
+            let name = match row.name.as_str() {
+                "to-handler" => "to their handler",
+                "host" => "of that for the host",
+                "guest" => "for the guest",
+                "monitor" => "for the monitor",
+                other => other,
+            };
+            text += &line(snapshot, name, row);
+        }
+        for row in interrupts.maskers.iter().take(MASKER_LINES) {
+            text += &line(snapshot, &format!("  {}", row.name), row);
+        }
+    }
+    if !interrupts.sections.is_empty() {
+        text += &header("the monitor masks, us");
+        for row in &interrupts.sections {
+            text += &line(snapshot, &row.name, row);
+        }
+    }
+    text
+}
+
+fn header(title: &str) -> String {
+    format!(
+        "{title:<22} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9}\n",
+        "count", "ms", "p50", "p99", "p99.9", "max"
+    )
+}
+
+fn line(snapshot: &Snapshot, name: &str, row: &DurationRow) -> String {
+    let milliseconds = |cycles: u64| cycles as f64 / snapshot.tsc_khz.max(1) as f64;
+    let microseconds = |cycles| format!("{:.1}", milliseconds(cycles) * 1e3);
+    format!(
+        "{name:<22} {:>11} {:>10.1} {:>9} {:>9} {:>9} {:>9}\n",
+        grouped(row.count),
+        milliseconds(row.cycles),
+        microseconds(row.p50),
+        microseconds(row.p99),
+        microseconds(row.p999),
+        microseconds(row.max),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::snapshot;
+    use super::*;
+
+    #[test]
+    fn waits_are_told_in_microseconds() {
+        // At 1 MHz a cycle is a microsecond.
+        let text = table(&snapshot());
+        let row: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        let expected = [
+            "to", "their", "handler", "9", "5.0", "100.0", "2000.0", "3000.0", "3100.0",
+        ];
+        assert_eq!(row, expected, "{text}");
+    }
+
+    #[test]
+    fn without_interrupts_there_is_no_table() {
+        let mut snapshot = snapshot();
+        snapshot.interrupts = Default::default();
+        assert_eq!(table(&snapshot), "");
+    }
+}
