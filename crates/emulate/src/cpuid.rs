@@ -44,6 +44,8 @@ const HYPERVISOR_FEATURES_LEAF: u32 = 0x4000_0001;
 const HYPERVISOR_HAS_CALLS: u32 = 1 << 0;
 /// One of them invalidates the translations of a range of pages.
 const HYPERVISOR_INVALIDATES_RANGES: u32 = 1 << 1;
+/// One of them sets a mark in the statistics.
+const HYPERVISOR_SETS_MARKS: u32 = 1 << 2;
 /// Time-stamp counter and APIC bus frequency, in kHz.
 const HYPERVISOR_TIMING_LEAF: u32 = 0x4000_0010;
 /// How far Tollgate's leaves lie behind where they are if there is another interface.
@@ -164,7 +166,7 @@ fn hypervisor_leaf(paravirtual: Paravirtual, leaf: u32) -> [u32; 4] {
         HYPERVISOR_LEAF => signature(HYPERVISOR_TIMING_LEAF + base, HYPERVISOR_SIGNATURE),
         HYPERVISOR_TIMING_LEAF => [host_tsc_khz(), APIC_BUS_KHZ, 0, 0],
         HYPERVISOR_FEATURES_LEAF => [
-            HYPERVISOR_HAS_CALLS | HYPERVISOR_INVALIDATES_RANGES,
+            HYPERVISOR_HAS_CALLS | HYPERVISOR_INVALIDATES_RANGES | HYPERVISOR_SETS_MARKS,
             0,
             0,
             0,

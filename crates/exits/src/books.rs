@@ -6,7 +6,7 @@
 use crate::ExitKind;
 use crate::blame::{Blamed, DeviceAddress};
 use crate::latency::Durations;
-use crate::ledger::{Cost, Ledger, TimeShares};
+use crate::ledger::{Accounts, Cost, Ledger, TimeShares};
 use crate::steps::StepCost;
 use serde::{Deserialize, Serialize};
 
@@ -86,22 +86,27 @@ pub struct HostCode {
 impl Books {
     /// The books as they are.
     pub fn of(ledger: &Ledger, tsc_khz: u64, system_call_entry: u64) -> Self {
+        Self::of_accounts(ledger.accounts(), tsc_khz, system_call_entry)
+    }
+
+    /// The books that these accounts make.
+    pub fn of_accounts(accounts: &Accounts, tsc_khz: u64, system_call_entry: u64) -> Self {
         Self {
             tsc_khz,
-            shares: ledger.shares(),
-            kinds: ledger
+            shares: accounts.shares(),
+            kinds: accounts
                 .counts()
                 .ranked()
                 .into_iter()
                 .map(|(kind, count)| KindBooks {
                     kind,
                     count,
-                    cost: ledger.cost(kind),
+                    cost: accounts.cost(kind),
                 })
                 .collect(),
-            blame: ledger.blame().rows().collect(),
+            blame: accounts.blame().rows().collect(),
             devices: Vec::new(),
-            elsewhere: ledger.blame().elsewhere(),
+            elsewhere: accounts.blame().elsewhere(),
             system_call_entry,
             settings: Vec::new(),
             settings_changed: false,
@@ -113,16 +118,47 @@ impl Books {
             instruction_cache: Vec::new(),
             instruction_steps: Vec::new(),
             interrupts: InterruptBooks {
-                waits: ledger.latency().waits(),
-                maskers: ledger.latency().maskers(),
-                sections: ledger.latency().sections(),
+                waits: accounts.latency().waits(),
+                maskers: accounts.latency().maskers(),
+                sections: accounts.latency().sections(),
             },
         }
     }
 
-    /// What was counted is from now on counted from where it stood in `before`. The ledger's own
-    /// part is not touched: it is begun anew.
-    pub fn subtract_counters(&mut self, before: &Counters) {
+    /// The same with what was counted outside the ledger.
+    pub fn with_counters(self, counters: Counters) -> Self {
+        Self {
+            leaves: counters.leaves,
+            space_loads: counters.space_loads,
+            shadow_tables: counters.shadow_tables,
+            instruction_cache: counters.instruction_cache,
+            instructions: counters.instructions,
+            host_code: counters.host_code,
+            ..self
+        }
+    }
+}
+
+/// Everything that is counted outside the ledger, as it stood at one moment.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Counters {
+    /// See [`Books::leaves`].
+    pub leaves: Vec<(&'static str, u64)>,
+    /// See [`Books::space_loads`].
+    pub space_loads: Vec<(&'static str, u64)>,
+    /// See [`Books::shadow_tables`].
+    pub shadow_tables: Vec<(&'static str, u64)>,
+    /// See [`Books::instruction_cache`].
+    pub instruction_cache: Vec<(&'static str, u64)>,
+    /// See [`Books::instructions`].
+    pub instructions: Option<u64>,
+    /// See [`Books::host_code`].
+    pub host_code: Option<HostCode>,
+}
+
+impl Counters {
+    /// What was counted since these counters stood as `before`.
+    pub fn since(mut self, before: &Self) -> Self {
         let since = |rows: &mut Vec<(&'static str, u64)>, before: &[(&'static str, u64)]| {
             for (name, count) in rows {
                 let earlier = before.iter().find(|row| row.0 == *name);
@@ -140,50 +176,24 @@ impl Books {
             now.instructions = now.instructions.saturating_sub(before.instructions);
             now.bytes = now.bytes.saturating_sub(before.bytes);
         }
-    }
-}
-
-/// Everything that is counted outside the ledger, as it stood at one moment.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Counters {
-    leaves: Vec<(&'static str, u64)>,
-    space_loads: Vec<(&'static str, u64)>,
-    shadow_tables: Vec<(&'static str, u64)>,
-    instruction_cache: Vec<(&'static str, u64)>,
-    instructions: Option<u64>,
-    host_code: Option<HostCode>,
-}
-
-impl Counters {
-    /// Those of `books`.
-    pub fn of(books: &Books) -> Self {
-        Self {
-            leaves: books.leaves.clone(),
-            space_loads: books.space_loads.clone(),
-            shadow_tables: books.shadow_tables.clone(),
-            instruction_cache: books.instruction_cache.clone(),
-            instructions: books.instructions,
-            host_code: books.host_code,
-        }
+        self
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Detail, HostTime};
 
     #[test]
     fn counters_go_on_from_where_they_stood() {
-        let ledger = Ledger::new(HostTime::default, Detail::Full);
-        let mut books = Books::of(&ledger, 1000, 0);
-        books.leaves = vec![("cli", 5)];
-        books.instructions = Some(100);
-        let before = Counters::of(&books);
-        books.leaves = vec![("cli", 7), ("sti", 3)];
-        books.instructions = Some(150);
-        books.subtract_counters(&before);
-        assert_eq!(books.leaves, [("cli", 2), ("sti", 3)]);
-        assert_eq!(books.instructions, Some(50));
+        let counters = |leaves: &[(&'static str, u64)], instructions| Counters {
+            leaves: leaves.to_vec(),
+            instructions: Some(instructions),
+            ..Counters::default()
+        };
+        let before = counters(&[("cli", 5)], 100);
+        let since = counters(&[("cli", 7), ("sti", 3)], 150).since(&before);
+        assert_eq!(since.leaves, [("cli", 2), ("sti", 3)]);
+        assert_eq!(since.instructions, Some(50));
     }
 }

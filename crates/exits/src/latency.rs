@@ -57,7 +57,7 @@ impl Section {
 }
 
 /// Durations in cycles.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 struct Record {
     histogram: Option<Histogram<u64>>,
     sum: u64,
@@ -73,6 +73,24 @@ impl Record {
         histogram.saturating_record(cycles.max(1));
         self.sum += cycles;
         self.max = self.max.max(cycles);
+    }
+
+    /// What was added since this stood as `before`.
+    fn since(&self, before: &Self) -> Self {
+        let mut rest = self.clone();
+        if let (Some(now), Some(before)) = (&mut rest.histogram, &before.histogram)
+            && now.subtract(before).is_err()
+        {
+            // `before` is not of this record's past.
+            return Self::default();
+        }
+        rest.histogram = rest.histogram.filter(|it| !it.is_empty());
+        rest.sum = rest.sum.saturating_sub(before.sum);
+        if let Some(histogram) = rest.histogram.as_ref().filter(|_| self.max == before.max) {
+            // The longest may have been before: that of the rest is known by its bucket.
+            rest.max = rest.max.min(histogram.max());
+        }
+        rest
     }
 
     fn row(&self, name: &'static str) -> Option<Durations> {
@@ -145,7 +163,7 @@ struct Ended {
 }
 
 /// How long interrupts waited.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Latency {
     /// A request has been taken, and what came of it is not known yet.
     arrival: Option<Arrival>,
@@ -179,6 +197,26 @@ impl Default for Latency {
 }
 
 impl Latency {
+    /// What was added since this stood as `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let each = |now: &[Record], before: &[Record]| {
+            let pairs = now.iter().zip(before);
+            pairs.map(|(now, before)| now.since(before)).collect()
+        };
+        Self {
+            arrival: None,
+            waiting: None,
+            ended: None,
+            to_handler: self.to_handler.since(&before.to_handler),
+            host: self.host.since(&before.host),
+            monitor: self.monitor.since(&before.monitor),
+            guest: self.guest.since(&before.guest),
+            by_exit: each(&self.by_exit, &before.by_exit),
+            by_section: each(&self.by_section, &before.by_section),
+            sections: each(&self.sections, &before.sections),
+        }
+    }
+
     /// Nothing waits that was seen before: time may have stood still.
     pub(crate) fn start(&mut self) {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
@@ -316,6 +354,22 @@ mod tests {
         let maskers = latency.maskers();
         assert_eq!(maskers.len(), 1);
         assert_eq!(row(&maskers, "cpuid"), (1, 70, 70));
+    }
+
+    #[test]
+    fn what_was_before_can_be_taken_off() {
+        let mut latency = Latency::default();
+        let wait = |latency: &mut Latency, cycles| {
+            latency.interrupts_wait(true, || 0);
+            latency.delivered(cycles);
+        };
+        wait(&mut latency, 5_000);
+        let before = latency.clone();
+        wait(&mut latency, 70);
+        wait(&mut latency, 30);
+        let since = latency.since(&before).waits();
+        assert_eq!(row(&since, "guest"), (2, 100, 70));
+        assert!(latency.since(&latency).waits().is_empty());
     }
 
     #[test]

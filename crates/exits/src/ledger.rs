@@ -16,6 +16,7 @@
 //!        first kind   first kind     second kind     guest code
 //! ```
 
+mod accounts;
 mod interrupts;
 mod report;
 #[cfg(test)]
@@ -27,8 +28,8 @@ use crate::latency::{Arrival, Latency, Request, Section};
 use crate::sampler::Sampler;
 use crate::trace::{Span, Tracer};
 use crate::{ExitCounts, ExitKind};
-use hdrhistogram::Histogram;
 
+pub use accounts::Accounts;
 pub use report::{Cost, TimeShares};
 
 /// A piece of work that took so many cycles may have been interrupted by the host: worth
@@ -37,8 +38,6 @@ const SUSPICIOUSLY_LONG: u64 = 40_000;
 /// An exit that took so many cycles was interrupted, whatever the host says (which may be
 /// a virtual machine that was not scheduled).
 const INTERRUPTED_BY_HOST: u64 = 500_000;
-/// Longest duration that histograms tell apart, in cycles.
-const LONGEST_CYCLES: u64 = 1 << 40;
 
 /// How much the ledger records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,14 +70,9 @@ struct Sample {
 /// Samples that wait to be entered in the books: a burst of exits that do two things each.
 const PENDING_SAMPLES: usize = 64;
 
-struct KindRecord {
-    histogram: Histogram<u64>,
-    total: u64,
-}
-
 /// The vCPU's books.
 pub struct Ledger {
-    counts: ExitCounts,
+    accounts: Accounts,
     detail: Detail,
     host: fn() -> HostTime,
     sampler: Sampler,
@@ -96,20 +90,12 @@ pub struct Ledger {
     current: Option<ExitKind>,
     /// What was counted last.
     last: ExitKind,
-    latency: Latency,
     /// The instruction of the current exit.
     place: Place,
     /// The device that it accessed last.
     device: Option<DeviceAddress>,
     /// Entered between bursts, where the memory that this touches disturbs no sample.
     pending: Vec<Sample>,
-    kinds: Vec<Option<Box<KindRecord>>>,
-    guest: u64,
-    translating: u64,
-    devices: u64,
-    halted: u64,
-    waiting: u64,
-    wall: u64,
     run_start: u64,
     run_start_host: HostTime,
     /// Of `halted`, what belongs to this run.
@@ -118,7 +104,6 @@ pub struct Ledger {
     waiting_seen: u64,
     /// The same when requests were last taken.
     waiting_at_request: u64,
-    blame: Blame,
     /// While there is one, every exit is timed.
     tracer: Option<Box<Tracer>>,
 }
@@ -135,7 +120,7 @@ impl Ledger {
             .min()
             .unwrap_or(0);
         Self {
-            counts: ExitCounts::default(),
+            accounts: Accounts::default(),
             detail,
             host,
             sampler: Sampler::new(),
@@ -147,23 +132,14 @@ impl Ledger {
             excluded: 0,
             current: None,
             last: ExitKind::LinkMiss,
-            latency: Latency::default(),
             place: Place::default(),
             device: None,
             pending: Vec::with_capacity(PENDING_SAMPLES),
-            kinds: ExitKind::ALL.iter().map(|_| None).collect(),
-            guest: 0,
-            translating: 0,
-            devices: 0,
-            halted: 0,
-            waiting: 0,
-            wall: 0,
             run_start: 0,
             run_start_host: HostTime::default(),
             run_halted: 0,
             waiting_seen: 0,
             waiting_at_request: 0,
-            blame: Blame::default(),
             tracer: None,
         }
     }
@@ -188,12 +164,17 @@ impl Ledger {
 
     /// Which instructions the exits came from.
     pub fn blame(&self) -> &Blame {
-        &self.blame
+        &self.accounts.blame
+    }
+
+    /// Everything that was entered so far, up to the last stop.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
     }
 
     /// Exact counts.
     pub fn counts(&self) -> &ExitCounts {
-        &self.counts
+        &self.accounts.counts
     }
 
     /// The vCPU begins to run.
@@ -204,7 +185,7 @@ impl Ledger {
         self.waiting_seen = 0;
         self.waiting_at_request = 0;
         self.sampler.start(self.run_start);
-        self.latency.start();
+        self.accounts.latency.start();
         self.sampling = false;
         self.timing_guest = false;
         if self.tracer.is_some() {
@@ -219,8 +200,8 @@ impl Ledger {
         self.timing_guest = false;
         self.enter_samples();
         let now = counter();
-        self.wall += now.wrapping_sub(self.run_start);
-        self.waiting += self.waiting_in_run(now);
+        self.accounts.wall += now.wrapping_sub(self.run_start);
+        self.accounts.waiting += self.waiting_in_run(now);
     }
 
     /// How long this run has been ready without a processor.
@@ -267,7 +248,7 @@ impl Ledger {
     /// Counts an exit of the instruction at `place`; from here on time is its.
     #[inline]
     pub fn count(&mut self, kind: ExitKind, place: Place) {
-        self.counts.count(kind);
+        self.accounts.counts.count(kind);
         self.last = kind;
         if self.sampling {
             if self.current.is_some() {
@@ -297,7 +278,7 @@ impl Ledger {
     fn leave_guest_timed(&mut self, now: u64, due: bool) {
         if self.timing_guest {
             let cycles = self.elapsed(now);
-            self.guest += self.without_waiting(cycles) * self.weight;
+            self.accounts.guest += self.without_waiting(cycles) * self.weight;
             self.timing_guest = false;
         }
         if due {
@@ -368,24 +349,14 @@ impl Ledger {
     #[cold]
     fn enter_samples(&mut self) {
         for sample in self.pending.drain(..) {
-            let Sample { kind, place, .. } = sample;
-            self.blame.add(kind, place, sample.device, sample.weight);
             // No exit's own work takes so long. Whatever happened, it happened once, not
             // to every exit that this one stands for.
-            let weight = if sample.cycles < INTERRUPTED_BY_HOST {
+            let times = if sample.cycles < INTERRUPTED_BY_HOST {
                 sample.weight
             } else {
                 1
             };
-            let record = self.kinds[sample.kind as usize].get_or_insert_with(|| {
-                Box::new(KindRecord {
-                    histogram: Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
-                        .expect("the bounds are constants that the histogram accepts"),
-                    total: 0,
-                })
-            });
-            record.histogram.saturating_record(sample.cycles.max(1));
-            record.total += sample.cycles * weight;
+            self.accounts.enter(&sample, sample.cycles * times);
         }
     }
 
@@ -397,8 +368,10 @@ impl Ledger {
         let cycles = end.wrapping_sub(start);
         self.excluded += cycles;
         let had = self.without_waiting(cycles);
-        self.translating += had;
-        self.latency.section(Section::Translate, (start, end), had);
+        self.accounts.translating += had;
+        self.accounts
+            .latency
+            .section(Section::Translate, (start, end), had);
         self.trace_inside(Span::Translating, cycles);
         result
     }
@@ -406,7 +379,7 @@ impl Ledger {
     /// A sleep in HLT has taken this many cycles. [`Self::request_taken`] comes next, before
     /// anything else is timed: how late the host has ended the sleep is no sample's.
     pub fn slept(&mut self, cycles: u64) {
-        self.halted += cycles;
+        self.accounts.halted += cycles;
         self.run_halted += cycles;
         self.excluded += cycles;
         self.trace_inside(Span::Asleep, cycles);
@@ -428,7 +401,7 @@ impl Ledger {
     pub fn in_devices(&mut self, cycles: u64) {
         let cycles = cycles.saturating_sub(self.clock_cost);
         self.excluded += cycles;
-        self.devices += self.without_waiting(cycles) * self.weight;
+        self.accounts.devices += self.without_waiting(cycles) * self.weight;
         self.trace_inside(Span::Device, cycles);
     }
 

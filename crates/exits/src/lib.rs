@@ -188,6 +188,15 @@ impl ExitCounts {
         self.0[kind as usize] += 1;
     }
 
+    /// How many were counted since these counts stood as `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (now, before) in since.0.iter_mut().zip(&before.0) {
+            *now = now.saturating_sub(*before);
+        }
+        since
+    }
+
     /// How many exits of this kind there were.
     pub fn get(&self, kind: ExitKind) -> u64 {
         self.0[kind as usize]

@@ -2,6 +2,7 @@
 //!
 //! docs/stats.md describes every field for readers of the JSON.
 
+use crate::ExitKind;
 use crate::blame::{Blamed, DeviceAddress, Place};
 use crate::books::{Books, HostCode, InterruptBooks, KindBooks};
 use crate::hexadecimal;
@@ -17,8 +18,9 @@ use std::hash::Hash;
 /// count. In version 1 `address` and `space` were numbers.
 pub const VERSION: u32 = 2;
 
-/// Lines of blame that a snapshot carries, of each sort.
-pub const BLAME_LINES: usize = 200;
+/// Origins that a snapshot carries, of each sort: so many that cost most, and so many of which
+/// there were most.
+pub const ORIGIN_LINES: usize = 200;
 
 /// What a linear address is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +50,7 @@ pub struct ExitRow {
     pub p99: u64,
     /// Longest.
     pub max: u64,
-    /// How many the lines of blame stand for (estimated): the whole of which their
+    /// How many the origins stand for (estimated): the whole of which their
     /// `exits` are shares.
     pub attributed: u64,
     /// The hardware exits that correspond to this kind; empty if none do.
@@ -57,9 +59,9 @@ pub struct ExitRow {
     pub assist: String,
 }
 
-/// One line of blame: a guest instruction in an address space.
+/// One origin: a guest instruction in an address space.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct BlameRow {
+pub struct OriginRow {
     /// The kind's name.
     pub kind: String,
     /// Linear address of the guest instruction.
@@ -75,6 +77,8 @@ pub struct BlameRow {
     pub device: String,
     /// Exits (estimated from the samples).
     pub exits: u64,
+    /// Cycles of them (estimated from the samples).
+    pub cycles: u64,
 }
 
 /// Exits of one kind from one guest symbol, to one device.
@@ -89,6 +93,8 @@ pub struct SymbolRow {
     pub device: String,
     /// Exits (estimated from the samples).
     pub exits: u64,
+    /// Cycles of them (estimated from the samples).
+    pub cycles: u64,
 }
 
 /// Exits of one kind from one address space.
@@ -101,6 +107,8 @@ pub struct SpaceRow {
     pub space: u64,
     /// Exits (estimated from the samples).
     pub exits: u64,
+    /// Cycles of them (estimated from the samples).
+    pub cycles: u64,
 }
 
 /// What one step of finding an instruction anew costs.
@@ -203,10 +211,10 @@ pub struct Snapshot {
     pub remainder_cycles: i64,
     /// All exits (exact).
     pub exit_count: u64,
-    /// Kinds that occurred, most frequent first.
+    /// Kinds that occurred, those that cost most first.
     pub exits: Vec<ExitRow>,
-    /// Where they came from, most exits first; at most [`BLAME_LINES`].
-    pub blame: Vec<BlameRow>,
+    /// Where they came from, those that cost most first; see [`ORIGIN_LINES`].
+    pub origins: Vec<OriginRow>,
     /// The same by guest symbol; empty without symbols.
     pub symbols: Vec<SymbolRow>,
     /// The same by address space.
@@ -215,10 +223,10 @@ pub struct Snapshot {
     pub elsewhere: u64,
     /// How the machine's knobs stand: names and values.
     #[serde(default)]
-    pub settings: BTreeMap<String, String>,
+    pub knobs: BTreeMap<String, String>,
     /// They stood otherwise earlier in the run.
     #[serde(default)]
-    pub settings_changed: bool,
+    pub knobs_changed: bool,
     /// Guest instructions begun, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<u64>,
@@ -263,6 +271,8 @@ impl Snapshot {
     pub fn of<'a>(books: &Books, symbol: impl Fn(u64) -> Option<SymbolAt<'a>>) -> Self {
         let shares = &books.shares;
         let blame = &books.blame;
+        let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, blame)).collect();
+        exits.sort_by_key(|row| Reverse((row.cycles, row.count)));
         Self {
             version: VERSION,
             tsc_khz: books.tsc_khz,
@@ -275,20 +285,25 @@ impl Snapshot {
             exit_cycles: shares.exits.iter().map(|exit| exit.1).sum(),
             remainder_cycles: shares.remainder(),
             exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
-            exits: books.kinds.iter().map(|kind| row(kind, blame)).collect(),
-            blame: places(books, &symbol),
+            exits,
+            origins: places(books, &symbol),
             symbols: by_symbol(books, &symbol),
             spaces: gathered(blame, |blamed| blamed.place.space)
                 .into_iter()
-                .map(|(kind, space, exits)| SpaceRow { kind, space, exits })
+                .map(|((kind, space), sum)| SpaceRow {
+                    kind: kind.name().to_owned(),
+                    space,
+                    exits: sum.exits,
+                    cycles: sum.cycles,
+                })
                 .collect(),
             elsewhere: books.elsewhere,
-            settings: books
+            knobs: books
                 .settings
                 .iter()
                 .map(|&(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
-            settings_changed: books.settings_changed,
+            knobs_changed: books.settings_changed,
             instructions: books.instructions,
             host_code: books.host_code,
             leaves: (books.leaves.iter())
@@ -353,19 +368,20 @@ fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
 }
 
 /// By instruction, space and device: registers of one device are not told apart.
-fn places<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<BlameRow> {
+fn places<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
     let rows = gathered(&books.blame, |blamed| {
         (blamed.place, device_at(books, blamed.device))
     });
-    let row = |(kind, (place, device), exits): (String, (Place, &str), u64)| BlameRow {
-        kind,
+    let row = |((kind, (place, device)), sum): ((ExitKind, (Place, &str)), Sum)| OriginRow {
+        kind: kind.name().to_owned(),
         address: place.linear,
         symbol: symbol(place.linear)
             .map(|at| format!("{}+{:#x}", at.name, at.distance))
             .unwrap_or_default(),
         space: place.space,
         device: device.to_owned(),
-        exits,
+        exits: sum.exits,
+        cycles: sum.cycles,
     };
     rows.into_iter().map(row).collect()
 }
@@ -375,40 +391,55 @@ fn by_symbol<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -
         let name = symbol(blamed.place.linear).map_or("", |at| at.name);
         (name, device_at(books, blamed.device))
     });
-    if rows.iter().all(|row| row.1.0.is_empty()) {
+    if rows.iter().all(|((_, (name, _)), _)| name.is_empty()) {
         return Vec::new();
     }
     rows.into_iter()
-        .map(|(kind, (name, device), exits)| SymbolRow {
-            kind,
+        .map(|((kind, (name, device)), sum)| SymbolRow {
+            kind: kind.name().to_owned(),
             symbol: name.to_owned(),
             device: device.to_owned(),
-            exits,
+            exits: sum.exits,
+            cycles: sum.cycles,
         })
         .collect()
 }
 
-/// Sums exits by kind and by what `group` tells them apart by: most exits first.
+/// Exits and cycles of several places.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    exits: u64,
+    cycles: u64,
+}
+
+/// Sums by kind and by what `group` tells apart: those that cost most first. Of too many, those
+/// are left out that neither cost much nor are frequent.
 fn gathered<T: Copy + Eq + Hash + Ord>(
     blame: &[Blamed],
     group: impl Fn(&Blamed) -> T,
-) -> Vec<(String, T, u64)> {
-    let mut sums = HashMap::new();
+) -> Vec<((ExitKind, T), Sum)> {
+    let mut sums: HashMap<(ExitKind, T), Sum> = HashMap::new();
     for blamed in blame {
-        *sums.entry((blamed.kind, group(blamed))).or_insert(0u64) += blamed.exits;
+        let sum = sums.entry((blamed.kind, group(blamed))).or_default();
+        sum.exits += blamed.exits;
+        sum.cycles += blamed.cycles;
     }
     let mut rows: Vec<_> = sums.into_iter().collect();
-    rows.sort_by_key(|&((kind, group), exits)| (Reverse(exits), kind as u8, group));
-    rows.truncate(BLAME_LINES);
-    rows.into_iter()
-        .map(|((kind, group), exits)| (kind.name().to_owned(), group, exits))
-        .collect()
+    let order = |(kind, group): (ExitKind, T)| (kind as u8, group);
+    rows.sort_by_key(|&(key, sum)| (Reverse((sum.cycles, sum.exits)), order(key)));
+    if rows.len() > ORIGIN_LINES {
+        let mut others = rows.split_off(ORIGIN_LINES);
+        others.sort_by_key(|&(key, sum)| (Reverse((sum.exits, sum.cycles)), order(key)));
+        others.truncate(ORIGIN_LINES);
+        others.sort_by_key(|&(key, sum)| (Reverse((sum.cycles, sum.exits)), order(key)));
+        rows.append(&mut others);
+    }
+    rows
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::ExitKind;
     use crate::ledger::TimeShares;
 
     fn books() -> Books {
@@ -417,6 +448,7 @@ pub(crate) mod tests {
             place: Place { linear, space },
             device: None,
             exits,
+            cycles: 10 * exits,
         };
         Books {
             tsc_khz: 1000,
@@ -478,11 +510,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn blame_is_told_by_instruction_symbol_and_space() {
+    fn origins_are_told_by_instruction_symbol_and_space() {
         let snapshot = snapshot();
         assert_eq!(snapshot.exits[0].attributed, 1_000);
         assert_eq!(snapshot.remainder_cycles, 1_000);
-        let place = &snapshot.blame[0];
+        let place = &snapshot.origins[0];
         assert_eq!((place.symbol.as_str(), place.exits), ("first+0x8", 400));
         let symbols: Vec<_> = snapshot
             .symbols
@@ -499,7 +531,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn blame_names_the_device_and_tells_its_registers_not_apart() {
+    fn origins_name_the_device_and_tells_its_registers_not_apart() {
         let mut books = books();
         let [disk, adapter] = [0x1000, 0x2000].map(DeviceAddress::Memory);
         let other = DeviceAddress::Memory(0x1004);
@@ -517,7 +549,7 @@ pub(crate) mod tests {
                 distance: 0,
             })
         });
-        let rows = snapshot.blame.iter();
+        let rows = snapshot.origins.iter();
         let rows: Vec<_> = rows.map(|row| (row.device.as_str(), row.exits)).collect();
         assert_eq!(rows, [("disk", 550), ("(no device)", 400), ("", 50)]);
         let symbol = &snapshot.symbols[0];
@@ -525,9 +557,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_symbols_there_is_no_blame_by_symbol() {
+    fn without_symbols_there_are_no_origins_by_symbol() {
         let snapshot = Snapshot::of(&books(), |_| None);
         assert!(snapshot.symbols.is_empty());
-        assert_eq!(snapshot.blame[0].symbol, "");
+        assert_eq!(snapshot.origins[0].symbol, "");
     }
 }

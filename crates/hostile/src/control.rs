@@ -77,6 +77,7 @@ fn books() -> Books {
         },
         device: None,
         exits: u64::MAX,
+        cycles: u64::MAX,
     });
     books
 }
@@ -85,6 +86,7 @@ fn books() -> Books {
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     let all = b"{\"command\":\"status\"}\n{\"command\":\"stats\",\"id\":1}\n\
         {\"command\":\"pause\"}\n{\"command\":\"resume\",\"id\":[1,{}]}\n\
+        {\"command\":\"mark\",\"mark\":\"a\"}\n{\"command\":\"stats\",\"since\":\"a\"}\n\
         {\"command\":\"power-button\"}\n{\"command\":\"quit\",\"id\":\"x\"}\n";
     let seeds: [(&str, &[u8]); 7] = [
         ("all", all),

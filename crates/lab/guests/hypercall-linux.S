@@ -1,10 +1,11 @@
 # A static Linux program: repeats the null hypercall from ring 3 and prints what it
-# cost. It is for i386, or with WIDE defined for x86-64; all its addresses have 32 bits
+# cost, or sets a mark in Tollgate's statistics. It is for i386, or with WIDE defined for x86-64; all its addresses have 32 bits
 # but those of the stack.
 #
 #   hypercall [N]      N calls, 1 to 1000000; 100000 if not given
+#   hypercall NAME     sets the mark NAME: a letter, then up to 15 more, digits, '.', '_', '-'
 #
-# Prints one line, in cycles of the time-stamp counter without the cost of reading
+# The first prints one line, in cycles of the time-stamp counter without the cost of reading
 # it (the least of as many empty readings):
 #
 #   null-hypercall: calls 100000 baseline 62 min 95 p50 101 p95 120 p99 180 max 40210
@@ -13,6 +14,7 @@
 
 .intel_syntax noprefix
 .set HYPERCALL_NULL, 0x544F4C00
+.set HYPERCALL_MARK, 0x544F4C03
 .set MOST, 1000000
 
 .ifdef WIDE
@@ -52,10 +54,15 @@ _start:
     jb 3f
     mov esi, [esp + 8]
 .endif
+    mov edi, offset name         # the first character
+    movsb
+    movzx eax, byte ptr [name]
+    cmp al, 'A'
+    jae mark
     xor ecx, ecx
-    xor eax, eax
+    jmp 9f
 1:  lodsb
-    test al, al
+9:  test al, al
     jz 2f
     sub al, '0'
     cmp al, 9
@@ -131,6 +138,27 @@ _start:
     mov edx, [line_end]
     sub edx, ecx
     xor ebx, ebx
+    mov edi, 1
+    jmp leave
+
+mark:                            # ESI: the name behind its first character, EDI: where it goes
+    mov ecx, 16
+8:  lodsb
+    stosb
+    test al, al
+    jz 9f
+    loop 8b
+    jmp usage
+9:  mov eax, HYPERCALL_MARK
+    mov ebx, [name]
+    mov ecx, [name + 4]
+    mov edx, [name + 8]
+    mov esi, [name + 12]
+    vmcall
+    test eax, eax
+    jnz usage
+    xor ebx, ebx
+    xor edx, edx                 # nothing to write
     mov edi, 1
     jmp leave
 
@@ -230,11 +258,13 @@ text_p99: .asciz " p99 "
 text_max: .asciz " max "
 text_end: .asciz "\n"
 text_usage: .ascii "usage: hypercall [N]   N null hypercalls, 1 to 1000000\n"
+    .ascii "       hypercall NAME   sets the mark NAME, of up to 16 letters, digits, . _ -\n"
 text_usage_end:
 
 .bss
     .balign 4
 calls: .skip 4
 baseline: .skip 4
+name: .skip 20
 line: .skip 256
 samples: .skip MOST*4

@@ -12,6 +12,7 @@ pub mod config;
 pub mod cpu;
 pub mod devices;
 pub mod knobs;
+pub mod marks;
 pub mod pc;
 pub mod saved;
 pub mod vm;

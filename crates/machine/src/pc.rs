@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_memory::{GuestMemory, MemoryError};
-use tollgate_platform::{GuestTime, Near, NearAccess, Platform, ResetCause, StopRequest};
+use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, Platform, ResetCause, StopRequest};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
 use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
@@ -537,6 +537,10 @@ impl Platform for Pc {
 
     fn a20_enabled(&self) -> bool {
         self.board.a20
+    }
+
+    fn request_mark(&mut self, name: MarkName) {
+        self.board.request_stop(StopRequest::Mark(name));
     }
 
     fn take_stop_request(&mut self) -> Option<StopRequest> {

@@ -4,9 +4,10 @@ use crate::boot::{self, BootError, BootSource, firmware};
 use crate::config::{ConfigError, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
+use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
 use crate::vm_handle::{
-    Command, Happened, KickFunction, Shown, State, Status, VmCommands, VmHandle,
+    Answer, Command, Happened, KickFunction, Query, Shown, State, Status, VmCommands, VmHandle,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,8 +23,8 @@ use tollgate_exits::{ExitCounts, Ledger};
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_monitor::latches::Latches;
 use tollgate_monitor::{Vcpu, VcpuStop};
+use tollgate_platform::{MarkName, Platform, StopRequest};
 pub use tollgate_platform::{PanicReport, ResetCause};
-use tollgate_platform::{Platform, StopRequest};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, PhysicalAddress};
 
@@ -90,6 +91,7 @@ pub enum RunOutcome {
 /// What a machine keeps over a restart.
 pub struct Past {
     ledger: Ledger,
+    marks: Marks,
     knobs_turned: bool,
     happened: Happened,
 }
@@ -108,6 +110,7 @@ pub struct Vm {
     counted_before: Counters,
     /// Exits before that.
     exits_before: u64,
+    marks: Marks,
     happened: Happened,
 }
 
@@ -160,6 +163,7 @@ impl Vm {
             knobs_turned: false,
             counted_before: Counters::default(),
             exits_before: 0,
+            marks: Marks::default(),
             happened: Happened::default(),
         };
         vm.publish(State::Starting);
@@ -207,6 +211,7 @@ impl Vm {
                 VcpuStop::Requested(StopRequest::Panic(report)) => {
                     return RunOutcome::Panicked(report);
                 }
+                VcpuStop::Requested(StopRequest::Mark(name)) => self.set_mark(name),
                 VcpuStop::Requested(StopRequest::DebugExit(value)) => {
                     return RunOutcome::DebugExit(value);
                 }
@@ -258,31 +263,66 @@ impl Vm {
     /// The books as they are, since the machine's start or since they were begun anew; exact
     /// whenever `run` does not run.
     pub fn books(&self) -> Books {
-        let mut books = self.all_books();
-        books.subtract_counters(&self.counted_before);
-        books
+        let counters = self.counters().since(&self.counted_before);
+        let books = Books::of(self.ledger(), self.tsc_khz(), self.system_call_entry());
+        self.completed(books.with_counters(counters))
     }
 
-    /// The same, with all that was ever counted beside exits.
-    fn all_books(&self) -> Books {
-        let state = self.vcpu.state();
-        let entry = match state.is_long_mode() {
-            true => state.lstar,
-            false => state.sysenter_eip,
-        };
+    /// The books of what happened between two marks.
+    ///
+    /// # Errors
+    /// A mark that was not set, or marks the wrong way round.
+    pub fn books_of(&self, span: Span) -> Result<Books, String> {
+        let moment = self
+            .marks
+            .count(span, &self.counted_before, self.moment())?;
+        let books = moment.books(self.tsc_khz(), self.system_call_entry());
+        Ok(self.completed(books))
+    }
+
+    /// With what is not counted.
+    fn completed(&self, books: Books) -> Books {
         Books {
             settings: self.settings().names().collect(),
             settings_changed: self.knobs_turned,
+            instruction_steps: self.vcpu.instruction_steps().collect(),
+            devices: self.devices_accessed(),
+            ..books
+        }
+    }
+
+    /// SYSENTER_EIP, or in IA-32e mode LSTAR.
+    fn system_call_entry(&self) -> u64 {
+        let state = self.vcpu.state();
+        match state.is_long_mode() {
+            true => state.lstar,
+            false => state.sysenter_eip,
+        }
+    }
+
+    /// All that was ever counted beside exits.
+    fn counters(&self) -> Counters {
+        Counters {
             instructions: self.vcpu.instructions(),
             host_code: self.vcpu.host_code(),
             leaves: self.vcpu.leaf_counts().collect(),
             space_loads: self.vcpu.space_loads().named().to_vec(),
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
-            instruction_steps: self.vcpu.instruction_steps().collect(),
-            devices: self.devices_accessed(),
-            ..Books::of(self.ledger(), self.tsc_khz(), entry)
         }
+    }
+
+    /// The books as they stand.
+    fn moment(&self) -> Moment {
+        Moment {
+            accounts: self.ledger().accounts().clone(),
+            counters: self.counters(),
+        }
+    }
+
+    /// Sets a mark. Not to be called while `run` runs.
+    fn set_mark(&mut self, name: MarkName) {
+        self.marks.set(name, self.pc.now().0, self.moment());
     }
 
     /// The devices that exits were sampled to access.
@@ -298,7 +338,8 @@ impl Vm {
 
     /// Begins the books anew. Not to be called while `run` runs.
     fn reset_books(&mut self) {
-        self.counted_before = Counters::of(&self.all_books());
+        self.counted_before = self.counters();
+        self.marks.clear();
         self.exits_before += self.exit_counts().total();
         self.knobs_turned = false;
         self.vcpu.reset_instruction_steps();
@@ -341,6 +382,7 @@ impl Vm {
     pub fn into_past(mut self) -> Past {
         Past {
             ledger: self.vcpu.take_ledger(),
+            marks: self.marks,
             knobs_turned: self.knobs_turned,
             happened: self.happened,
         }
@@ -349,6 +391,8 @@ impl Vm {
     /// Goes on with the books of an earlier machine.
     pub fn continue_past(&mut self, past: Past) {
         self.vcpu.continue_ledger(past.ledger);
+        self.marks = past.marks;
+        self.marks.forget_counters();
         self.knobs_turned |= past.knobs_turned;
         self.happened = past.happened;
     }
@@ -359,6 +403,7 @@ impl Vm {
         loop {
             let (mut books_wanted, mut reset_wanted) = (false, false);
             let mut screen_wanted = None;
+            let mut queries = Vec::new();
             let before = self.settings();
             for command in self.commands.take() {
                 match command {
@@ -380,6 +425,7 @@ impl Vm {
                     Command::ReportStatus => {}
                     Command::ReportBooks => books_wanted = true,
                     Command::ResetBooks => reset_wanted = true,
+                    Command::Query(query, number) => queries.push((query, number)),
                     Command::ReportScreen(picture) => {
                         screen_wanted = Some(screen_wanted.unwrap_or(false) || picture);
                     }
@@ -403,6 +449,10 @@ impl Vm {
             if books_wanted {
                 self.commands.publish_books(self.books());
             }
+            for (query, number) in queries {
+                let answer = self.answer(query);
+                self.commands.publish_answer(number, answer);
+            }
             self.publish(match self.vcpu.state().activity {
                 _ if paused => State::Paused,
                 Activity::Halted => State::Halted,
@@ -414,6 +464,18 @@ impl Vm {
             }
             self.commands
                 .wait_for_command(Some(Duration::from_secs(60)));
+        }
+    }
+
+    /// Counts up to this moment, and sets a mark here.
+    fn answer(&mut self, query: Query) -> Answer {
+        let books = query.span.map(|span| self.books_of(span));
+        if let Some(name) = query.mark {
+            self.set_mark(name);
+        }
+        Answer {
+            books,
+            marks: self.marks.names(),
         }
     }
 

@@ -35,8 +35,9 @@ use tollgate_exits::books::Books;
 
 pub use commands::VmCommands;
 pub use mailbox::{
-    BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener, ResetRequest,
-    Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
+    Answer, BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener,
+    Query, QueryNumber, ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State,
+    Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -280,6 +281,22 @@ impl VmHandle {
             .wait_timeout_while(self.0.mailbox(), timeout, waits)
             .unwrap_or_else(PoisonError::into_inner);
         request.is_answered(&mailbox)
+    }
+
+    /// Has the vCPU thread count between marks, or set one; the answer is for [`VmHandle::fetch`].
+    pub fn query(&self, query: Query) -> QueryNumber {
+        let number = {
+            let mut mailbox = self.0.mailbox();
+            mailbox.queries += 1;
+            mailbox.queries
+        };
+        self.submit(Command::Query(query, number));
+        QueryNumber(number)
+    }
+
+    /// The answer to a query, once. It is kept for a while only.
+    pub fn fetch(&self, number: QueryNumber) -> Option<Answer> {
+        self.0.mailbox().fetch(number.0)
     }
 
     /// Waits until the published status satisfies `reached` and returns it. After

@@ -35,10 +35,16 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         let result = match kind.executor {
             Executor::Near => near::execute(state, &mut surroundings, instruction),
             Executor::Hypercall => {
+                let mut mark = None;
                 let mut forget = |state: &CpuState, change| {
                     surroundings.translations_changed(state, change);
                 };
-                hypercall::execute(state, &mut forget, instruction)
+                let mut set_mark = |name| mark = Some(name);
+                let result = hypercall::execute(state, &mut forget, &mut set_mark, instruction);
+                if let Some(name) = mark {
+                    surroundings.call_machine(&mut |machine| machine.request_mark(name));
+                }
+                result
             }
             Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
         };

@@ -3,14 +3,15 @@
 //! EAX selects the call. The null call exists to be measured: it changes nothing but
 //! EIP and returns before any other work, so that it measures the cost of leaving guest code
 //! and entering it again. Any ring and any mode may make the null call and ask for the version:
-//! they give nothing away and change nothing outside the caller's registers. Translations are for
-//! CPL 0 to invalidate, as with INVLPG.
+//! they give nothing away and change nothing outside the caller's registers. So may programs set
+//! marks in the statistics. Translations are for CPL 0 to invalidate, as with INVLPG.
 
 use iced_x86::Instruction;
 use tollgate_emulate::Outcome;
 use tollgate_emulate::memory_access::linear_mask;
 use tollgate_emulate::operand::{next_rip, require_cpl0};
 use tollgate_engine::policy::instruction_kind::Executor;
+use tollgate_platform::mark::MarkName;
 use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paravirtual::kvm;
 use tollgate_x86::{
@@ -24,8 +25,11 @@ pub const GET_VERSION: u32 = 0x544f_4c01;
 /// EAX of the call that invalidates the translations of ECX pages from the linear address in EBX
 /// (RBX in 64-bit code) on, as so many INVLPG.
 pub const INVALIDATE: u32 = 0x544f_4c02;
+/// EAX of the call that sets a mark in the statistics. Its name is in EBX, ECX, EDX and ESI, see
+/// [`MarkName::of_registers`]; EAX becomes 0, or -1 if that is no name.
+pub const MARK: u32 = 0x544f_4c03;
 /// The version of this interface; it grows when calls are added.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Of more pages than this, all that is derived from page tables is forgotten at once.
 const MOST_PAGES: u32 = 256;
@@ -41,7 +45,7 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
 }
 
 /// Executes VMCALL or VMMCALL. `translations_changed` is told what is to be forgotten that was
-/// derived from page tables.
+/// derived from page tables, `set_mark` the name of a mark to be set.
 ///
 /// # Errors
 /// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
@@ -50,10 +54,22 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
 pub(crate) fn execute(
     state: &mut CpuState,
     translations_changed: &mut dyn FnMut(&CpuState, TranslationChange),
+    set_mark: &mut dyn FnMut(MarkName),
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
     match selector(state) {
         NULL => {}
+        MARK => {
+            let registers = [Gpr::Rbx, Gpr::Rcx, Gpr::Rdx, Gpr::Rsi];
+            let name = MarkName::of_registers(registers.map(|it| state.register(it) as u32));
+            state.gpr[Gpr::Rax as usize] = match name {
+                Some(name) => {
+                    set_mark(name);
+                    0
+                }
+                None => u64::from(u32::MAX),
+            };
+        }
         GET_VERSION => state.gpr[Gpr::Rax as usize] = u64::from(VERSION),
         INVALIDATE => {
             require_cpl0(state)?;
@@ -109,7 +125,8 @@ mod tests {
 
     /// Executes VMCALL, which forgets nothing.
     fn execute(state: &mut CpuState) -> Result<Outcome, Exception> {
-        super::execute(state, &mut |_, change| panic!("{change:?}"), &vmcall())
+        let forget = &mut |_: &CpuState, change| panic!("{change:?}");
+        super::execute(state, forget, &mut |name| panic!("{name}"), &vmcall())
     }
 
     fn calling(eax: u32) -> CpuState {
@@ -138,6 +155,25 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_has_its_name_in_registers() {
+        let marked = |ebx: &[u8; 4]| {
+            let mut state = calling(MARK);
+            state.gpr[Gpr::Rbx as usize] = u64::from(u32::from_le_bytes(*ebx));
+            state.gpr[Gpr::Rcx as usize] = u64::from(b'n');
+            for zero in [Gpr::Rdx, Gpr::Rsi] {
+                state.gpr[zero as usize] = 0;
+            }
+            let mut marks = Vec::new();
+            let mut set = |name: MarkName| marks.push(name.to_string());
+            let result = super::execute(&mut state, &mut |_, _| {}, &mut set, &vmcall());
+            assert_eq!(result, Ok(Outcome::Next));
+            (marks, state.gpr[Gpr::Rax as usize])
+        };
+        assert_eq!(marked(b"begi"), (vec!["begin".into()], 0));
+        assert_eq!(marked(b"b\0gi"), (vec![], 0xffff_ffff));
+    }
+
+    #[test]
     fn a_call_that_kvm_does_not_know_has_its_answer() {
         let mut state = calling(11);
         state.paravirtual = Paravirtual::Kvm;
@@ -160,7 +196,8 @@ mod tests {
         state.gpr[Gpr::Rcx as usize] = pages.into();
         let mut changes = Vec::new();
         let mut note = |_: &CpuState, change| changes.push(change);
-        let result = super::execute(&mut state, &mut note, &vmcall());
+        let mark = &mut |name| panic!("{name}");
+        let result = super::execute(&mut state, &mut note, mark, &vmcall());
         assert_eq!((result, state.rip), (Ok(Outcome::Next), 0x1003));
         changes
     }

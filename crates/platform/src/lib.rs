@@ -5,10 +5,12 @@
 //! still while the machine is paused.
 
 mod bare_machine;
+pub mod mark;
 mod near;
 mod stop;
 
 pub use bare_machine::BareMachine;
+pub use mark::MarkName;
 pub use near::{Near, NearAccess};
 pub use stop::{PanicReport, ResetCause, StopRequest};
 
@@ -104,6 +106,10 @@ pub trait Platform {
 
     /// A20 is enabled.
     fn a20_enabled(&self) -> bool;
+
+    /// The guest sets a mark in the statistics: [`StopRequest::Mark`] is to come. Nothing, for
+    /// machines without statistics.
+    fn request_mark(&mut self, _name: MarkName) {}
 
     /// A stop was requested since the last call.
     fn take_stop_request(&mut self) -> Option<StopRequest>;

@@ -1,5 +1,6 @@
 //! Why the processor stops: what the guest asks of the machine, and who outside does.
 
+use crate::mark::MarkName;
 use std::fmt;
 
 /// Why the machine wants the processor to stop running.
@@ -13,6 +14,8 @@ pub enum StopRequest {
     ProcessorReset(ResetCause),
     /// The guest's kernel reported a panic. It continues afterwards, if it is let.
     Panic(PanicReport),
+    /// The guest sets a mark in the statistics. It continues afterwards.
+    Mark(MarkName),
     /// isa-debug-exit: the byte that the guest wrote.
     DebugExit(u8),
     /// Someone outside asked for the end.

@@ -16,7 +16,7 @@ use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
-use crate::statistics::{Format, StatisticsArguments};
+use crate::statistics::StatisticsArguments;
 use crate::{
     control, cpu_models, devices, documents, drive, exit_code, net, size, terminal_keys, usage,
     vsock,
@@ -59,7 +59,9 @@ pub enum Subcommand {
     /// Make, show, check or copy disk images
     Image(crate::image::ImageArguments),
     /// Show the exits of a running virtual machine, and where its time goes
-    Stats(StatsArguments),
+    Stats(control::stats::StatsArguments),
+    /// Set a mark in the statistics of a running virtual machine, or list the marks
+    Mark(control::mark::MarkArguments),
     /// Write manual pages and shell completions (for packages)
     #[command(hide = true)]
     Documents(documents::DocumentsArguments),
@@ -522,33 +524,6 @@ pub struct ControlArguments {
     /// Print the machine's answer as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `tollgate stats`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Exit codes: 0 done, 1 the machine did not answer, 2 nothing answers at PATH.
-Examples:
-  What the guest has done so far:
-    tollgate stats vm.sock --format json
-  What a workload costs, without the boot before it:
-    tollgate stats vm.sock --reset; ssh guest make; tollgate stats vm.sock")]
-pub struct StatsArguments {
-    /// The path given to tollgate run --control
-    #[arg(value_name = "PATH")]
-    pub socket: PathBuf,
-
-    /// How they are written
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub format: Format,
-
-    /// Estimate what the run would take at another machine's exit costs
-    #[arg(long, value_name = "FILE")]
-    pub price_table: Option<PathBuf>,
-
-    /// Show nothing, and have statistics tell of what happens from now on
-    #[arg(long, conflicts_with_all = ["format", "price_table"])]
-    pub reset: bool,
 }
 
 /// The subcommands that `words` name one below the other, such as `lab`, `vif`, and the

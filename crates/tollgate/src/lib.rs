@@ -64,6 +64,7 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Lab(arguments)) => lab::run(&arguments),
         Ok(Subcommand::Image(arguments)) => image::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
+        Ok(Subcommand::Mark(arguments)) => control::mark::run(&arguments),
         Ok(Subcommand::Documents(arguments)) => documents::run(&arguments),
         Err(cli::Answered(code)) => code,
     };

@@ -147,7 +147,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         is_written &= perf_map::write(&vm, &reporter);
     }
     if let Some(report) = report {
-        is_written &= report.write(&vm.books(), start_up);
+        is_written &= report.write(&vm, start_up);
     }
     Ok(match code {
         exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,

@@ -51,12 +51,16 @@ fn repeats_the_null_hypercall(kernel: &str, program: &[u8]) {
     assert!(number(&line, "baseline") > 0, "{line}");
     println!("{line}");
 
-    let usage = session.shell("hypercall x; echo $?");
+    let usage = session.shell("hypercall 1x; echo $?");
     assert!(
         usage.starts_with("usage:") && usage.ends_with('2'),
         "{usage}"
     );
 
+    assert_eq!(session.shell("hypercall first; echo $?"), "0");
+    assert_eq!(session.shell("hypercall a-mark-of-16-end; echo $?"), "0");
+    let too_long = session.shell("hypercall a-mark-of-16-ends; echo $?");
+    assert!(too_long.starts_with("usage:"), "{too_long}");
     session.type_line("poweroff -f");
     let end = session.end();
     let counted = end

@@ -113,15 +113,15 @@ fn statistics_tell_the_knobs_and_whether_they_were_turned() {
     let folder = Folder::new();
     let (child, socket) = start(&folder, &["--vif", "off", "--stats-format", "json"]);
     let stats = command(&socket, "stats")["stats"].clone();
-    assert_eq!(stats["settings"]["vif"], "off");
-    assert_eq!(stats["settings_changed"], false);
+    assert_eq!(stats["knobs"]["vif"], "off");
+    assert_eq!(stats["knobs_changed"], false);
     // To the value that it has is no turn.
     set(&folder, &["vif=off"]);
     set(&folder, &["vir=off"]);
     let output = quit(child, &socket);
     let stats: Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!(stats["settings"]["vir"], "off");
-    assert_eq!(stats["settings_changed"], true);
+    assert_eq!(stats["knobs"]["vir"], "off");
+    assert_eq!(stats["knobs_changed"], true);
 }
 
 #[test]

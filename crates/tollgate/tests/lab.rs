@@ -98,7 +98,7 @@ fn a_quick_run_writes_table_samples_and_plot() {
     for sample in samples {
         assert_eq!(sample["work"]["checksum"], samples[0]["work"]["checksum"]);
         assert_eq!(
-            sample["ledger"]["settings"]["vif"] == "on",
+            sample["ledger"]["knobs"]["vif"] == "on",
             sample["arm"].as_str().unwrap().starts_with("vif=on")
         );
     }

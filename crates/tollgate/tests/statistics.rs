@@ -110,7 +110,7 @@ fn json_in_a_file_has_the_exact_count() {
     assert_eq!(port_in["count"], READS);
     assert_eq!(port_in["hardware_exit"], "I/O instruction (30)");
     assert!(port_in["assist"].as_str().unwrap().contains("virtio"));
-    let origin = row(&snapshot, "blame", "port-in");
+    let origin = row(&snapshot, "origins", "port-in");
     assert_eq!(origin["address"], format!("{:#x}", START + 6));
     assert_eq!(origin["device"], "com1");
     let sum: u64 = snapshot["exits"]
@@ -215,7 +215,7 @@ fn symbols_name_the_instructions_that_exits_come_from() {
     ];
     run_to_end(&folder, &arguments);
     let snapshot = read_json(&path);
-    assert_eq!(row(&snapshot, "blame", "port-in")["symbol"], "poll+0x0");
+    assert_eq!(row(&snapshot, "origins", "port-in")["symbol"], "poll+0x0");
     assert_eq!(row(&snapshot, "symbols", "port-in")["device"], "com1");
     let by_symbol = row(&snapshot, "symbols", "port-in");
     assert_eq!(by_symbol["symbol"], "poll");

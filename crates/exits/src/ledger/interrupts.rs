@@ -6,7 +6,7 @@ use crate::counter::counter;
 impl Ledger {
     /// How long interrupts waited, and for whom.
     pub fn latency(&self) -> &Latency {
-        &self.latency
+        &self.accounts.latency
     }
 
     /// Requests are taken at this boundary. The machine's earliest deadline has been over for
@@ -19,7 +19,7 @@ impl Ledger {
         let now = request.taken;
         let arrival = self.arrival(request, late, (host, now));
         self.look_at_waiting(host, now);
-        self.latency.arrive(arrival);
+        self.accounts.latency.arrive(arrival);
     }
 
     fn arrival(&self, request: Request, late: u64, (host, now): (HostTime, u64)) -> Arrival {
@@ -49,7 +49,7 @@ impl Ledger {
         Arrival {
             host: whole - monitor,
             monitor,
-            masker: self.latency.masker(heard, now, self.last),
+            masker: self.accounts.latency.masker(heard, now, self.last),
             at: now,
         }
     }
@@ -62,14 +62,14 @@ impl Ledger {
     /// Whether interrupts wait for the guest at this boundary.
     #[inline]
     pub fn interrupts_wait(&mut self, waits: bool) {
-        self.latency.interrupts_wait(waits, counter);
+        self.accounts.latency.interrupts_wait(waits, counter);
     }
 
     /// One is being delivered.
     #[inline]
     pub fn interrupt_delivered(&mut self) {
         if self.detail == Detail::Full {
-            self.latency.delivered(counter());
+            self.accounts.latency.delivered(counter());
         }
     }
 }

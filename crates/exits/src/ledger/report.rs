@@ -1,7 +1,9 @@
 //! What the books say: where the time went, and what each kind of exit costs.
 
-use super::Ledger;
-use crate::ExitKind;
+use super::{Accounts, Ledger};
+use crate::blame::Blame;
+use crate::latency::Latency;
+use crate::{ExitCounts, ExitKind};
 
 /// Where a vCPU's time goes, in cycles of the time-stamp counter.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -52,7 +54,22 @@ pub struct Cost {
     pub max: u64,
 }
 
-impl Ledger {
+impl Accounts {
+    /// Exact counts.
+    pub fn counts(&self) -> &ExitCounts {
+        &self.counts
+    }
+
+    /// Which instructions the exits came from.
+    pub fn blame(&self) -> &Blame {
+        &self.blame
+    }
+
+    /// How long interrupts waited, and for whom.
+    pub fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
     /// What one kind of exit costs; `None` if none was timed.
     pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
         let record = self.kinds[kind as usize].as_deref()?;
@@ -67,7 +84,7 @@ impl Ledger {
         })
     }
 
-    /// Where the time went, up to the last stop.
+    /// Where the time went.
     pub fn shares(&self) -> TimeShares {
         TimeShares {
             wall: self.wall,
@@ -81,5 +98,17 @@ impl Ledger {
                 .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))
                 .collect(),
         }
+    }
+}
+
+impl Ledger {
+    /// What one kind of exit costs; `None` if none was timed.
+    pub fn cost(&self, kind: ExitKind) -> Option<Cost> {
+        self.accounts.cost(kind)
+    }
+
+    /// Where the time went, up to the last stop.
+    pub fn shares(&self) -> TimeShares {
+        self.accounts.shares()
     }
 }

@@ -98,7 +98,7 @@ pub fn time_shares(results: &Results, cell: &CellResult) -> Section {
         ("devices", |s| s.timed.ledger.device_cycles as f64),
         ("translating", |s| s.timed.ledger.translating_cycles as f64),
         ("halted", |s| s.timed.ledger.halted_cycles as f64),
-        ("host busy", |s| s.timed.ledger.waiting_cycles as f64),
+        ("waiting", |s| s.timed.ledger.waiting_cycles as f64),
         ("guest code", |s| s.timed.ledger.guest_cycles as f64),
     ];
     for (title, part) in parts {

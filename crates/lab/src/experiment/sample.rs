@@ -29,7 +29,7 @@ impl Timed {
         let mut ledger = Snapshot::of(books, |_| None);
         // Where exits came from is for `tollgate run --stats`; here it would be most of
         // the output.
-        ledger.blame.clear();
+        ledger.origins.clear();
         ledger.spaces.clear();
         Self {
             seconds,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::mailbox::{Command, KickFunction, Mailbox, Shared, Shown, Status};
+use super::mailbox::{Answer, Command, KickFunction, Mailbox, Shared, Shown, Status};
 use crate::devices::i8042::Key;
 use crate::pc::Outside;
 use tollgate_exits::books::Books;
@@ -158,6 +158,14 @@ impl VmCommands {
         self.0.tell_listener();
         // Freed outside the lock.
         drop(previous);
+    }
+
+    /// Hands out the answer to a query.
+    pub fn publish_answer(&self, number: u64, answer: Answer) {
+        let dropped = self.0.mailbox().keep(number, answer);
+        self.0.tell_listener();
+        // Freed outside the lock.
+        drop(dropped);
     }
 
     /// Makes `books` the ones that others see; the previous ones are dropped.

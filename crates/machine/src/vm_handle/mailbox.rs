@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use crate::devices::i8042::Key;
 use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
+use crate::marks::Span;
 use serde::{Serialize, Serializer};
 use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::books::Books;
-use tollgate_platform::ResetCause;
+use tollgate_platform::{MarkName, ResetCause};
 
 /// Bytes of serial input that wait for the guest at most.
 pub const SERIAL_INPUT_CAPACITY: usize = 4096;
@@ -48,9 +49,36 @@ pub enum Command {
     ReportScreen(bool),
     /// Begin the books anew.
     ResetBooks,
+    /// Answer this, under this number.
+    Query(Query, u64),
     /// Turn a knob.
     Set(Assignment),
 }
+
+/// What is to be counted, and whether a mark is to be set at the same instruction boundary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Query {
+    /// Between which marks; `None`: nothing.
+    pub span: Option<Span>,
+    /// The mark, which is set behind what was counted.
+    pub mark: Option<MarkName>,
+}
+
+/// What the vCPU thread answers a [`Query`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// What was counted, if that was asked for; or why it cannot be.
+    pub books: Option<Result<Books, String>>,
+    /// All marks, and when they were set in nanoseconds of guest time.
+    pub marks: Vec<(MarkName, u64)>,
+}
+
+/// Answers that nobody fetched yet are kept up to this number.
+const ANSWERS: usize = 32;
+
+/// A query by its number.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryNumber(pub(super) u64);
 
 /// What the virtual machine is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -141,6 +169,27 @@ pub(super) struct Mailbox {
     pub screen: Option<Arc<Shown>>,
     /// The books published last, and when.
     pub books: Option<(Instant, Arc<Books>)>,
+    /// Queries so far, and the answers that were not fetched yet.
+    pub queries: u64,
+    pub answers: VecDeque<(u64, Answer)>,
+}
+
+impl Mailbox {
+    /// Keeps an answer until it is fetched; returns one that nobody will fetch any more.
+    pub fn keep(&mut self, number: u64, answer: Answer) -> Option<Answer> {
+        self.answers.push_back((number, answer));
+        let is_full = self.answers.len() > ANSWERS;
+        is_full
+            .then(|| self.answers.pop_front())
+            .flatten()
+            .map(|it| it.1)
+    }
+
+    /// Fetches an answer.
+    pub fn fetch(&mut self, number: u64) -> Option<Answer> {
+        let index = self.answers.iter().position(|it| it.0 == number)?;
+        self.answers.remove(index).map(|it| it.1)
+    }
 }
 
 pub(super) struct Shared {

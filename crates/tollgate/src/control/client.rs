@@ -13,7 +13,7 @@ use super::protocol::Name;
 use crate::cli::ControlArguments;
 use crate::exit_code;
 use crate::failure::{Failure, one_line};
-use crate::statistics::{Format, written};
+use crate::statistics::{Format, View, written};
 
 /// How long to wait for an answer, and for the machine's end after `quit`.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -98,7 +98,11 @@ pub fn exit_code_of(answer: &Value) -> u8 {
 fn describe(answer: &Value) -> String {
     if let Some(stats) = answer.get("stats") {
         return serde_json::from_value::<Snapshot>(stats.clone())
-            .map(|snapshot| written(&snapshot, Format::Table).trim_end().to_owned())
+            .map(|snapshot| {
+                written(&snapshot, Format::Table, View::default())
+                    .trim_end()
+                    .to_owned()
+            })
             .unwrap_or_default();
     }
     let Some(status) = answer["status"].as_object() else {

@@ -1,11 +1,12 @@
 //! The control socket: one line of JSON asks, one line of JSON answers.
 //!
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
-//! is `tollgate control`, `stats` is `tollgate stats`, `set` is `tollgate set`,
+//! is `tollgate control`, `stats` is `tollgate stats`, `mark` is `tollgate mark`, `set` is `tollgate set`,
 //! `screen` and `typing` are `tollgate screen` and `tollgate type`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
 pub mod identity;
+pub mod mark;
 pub mod protocol;
 pub mod screen;
 pub mod server;

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::knobs::Assignment;
+use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
-    BooksRequest, ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
+    self, BooksRequest, Query, QueryNumber, ResetRequest, ScreenRequest, Shown, State, Status,
+    StatusRequest, VmHandle,
 };
 
 use super::identity::Identity;
@@ -27,6 +29,9 @@ pub enum Name {
     Stats,
     /// Begin statistics anew from now on
     ResetStats,
+    /// Set or list marks: `tollgate mark`.
+    #[value(skip)]
+    Mark,
     /// Stop the processor; guest time stands still
     Pause,
     /// Go on after a pause
@@ -55,6 +60,11 @@ struct Request {
     /// Of `set`: names and new values.
     #[serde(default)]
     knobs: BTreeMap<String, String>,
+    /// Of `mark` and `stats`: a mark that is set behind what is counted.
+    mark: Option<String>,
+    /// Of `stats`: the marks between which is counted.
+    since: Option<String>,
+    until: Option<String>,
     /// Of `screen`: a file to be written.
     png: Option<PathBuf>,
     /// Of `type`: characters.
@@ -104,6 +114,7 @@ pub struct Pending {
 enum Awaited {
     Status(StatusRequest),
     Books(BooksRequest),
+    Query(QueryNumber),
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
     Paused,
@@ -130,6 +141,35 @@ pub fn refusal(error: &str) -> Answer {
     }
 }
 
+/// The same, with what the client wants to see again.
+fn refused(error: &str, id: &Value) -> Progress {
+    Progress::Answered(Answer {
+        line: with_id(json!({"ok": false, "error": error}), id),
+        quits: false,
+    })
+}
+
+impl Request {
+    fn has_no_mark(&self) -> bool {
+        [&self.mark, &self.since, &self.until]
+            .iter()
+            .all(|name| name.is_none())
+    }
+
+    /// What `mark` and `stats` ask the vCPU thread.
+    fn query(&self) -> Result<Query, String> {
+        let name = |name: &Option<String>| name.as_deref().map(str::parse).transpose();
+        let span = Span {
+            since: name(&self.since)?,
+            until: name(&self.until)?,
+        };
+        Ok(Query {
+            span: (self.command == Name::Stats).then_some(span),
+            mark: name(&self.mark)?,
+        })
+    }
+}
+
 fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
     let handle = reach.handle;
     let done = |quits| {
@@ -140,7 +180,11 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
     };
     let awaited = match request.command {
         Name::Status => Awaited::Status(handle.request_status()),
-        Name::Stats => Awaited::Books(handle.request_books()),
+        Name::Stats if request.has_no_mark() => Awaited::Books(handle.request_books()),
+        Name::Stats | Name::Mark => match request.query() {
+            Ok(query) => Awaited::Query(handle.query(query)),
+            Err(error) => return refused(&error, &request.id),
+        },
         Name::ResetStats => Awaited::Reset(handle.request_reset_of_books()),
         Name::Pause => {
             handle.pause();
@@ -152,13 +196,7 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
         }
         Name::Set => match turn_knobs(&request.knobs, handle) {
             Ok(assignments) => Awaited::Knobs(assignments),
-            Err(error) => {
-                let refused = json!({"ok": false, "error": error});
-                return Progress::Answered(Answer {
-                    line: with_id(refused, &request.id),
-                    quits: false,
-                });
-            }
+            Err(error) => return refused(&error, &request.id),
         },
         Name::Screen => {
             let wants_picture = request.png.is_some();
@@ -241,6 +279,10 @@ impl Pending {
                 }
                 None => is_over.then(no_answer),
             },
+            Awaited::Query(number) => match handle.fetch(*number) {
+                Some(answer) => Some(query_answer(answer, reach.reporter)),
+                None => is_over.then(no_answer),
+            },
             Awaited::Reset(request) => match handle.has_reset_books(*request) {
                 true => Some(json!({"ok": true})),
                 false => is_over.then(no_answer),
@@ -274,7 +316,7 @@ impl Pending {
         let handle = reach.handle;
         match self.awaited {
             Awaited::Status(_) => status_answer(handle.status(), reach.machine),
-            Awaited::Books(_) | Awaited::Screen(..) => no_answer(),
+            Awaited::Books(_) | Awaited::Query(_) | Awaited::Screen(..) => no_answer(),
             Awaited::Reset(_) => {
                 let error = "the processor does not answer now; it will begin them anew later";
                 json!({"ok": false, "error": error})
@@ -292,6 +334,23 @@ fn status_answer(status: Status, machine: &Identity) -> Value {
     let mut status = serde_json::to_value(status).unwrap_or_default();
     status["machine"] = serde_json::to_value(machine).unwrap_or_default();
     json!({"ok": true, "status": status})
+}
+
+fn query_answer(answer: vm_handle::Answer, reporter: &Reporter) -> Value {
+    let books = match answer.books.transpose() {
+        Ok(books) => books,
+        Err(error) => return json!({"ok": false, "error": error}),
+    };
+    let marks = answer.marks.iter();
+    let marks = marks.filter(|(name, _)| !name.as_str().starts_with('.'));
+    let marks: Vec<Value> = marks
+        .map(|(name, at)| json!({"name": name.as_str(), "guest_time_ns": at}))
+        .collect();
+    let mut value = json!({"ok": true, "marks": marks});
+    if let Some(books) = books {
+        value["stats"] = serde_json::to_value(reporter.snapshot(&books)).unwrap_or_default();
+    }
+    value
 }
 
 fn state_answer(state: State) -> Value {

@@ -120,7 +120,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         Some(end) => report_end(&end),
         None => report_outcome(outcome, &console),
     };
-    let is_written = report.is_none_or(|report| report.write(&vm.books(), start_up));
+    let is_written = report.is_none_or(|report| report.write(&vm, start_up));
     Ok(match code {
         exit_code::SUCCESS if !is_written => FAILED,
         code => code,

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::{Format, SymbolSource};
+use super::{Format, Sort, SymbolSource};
 use crate::size;
+use tollgate_machine::marks::{MarkName, Span};
 
 /// The least size of a trace: room for its frame and some exits.
 const LEAST_TRACE: u64 = 64 << 10;
@@ -28,6 +29,25 @@ pub struct StatisticsArguments {
     /// Write them to this file instead (implies --stats)
     #[arg(long, value_name = "PATH")]
     pub stats_file: Option<PathBuf>,
+
+    /// What comes first in the table
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    pub stats_sort: Sort,
+
+    /// Show so many lines of each list in the table
+    #[arg(long, value_name = "N", value_parser = top)]
+    pub stats_top: Option<usize>,
+
+    /// Show what happened from this mark on (implies --stats)
+    ///
+    /// Marks are set by 'tollgate mark' or by the guest (docs/hypercalls.md). One that is set
+    /// again counts from then.
+    #[arg(long, value_name = "MARK")]
+    pub stats_from: Option<MarkName>,
+
+    /// Show what happened up to this mark (implies --stats)
+    #[arg(long, value_name = "MARK")]
+    pub stats_to: Option<MarkName>,
 
     /// Names for guest addresses: System.map, a saved /proc/kallsyms, or an ELF file
     ///
@@ -70,7 +90,29 @@ pub struct StatisticsArguments {
 impl StatisticsArguments {
     /// A report at the end was asked for, in one way or another.
     pub fn wants_report(&self) -> bool {
-        self.stats || self.stats_format.is_some() || self.stats_file.is_some()
+        self.stats
+            || self.stats_format.is_some()
+            || self.stats_file.is_some()
+            || self.span() != Span::default()
+    }
+
+    /// Between which marks they tell.
+    pub fn span(&self) -> Span {
+        Span {
+            since: self.stats_from,
+            until: self.stats_to,
+        }
+    }
+}
+
+/// A number of lines.
+///
+/// # Errors
+/// It is none.
+pub fn top(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(lines) if lines > 0 => Ok(lines),
+        _ => Err("expected a number of lines, such as 10".into()),
     }
 }
 

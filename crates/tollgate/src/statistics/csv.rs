@@ -103,12 +103,12 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ..Row::default()
     };
     khz.write(text, "clock", "tsc-khz");
-    for (name, value) in &snapshot.settings {
+    for (name, value) in &snapshot.knobs {
         let row = Row {
             note: value.clone(),
             ..Row::default()
         };
-        row.write(text, "setting", name);
+        row.write(text, "knob", name);
     }
     let total = Row {
         count: snapshot.exit_count.to_string(),
@@ -198,9 +198,10 @@ fn times(text: &mut String, snapshot: &Snapshot) {
 }
 
 fn origins(text: &mut String, snapshot: &Snapshot) {
-    for origin in &snapshot.blame {
+    for origin in &snapshot.origins {
         let row = Row {
             count: origin.exits.to_string(),
+            cycles: origin.cycles.to_string(),
             address: hexadecimal(origin.address),
             space: hexadecimal(origin.space),
             symbol: origin.symbol.clone(),
@@ -212,6 +213,7 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
     for origin in &snapshot.symbols {
         let row = Row {
             count: origin.exits.to_string(),
+            cycles: origin.cycles.to_string(),
             symbol: origin.symbol.clone(),
             note: origin.device.clone(),
             ..Row::default()
@@ -221,6 +223,7 @@ fn origins(text: &mut String, snapshot: &Snapshot) {
     for origin in &snapshot.spaces {
         let row = Row {
             count: origin.exits.to_string(),
+            cycles: origin.cycles.to_string(),
             space: hexadecimal(origin.space),
             ..Row::default()
         };
@@ -263,7 +266,7 @@ mod tests {
     fn rows_have_as_many_fields_as_the_header() {
         let mut snapshot = snapshot();
         // Without commas inside fields every comma separates.
-        for row in &mut snapshot.blame {
+        for row in &mut snapshot.origins {
             row.symbol = "start+0x4".into();
         }
         for row in &mut snapshot.symbols {
@@ -279,8 +282,8 @@ mod tests {
         assert!(text.contains("\nexit,cli,1234,20,19000,15,20,30,40,,,,none\n"));
         assert!(text.contains("\nexit,cpuid,7,0,,,,,,,,,none\n"));
         assert!(text.contains("\ntime,remainder,,,1000,,,,,,,,\n"));
-        assert!(text.contains("\nsetting,vif,,,,,,,,,,,off\n"));
-        assert!(text.contains("\norigin,cli,600,,,,,,,0xc1000004,0x00001000,start+0x4,\n"));
+        assert!(text.contains("\nknob,vif,,,,,,,,,,,off\n"));
+        assert!(text.contains("\norigin,cli,600,,9000,,,,,0xc1000004,0x00001000,start+0x4,\n"));
     }
 
     #[test]

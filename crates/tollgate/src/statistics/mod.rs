@@ -10,6 +10,7 @@ mod table;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +19,13 @@ use clap::ValueEnum;
 use tollgate_exits::books::Books;
 use tollgate_exits::prices::PriceTable;
 use tollgate_exits::snapshot::Snapshot;
+use tollgate_machine::marks::Span;
+use tollgate_machine::vm::Vm;
 
 use crate::failure::{Failure, say};
 use crate::files;
 
-pub use arguments::StatisticsArguments;
+pub use arguments::{StatisticsArguments, top};
 pub use prices::read_price_table;
 use symbols::SymbolFile;
 pub use symbols::{Names, SymbolSource};
@@ -39,10 +42,29 @@ pub enum Format {
     Csv,
 }
 
+/// What comes first in tables.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sort {
+    /// What cost most
+    #[default]
+    Cost,
+    /// What there was most of
+    Count,
+}
+
+/// How much a table shows, and in which order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    /// The order.
+    pub sort: Sort,
+    /// Lines of each list; `None`: all kinds of exit and some origins.
+    pub top: Option<usize>,
+}
+
 /// A snapshot in one of the formats, ended by a line break.
-pub fn written(snapshot: &Snapshot, format: Format) -> String {
+pub fn written(snapshot: &Snapshot, format: Format, view: View) -> String {
     match format {
-        Format::Table => table::table(snapshot),
+        Format::Table => table::table(snapshot, view),
         Format::Json => {
             let mut text = serde_json::to_string_pretty(snapshot)
                 .expect("a snapshot consists of numbers, texts and lists");
@@ -100,6 +122,8 @@ impl Reporter {
 pub struct FinalReport {
     reporter: Arc<Reporter>,
     format: Format,
+    view: View,
+    span: Span,
     /// The file and its name; standard error if there is none.
     file: Option<(File, PathBuf)>,
 }
@@ -124,20 +148,31 @@ impl FinalReport {
         Ok(Some(Self {
             reporter: Arc::clone(reporter),
             format: arguments.stats_format.unwrap_or_default(),
+            view: View {
+                sort: arguments.stats_sort,
+                top: arguments.stats_top,
+            },
+            span: arguments.span(),
             file: arguments.stats_file.as_ref().map(create).transpose()?,
         }))
     }
 
     /// Writes the report. False, and said, if a file cannot be written.
-    pub fn write(&self, books: &Books, start_up: Duration) -> bool {
-        let mut text = written(&self.reporter.snapshot(books), self.format);
+    pub fn write(&self, vm: &Vm, start_up: Duration) -> bool {
+        let books = vm.books_of(self.span).unwrap_or_else(|error| {
+            say(&format!(
+                "--stats-from, --stats-to: {error}; the statistics tell of the whole run"
+            ));
+            vm.books()
+        });
+        let mut text = written(&self.reporter.snapshot(&books), self.format, self.view);
         if self.format == Format::Table {
             let milliseconds = start_up.as_secs_f64() * 1000.0;
             text.push_str(&format!("start-up: {milliseconds:.1} ms\n"));
         }
         match &self.file {
             None => {
-                let _ = std::io::stderr().write_all(text.as_bytes());
+                let _ = std::io::stderr().write_all(fitted(text, &std::io::stderr()).as_bytes());
             }
             Some((file, path)) => {
                 let mut file: &File = file;
@@ -149,6 +184,15 @@ impl FinalReport {
         }
         true
     }
+}
+
+/// The same with no line longer than the terminal that it is written to, if it is one.
+pub fn fitted(text: String, output: &impl AsFd) -> String {
+    let Some((width, _)) = crate::host::window_size(output.as_fd()) else {
+        return text;
+    };
+    let fit = |line: &str| line.chars().take(width).chain(['\n']).collect::<String>();
+    text.lines().map(fit).collect()
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> String {
@@ -169,7 +213,7 @@ pub mod tests {
 
     /// Books of a made-up run: CLI from two places, CPUID never timed.
     pub fn books() -> Books {
-        let blamed = |linear, exits| Blamed {
+        let blamed = |linear, exits, cycles| Blamed {
             kind: ExitKind::Cli,
             place: Place {
                 linear,
@@ -177,6 +221,7 @@ pub mod tests {
             },
             device: None,
             exits,
+            cycles,
         };
         Books {
             tsc_khz: 1000,
@@ -208,7 +253,10 @@ pub mod tests {
                     cost: None,
                 },
             ],
-            blame: vec![blamed(0xc100_0004, 600), blamed(0xc100_0008, 600)],
+            blame: vec![
+                blamed(0xc100_0004, 600, 9_000),
+                blamed(0xc100_0008, 600, 6_000),
+            ],
             devices: Vec::new(),
             elsewhere: 0,
             system_call_entry: 0,
@@ -258,16 +306,16 @@ pub mod tests {
 
     #[test]
     fn json_comes_back_as_it_was() {
-        let text = written(&snapshot(), Format::Json);
+        let text = written(&snapshot(), Format::Json, View::default());
         let back: Snapshot = serde_json::from_str(&text).unwrap();
         assert_eq!(back, snapshot());
     }
 
     #[test]
     fn two_exports_agree_to_the_count() {
-        let json = written(&snapshot(), Format::Json);
+        let json = written(&snapshot(), Format::Json, View::default());
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        let csv = written(&snapshot(), Format::Csv);
+        let csv = written(&snapshot(), Format::Csv, View::default());
         let rows = csv.lines().filter(|line| line.starts_with("exit,"));
         let from_csv: Vec<(&str, u64)> = rows
             .map(|line| {
@@ -288,5 +336,14 @@ pub mod tests {
             .collect();
         assert_eq!(from_csv, from_json);
         assert_eq!(from_csv, [("cli", 1_234), ("cpuid", 7)]);
+    }
+
+    #[test]
+    fn addresses_in_json_are_texts() {
+        let json = written(&snapshot(), Format::Json, View::default());
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["version"], 2);
+        assert_eq!(json["origins"][0]["address"], "0xc1000004");
+        assert_eq!(json["spaces"][0]["space"], "0x1000");
     }
 }

@@ -1,31 +1,35 @@
 //! Statistics as a table for people.
 
+use std::cmp::Reverse;
 use tollgate_exits::prices::{Estimate, Priced};
-use tollgate_exits::snapshot::Snapshot;
 
-use super::interrupts;
+use tollgate_exits::snapshot::{ExitRow, Snapshot};
+
+use super::{Sort, View, interrupts};
 use crate::failure::one_line;
 
-/// Lines of blame in the table.
-const BLAME_LINES: usize = 12;
+/// Origins in the table, unless more are asked for.
+const ORIGIN_LINES: usize = 12;
+/// Characters of a line of knobs, behind its title.
+const KNOBS_WIDTH: usize = 65;
 /// Lines about address spaces.
 const SPACE_LINES: usize = 6;
 
 /// Where the time went, then the exits by kind, then where they came from, then what
 /// the run would take elsewhere.
-pub fn table(snapshot: &Snapshot) -> String {
-    let mut text = settings(snapshot);
+pub fn table(snapshot: &Snapshot, view: View) -> String {
+    let mut text = knobs(snapshot);
     text.push_str(&shares(snapshot));
     text.push('\n');
-    text.push_str(&exits(snapshot));
+    text.push_str(&exits(snapshot, view));
     let waits = interrupts::table(snapshot);
     if !waits.is_empty() {
         text.push('\n');
         text.push_str(&waits);
     }
-    if !snapshot.blame.is_empty() {
+    if !snapshot.origins.is_empty() {
         text.push('\n');
-        text.push_str(&blame(snapshot));
+        text.push_str(&origins(snapshot, view));
     }
     if let Some(prices) = &snapshot.estimate {
         text.push('\n');
@@ -35,20 +39,30 @@ pub fn table(snapshot: &Snapshot) -> String {
 }
 
 /// How the knobs stand.
-fn settings(snapshot: &Snapshot) -> String {
-    if snapshot.settings.is_empty() {
+fn knobs(snapshot: &Snapshot) -> String {
+    if snapshot.knobs.is_empty() {
         return String::new();
     }
-    let settings = snapshot.settings.iter();
-    let texts: Vec<String> = settings
+    let knobs = snapshot.knobs.iter();
+    let texts: Vec<String> = knobs
         .map(|(name, value)| one_line(&format!("{name}={value}")))
         .collect();
-    let note = if snapshot.settings_changed {
+    let note = if snapshot.knobs_changed {
         " (turned while it ran)"
     } else {
         ""
     };
-    format!("knobs          {}{note}\n", texts.join(" "))
+    let mut lines = vec![String::new()];
+    for text in texts {
+        let is_full = lines
+            .last()
+            .is_some_and(|line| line.len() + text.len() > KNOBS_WIDTH);
+        match lines.last_mut() {
+            Some(line) if !is_full => line.push_str(&format!(" {text}")),
+            _ => lines.push(format!(" {text}")),
+        }
+    }
+    format!("knobs         {}{note}\n", lines.join("\n              "))
 }
 
 fn percent(part: f64, whole: u64) -> String {
@@ -57,6 +71,16 @@ fn percent(part: f64, whole: u64) -> String {
 
 fn milliseconds(cycles: f64, snapshot: &Snapshot) -> String {
     format!("{:.1}", cycles / snapshot.tsc_khz.max(1) as f64)
+}
+
+/// Cycles as microseconds: the unit of all costs in the table.
+fn microseconds(cycles: u64, snapshot: &Snapshot) -> String {
+    let value = cycles as f64 * 1000.0 / snapshot.tsc_khz.max(1) as f64;
+    if value < 99.995 {
+        format!("{value:.2}")
+    } else {
+        grouped(value.round() as u64)
+    }
 }
 
 fn shares(snapshot: &Snapshot) -> String {
@@ -68,7 +92,7 @@ fn shares(snapshot: &Snapshot) -> String {
         ("devices", snapshot.device_cycles as f64),
         ("translating", snapshot.translating_cycles as f64),
         ("halted", snapshot.halted_cycles as f64),
-        ("host busy", snapshot.waiting_cycles as f64),
+        ("waiting", snapshot.waiting_cycles as f64),
         ("sum", sum as f64),
         ("remainder", snapshot.remainder_cycles as f64),
         ("wall time", wall as f64),
@@ -84,25 +108,26 @@ fn shares(snapshot: &Snapshot) -> String {
     text
 }
 
-fn exits(snapshot: &Snapshot) -> String {
+fn exits(snapshot: &Snapshot, view: View) -> String {
     let mut text = format!(
-        "{:<20} {:>13} {:>7} {:>10} {:>7} {:>8} {:>8} {:>8} {:>10}\n",
-        "exits by kind", "count", "share", "ms", "of wall", "p50", "p95", "p99", "max"
+        "{:<19} {:>12} {:>6} {:>10} {:>7} {:>6} {:>6} {:>6} {:>7}\n",
+        "exits by kind", "count", "share", "us", "of wall", "p50", "p95", "p99", "max"
     );
-    for row in &snapshot.exits {
-        let cost = |value: u64| {
-            if row.samples == 0 {
-                "-".to_owned()
-            } else {
-                grouped(value)
-            }
+    let mut rows: Vec<&ExitRow> = snapshot.exits.iter().collect();
+    if view.sort == Sort::Count {
+        rows.sort_by_key(|row| Reverse(row.count));
+    }
+    for row in rows.iter().take(view.top.unwrap_or(usize::MAX)) {
+        let cost = |value: u64| match row.samples {
+            0 => "-".to_owned(),
+            _ => microseconds(value, snapshot),
         };
         text.push_str(&format!(
-            "{:<20} {:>13} {:>7} {:>10} {:>7} {:>8} {:>8} {:>8} {:>10}\n",
+            "{:<19} {:>12} {:>6} {:>10} {:>7} {:>6} {:>6} {:>6} {:>7}\n",
             row.kind,
             grouped(row.count),
             percent(row.count as f64, snapshot.exit_count),
-            milliseconds(row.cycles as f64, snapshot),
+            cost(row.cycles),
             percent(row.cycles as f64, snapshot.wall_cycles),
             cost(row.p50),
             cost(row.p95),
@@ -110,14 +135,18 @@ fn exits(snapshot: &Snapshot) -> String {
             cost(row.max),
         ));
     }
+    let others = rows.len().saturating_sub(view.top.unwrap_or(rows.len()));
+    if others > 0 {
+        text.push_str(&format!("{others} other kinds\n"));
+    }
     text.push_str(&format!(
-        "{:<20} {:>13}\n",
+        "{:<19} {:>12}\n",
         "total",
         grouped(snapshot.exit_count)
     ));
     if let Some(instructions) = snapshot.instructions {
         text.push_str(&format!(
-            "{:<20} {:>13} ({} for each exit)\n",
+            "{:<19} {:>12} ({} for each exit)\n",
             "instructions",
             grouped(instructions),
             grouped(instructions / snapshot.exit_count.max(1))
@@ -125,7 +154,7 @@ fn exits(snapshot: &Snapshot) -> String {
         if let Some(code) = snapshot.host_code {
             let each = |count: u64| count as f64 / instructions.max(1) as f64;
             text.push_str(&format!(
-                "{:<20} {:>13} ({:.2} for each, {:.1} bytes)\n",
+                "{:<19} {:>12} ({:.2} for each, {:.1} bytes)\n",
                 "host instructions",
                 grouped(code.instructions),
                 each(code.instructions),
@@ -135,78 +164,134 @@ fn exits(snapshot: &Snapshot) -> String {
     }
     for (kind, &count) in &snapshot.leaves {
         text.push_str(&format!(
-            "{kind:<20} {:>13} without an exit, in a leaf\n",
+            "{kind:<19} {:>12} without an exit, in a leaf\n",
             grouped(count)
         ));
     }
     for (kind, &count) in &snapshot.space_loads {
         text.push_str(&format!(
-            "{:<20} {:>13} loads of CR3\n",
+            "{:<19} {:>12} loads of CR3\n",
             format!("space {kind}"),
             grouped(count)
         ));
     }
     for (name, &count) in &snapshot.shadow_tables {
         text.push_str(&format!(
-            "{:<20} {:>13} for shadow tables\n",
+            "{:<19} {:>12} for shadow tables\n",
             name,
             grouped(count)
         ));
     }
     for (name, &count) in &snapshot.instruction_cache {
         text.push_str(&format!(
-            "{:<20} {:>13} instructions or entries\n",
+            "{:<19} {:>12} instructions or entries\n",
             format!("icache {name}"),
             grouped(count)
         ));
     }
     for step in &snapshot.instruction_steps {
         text.push_str(&format!(
-            "{:<20} {:>13} cycles to find an instruction (median)\n",
+            "{:<19} {:>12} us to find an instruction (median)\n",
             format!("step {}", step.step),
-            grouped(step.p50)
+            microseconds(step.p50, snapshot)
         ));
     }
-    text.push_str("p50 to max: cycles of one exit, from samples\n");
+    text.push_str("us: microseconds; p50 to max: of one exit, from samples\n");
     text
 }
 
+/// A row of one of the lists of origins.
+struct Origin<'a> {
+    kind: &'a str,
+    exits: u64,
+    cycles: u64,
+    text: String,
+}
+
 /// Origins of exits: by instruction, by symbol, by address space.
-fn blame(snapshot: &Snapshot) -> String {
-    let mut text = header(
-        "exits by origin",
-        &format!("{:<10} {:<10} {}", "address", "space", "symbol, device"),
-    );
-    for row in snapshot.blame.iter().take(BLAME_LINES) {
-        let name = with_device(&row.symbol, &row.device);
-        let origin = format!("{:08x}   {:08x}   {name}", row.address, row.space);
-        text.push_str(&origin_line(snapshot, &row.kind, row.exits, &origin));
-    }
+fn origins(snapshot: &Snapshot, view: View) -> String {
+    let lines = view.top.unwrap_or(ORIGIN_LINES);
+    let columns = format!("{:<8} {:<8} {}", "address", "space", "symbol, device");
+    let rows = snapshot.origins.iter().map(|row| Origin {
+        kind: &row.kind,
+        exits: row.exits,
+        cycles: row.cycles,
+        text: format!(
+            "{:08x} {:08x} {}",
+            row.address,
+            row.space,
+            with_device(&row.symbol, &row.device)
+        ),
+    });
+    let mut text = list(snapshot, view.sort, ("origin", &columns), rows, lines);
     if !snapshot.symbols.is_empty() {
-        text.push('\n');
-        text.push_str(&header("exits by symbol", "symbol, device"));
-        for row in snapshot.symbols.iter().take(BLAME_LINES) {
+        let rows = snapshot.symbols.iter().map(|row| {
             let symbol = match row.symbol.as_str() {
                 "" => "(no symbol)",
                 symbol => symbol,
             };
-            let origin = with_device(symbol, &row.device);
-            text.push_str(&origin_line(snapshot, &row.kind, row.exits, &origin));
-        }
-    }
-    if snapshot
-        .spaces
-        .iter()
-        .any(|row| row.space != snapshot.spaces[0].space)
-    {
+            Origin {
+                kind: &row.kind,
+                exits: row.exits,
+                cycles: row.cycles,
+                text: with_device(symbol, &row.device),
+            }
+        });
         text.push('\n');
-        text.push_str(&header("exits by space", "space"));
-        for row in snapshot.spaces.iter().take(SPACE_LINES) {
-            let space = format!("{:08x}", row.space);
-            text.push_str(&origin_line(snapshot, &row.kind, row.exits, &space));
-        }
+        let title = ("symbol", "symbol, device");
+        text.push_str(&list(snapshot, view.sort, title, rows, lines));
     }
-    text.push_str("about: estimated from samples; space: CR3\n");
+    let first = snapshot.spaces.first().map(|row| row.space);
+    if (snapshot.spaces.iter()).any(|row| Some(row.space) != first) {
+        let rows = snapshot.spaces.iter().map(|row| Origin {
+            kind: &row.kind,
+            exits: row.exits,
+            cycles: row.cycles,
+            text: format!("{:08x}", row.space),
+        });
+        text.push('\n');
+        let lines = view.top.unwrap_or(SPACE_LINES);
+        text.push_str(&list(snapshot, view.sort, ("space", "space"), rows, lines));
+    }
+    text.push_str(
+        "about, us: estimated from samples; of exits: share of all exits' time; space: CR3\n",
+    );
+    text
+}
+
+/// A list of origins; `title` names it and what its last columns show.
+fn list<'a>(
+    snapshot: &Snapshot,
+    sort: Sort,
+    title: (&str, &str),
+    rows: impl Iterator<Item = Origin<'a>>,
+    lines: usize,
+) -> String {
+    let mut rows: Vec<Origin<'a>> = rows.collect();
+    if sort == Sort::Count {
+        rows.sort_by_key(|row| Reverse(row.exits));
+    }
+    let mut text = format!(
+        "{:<19} {:>12} {:>7} {:>10} {:>8}  {}\n",
+        format!("exits by {}", title.0),
+        "about",
+        "of kind",
+        "us",
+        "of exits",
+        title.1
+    );
+    for row in rows.iter().take(lines) {
+        let whole = snapshot.exits.iter().find(|exit| exit.kind == row.kind);
+        text.push_str(&format!(
+            "{:<19} {:>12} {:>7} {:>10} {:>8}  {}\n",
+            row.kind,
+            grouped(row.exits),
+            percent(row.exits as f64, whole.map_or(0, |exit| exit.attributed)),
+            microseconds(row.cycles, snapshot),
+            percent(row.cycles as f64, snapshot.exit_cycles),
+            one_line(&row.text),
+        ));
+    }
     text
 }
 
@@ -217,24 +302,6 @@ fn with_device(symbol: &str, device: &str) -> String {
         ("", _) => device.to_owned(),
         _ => format!("{symbol}, {device}"),
     }
-}
-
-fn header(title: &str, origin: &str) -> String {
-    format!("{title:<20} {:>13} {:>7}  {origin}\n", "about", "of kind")
-}
-
-fn origin_line(snapshot: &Snapshot, kind: &str, exits: u64, origin: &str) -> String {
-    let whole = snapshot
-        .exits
-        .iter()
-        .find(|exit| exit.kind == kind)
-        .map_or(0, |exit| exit.attributed);
-    format!(
-        "{kind:<20} {:>13} {:>7}  {}\n",
-        grouped(exits),
-        percent(exits as f64, whole),
-        one_line(origin),
-    )
 }
 
 /// The run at another machine's prices.
@@ -248,7 +315,7 @@ fn estimate(estimate: &Estimate) -> String {
         text.push_str(&format!("prices from: {}\n", one_line(&estimate.source)));
     }
     text.push_str(&format!(
-        "{:<20} {:>13} {:>8} {:>10}  {}\n",
+        "{:<19} {:>12} {:>8} {:>10}  {}\n",
         "exits by kind", "count", "cycles", "ms", "hardware exit"
     ));
     let milliseconds = |nanoseconds: u64| format!("{:.1}", nanoseconds as f64 / 1e6);
@@ -263,7 +330,7 @@ fn estimate(estimate: &Estimate) -> String {
             Priced::NotInTable => ("?".into(), "?".into(), "not in the price table".into()),
         };
         text.push_str(&format!(
-            "{:<20} {:>13} {cycles:>8} {ms:>10}  {exit}\n",
+            "{:<19} {:>12} {cycles:>8} {ms:>10}  {exit}\n",
             row.kind,
             grouped(row.count),
         ));
@@ -314,7 +381,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_sum_and_remainder() {
-        let text = table(&snapshot());
+        let text = table(&snapshot(), View::default());
         assert!(
             text.contains("sum                    99.0    99.0%"),
             "{text}"
@@ -328,38 +395,41 @@ mod tests {
     #[test]
     fn the_table_says_how_the_knobs_stand_and_whether_they_did_so_all_the_time() {
         let mut snapshot = snapshot();
-        let text = table(&snapshot);
+        let text = table(&snapshot, View::default());
         assert!(
             text.starts_with("knobs          vif=off vir=on\n"),
             "{text}"
         );
-        snapshot.settings_changed = true;
-        assert!(table(&snapshot).contains("vir=on (turned while it ran)\n"));
+        snapshot.knobs_changed = true;
+        assert!(table(&snapshot, View::default()).contains("vir=on (turned while it ran)\n"));
     }
 
     #[test]
-    fn blame_is_a_share_of_its_kind() {
-        let text = table(&snapshot());
+    fn an_origin_has_its_cost_and_its_share() {
+        let text = table(&snapshot(), View::default());
         assert!(
-            text.contains("50.0%  c1000004   00001000   start, \"really\"+0x4"),
+            text.contains(" 50.0%      9,000    47.4%  c1000004 00001000 start, \"really\"+0x4"),
             "{text}"
         );
-        assert!(text.contains("100.0%  start, \"really\"\n"), "{text}");
+        assert!(
+            text.contains("100.0%     15,000    78.9%  start, \"really\"\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn one_address_space_is_no_news() {
         let mut snapshot = snapshot();
-        assert!(!table(&snapshot).contains("exits by space"));
+        assert!(!table(&snapshot, View::default()).contains("exits by space"));
         let mut other = snapshot.spaces[0].clone();
         other.space = 0x2000;
         snapshot.spaces.push(other);
-        assert!(table(&snapshot).contains("exits by space"));
+        assert!(table(&snapshot, View::default()).contains("exits by space"));
     }
 
     #[test]
     fn an_estimate_says_that_it_is_one() {
-        let text = table(&snapshot());
+        let text = table(&snapshot(), View::default());
         assert!(text.contains("estimate: this run's exits at the prices of Old One"));
         assert!(text.contains("no hardware exit"));
         // 7 x 1650 cycles at 1 MHz, and 70 ms as here.

@@ -1,0 +1,100 @@
+//! What the books hold: sums that only grow, so that two states of them have a difference.
+
+use super::Sample;
+use crate::blame::Blame;
+use crate::latency::Latency;
+use crate::{ExitCounts, ExitKind};
+use hdrhistogram::Histogram;
+
+/// Longest duration that histograms tell apart, in cycles.
+const LONGEST_CYCLES: u64 = 1 << 40;
+
+/// The sums of a vCPU's books. Times are in cycles of the time-stamp counter.
+#[derive(Clone, Debug)]
+pub struct Accounts {
+    pub(super) counts: ExitCounts,
+    pub(super) kinds: Vec<Option<Box<KindRecord>>>,
+    pub(super) guest: u64,
+    pub(super) translating: u64,
+    pub(super) devices: u64,
+    pub(super) halted: u64,
+    pub(super) waiting: u64,
+    pub(super) wall: u64,
+    pub(super) blame: Blame,
+    pub(super) latency: Latency,
+}
+
+/// What the timed exits of a kind took.
+#[derive(Clone, Debug)]
+pub(super) struct KindRecord {
+    pub histogram: Histogram<u64>,
+    pub total: u64,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        Self {
+            counts: ExitCounts::default(),
+            kinds: ExitKind::ALL.iter().map(|_| None).collect(),
+            guest: 0,
+            translating: 0,
+            devices: 0,
+            halted: 0,
+            waiting: 0,
+            wall: 0,
+            blame: Blame::default(),
+            latency: Latency::default(),
+        }
+    }
+}
+
+impl Accounts {
+    /// Enters a sample, which stands for exits that took `cycles` together.
+    pub(super) fn enter(&mut self, sample: &Sample, cycles: u64) {
+        let Sample { kind, place, .. } = *sample;
+        let origin = (kind, place, sample.device);
+        self.blame.add(origin, sample.weight, cycles);
+        let record = self.kinds[kind as usize].get_or_insert_with(|| {
+            Box::new(KindRecord {
+                histogram: Histogram::new_with_bounds(1, LONGEST_CYCLES, 2)
+                    .expect("the bounds are constants that the histogram accepts"),
+                total: 0,
+            })
+        });
+        record.histogram.saturating_record(sample.cycles.max(1));
+        record.total += cycles;
+    }
+
+    /// What was entered since these accounts stood as `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |now: u64, before: u64| now.saturating_sub(before);
+        let kinds = self.kinds.iter().zip(&before.kinds);
+        Self {
+            counts: self.counts.since(&before.counts),
+            kinds: kinds
+                .map(|(now, before)| KindRecord::since(now.as_deref()?, before.as_deref()))
+                .collect(),
+            guest: less(self.guest, before.guest),
+            translating: less(self.translating, before.translating),
+            devices: less(self.devices, before.devices),
+            halted: less(self.halted, before.halted),
+            waiting: less(self.waiting, before.waiting),
+            wall: less(self.wall, before.wall),
+            blame: self.blame.since(&before.blame),
+            latency: self.latency.since(&before.latency),
+        }
+    }
+}
+
+impl KindRecord {
+    /// `None` if nothing came to it.
+    fn since(now: &Self, before: Option<&Self>) -> Option<Box<Self>> {
+        let mut rest = now.clone();
+        if let Some(before) = before {
+            // Fails only if `before` has what `now` has not.
+            rest.histogram.subtract(&before.histogram).ok()?;
+            rest.total = rest.total.saturating_sub(before.total);
+        }
+        (!rest.histogram.is_empty()).then(|| Box::new(rest))
+    }
+}
