@@ -62,6 +62,8 @@ pub enum Subcommand {
     Stats(control::stats::StatsArguments),
     /// Set a mark in the statistics of a running virtual machine, or list the marks
     Mark(control::mark::MarkArguments),
+    /// Watch where the time of running virtual machines goes, on the whole terminal
+    Top(crate::top::TopArguments),
     /// Write manual pages and shell completions (for packages)
     #[command(hide = true)]
     Documents(documents::DocumentsArguments),

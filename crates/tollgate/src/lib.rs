@@ -40,6 +40,7 @@ mod statistics;
 mod terminal;
 mod terminal_keys;
 mod text_display;
+mod top;
 mod trace_file;
 mod usage;
 mod vsock;
@@ -65,6 +66,7 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Image(arguments)) => image::run(&arguments),
         Ok(Subcommand::Stats(arguments)) => control::stats::run(&arguments),
         Ok(Subcommand::Mark(arguments)) => control::mark::run(&arguments),
+        Ok(Subcommand::Top(arguments)) => top::run(&arguments),
         Ok(Subcommand::Documents(arguments)) => documents::run(&arguments),
         Err(cli::Answered(code)) => code,
     };

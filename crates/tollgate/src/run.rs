@@ -20,6 +20,7 @@ use crate::cli::{
 };
 use crate::console::Console;
 use crate::control::identity::Identity;
+use crate::control::run_time::{self, Link};
 use crate::control::server::Server;
 use crate::event_loop::{EventLoop, Sources};
 use crate::exit_on::{ExitCodes, ExitOn};
@@ -61,11 +62,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let statistics = &arguments.statistics;
     let reporter = Arc::new(Reporter::open(statistics)?);
     let report = FinalReport::open(statistics, &reporter)?;
-    let control = arguments
-        .control
-        .as_deref()
-        .map(|path| Server::bind(path, Arc::clone(&reporter), identity(&config)))
-        .transpose()?;
+    let (control, _link) = control(arguments, &reporter, &identity(&config))?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
     let trace = begin_trace(arguments, &mut vm)?;
@@ -153,6 +150,23 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,
         code => code,
     })
+}
+
+/// The control socket: where the command line says, with a link to it where 'tollgate top' looks,
+/// or else there.
+fn control(
+    arguments: &RunArguments,
+    reporter: &Arc<Reporter>,
+    identity: &Identity,
+) -> Result<(Option<Server>, Option<Link>), Failure> {
+    let bind = |path: &Path| Server::bind(path, Arc::clone(reporter), identity.clone());
+    if let Some(path) = &arguments.control {
+        let server = bind(path)?;
+        return Ok((Some(server), Link::to(path)));
+    }
+    // Nobody asked for it, so nothing is said if it cannot be had.
+    let server = run_time::place().and_then(|place| bind(&place).ok());
+    Ok((server, None))
 }
 
 /// What others are told of the machine.

@@ -8,6 +8,7 @@ pub mod client;
 pub mod identity;
 pub mod mark;
 pub mod protocol;
+pub mod run_time;
 pub mod screen;
 pub mod server;
 pub mod set;

@@ -73,7 +73,11 @@ pub struct StatsArguments {
     pub reset: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Seconds between two looks.
+///
+/// # Errors
+/// Too few or too many, or no number.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|it| (0.1..=86_400.0).contains(it));
     seconds
         .map(Duration::from_secs_f64)

@@ -17,8 +17,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, fallocate};
 
 /// What is written at once at most: a page of the host.
 pub const PAGE: usize = 4096;
@@ -46,19 +47,8 @@ impl Store for File {
     }
 
     fn cut_out(&mut self, from: u64, to: u64) -> io::Result<()> {
-        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
-        let (start, length) = (from.try_into(), (to - from).try_into());
-        let (start, length) = (start.map_err(invalid)?, length.map_err(invalid)?);
-        // SAFETY: fallocate takes integers only.
-        let result = unsafe {
-            libc::fallocate(
-                self.as_raw_fd(),
-                libc::FALLOC_FL_COLLAPSE_RANGE,
-                start,
-                length,
-            )
-        };
-        crate::host::check(result).map(drop)
+        fallocate(&*self, FallocateFlags::COLLAPSE_RANGE, from, to - from)?;
+        Ok(())
     }
 
     fn cut(&mut self, length: u64) -> io::Result<()> {

@@ -1,0 +1,88 @@
+//! Where machines are found by themselves: a folder of the user's own with a socket for each.
+//!
+//! `$XDG_RUNTIME_DIR/tollgate`, or without that variable `/tmp/tollgate-UID`, holds for each
+//! machine `PID.sock`: its control socket, or a link to the one that `--control` names. The folder
+//! is the user's alone (mode 0700), and nothing is put in one that is not.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf, absolute};
+
+/// The folder, whether it is there or not.
+fn folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if !folder.is_empty() => Path::new(&folder).join("tollgate"),
+        _ => PathBuf::from(format!("/tmp/tollgate-{}", own_user())),
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether the folder belongs to this user alone.
+fn is_ours(folder: &Path) -> bool {
+    fs::symlink_metadata(folder)
+        .is_ok_and(|data| data.is_dir() && data.uid() == own_user() && data.mode() & 0o077 == 0)
+}
+
+/// Where this process's socket or link belongs, if that can be had.
+pub fn place() -> Option<PathBuf> {
+    let folder = folder();
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    let exists = made.is_ok() || made.is_err_and(|it| it.kind() == io::ErrorKind::AlreadyExists);
+    (exists && is_ours(&folder)).then(|| folder.join(format!("{}.sock", std::process::id())))
+}
+
+/// A link to this process's control socket; it goes when this is dropped.
+pub struct Link(PathBuf);
+
+impl Link {
+    /// Makes it. Nothing happens where that is not possible: the machine is found by its path.
+    pub fn to(socket: &Path) -> Option<Self> {
+        let (place, socket) = (place()?, absolute(socket).ok()?);
+        // Of an earlier process with the same number.
+        let _ = fs::remove_file(&place);
+        symlink(socket, &place).ok()?;
+        Some(Self(place))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The sockets at which somebody answers, in the order of their machines' numbers.
+pub fn sockets() -> Vec<PathBuf> {
+    let folder = folder();
+    if !is_ours(&folder) {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut found: Vec<(u32, PathBuf)> = entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let number = path.file_stem()?.to_str()?.parse().ok()?;
+            Some((number, path))
+        })
+        .collect();
+    found.retain(|(_, path)| match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(error) => {
+            // The machine was killed.
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+            ) {
+                let _ = fs::remove_file(path);
+            }
+            false
+        }
+    });
+    found.sort();
+    found.into_iter().map(|it| it.1).collect()
+}
