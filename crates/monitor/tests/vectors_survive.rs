@@ -9,6 +9,7 @@ use every_shape::machine::{Machine, vcpu};
 use every_shape::{Guest, HANDLER, INTERRUPT_TABLE, Scene, guests, put};
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind};
 use std::collections::HashSet;
+use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
 use tollgate_test_support::{Computer, visible_vectors};
 use tollgate_x86::Flags;
@@ -98,6 +99,13 @@ fn vector_registers_survive_every_instruction_that_does_not_name_them() {
             let counts = vcpu.exit_counts();
             let seen = ExitKind::ALL.iter().filter(|kind| counts.get(**kind) != 0);
             kinds.extend(seen.copied().filter(|_| live));
+            // Most misses take no exit, whatever is live.
+            let misses = [
+                (LeafRoutine::ReadMiss, ExitKind::TlbMissRead),
+                (LeafRoutine::WriteMiss, ExitKind::TlbMissWrite),
+            ];
+            let filled = misses.iter().filter(|it| vcpu.leaf_count(it.0) != 0);
+            kinds.extend(filled.map(|it| it.1).filter(|_| live));
         }
     }
     assert!(count > 2000, "only {count}");
