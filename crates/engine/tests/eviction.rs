@@ -74,7 +74,14 @@ impl Setup {
                 LookUp::NeedsNextPage | LookUp::Unavailable(_) => panic!("the code lies in RAM"),
             }
         });
-        self.engine.meet(id, &place);
+        let page = place.linear >> 12;
+        let dependence = Dependence {
+            page,
+            last_page: page,
+            global: place.global,
+            is_kept: !place.global,
+        };
+        self.engine.meet(id, &place, &dependence);
         (id, found.is_some())
     }
 
@@ -98,6 +105,7 @@ impl Setup {
                 page,
                 last_page: page,
                 global: true,
+                is_kept: false,
             };
             self.engine.link_direct(before, site, to);
             self.engine.link_slot(before, site, to, dependence);

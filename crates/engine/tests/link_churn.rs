@@ -66,6 +66,7 @@ impl Setup {
             page: TARGETS >> 12,
             last_page: TARGETS >> 12,
             global: false,
+            is_kept: true,
         };
         self.engine.link_slot(from, site, to, dependence);
     }

@@ -308,6 +308,7 @@ impl GuestView {
         Some(Dependence {
             last_page: next.page(),
             global: dependence.global && second.global,
+            is_kept: dependence.is_kept && !second.global,
             ..dependence
         })
     }

@@ -181,6 +181,7 @@ impl Bench {
         let links = &mut self.links;
         let key = CodePageKey {
             physical_page: page.physical >> 12,
+            second_page: None,
             page: page.linear >> 12,
             relocates: false,
             user: false,
@@ -246,6 +247,7 @@ impl Bench {
             Kind::CodePage => {
                 let found = Found {
                     linear_page: linear.page(),
+                    last_page: linear.page(),
                     delta: 0,
                     global: fetch(&mut self.translations, false).global,
                     is_kept: !page.global,
@@ -270,6 +272,7 @@ impl Bench {
                     page: linear.page(),
                     last_page: linear.page(),
                     global: fetch(&mut self.translations, false).global,
+                    is_kept: !page.global,
                 };
                 match kind {
                     Kind::Slot => {

@@ -14,8 +14,9 @@
 //! ```
 //!
 //! A *code page* is a physical page under the addresses that its blocks name, for code of one
-//! privilege: its home, if they are relocatable, or else the linear page. What is in force
-//! obeys these rules:
+//! privilege: its home, if they are relocatable, or else the linear page. Blocks whose first
+//! instruction ends in the next page make a code page of their own with each physical page that is
+//! found there. What is in force obeys these rules:
 //!
 //! - A page is put in force by a look-up of the guest's page tables that has just allowed to
 //!   fetch code there, and goes out of force with what was looked up: by
@@ -62,28 +63,32 @@ impl LocalPage {
         self.found
     }
 
-    /// It as an entry of the space that it is kept for.
-    pub fn held(&self, kept_for: Option<SpaceNumber>) -> Held {
-        Held {
-            linear_page: self.found.linear_page,
-            leads_to: LeadsTo::PhysicalPage(self.key.physical_page),
+    /// It as entries of the space that it is kept for.
+    pub fn held(&self, kept_for: Option<SpaceNumber>) -> impl Iterator<Item = Held> {
+        let first = (self.found.linear_page, self.key.physical_page);
+        let second = (self.key.second_page).map(|physical| (self.found.last_page, physical));
+        let view = match self.key.user {
+            true => View::User,
+            false => View::Supervisor,
+        };
+        let pages = std::iter::once(first).chain(second);
+        pages.map(move |(linear_page, physical_page)| Held {
+            linear_page,
+            leads_to: LeadsTo::PhysicalPage(physical_page),
             allows: Allows::Fetches,
-            view: Some(match self.key.user {
-                true => View::User,
-                false => View::Supervisor,
-            }),
+            view: Some(view),
             kept_for,
-        }
+        })
     }
 }
 
 /// How often in succession a page is put in force without being met.
-const MOST_RETURNS: u8 = 8;
+const MOST_RETURNS: u8 = 32;
 /// How often in succession a page stays in force without being met, or returns.
 const MOST_STAYS: u8 = 64;
 /// Pages that are put in force at once at most when a space is loaded. More would cost a process
 /// more that is loaded for a short while than what it meets then.
-const MOST_PUT_BACK: usize = 12;
+const MOST_PUT_BACK: usize = 48;
 
 /// No number: an end of a chain, a slot that is not listed.
 const NONE: u32 = u32::MAX;
@@ -95,6 +100,8 @@ const CHAINS: usize = 1 << 10;
 pub struct CodePageKey {
     /// Number of the physical page.
     pub physical_page: u64,
+    /// That of the page in which its blocks' first instructions end, if that is another.
+    pub second_page: Option<u64>,
     /// Number of the page that its blocks' addresses name: the home, or the linear page.
     pub page: u64,
     /// Its blocks are relocatable.
@@ -108,19 +115,26 @@ pub struct CodePageKey {
 pub struct Found {
     /// Number of the linear page.
     pub linear_page: u64,
+    /// That of the second page; the same if there is none.
+    pub last_page: u64,
     /// The distance from the page's home to there, in bytes; 0 if it is not relocatable.
     pub delta: u64,
     /// Survives an address-space switch.
     pub global: bool,
-    /// Is kept with its address space: the guest's page is not global.
+    /// Is kept with its address space: no page of the guest's that it depends on is global.
     pub is_kept: bool,
 }
 
 impl Found {
     /// Whether it is also true of a page that has been found like that. It may last shorter.
     fn stands_for(&self, found: &Found) -> bool {
-        let is_there = (self.linear_page, self.delta) == (found.linear_page, found.delta);
-        is_there && (found.global || !self.global)
+        let place = |it: &Found| (it.linear_page, it.last_page, it.delta);
+        place(self) == place(found) && (found.global || !self.global)
+    }
+
+    /// Whether it depends on one of these linear pages.
+    fn depends_on(&self, pages: PageRange) -> bool {
+        pages.contains(self.linear_page) || pages.contains(self.last_page)
     }
 }
 
@@ -212,6 +226,8 @@ pub struct CodePages {
     pages: Vec<CodePage>,
     free: Vec<u32>,
     by_key: FxHashMap<CodePageKey, u32>,
+    /// Relocatable pages that have a second one, by the first and the home.
+    straddling: FxHashMap<(u64, u64), Vec<u32>>,
     /// By slot number.
     listings: Vec<Listing>,
     /// Pages in force that are not global; may name pages that no longer are.
@@ -233,6 +249,7 @@ impl Default for CodePages {
             pages: Vec::new(),
             free: Vec::new(),
             by_key: FxHashMap::default(),
+            straddling: FxHashMap::default(),
             listings: Vec::new(),
             local: Vec::new(),
             chains: Box::new([NONE; CHAINS]),
@@ -257,10 +274,13 @@ impl CodePages {
             pages,
             free,
             by_key,
+            straddling,
             clock,
             ..
         } = self;
+        let mut is_new = false;
         let id = *by_key.entry(key).or_insert_with(|| {
+            is_new = true;
             let page = CodePage {
                 key,
                 blocks: 0,
@@ -280,6 +300,10 @@ impl CodePages {
             pages.push(page);
             pages.len() as u32 - 1
         });
+        if is_new && key.relocates && key.second_page.is_some() {
+            let of_first = straddling.entry((key.physical_page, key.page));
+            of_first.or_default().push(id);
+        }
         pages[id as usize].blocks += 1;
         pages[id as usize].used = *clock;
         CodePageId(id)
@@ -296,6 +320,13 @@ impl CodePages {
         let key = page.key;
         self.put_out_of_force(id.0, memory);
         self.by_key.remove(&key);
+        let place = (key.physical_page, key.page);
+        if let Some(of_first) = self.straddling.get_mut(&place) {
+            of_first.retain(|&other| other != id.0);
+            if of_first.is_empty() {
+                self.straddling.remove(&place);
+            }
+        }
         self.free.push(id.0);
     }
 
@@ -311,7 +342,9 @@ impl CodePages {
             }
             _ => {
                 page.returns = 0;
-                self.last_met.note(page.key.page, id.0);
+                if page.key.second_page.is_none() {
+                    self.last_met.note(page.key.page, id.0);
+                }
                 self.restore(id.0, found, memory);
                 true
             }
@@ -394,10 +427,15 @@ impl CodePages {
         self.restore(local.id.0, local.found, memory);
     }
 
-    /// The delta with which a page is in force, if it is.
+    /// The delta with which a page is in force, if it is, or code that begins in it and ends in
+    /// another.
     pub fn delta_in_force(&self, key: &CodePageKey) -> Option<u64> {
-        let id = *self.by_key.get(key)?;
-        self.pages[id as usize].found.map(|found| found.delta)
+        let delta = |id: &u32| self.pages[*id as usize].found.map(|found| found.delta);
+        let of_page = self.by_key.get(key).and_then(delta);
+        of_page.or_else(|| {
+            let straddling = self.straddling.get(&(key.physical_page, key.page))?;
+            straddling.iter().find_map(delta)
+        })
     }
 
     /// Hands the pages in force to `check`.
@@ -405,7 +443,9 @@ impl CodePages {
         for (id, page) in (0..).zip(&self.pages) {
             if let Some(found) = page.found {
                 let (id, key) = (CodePageId(id), page.key);
-                check(LocalPage { id, key, found }.held(None));
+                LocalPage { id, key, found }
+                    .held(None)
+                    .for_each(&mut *check);
             }
         }
     }
@@ -652,12 +692,15 @@ impl CodePages {
 
     /// Puts linear pages out of force, global or not.
     pub fn drop_pages(&mut self, pages: PageRange, memory: &mut LinkMemory) {
-        if pages.count() >= CHAINS as u64 {
+        if pages.count() >= CHAINS as u64 - 1 {
             for chain in 0..CHAINS {
                 self.drop_chain(chain, pages, memory);
             }
             return;
         }
+        // What begins in the page before may end in the first.
+        let before = pages.first.wrapping_sub(1);
+        self.drop_chain(before as usize % CHAINS, pages, memory);
         for page in pages.pages() {
             self.drop_chain(page as usize % CHAINS, pages, memory);
         }
@@ -676,7 +719,7 @@ impl CodePages {
         let mut next = self.chains[chain];
         while let Some(page) = self.pages.get(next as usize) {
             let id = std::mem::replace(&mut next, page.next);
-            if page.found.is_some_and(|it| pages.contains(it.linear_page)) {
+            if page.found.is_some_and(|it| it.depends_on(pages)) {
                 self.put_out_of_force(id, memory);
             }
         }

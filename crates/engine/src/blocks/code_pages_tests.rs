@@ -21,6 +21,23 @@ impl Setup {
     fn page(&mut self, physical_page: u64, page: u64, relocates: bool) -> CodePageId {
         self.pages.add_block(CodePageKey {
             physical_page,
+            second_page: None,
+            page,
+            relocates,
+            user: relocates,
+        })
+    }
+
+    /// One whose block ends in a second page.
+    fn straddling_page(
+        &mut self,
+        physical_pages: [u64; 2],
+        page: u64,
+        relocates: bool,
+    ) -> CodePageId {
+        self.pages.add_block(CodePageKey {
+            physical_page: physical_pages[0],
+            second_page: Some(physical_pages[1]),
             page,
             relocates,
             user: relocates,
@@ -33,6 +50,7 @@ impl Setup {
         let delta = linear_page.wrapping_sub(home) << 12;
         let found = Found {
             linear_page,
+            last_page: linear_page + u64::from(key.second_page.is_some()),
             delta,
             global: false,
             is_kept: true,
@@ -43,6 +61,7 @@ impl Setup {
     fn meet_global(&mut self, page: CodePageId, linear_page: u64) {
         let found = Found {
             linear_page,
+            last_page: linear_page,
             delta: 0,
             global: true,
             is_kept: false,
@@ -277,6 +296,68 @@ fn a_page_that_both_spaces_have_stays_in_force() {
     assert!(loads <= u32::from(MOST_STAYS), "{loads} loads");
 }
 
+#[test]
+fn what_straddles_goes_out_of_force_with_either_page() {
+    let mut setup = Setup::new();
+    let from = setup.page(4, 0x90, false);
+    let straddler = setup.straddling_page([5, 6], 0x100, false);
+    let plain = setup.page(5, 0x100, false);
+    assert_ne!(straddler, plain);
+    setup.meet(from, 0x90);
+    setup.meet(straddler, 0x100);
+    setup.meet(plain, 0x100);
+    setup.link(1, 5, from, straddler);
+    setup.link(2, 6, from, plain);
+    setup.drop_page(0x101);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 6));
+    setup.meet(straddler, 0x100);
+    assert_eq!((setup.slot(1), setup.slot(2)), (5, 6));
+    setup.drop_page(0x100);
+    assert_eq!((setup.slot(1), setup.slot(2)), (0, 0));
+    // Another page behind the first is another code page.
+    let other = setup.straddling_page([5, 7], 0x100, false);
+    setup.meet(other, 0x100);
+    assert_eq!(setup.slot(1), 0);
+    setup.meet(straddler, 0x100);
+    assert_eq!(setup.slot(1), 5);
+    let ranges = [(0x102, 0x102, 5), (0xff, 0x101, 0), (0x101, 0x5000, 0)];
+    for (first, last, left) in ranges {
+        setup.meet(straddler, 0x100);
+        let range = PageRange { first, last };
+        setup.pages.drop_pages(range, &mut setup.memory);
+        assert_eq!(setup.slot(1), left, "{first:x} to {last:x}");
+    }
+}
+
+#[test]
+fn a_home_has_the_delta_of_what_straddles_there() {
+    let mut setup = Setup::new();
+    let straddler = setup.straddling_page([5, 6], 0x2_0000, true);
+    let mut key = setup.pages.pages[straddler.0 as usize].key;
+    key.second_page = None;
+    assert_eq!(setup.pages.delta_in_force(&key), None);
+    setup.meet(straddler, 0x7f_0000);
+    let delta = (0x7f_0000 - 0x2_0000) << 12;
+    assert_eq!(setup.pages.delta_in_force(&key), Some(delta));
+    setup.drop_local();
+    assert_eq!(setup.pages.delta_in_force(&key), None);
+    setup.pages.remove_block(straddler, &mut setup.memory);
+    assert!(setup.pages.straddling.is_empty());
+}
+
+#[test]
+fn nothing_that_straddles_is_expected() {
+    let mut setup = Setup::new();
+    let (met, near) = (
+        setup.page(0, 0x2_0040, true),
+        setup.straddling_page([1, 2], 0x2_0041, true),
+    );
+    setup.meet(near, 0x7f_0001);
+    setup.drop_local();
+    setup.meet(met, 0x7f_0000);
+    assert!(setup.pages.expected_near(met).is_empty());
+}
+
 /// What must hold, by a plain reading of the rules.
 #[derive(Default)]
 struct Model {
@@ -336,8 +417,15 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
     // Every third is not relocatable.
     let home = |index: usize| 0x2_0000 + index as u64;
     let relocates = |index: usize| !index.is_multiple_of(3);
+    let straddles = |index: usize| index.is_multiple_of(5);
     let ids: Vec<CodePageId> = (0..PAGES)
-        .map(|index| setup.page(index as u64, home(index), relocates(index)))
+        .map(|index| {
+            let (page, relocates) = (index as u64, relocates(index));
+            match straddles(index) {
+                true => setup.straddling_page([page, 100 + page], home(index), relocates),
+                false => setup.page(page, home(index), relocates),
+            }
+        })
         .collect();
     // In one epoch a relocatable page has one delta; not all have the same.
     let mut deltas = vec![0; PAGES];
@@ -356,6 +444,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
         let index = random.below(PAGES);
         let found = Found {
             linear_page: home(index) + deltas[index],
+            last_page: home(index) + deltas[index] + u64::from(straddles(index)),
             delta: deltas[index] << 12,
             global: !relocates(index) && random.below(2) == 0,
             is_kept: relocates(index) || random.below(2) == 0,
@@ -393,9 +482,7 @@ fn whatever_is_done_what_is_filled_is_what_the_rules_allow() {
                 let last = first + [0, 0, 2, 3000][random.below(4)];
                 let range = PageRange { first, last };
                 setup.pages.drop_pages(range, &mut setup.memory);
-                model
-                    .in_force
-                    .retain(|_, found| !range.contains(found.linear_page));
+                model.in_force.retain(|_, found| !found.depends_on(range));
             }
             10..20 => {
                 let slot = random.below(64) as u32;

@@ -10,7 +10,7 @@ use crate::blocks::link_memory::LinkMemory;
 use tollgate_tlb::{Held, SPACES, SpaceNumber};
 
 /// Pages of one space that are kept at most.
-const MOST_PAGES: usize = 32;
+const MOST_PAGES: usize = 96;
 
 /// What is kept of all spaces.
 #[derive(Default)]
@@ -50,7 +50,8 @@ impl KeptPages {
             // What the loaded space's list has is void.
             if number != self.loaded.index() {
                 let space = SpaceNumber::new(number);
-                list.iter().for_each(|page| check(page.held(Some(space))));
+                let held = list.iter().flat_map(|page| page.held(Some(space)));
+                held.for_each(&mut *check);
             }
         }
     }

@@ -38,6 +38,8 @@ pub struct Dependence {
     pub last_page: u64,
     /// Survives an address-space switch.
     pub global: bool,
+    /// Neither page is global: both are kept with their address space.
+    pub is_kept: bool,
 }
 
 /// Where indirect branches lead.
@@ -372,6 +374,7 @@ mod tests {
                 page: 1,
                 last_page: 1,
                 global: true,
+                is_kept: false,
             },
         );
         links.fill_hash(
@@ -382,6 +385,7 @@ mod tests {
                 page: 2,
                 last_page: 2,
                 global: false,
+                is_kept: true,
             },
         );
         links.drop_local();
@@ -407,6 +411,7 @@ mod tests {
                         page,
                         last_page: page,
                         global: true,
+                        is_kept: false,
                     },
                 );
                 slot
@@ -421,6 +426,7 @@ mod tests {
                     page: 0xffe,
                     last_page: 0x1000,
                     global: true,
+                    is_kept: false,
                 },
             );
             links.drop_pages(page_range(0x1000, last));

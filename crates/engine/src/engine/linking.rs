@@ -114,10 +114,10 @@ impl Engine {
     }
 
     /// Control has come to a block at `place`, where the guest's page tables have just allowed
-    /// to fetch it: what is known to lead to its page does so from now on. To be called before
+    /// to fetch it, all of its pages, as `dependence` says: what is known to lead to its page does so from now on. To be called before
     /// the block is linked or run. Whether it did not before.
     #[inline]
-    pub fn meet(&mut self, id: BlockId, place: &CodeAddress) -> bool {
+    pub fn meet(&mut self, id: BlockId, place: &CodeAddress, dependence: &Dependence) -> bool {
         let Some(block) = self.blocks.get(id) else {
             return false;
         };
@@ -131,11 +131,12 @@ impl Engine {
             0
         };
         let found = Found {
-            linear_page: place.linear >> 12,
+            linear_page: dependence.page,
+            last_page: dependence.last_page,
             delta,
             // In another epoch it may have another delta.
-            global: place.global && !relocates,
-            is_kept: !place.global,
+            global: dependence.global && !relocates,
+            is_kept: dependence.is_kept,
         };
         self.links.put_in_force(page, found)
     }

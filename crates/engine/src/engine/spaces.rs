@@ -58,6 +58,7 @@ impl homes::Code for Code<'_> {
         // All relocatable code is that of programs.
         let key = CodePageKey {
             physical_page,
+            second_page: None,
             page: home_page,
             relocates: true,
             user: true,

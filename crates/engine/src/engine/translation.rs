@@ -165,12 +165,12 @@ impl Engine {
     fn code_page(&self, key: &BlockKey) -> Option<CodePageKey> {
         let mode = self.mode(key.mode);
         let is_single = mode.flags.contains(ModeFlags::SINGLE);
-        let straddles = key.second_page != u64::MAX;
-        if is_single || straddles || mode.linear(key.rip) != key.rip {
+        if is_single || mode.linear(key.rip) != key.rip {
             return None;
         }
         Some(CodePageKey {
             physical_page: key.physical >> 12,
+            second_page: (key.second_page != u64::MAX).then_some(key.second_page),
             page: key.rip >> 12,
             relocates: key.relocates,
             user: mode.flags.contains(ModeFlags::USER),

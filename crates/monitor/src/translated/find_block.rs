@@ -61,10 +61,15 @@ impl<P: Platform> Running<'_, Translated, P> {
                 }
             },
         };
-        if self.runner.engine.meet(block, &place) {
-            self.foresee(block);
+        match self.dependence(block, &place) {
+            Some(dependence) => {
+                if self.runner.engine.meet(block, &place, &dependence) {
+                    self.foresee(block);
+                }
+                self.make_link(block, place.rip, dependence);
+            }
+            None => self.runner.link = PendingLink::None,
         }
-        self.make_link(block, &place);
         Ok(Some(block))
     }
 
@@ -97,15 +102,11 @@ impl<P: Platform> Running<'_, Translated, P> {
     }
 
     /// Makes the link that the last exit asked for, now that its target is known.
-    fn make_link(&mut self, block: BlockId, place: &CodeAddress) {
+    fn make_link(&mut self, block: BlockId, rip: u64, dependence: Dependence) {
         let link = std::mem::replace(&mut self.runner.link, PendingLink::None);
         if matches!(link, PendingLink::None) || !self.runner.engine.is_worth_linking(block) {
             return;
         }
-        let Some(dependence) = self.dependence(block, place) else {
-            return;
-        };
-        let rip = place.rip;
         match link {
             PendingLink::None => {}
             PendingLink::Indirect | PendingLink::Handler => {
@@ -133,6 +134,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             page,
             last_page: page,
             global: place.global,
+            is_kept: !place.global,
         };
         if self.runner.engine.block(block)?.key.second_page == u64::MAX {
             return Some(of_first);

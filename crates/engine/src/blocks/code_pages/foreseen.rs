@@ -68,6 +68,8 @@ impl CodePages {
             let is_there = other.key.page == named
                 && (other.key.relocates, other.key.user) == (page.key.relocates, page.key.user);
             let is_expected = is_there
+                // Nothing is known of the page behind.
+                && other.key.second_page.is_none()
                 && other.blocks != 0
                 && other.found.is_none()
                 && other.returns < MOST_RETURNS;
@@ -92,6 +94,7 @@ impl CodePages {
         page.returns += 1;
         let found = Found {
             linear_page: expected.linear_page,
+            last_page: expected.linear_page,
             delta: expected.delta,
             global: false,
             is_kept: true,
