@@ -111,6 +111,8 @@ pub struct LongTlb {
     /// The space that the root leads to.
     loaded: SpaceNumber,
     parts_in_use: u32,
+    /// Parts that may be in use: [`MAX_PARTS`], or as many as the host had addresses for.
+    most_parts: u32,
     groups_in_use: u32,
     fills: u64,
     /// What the tables for direct access lead to, if this process has a place for it.
@@ -136,6 +138,7 @@ impl LongTlb {
             lower: std::array::from_fn(|_| new_views()),
             loaded: SpaceNumber::default(),
             parts_in_use: 0,
+            most_parts: MAX_PARTS,
             groups_in_use: 0,
             fills: 0,
             windows: ShadowWindows::new(),
@@ -262,7 +265,7 @@ impl LongTlb {
     }
 
     fn is_full(&self) -> bool {
-        self.groups_in_use >= MAX_GROUPS || self.parts_in_use >= MAX_PARTS
+        self.groups_in_use >= MAX_GROUPS || self.parts_in_use >= self.most_parts
     }
 
     fn count_in_use(&mut self) {
@@ -325,7 +328,12 @@ impl LongTlb {
     }
 
     fn add_part(&mut self, view: View, page: i64) -> io::Result<()> {
-        let part = Part::new()?;
+        let part = Part::new().or_else(|_| {
+            // The process may not have more addresses (`ulimit -v`): these must do from now on.
+            self.most_parts = self.parts_in_use.max(1);
+            self.make_room();
+            Part::new()
+        })?;
         let index = part_of(page);
         self.point(view, index, part.tables.base() as u64);
         let parts = self.parts_mut(view, page);

@@ -36,6 +36,7 @@ mod share;
 mod signals;
 mod silence;
 mod size;
+mod stack;
 mod statistics;
 mod terminal;
 mod terminal_keys;
@@ -53,7 +54,11 @@ pub use control::server::serve_connection;
 
 /// The command: reads the process's arguments and does what they say.
 pub fn main() -> ExitCode {
-    let code = match cli::parse(std::env::args_os()) {
+    ExitCode::from(stack::with_enough(command))
+}
+
+fn command() -> u8 {
+    match cli::parse(std::env::args_os()) {
         Ok(Subcommand::Run(arguments)) => run::run(&arguments),
         Ok(Subcommand::Exec(arguments)) => exec::run(&arguments),
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
@@ -69,6 +74,5 @@ pub fn main() -> ExitCode {
         Ok(Subcommand::Top(arguments)) => top::run(&arguments),
         Ok(Subcommand::Documents(arguments)) => documents::run(&arguments),
         Err(cli::Answered(code)) => code,
-    };
-    ExitCode::from(code)
+    }
 }

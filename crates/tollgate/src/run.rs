@@ -53,6 +53,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         ));
     }
     doctor::required_floor().map_err(Failure::host)?;
+    doctor::warn();
 
     // Before any thread exists: threads inherit the blocked signals.
     let signals = Signals::block()

@@ -7,6 +7,38 @@ use super::{Check, read_setting};
 /// The kernel's usual vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
 
+/// Addresses below which 64-bit guests hardly move: the tables of what a kernel and one program use.
+const LEAST_ADDRESSES: u64 = 64 << 30;
+/// Addresses from which on 64-bit guests have room for the tables of all that they use.
+const ENOUGH_ADDRESSES: u64 = 128 << 30;
+
+/// What nothing runs without.
+pub fn required() -> Vec<Check> {
+    let limit = soft_limit(Resource::As);
+    vec![Check::required(
+        "address space",
+        limit.is_none_or(|bytes| bytes >= LEAST_ADDRESSES),
+        limit.map_or("unlimited".into(), |bytes| {
+            format!(
+                "{} MiB, 'ulimit -v' with {} at least",
+                bytes >> 20,
+                LEAST_ADDRESSES >> 10
+            )
+        }),
+        "guests' page tables are mirrored in reserved addresses, of which little memory is used",
+    )]
+}
+
+/// A line for people whose limit makes guests slow; `None`: it does not.
+pub fn address_space_warning() -> Option<String> {
+    let limit = soft_limit(Resource::As).filter(|bytes| *bytes < ENOUGH_ADDRESSES)?;
+    Some(format!(
+        "the address space is limited to {} MiB ('ulimit -v'): with less than {} guests may run slowly",
+        limit >> 20,
+        ENOUGH_ADDRESSES >> 20
+    ))
+}
+
 /// What costs something if it lacks.
 pub fn optional() -> Vec<Check> {
     vec![
@@ -52,10 +84,10 @@ fn address_space() -> Check {
         Some(bytes) => format!("{} MiB", bytes >> 20),
     };
     Check::optional(
-        "address space limit",
-        soft.is_none(),
+        "address space, in full",
+        soft.is_none_or(|bytes| bytes >= ENOUGH_ADDRESSES),
         found,
-        "a limit (ulimit -v) counts reserved ranges too and may make a start fail",
+        "a limit (ulimit -v) counts reserved addresses too: below 128 GiB guests may run slowly",
     )
 }
 

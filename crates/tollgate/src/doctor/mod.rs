@@ -81,6 +81,7 @@ impl Check {
 fn required() -> Vec<Check> {
     let mut checks = processor::required();
     checks.extend(kernel::required());
+    checks.extend(memory::required());
     checks
 }
 
@@ -111,6 +112,13 @@ pub fn required_floor() -> Result<(), String> {
         "this host lacks what tollgate needs: {}; 'tollgate doctor' explains",
         missing.join(", ")
     ))
+}
+
+/// Says what will make guests slow without keeping them from running.
+pub fn warn() {
+    if let Some(line) = memory::address_space_warning() {
+        crate::failure::say(&line);
+    }
 }
 
 /// Runs `tollgate doctor` and returns its exit code.

@@ -75,6 +75,7 @@ pub fn run(arguments: &ExecArguments) -> u8 {
 fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     doctor::required_floor().map_err(Failure::host)?;
+    doctor::warn();
     let plan = Plan::new(arguments)?;
     let host =
         |what: &'static str| move |error: io::Error| Failure::host(format!("{what}: {error}"));
