@@ -31,11 +31,13 @@ use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, Modes};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
 use crate::position;
+use crate::requests::Requests;
 use crate::translate::Translator;
 use device_page::DevicePage;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io;
+use std::sync::Arc;
 use tollgate_memory::GuestMemory;
 
 /// Modes kept apart at most; more can only be a guest that makes them up.
@@ -234,6 +236,11 @@ impl Engine {
     pub fn set_counts_instructions(&mut self, counts: bool, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.counts_instructions = counts;
+    }
+
+    /// A translation ends early from now on if something is [requested](Requests::stops).
+    pub fn stop_for(&mut self, requests: Arc<Requests>) {
+        self.translator.requests = Some(requests);
     }
 
     /// Whether guest instructions count themselves.

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod gate;
 pub mod policy;
 pub mod position;
+pub mod preemption;
 pub mod requests;
 pub mod signals;
 pub mod translate;

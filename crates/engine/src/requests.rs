@@ -5,10 +5,11 @@
 //! and for whom. The notes are for statistics: one that is lost to a race makes a request look as
 //! if it had come when it was taken.
 
+use crate::preemption::Points;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
-use tollgate_exits::latency::Request;
+use tollgate_exits::latency::{Request, Section};
 
 /// Requests to one vCPU.
 #[derive(Debug, Default)]
@@ -23,6 +24,8 @@ pub struct Requests {
     heard: AtomicU64,
     /// What that thread had then had of a processor, in nanoseconds; 0: not known.
     on_processor: AtomicU64,
+    /// Where the monitor's work stops for them.
+    points: Points,
 }
 
 /// The word itself.
@@ -35,6 +38,24 @@ impl Deref for Requests {
 }
 
 impl Requests {
+    /// Where the monitor's work stops for them.
+    pub fn points(&self) -> &Points {
+        &self.points
+    }
+
+    /// Whether a section of the monitor's stops at this point.
+    #[inline]
+    pub fn stops(&self, section: Section) -> bool {
+        self.points.stops(section, &self.pending)
+    }
+
+    /// The same of one that always stops if something is asked.
+    #[inline]
+    pub fn pauses(&self) -> bool {
+        self.points.pass();
+        self.pending.load(Ordering::Relaxed) != 0
+    }
+
     /// Another thread asks. False: that had been done before.
     pub fn ask(&self) -> bool {
         let is_first = self.pending.swap(1, Ordering::SeqCst) == 0;

@@ -72,6 +72,10 @@ pub struct InterruptBooks {
     pub maskers: Vec<Durations>,
     /// Its long sections, whether or not an interrupt waited.
     pub sections: Vec<Durations>,
+    /// For how long each did not look at requests.
+    pub masked: Vec<Durations>,
+    /// How often each stopped for one.
+    pub stops: Vec<(&'static str, u64)>,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -121,6 +125,8 @@ impl Books {
                 waits: accounts.latency().waits(),
                 maskers: accounts.latency().maskers(),
                 sections: accounts.latency().sections(),
+                masked: accounts.latency().masked(),
+                stops: Vec::new(),
             },
         }
     }
@@ -134,6 +140,10 @@ impl Books {
             instruction_cache: counters.instruction_cache,
             instructions: counters.instructions,
             host_code: counters.host_code,
+            interrupts: InterruptBooks {
+                stops: counters.stops,
+                ..self.interrupts
+            },
             ..self
         }
     }
@@ -150,6 +160,8 @@ pub struct Counters {
     pub shadow_tables: Vec<(&'static str, u64)>,
     /// See [`Books::instruction_cache`].
     pub instruction_cache: Vec<(&'static str, u64)>,
+    /// See [`InterruptBooks::stops`].
+    pub stops: Vec<(&'static str, u64)>,
     /// See [`Books::instructions`].
     pub instructions: Option<u64>,
     /// See [`Books::host_code`].
@@ -169,6 +181,7 @@ impl Counters {
         since(&mut self.space_loads, &before.space_loads);
         since(&mut self.shadow_tables, &before.shadow_tables);
         since(&mut self.instruction_cache, &before.instruction_cache);
+        since(&mut self.stops, &before.stops);
         if let (Some(now), Some(before)) = (&mut self.instructions, before.instructions) {
             *now = now.saturating_sub(before);
         }

@@ -16,7 +16,7 @@
 //! guest.
 //!
 //! *Sections* are the monitor's long pieces of work. Each is timed whether or not an interrupt
-//! waits: so long the monitor masks.
+//! waits, and so is the longest piece of it that does not stop for one: so long the monitor masks.
 
 use crate::ExitKind;
 use hdrhistogram::Histogram;
@@ -42,16 +42,56 @@ pub struct Request {
 pub enum Section {
     /// Translating a block, with what must be dropped to make room for it.
     Translate,
+    /// A load of CR3 by an exit: what the new space voids is dropped.
+    LoadSpace,
+    /// INVLPG and INVPCID by an exit.
+    Invalidate,
+    /// A string instruction that the monitor runs.
+    String,
+    /// A fault in a shadow window: its page is mapped with its neighbours.
+    MapWindow,
+    /// A shadow window that was put aside is compared with the guest's tables.
+    CompareWindow,
+    /// All that is known of a program is mapped in its shadow windows.
+    FillWindows,
+    /// Devices do what is due.
+    Devices,
 }
 
 impl Section {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Translate];
+    pub const ALL: [Self; 8] = [
+        Self::Translate,
+        Self::LoadSpace,
+        Self::Invalidate,
+        Self::String,
+        Self::MapWindow,
+        Self::CompareWindow,
+        Self::FillWindows,
+        Self::Devices,
+    ];
+
+    /// That of exits of a kind; `None`: they are short.
+    pub const fn of(kind: ExitKind) -> Option<Self> {
+        match kind {
+            ExitKind::Cr3Load => Some(Self::LoadSpace),
+            ExitKind::Invlpg => Some(Self::Invalidate),
+            ExitKind::StringInstruction => Some(Self::String),
+            _ => None,
+        }
+    }
 
     /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Translate => "translate",
+            Self::LoadSpace => "load-space",
+            Self::Invalidate => "invalidate",
+            Self::String => "string",
+            Self::MapWindow => "map-window",
+            Self::CompareWindow => "compare-window",
+            Self::FillWindows => "fill-windows",
+            Self::Devices => "devices",
         }
     }
 }
@@ -174,8 +214,9 @@ pub struct Latency {
     monitor: Record,
     guest: Record,
     by_exit: Vec<Record>,
-    by_section: Vec<Record>,
+    masked_by: Vec<Record>,
     sections: Vec<Record>,
+    masked: Vec<Record>,
 }
 
 impl Default for Latency {
@@ -190,8 +231,9 @@ impl Default for Latency {
             monitor: Record::default(),
             guest: Record::default(),
             by_exit: records(ExitKind::ALL.len()),
-            by_section: records(Section::ALL.len()),
+            masked_by: records(Section::ALL.len()),
             sections: records(Section::ALL.len()),
+            masked: records(Section::ALL.len()),
         }
     }
 }
@@ -212,8 +254,9 @@ impl Latency {
             monitor: self.monitor.since(&before.monitor),
             guest: self.guest.since(&before.guest),
             by_exit: each(&self.by_exit, &before.by_exit),
-            by_section: each(&self.by_section, &before.by_section),
+            masked_by: each(&self.masked_by, &before.masked_by),
             sections: each(&self.sections, &before.sections),
+            masked: each(&self.masked, &before.masked),
         }
     }
 
@@ -222,9 +265,16 @@ impl Latency {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
     }
 
-    /// A section has run, of which the thread has had so many cycles.
-    pub(crate) fn section(&mut self, section: Section, (begin, end): (u64, u64), cycles: u64) {
+    /// A section has run, of which the thread has had so many cycles, `masked` of them at most in
+    /// one piece.
+    pub(crate) fn section(
+        &mut self,
+        section: Section,
+        (begin, end): (u64, u64),
+        (cycles, masked): (u64, u64),
+    ) {
         self.sections[section as usize].add(cycles);
+        self.masked[section as usize].add(masked.min(cycles));
         self.ended = Some(Ended {
             section,
             begin,
@@ -274,7 +324,7 @@ impl Latency {
             (host, monitor) = (arrival.host, arrival.monitor);
             let record = match arrival.masker {
                 Masker::Exit(kind) => &mut self.by_exit[kind as usize],
-                Masker::Section(section) => &mut self.by_section[section as usize],
+                Masker::Section(section) => &mut self.masked_by[section as usize],
             };
             record.add(monitor);
         }
@@ -302,7 +352,7 @@ impl Latency {
     pub fn maskers(&self) -> Vec<Durations> {
         let sections = Section::ALL.iter().map(|section| section.name());
         let exits = ExitKind::ALL.iter().map(|kind| kind.name());
-        let named = (sections.zip(&self.by_section)).chain(exits.zip(&self.by_exit));
+        let named = (sections.zip(&self.masked_by)).chain(exits.zip(&self.by_exit));
         let mut rows: Vec<_> = named
             .filter_map(|(name, record)| record.row(name))
             .collect();
@@ -312,7 +362,17 @@ impl Latency {
 
     /// How long the monitor's sections are.
     pub fn sections(&self) -> Vec<Durations> {
-        let named = Section::ALL.iter().zip(&self.sections);
+        Self::by_section(&self.sections)
+    }
+
+    /// How long they mask: for each run of a section the longest time between two points at which
+    /// it can stop.
+    pub fn masked(&self) -> Vec<Durations> {
+        Self::by_section(&self.masked)
+    }
+
+    fn by_section(records: &[Record]) -> Vec<Durations> {
+        let named = Section::ALL.iter().zip(records);
         named
             .filter_map(|(section, record)| record.row(section.name()))
             .collect()
@@ -404,10 +464,11 @@ mod tests {
         let masker = |latency: &Latency| latency.masker(1_000, 2_000, ExitKind::LinkMiss);
         let exit = Masker::Exit(ExitKind::LinkMiss);
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (100, 900), 800);
+        latency.section(Section::Translate, (100, 900), (800, 800));
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (500, 1_501), 1_001);
+        latency.section(Section::Translate, (500, 1_501), (1_001, 70));
         assert_eq!(masker(&latency), Masker::Section(Section::Translate));
         assert_eq!(row(&latency.sections(), "translate"), (2, 1_801, 1_001));
+        assert_eq!(row(&latency.masked(), "translate"), (2, 870, 800));
     }
 }

@@ -102,8 +102,9 @@ pub struct Ledger {
     run_halted: u64,
     /// Waiting time of this run that has been looked at.
     waiting_seen: u64,
-    /// The same when requests were last taken.
-    waiting_at_request: u64,
+    /// When requests were last taken, and when that or something else was last looked at.
+    taken_at: (HostTime, u64),
+    looked_at: (HostTime, u64),
     /// While there is one, every exit is timed.
     tracer: Option<Box<Tracer>>,
 }
@@ -139,7 +140,8 @@ impl Ledger {
             run_start_host: HostTime::default(),
             run_halted: 0,
             waiting_seen: 0,
-            waiting_at_request: 0,
+            taken_at: (HostTime::default(), 0),
+            looked_at: (HostTime::default(), 0),
             tracer: None,
         }
     }
@@ -183,7 +185,8 @@ impl Ledger {
         self.run_start = counter();
         self.run_halted = 0;
         self.waiting_seen = 0;
-        self.waiting_at_request = 0;
+        self.taken_at = (self.run_start_host, self.run_start);
+        self.looked_at = self.taken_at;
         self.sampler.start(self.run_start);
         self.accounts.latency.start();
         self.sampling = false;
@@ -224,7 +227,6 @@ impl Ledger {
     /// what was lost before. Worth a call where a microsecond does not matter.
     fn look_at_waiting(&mut self, host: HostTime, now: u64) {
         self.waiting_seen = self.waiting_by(host, now);
-        self.waiting_at_request = self.waiting_seen;
     }
 
     /// `cycles` of work that has just ended, without what the thread waited in it.
@@ -364,14 +366,9 @@ impl Ledger {
     pub fn translate<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = counter();
         let result = work();
-        let end = counter();
-        let cycles = end.wrapping_sub(start);
+        let cycles = counter().wrapping_sub(start);
         self.excluded += cycles;
-        let had = self.without_waiting(cycles);
-        self.accounts.translating += had;
-        self.accounts
-            .latency
-            .section(Section::Translate, (start, end), had);
+        self.accounts.translating += self.without_waiting(cycles);
         self.trace_inside(Span::Translating, cycles);
         result
     }

@@ -173,6 +173,10 @@ pub struct Interrupts {
     pub maskers: Vec<DurationRow>,
     /// The monitor's long sections, whether or not an interrupt waited.
     pub sections: Vec<DurationRow>,
+    /// For how long they did not look at requests: of each run the longest piece.
+    pub masked: Vec<DurationRow>,
+    /// How often they stopped for one.
+    pub stops: BTreeMap<String, u64>,
 }
 
 impl Interrupts {
@@ -182,6 +186,11 @@ impl Interrupts {
             waits: rows(&books.waits),
             maskers: rows(&books.maskers),
             sections: rows(&books.sections),
+            masked: rows(&books.masked),
+            stops: (books.stops.iter())
+                .filter(|stops| stops.1 != 0)
+                .map(|&(name, count)| (name.to_owned(), count))
+                .collect(),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 pub use tollgate_disk::{Cache, DriveOptions, Format};
 use tollgate_engine::abi::register_map::RegisterMap;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+pub use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::MemoryBacking;
 pub use tollgate_monitor::instruction_cache::InstructionSource;
 pub use tollgate_monitor::memory_access::MemoryAccess;
@@ -196,6 +197,8 @@ pub struct VmConfig {
     pub shadow: ShadowChoices,
     /// Where instructions come from that the monitor emulates.
     pub instruction_source: InstructionSource,
+    /// Whether long pieces of the monitor's work stop for interrupts.
+    pub interruptible: Interruptible,
     /// Count guest instructions, which slows the guest.
     pub count_instructions: bool,
     /// Offer ACPI tables to the guest.
@@ -242,6 +245,7 @@ impl Default for VmConfig {
             space_switch: SpaceSwitch::default(),
             shadow: ShadowChoices::default(),
             instruction_source: InstructionSource::default(),
+            interruptible: Interruptible::default(),
             count_instructions: false,
             acpi: true,
             pci: true,

@@ -9,7 +9,8 @@
 //! the machine runs, a line in [`turn`].
 
 use crate::config::{
-    DoubleInvalidation, InstructionSource, Invalidation, MemoryAccess, SpaceSwitch, VmConfig,
+    DoubleInvalidation, InstructionSource, Interruptible, Invalidation, MemoryAccess, SpaceSwitch,
+    VmConfig,
 };
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -172,6 +173,20 @@ pub const KNOBS: &[Knob] = &[
             }
         },
     },
+    Knob {
+        name: "interruptible",
+        values: &["off", "restart"],
+        what: "long pieces of the monitor's work while an interrupt waits: done to the end, or stopped \
+               with what they have done; the guest's instruction begins again behind the handler",
+        experiment: "interruptible",
+        get: |config| config.interruptible as usize,
+        set: |config, value| {
+            config.interruptible = match value {
+                0 => Interruptible::Off,
+                _ => Interruptible::Restart,
+            }
+        },
+    },
 ];
 
 /// Makes a processor run as `config` says. Must not be called while it runs.
@@ -190,6 +205,7 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
         vcpu.set_memory_access(config.memory_access);
     }
     vcpu.set_space_switch(config.space_switch);
+    vcpu.set_interruptible(config.interruptible);
 }
 
 /// What is wrong with a knob's name or value, as one line that says what there is.
@@ -413,7 +429,7 @@ mod tests {
         assert_eq!(
             error("vid=on"),
             "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, \
-             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache"
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         assert_eq!(
             error("transition=jump"),
@@ -422,7 +438,7 @@ mod tests {
         assert_eq!(
             error("vif"),
             "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, \
-             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache"
+             switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         let on = Assignment::parse("vif=on").unwrap();
         let off = Assignment::parse("vif=off").unwrap();
@@ -436,7 +452,7 @@ mod tests {
             Settings::default().to_string(),
             "vif=on vir=on transition=call memory-access=adaptive switch=inline shadow-tables=auto \
              invalidation=inline reverse-map=on double-invalidation=entry-count \
-             compare-entries=on icache=leaf"
+             compare-entries=on icache=leaf interruptible=restart"
         );
     }
 }

@@ -309,6 +309,7 @@ impl Vm {
             space_loads: self.vcpu.space_loads().named().to_vec(),
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
+            stops: self.vcpu.stops().to_vec(),
         }
     }
 

@@ -10,6 +10,7 @@ use tollgate_emulate::Outcome;
 use tollgate_engine::policy::instruction_kind::{Effects, Executor, Helper};
 use tollgate_engine::policy::out_of_line::Traits;
 use tollgate_exits::ExitKind;
+use tollgate_exits::latency::Section;
 use tollgate_platform::{Environment, Platform};
 use tollgate_x86::state::Activity;
 use tollgate_x86::{CpuState, Flags, Vector};
@@ -31,6 +32,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if effects.contains(Effects::ENTERS_HANDLER) {
             self.settle_resume_flag();
         }
+        let section = Section::of(kind.exit).map(|section| (section, self.begin_section()));
         let (state, mut surroundings) = self.parts();
         let result = match kind.executor {
             Executor::Near => near::execute(state, &mut surroundings, instruction),
@@ -49,6 +51,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             Executor::Emulate => tollgate_emulate::execute(state, &mut surroundings, instruction),
         };
         let touched_device = surroundings.touched_device;
+        if let Some((section, begin)) = section {
+            self.end_section(section, begin);
+        }
         if effects.contains(Effects::WRITES_VECTOR_AREA) {
             self.runner.vectors_changed();
         }

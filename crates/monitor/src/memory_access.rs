@@ -115,6 +115,11 @@ impl Accounts {
         self.choice == MemoryAccess::Adaptive
     }
 
+    /// Where the tables of the loaded space begin.
+    pub(crate) fn root(&self) -> u64 {
+        self.loaded.0
+    }
+
     /// How code of programs reaches memory in the loaded space.
     pub(crate) fn access(&self) -> Access {
         self.access_of(self.loaded.0)

@@ -5,6 +5,7 @@ use crate::runner::{Exit, Extent, Runner};
 use crate::running::Running;
 use crate::vcpu::VcpuStop;
 use std::sync::atomic::Ordering;
+use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
 use tollgate_x86::{Exception, Flags, Vector};
@@ -15,7 +16,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();
                 let late = self.lateness();
+                let begin = self.begin_section();
                 self.platform.advance();
+                self.end_section(Section::Devices, begin);
                 self.ledger.request_taken(request, late);
                 self.alarm.forget();
                 self.arm_timer();

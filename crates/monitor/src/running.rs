@@ -13,6 +13,7 @@ use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::requests::Requests;
 use tollgate_exits::ExitKind;
 use tollgate_exits::blame::Place;
+use tollgate_exits::latency::Section;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
 use tollgate_x86::CpuState;
@@ -40,6 +41,21 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             linear: code_address(cpu),
             space: cpu.address_space(),
         }
+    }
+
+    /// A long piece of the monitor's work begins.
+    #[inline]
+    pub(crate) fn begin_section(&mut self) -> u64 {
+        let begin = self.ledger.now();
+        self.pending.points().begin(begin);
+        begin
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
+        let masked = self.pending.points().end();
+        self.ledger.section(section, begin, masked);
     }
 
     /// Counts an exit of the instruction at CS:EIP.

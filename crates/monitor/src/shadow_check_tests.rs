@@ -256,11 +256,13 @@ impl Guest {
             self.compare(linear.0, (run.physical + (named.page() - run.page)) << 12);
             return true;
         }
+        // Every now and then an interrupt is waiting.
+        let stops = self.found_in_windows.is_multiple_of(3);
         if aside {
-            (self.view).take_window_back(&self.state, linear, privilege);
+            (self.view).take_window_back(&self.state, linear, privilege, |_| stops);
         }
         if let Ok(Target::Ram(_)) = self.view.resolve(&self.state, linear, kind, privilege) {
-            self.view.fill_window(&self.state, linear, kind, privilege);
+            (self.view).fill_window(&self.state, linear, kind, privilege, |_| stops);
         }
         false
     }
@@ -377,7 +379,8 @@ fn live_as(mut guest: Guest, choices: ShadowChoices, seed: u64, rounds: u32) -> 
             }
             15 if random.one_in(8) => {
                 guest.view.translations.empty_windows();
-                guest.view.fill_windows(true);
+                let stops = random.one_in(2);
+                guest.view.fill_windows(true, |_| stops);
             }
             16 if random.one_in(4) => {
                 // Code is translated from a page: it is stored to in no window any more.
@@ -474,7 +477,7 @@ fn live_narrow(choices: ShadowChoices, pae: bool, seed: u64, rounds: u32) -> Gue
             }
             15 if random.one_in(8) => {
                 guest.view.translations.empty_windows();
-                guest.view.fill_windows(false);
+                guest.view.fill_windows(false, |_| false);
             }
             _ => guest.access(&mut random, linear),
         }

@@ -3,8 +3,8 @@
 use crate::guest_view::{GuestView, Target};
 use crate::metered::Metered;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_emulate::operand::system_mask;
+use tollgate_engine::requests::Requests;
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::{Environment, Platform};
 use tollgate_tlb::Derived;
@@ -24,7 +24,7 @@ pub struct Surroundings<'a> {
     /// What the runner has derived from translations.
     pub derived: &'a mut dyn Derived,
     /// Not zero: a request to leave guest code is pending.
-    pub pending: &'a AtomicU32,
+    pub pending: &'a Requests,
     /// A device was accessed.
     pub touched_device: bool,
     /// Device memory was written.
@@ -227,6 +227,6 @@ impl Environment for Surroundings<'_> {
     }
 
     fn is_interrupted(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) != 0
+        self.pending.pauses()
     }
 }

@@ -95,6 +95,12 @@ pub struct Translated {
     pub(crate) memory_access: MemoryAccess,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
+    /// Requests to this processor.
+    pub(crate) requests: Arc<Requests>,
+    /// Filling the windows of the space whose tables begin here has stopped half-way.
+    pub(crate) half_filled: Option<u64>,
+    /// Comparing a window has stopped half-way: the next time it is done to the end.
+    pub(crate) half_compared: bool,
     /// Where instructions come from that the monitor emulates.
     pub(crate) instructions: Box<InstructionCache>,
     /// Which instructions' direct accesses fault too often.
@@ -117,7 +123,8 @@ impl Translated {
         verify_code: bool,
         requests: &Arc<Requests>,
     ) -> io::Result<Self> {
-        let engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
+        let mut engine = Box::new(Engine::new(code_cache_bytes, features, verify_code)?);
+        engine.stop_for(Arc::clone(requests));
         let range = CodeRange::register(engine.code_range())?;
         let mut context = Context::new(state, gate::addresses(), &raw const ***requests);
         context.leaf_function = leaf_calls::serve;
@@ -140,6 +147,9 @@ impl Translated {
             accounts: Box::new(Accounts::new(MemoryAccess::Checked)),
             memory_access: MemoryAccess::Checked,
             space_switch: SpaceSwitch::default(),
+            requests: Arc::clone(requests),
+            half_filled: None,
+            half_compared: false,
             instructions: Box::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,

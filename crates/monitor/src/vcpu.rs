@@ -25,10 +25,12 @@ use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
+use tollgate_engine::preemption::Interruptible;
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::books::HostCode;
+use tollgate_exits::latency::Section;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::steps::{StepCost, Steps};
 use tollgate_memory::GuestMemory;
@@ -148,6 +150,26 @@ impl Vcpu {
     /// Changes how spaces that are known are loaded; not to be called while `run` runs.
     pub fn set_space_switch(&mut self, choice: SpaceSwitch) {
         self.runner.space_switch = choice;
+    }
+
+    /// Whether long pieces of the monitor's work stop for interrupts.
+    pub fn interruptible(&self) -> Interruptible {
+        self.pending.points().interruptible()
+    }
+
+    /// Changes whether they do.
+    pub fn set_interruptible(&mut self, choice: Interruptible) {
+        self.pending.points().set_interruptible(choice);
+    }
+
+    /// For tests: makes a request at every so many points at which such work can stop.
+    pub fn force_requests(&mut self, every: u64) {
+        self.pending.points().force(every);
+    }
+
+    /// How often each kind of such work stopped.
+    pub fn stops(&self) -> [(&'static str, u64); Section::ALL.len()] {
+        self.pending.points().stopped()
     }
 
     /// Where instructions come from that the monitor emulates.

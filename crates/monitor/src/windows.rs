@@ -1,6 +1,7 @@
 //! Fills shadow windows: what the guest's page tables lead to becomes a mapping of the host.
 
 use crate::guest_view::{GuestView, view_of};
+use tollgate_exits::latency::Section;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::Run;
 use tollgate_tlb::shadow_windows::narrow;
@@ -15,6 +16,9 @@ const TOGETHER: u64 = 16;
 const LARGE_PAGE: u64 = 2 << 20;
 /// Runs that are mapped at most when a space gets its windows.
 const MOST_AT_ONCE: usize = 8192;
+
+/// Runs that are mapped, or pages that are compared, between two points at which that can stop.
+const BETWEEN_POINTS: usize = 8;
 
 /// Pieces of a large page that are mapped one by one at most.
 const MOST_PIECES: usize = 64;
@@ -134,13 +138,15 @@ impl GuestView {
     }
 
     /// Maps the page of an address of the loaded space in its window, and its neighbours, after
-    /// an access that was allowed. Whether such an access finds it there now.
+    /// an access that was allowed. Whether such an access finds it there now. Neighbours are left
+    /// out if it `stops`.
     pub(crate) fn fill_window(
         &mut self,
         state: &CpuState,
         linear: LinearAddress,
         kind: AccessKind,
         privilege: Privilege,
+        stops: impl Fn(Section) -> bool,
     ) -> bool {
         let Some(translation) = self.accessed(state, linear, privilege) else {
             return false;
@@ -161,11 +167,16 @@ impl GuestView {
             true => self.with_neighbours(state, page, privilege, &mut walks),
             false => runs,
         };
+        // First that which the access needs: with it there is no need to come back for the others.
+        let holds = |run: &Run| run.page <= page.page && page.page < run.end();
+        let mut runs = runs;
+        runs.sort_by_key(|run| !holds(run));
         let mut found = false;
         for run in runs {
-            let holds = run.page <= page.page && page.page < run.end();
-            let mapped = self.map_run(run);
-            found |= holds && mapped;
+            found |= self.map_run(run) && holds(&run);
+            if stops(Section::MapWindow) {
+                break;
+            }
         }
         for (linear, walk) in walks {
             let translations = &mut self.translations;
@@ -245,13 +256,14 @@ impl GuestView {
 
     /// Takes back the window of an address that was put aside, as far as the guest's tables still
     /// lead where it does. False: mostly they do not, as if it was another space's, and it is
-    /// gone.
+    /// gone. `None`: it `stops` before that is known, and all is as it was.
     pub(crate) fn take_window_back(
         &mut self,
         state: &CpuState,
         linear: LinearAddress,
         privilege: Privilege,
-    ) -> bool {
+        stops: impl Fn(Section) -> bool,
+    ) -> Option<bool> {
         let mut gone: Vec<(u64, u64)> = Vec::new();
         let (mut agreed, mut looked_at) = (0_u64, 0_u64);
         let named = named_in_windows(state, linear, privilege);
@@ -259,6 +271,10 @@ impl GuestView {
             let mut page = run.page;
             while page < run.end() {
                 looked_at += 1;
+                if looked_at % BETWEEN_POINTS as u64 == 0 && stops(Section::CompareWindow) {
+                    self.confirm(state);
+                    return None;
+                }
                 let address = address_of(page);
                 let Some(now) = self.accessed(state, address, privilege) else {
                     drop_from(&mut gone, page, page + 1);
@@ -289,11 +305,12 @@ impl GuestView {
         } else {
             self.translations.empty_windows();
         }
-        is_same_space
+        Some(is_same_space)
     }
 
-    /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode).
-    pub(crate) fn fill_windows(&mut self, is_long: bool) {
+    /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode)
+    /// and that is not mapped. False: it `stops` before, having mapped something.
+    pub(crate) fn fill_windows(&mut self, is_long: bool, stops: impl Fn(Section) -> bool) -> bool {
         let ram = self.memory.ram();
         let (base, span) = (ram.base() as u64, ram.span());
         let mut runs: Vec<Run> = Vec::new();
@@ -301,6 +318,10 @@ impl GuestView {
         for (page, host, writable) in self.translations.known_pages(view, is_long) {
             let physical = host.wrapping_sub(base);
             if physical >= span || !self.is_plain(physical / PAGE_SIZE) {
+                continue;
+            }
+            let address = LinearAddress(page * PAGE_SIZE);
+            if self.translations.window_run(address).is_some() {
                 continue;
             }
             let next = Run {
@@ -311,8 +332,12 @@ impl GuestView {
             };
             push(&mut runs, next);
         }
-        for run in runs.into_iter().take(MOST_AT_ONCE) {
+        for (number, run) in (1..).zip(runs.into_iter().take(MOST_AT_ONCE)) {
             self.map_run(run);
+            if number % BETWEEN_POINTS == 0 && stops(Section::FillWindows) {
+                return false;
+            }
         }
+        true
     }
 }

@@ -79,8 +79,11 @@ use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
+use crate::requests::Requests;
 use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
 use rustc_hash::FxHashSet;
+use std::sync::Arc;
+use tollgate_exits::latency::Section;
 use tollgate_x86::{Gpr, Vector};
 
 /// Guest instructions in one block at most.
@@ -162,6 +165,8 @@ pub struct Translator {
     pub(crate) counts_instructions: bool,
     /// Leaves do what the monitor would execute.
     pub(crate) has_leaves: bool,
+    /// Requests for which a block is ended, if there are any.
+    pub(crate) requests: Option<Arc<Requests>>,
     mode_id: u32,
     branch_table: BranchTable,
     family: FamilyId,
@@ -204,6 +209,7 @@ impl Translator {
             looked_up: FxHashSet::default(),
             counts_instructions: false,
             has_leaves: true,
+            requests: None,
             mode_id: 0,
             branch_table: BranchTable::Shared,
             family: FamilyId(0),
@@ -282,7 +288,9 @@ impl Translator {
                 .mode
                 .wrap(request.rip.wrapping_add(position as u64));
             let single = self.emit.mode.flags.contains(ModeFlags::SINGLE) || request.straddles;
-            let full = count >= MAX_INSTRUCTIONS || !self.emit.has_room_for_sites(16);
+            let full = count >= MAX_INSTRUCTIONS
+                || !self.emit.has_room_for_sites(16)
+                || count > 0 && self.stops();
             let ends = !request.is_cut && position == request.bytes.len();
             if single && count > 0 || full || ends {
                 self.end_with_link();
@@ -447,6 +455,13 @@ impl Translator {
         } else {
             undefined::is_cut_off(bits, bytes)
         }
+    }
+
+    /// Whether a request ends the block here: with one instruction or more it is as good as any
+    /// other, and the guest gets on.
+    fn stops(&self) -> bool {
+        let requests = self.requests.as_deref();
+        requests.is_some_and(|requests| requests.stops(Section::Translate))
     }
 
     /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.

@@ -1,6 +1,6 @@
 //! What the ledger is told of interrupts that wait: [`crate::latency`].
 
-use super::{Arrival, Detail, HostTime, Latency, Ledger, Request, SUSPICIOUSLY_LONG};
+use super::{Arrival, Detail, HostTime, Latency, Ledger, Request, SUSPICIOUSLY_LONG, Section};
 use crate::counter::counter;
 
 impl Ledger {
@@ -19,6 +19,7 @@ impl Ledger {
         let now = request.taken;
         let arrival = self.arrival(request, late, (host, now));
         self.look_at_waiting(host, now);
+        (self.looked_at, self.taken_at) = ((host, now), (host, now));
         self.accounts.latency.arrive(arrival);
     }
 
@@ -38,8 +39,11 @@ impl Ledger {
         if monitor >= SUSPICIOUSLY_LONG {
             let lost = match request.on_processor {
                 0 => {
-                    let waiting = self.waiting_by(host, now);
-                    waiting.saturating_sub(self.waiting_at_request)
+                    let had = host
+                        .on_processor
+                        .saturating_sub(self.taken_at.0.on_processor);
+                    now.saturating_sub(self.taken_at.1)
+                        .saturating_sub(cycles(had))
                 }
                 had => monitor.saturating_sub(cycles(host.on_processor.saturating_sub(had))),
             };
@@ -57,6 +61,35 @@ impl Ledger {
     fn cycles_per_nanosecond(&self, host: HostTime, now: u64) -> f64 {
         let passed = host.passed.saturating_sub(self.run_start_host.passed);
         now.wrapping_sub(self.run_start) as f64 / passed.max(1) as f64
+    }
+
+    /// One of the monitor's sections has run since this reading of [`Self::now`], and has not looked
+    /// at requests for `masked` cycles at most.
+    pub fn section(&mut self, section: Section, begin: u64, masked: u64) {
+        if self.detail != Detail::Full {
+            return;
+        }
+        let end = counter();
+        let cycles = end.wrapping_sub(begin);
+        let had = match cycles < SUSPICIOUSLY_LONG {
+            true => cycles,
+            false => cycles.saturating_sub(self.lost_lately(end)),
+        };
+        let latency = &mut self.accounts.latency;
+        latency.section(section, (begin, end), (had, masked));
+    }
+
+    /// What the thread waited for a processor since requests were last taken or this was last
+    /// asked: a system call.
+    fn lost_lately(&mut self, now: u64) -> u64 {
+        let host = (self.host)();
+        let had = host
+            .on_processor
+            .saturating_sub(self.looked_at.0.on_processor);
+        let had = had as f64 * self.cycles_per_nanosecond(host, now);
+        let passed = now.saturating_sub(self.looked_at.1);
+        self.looked_at = (host, now);
+        passed.saturating_sub(had as u64)
     }
 
     /// Whether interrupts wait for the guest at this boundary.

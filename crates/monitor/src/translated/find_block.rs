@@ -7,6 +7,7 @@ use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::BlockId;
 use tollgate_engine::blocks::links::Dependence;
 use tollgate_engine::engine::{CodeAddress, LookUp, ReachedBy};
+use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
 use tollgate_x86::{Exception, PhysicalAddress};
 
@@ -75,11 +76,18 @@ impl<P: Platform> Running<'_, Translated, P> {
 
     fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
         let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
-        let result = match engine.revive(place, mode, memory) {
+        let revived = engine.revive(place, mode, memory);
+        let result = match revived {
             Some(block) => LookUp::Block(block),
-            None => self
-                .ledger
-                .translate(|| engine.translate(place, mode, memory)),
+            None => {
+                let begin = self.begin_section();
+                let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
+                let result = self
+                    .ledger
+                    .translate(|| engine.translate(place, mode, memory));
+                self.end_section(Section::Translate, begin);
+                result
+            }
         };
         for page in [Some(place.physical >> 12), place.next_page] {
             let Some(page) = page else { continue };

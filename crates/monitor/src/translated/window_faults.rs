@@ -7,7 +7,9 @@ use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::SignalExit;
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::policy::access::Access;
 use tollgate_exits::ExitKind;
+use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
 use tollgate_tlb::shadow_windows::BesideWindow;
 use tollgate_x86::paging::{AccessKind, Privilege};
@@ -45,12 +47,20 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         let begun = self.platform.now();
         let cpu = &self.runner.context.cpu;
-        if self.view.is_window_aside(cpu, linear, privilege)
-            && !self.view.take_window_back(cpu, linear, privilege)
-            && privilege == Privilege::User
-        {
-            self.runner.accounts.is_another();
-            self.follow_access_choice();
+        if self.view.is_window_aside(cpu, linear, privilege) {
+            match self.take_window_back(linear, privilege) {
+                // The instruction faults again behind the handler.
+                None => {
+                    self.count(ExitKind::WindowFault);
+                    self.charge(begun.0);
+                    return Ok(true);
+                }
+                Some(false) if privilege == Privilege::User => {
+                    self.runner.accounts.is_another();
+                    self.follow_access_choice();
+                }
+                Some(_) => {}
+            }
         }
         let kind = if signal.stores {
             AccessKind::Write
@@ -78,8 +88,12 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Ram(_)) => {
+                let begin = self.begin_section();
+                let requests = &self.runner.requests;
+                let stops = |section| requests.stops(section);
                 let cpu = &self.runner.context.cpu;
-                let filled = self.view.fill_window(cpu, linear, kind, privilege);
+                let filled = self.view.fill_window(cpu, linear, kind, privilege, stops);
+                self.end_section(Section::MapWindow, begin);
                 if filled {
                     self.follow_fault(block, begun.0);
                 } else {
@@ -107,6 +121,35 @@ impl<P: Platform> Running<'_, Translated, P> {
             true => Ok(true),
             false => self.done_alone(block),
         }
+    }
+
+    /// Compares a window that was put aside with the guest's tables: whether it holds. `None`: that
+    /// has stopped for a request, which it does not do twice before it comes to its end.
+    fn take_window_back(&mut self, linear: LinearAddress, privilege: Privilege) -> Option<bool> {
+        let begin = self.begin_section();
+        let (requests, is_second) = (&self.runner.requests, self.runner.half_compared);
+        let stops = |section| !is_second && requests.stops(section);
+        let cpu = &self.runner.context.cpu;
+        let holds = self.view.take_window_back(cpu, linear, privilege, stops);
+        self.runner.half_compared = holds.is_none();
+        self.end_section(Section::CompareWindow, begin);
+        holds
+    }
+
+    /// Maps in windows what is known of the program of the loaded space, or a part of it. If they
+    /// are new, what is there may be left of another space.
+    fn fill_windows(&mut self, are_new: bool) {
+        let begin = self.begin_section();
+        if are_new {
+            self.view.translations.empty_windows();
+        }
+        let requests = &self.runner.requests;
+        let stops = |section| requests.stops(section);
+        let is_long = self.runner.context.cpu.is_long_mode();
+        let is_done = self.view.fill_windows(is_long, stops);
+        let root = self.runner.accounts.root();
+        self.runner.half_filled = (!is_done).then_some(root);
+        self.end_section(Section::FillWindows, begin);
     }
 
     /// Where the instruction at RIP lies in physical memory.
@@ -180,15 +223,17 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         let now = self.platform.now().0;
-        if self.runner.accounts.earns(now) {
-            // What is there may be left of another space.
-            self.view.translations.empty_windows();
-            let is_long = self.runner.context.cpu.is_long_mode();
-            self.view.fill_windows(is_long);
-            let cost = self.platform.now().0.saturating_sub(now);
-            self.runner.accounts.spend(cost, now + cost);
-            self.follow_access_choice();
+        let earns = self.runner.accounts.earns(now);
+        if !earns
+            && (self.runner.half_filled != Some(self.runner.accounts.root())
+                || self.runner.program_access != Access::Direct)
+        {
+            return;
         }
+        self.fill_windows(earns);
+        let cost = self.platform.now().0.saturating_sub(now);
+        self.runner.accounts.spend(cost, now + cost);
+        self.follow_access_choice();
     }
 
     /// Has code of programs be of the mode that the loaded space's account asks for.

@@ -560,7 +560,7 @@ mod tests {
                 "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
-                "double-invalidation": "entry-count", "compare-entries": "on", "icache": "leaf"
+                "double-invalidation": "entry-count", "compare-entries": "on", "icache": "leaf", "interruptible": "restart"
             }})
         );
         assert_eq!(vcpu.join().unwrap().len(), 2);

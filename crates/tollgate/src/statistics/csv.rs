@@ -161,7 +161,8 @@ fn times(text: &mut String, snapshot: &Snapshot) {
     for (record, rows) in [
         ("interrupt-wait", &interrupts.waits),
         ("interrupt-masker", &interrupts.maskers),
-        ("masked-section", &interrupts.sections),
+        ("monitor-section", &interrupts.sections),
+        ("masked-section", &interrupts.masked),
     ] {
         for durations in rows {
             let [p50, p99, max] =
@@ -175,6 +176,13 @@ fn times(text: &mut String, snapshot: &Snapshot) {
             };
             row.write(text, record, &durations.name);
         }
+    }
+    for (name, count) in &interrupts.stops {
+        let row = Row {
+            count: count.to_string(),
+            ..Row::default()
+        };
+        row.write(text, "section-stop", name);
     }
     for (kind, count) in &snapshot.leaves {
         let row = Row {

@@ -27,9 +27,20 @@ pub fn table(snapshot: &Snapshot) -> String {
         }
     }
     if !interrupts.sections.is_empty() {
-        text += &header("the monitor masks, us");
+        text += &header("the monitor works, us");
         for row in &interrupts.sections {
             text += &line(snapshot, &row.name, row);
+        }
+        text += &header("of that in one piece");
+        for row in &interrupts.masked {
+            text += &line(snapshot, &row.name, row);
+        }
+        for (name, &count) in &interrupts.stops {
+            text += &format!(
+                "{:<22} {:>11} stops for an interrupt\n",
+                name,
+                grouped(count)
+            );
         }
     }
     text
