@@ -83,12 +83,12 @@ impl LocalPage {
 }
 
 /// How often in succession a page is put in force without being met.
-const MOST_RETURNS: u8 = 32;
+const MOST_RETURNS: u16 = 128;
 /// How often in succession a page stays in force without being met, or returns.
-const MOST_STAYS: u8 = 64;
+const MOST_STAYS: u16 = 1024;
 /// Pages that are put in force at once at most when a space is loaded. More would cost a process
 /// more that is loaded for a short while than what it meets then.
-const MOST_PUT_BACK: usize = 48;
+const MOST_PUT_BACK: usize = 160;
 
 /// No number: an end of a chain, a slot that is not listed.
 const NONE: u32 = u32::MAX;
@@ -198,7 +198,7 @@ struct CodePage {
     /// When it was last met: [`CodePages::clock`].
     used: u32,
     /// How often it was put in force as it was since it was last met.
-    returns: u8,
+    returns: u16,
     /// What becomes of it at the load of this number: [`CodePages::loads`].
     fate: (u64, Fate),
     /// The next page in force in the chain.

@@ -10,7 +10,7 @@ use crate::blocks::link_memory::LinkMemory;
 use tollgate_tlb::{Held, SPACES, SpaceNumber};
 
 /// Pages of one space that are kept at most.
-const MOST_PAGES: usize = 96;
+const MOST_PAGES: usize = 320;
 
 /// What is kept of all spaces.
 #[derive(Default)]
