@@ -303,13 +303,13 @@ impl fmt::Display for ConfigError {
             }
             Self::MemorySize(bytes) => write!(
                 formatter,
-                "memory size {bytes} bytes: must be a multiple of 4096 from {} MiB to {} MiB",
+                "--memory: {bytes} bytes: must be a multiple of 4096 from {} MiB to {} MiB",
                 MIN_MEMORY_BYTES / MIB,
                 MAX_MEMORY_BYTES / MIB
             ),
             Self::CodeCacheSize(bytes) => write!(
                 formatter,
-                "code cache size {bytes} bytes: must be from {} MiB to {} MiB",
+                "--code-cache: {bytes} bytes: must be from {} MiB to {} MiB",
                 MIN_CODE_CACHE_BYTES / MIB,
                 MAX_CODE_CACHE_BYTES / MIB
             ),

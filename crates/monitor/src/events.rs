@@ -4,6 +4,7 @@ use crate::guest_view::code_address;
 use crate::host;
 use crate::runner::Runner;
 use crate::running::Running;
+use crate::state_dump;
 use crate::vcpu::VcpuStop;
 use tollgate_emulate::cpuid::{Vendor, policy};
 use tollgate_emulate::interrupt::{EventSource, TripleFault, deliver, deliver_exception};
@@ -102,7 +103,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             Ok(()) => Ok(()),
             Err(TripleFault) => {
                 self.runner.state_mut().activity = Activity::Shutdown;
-                let mut text = format!("first exception: {exception:?}\n");
+                let mut text = format!("first exception: {}\n", state_dump::named(&exception));
                 text += &self.dump();
                 Err(VcpuStop::TripleFault(text))
             }

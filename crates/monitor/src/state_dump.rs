@@ -1,7 +1,7 @@
 //! Registers as text, for people who must find out what went wrong.
 
 use std::fmt::Write;
-use tollgate_x86::{CpuState, SegmentRegister};
+use tollgate_x86::{CpuState, Exception, SegmentRegister, Vector};
 
 /// How wide things are, in hexadecimal digits, and what they are called.
 struct Format {
@@ -92,4 +92,36 @@ pub fn dump(cpu: &CpuState) -> String {
         let _ = writeln!(text, "kernel GS base={:016x}", cpu.kernel_gs_base);
     }
     text
+}
+/// An exception as manuals write it: `#PF(0002h) at 00000000C0001000h`.
+pub(crate) fn named(exception: &Exception) -> String {
+    let name = match exception.vector {
+        Vector::DivideError => "#DE",
+        Vector::Debug => "#DB",
+        Vector::NonMaskableInterrupt => "NMI",
+        Vector::Breakpoint => "#BP",
+        Vector::Overflow => "#OF",
+        Vector::BoundRange => "#BR",
+        Vector::InvalidOpcode => "#UD",
+        Vector::DeviceNotAvailable => "#NM",
+        Vector::DoubleFault => "#DF",
+        Vector::CoprocessorOverrun => "coprocessor segment overrun",
+        Vector::InvalidTss => "#TS",
+        Vector::SegmentNotPresent => "#NP",
+        Vector::StackFault => "#SS",
+        Vector::GeneralProtection => "#GP",
+        Vector::PageFault => "#PF",
+        Vector::FloatingPoint => "#MF",
+        Vector::AlignmentCheck => "#AC",
+        Vector::MachineCheck => "#MC",
+        Vector::SimdFloatingPoint => "#XM",
+    };
+    let code = match exception.vector.has_error_code() {
+        true => format!("({:04X}h)", exception.error_code),
+        false => String::new(),
+    };
+    match exception.address {
+        Some(address) => format!("{name}{code} at {:016X}h", address.0),
+        None => format!("{name}{code}"),
+    }
 }

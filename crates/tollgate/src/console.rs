@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use tollgate_machine::file_words::writing;
+
 use crate::cli::SerialTarget;
 use crate::failure::Failure;
 use crate::lost_output::LostOutput;
@@ -109,17 +111,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 fn cannot_write(path: &Path, name: &str, error: &io::Error) -> Failure {
-    let advice = match error.kind() {
-        ErrorKind::NotFound => "its folder does not exist",
-        ErrorKind::PermissionDenied => "you may not write there",
-        ErrorKind::IsADirectory => "it is a folder; name a file in it",
-        _ => {
-            return Failure::usage(format!(
-                "{name}: cannot write '{}': {error}",
-                path.display()
-            ));
-        }
-    };
+    let advice = writing(error);
     Failure::usage(format!(
         "{name}: cannot write '{}': {advice}",
         path.display()

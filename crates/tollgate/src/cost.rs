@@ -48,6 +48,10 @@ pub struct CostArguments {
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 
+    /// Show the table of all figures, not what they come to
+    #[arg(long)]
+    pub full: bool,
+
     /// Price only this kind; may be repeated
     #[arg(long, value_name = "NAME")]
     pub kind: Vec<String>,
@@ -136,7 +140,13 @@ fn measure(arguments: &CostArguments) -> Result<u8, Failure> {
     let report = cost::run(&options(arguments), &mut watcher);
     watcher.clear();
     let report = report.map_err(failure)?;
-    print(&cost::table(&report));
+    match arguments.full {
+        true => print(&cost::table(&report)),
+        false => {
+            print(&cost::summary(&report));
+            print("All figures: --full; in files: --csv, --json, --plot.\n");
+        }
+    }
     write_files(arguments, plot, &report)?;
     Ok(watcher.exit_code())
 }
@@ -207,8 +217,9 @@ fn write_files(
 
 fn cannot_write(flag: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::usage(format!(
-        "{flag}: cannot write '{}': {error}",
-        path.display()
+        "{flag}: cannot write '{}': {}",
+        path.display(),
+        tollgate_machine::file_words::writing(error)
     ))
 }
 

@@ -1,9 +1,11 @@
 //! Files that the command line names: read whole or created, or refused with one line.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use tollgate_machine::file_words::{reading, writing};
 
 use crate::failure::Failure;
 
@@ -55,25 +57,6 @@ fn set_blocking(file: &File) -> io::Result<()> {
 
 fn refusal(path: &Path, flag: &str, what: &str, why: &str) -> Failure {
     Failure::usage(format!("{flag}: cannot {what} '{}': {why}", path.display()))
-}
-
-fn reading(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::NotFound => "no such file; check the path".into(),
-        ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
-        ErrorKind::IsADirectory => "it is a folder; name a file".into(),
-        _ => error.to_string(),
-    }
-}
-
-fn writing(error: &io::Error) -> String {
-    match (error.kind(), error.raw_os_error()) {
-        (ErrorKind::NotFound, _) => "its folder does not exist".into(),
-        (ErrorKind::PermissionDenied, _) => "you may not write there".into(),
-        (ErrorKind::IsADirectory, _) => "it is a folder; name a file in it".into(),
-        (_, Some(libc::ENXIO)) => "nobody reads this pipe".into(),
-        _ => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tollgate_machine::file_words::writing;
+
 use crate::failure::say;
 
 /// Whether one output has lost something.
@@ -27,9 +29,9 @@ impl LostOutput {
     /// A write failed. The first time that is said; the guest goes on.
     pub fn note(&self, error: &io::Error) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            let (flag, target) = (self.flag, &self.target);
+            let (flag, target, why) = (self.flag, &self.target, writing(error));
             say(&format!(
-                "{flag}: cannot write {target}: {error}; what cannot be written is lost"
+                "{flag}: cannot write {target}: {why}; what cannot be written is lost"
             ));
         }
     }

@@ -26,8 +26,9 @@ pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
     let written = write_lines(&path, lines);
     if let Err(error) = &written {
         say(&format!(
-            "--perf-map: cannot write '{}': {error}",
-            path.display()
+            "--perf-map: cannot write '{}': {}",
+            path.display(),
+            tollgate_machine::file_words::writing(error)
         ));
     }
     written.is_ok()

@@ -12,6 +12,7 @@ use std::time::Instant;
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
+use tollgate_machine::file_words::reading;
 use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
@@ -266,12 +267,7 @@ fn check_readable(path: &Path, flag: &str) -> Result<(), Failure> {
     let Err(error) = result else {
         return Ok(());
     };
-    let why = match error.kind() {
-        ErrorKind::NotFound => "no such file; check the path".into(),
-        ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
-        ErrorKind::IsADirectory => "it is a folder; name a file".into(),
-        _ => error.to_string(),
-    };
+    let why = reading(&error);
     Err(Failure::usage(format!(
         "{flag}: cannot read '{}': {why}",
         path.display()

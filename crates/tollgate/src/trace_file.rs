@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use tollgate_exits::trace::{self, TraceEvent, TraceEvents, Tracer};
 
+use tollgate_machine::file_words::writing;
+
 use crate::failure::{Failure, say};
 use crate::files;
 use events::{BEGINNING, Clock};
@@ -57,7 +59,10 @@ impl TraceFile {
                 true => "; its room, of --trace-limit, is taken at the start",
                 false => "",
             };
-            Failure::usage(format!("--trace: cannot write '{path}': {error}{room}"))
+            Failure::usage(format!(
+                "--trace: cannot write '{path}': {}{room}",
+                writing(&error)
+            ))
         })?;
         let (tracer, events) = trace::channel();
         let (sender, ended) = channel();
@@ -90,7 +95,10 @@ impl TraceFile {
                 }
                 return true;
             }
-            Ok(Err(error)) => format!("--trace: cannot write '{path}': {error}; it is incomplete"),
+            Ok(Err(error)) => {
+                let why = writing(&error);
+                format!("--trace: cannot write '{path}': {why}; it is incomplete")
+            }
             Err(RecvTimeoutError::Timeout) => {
                 format!("--trace: '{path}' takes too long to write; it is incomplete")
             }

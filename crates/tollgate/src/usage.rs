@@ -26,6 +26,7 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         ErrorKind::ValueValidation => {
             let reason = std::error::Error::source(error)
                 .map_or_else(|| "wrong value".into(), ToString::to_string);
+            let reason = in_words(&reason);
             format!("{argument}: '{value}': {reason}")
         }
         ErrorKind::ArgumentConflict => match context(error, ContextKind::PriorArg) {
@@ -53,6 +54,23 @@ pub fn explain(error: &Error, words: &[OsString]) -> Failure {
         }
     };
     Failure::usage(one_line(&message))
+}
+
+/// A reason as the standard library gives it for numbers, in words of ours.
+fn in_words(reason: &str) -> String {
+    match reason {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "expected a whole number".into()
+        }
+        "number too large to fit in target type" => "the number is too large".into(),
+        other => match other
+            .split_once(" is not in ")
+            .map(|it| it.1.split_once("..="))
+        {
+            Some(Some((least, most))) => format!("expected a number from {least} to {most}"),
+            _ => other.into(),
+        },
+    }
 }
 
 /// The subcommands that could come next: `run, doctor or control`.

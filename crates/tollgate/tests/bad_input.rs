@@ -170,14 +170,14 @@ fn too_little_memory() {
             let path = fetched(&format!("{kernel}/{file}"));
             for memory in ["2M", "8M", "16M"] {
                 let arguments = ["--memory", memory, "--kernel", path.to_str().unwrap()];
-                refused(&arguments, "too little memory");
+                refused(&arguments, "--memory: too little");
             }
         }
     }
     let folder = Folder::new();
     let large = folder.sparse_file("large", 40 << 20);
     let arguments = ["-m", "16M", "--kernel", large.to_str().unwrap()];
-    refused(&arguments, "too little memory");
+    refused(&arguments, "--memory: too little");
 }
 
 #[test]
@@ -198,12 +198,12 @@ fn flags_and_values_that_do_not_exist() {
         (["--memory", "1,5G"], "unknown unit"),
         (["--memory", "-5"], ""),
         (["--memory", "0"], "zero"),
-        (["--memory", "1M"], "memory size"),
-        (["--memory", "8000G"], "memory size"),
+        (["--memory", "1M"], "--memory: "),
+        (["--memory", "8000G"], "--memory: "),
         (["--memory", "99999999999G"], "too large"),
         (["--memory", "5001K"], "multiple of 4096"),
-        (["--code-cache", "1K"], "code cache size"),
-        (["--code-cache", "64G"], "code cache size"),
+        (["--code-cache", "1K"], "--code-cache: "),
+        (["--code-cache", "64G"], "--code-cache: "),
         (["--serial", "nowhere"], "expected stdio"),
         (
             ["--serial", "file:/nonexistent/log"],

@@ -10,7 +10,7 @@ use support::{GUEST_PATIENCE, finish, tollgate};
 #[track_caller]
 fn cost(arguments: &[&str]) -> std::process::Output {
     let mut command = tollgate();
-    command.args(["cost", "--quick"]).args(arguments);
+    command.args(["cost", "--quick", "--full"]).args(arguments);
     finish(&mut command, GUEST_PATIENCE)
 }
 

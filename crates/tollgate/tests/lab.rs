@@ -60,6 +60,7 @@ fn a_quick_run_writes_table_samples_and_plot() {
     let words = [
         "vif",
         "--quick",
+        "--full",
         "--workload",
         "compute",
         "--guest",
@@ -143,7 +144,7 @@ fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
     let outputs = ["--json", &json, "--plot", &svg];
     let mut command = tollgate();
     command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
-    command.args(["lab", "shadow", "--quick"]);
+    command.args(["lab", "shadow", "--quick", "--full"]);
     command.args(workloads).args(arms).args(outputs);
     let output = finish(&mut command, GUEST_PATIENCE);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -187,7 +188,7 @@ fn finding_instructions_is_compared_on_our_kernel_and_on_linux() {
     let mut command = tollgate();
     command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
     command
-        .args(["lab", "icache", "--quick", "--json"])
+        .args(["lab", "icache", "--quick", "--full", "--json"])
         .arg(&json);
     command.args(["--workload", "apic", "--workload", "getuid"]);
     command.args(["--guest", "64-bit", "--guest", "linux-amd64"]);
@@ -250,6 +251,7 @@ fn an_interrupted_experiment_shows_and_writes_what_is_finished() {
         .args([
             "lab",
             "vif",
+            "--full",
             "--workload",
             "idle",
             "--guest",

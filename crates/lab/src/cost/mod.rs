@@ -15,6 +15,7 @@ pub mod kinds;
 mod measure;
 pub mod overhead;
 mod plot;
+mod summary;
 mod table;
 mod virtio;
 
@@ -22,6 +23,7 @@ pub use export::{samples_csv, summary_csv, to_json};
 pub use guest::{GuestMode, table as guest_table};
 pub use measure::run;
 pub use plot::write_plot;
+pub use summary::summary;
 pub use table::table;
 
 use crate::host::HostDescription;

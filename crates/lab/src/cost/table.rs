@@ -26,7 +26,8 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-fn heading(report: &Report) -> String {
+/// Where it was measured, and what the figures are.
+pub(super) fn heading(report: &Report) -> String {
     let host = &report.host;
     format!(
         "{}, {}, {}, time-stamp counter {:.3} GHz{}\n{WHAT_IT_IS}\n{}",

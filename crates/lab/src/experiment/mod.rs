@@ -37,6 +37,7 @@ mod sample;
 mod section;
 mod share;
 mod stop;
+mod summary;
 mod table;
 #[cfg(test)]
 pub(crate) mod test_experiment;
@@ -53,6 +54,7 @@ pub use sample::{Counted, EVENT, Price, Sample, Timed};
 pub use section::{Section, columns, whole};
 pub use share::{Share, shares};
 pub use stop::Stop;
+pub use summary::summary;
 pub use table::table;
 
 use std::path::Path;

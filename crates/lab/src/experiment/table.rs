@@ -31,7 +31,7 @@ fn clock(khz: u64) -> String {
 }
 
 /// Why not all samples were taken, and how many were; `None` if all were.
-fn early_end(results: &Results) -> Option<String> {
+pub(super) fn early_end(results: &Results) -> Option<String> {
     let why = match &results.refused {
         Some(why) => format!("the host refused: {why}"),
         None if results.interrupted => "interrupted".into(),
@@ -43,19 +43,25 @@ fn early_end(results: &Results) -> Option<String> {
     ))
 }
 
+/// Where it was measured.
+pub(super) fn place(results: &Results) -> String {
+    let host = &results.host;
+    format!(
+        "{}, {}, {}{}; hardware counters: {}.",
+        host.processor,
+        host.processors_in_words(),
+        host.kernel,
+        clock(host.tsc_khz),
+        results.no_hardware_monitor.as_deref().unwrap_or("counted"),
+    )
+}
+
 fn heading(results: &Results) -> String {
-    let (about, host) = (results.about, &results.host);
+    let about = results.about;
     let mut notes = vec![
         about.question.to_owned(),
         format!("After {}.", about.source),
-        format!(
-            "{}, {}, {}{}; hardware counters: {}.",
-            host.processor,
-            host.processors_in_words(),
-            host.kernel,
-            clock(host.tsc_khz),
-            results.no_hardware_monitor.as_deref().unwrap_or("counted"),
-        ),
+        place(results),
     ];
     if results.quick || results.repetitions < REPETITIONS {
         notes.push(format!(

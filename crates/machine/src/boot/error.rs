@@ -9,9 +9,11 @@ use std::path::PathBuf;
 pub enum BootError {
     /// A file is missing or cannot be read.
     Unreadable {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file as it was given.
         path: PathBuf,
-        /// The operating system's message.
+        /// Why, see [`crate::file_words`].
         reason: String,
     },
     /// The kernel file ends before something that its headers promise.
@@ -85,8 +87,9 @@ fn mebibytes(bytes: u64) -> u64 {
 impl fmt::Display for BootError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { path, reason } => {
-                write!(formatter, "cannot read {}: {reason}", path.display())
+            Self::Unreadable { flag, path, reason } => {
+                let path = path.display();
+                write!(formatter, "{flag}: cannot read '{path}': {reason}")
             }
             Self::Truncated {
                 kernel,
@@ -109,11 +112,11 @@ impl fmt::Display for BootError {
             Self::Unsupported { kernel, what } => write!(formatter, "cannot boot {kernel}: {what}"),
             Self::CommandLineTooLong { length, limit } => write!(
                 formatter,
-                "the kernel command line has {length} bytes; this kernel takes at most {limit}"
+                "--append: the kernel command line has {length} bytes; this kernel takes at most {limit}"
             ),
             Self::InitrdTooLarge { size, room } => write!(
                 formatter,
-                "the initrd of {size} bytes does not fit: {room} bytes are free for it (more --memory may help)"
+                "--initrd: the initial RAM disk of {size} bytes does not fit: {room} bytes are free for it (more --memory may help)"
             ),
             Self::InitrdUnsupported { kernel } => write!(
                 formatter,
@@ -125,7 +128,7 @@ impl fmt::Display for BootError {
             ),
             Self::TooLittleMemory { needed, memory } => write!(
                 formatter,
-                "too little memory: the kernel needs {} MiB, the machine has {} MiB",
+                "--memory: too little: the kernel needs {} MiB, the machine has {} MiB",
                 mebibytes(*needed),
                 memory >> 20
             ),

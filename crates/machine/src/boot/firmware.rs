@@ -61,12 +61,13 @@ pub fn load(path: &Path, memory: &mut GuestMemory) -> Result<FirmwareRom, BootEr
         path: path.to_owned(),
         size,
     };
-    let image = read_file(path, FirmwareRom::MAX_BYTES, bad)?;
+    let image = read_file("--bios", path, FirmwareRom::MAX_BYTES, bad)?;
     let bytes = image.len() as u64;
     if bytes == 0 || !bytes.is_multiple_of(PAGE_SIZE) {
         return Err(bad(bytes));
     }
     let host = |reason: String| BootError::Unreadable {
+        flag: "--bios",
         path: path.to_owned(),
         reason,
     };

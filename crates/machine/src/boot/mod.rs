@@ -37,6 +37,7 @@ use tollgate_x86::{CpuState, PhysicalAddress};
 use crate::acpi;
 use crate::config::VmConfig;
 use crate::devices::virtio::mmio_transport;
+use crate::file_words;
 
 /// Physical addresses of what the loaders leave in low memory. For a multiboot kernel that
 /// is linked there, all but the BIOS data area lies elsewhere.
@@ -123,9 +124,11 @@ pub enum KernelKind {
 pub fn load(source: &BootSource, memory: &mut GuestMemory) -> Result<CpuState, BootError> {
     let name = source.kernel.display().to_string();
     let size = memory.ram().size();
-    let kernel = read_file(source.kernel, size, |needed| BootError::TooLittleMemory {
-        needed,
-        memory: size,
+    let kernel = read_file("--kernel", source.kernel, size, |needed| {
+        BootError::TooLittleMemory {
+            needed,
+            memory: size,
+        }
     })?;
     let kind = recognise(&kernel, &name)?;
     let image = Image::new(&kernel, &name);
@@ -191,13 +194,15 @@ pub fn recognise(bytes: &[u8], name: &str) -> Result<KernelKind, BootError> {
 /// Reads a whole file of at most `limit` bytes; `too_large` makes the error for more,
 /// from the size as far as it is known. The file may be a pipe, which may never end.
 fn read_file(
+    flag: &'static str,
     path: &Path,
     limit: u64,
     too_large: impl Fn(u64) -> BootError,
 ) -> Result<Vec<u8>, BootError> {
     let unreadable = |error: io::Error| BootError::Unreadable {
+        flag,
         path: path.to_owned(),
-        reason: error.to_string(),
+        reason: file_words::reading(&error),
     };
     let file = File::open(path).map_err(unreadable)?;
     let size = file.metadata().map_err(unreadable)?.len();
@@ -217,7 +222,10 @@ fn read_file(
 /// Reads an initial RAM disk or a module, which must fit into the machine's memory.
 fn read_initrd(path: &Path, memory: &GuestMemory) -> Result<Vec<u8>, BootError> {
     let room = memory.ram().size();
-    read_file(path, room, |size| BootError::InitrdTooLarge { size, room })
+    read_file("--initrd", path, room, |size| BootError::InitrdTooLarge {
+        size,
+        room,
+    })
 }
 
 /// The few words that software expects firmware to leave in the BIOS data area.

@@ -195,7 +195,7 @@ fn too_little_memory_says_how_much_is_needed() {
     let error = boot("small", &bzimage(3000), None, "", &mut memory(16)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "too little memory: the kernel needs 24 MiB, the machine has 16 MiB"
+        "--memory: too little: the kernel needs 24 MiB, the machine has 16 MiB"
     );
 }
 
@@ -242,7 +242,7 @@ fn missing_files_are_named() {
         acpi: Some(crate::acpi::Hardware::default()),
     };
     let message = load(&source, &mut memory(16)).unwrap_err().to_string();
-    assert!(message.starts_with("cannot read /nowhere/vmlinuz: "));
+    assert!(message.starts_with("--kernel: cannot read '/nowhere/vmlinuz': no such file"));
     let directory = BootSource {
         kernel: Path::new("/"),
         ..source.clone()

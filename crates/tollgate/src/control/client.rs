@@ -57,7 +57,7 @@ pub fn talk(path: &Path, request: &Value) -> Result<Value, Failure> {
                 "nobody listens there; the virtual machine has ended, or it is no socket".into()
             }
             ErrorKind::PermissionDenied => "the socket belongs to another user".into(),
-            _ => error.to_string(),
+            _ => tollgate_machine::file_words::reading(&error),
         };
         Failure::usage(format!("cannot connect to '{}': {why}", path.display()))
     })?;

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate_machine::devices::vga::screen::Screen;
+use tollgate_machine::file_words;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
@@ -366,7 +367,8 @@ fn screen_answer(shown: &Shown, png: Option<&Path>) -> Value {
             return refused("nothing is on the screen".into());
         };
         if let Err(error) = screen::write_png(path, picture) {
-            return refused(format!("cannot write '{}': {error}", path.display()));
+            let why = file_words::writing(&error);
+            return refused(format!("cannot write '{}': {why}", path.display()));
         }
     }
     let mut described = serde_json::to_value(&shown.screen).unwrap_or_default();

@@ -40,6 +40,10 @@ pub struct ExperimentArguments {
     #[arg(long, value_name = "NAME=PATH", value_parser = guest_image)]
     pub guest_image: Vec<(String, PathBuf)>,
 
+    /// Show all tables, not what they come to
+    #[arg(long)]
+    pub full: bool,
+
     /// Write every sample as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

@@ -67,7 +67,7 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
         LabError::Unknown { .. } | LabError::NotRun(_) => Failure::usage(error.to_string()),
         _ => Failure::host(error.to_string()),
     })?;
-    let written = report(&*experiment, &results, outputs);
+    let written = report(&*experiment, &results, outputs, arguments.full);
     match (signal.load(Ordering::SeqCst), results.failures().first()) {
         (0, None) => written.map(|()| exit_code::SUCCESS),
         (0, Some(failure)) => Err(Failure::host(failure.clone())),
@@ -75,9 +75,20 @@ fn experiment(name: &str, arguments: &ExperimentArguments) -> Result<u8, Failure
     }
 }
 
-fn report(experiment: &dyn Experiment, results: &Results, outputs: Outputs) -> Result<(), Failure> {
+fn report(
+    experiment: &dyn Experiment,
+    results: &Results,
+    outputs: Outputs,
+    full: bool,
+) -> Result<(), Failure> {
     let sections = experiment.sections(results);
-    print(&experiment::table(results, &sections));
+    match full {
+        true => print(&experiment::table(results, &sections)),
+        false => {
+            print(&experiment::summary(results));
+            print("All tables: --full; in files: --csv, --json, --plot.");
+        }
+    }
     outputs.write(results, &sections)
 }
 

@@ -57,7 +57,8 @@ impl Outputs {
             if let Some((mut file, path)) = file {
                 file.write_all(text.as_bytes()).map_err(|error| {
                     let path = path.display();
-                    Failure::usage(format!("{flag}: cannot write '{path}': {error}"))
+                    let why = tollgate_machine::file_words::writing(&error);
+                    Failure::usage(format!("{flag}: cannot write '{path}': {why}"))
                 })?;
             }
         }

@@ -197,7 +197,8 @@ pub fn fitted(text: String, output: &impl AsFd) -> String {
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> String {
     let path = path.display();
-    format!("--stats-file: cannot write '{path}': {error}; the statistics are lost")
+    let why = tollgate_machine::file_words::writing(error);
+    format!("--stats-file: cannot write '{path}': {why}; the statistics are lost")
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! moves bytes between them and buffers.
 
 use crate::bus::completion::Completer;
+use crate::file_words::writing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -78,7 +79,7 @@ pub struct PortError {
 
 impl fmt::Display for PortError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "port '{}': {}", self.name, self.why)
+        write!(formatter, "--port {}: {}", self.name, self.why)
     }
 }
 
@@ -125,9 +126,9 @@ impl PortThread {
                 name: port.name.clone(),
                 why: match &port.target {
                     PortTarget::File(path) | PortTarget::Socket(path) => {
-                        format!("cannot open '{}': {error}", path.display())
+                        format!("cannot open '{}': {}", path.display(), writing(&error))
                     }
-                    _ => error.to_string(),
+                    _ => writing(&error),
                 },
             };
             ends.push(End::open(&port.target).map_err(failed)?);

@@ -1,0 +1,133 @@
+//! What was found, in a few lines.
+
+use super::table::heading;
+use super::{GuestMode, Report, Row};
+use crate::statistics::Quartiles;
+
+/// Kinds that are named as the cheapest and as the most expensive.
+const NAMED: usize = 3;
+/// The kind that is nothing but an exit.
+const BARE: &str = "null-hypercall";
+
+/// The findings in about ten lines; the tables have the rest.
+pub fn summary(report: &Report) -> String {
+    let mut text = heading(report);
+    let rows: Vec<&Row> = report.rows.iter().filter(|row| row.pinned).collect();
+    let rows = match rows.is_empty() {
+        true => report.rows.iter().collect(),
+        false => rows,
+    };
+    let price = |row: &Row| {
+        let cycles = row.single.p50;
+        let micros = report.nanoseconds(cycles as f64) / 1e3;
+        format!("{cycles} cycles ({micros:.2} us)")
+    };
+    let bare: Vec<String> = GuestMode::ALL
+        .into_iter()
+        .filter_map(|mode| rows.iter().find(|row| row.kind == BARE && row.mode == mode))
+        .map(|row| format!("{} {}", row.mode.name(), price(row)))
+        .collect();
+    if !bare.is_empty() {
+        text.push_str("Out of guest code and back, and nothing else (median):\n");
+        for pair in bare.chunks(2) {
+            text.push_str(&format!("  {}\n", pair.join(", ")));
+        }
+    }
+    // One price for each kind: the dearest of its modes.
+    let mut kinds: Vec<&Row> = Vec::new();
+    for row in &rows {
+        match kinds.iter_mut().find(|known| known.kind == row.kind) {
+            Some(known) if known.single.p50 < row.single.p50 => *known = row,
+            Some(_) => {}
+            None => kinds.push(row),
+        }
+    }
+    kinds.sort_by_key(|row| row.single.p50);
+    let named = |rows: &mut dyn Iterator<Item = &&Row>| {
+        let names = rows.map(|row| format!("{} {}", row.kind, price(row)));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    if kinds.len() > NAMED {
+        let cheap = named(&mut kinds.iter().take(NAMED));
+        let dear = named(&mut kinds.iter().rev().take(NAMED));
+        text.push_str(&format!(
+            "Of {} kinds the cheapest: {cheap};\n  the most expensive: {dear}.\n",
+            kinds.len()
+        ));
+    }
+    let spread = |row: &&&Row| row.single.p99 as f64 / row.single.p50.max(1) as f64;
+    if let Some(widest) = rows.iter().max_by(|a, b| spread(a).total_cmp(&spread(b))) {
+        text.push_str(&format!(
+            "Spread widest: {} in {}, where one in a hundred takes {:.1} times the median.\n",
+            widest.kind,
+            widest.mode.name(),
+            spread(&widest)
+        ));
+    }
+    let ratios: Vec<f64> =
+        rows.iter()
+            .filter_map(|row| {
+                let free = report.rows.iter().find(|other| {
+                    !other.pinned && other.kind == row.kind && other.mode == row.mode
+                })?;
+                Some(free.single.p50 as f64 / row.single.p50.max(1) as f64)
+            })
+            .collect();
+    if let Some(ratio) = Quartiles::of(&ratios).filter(|_| rows.iter().all(|row| row.pinned)) {
+        text.push_str(&format!(
+            "Not pinned to a processor, a median is {:.2} times as long (half of all between {:.2} and {:.2}).\n",
+            ratio.median, ratio.lower, ratio.upper
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::HostDescription;
+    use crate::statistics::Summary;
+
+    fn row(kind: &str, pinned: bool, values: &[u64]) -> Row {
+        Row {
+            kind: kind.into(),
+            what: String::new(),
+            mode: GuestMode::Long,
+            pinned,
+            baseline: 0,
+            single: Summary::of(values).unwrap(),
+            batch: None,
+            exits_each: 1.0,
+            counts: Vec::new(),
+            distribution: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_summary_is_short_and_says_what_was_found() {
+        let mut rows = Vec::new();
+        for (index, kind) in [BARE, "cpuid", "cli", "eoi"].into_iter().enumerate() {
+            let cycles = 100 * (index as u64 + 1);
+            rows.push(row(kind, true, &[cycles, cycles, 9 * cycles]));
+            rows.push(row(kind, false, &[2 * cycles]));
+        }
+        let report = Report {
+            host: HostDescription::here(1_000_000),
+            pinned_to: 0,
+            tsc_step: 1,
+            is_complete: true,
+            rows,
+        };
+        let text = summary(&report);
+        assert!(text.lines().count() <= 12, "{text}");
+        for part in [
+            "  64-bit 100 cycles (0.10 us)\n",
+            "the cheapest: null-hypercall 100 cycles",
+            "the most expensive: eoi 400 cycles",
+            "one in a hundred takes 9.0 times the median",
+            "a median is 2.00 times as long",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

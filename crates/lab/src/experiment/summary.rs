@@ -1,0 +1,112 @@
+//! What was found, in a few lines.
+
+use super::table::{early_end, place};
+use super::{CellOutcome, Comparison, Results, Verdict};
+use crate::statistics::Quartiles;
+
+/// Differences that are named.
+const NAMED: usize = 3;
+
+/// An arm beside the first one in one cell.
+struct Found<'a> {
+    cell: String,
+    arm: &'a str,
+    comparison: Comparison,
+}
+
+/// The findings in about ten lines; the tables have the rest.
+pub fn summary(results: &Results) -> String {
+    let mut text = format!("{}\n{}\n", results.about.question, place(results));
+    let mut found: Vec<Found> = Vec::new();
+    for cell in &results.cells {
+        let compared = cell.arms().into_iter();
+        found.extend(compared.filter_map(|arm| {
+            Some(Found {
+                cell: format!("{}, {}", cell.guest, cell.workload),
+                arm,
+                comparison: cell.comparison(arm)?,
+            })
+        }));
+    }
+    let first = results.about.arms.first().map_or("", |arm| arm.name);
+    for arm in results.about.arms.iter().skip(1) {
+        let of_arm = found.iter().filter(|it| it.arm == arm.name);
+        let comparisons: Vec<&Comparison> = of_arm.map(|it| &it.comparison).collect();
+        let Some(ratios) =
+            Quartiles::of(&comparisons.iter().map(|it| it.ratio).collect::<Vec<_>>())
+        else {
+            continue;
+        };
+        let count = |verdict| {
+            comparisons
+                .iter()
+                .filter(|it| it.verdict == verdict)
+                .count()
+        };
+        text.push_str(&format!(
+            "{} beside {first}: less in {}, more in {}, no difference measured in {} of {}; median ratio {:.2}.\n",
+            arm.name,
+            count(Verdict::Less),
+            count(Verdict::More),
+            count(Verdict::NoDifferenceMeasured),
+            comparisons.len(),
+            ratios.median
+        ));
+    }
+    found.retain(|it| it.comparison.verdict != Verdict::NoDifferenceMeasured);
+    let size = |it: &Found| it.comparison.ratio.ln().abs();
+    found.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    for it in found.iter().take(NAMED) {
+        text.push_str(&format!(
+            "Most: {}: {} takes {}.\n",
+            it.cell, it.arm, it.comparison
+        ));
+    }
+    let not_run = results.cells.iter();
+    let not_run = not_run.filter(|cell| matches!(cell.outcome, CellOutcome::NotRun(_)));
+    match not_run.count() {
+        0 => {}
+        count => text.push_str(&format!(
+            "{count} of {} cells were not run.\n",
+            results.cells.len()
+        )),
+    }
+    for failure in results.failures() {
+        text.push_str(&format!("FAILED: {failure}\n"));
+    }
+    if let Some(early) = early_end(results) {
+        text.push_str(&format!("NOT COMPLETE: {early}.\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_experiment::Scripted;
+    use super::super::{Observer, Options, Stop, run};
+    use super::*;
+
+    struct Silent;
+
+    impl Observer for Silent {
+        fn progress(&mut self, _: usize, _: usize, _: &str) {}
+    }
+
+    #[test]
+    fn the_summary_says_what_each_arm_came_to() {
+        let options = Options::quick();
+        let results = run(&Scripted::default(), &options, &Stop::new(), &mut Silent).unwrap();
+        let text = summary(&results);
+        assert!(
+            text.starts_with("Does half the time take half the time?\n"),
+            "{text}"
+        );
+        let line = "b beside a: less in 2, more in 0, no difference measured in 0 of 2; median ratio 0.50.";
+        assert!(text.contains(line), "{text}");
+        assert!(
+            text.contains("Most: ours, spin: b takes 50.0 % less."),
+            "{text}"
+        );
+        assert!(text.contains("1 of 3 cells were not run."), "{text}");
+    }
+}

@@ -1,0 +1,53 @@
+//! Why a file cannot be used, in words: the same wherever a file is named.
+
+use std::io::{Error, ErrorKind};
+
+/// Why it cannot be read.
+pub fn reading(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such file; check the path".into(),
+        ErrorKind::PermissionDenied => "you may not read it; check its permissions".into(),
+        ErrorKind::IsADirectory => "it is a folder; name a file".into(),
+        _ => other(error),
+    }
+}
+
+/// Why it cannot be made or written.
+pub fn writing(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "its folder does not exist".into(),
+        ErrorKind::PermissionDenied => "you may not write there".into(),
+        ErrorKind::IsADirectory => "it is a folder; name a file in it".into(),
+        ErrorKind::StorageFull => "the disk is full".into(),
+        // Opened for writing without waiting.
+        _ if error.raw_os_error() == Some(libc::ENXIO) => "nobody reads this pipe".into(),
+        _ => other(error),
+    }
+}
+
+/// The host's words, without its number.
+fn other(error: &Error) -> String {
+    let text = error.to_string();
+    if text.contains("SUN_LEN") {
+        return "the path is longer than a socket's may be, 107 bytes".into();
+    }
+    let end = text.find(" (os error ").unwrap_or(text.len());
+    let mut characters = text[..end].chars();
+    let first = characters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(characters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_the_host_is_left() {
+        let of = Error::from_raw_os_error;
+        assert_eq!(reading(&of(libc::ENOENT)), "no such file; check the path");
+        assert_eq!(reading(&of(libc::EIO)), "input/output error");
+        assert_eq!(writing(&of(libc::ENOSPC)), "the disk is full");
+        assert_eq!(writing(&of(libc::ENXIO)), "nobody reads this pipe");
+        assert_eq!(writing(&Error::other("The reason")), "the reason");
+    }
+}
