@@ -17,7 +17,9 @@ use tollgate_engine::abi::marks::{Mark, Shadow, Source};
 use tollgate_engine::abi::sites::{LinkPlace, Site, SiteKind};
 use tollgate_engine::abi::strings::{OPERATIONS, ROUTINES, StringRoutine};
 use tollgate_engine::policy::instruction_kind::Helper;
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::long_tlb::{
+    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT,
+};
 use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::SegmentRegister;
 
@@ -181,6 +183,9 @@ fn operand(instruction: &Instruction) -> Option<String> {
         Register::R15 => Some(field(displacement)),
         Register::R14 if displacement == LONG_ROOT_DISPLACEMENT => {
             Some(format!("tlb.root+{index}"))
+        }
+        Register::R14 if displacement == DIRECT_TABLE_DISPLACEMENT => {
+            Some(format!("windows+{index}"))
         }
         Register::RCX if displacement == LONG_WRITE_DISPLACEMENT => {
             Some(format!("rcx+{index}+writes"))
