@@ -17,7 +17,10 @@ use tollgate_engine::abi::link_layout::{SLOTS_OFFSET, TABLES_BYTES};
 use tollgate_engine::abi::strings::ROUTINES;
 use tollgate_engine::policy::access::Access as ModeAccess;
 use tollgate_engine::policy::mode::{Mode, ModeFlags};
-use tollgate_tlb::long_tlb::{LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT};
+use tollgate_tlb::long_tlb::{
+    DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
+};
+use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 use tollgate_x86::CpuState;
 
@@ -282,6 +285,9 @@ fn harm_of(
     None
 }
 
+/// Displacements from R14 above this one lead to the table of windows, the others to the root.
+const FIRST_WINDOW: i64 = DIRECT_TABLE_DISPLACEMENT as i64 / 2;
+
 struct Access {
     index: Register,
     scale: u32,
@@ -294,7 +300,35 @@ impl Access {
     fn harm(&self, base: Register, instruction: &Instruction, mode: &Mode) -> Option<&'static str> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         let bare = self.index == Register::None && self.displacement == 0;
+        let is_direct = is_long && mode.access == ModeAccess::Direct;
         match base {
+            // A window's delta and an address, or a constant one. Which address, one instruction does
+            // not say; beside a window nothing is mapped.
+            Register::RCX | Register::R11
+                if is_direct && (self.index == Register::None || self.scale == 1) =>
+            {
+                let is_constant = self.index == Register::None && self.displacement >= 0;
+                let is_near = self.displacement.unsigned_abs() <= BESIDE_WINDOW || is_constant;
+                (!is_near).then_some("it is not at the sum of a delta and an address")
+            }
+            // The delta of a part's window.
+            Register::R14
+                if is_direct
+                    && !self.write
+                    && self.size == 8
+                    && self.displacement > FIRST_WINDOW =>
+            {
+                let table = i64::from(DIRECT_TABLE_DISPLACEMENT);
+                let is_delta = match self.index {
+                    Register::None => {
+                        let parts = -8 * PARTS / 2..8 * PARTS / 2;
+                        let at = self.displacement - table;
+                        parts.contains(&at) && at % 8 == 0
+                    }
+                    _ => self.scale == 8 && self.displacement == table,
+                };
+                (!is_delta).then_some("it is no delta of a window")
+            }
             Register::R15 => self.harm_to_context(instruction),
             Register::R11 => {
                 let inside = self.index == Register::None
