@@ -14,7 +14,12 @@ fn main() {
     }
     let program = ["-N", "-z", "noexecstack"];
     assemble("cost", "cost", WIDE, &["-T", "guests/cost.ld"], &out);
-    for name in ["hypercall-linux", "linux-spaces", "linux-repeat"] {
+    for name in [
+        "hypercall-linux",
+        "linux-spaces",
+        "linux-repeat",
+        "linux-latency",
+    ] {
         assemble(name, name, NARROW, &program, &out);
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }

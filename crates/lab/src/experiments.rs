@@ -2,12 +2,18 @@
 
 use crate::experiment::Experiment;
 use crate::icache::InstructionCache;
+use crate::interruptible::Interruptible;
 use crate::shadow::Shadow;
 use crate::vif::Vif;
 
 /// Every experiment of `tollgate lab`.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(Vif), Box::new(Shadow), Box::new(InstructionCache)]
+    vec![
+        Box::new(Vif),
+        Box::new(Shadow),
+        Box::new(InstructionCache),
+        Box::new(Interruptible),
+    ]
 }
 
 /// The experiment with this name.

@@ -8,6 +8,7 @@ pub mod experiments;
 pub mod hardware_monitor;
 pub mod host;
 mod icache;
+mod interruptible;
 pub mod linux_guest;
 mod nameless_file;
 mod paged_guest;

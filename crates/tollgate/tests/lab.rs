@@ -213,6 +213,39 @@ fn finding_instructions_is_compared_on_our_kernel_and_on_linux() {
 }
 
 #[test]
+fn how_long_interrupts_wait_is_compared_on_linux() {
+    let shell = support::guests::fetched("initrd-amd64.img");
+    let folder = Folder::new();
+    let json = folder.path("a.json");
+    let mut command = tollgate();
+    command.env("TOLLGATE_GUESTS", shell.parent().unwrap());
+    command
+        .args(["lab", "interruptible", "--quick", "--full", "--json"])
+        .arg(&json);
+    command.args(["--workload", "exec", "--workload", "two-machines-one-core"]);
+    command.args(["--guest", "linux-amd64"]);
+    let output = finish(&mut command, GUEST_PATIENCE);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout(&output).contains("for whom interrupts waited until their handler"));
+    let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let cells = value["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        let samples = cell["outcome"]["measured"]["samples"].as_array();
+        for sample in samples.unwrap_or_else(|| panic!("{cell}")) {
+            let value = |name: &str| sample["values"][name].as_f64().unwrap_or(0.0);
+            assert!(
+                value("waits") > 0.0 && value("process-p50") > 0.0,
+                "{sample}"
+            );
+            assert!(value("to-handler-count") > 0.0, "{sample}");
+            let stops = value("stops-translate");
+            assert!(sample["arm"] == "restart" || stops == 0.0, "{sample}");
+        }
+    }
+}
+
+#[test]
 fn names_that_are_not_known_are_refused_with_those_that_are() {
     for (words, message) in [
         (
@@ -233,7 +266,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["dance"],
-            "unknown command 'dance': expected list, vif, shadow or icache; try 'tollgate lab --help'",
+            "unknown command 'dance': expected list, vif, shadow, icache or interruptible; try 'tollgate lab --help'",
         ),
     ] {
         let output = lab(words);

@@ -1,0 +1,39 @@
+//! `tollgate lab interruptible`: how long interrupts wait for the monitor, and what it costs to stop
+//! its work for them.
+//!
+//! After Ito and Oikawa, "Improving Real-Time Performance of a Virtual Machine Monitor based System".
+//! Linux runs a program ([`linux`]) in which one process waits for moments while others have the
+//! monitor work; the host runs it too ([`native`]). [`paper`] has the study's figures beside ours.
+
+mod about;
+mod linux;
+mod native;
+mod paper;
+
+use crate::experiment::{
+    About, Bench, Cell, Experiment, LabError, Options, Results, Section, Stop,
+};
+
+/// The experiment.
+pub struct Interruptible;
+
+impl Experiment for Interruptible {
+    fn about(&self) -> &'static About {
+        &about::ABOUT
+    }
+
+    fn open(
+        &self,
+        cell: &Cell,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Box<dyn Bench>, LabError> {
+        let (guest, workload) = (cell.guest.name, cell.workload.name);
+        let bench = linux::Latencies::open(guest, workload, options, stop)?;
+        Ok(Box::new(bench))
+    }
+
+    fn sections(&self, results: &Results) -> Vec<Section> {
+        paper::sections(results)
+    }
+}

@@ -1,0 +1,67 @@
+//! The same program on the host itself: how late its threads are woken, and what its processes cost.
+
+use super::about::EXEC;
+use super::linux::{LATENCY, told};
+use crate::experiment::Timed;
+use crate::host::time_of_children;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What it came to.
+pub struct Native {
+    /// Microseconds by which it was late: median, 99th percentile, longest.
+    late: [f64; 3],
+    /// Microseconds of a processor for one event.
+    event: f64,
+}
+
+impl Native {
+    /// Runs it. `None`: the host does not let it, or the program cannot do that there.
+    pub fn run(verb: &str, events: u64) -> Option<Self> {
+        // It executes itself at a place that only guests have.
+        if verb == EXEC {
+            return None;
+        }
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-lab-latency-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o700)
+            .open(&path);
+        let written = file.and_then(|mut file| file.write_all(LATENCY.wide));
+        let before = time_of_children();
+        let ran = written.and_then(|()| {
+            Command::new(&path)
+                .args([verb, &events.to_string()])
+                .output()
+        });
+        let taken = time_of_children() - before;
+        let _ = fs::remove_file(&path);
+        let output = ran.ok().filter(|output| output.status.success())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let [_, p50, p99, max] = told(&text)?;
+        Some(Self {
+            late: [p50, p99, max].map(|nanoseconds| nanoseconds / 1e3),
+            event: taken * 1e6 / events.max(1) as f64,
+        })
+    }
+
+    /// Adds it to what was measured in a guest.
+    pub fn add_to(&self, timed: &mut Timed) {
+        let [p50, p99, max] = self.late;
+        for (name, value) in [
+            ("p50", p50),
+            ("p99", p99),
+            ("max", max),
+            ("event", self.event),
+        ] {
+            timed.values.insert(format!("native-{name}"), value);
+        }
+    }
+}
