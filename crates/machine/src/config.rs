@@ -3,6 +3,7 @@
 
 use crate::cpu::{self, CpuModel, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
+use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::virtio::console::ports::{PortOptions, PortTarget};
@@ -83,6 +84,41 @@ pub enum TripleFaultAction {
     /// The machine is reset, as a PC's chipset does at the shutdown cycle: some systems
     /// reset themselves that way.
     Reset,
+}
+
+/// What firmware may boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BootDevice {
+    /// The first floppy drive.
+    Floppy,
+    /// A hard disk.
+    Disk,
+    /// A CD-ROM.
+    CdRom,
+}
+
+impl BootDevice {
+    /// All of them, in the order in which they are tried by default.
+    pub const ALL: [Self; 3] = [Self::Floppy, Self::Disk, Self::CdRom];
+
+    /// The letter by which DOS knows it, and `--boot`.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Floppy => 'a',
+            Self::Disk => 'c',
+            Self::CdRom => 'd',
+        }
+    }
+
+    /// The number in the CMOS memory of QEMU's machines.
+    pub const fn cmos_code(self) -> u8 {
+        match self {
+            Self::Floppy => 1,
+            Self::Disk => 2,
+            Self::CdRom => 3,
+        }
+    }
 }
 
 /// A device that a machine has only on request (`--device`).
@@ -207,6 +243,10 @@ pub struct VmConfig {
     pub pci: bool,
     /// Disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
+    /// Floppy drives, two at most, with their disks; `None`: the drive is empty.
+    pub floppies: Vec<Option<DriveOptions>>,
+    /// What firmware boots, the first choice first, each at most once.
+    pub boot_order: Vec<BootDevice>,
     /// Directories of the host, each with a tag of its own.
     pub shares: Vec<ShareOptions>,
     /// Networks, with an adapter each, in the order in which the guest finds them.
@@ -250,6 +290,8 @@ impl Default for VmConfig {
             acpi: true,
             pci: true,
             drives: Vec::new(),
+            floppies: Vec::new(),
+            boot_order: BootDevice::ALL.to_vec(),
             shares: Vec::new(),
             networks: Vec::new(),
             vsock: None,
@@ -286,6 +328,8 @@ pub enum ConfigError {
     PortTwice(String),
     /// There are more ports than a machine can have.
     TooManyPorts(usize),
+    /// There are more floppy drives than firmware knows.
+    TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
     TooManyVirtioDevices(usize),
 }
@@ -324,6 +368,11 @@ impl fmt::Display for ConfigError {
                 formatter,
                 "{count} ports: there is room for {}",
                 PortOptions::MAX_PORTS
+            ),
+            Self::TooManyFloppies(count) => write!(
+                formatter,
+                "{count} floppy drives: there is room for {}",
+                Floppy::MOST_DRIVES
             ),
             Self::TooManyVirtioDevices(count) => write!(
                 formatter,
@@ -388,6 +437,9 @@ impl VmConfig {
         }
         if self.ports.len() > PortOptions::MAX_PORTS {
             return Err(ConfigError::TooManyPorts(self.ports.len()));
+        }
+        if self.floppies.len() > Floppy::MOST_DRIVES {
+            return Err(ConfigError::TooManyFloppies(self.floppies.len()));
         }
         fw_cfg::check(&self.fw_cfg_files).map_err(ConfigError::FwCfg)?;
         cpu::check(self.cpu).map_err(ConfigError::Cpu)?;

@@ -20,11 +20,14 @@ use tollgate_x86::{PhysicalAddress, local_apic_msrs};
 
 use crate::bus::completion::KickFunction;
 use crate::bus::{Board, Bus, Console, Device, DeviceContext, SavedState};
-use crate::config::VmConfig;
+use crate::config::{DriveOptions, VmConfig};
 use crate::devices::acpi_pm::AcpiPm;
 use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
+use crate::devices::dma::DmaControllers;
+use crate::devices::floppy::Floppy;
 use crate::devices::kvm_clock::KvmClock;
+use crate::devices::list::BackEnds;
 use crate::devices::local_apic::ClockSource;
 use crate::devices::pci::host::PciHost;
 use crate::devices::serial::Serial;
@@ -90,7 +93,7 @@ impl Pc {
         memory: GuestMemory,
         serial_output: Box<dyn Write + Send>,
     ) -> Self {
-        Self::with_virtio(config, memory, serial_output, Vec::new())
+        Self::with_back_ends(config, memory, serial_output, BackEnds::default())
     }
 
     /// The same with virtio devices, see [`list::virtio_devices`].
@@ -100,11 +103,28 @@ impl Pc {
         serial_output: Box<dyn Write + Send>,
         virtio: Vec<Box<dyn VirtioDevice>>,
     ) -> Self {
+        let back_ends = BackEnds {
+            virtio,
+            ..BackEnds::default()
+        };
+        Self::with_back_ends(config, memory, serial_output, back_ends)
+    }
+
+    /// The same with all that devices have on the host, see [`BackEnds::open`].
+    pub fn with_back_ends(
+        config: &VmConfig,
+        memory: GuestMemory,
+        serial_output: Box<dyn Write + Send>,
+        back_ends: BackEnds,
+    ) -> Self {
         let clock = GuestClock::start();
         let debug_output = Console::new(Box::new(std::io::stderr()));
         let mut board = Board::new(memory, Console::new(serial_output), debug_output);
+        if config.firmware.is_none() {
+            board.dma = DmaControllers::cascaded();
+        }
         let mut bus = Bus::new();
-        for device in list::devices(config, virtio) {
+        for device in list::devices(config, back_ends) {
             let added = bus.add(device, &mut board, &clock);
             debug_assert_eq!(added, Ok(()));
         }
@@ -211,6 +231,23 @@ impl Pc {
     /// Someone presses (`down`) or releases a key of the PS/2 keyboard.
     pub fn key(&mut self, key: i8042::Key, down: bool) {
         self.with(|keyboard: &mut i8042::I8042, context| keyboard.press(key, down, context));
+    }
+
+    /// Someone takes the disk out of a floppy drive, 0 for the first, or puts another one in.
+    ///
+    /// # Errors
+    /// There is no such drive, or the disk cannot be used; one line. The drive is empty then.
+    pub fn change_floppy(
+        &mut self,
+        drive: usize,
+        image: Option<&DriveOptions>,
+    ) -> Result<(), String> {
+        self.with(|floppy: &mut Floppy, context| {
+            let changed = floppy.change_disk(drive, image);
+            floppy.advance(context);
+            changed
+        })
+        .unwrap_or_else(|| Err("the machine has no floppy drive".into()))
     }
 
     /// Someone presses the power button: the guest may switch itself off.

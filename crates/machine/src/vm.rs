@@ -7,7 +7,8 @@ use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
 use crate::pc::Pc;
 use crate::vm_handle::{
-    Answer, Command, Happened, KickFunction, Query, Shown, State, Status, VmCommands, VmHandle,
+    Answer, Command, Happened, KickFunction, MediumChange, Query, RemovableDrive, Shown, State,
+    Status, VmCommands, VmHandle,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -125,7 +126,7 @@ impl Vm {
         handle: &VmHandle,
     ) -> Result<Self, BuildError> {
         config.validate().map_err(BuildError::Config)?;
-        let virtio = list::virtio_devices(config).map_err(BuildError::BackEnd)?;
+        let back_ends = list::BackEnds::open(config).map_err(BuildError::BackEnd)?;
         let mut memory =
             GuestMemory::with_backing(config.memory_bytes, config.memory_backing.backing())
                 .map_err(BuildError::Memory)?;
@@ -139,7 +140,7 @@ impl Vm {
         };
         state.model = config.cpu;
         state.paravirtual = config.paravirtual;
-        let mut pc = Pc::with_virtio(config, memory.clone(), consoles.serial, virtio);
+        let mut pc = Pc::with_back_ends(config, memory.clone(), consoles.serial, back_ends);
         if let Some(rom) = rom {
             pc.set_firmware(rom).map_err(BuildError::Memory)?;
         }
@@ -243,6 +244,23 @@ impl Vm {
         self.vcpu.set_latches(Latches::default());
         self.vcpu.clock_changed();
         true
+    }
+
+    /// Changes the medium of a drive, here and in the configuration that a restart begins with.
+    fn change_medium(&mut self, change: MediumChange) -> Result<(), String> {
+        let MediumChange { drive, image } = change;
+        let RemovableDrive::Floppy(drive) = drive;
+        let drive = usize::from(drive);
+        let changed = self.pc.change_floppy(drive, image.as_ref());
+        if let Some(floppy) = self.config.floppies.get_mut(drive) {
+            *floppy = image.filter(|_| changed.is_ok());
+        }
+        changed
+    }
+
+    /// The configuration as it is now, after all that was changed while the machine ran.
+    pub fn config(&self) -> &VmConfig {
+        &self.config
     }
 
     /// Guest memory. Not to be written while [`Vm::run`] runs.
@@ -424,6 +442,12 @@ impl Vm {
                     }
                     Command::PowerButton => self.pc.press_power_button(),
                     Command::ReportStatus => {}
+                    Command::ChangeMedia => {
+                        for (request, change) in self.commands.take_medium_changes() {
+                            let changed = self.change_medium(change);
+                            self.commands.publish_medium_change(request, changed);
+                        }
+                    }
                     Command::ReportBooks => books_wanted = true,
                     Command::ResetBooks => reset_wanted = true,
                     Command::Query(query, number) => queries.push((query, number)),

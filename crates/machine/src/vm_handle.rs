@@ -36,8 +36,8 @@ use tollgate_exits::books::Books;
 pub use commands::VmCommands;
 pub use mailbox::{
     Answer, BOOKS_AGE, BooksRequest, Command, Happened, KEY_CAPACITY, KickFunction, Listener,
-    Query, QueryNumber, ResetRequest, Resets, SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State,
-    Status, StatusRequest,
+    MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive, ResetRequest, Resets,
+    SERIAL_INPUT_CAPACITY, ScreenRequest, Shown, State, Status, StatusRequest,
 };
 use mailbox::{Mailbox, Shared};
 
@@ -162,6 +162,27 @@ impl VmHandle {
         }
         self.0.wake();
         true
+    }
+
+    /// Asks the vCPU thread to change a medium; the answer is for [`VmHandle::medium_after`].
+    pub fn request_medium(&self, change: MediumChange) -> MediumRequest {
+        let number = {
+            let mut mailbox = self.0.mailbox();
+            mailbox.media_requests += 1;
+            let number = mailbox.media_requests;
+            mailbox.media.push_back((number, change));
+            number
+        };
+        self.submit(Command::ChangeMedia);
+        MediumRequest(number)
+    }
+
+    /// What came of a change, if it was made; an error is one line.
+    pub fn medium_after(&self, request: MediumRequest) -> Option<Result<(), String>> {
+        let mailbox = self.0.mailbox();
+        let mut results = mailbox.media_changed.iter();
+        let (_, result) = results.find(|(number, _)| *number == request.0)?;
+        Some(result.clone())
     }
 
     /// Asks the vCPU thread for what is on the screen; the answer is for

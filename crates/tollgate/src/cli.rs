@@ -12,14 +12,15 @@ use tollgate_machine::config::{
 use tollgate_machine::cpu::CpuModel;
 
 use crate::exit_on::{self, ExitOn};
+use crate::floppy::{BootOrder, FloppyArgument};
 use crate::fw_cfg::{self, FwCfgArgument};
 use crate::knob_flags::KnobArguments;
 use crate::port;
 use crate::share::{self, ShareArgument};
 use crate::statistics::StatisticsArguments;
 use crate::{
-    control, cpu_models, devices, documents, drive, exit_code, net, size, terminal_keys, usage,
-    vsock,
+    control, cpu_models, devices, documents, drive, exit_code, floppy, net, size, terminal_keys,
+    usage, vsock,
 };
 
 /// Runs x86 virtual machines in an ordinary process.
@@ -48,6 +49,8 @@ pub enum Subcommand {
     Control(ControlArguments),
     /// Show or turn the knobs of a running virtual machine
     Set(control::set::SetArguments),
+    /// Change the disk in a drive of a running virtual machine
+    Medium(control::medium::MediumArguments),
     /// Show the screen of a running virtual machine, or write it to a picture
     Screen(control::screen::ScreenArguments),
     /// Type on the keyboard of a running virtual machine
@@ -87,14 +90,14 @@ pub struct RunArguments {
         long,
         value_name = "PATH",
         alias = "kernel-image-path",
-        required_unless_present_any = ["bios", "drive"]
+        required_unless_present_any = ["bios", "drive", "floppy"]
     )]
     pub kernel: Option<PathBuf>,
 
     /// Start from firmware: a BIOS image, which appears below 1 MiB and below 4 GiB
     ///
     /// Without it and without --kernel, SeaBIOS from the package 'seabios' is started, which boots
-    /// the first disk (--drive). What firmware writes to port 402h goes to --debug-console.
+    /// a floppy disk (--floppy) or a disk (--drive). What firmware writes to port 402h goes to --debug-console.
     #[arg(
         long,
         value_name = "PATH",
@@ -244,6 +247,32 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub drive: Vec<DriveOptions>,
+
+    /// A disk in a floppy drive: FILE[,readonly=on][,snapshot=on], or none for an empty drive. Up to
+    /// two times
+    ///
+    /// The image's size says what disk it is: 160, 180, 320, 360, 720, 1200, 1440 or 2880 KiB, or
+    /// one of those that hold more than they should, such as 1680. A comma that belongs to the
+    /// name is doubled. 'tollgate medium' changes the disk of a running machine.
+    #[arg(
+        long,
+        value_name = "DISK",
+        value_parser = floppy::parse,
+        verbatim_doc_comment
+    )]
+    pub floppy: Vec<FloppyArgument>,
+
+    /// What firmware boots: a (floppy disk), c (disk), d (CD-ROM), or several in their order
+    ///
+    /// What is not named comes last. The default is acd.
+    #[arg(
+        long,
+        value_name = "ORDER",
+        value_parser = floppy::parse_order,
+        conflicts_with = "kernel",
+        verbatim_doc_comment
+    )]
+    pub boot: Option<BootOrder>,
 
     /// A directory of the host that the guest can mount: DIR[:TAG][,ro][,cache=SECONDS]. May be
     /// repeated

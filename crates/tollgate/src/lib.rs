@@ -21,6 +21,7 @@ mod exit_code;
 mod exit_on;
 mod failure;
 mod files;
+mod floppy;
 mod fw_cfg;
 mod host;
 mod image;
@@ -64,6 +65,7 @@ fn command() -> u8 {
         Ok(Subcommand::Doctor(arguments)) => doctor::run(&arguments),
         Ok(Subcommand::Control(arguments)) => control::client::run(&arguments),
         Ok(Subcommand::Set(arguments)) => control::set::run(&arguments),
+        Ok(Subcommand::Medium(arguments)) => control::medium::run(&arguments),
         Ok(Subcommand::Screen(arguments)) => control::screen::run(&arguments),
         Ok(Subcommand::Type(arguments)) => control::typing::run(&arguments),
         Ok(Subcommand::Cost(arguments)) => cost::run(&arguments),

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_machine::boot::firmware;
-use tollgate_machine::config::{Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig};
+use tollgate_machine::config::{
+    BootDevice, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
+};
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::file_words::reading;
 use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
@@ -120,6 +122,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         for assignment in vm.settings().assignments() {
             assignment.apply(&mut config);
         }
+        config.floppies.clone_from(&vm.config().floppies);
         let past = vm.into_past();
         vm = build(&config, &outputs, &handle)?;
         vm.continue_past(past);
@@ -209,6 +212,11 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
         drives: arguments.drive.clone(),
+        floppies: (arguments.floppy.iter())
+            .map(|floppy| floppy.as_deref().cloned())
+            .collect(),
+        boot_order: (arguments.boot.clone())
+            .map_or_else(|| BootDevice::ALL.to_vec(), |boot| boot.0),
         shares: share::with_tags(&arguments.share),
         ports: port::checked(&arguments.port, &arguments.hvc, arguments.serial())?,
         networks: arguments.net.iter().flat_map(|net| net.0.clone()).collect(),

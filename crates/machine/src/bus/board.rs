@@ -4,6 +4,7 @@ use super::console::Console;
 use super::interrupts::Interrupts;
 use super::outside::{Nobody, Outside};
 use super::state::{SavedState, StateError};
+use crate::devices::dma::DmaControllers;
 use crate::devices::fpu_error::FpuError;
 use serde::{Deserialize, Serialize};
 use tollgate_memory::GuestMemory;
@@ -15,6 +16,8 @@ pub struct Board {
     pub memory: GuestMemory,
     /// The interrupt controllers.
     pub interrupts: Interrupts,
+    /// The DMA controllers, which devices ask to move bytes.
+    pub dma: DmaControllers,
     /// FERR#, line 13 and IGNNE#, which the processor drives and samples directly.
     pub fpu_error: FpuError,
     /// Address line 20 is passed through.
@@ -35,6 +38,7 @@ pub struct Board {
 #[derive(Serialize, Deserialize)]
 struct State {
     interrupts: Interrupts,
+    dma: DmaControllers,
     fpu_error: FpuError,
     a20: bool,
     nmi_masked: bool,
@@ -42,7 +46,7 @@ struct State {
 
 impl Board {
     /// Version of the saved state.
-    pub const STATE_VERSION: u32 = 1;
+    pub const STATE_VERSION: u32 = 2;
     /// Name of the board in saved states.
     pub const NAME: &str = "board";
 
@@ -51,6 +55,7 @@ impl Board {
         Self {
             memory,
             interrupts: Interrupts::new(),
+            dma: DmaControllers::default(),
             fpu_error: FpuError::default(),
             a20: true,
             nmi_masked: false,
@@ -64,6 +69,7 @@ impl Board {
     /// The reset line was pulsed. Memory stays.
     pub fn reset(&mut self) {
         self.interrupts = Interrupts::new();
+        self.dma = DmaControllers::default();
         self.fpu_error = FpuError::default();
         self.a20 = true;
         self.nmi_masked = false;
@@ -87,6 +93,7 @@ impl Board {
             Self::STATE_VERSION,
             &State {
                 interrupts: self.interrupts.clone(),
+                dma: self.dma.clone(),
                 fpu_error: self.fpu_error.clone(),
                 a20: self.a20,
                 nmi_masked: self.nmi_masked,
@@ -103,6 +110,7 @@ impl Board {
             .read(Self::STATE_VERSION)
             .map_err(|error| error.of_part(Self::NAME))?;
         self.interrupts = state.interrupts;
+        self.dma = state.dma;
         self.fpu_error = state.fpu_error;
         self.a20 = state.a20;
         self.nmi_masked = state.nmi_masked;

@@ -118,6 +118,12 @@ impl Completer {
     }
 }
 
+impl std::fmt::Debug for Completer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Completer({}, {})", self.slot, self.part)
+    }
+}
+
 /// The vCPU thread's side.
 pub(super) struct Completions(Arc<Shared>);
 

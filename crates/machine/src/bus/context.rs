@@ -5,6 +5,7 @@ use super::clock::GuestClock;
 use super::interrupts::Interrupts;
 use super::message;
 use crate::devices::IrqLine;
+use crate::devices::dma::{DmaControllers, Moved};
 use crate::devices::fpu_error::FpuError;
 use crate::devices::i8042::Key;
 use crate::devices::local_apic::{Clock, REGISTER_BYTES};
@@ -147,6 +148,23 @@ impl<'a> DeviceContext<'a> {
     /// The interrupt controllers, for their windows on the bus.
     pub(crate) const fn interrupts(&mut self) -> &mut Interrupts {
         &mut self.board.interrupts
+    }
+
+    /// The DMA controllers, for their ports and for the requests of devices.
+    pub(crate) const fn dma(&mut self) -> &mut DmaControllers {
+        &mut self.board.dma
+    }
+
+    /// Offers bytes to the DMA controller for memory, as the device of a channel.
+    pub fn dma_to_memory(&mut self, channel: u8, data: &[u8]) -> Moved {
+        let board = &mut *self.board;
+        board.dma.to_memory(channel, data, &mut board.memory)
+    }
+
+    /// Asks the DMA controller for bytes from memory, as the device of a channel.
+    pub fn dma_from_memory(&mut self, channel: u8, data: &mut [u8]) -> Moved {
+        let board = &mut *self.board;
+        board.dma.from_memory(channel, data, &board.memory)
     }
 
     /// The x87's error lines, for their ports.

@@ -4,6 +4,9 @@ use super::acpi_pm::AcpiPm;
 use super::chipset::host_bridge::HostBridge440fx;
 use super::chipset::isa_bridge::IsaBridge;
 use super::debug_ports::DebugPorts;
+use super::dma::ports::DmaPorts;
+use super::floppy::format::DriveKind;
+use super::floppy::{self, Drive, Floppy};
 use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
@@ -65,18 +68,50 @@ impl fmt::Display for BackEndError {
 
 impl std::error::Error for BackEndError {}
 
+/// What devices have on the host, opened.
+#[derive(Default)]
+pub struct BackEnds {
+    /// Virtio devices.
+    pub virtio: Vec<Box<dyn VirtioDevice>>,
+    /// Drives of the floppy disk controller.
+    pub floppies: Vec<Drive>,
+}
+
+impl BackEnds {
+    /// Those of a machine with this configuration.
+    ///
+    /// # Errors
+    /// A disk image, a network or a directory cannot be used.
+    pub fn open(config: &VmConfig) -> Result<Self, BackEndError> {
+        Ok(Self {
+            virtio: virtio_devices(config)?,
+            floppies: floppies(config).map_err(BackEndError::Disk)?,
+        })
+    }
+}
+
+/// The drives of the floppy disk controller, with their disks.
+fn floppies(config: &VmConfig) -> Result<Vec<Drive>, DiskError> {
+    let drives = config.floppies.iter().enumerate();
+    let drives = drives
+        .map(|(index, image)| Drive::new(floppy::disk_name(index, image.as_ref()), image.as_ref()));
+    drives.collect()
+}
+
 /// The devices of a machine just switched on, in the order in which they stand on the bus:
 /// of two that claim the same the first gets it. What is frequent or drives the clock tick
 /// comes first.
 ///
 /// The virtio devices get device numbers of the PCI bus in their order, or without the bus
 /// addresses of their own.
-pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box<dyn Device>> {
+pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
+    let BackEnds { virtio, floppies } = back_ends;
+    let kinds: Vec<DriveKind> = floppies.iter().map(Drive::kind).collect();
     let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
         Box::new(IoApicPage),
         Box::new(SystemTimer::default()),
-        Box::new(Rtc::of_machine(config)),
+        Box::new(Rtc::of_machine(config, &kinds)),
         Box::new(I8042::new()),
         Box::new(Serial::new()),
         Box::new(AcpiPm::new()),
@@ -101,12 +136,18 @@ pub fn devices(config: &VmConfig, virtio: Vec<Box<dyn VirtioDevice>>) -> Vec<Box
     devices.extend([
         Box::new(ResetPorts::default()) as Box<dyn Device>,
         Box::new(DebugPorts::default()),
+        Box::new(DmaPorts {
+            is_prepared: config.firmware.is_none(),
+        }),
         Box::new(PvPanic),
         Box::new(FpuErrorPorts),
         Box::new(FwCfg::of_machine(config)),
     ]);
     if config.firmware.is_some() {
         devices.push(Box::new(Vga::default()));
+    }
+    if !floppies.is_empty() {
+        devices.push(Box::new(Floppy::new(floppies)));
     }
     devices.extend(beside_pci);
     if config.paravirtual == Paravirtual::Kvm {

@@ -12,6 +12,8 @@
 pub mod acpi_pm;
 pub mod chipset;
 pub mod debug_ports;
+pub mod dma;
+pub mod floppy;
 pub mod fpu_error;
 pub mod fw_cfg;
 pub mod i8042;
@@ -22,6 +24,7 @@ pub mod kvm_clock;
 pub mod list;
 pub mod local_apic;
 mod lost_ticks;
+pub mod medium;
 pub mod pc_testdev;
 pub mod pci;
 pub mod pic;

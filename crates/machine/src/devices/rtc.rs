@@ -28,7 +28,10 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use tollgate_platform::GuestTime;
 
+use crate::config::BootDevice;
+
 use super::IrqLine;
+use super::floppy::format::DriveKind;
 use super::lost_ticks::LostTicks;
 
 const SECOND: u64 = 1_000_000_000;
@@ -142,6 +145,27 @@ impl Rtc {
         });
         self.set_memory_byte(register::CHECKSUM_HIGH, (checksum >> 8) as u8);
         self.set_memory_byte(register::CHECKSUM_LOW, checksum as u8);
+    }
+
+    /// Stores the kinds of the floppy drives where firmware does.
+    pub fn set_floppies(&mut self, kinds: &[DriveKind]) {
+        /// Equipment: there are floppy drives; the two highest bits say how many but one.
+        const FLOPPIES_PRESENT: u8 = 1;
+        let kind = |drive: usize| kinds.get(drive).map_or(0, |kind| kind.cmos_type());
+        self.set_memory_byte(register::FLOPPIES, kind(0) << 4 | kind(1));
+        let mut equipment = self.memory_byte(register::EQUIPMENT) & 0x3E;
+        if let Some(more) = kinds.len().checked_sub(1) {
+            equipment |= FLOPPIES_PRESENT | (more as u8) << 6;
+        }
+        self.set_memory_byte(register::EQUIPMENT, equipment);
+    }
+
+    /// Stores what firmware is to boot, the first choice first, where SeaBIOS looks on QEMU's
+    /// machines. There is room for three.
+    pub fn set_boot_order(&mut self, order: &[BootDevice]) {
+        let choice = |index: usize| order.get(index).map_or(0, |device| device.cmos_code());
+        self.set_memory_byte(register::BOOT_FIRST, choice(1) << 4 | choice(0));
+        self.set_memory_byte(register::BOOT_THIRD, choice(2) << 4);
     }
 
     fn memory_byte(&self, address: u8) -> u8 {

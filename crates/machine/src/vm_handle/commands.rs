@@ -1,10 +1,13 @@
 //! The vCPU thread's side of a handle.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::mailbox::{Answer, Command, KickFunction, Mailbox, Shared, Shown, Status};
+use super::mailbox::{
+    Answer, Command, KickFunction, MEDIUM_RESULTS, Mailbox, MediumChange, Shared, Shown, Status,
+};
 use crate::devices::i8042::Key;
 use crate::pc::Outside;
 use tollgate_exits::books::Books;
@@ -146,6 +149,22 @@ impl VmCommands {
         };
         self.0.tell_listener();
         drop(previous);
+    }
+
+    /// Takes the changes of media that wait, oldest first, with the numbers of their requests.
+    pub fn take_medium_changes(&self) -> VecDeque<(u64, MediumChange)> {
+        std::mem::take(&mut self.0.mailbox().media)
+    }
+
+    /// Tells what came of a change.
+    pub fn publish_medium_change(&self, request: u64, result: Result<(), String>) {
+        let mut mailbox = self.0.mailbox();
+        mailbox.media_changed.push_back((request, result));
+        if mailbox.media_changed.len() > MEDIUM_RESULTS {
+            mailbox.media_changed.pop_front();
+        }
+        drop(mailbox);
+        self.0.tell_listener();
     }
 
     /// Makes `shown` what others see of the screen.

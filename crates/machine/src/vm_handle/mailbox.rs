@@ -10,6 +10,7 @@ use crate::devices::vga::screen::{Picture, Screen};
 use crate::knobs::{Assignment, Settings};
 use crate::marks::Span;
 use serde::{Serialize, Serializer};
+use tollgate_disk::DriveOptions;
 use tollgate_engine::engine::CodeCacheUse;
 use tollgate_exits::books::Books;
 use tollgate_platform::{MarkName, ResetCause};
@@ -47,6 +48,8 @@ pub enum Command {
     ReportBooks,
     /// Publish what is on the screen, with the picture if true.
     ReportScreen(bool),
+    /// Take out and put in the media that wait for it.
+    ChangeMedia,
     /// Begin the books anew.
     ResetBooks,
     /// Answer this, under this number.
@@ -79,6 +82,36 @@ const ANSWERS: usize = 32;
 /// A query by its number.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryNumber(pub(super) u64);
+
+/// A drive whose medium can be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemovableDrive {
+    /// A floppy drive, 0 for the first.
+    Floppy(u8),
+}
+
+impl RemovableDrive {
+    /// The drive of a name: `a` or `b`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "a" => Some(Self::Floppy(0)),
+            "b" => Some(Self::Floppy(1)),
+            _ => None,
+        }
+    }
+}
+
+/// A medium that someone changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MediumChange {
+    /// In which drive.
+    pub drive: RemovableDrive,
+    /// The new medium; `None`: the drive is left empty.
+    pub image: Option<DriveOptions>,
+}
+
+/// Changes of media that are remembered for those who wait for them.
+pub(super) const MEDIUM_RESULTS: usize = 16;
 
 /// What the virtual machine is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -161,6 +194,12 @@ pub(super) struct Mailbox {
     pub status: Status,
     /// Counts publications, so that a waiting reader sees a new one.
     pub publications: u64,
+    /// Media to be changed, with the number of each request.
+    pub media: VecDeque<(u64, MediumChange)>,
+    /// What came of changes, the latest last.
+    pub media_changed: VecDeque<(u64, Result<(), String>)>,
+    /// Changes that were asked for.
+    pub media_requests: u64,
     /// How often the books were begun anew.
     pub resets: u64,
     /// How often the screen was published.
@@ -260,6 +299,10 @@ pub struct Shown {
 /// The screen was asked for when it had been published so many times; whether with its picture.
 #[derive(Clone, Copy, Debug)]
 pub struct ScreenRequest(pub(super) u64, pub(super) bool);
+
+/// A medium was to be changed, by the number of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumRequest(pub(super) u64);
 
 /// Books were to be begun anew when they had been so many times.
 #[derive(Clone, Copy, Debug)]

@@ -2,11 +2,13 @@
 //!
 //! `protocol` knows the lines, `server` the sockets (driven by the event loop), `client`
 //! is `tollgate control`, `stats` is `tollgate stats`, `mark` is `tollgate mark`, `set` is `tollgate set`,
-//! `screen` and `typing` are `tollgate screen` and `tollgate type`. The protocol is described in docs/control-socket.md.
+//! `medium`, `screen` and `typing` are `tollgate medium`, `tollgate screen` and
+//! `tollgate type`. The protocol is described in docs/control-socket.md.
 
 pub mod client;
 pub mod identity;
 pub mod mark;
+pub mod medium;
 pub mod protocol;
 pub mod run_time;
 pub mod screen;

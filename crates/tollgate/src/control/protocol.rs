@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tollgate_machine::config::DriveOptions;
 use tollgate_machine::devices::vga::screen::Screen;
 use tollgate_machine::file_words;
 use tollgate_machine::knobs::Assignment;
 use tollgate_machine::marks::Span;
 use tollgate_machine::vm_handle::{
-    self, BooksRequest, Query, QueryNumber, ResetRequest, ScreenRequest, Shown, State, Status,
-    StatusRequest, VmHandle,
+    self, BooksRequest, MediumChange, MediumRequest, Query, QueryNumber, RemovableDrive,
+    ResetRequest, ScreenRequest, Shown, State, Status, StatusRequest, VmHandle,
 };
 
 use super::identity::Identity;
@@ -44,6 +45,9 @@ pub enum Name {
     /// Show or turn knobs: `tollgate set`.
     #[value(skip)]
     Set,
+    /// Change the medium of a drive: `tollgate medium`.
+    #[value(skip)]
+    Medium,
     /// Show the screen: `tollgate screen`.
     #[value(skip)]
     Screen,
@@ -66,6 +70,17 @@ struct Request {
     /// Of `stats`: the marks between which is counted.
     since: Option<String>,
     until: Option<String>,
+    /// Of `medium`: the drive.
+    #[serde(default)]
+    drive: String,
+    /// Of `medium`: the file that is put in; none: the drive is left empty.
+    file: Option<PathBuf>,
+    /// Of `medium`: the guest cannot write it.
+    #[serde(default)]
+    readonly: bool,
+    /// Of `medium`: what the guest writes is forgotten.
+    #[serde(default)]
+    snapshot: bool,
     /// Of `screen`: a file to be written.
     png: Option<PathBuf>,
     /// Of `type`: characters.
@@ -118,6 +133,7 @@ enum Awaited {
     Query(QueryNumber),
     Reset(ResetRequest),
     Screen(ScreenRequest, Option<PathBuf>),
+    Medium(MediumRequest),
     Paused,
     Resumed,
     Knobs(Vec<Assignment>),
@@ -197,6 +213,10 @@ fn carry_out(request: Request, reach: Reach<'_>) -> Progress {
         }
         Name::Set => match turn_knobs(&request.knobs, handle) {
             Ok(assignments) => Awaited::Knobs(assignments),
+            Err(error) => return refused(&error, &request.id),
+        },
+        Name::Medium => match medium_change(&request) {
+            Ok(change) => Awaited::Medium(handle.request_medium(change)),
             Err(error) => return refused(&error, &request.id),
         },
         Name::Screen => {
@@ -292,6 +312,11 @@ impl Pending {
                 Some(shown) => Some(screen_answer(&shown, png.as_deref())),
                 None => is_over.then(no_answer),
             },
+            Awaited::Medium(request) => match handle.medium_after(*request) {
+                Some(Ok(())) => Some(json!({"ok": true})),
+                Some(Err(error)) => Some(json!({"ok": false, "error": error})),
+                None => is_over.then(no_answer),
+            },
             Awaited::Paused => {
                 (is_over || status.state == State::Paused).then(|| state_answer(status.state))
             }
@@ -322,6 +347,10 @@ impl Pending {
                 let error = "the processor does not answer now; it will begin them anew later";
                 json!({"ok": false, "error": error})
             }
+            Awaited::Medium(_) => {
+                let error = "the processor does not answer now; it will change the medium later";
+                json!({"ok": false, "error": error})
+            }
             Awaited::Paused | Awaited::Resumed => state_answer(handle.status().state),
             Awaited::Knobs(_) => {
                 let error = "the processor does not answer now; it will turn them later";
@@ -329,6 +358,18 @@ impl Pending {
             }
         }
     }
+}
+
+/// The change of a medium that a request asks for, or what is wrong with it.
+fn medium_change(request: &Request) -> Result<MediumChange, String> {
+    let drive = RemovableDrive::named(&request.drive)
+        .ok_or_else(|| format!("no drive '{}': expected a or b", request.drive))?;
+    let image = request.file.as_ref().map(|file| DriveOptions {
+        readonly: request.readonly,
+        snapshot: request.snapshot,
+        ..DriveOptions::new(file)
+    });
+    Ok(MediumChange { drive, image })
 }
 
 fn status_answer(status: Status, machine: &Identity) -> Value {

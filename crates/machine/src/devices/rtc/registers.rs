@@ -20,6 +20,8 @@ pub(super) mod register {
     pub(in super::super) const B: u8 = 0x0B;
     pub(in super::super) const C: u8 = 0x0C;
     pub(in super::super) const D: u8 = 0x0D;
+    /// Kinds of the floppy drives, the first in the upper four bits.
+    pub(in super::super) const FLOPPIES: u8 = 0x10;
     pub(in super::super) const EQUIPMENT: u8 = 0x14;
     pub(in super::super) const BASE_MEMORY: u8 = 0x15;
     pub(in super::super) const EXTENDED_MEMORY: u8 = 0x17;
@@ -28,6 +30,10 @@ pub(super) mod register {
     pub(in super::super) const EXTENDED_MEMORY_COPY: u8 = 0x30;
     pub(in super::super) const CENTURY: u8 = 0x32;
     pub(in super::super) const MEMORY_ABOVE_16_MIB: u8 = 0x34;
+    /// What QEMU's firmware boots: the third choice in the upper four bits.
+    pub(in super::super) const BOOT_THIRD: u8 = 0x38;
+    /// The first choice in the lower four bits, the second in the upper ones.
+    pub(in super::super) const BOOT_FIRST: u8 = 0x3D;
     pub(in super::super) const MEMORY_ABOVE_4_GIB: u8 = 0x5B;
 }
 

@@ -10,10 +10,9 @@ use super::device::{Queues, VirtioDevice};
 use super::device_type;
 use super::queue::QueueError;
 use crate::bus::completion::Completer;
+use crate::devices::medium::Medium;
 use std::collections::HashMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_disk::{DiskThread, DriveOptions, Image, Operation, Outcome, Request};
+use tollgate_disk::{DriveOptions, Image, Operation, Outcome};
 
 /// Features (5.2.3).
 mod feature {
@@ -82,12 +81,8 @@ pub struct Block {
     config: [u8; CONFIG_BYTES],
     sectors: u64,
     serial: [u8; DriveOptions::MAX_SERIAL_BYTES],
-    disk: DiskThread,
-    /// Where the thread says that something is done, once the device is on the bus.
-    completer: Arc<Mutex<Option<Completer>>>,
+    medium: Medium,
     pending: HashMap<u64, Pending>,
-    /// The tag of the next request; no two have the same, even over resets.
-    next_tag: u64,
     pending_bytes: u64,
 }
 
@@ -135,26 +130,15 @@ impl Block {
             *place = byte;
         }
         let (config, sectors) = (configuration(&image), image.size() / SECTOR);
-        let completer: Arc<Mutex<Option<Completer>>> = Arc::default();
-        let (way, drive) = (Arc::clone(&completer), name.clone());
-        let done = move || {
-            let completer = way.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            // The machine may have ended; the thread goes on with what it was given.
-            let _ = completer.map(|completer| completer.send(0));
-        };
-        let report = move |line| {
-            let _ = writeln!(std::io::stderr(), "tollgate: {drive}: {line}");
-        };
+        let medium = Medium::start(name.clone(), image)?;
         Ok(Self {
             name,
             features,
             config,
             sectors,
             serial: padded,
-            disk: DiskThread::start(image, done, report)?,
-            completer,
+            medium,
             pending: HashMap::new(),
-            next_tag: 0,
             pending_bytes: 0,
         })
     }
@@ -183,11 +167,9 @@ impl Block {
         let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
         match self.operation(kind, sector, &chain, queues) {
             Ok((operation, bytes)) => {
-                let tag = self.next_tag;
-                self.next_tag = tag.wrapping_add(1);
                 self.pending_bytes += bytes;
+                let tag = self.medium.send(operation);
                 self.pending.insert(tag, Pending { chain, bytes });
-                self.disk.send(Request { tag, operation });
                 Ok(())
             }
             Err((status, data)) => finish(&chain, status, &data, queues),
@@ -379,16 +361,12 @@ impl VirtioDevice for Block {
     }
 
     fn connect(&mut self, completer: Completer) {
-        let mut way = self
-            .completer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *way = Some(completer);
+        self.medium.connect(completer);
     }
 
     fn complete(&mut self, _token: u64, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         let mut result = Ok(());
-        for outcome in self.disk.take() {
+        for outcome in self.medium.take() {
             result = result.and(self.end(&outcome, queues));
         }
         result?;
@@ -396,7 +374,7 @@ impl VirtioDevice for Block {
     }
 
     fn has_pending_work(&self) -> bool {
-        self.disk.has_pending_work()
+        self.medium.has_pending_work()
     }
 
     fn reset(&mut self) {
