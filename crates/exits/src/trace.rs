@@ -167,6 +167,14 @@ impl Tracer {
         }
     }
 
+    /// Hands over what was noted so far, if there is room for it.
+    pub fn flush(&mut self) {
+        let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+        if !batch.is_empty() {
+            let _ = self.hand_over(batch);
+        }
+    }
+
     fn drop_events(&self, count: usize) {
         self.shared
             .dropped

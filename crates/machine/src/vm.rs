@@ -89,10 +89,20 @@ pub enum RunOutcome {
     Stopped(String),
 }
 
+/// Between which marks exits are traced.
+#[derive(Default)]
+struct TracePlan {
+    from: Option<MarkName>,
+    to: Option<MarkName>,
+    /// Whom they are handed to, while the trace has not begun or is paused.
+    waiting: Option<Tracer>,
+}
+
 /// What a machine keeps over a restart.
 pub struct Past {
     ledger: Ledger,
     marks: Marks,
+    trace: TracePlan,
     knobs_turned: bool,
     happened: Happened,
 }
@@ -112,6 +122,7 @@ pub struct Vm {
     /// Exits before that.
     exits_before: u64,
     marks: Marks,
+    trace: TracePlan,
     happened: Happened,
 }
 
@@ -165,6 +176,7 @@ impl Vm {
             counted_before: Counters::default(),
             exits_before: 0,
             marks: Marks::default(),
+            trace: TracePlan::default(),
             happened: Happened::default(),
         };
         vm.publish(State::Starting);
@@ -342,6 +354,14 @@ impl Vm {
     /// Sets a mark. Not to be called while `run` runs.
     fn set_mark(&mut self, name: MarkName) {
         self.marks.set(name, self.pc.now().0, self.moment());
+        if self.trace.to == Some(name) {
+            self.pause_trace();
+        }
+        if self.trace.from == Some(name)
+            && let Some(tracer) = self.trace.waiting.take()
+        {
+            self.begin_trace(tracer);
+        }
     }
 
     /// The devices that exits were sampled to access.
@@ -378,8 +398,28 @@ impl Vm {
         self.pc.tsc_khz()
     }
 
+    /// Every exit is timed and handed to `tracer` from the mark `from` on, or from now on, up to the
+    /// mark `to`; and so again if they are set again.
+    pub fn plan_trace(&mut self, tracer: Tracer, from: Option<MarkName>, to: Option<MarkName>) {
+        (self.trace.from, self.trace.to) = (from, to);
+        match from {
+            Some(_) => self.trace.waiting = Some(tracer),
+            None => self.begin_trace(tracer),
+        }
+    }
+
+    /// Keeps the tracer until the trace goes on.
+    fn pause_trace(&mut self) {
+        let mut ledger = self.vcpu.take_ledger();
+        if let Some(mut tracer) = ledger.take_tracer() {
+            tracer.flush();
+            self.trace.waiting = Some(tracer);
+        }
+        self.vcpu.continue_ledger(ledger);
+    }
+
     /// From now on every exit is timed and handed to `tracer`.
-    pub fn begin_trace(&mut self, tracer: Tracer) {
+    fn begin_trace(&mut self, tracer: Tracer) {
         let mut ledger = self.vcpu.take_ledger();
         ledger.begin_trace(tracer);
         self.vcpu.continue_ledger(ledger);
@@ -387,6 +427,7 @@ impl Vm {
 
     /// Ends a trace: its last events are handed over.
     pub fn end_trace(&mut self) {
+        self.trace.waiting = None;
         let mut ledger = self.vcpu.take_ledger();
         ledger.end_trace();
         self.vcpu.continue_ledger(ledger);
@@ -402,6 +443,7 @@ impl Vm {
         Past {
             ledger: self.vcpu.take_ledger(),
             marks: self.marks,
+            trace: self.trace,
             knobs_turned: self.knobs_turned,
             happened: self.happened,
         }
@@ -412,6 +454,7 @@ impl Vm {
         self.vcpu.continue_ledger(past.ledger);
         self.marks = past.marks;
         self.marks.forget_counters();
+        self.trace = past.trace;
         self.knobs_turned |= past.knobs_turned;
         self.happened = past.happened;
     }

@@ -69,7 +69,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let (control, _link) = control(arguments, &reporter, &identity(&config))?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
-    let trace = begin_trace(arguments, &mut vm)?;
+    let trace = TraceFile::begin(&arguments.statistics, &mut vm)?;
     let is_display = arguments.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::usage("--display text needs a terminal"));
@@ -179,17 +179,6 @@ fn identity(config: &VmConfig) -> Identity {
     let kernel = config.firmware.is_none().then_some(&*config.kernel);
     let firmware = config.firmware.as_deref();
     Identity::new(config.memory_bytes, kernel, firmware, &config.append)
-}
-
-/// Starts to record exits, if that was asked for.
-fn begin_trace(arguments: &RunArguments, vm: &mut Vm) -> Result<Option<TraceFile>, Failure> {
-    let Some(path) = &arguments.statistics.trace else {
-        return Ok(None);
-    };
-    let limit = arguments.statistics.trace_limit;
-    let (file, tracer) = TraceFile::start(path, limit, vm.tsc_khz())?;
-    vm.begin_trace(tracer);
-    Ok(Some(file))
 }
 
 /// The machine's configuration as the command line has it, checked as far as possible.

@@ -18,14 +18,25 @@ use std::time::Duration;
 use tollgate_exits::trace::{self, TraceEvent, TraceEvents, Tracer};
 
 use tollgate_machine::file_words::writing;
+use tollgate_machine::vm::Vm;
 
 use crate::failure::{Failure, say};
 use crate::files;
-use events::{BEGINNING, Clock};
+use crate::statistics::StatisticsArguments;
+use events::{BEGINNING, Clock, Tracks};
 use pages::{Pages, Store};
 
 /// How long the writer may take for what is left when the machine has ended.
 const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How large a trace may become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Bytes at most.
+    pub limit: u64,
+    /// What came first gives way, not what comes last.
+    pub is_ring: bool,
+}
 
 /// A trace being written.
 pub struct TraceFile {
@@ -45,15 +56,37 @@ struct Summary {
 }
 
 impl TraceFile {
-    /// Creates the file and starts the thread that writes at most `limit` bytes to it;
+    /// Has exits recorded as the command line says, if it does.
+    ///
+    /// # Errors
+    /// As [`TraceFile::start`].
+    pub fn begin(arguments: &StatisticsArguments, vm: &mut Vm) -> Result<Option<Self>, Failure> {
+        let Some(path) = &arguments.trace else {
+            return Ok(None);
+        };
+        let size = Size {
+            limit: arguments.trace_limit,
+            is_ring: arguments.trace_ring,
+        };
+        let (file, tracer) = Self::start(path, size, vm.tsc_khz())?;
+        vm.plan_trace(tracer, arguments.trace_from, arguments.trace_to);
+        Ok(Some(file))
+    }
+
+    /// Creates the file and starts the thread that writes to it, no more than `size` says;
     /// `khz` is the frequency of the time-stamp counter. The tracer is the vCPU's.
     ///
     /// # Errors
     /// One line: the file cannot be written, or no thread could be had.
-    pub fn start(path: &Path, limit: u64, khz: u64) -> Result<(Self, Tracer), Failure> {
+    fn start(path: &Path, size: Size, khz: u64) -> Result<(Self, Tracer), Failure> {
         let file = files::create(path, "--trace")?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let mut writer = Writer::new(file, is_file, limit, khz).map_err(|error| {
+        if size.is_ring && !is_file {
+            return Err(Failure::usage(
+                "--trace-ring needs a file, of which parts can be written again",
+            ));
+        }
+        let mut writer = Writer::new(file, is_file, size, khz).map_err(|error| {
             let path = path.display();
             let room = match is_file {
                 true => "; its room, of --trace-limit, is taken at the start",
@@ -142,6 +175,7 @@ struct Writer<F> {
     sink: Sink<F>,
     limit: u64,
     clock: Clock,
+    tracks: Tracks,
     summary: Summary,
 }
 
@@ -149,10 +183,11 @@ struct Writer<F> {
 const END_ROOM: u64 = 256;
 
 impl<F: Write + Store> Writer<F> {
-    fn new(mut file: F, is_file: bool, limit: u64, khz: u64) -> io::Result<Self> {
+    fn new(mut file: F, is_file: bool, size: Size, khz: u64) -> io::Result<Self> {
+        let Size { limit, is_ring } = size;
         let summary = Summary::default();
         let sink = if is_file {
-            Sink::Pages(Pages::new(file, limit, BEGINNING, &end(&summary))?)
+            Sink::Pages(Pages::new(file, limit, is_ring, BEGINNING, &end(&summary))?)
         } else {
             file.write_all(BEGINNING.as_bytes())?;
             Sink::Stream(file, BEGINNING.len() as u64)
@@ -161,6 +196,7 @@ impl<F: Write + Store> Writer<F> {
             sink,
             limit,
             clock: Clock::new(khz),
+            tracks: Tracks::default(),
             summary,
         })
     }
@@ -188,7 +224,15 @@ impl<F: Write + Store> Writer<F> {
         let mut is_full = false;
         for event in batch {
             entry.clear();
-            self.clock.entry(&mut entry, event);
+            let track = self.tracks.of(event);
+            if let Some(names) = self.tracks.new_names() {
+                match &mut self.sink {
+                    // Where there is no room for a name, its number must do.
+                    Sink::Pages(pages) => drop(pages.push_name(&names)?),
+                    Sink::Stream(..) => stream.push_str(&names),
+                }
+            }
+            self.clock.entry(&mut entry, event, track);
             let is_taken = match &mut self.sink {
                 Sink::Pages(pages) => pages.push(&entry)?,
                 Sink::Stream(_, written) => {

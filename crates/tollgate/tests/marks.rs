@@ -96,6 +96,32 @@ fn a_mark_that_never_came_is_named_and_all_is_told() {
     assert!(text.contains("\nport-in "), "{text}");
 }
 
+/// Exits of a kind in a trace.
+fn traced(folder: &Folder, arguments: &[&str]) -> usize {
+    let path = folder.path("trace.json");
+    let trace = ["--trace", path.to_str().unwrap()];
+    run(folder, &[&trace, arguments].concat());
+    let trace: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap().iter();
+    events
+        .filter(|event| event["ph"] == "X" && event["name"] == "port-in")
+        .count()
+}
+
+#[test]
+fn a_trace_is_of_what_lies_between_marks() {
+    let folder = Folder::new();
+    assert_eq!(traced(&folder, &[]), 1500);
+    assert_eq!(traced(&folder, &["--trace-from", "begin"]), 1200);
+    assert_eq!(traced(&folder, &["--trace-to", "begin"]), 300);
+    let between = ["--trace-from", "begin", "--trace-to", "end"];
+    assert_eq!(traced(&folder, &between), 1000);
+    assert_eq!(traced(&folder, &["--trace-from", "never"]), 0);
+    // 64 KiB hold some two hundred, with what lies inside them.
+    let ring = traced(&folder, &["--trace-ring", "--trace-limit", "64K"]);
+    assert!((100..1500).contains(&ring), "{ring}");
+}
+
 /// A guest that reads its port for ever.
 fn running(folder: &Folder) -> (Child, UnixStream) {
     let path = folder.path("vm.sock");

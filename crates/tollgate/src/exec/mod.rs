@@ -45,7 +45,8 @@ use streams::Links;
 use crate::failure::{Failure, say};
 use crate::signals::Signals;
 use crate::statistics::{FinalReport, Reporter};
-use crate::{doctor, exit_code};
+use crate::trace_file::TraceFile;
+use crate::{doctor, exit_code, perf_map};
 
 /// The exit code of a failure of Tollgate's own.
 const FAILED: u8 = code::FAILED;
@@ -103,6 +104,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let mut vm =
         Vm::build(&config, consoles, &handle).map_err(|error| Failure::usage(error.to_string()))?;
     drop((links.guest, initramfs));
+    let trace = TraceFile::begin(&arguments.statistics, &mut vm)?;
     let setup = Setup {
         signals,
         links: links.host,
@@ -121,7 +123,15 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
         Some(end) => report_end(&end),
         None => report_outcome(outcome, &console),
     };
-    let is_written = report.is_none_or(|report| report.write(&vm, start_up));
+    let mut is_written = true;
+    if let Some(trace) = trace {
+        vm.end_trace();
+        is_written &= trace.finish();
+    }
+    if arguments.statistics.perf_map {
+        is_written &= perf_map::write(&vm, &reporter);
+    }
+    is_written &= report.is_none_or(|report| report.write(&vm, start_up));
     Ok(match code {
         exit_code::SUCCESS if !is_written => FAILED,
         code => code,

@@ -78,9 +78,21 @@ pub struct StatisticsArguments {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Most that --trace writes; what comes later is not recorded
+    /// Most that --trace writes; what comes later is not recorded (but see --trace-ring)
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = trace_limit)]
     pub trace_limit: u64,
+
+    /// Have the file keep the last exits that fit, not the first
+    #[arg(long, requires = "trace")]
+    pub trace_ring: bool,
+
+    /// Record from this mark on ('tollgate mark', or the guest's)
+    #[arg(long, value_name = "MARK", requires = "trace")]
+    pub trace_from: Option<MarkName>,
+
+    /// Record up to this mark; where both are set again, the trace goes on
+    #[arg(long, value_name = "MARK", requires = "trace")]
+    pub trace_to: Option<MarkName>,
 
     /// Write /tmp/perf-PID.map at the end, so that perf names translated code
     #[arg(long)]

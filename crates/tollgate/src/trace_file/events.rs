@@ -1,15 +1,77 @@
 //! Events as entries of a trace's list, in the format of Chrome's trace viewer.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+use tollgate_exits::ExitKind;
 use tollgate_exits::trace::{Span, TraceEvent};
 
-/// What comes before the first event.
+/// What comes before the first event: an entry that names nothing, so that a comma may follow.
 pub const BEGINNING: &str = concat!(
     "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n",
-    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"tollgate\"}},\n",
-    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"vCPU 0: exits\"}}"
+    "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"tollgate\"}}"
 );
+
+/// Where viewers show an event: each address space is a process of theirs, and each kind of exit a
+/// thread of that, so both ways of grouping are there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Track {
+    process: usize,
+    thread: usize,
+}
+
+/// The tracks so far.
+#[derive(Default)]
+pub struct Tracks {
+    spaces: HashMap<u64, usize>,
+    known: HashSet<(usize, ExitKind)>,
+    /// That of the exit in which the next events lie.
+    current: Track,
+    new: String,
+}
+
+/// Spaces that are told apart; the others share a track.
+const MOST_SPACES: usize = 1000;
+
+impl Tracks {
+    /// The track of an event: what lies inside an exit is on that exit's.
+    pub fn of(&mut self, event: &TraceEvent) -> Track {
+        let Span::Exit(kind) = event.span else {
+            return self.current;
+        };
+        let space = event.place.space;
+        let next = self.spaces.len() + 1;
+        let process = match self.spaces.get(&space) {
+            Some(process) => *process,
+            None if next > MOST_SPACES => next,
+            None => {
+                self.spaces.insert(space, next);
+                self.name("process_name", next, 0, &format!("space {space:08x}"));
+                next
+            }
+        };
+        let thread = kind as usize + 1;
+        if self.known.insert((process, kind)) {
+            self.name("thread_name", process, thread, kind.name());
+        }
+        self.current = Track { process, thread };
+        self.current
+    }
+
+    fn name(&mut self, what: &str, process: usize, thread: usize, name: &str) {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            self.new,
+            ",\n{{\"ph\":\"M\",\"pid\":{process},\"tid\":{thread},\"name\":\"{what}\",\"args\":{{\"name\":\"{name}\"}}}}"
+        );
+    }
+
+    /// Entries that name tracks which are new since the last call.
+    pub fn new_names(&mut self) -> Option<String> {
+        let new = std::mem::take(&mut self.new);
+        (!new.is_empty()).then_some(new)
+    }
+}
 
 /// The clock of a trace.
 pub struct Clock {
@@ -36,18 +98,19 @@ impl Clock {
     }
 
     /// One complete event ("X"), behind a comma; times in microseconds.
-    pub fn entry(&mut self, text: &mut String, event: &TraceEvent) {
+    pub fn entry(&mut self, text: &mut String, event: &TraceEvent, track: Track) {
         self.zero.get_or_insert(event.start);
         let start = self.nanoseconds(event.start);
         // From the rounded end, so that what lies inside stays inside.
         let end = self.nanoseconds(event.start.wrapping_add(event.cycles));
         let length = end.saturating_sub(start);
+        let Track { process, thread } = track;
         let micros = |ns: u64| (ns / 1000, ns % 1000);
         let ((start, start_rest), (length, length_rest)) = (micros(start), micros(length));
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":{start}.{start_rest:03},\"dur\":{length}.{length_rest:03},\"name\":\"{}\"",
+            ",\n{{\"ph\":\"X\",\"pid\":{process},\"tid\":{thread},\"ts\":{start}.{start_rest:03},\"dur\":{length}.{length_rest:03},\"name\":\"{}\"",
             event.span.name()
         );
         if let Span::Exit(_) = event.span {

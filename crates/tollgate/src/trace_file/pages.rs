@@ -6,17 +6,19 @@
 //!
 //! ```text
 //! page 0       [ beginning of the list                   spaces ]
-//! page 1       [ ,{event} ,{event} ,{event}              spaces ]   written again with each batch
-//! page 2       [                                         spaces ]   not reached yet
+//! page 1 ...   [ ,{name} ,{name}                         spaces ]   kept in a ring, too
+//! page 17      [ ,{event} ,{event} ,{event}              spaces ]   written again with each batch
+//! page 18      [                                         spaces ]   not reached yet
 //! last         [ end of the list ]
 //! ```
 //!
-//! An entry never lies in two pages. At the end the pages that were not reached are cut out: in
+//! An entry never lies in two pages. Of a ring the oldest page is written anew once all are full. At the end the pages that were not reached are cut out: in
 //! one step where the file system can (ext4, XFS). Elsewhere the list is ended earlier and the
 //! file then made shorter; only between these two steps there is text behind the list's end.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, fallocate};
@@ -25,6 +27,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 pub const PAGE: usize = 4096;
 /// Bytes of the end, filled up with spaces.
 const END: usize = 256;
+/// Pages for names at most, and at least one.
+const NAME_PAGES: u64 = 16;
 /// Spaces that are written at once while nobody relies on the file.
 const FILL: usize = 1 << 20;
 
@@ -59,9 +63,17 @@ impl Store for File {
 /// The file.
 pub struct Pages<F> {
     store: F,
+    /// The pages for names that are not full, and what the first of them holds.
+    names: Range<u64>,
+    names_text: String,
+    /// The first page of entries.
+    first: u64,
     /// The page in work, and what it holds.
     current: u64,
     text: String,
+    is_ring: bool,
+    /// All pages are in use.
+    is_full: bool,
     /// The page of the list's end.
     last: u64,
 }
@@ -72,9 +84,17 @@ impl<F: Store> Pages<F> {
     ///
     /// # Errors
     /// There is no such room.
-    pub fn new(mut store: F, limit: u64, beginning: &str, end: &str) -> io::Result<Self> {
-        let head = beginning.len().div_ceil(PAGE).max(1);
-        let last = (limit.saturating_sub(END as u64) / PAGE as u64).max(head as u64 + 1);
+    pub fn new(
+        mut store: F,
+        limit: u64,
+        is_ring: bool,
+        beginning: &str,
+        end: &str,
+    ) -> io::Result<Self> {
+        let head = (beginning.len().div_ceil(PAGE) as u64).max(1);
+        let pages = limit.saturating_sub(END as u64) / PAGE as u64;
+        let first = head + (pages / 8).clamp(1, NAME_PAGES);
+        let last = pages.max(first + 1);
         let length = last * PAGE as u64;
         let spaces = vec![b' '; FILL];
         let mut filled = 0;
@@ -86,8 +106,13 @@ impl<F: Store> Pages<F> {
         store.write_at(beginning.as_bytes(), 0)?;
         let mut pages = Self {
             store,
-            current: head as u64,
+            names: head..first,
+            names_text: String::with_capacity(PAGE),
+            first,
+            current: first,
             text: String::with_capacity(PAGE),
+            is_ring,
+            is_full: false,
             last,
         };
         pages.write_end(end)?;
@@ -98,14 +123,34 @@ impl<F: Store> Pages<F> {
     /// [`Self::flush`].
     pub fn push(&mut self, entry: &str) -> io::Result<bool> {
         if self.text.len() + entry.len() > PAGE {
-            if self.current + 1 == self.last || entry.len() > PAGE {
+            let is_last = self.current + 1 == self.last;
+            if is_last && !self.is_ring || entry.len() > PAGE {
                 return Ok(false);
             }
             self.write_current()?;
-            self.current += 1;
+            self.is_full |= is_last;
+            self.current = if is_last {
+                self.first
+            } else {
+                self.current + 1
+            };
             self.text.clear();
         }
         self.text.push_str(entry);
+        Ok(true)
+    }
+
+    /// Adds an entry that no ring writes over; false if there is no room for it.
+    pub fn push_name(&mut self, entry: &str) -> io::Result<bool> {
+        if self.names_text.len() + entry.len() > PAGE {
+            self.names.next();
+            self.names_text.clear();
+        }
+        if self.names.is_empty() || entry.len() > PAGE {
+            return Ok(false);
+        }
+        self.names_text.push_str(entry);
+        write_page(&mut self.store, self.names.start, &self.names_text)?;
         Ok(true)
     }
 
@@ -118,6 +163,9 @@ impl<F: Store> Pages<F> {
     /// Cuts the file to what it holds.
     pub fn finish(&mut self, end: &str) -> io::Result<()> {
         self.flush(end)?;
+        if self.is_full {
+            return Ok(());
+        }
         let (used, whole) = (self.current + 1, self.last);
         let at = |page: u64| page * PAGE as u64;
         if used < whole && self.store.cut_out(at(used), at(whole)).is_err() {
@@ -128,9 +176,7 @@ impl<F: Store> Pages<F> {
     }
 
     fn write_current(&mut self) -> io::Result<()> {
-        let mut page = [b' '; PAGE];
-        page[..self.text.len()].copy_from_slice(self.text.as_bytes());
-        self.store.write_at(&page, self.current * PAGE as u64)
+        write_page(&mut self.store, self.current, &self.text)
     }
 
     fn write_end(&mut self, end: &str) -> io::Result<()> {
@@ -145,6 +191,13 @@ impl<F: Store> Pages<F> {
     pub fn store(&self) -> &F {
         &self.store
     }
+}
+
+/// Writes a page, filled up with spaces.
+fn write_page(store: &mut impl Store, number: u64, text: &str) -> io::Result<()> {
+    let mut page = [b' '; PAGE];
+    page[..text.len()].copy_from_slice(text.as_bytes());
+    store.write_at(&page, number * PAGE as u64)
 }
 
 #[cfg(test)]
@@ -208,7 +261,7 @@ pub mod tests {
             can_cut_out: true,
             ..Checked::default()
         };
-        let mut pages = Pages::new(store, 64 << 10, "[0", "]").unwrap();
+        let mut pages = Pages::new(store, 64 << 10, false, "[0", "]").unwrap();
         assert!(pages.store().began);
         for number in 1..1000 {
             assert!(pages.push(&format!(",\n\"{number:030}\"")).unwrap());
@@ -229,19 +282,56 @@ pub mod tests {
                 can_cut_out,
                 ..Checked::default()
             };
-            let mut pages = Pages::new(store, 1 << 20, "[0", "]").unwrap();
+            let mut pages = Pages::new(store, 1 << 20, false, "[0", "]").unwrap();
             assert!(pages.push(",1").unwrap());
             pages.finish("]").unwrap();
             let content = &pages.store().content;
-            assert_eq!(content.len(), 2 * PAGE + END);
+            assert_eq!(content.len(), 18 * PAGE + END);
             let list: Vec<u32> = serde_json::from_slice(content).unwrap();
             assert_eq!(list, [0, 1]);
         }
     }
 
     #[test]
+    fn a_ring_keeps_what_came_last_and_all_names() {
+        let store = Checked {
+            can_cut_out: true,
+            ..Checked::default()
+        };
+        let mut pages = Pages::new(store, 64 << 10, true, "[0", "]").unwrap();
+        for number in 1..=4000 {
+            if number % 1000 == 0 {
+                assert!(pages.push_name(&format!(",\"name {number}\"")).unwrap());
+            }
+            assert!(pages.push(&format!(",\n{number:>30}")).unwrap());
+        }
+        pages.finish("]").unwrap();
+        let list: Vec<serde_json::Value> = serde_json::from_slice(&pages.store().content).unwrap();
+        let numbers: Vec<u64> = list.iter().filter_map(|it| it.as_u64()).collect();
+        assert_eq!(list.len() - numbers.len(), 4, "names");
+        let mut events = numbers[1..].to_vec();
+        events.sort_unstable();
+        assert_eq!(events.last(), Some(&4000));
+        let count = events.len() as u64;
+        assert!((1000..2000).contains(&count), "{count}");
+        // The last ones without a gap.
+        assert!(events.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    }
+
+    #[test]
+    fn names_beyond_their_pages_are_left_out() {
+        let mut pages = Pages::new(Checked::default(), 64 << 10, false, "[0", "]").unwrap();
+        let name = format!(",\"{}\"", "n".repeat(1000));
+        let taken = (0..20).filter(|_| pages.push_name(&name).unwrap()).count();
+        assert_eq!(taken, 4);
+        pages.finish("]").unwrap();
+        let list: Vec<serde_json::Value> = serde_json::from_slice(&pages.store().content).unwrap();
+        assert_eq!(list.len(), 5);
+    }
+
+    #[test]
     fn a_file_that_is_full_takes_no_more() {
-        let mut pages = Pages::new(Checked::default(), 0, "[0", "]").unwrap();
+        let mut pages = Pages::new(Checked::default(), 0, false, "[0", "]").unwrap();
         let entry = format!(",\"{}\"", "x".repeat(1000));
         let taken = (0..10).filter(|_| pages.push(&entry).unwrap()).count();
         assert_eq!(taken, 4);

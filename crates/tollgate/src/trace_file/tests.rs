@@ -51,6 +51,13 @@ fn events(exits: u64) -> TraceEvents {
     events
 }
 
+fn size(limit: u64) -> Size {
+    Size {
+        limit,
+        is_ring: false,
+    }
+}
+
 fn content(writer: &Writer<Disk>) -> &[u8] {
     match &writer.sink {
         Sink::Pages(pages) => &pages.store().file.content,
@@ -71,7 +78,7 @@ fn complete(trace: &Value) -> Vec<&Value> {
 fn events_have_microseconds_from_the_first_on_and_nest() {
     for is_pipe in [false, true] {
         // 3 MHz: three cycles are one microsecond.
-        let mut writer = Writer::new(Disk::default(), !is_pipe, 1 << 20, 3000).unwrap();
+        let mut writer = Writer::new(Disk::default(), !is_pipe, size(1 << 20), 3000).unwrap();
         let summary = writer.run(&events(3)).unwrap();
         assert_eq!((summary.events, summary.full_after_ns), (6, None));
         let trace = parsed(&writer);
@@ -93,14 +100,62 @@ fn events_have_microseconds_from_the_first_on_and_nest() {
 }
 
 #[test]
+fn spaces_are_processes_and_kinds_are_threads_by_name() {
+    let (mut tracer, events) = trace::channel();
+    for (space, kind) in [
+        (0x1000, ExitKind::Cli),
+        (0x2000, ExitKind::Cli),
+        (0x1000, ExitKind::Sti),
+    ] {
+        tracer.inside(Span::Device, 5, 1);
+        tracer.exit(Some(kind), 0, 10, Place { linear: 1, space });
+    }
+    drop(tracer);
+    let batch = events.next_batch().unwrap();
+    for is_file in [false, true] {
+        let mut writer = Writer::new(Disk::default(), is_file, size(1 << 20), 1000).unwrap();
+        writer.take(&batch).unwrap();
+        writer.run(&self::events(0)).unwrap();
+        let trace = parsed(&writer);
+        let all = trace["traceEvents"].as_array().unwrap();
+        let name = |what: &str, pid: &Value, tid: &Value| {
+            let named = all.iter().find(|event| {
+                event["name"] == what && event["pid"] == *pid && event["tid"] == *tid
+            });
+            named.map(|event| event["args"]["name"].as_str().unwrap().to_owned())
+        };
+        let shown: Vec<_> = complete(&trace)
+            .iter()
+            .map(|event| {
+                let space = name("process_name", &event["pid"], &Value::from(0)).unwrap();
+                let kind = name("thread_name", &event["pid"], &event["tid"]).unwrap();
+                (space, kind, event["name"].as_str().unwrap().to_owned())
+            })
+            .collect();
+        let expected = [
+            ("space 00001000", "cli", "cli"),
+            ("space 00001000", "cli", "device"),
+            ("space 00002000", "cli", "cli"),
+            ("space 00002000", "cli", "device"),
+            ("space 00001000", "sti", "sti"),
+            ("space 00001000", "sti", "device"),
+        ];
+        assert_eq!(
+            shown,
+            expected.map(|(a, b, c)| (a.into(), b.into(), c.into()))
+        );
+    }
+}
+
+#[test]
 fn a_full_trace_is_valid_keeps_its_limit_and_says_so() {
     const LIMIT: u64 = 64 << 10;
     for is_pipe in [false, true] {
-        let mut writer = Writer::new(Disk::default(), !is_pipe, LIMIT, 1000).unwrap();
+        let mut writer = Writer::new(Disk::default(), !is_pipe, size(LIMIT), 1000).unwrap();
         let summary = writer.run(&events(2000)).unwrap();
         assert!(summary.full_after_ns.is_some());
         let length = content(&writer).len() as u64;
-        assert!((LIMIT - 2 * 4096..=LIMIT).contains(&length), "{length}");
+        assert!((LIMIT - 3 * 4096..=LIMIT).contains(&length), "{length}");
         let trace = parsed(&writer);
         assert_eq!(complete(&trace).len() as u64, summary.events);
         assert_eq!(trace["otherData"]["full"], true);
@@ -110,7 +165,7 @@ fn a_full_trace_is_valid_keeps_its_limit_and_says_so() {
 
 #[test]
 fn the_file_is_valid_after_every_piece() {
-    let mut writer = Writer::new(Disk::default(), true, 1 << 20, 1000).unwrap();
+    let mut writer = Writer::new(Disk::default(), true, size(1 << 20), 1000).unwrap();
     assert!(complete(&parsed(&writer)).is_empty());
     let batch = events(10);
     // The vCPU's side is gone: one batch, then the end.
@@ -126,7 +181,7 @@ fn the_file_is_valid_after_every_piece() {
 fn a_disk_without_the_room_is_known_at_the_start() {
     let mut disk = Disk::default();
     disk.file.room = Some(100_000);
-    let error = Writer::new(disk, true, 1 << 20, 1000).err().unwrap();
+    let error = Writer::new(disk, true, size(1 << 20), 1000).err().unwrap();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
 
