@@ -10,7 +10,7 @@ use crate::blocks::link_memory::LinkMemory;
 use tollgate_x86::address::PAGE_SIZE;
 
 /// Pages that are near each other: so many, aligned.
-const NEAR: u64 = 64;
+const NEAR: u64 = 16;
 /// Pages that are remembered by what their blocks name.
 const REMEMBERED: usize = 1 << 12;
 /// Numbers of linear pages have so many bits.
