@@ -11,6 +11,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
 use tollgate_exits::latency::{Request, Section};
 
+/// Nanoseconds after which a signal comes again that found the thread where it cannot be left.
+const SOON: i64 = 30_000;
+/// Times that it is put off at most.
+const MOST_PUT_OFF: u32 = 4;
+
 /// Requests to one vCPU.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -24,6 +29,8 @@ pub struct Requests {
     heard: AtomicU64,
     /// What that thread had then had of a processor, in nanoseconds; 0: not known.
     on_processor: AtomicU64,
+    /// How often a signal has been put off since they were taken.
+    put_off: AtomicU32,
     /// Where the monitor's work stops for them.
     points: Points,
 }
@@ -74,6 +81,28 @@ impl Requests {
         }
     }
 
+    /// Has the timer, whose signal finds the thread where it cannot be left, send it again soon. False:
+    /// it does not, or has done so too often. Async-signal-safe.
+    pub(crate) fn come_again(&self, timer: i32) -> bool {
+        if self.put_off.fetch_add(1, Ordering::Relaxed) >= MOST_PUT_OFF {
+            return false;
+        }
+        let zero = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let value = libc::itimerspec {
+            it_interval: zero,
+            it_value: libc::timespec {
+                tv_sec: 0,
+                tv_nsec: SOON,
+            },
+        };
+        let nothing = std::ptr::null_mut::<libc::itimerspec>();
+        // SAFETY: the kernel reads one value, and knows the number of the timer that sent the signal.
+        unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const value, nothing) == 0 }
+    }
+
     /// The vCPU's thread has slept, and looks itself for what there is to do.
     pub fn wake(&self) {
         self.pending.store(1, Ordering::SeqCst);
@@ -97,6 +126,7 @@ impl Requests {
 
     /// When requests came is of no interest any more.
     pub fn forget(&self) {
+        self.put_off.store(0, Ordering::Relaxed);
         for note in [&self.asked, &self.heard, &self.on_processor] {
             note.store(0, Ordering::Relaxed);
         }
@@ -136,6 +166,35 @@ mod tests {
         let none = requests.take();
         assert_eq!((none.asked, none.heard, none.on_processor), (0, 0, 0));
         assert!(none.taken >= request.taken);
+    }
+
+    #[test]
+    fn a_signal_of_no_timer_is_not_put_off() {
+        let requests = Requests::default();
+        requests.hear();
+        assert!(!requests.come_again(i32::MAX));
+    }
+
+    #[test]
+    fn a_signal_is_put_off_a_few_times_until_it_is_taken() {
+        let mut timer: libc::timer_t = std::ptr::null_mut();
+        // SAFETY: an all-zero sigevent is a valid value.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_NONE;
+        // SAFETY: both pointers are to live values.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
+        assert_eq!(made, 0);
+        // What the C library calls a timer is the kernel's number of it, as in its signals.
+        let number = timer as usize as i32;
+        let requests = Requests::default();
+        for _ in 0..2 {
+            let answers = [0; MOST_PUT_OFF as usize + 2].map(|_| requests.come_again(number));
+            let times = answers.iter().filter(|it| **it).count();
+            assert_eq!(times, MOST_PUT_OFF as usize);
+            requests.take();
+        }
+        // SAFETY: the timer is this test's.
+        unsafe { libc::timer_delete(timer) };
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! right place, or the earlier handler (of a fuzzer, a sanitizer) sees the fault.
 //!
 //! A request may arrive amid stores that belong together, where the guest stands at no
-//! boundary ([`Restore::UNDIVIDED`]). The handler then has the thread trap after each
-//! further host instruction until it is through.
+//! boundary ([`Restore::UNDIVIDED`]). The thread is through them in less than a microsecond, so a timer's
+//! request comes again a little later. For others the handler has the thread trap after each further host
+//! instruction until it is through, which takes ten microseconds for each.
 //!
 //! Handlers find the context without thread-local storage: in guest code and in the
 //! entry sequence R15 points to it; requests carry the address of `pending` in the signal's value.
@@ -220,11 +221,16 @@ unsafe fn complete(context: &mut Context, registers: &mut [i64; 23], kind: &Comp
     }
 }
 
-/// Makes the interrupted thread leave guest code with exact state.
+/// Makes the interrupted thread leave guest code with exact state. If it is at no boundary, and the
+/// request `comes_again`, it goes on.
 ///
 /// # Safety
 /// The frame is of a thread that was interrupted in guest code: R15 is its context.
-unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bool {
+unsafe fn leave_guest_code(
+    frame: &mut libc::ucontext_t,
+    exit: SignalExit,
+    comes_again: impl FnOnce() -> bool,
+) -> bool {
     let registers = &mut frame.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as u64;
     let context = (registers[REGISTERS[CONTEXT.0 as usize] as usize] as u64)
@@ -236,7 +242,7 @@ unsafe fn leave_guest_code(frame: &mut libc::ucontext_t, exit: SignalExit) -> bo
         return false;
     };
     if position.restore.is_undivided() {
-        if exit.signal == 0 {
+        if exit.signal == 0 && !comes_again() {
             registers[libc::REG_EFL as usize] |= TRAP_FLAG;
         }
         return exit.signal == 0;
@@ -323,7 +329,7 @@ unsafe fn follow_to_boundary(frame: &mut libc::ucontext_t, pc: u64) {
     // On the exit path the guest leaves by itself.
     if in_guest_code(pc) {
         // SAFETY: the program counter says that this is guest code.
-        unsafe { leave_guest_code(frame, SignalExit::default()) };
+        unsafe { leave_guest_code(frame, SignalExit::default(), || false) };
     }
 }
 
@@ -376,15 +382,21 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     // SAFETY: as above; the value is the vCPU's requests.
     let requests = unsafe { (*info).si_value().sival_ptr.cast::<Requests>() };
     // SAFETY: the sender keeps them alive as long as the signal may arrive.
-    if let Some(requests) = unsafe { requests.as_ref() } {
+    let requests = unsafe { requests.as_ref() };
+    if let Some(requests) = requests {
         requests.hear();
     }
+    // SAFETY: as above; of a signal that no timer sent this is not looked at.
+    let timer = unsafe { (*info).si_timerid() };
+    // SAFETY: as above.
+    let is_timers = unsafe { (*info).si_code } == libc::SI_TIMER;
+    let comes_again = || is_timers && requests.is_some_and(|it| it.come_again(timer));
     let pc = frame.uc_mcontext.gregs[libc::REG_RIP as usize] as u64;
     if let Some(abort) = entry::rewind(pc) {
         frame.uc_mcontext.gregs[libc::REG_RIP as usize] = abort as i64;
     } else if in_guest_code(pc) {
         // SAFETY: the program counter says so.
-        unsafe { leave_guest_code(frame, SignalExit::default()) };
+        unsafe { leave_guest_code(frame, SignalExit::default(), comes_again) };
     }
 }
 
@@ -439,7 +451,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
         ..SignalExit::default()
     };
     // SAFETY: only if the program counter says that this is guest code.
-    if in_code_cache(pc) && unsafe { leave_guest_code(frame, exit) } {
+    if in_code_cache(pc) && unsafe { leave_guest_code(frame, exit, || false) } {
         return;
     }
     // A bug in the monitor: die of the same fault, visibly.
