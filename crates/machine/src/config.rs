@@ -5,6 +5,7 @@ use crate::cpu::{self, CpuModel, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::floppy::Floppy;
 use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
+use crate::devices::ide::pci::IdeFunction;
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::virtio::console::ports::{PortOptions, PortTarget};
 use serde::{Deserialize, Serialize};
@@ -243,6 +244,8 @@ pub struct VmConfig {
     pub pci: bool,
     /// Disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
+    /// Disks of the IDE function, four at most: the first channel's two, then the second's.
+    pub ide_drives: Vec<DriveOptions>,
     /// Floppy drives, two at most, with their disks; `None`: the drive is empty.
     pub floppies: Vec<Option<DriveOptions>>,
     /// What firmware boots, the first choice first, each at most once.
@@ -290,6 +293,7 @@ impl Default for VmConfig {
             acpi: true,
             pci: true,
             drives: Vec::new(),
+            ide_drives: Vec::new(),
             floppies: Vec::new(),
             boot_order: BootDevice::ALL.to_vec(),
             shares: Vec::new(),
@@ -328,6 +332,10 @@ pub enum ConfigError {
     PortTwice(String),
     /// There are more ports than a machine can have.
     TooManyPorts(usize),
+    /// There are more IDE disks than the two channels have places.
+    TooManyIdeDrives(usize),
+    /// A machine that starts from a kernel has no IDE function.
+    IdeWithoutFirmware,
     /// There are more floppy drives than firmware knows.
     TooManyFloppies(usize),
     /// There are more virtio devices than the machine has room for.
@@ -368,6 +376,15 @@ impl fmt::Display for ConfigError {
                 formatter,
                 "{count} ports: there is room for {}",
                 PortOptions::MAX_PORTS
+            ),
+            Self::TooManyIdeDrives(count) => write!(
+                formatter,
+                "{count} IDE disks: there is room for {}",
+                IdeFunction::MOST_DISKS
+            ),
+            Self::IdeWithoutFirmware => write!(
+                formatter,
+                "IDE disks (if=ide) need a machine that starts from firmware (without --kernel)"
             ),
             Self::TooManyFloppies(count) => write!(
                 formatter,
@@ -437,6 +454,12 @@ impl VmConfig {
         }
         if self.ports.len() > PortOptions::MAX_PORTS {
             return Err(ConfigError::TooManyPorts(self.ports.len()));
+        }
+        if self.ide_drives.len() > IdeFunction::MOST_DISKS {
+            return Err(ConfigError::TooManyIdeDrives(self.ide_drives.len()));
+        }
+        if self.firmware.is_none() && !self.ide_drives.is_empty() {
+            return Err(ConfigError::IdeWithoutFirmware);
         }
         if self.floppies.len() > Floppy::MOST_DRIVES {
             return Err(ConfigError::TooManyFloppies(self.floppies.len()));

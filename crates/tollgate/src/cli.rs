@@ -7,7 +7,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
 use tollgate_machine::config::{
-    DriveOptions, MemoryBackingChoice, OptionalDevice, PortOptions, PortTarget, VsockOptions,
+    MemoryBackingChoice, OptionalDevice, PortOptions, PortTarget, VsockOptions,
 };
 use tollgate_machine::cpu::CpuModel;
 
@@ -237,8 +237,8 @@ pub struct RunArguments {
     /// cache=unsafe          flushes do nothing: fast, for images that may be lost
     /// discard=unmap|ignore  whether the host gets back what the guest discards
     /// serial=TEXT           what the guest reads as serial number, at most 20 characters
-    /// if=virtio             the only kind of disk there is
-    /// The guest finds them as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
+    /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk behind a PIIX3
+    /// The guest finds virtio ones as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
     /// virtio_blk. An image that is written belongs to one machine at a time.
     #[arg(
         long,
@@ -246,7 +246,7 @@ pub struct RunArguments {
         value_parser = drive::parse,
         verbatim_doc_comment
     )]
-    pub drive: Vec<DriveOptions>,
+    pub drive: Vec<drive::DriveArgument>,
 
     /// A disk in a floppy drive: FILE[,readonly=on][,snapshot=on], or none for an empty drive. Up to
     /// two times

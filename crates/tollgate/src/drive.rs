@@ -5,15 +5,27 @@ use tollgate_machine::config::{Cache, DriveOptions, Format};
 
 /// The form, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
-    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio]";
+    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio|ide]";
+
+/// A disk and what it is behind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DriveArgument {
+    /// The disk.
+    pub options: DriveOptions,
+    /// It is an ATA disk, not a virtio device.
+    pub is_ide: bool,
+}
 
 /// Understands a drive: keys and values between commas; a doubled comma is one that belongs
 /// to a value.
 ///
 /// # Errors
 /// What is wrong with it, for a line that names the flag and the value.
-pub fn parse(text: &str) -> Result<DriveOptions, String> {
-    let mut drive = DriveOptions::new("");
+pub fn parse(text: &str) -> Result<DriveArgument, String> {
+    let mut drive = DriveArgument {
+        options: DriveOptions::new(""),
+        is_ide: false,
+    };
     let mut seen = Vec::new();
     for part in comma_list::split(text) {
         let Some((key, value)) = part.split_once('=') else {
@@ -25,13 +37,14 @@ pub fn parse(text: &str) -> Result<DriveOptions, String> {
         seen.push(key.to_owned());
         set(&mut drive, key, value)?;
     }
-    if drive.path.as_os_str().is_empty() {
+    if drive.options.path.as_os_str().is_empty() {
         return Err(format!("it names no file; expected {FORM}"));
     }
     Ok(drive)
 }
 
-fn set(drive: &mut DriveOptions, key: &str, value: &str) -> Result<(), String> {
+fn set(argument: &mut DriveArgument, key: &str, value: &str) -> Result<(), String> {
+    let drive = &mut argument.options;
     let other = |expected: &str| Err(format!("{key}={value}: expected {expected}"));
     match (key, value) {
         ("file", path) => drive.path = path.into(),
@@ -61,8 +74,9 @@ fn set(drive: &mut DriveOptions, key: &str, value: &str) -> Result<(), String> {
             }
             text.clone_into(&mut drive.serial);
         }
-        ("if", "virtio") => {}
-        ("if", _) => return other("virtio, the only kind of disk there is"),
+        ("if", "virtio") => argument.is_ide = false,
+        ("if", "ide") => argument.is_ide = true,
+        ("if", _) => return other("virtio or ide"),
         _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
     }
     Ok(())
@@ -74,7 +88,13 @@ mod tests {
 
     #[test]
     fn a_drive_is_written_as_for_qemu() {
-        assert_eq!(parse("file=a,,b.img"), Ok(DriveOptions::new("a,b.img")));
+        let virtio = |options| {
+            Ok(DriveArgument {
+                options,
+                is_ide: false,
+            })
+        };
+        assert_eq!(parse("file=a,,b.img"), virtio(DriveOptions::new("a,b.img")));
         let all = "if=virtio,file=d,format=qcow2,readonly=on,snapshot=on,cache=none,discard=unmap,serial=S1";
         let expected = DriveOptions {
             format: Some(Format::Qcow2),
@@ -85,9 +105,10 @@ mod tests {
             serial: "S1".into(),
             ..DriveOptions::new("d")
         };
-        assert_eq!(parse(all), Ok(expected));
+        assert_eq!(parse(all), virtio(expected));
+        assert!(parse("file=d,if=ide").unwrap().is_ide);
         let off = "file=d,readonly=off,snapshot=off,cache=writeback,discard=ignore";
-        assert_eq!(parse(off), Ok(DriveOptions::new("d")));
+        assert_eq!(parse(off), virtio(DriveOptions::new("d")));
     }
 
     #[test]
@@ -103,7 +124,7 @@ mod tests {
             ("file=a,discard=no", "expected unmap"),
             ("file=a,serial=123456789012345678901", "20 ASCII"),
             ("file=a,serial=a b", "20 ASCII"),
-            ("file=a,if=ide", "the only kind"),
+            ("file=a,if=scsi", "expected virtio or ide"),
             ("file=a,bus=1", "unknown key 'bus'"),
         ] {
             let refusal = parse(argument).unwrap_err();

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
-    BootDevice, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
+    BootDevice, DriveOptions, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::file_words::reading;
@@ -200,7 +200,8 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
-        drives: arguments.drive.clone(),
+        drives: drives(arguments, false),
+        ide_drives: drives(arguments, true),
         floppies: (arguments.floppy.iter())
             .map(|floppy| floppy.as_deref().cloned())
             .collect(),
@@ -243,6 +244,13 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         .validate()
         .map_err(|error| Failure::usage(error.to_string()))?;
     Ok(config)
+}
+
+/// The disks that are behind the IDE function, or those that are virtio devices.
+fn drives(arguments: &RunArguments, is_ide: bool) -> Vec<DriveOptions> {
+    let drives = arguments.drive.iter();
+    let drives = drives.filter(|drive| drive.is_ide == is_ide);
+    drives.map(|drive| drive.options.clone()).collect()
 }
 
 /// The firmware that the machine starts from: the one named, or without a kernel the host's.

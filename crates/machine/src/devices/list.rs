@@ -10,6 +10,7 @@ use super::floppy::{self, Drive, Floppy};
 use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
+use super::ide::{self, pci::IdeFunction};
 use super::interrupt_windows::{IoApicPage, PicPorts};
 use super::kvm_clock::KvmClock;
 use super::pc_testdev::PcTestdev;
@@ -73,6 +74,8 @@ impl std::error::Error for BackEndError {}
 pub struct BackEnds {
     /// Virtio devices.
     pub virtio: Vec<Box<dyn VirtioDevice>>,
+    /// Disks of the IDE function.
+    pub ide: Vec<ide::Disk>,
     /// Drives of the floppy disk controller.
     pub floppies: Vec<Drive>,
 }
@@ -85,9 +88,20 @@ impl BackEnds {
     pub fn open(config: &VmConfig) -> Result<Self, BackEndError> {
         Ok(Self {
             virtio: virtio_devices(config)?,
+            ide: ide_disks(config).map_err(BackEndError::Disk)?,
             floppies: floppies(config).map_err(BackEndError::Disk)?,
         })
     }
+}
+
+/// The disks of the IDE function.
+fn ide_disks(config: &VmConfig) -> Result<Vec<ide::Disk>, DiskError> {
+    let disks = config.ide_drives.iter().enumerate();
+    let disks = disks.map(|(index, options)| {
+        let name = format!("ide{index} ({})", options.path.display());
+        ide::Disk::open(name, options)
+    });
+    disks.collect()
 }
 
 /// The drives of the floppy disk controller, with their disks.
@@ -105,7 +119,11 @@ fn floppies(config: &VmConfig) -> Result<Vec<Drive>, DiskError> {
 /// The virtio devices get device numbers of the PCI bus in their order, or without the bus
 /// addresses of their own.
 pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
-    let BackEnds { virtio, floppies } = back_ends;
+    let BackEnds {
+        virtio,
+        ide,
+        floppies,
+    } = back_ends;
     let kinds: Vec<DriveKind> = floppies.iter().map(Drive::kind).collect();
     let mut devices: Vec<Box<dyn Device>> = vec![
         Box::new(PicPorts),
@@ -125,7 +143,7 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
             .map(|device| Box::new(VirtioPci::new(device)) as Box<dyn PciFunction>);
         let functions = functions.collect();
         devices.push(Box::new(match config.firmware {
-            Some(_) => PciHost::with_chipset(chipset(), functions),
+            Some(_) => PciHost::with_chipset(chipset(ide), functions),
             None => PciHost::new(functions),
         }));
     } else {
@@ -157,11 +175,18 @@ pub fn devices(config: &VmConfig, back_ends: BackEnds) -> Vec<Box<dyn Device>> {
     devices
 }
 
+/// The IDE function is another of the device that is the ISA bridge.
+const PIIX_IDE: Place = Place {
+    device: 1,
+    function: 1,
+};
+
 /// The functions of the chip set of a machine that starts from firmware.
-fn chipset() -> Vec<(Place, Box<dyn PciFunction>)> {
+fn chipset(ide: Vec<ide::Disk>) -> Vec<(Place, Box<dyn PciFunction>)> {
     vec![
         (Place::device(0), Box::new(HostBridge440fx::default())),
         (Place::device(1), Box::new(IsaBridge::default())),
+        (PIIX_IDE, Box::new(IdeFunction::new(ide, false))),
         (Place::device(2), Box::new(VgaFunction::default())),
     ]
 }

@@ -17,6 +17,7 @@ pub mod floppy;
 pub mod fpu_error;
 pub mod fw_cfg;
 pub mod i8042;
+pub mod ide;
 pub mod interrupt_windows;
 pub mod io_apic;
 pub mod irq_line;

@@ -174,7 +174,8 @@ impl ConfigSpace {
         match kind {
             BarKind::Io => {
                 self.set(place, &BAR_IO.to_le_bytes());
-                self.allow(place, &(mask as u16).to_le_bytes());
+                // All 32 bits: firmware finds the size by them.
+                self.allow(place, &(mask as u32).to_le_bytes());
             }
             BarKind::Memory32 => self.allow(place, &(mask as u32).to_le_bytes()),
             BarKind::Memory64 => {
@@ -267,12 +268,14 @@ impl ConfigSpace {
             let low = u64::from(self.u32_at(place));
             let is_io = kind == BarKind::Io;
             let start = match kind {
-                BarKind::Io => low & 0xfffc,
+                BarKind::Io => low & !3,
                 BarKind::Memory32 => low & !0xf,
                 BarKind::Memory64 => u64::from(self.u32_at(place + 4)) << 32 | low & !0xf,
             };
             let wanted = if is_io { Command::IO } else { Command::MEMORY };
-            (command.contains(wanted) && start != 0).then_some(Window {
+            // There are no ports above FFFFh.
+            let is_there = start != 0 && (!is_io || start < 0x1_0000);
+            (command.contains(wanted) && is_there).then_some(Window {
                 bar,
                 is_io,
                 start,
@@ -340,7 +343,7 @@ mod tests {
         for bar in 0..4 {
             space.write(0x10 + 4 * bar, &[0xff; 4]);
         }
-        assert_eq!(u32_of(&space, 0x10), 0xffe1);
+        assert_eq!(u32_of(&space, 0x10), 0xffff_ffe1);
         assert_eq!(u32_of(&space, 0x14), 0xffff_f000);
         assert_eq!(u32_of(&space, 0x18), 0xffff_c004);
         assert_eq!(u32_of(&space, 0x1c), 0xffff_ffff);

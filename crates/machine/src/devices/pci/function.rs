@@ -2,7 +2,7 @@
 
 use super::config_space::ConfigSpace;
 use crate::bus::completion::Completer;
-use crate::bus::{DeviceContext, SavedState, StateError};
+use crate::bus::{DeviceContext, PortClaim, SavedState, StateError};
 use std::any::Any;
 use tollgate_platform::GuestTime;
 
@@ -51,6 +51,20 @@ pub trait PciFunction: Any {
         _context: &mut DeviceContext<'_>,
     ) {
     }
+
+    /// Ports at which the function answers wherever its BARs lead: those that such a device had
+    /// before there were BARs. Asked again after each write to its configuration space.
+    fn fixed_ports(&self) -> Vec<PortClaim> {
+        Vec::new()
+    }
+
+    /// Reads 1 to 4 bytes from a fixed port.
+    fn port_read(&mut self, _port: u16, data: &mut [u8], _context: &mut DeviceContext<'_>) {
+        data.fill(0xff);
+    }
+
+    /// Writes 1 to 4 bytes to a fixed port.
+    fn port_write(&mut self, _port: u16, _data: &[u8], _context: &mut DeviceContext<'_>) {}
 
     /// Whether the function asks for INTA. The host looks after each call, and heeds the
     /// command register.

@@ -6,7 +6,7 @@ use super::function::PciFunction;
 use super::host_bridge::HostBridge;
 use super::{ECAM_BASE, ECAM_BYTES, MAX_FUNCTIONS, Place, interrupt_line};
 use crate::bus::completion::Completer;
-use crate::bus::{Claims, Device, DeviceContext, PortWidth, SavedState, StateError};
+use crate::bus::{Claims, Device, DeviceContext, PortClaim, PortWidth, SavedState, StateError};
 use crate::devices::chipset::host_bridge::{AREA_END, AREA_START, HostBridge440fx};
 use crate::devices::chipset::isa_bridge::IsaBridge;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,8 @@ pub struct PciHost {
     slots: Vec<Slot>,
     /// Where functions answer, with their slots; of two at one place the first does.
     windows: Vec<(usize, Window)>,
+    /// Ports of functions that no BAR names.
+    fixed: Vec<(usize, PortClaim)>,
     /// There is the window for enhanced configuration accesses.
     has_ecam: bool,
     /// ISA lines that interrupt lines of this bus are led to and asserted, a bit each.
@@ -101,6 +103,7 @@ impl PciHost {
             address: 0,
             slots: slots.collect(),
             windows: Vec::new(),
+            fixed: Vec::new(),
             has_ecam,
             isa_lines: 0,
         }
@@ -199,11 +202,30 @@ impl PciHost {
             function.config_write(offset, data, context);
         });
         self.drive_isa(context);
-        let windows = self.find_windows();
-        if windows != self.windows {
-            self.windows = windows;
+        if self.look_up_claims() {
             context.claims_changed();
         }
+    }
+
+    /// Asks all functions where they answer. True: elsewhere than before.
+    fn look_up_claims(&mut self) -> bool {
+        let functions = self.functions().enumerate();
+        let fixed = functions.flat_map(|(device, function)| {
+            let claims = function.fixed_ports().into_iter();
+            claims.map(move |claim| (device, claim))
+        });
+        let fixed = fixed.collect();
+        let windows = self.find_windows();
+        let changed = windows != self.windows || fixed != self.fixed;
+        (self.windows, self.fixed) = (windows, fixed);
+        changed
+    }
+
+    /// The function that a fixed port belongs to.
+    fn fixed_at(&self, port: u16) -> Option<usize> {
+        let mut fixed = self.fixed.iter();
+        let (device, _) = fixed.find(|(_, claim)| claim.ports.contains(&port))?;
+        Some(*device)
     }
 
     fn find_windows(&self) -> Vec<(usize, Window)> {
@@ -274,7 +296,12 @@ impl Device for PciHost {
             DeviceAddress::Port(port) => self.window_at(port.into(), true),
             DeviceAddress::Memory(at) => self.window_at(at, false),
         };
-        let function = window.and_then(|(device, ..)| self.functions().nth(device));
+        let fixed = match address {
+            DeviceAddress::Port(port) => self.fixed_at(port),
+            DeviceAddress::Memory(_) => None,
+        };
+        let device = fixed.or(window.map(|(device, ..)| device));
+        let function = device.and_then(|device| self.functions().nth(device));
         function.map_or(self.name(), PciFunction::name)
     }
 
@@ -288,6 +315,8 @@ impl Device for PciHost {
         if self.get::<HostBridge440fx>().is_some() {
             claims = claims.with_memory(AREA_START, AREA_END - AREA_START);
         }
+        let fixed = self.fixed.iter();
+        claims.ports.extend(fixed.map(|(_, claim)| claim.clone()));
         self.windows.iter().fold(claims, |claims, (_, window)| {
             if window.is_io {
                 let last = window.start + (window.bytes - 1);
@@ -309,6 +338,11 @@ impl Device for PciHost {
                 let data = &mut data[..bytes_in_data_port(port, size)];
                 self.config_read(device, offset, data, context);
             }
+        } else if let Some(device) = self.fixed_at(port) {
+            self.call(device, context, |function, context| {
+                let data = &mut data[..usize::from(size.min(4))];
+                function.port_read(port, data, context);
+            });
         } else if let Some((device, bar, offset)) = self.window_at(port.into(), true) {
             self.call(device, context, |function, context| {
                 let data = &mut data[..usize::from(size.min(4))];
@@ -327,6 +361,11 @@ impl Device for PciHost {
                 let data = &data[..bytes_in_data_port(port, size)];
                 self.config_write(device, offset, data, context);
             }
+        } else if let Some(device) = self.fixed_at(port) {
+            self.call(device, context, |function, context| {
+                let data = &data[..usize::from(size.min(4))];
+                function.port_write(port, data, context);
+            });
         } else if let Some((device, bar, offset)) = self.window_at(port.into(), true) {
             self.call(device, context, |function, context| {
                 let data = &data[..usize::from(size.min(4))];
@@ -415,7 +454,7 @@ impl Device for PciHost {
             });
         }
         self.isa_lines = 0;
-        self.windows = self.find_windows();
+        self.look_up_claims();
     }
 
     fn save(&self) -> SavedState {
@@ -452,7 +491,7 @@ impl Device for PciHost {
                 && !config.command().contains(Command::INTX_DISABLE);
         }
         self.isa_lines = state.isa_lines;
-        self.windows = self.find_windows();
+        self.look_up_claims();
         Ok(())
     }
 }

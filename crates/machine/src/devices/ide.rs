@@ -1,0 +1,25 @@
+//! ATA disks behind the IDE function of Intel's PIIX3 (82371SB data sheet, 2.2.2 and 2.7;
+//! ATA/ATAPI-6): two channels of two devices each.
+//!
+//! ```text
+//!   channel  registers     control  line  bus master
+//!   0        1F0h to 1F7h  3F6h     14    BAR 4, bytes 0 to 7
+//!   1        170h to 177h  376h     15    BAR 4, bytes 8 to 15
+//! ```
+//!
+//! A command reads or writes an image in pieces: the image's thread brings a piece, which the
+//! processor then takes block by block through the data register, or the bus master moves to memory; and
+//! the other way round. A piece that was written is the image's before the command ends, on
+//! stable storage once the guest flushes, or at once if it has switched the write cache off.
+
+mod ata;
+mod bus_master;
+mod channel;
+mod disk;
+mod identify;
+pub mod pci;
+mod registers;
+#[cfg(test)]
+mod tests;
+
+pub use disk::Disk;

@@ -1,0 +1,480 @@
+//! The commands of a disk (ATA/ATAPI-6, 8).
+
+use super::channel::{Channel, Direction, Transfer, Way, Work};
+use super::disk::Disk;
+use super::identify::{MOST_MULTIPLE, identify};
+use super::registers::{control, device, error};
+use crate::bus::DeviceContext;
+use crate::devices::medium::SECTOR;
+use tollgate_disk::{Operation, Outcome};
+
+/// Sectors that are moved between image and buffer at once.
+const PIECE: u64 = 256;
+
+/// Commands, by their codes.
+mod command {
+    pub const RECALIBRATE_FIRST: u8 = 0x10;
+    pub const RECALIBRATE_LAST: u8 = 0x1f;
+    pub const READ: u8 = 0x20;
+    pub const READ_ONCE: u8 = 0x21;
+    pub const READ_EXT: u8 = 0x24;
+    pub const READ_DMA_EXT: u8 = 0x25;
+    pub const NATIVE_MAX_EXT: u8 = 0x27;
+    pub const READ_MULTIPLE_EXT: u8 = 0x29;
+    pub const WRITE: u8 = 0x30;
+    pub const WRITE_ONCE: u8 = 0x31;
+    pub const WRITE_EXT: u8 = 0x34;
+    pub const WRITE_DMA_EXT: u8 = 0x35;
+    pub const WRITE_MULTIPLE_EXT: u8 = 0x39;
+    pub const WRITE_VERIFY: u8 = 0x3c;
+    pub const WRITE_DMA_FUA_EXT: u8 = 0x3d;
+    pub const VERIFY: u8 = 0x40;
+    pub const VERIFY_ONCE: u8 = 0x41;
+    pub const VERIFY_EXT: u8 = 0x42;
+    pub const SEEK: u8 = 0x70;
+    pub const DIAGNOSTIC: u8 = 0x90;
+    pub const SET_GEOMETRY: u8 = 0x91;
+    pub const READ_MULTIPLE: u8 = 0xc4;
+    pub const WRITE_MULTIPLE: u8 = 0xc5;
+    pub const SET_MULTIPLE: u8 = 0xc6;
+    pub const READ_DMA: u8 = 0xc8;
+    pub const READ_DMA_ONCE: u8 = 0xc9;
+    pub const WRITE_DMA: u8 = 0xca;
+    pub const WRITE_DMA_ONCE: u8 = 0xcb;
+    pub const WRITE_MULTIPLE_FUA_EXT: u8 = 0xce;
+    pub const STANDBY_NOW: u8 = 0xe0;
+    pub const IDLE_NOW: u8 = 0xe1;
+    pub const STANDBY: u8 = 0xe2;
+    pub const IDLE: u8 = 0xe3;
+    pub const CHECK_POWER: u8 = 0xe5;
+    pub const SLEEP: u8 = 0xe6;
+    pub const FLUSH: u8 = 0xe7;
+    pub const FLUSH_EXT: u8 = 0xea;
+    pub const IDENTIFY: u8 = 0xec;
+    pub const SET_FEATURES: u8 = 0xef;
+    pub const NATIVE_MAX: u8 = 0xf8;
+}
+
+/// The power mode: active.
+const POWER_ACTIVE: u8 = 0xff;
+
+impl Disk {
+    /// The sector that the registers name, of 48 bits of address or of less.
+    fn address(&self, is_long: bool) -> Option<u64> {
+        let registers = &self.registers;
+        let byte = |value: u8, place: u32| u64::from(value) << (8 * place);
+        let address =
+            byte(registers.low[0], 0) | byte(registers.mid[0], 1) | byte(registers.high[0], 2);
+        if is_long {
+            return Some(
+                address
+                    | byte(registers.low[1], 3)
+                    | byte(registers.mid[1], 4)
+                    | byte(registers.high[1], 5),
+            );
+        }
+        let head = registers.device & device::HEAD;
+        if registers.device & device::LBA != 0 {
+            return Some(address | byte(head, 3));
+        }
+        let (heads, sectors) = (self.settings.heads, self.settings.sectors);
+        let sector = registers.low[0];
+        let is_there = (1..=sectors).contains(&sector) && head < heads;
+        let track = (address >> 8) * u64::from(heads) + u64::from(head);
+        is_there.then(|| track * u64::from(sectors) + u64::from(sector) - 1)
+    }
+
+    /// How many sectors the registers ask for.
+    fn count(&self, is_long: bool) -> u64 {
+        let [low, high] = self.registers.count.map(u64::from);
+        match (is_long, low | high << 8) {
+            (false, _) if low == 0 => 0x100,
+            (false, _) => low,
+            (true, 0) => 0x1_0000,
+            (true, count) => count,
+        }
+    }
+
+    /// Has the registers name a sector.
+    fn set_address(&mut self, sector: u64, is_long: bool) {
+        let byte = |place: u32| (sector >> (8 * place)) as u8;
+        let registers = &mut self.registers;
+        if is_long {
+            (registers.low, registers.mid, registers.high) =
+                ([byte(0), byte(3)], [byte(1), byte(4)], [byte(2), byte(5)]);
+        } else {
+            registers.low[0] = byte(0);
+            registers.mid[0] = byte(1);
+            registers.high[0] = byte(2);
+            registers.device = registers.device & !device::HEAD | byte(3) & device::HEAD;
+        }
+    }
+}
+
+impl Channel {
+    /// The command register was written.
+    pub(super) fn begin_command(&mut self, code: u8, context: &mut DeviceContext<'_>) {
+        let is_busy = matches!(self.state.work, Work::Disk(_) | Work::Flush);
+        if is_busy || self.state.control & control::RESET != 0 {
+            return;
+        }
+        self.state.control &= !control::HIGH_ORDER;
+        if code == command::DIAGNOSTIC && self.disks[0].is_some() {
+            self.state.work = Work::Nothing;
+            self.state.failed = false;
+            self.state.selected = 0;
+            let disks = self.disks.iter_mut().flatten();
+            disks.for_each(Disk::set_signature);
+            return self.set_request(true);
+        }
+        if self.disk().is_none() {
+            return;
+        }
+        // Data that nobody took is lost.
+        self.state.work = Work::Nothing;
+        self.state.failed = false;
+        self.set_request(false);
+        self.obey(code, context);
+    }
+
+    fn obey(&mut self, code: u8, context: &mut DeviceContext<'_>) {
+        use Direction::{Read, Verify, Write};
+        use command as c;
+        let Some(disk) = self.disk() else { return };
+        disk.registers.error = 0;
+        let multiple = Way::Blocks(usize::from(disk.settings.multiple) * SECTOR as usize);
+        let single = Way::Blocks(SECTOR as usize);
+        match code {
+            c::READ | c::READ_ONCE => self.begin(Read, single, false, context),
+            c::READ_EXT => self.begin(Read, single, true, context),
+            c::READ_MULTIPLE => self.begin(Read, multiple, false, context),
+            c::READ_MULTIPLE_EXT => self.begin(Read, multiple, true, context),
+            c::READ_DMA | c::READ_DMA_ONCE => self.begin(Read, Way::Dma, false, context),
+            c::READ_DMA_EXT => self.begin(Read, Way::Dma, true, context),
+            c::WRITE | c::WRITE_ONCE | c::WRITE_VERIFY => {
+                self.begin(Write, single, false, context);
+            }
+            c::WRITE_EXT => self.begin(Write, single, true, context),
+            c::WRITE_MULTIPLE => self.begin(Write, multiple, false, context),
+            c::WRITE_MULTIPLE_EXT => self.begin(Write, multiple, true, context),
+            c::WRITE_DMA | c::WRITE_DMA_ONCE => self.begin(Write, Way::Dma, false, context),
+            c::WRITE_DMA_EXT => self.begin(Write, Way::Dma, true, context),
+            c::WRITE_DMA_FUA_EXT => {
+                self.begin(Write, Way::Dma, true, context);
+                self.write_through();
+            }
+            c::WRITE_MULTIPLE_FUA_EXT => {
+                self.begin(Write, multiple, true, context);
+                self.write_through();
+            }
+            c::VERIFY | c::VERIFY_ONCE => self.begin(Verify, single, false, context),
+            c::VERIFY_EXT => self.begin(Verify, single, true, context),
+            c::SEEK => match disk.address(false) {
+                Some(sector) if sector < disk.sectors() => self.end(),
+                _ => self.fail(error::ID_NOT_FOUND),
+            },
+            c::FLUSH | c::FLUSH_EXT => {
+                let tag = disk.medium.send(Operation::Flush);
+                self.tags.push_back(tag);
+                self.state.work = Work::Flush;
+            }
+            c::IDENTIFY => {
+                let data = identify(disk);
+                self.answer(data);
+            }
+            c::SET_FEATURES => match set_features(disk) {
+                true => self.end(),
+                false => self.fail(error::ABORTED),
+            },
+            c::SET_MULTIPLE => {
+                let count = disk.registers.count[0];
+                let is_good = count == 0 || count.is_power_of_two() && count <= MOST_MULTIPLE;
+                disk.settings.multiple = if is_good { count } else { 0 };
+                if is_good {
+                    self.end()
+                } else {
+                    self.fail(error::ABORTED)
+                }
+            }
+            c::SET_GEOMETRY => {
+                let (heads, sectors) = (
+                    (disk.registers.device & device::HEAD) + 1,
+                    disk.registers.count[0],
+                );
+                if sectors == 0 || sectors > 63 {
+                    return self.fail(error::ABORTED);
+                }
+                (disk.settings.heads, disk.settings.sectors) = (heads, sectors);
+                self.end();
+            }
+            c::NATIVE_MAX | c::NATIVE_MAX_EXT => {
+                let is_long = code == c::NATIVE_MAX_EXT;
+                let last = disk.sectors().saturating_sub(1);
+                let last = if is_long { last } else { last.min(0x0fff_ffff) };
+                disk.set_address(last, is_long);
+                self.end();
+            }
+            c::CHECK_POWER => {
+                disk.registers.count[0] = POWER_ACTIVE;
+                self.end();
+            }
+            c::RECALIBRATE_FIRST..=c::RECALIBRATE_LAST
+            | c::STANDBY_NOW
+            | c::IDLE_NOW
+            | c::STANDBY
+            | c::IDLE
+            | c::SLEEP => self.end(),
+            _ => self.fail(error::ABORTED),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        direction: Direction,
+        way: Way,
+        is_long: bool,
+        context: &mut DeviceContext<'_>,
+    ) {
+        let Some(disk) = self.disk() else { return };
+        let is_refused =
+            way == Way::Blocks(0) || direction == Direction::Write && !disk.medium.is_writable();
+        if is_refused {
+            return self.fail(error::ABORTED);
+        }
+        let (count, all) = (disk.count(is_long), disk.sectors());
+        let sector = disk.address(is_long);
+        let sector =
+            sector.filter(|sector| sector.checked_add(count).is_some_and(|end| end <= all));
+        let Some(sector) = sector else {
+            return self.fail(error::ID_NOT_FOUND);
+        };
+        let transfer = Transfer {
+            direction,
+            way,
+            sector,
+            sectors: count,
+            data: Vec::new(),
+            moved: 0,
+            through: !disk.settings.write_cache,
+        };
+        if direction == Direction::Write {
+            self.begin_host(transfer, false, context);
+        } else {
+            self.read_piece(transfer);
+        }
+    }
+
+    fn write_through(&mut self) {
+        if let Work::Host(transfer) = &mut self.state.work {
+            transfer.through = true;
+        }
+    }
+
+    /// Has the image's thread read the next piece.
+    fn read_piece(&mut self, transfer: Transfer) {
+        let Some(disk) = self.disk() else { return };
+        let tag = disk.medium.send(Operation::Read {
+            offset: transfer.sector * SECTOR,
+            bytes: (transfer.sectors.min(PIECE) * SECTOR) as usize,
+        });
+        self.tags.push_back(tag);
+        self.state.work = Work::Disk(transfer);
+    }
+
+    /// The host gets all of `data`, and that is the command.
+    fn answer(&mut self, data: Vec<u8>) {
+        self.state.work = Work::Host(Transfer {
+            direction: Direction::Answer,
+            way: Way::Blocks(data.len()),
+            sector: 0,
+            sectors: 0,
+            data,
+            moved: 0,
+            through: false,
+        });
+        self.set_request(true);
+    }
+
+    /// The host moves a piece: one that was read, or one that it is to fill.
+    fn begin_host(&mut self, mut transfer: Transfer, asks: bool, context: &mut DeviceContext<'_>) {
+        if transfer.direction == Direction::Write {
+            transfer.data = vec![0; (transfer.sectors.min(PIECE) * SECTOR) as usize];
+        }
+        transfer.moved = 0;
+        let is_dma = transfer.way == Way::Dma;
+        self.state.work = Work::Host(transfer);
+        if is_dma {
+            self.run_master(context);
+        } else if asks {
+            self.set_request(true);
+        }
+    }
+
+    /// Has the bus master move what it can.
+    pub(super) fn run_master(&mut self, context: &mut DeviceContext<'_>) {
+        use super::bus_master::Stopped;
+        let Work::Host(transfer) = &mut self.state.work else {
+            return;
+        };
+        if transfer.way != Way::Dma || !self.may_master {
+            return;
+        }
+        let to_memory = transfer.direction == Direction::Read;
+        let (data, moved) = (&mut transfer.data, &mut transfer.moved);
+        let stopped = (self.state.master).run(data, moved, to_memory, context.memory());
+        if stopped == Stopped::Done {
+            self.end_piece(context);
+        }
+    }
+
+    /// The host has read or written bytes through the data register.
+    pub(super) fn read_data(&mut self, data: &mut [u8], context: &mut DeviceContext<'_>) {
+        let Work::Host(transfer) = &mut self.state.work else {
+            return;
+        };
+        let Way::Blocks(block) = transfer.way else {
+            return;
+        };
+        if transfer.direction == Direction::Write {
+            return;
+        }
+        let rest = &transfer.data[transfer.moved..];
+        let count = data.len().min(rest.len());
+        data[..count].copy_from_slice(&rest[..count]);
+        self.count_data(count, block, context);
+    }
+
+    /// The host has written bytes to the data register.
+    pub(super) fn write_data(&mut self, data: &[u8], context: &mut DeviceContext<'_>) {
+        let Work::Host(transfer) = &mut self.state.work else {
+            return;
+        };
+        let Way::Blocks(block) = transfer.way else {
+            return;
+        };
+        if transfer.direction != Direction::Write {
+            return;
+        }
+        let rest = &mut transfer.data[transfer.moved..];
+        let count = data.len().min(rest.len());
+        rest[..count].copy_from_slice(&data[..count]);
+        self.count_data(count, block, context);
+    }
+
+    fn count_data(&mut self, count: usize, block: usize, context: &mut DeviceContext<'_>) {
+        let Work::Host(transfer) = &mut self.state.work else {
+            return;
+        };
+        let before = transfer.moved / block.max(1);
+        transfer.moved += count;
+        if transfer.moved >= transfer.data.len() {
+            self.end_piece(context);
+        } else if transfer.moved / block.max(1) != before {
+            // The next block.
+            self.set_request(false);
+            self.set_request(true);
+        }
+    }
+
+    /// All of a piece has moved between the host and the buffer.
+    fn end_piece(&mut self, context: &mut DeviceContext<'_>) {
+        let Work::Host(mut transfer) = std::mem::take(&mut self.state.work) else {
+            return;
+        };
+        match transfer.direction {
+            Direction::Write => {
+                let Some(disk) = self.disk() else { return };
+                let tag = disk.medium.send(Operation::Write {
+                    offset: transfer.sector * SECTOR,
+                    data: std::mem::take(&mut transfer.data),
+                    through: transfer.through,
+                });
+                self.tags.push_back(tag);
+                self.state.work = Work::Disk(transfer);
+            }
+            _ => self.next_piece(transfer, context),
+        }
+    }
+
+    /// A piece is where it belongs: the next one, or the end.
+    fn next_piece(&mut self, mut transfer: Transfer, context: &mut DeviceContext<'_>) {
+        let done = transfer.sectors.min(PIECE);
+        transfer.sector += done;
+        transfer.sectors -= done;
+        let is_read_by_blocks = transfer.way != Way::Dma
+            && matches!(transfer.direction, Direction::Read | Direction::Answer);
+        if transfer.sectors > 0 {
+            match transfer.direction {
+                Direction::Write => self.begin_host(transfer, true, context),
+                _ => self.read_piece(transfer),
+            }
+        } else if is_read_by_blocks {
+            // The interrupt came before the last block.
+            self.state.work = Work::Nothing;
+        } else {
+            self.end();
+        }
+    }
+
+    /// Takes what the image's thread has done.
+    pub(super) fn complete(&mut self, context: &mut DeviceContext<'_>) {
+        for index in 0..self.disks.len() {
+            let outcomes = self.disks[index].as_ref().map(|disk| disk.medium.take());
+            for Outcome { tag, result } in outcomes.unwrap_or_default() {
+                let is_awaited = index == self.index() && self.tags.front() == Some(&tag);
+                if is_awaited {
+                    self.tags.pop_front();
+                    self.go_on(result, context);
+                }
+            }
+        }
+    }
+
+    /// The image's thread has done what the command waits for.
+    fn go_on(&mut self, result: Result<Vec<u8>, ()>, context: &mut DeviceContext<'_>) {
+        match (std::mem::take(&mut self.state.work), result) {
+            (Work::Disk(_) | Work::Flush, Err(())) => self.fail(error::UNCORRECTABLE),
+            (Work::Flush, Ok(_)) => self.end(),
+            (Work::Disk(mut transfer), Ok(data)) => match transfer.direction {
+                Direction::Read => {
+                    transfer.data = data;
+                    self.begin_host(transfer, true, context);
+                }
+                _ => self.next_piece(transfer, context),
+            },
+            (other, _) => self.state.work = other,
+        }
+    }
+
+    /// The command has ended well.
+    fn end(&mut self) {
+        self.state.work = Work::Nothing;
+        self.set_request(true);
+    }
+
+    /// The command has failed.
+    fn fail(&mut self, error: u8) {
+        self.state.work = Work::Nothing;
+        self.state.failed = true;
+        if let Some(disk) = self.disk() {
+            disk.registers.error = error;
+        }
+        self.set_request(true);
+    }
+}
+
+/// SET FEATURES (8.46): false if it asks for what is not there.
+fn set_features(disk: &mut Disk) -> bool {
+    let count = disk.registers.count[0];
+    match disk.registers.features {
+        0x02 => disk.settings.write_cache = true,
+        0x82 => disk.settings.write_cache = false,
+        // PIO, which has no mode to remember.
+        0x03 if matches!(count, 0x00 | 0x01 | 0x08..=0x0c) => {}
+        0x03 if matches!(count, 0x20..=0x22 | 0x40..=0x42) => disk.settings.transfer_mode = count,
+        // Looking ahead; what a reset by software leaves.
+        0x55 | 0xaa | 0x66 | 0xcc => {}
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,275 @@
+//! A channel: the registers that its two devices share, what is under way, and the interrupt.
+
+use super::bus_master::BusMaster;
+use super::disk::{Disk, Registers, Settings};
+use super::registers::{Status, control, device, register};
+use crate::bus::DeviceContext;
+use crate::devices::IrqLine;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// How data moves between a device and its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Way {
+    /// Through the data register, in blocks of so many bytes.
+    Blocks(usize),
+    /// By the bus master.
+    Dma,
+}
+
+/// What a transfer does with the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Direction {
+    Read,
+    Write,
+    /// It is read, but nobody wants it.
+    Verify,
+    /// Nothing: what the buffer holds is all.
+    Answer,
+}
+
+/// A command under way that moves data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Transfer {
+    pub direction: Direction,
+    pub way: Way,
+    /// The first sector of the piece, and the sectors from there to the end.
+    pub sector: u64,
+    pub sectors: u64,
+    /// The piece.
+    pub data: Vec<u8>,
+    /// Bytes of it that were moved.
+    pub moved: usize,
+    /// Without the write cache, or as the command says: each piece goes to stable storage.
+    pub through: bool,
+}
+
+/// What a channel does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) enum Work {
+    #[default]
+    Nothing,
+    /// The image's thread reads or writes a piece.
+    Disk(Transfer),
+    /// The host moves a piece.
+    Host(Transfer),
+    /// The image's thread flushes.
+    Flush,
+}
+
+/// What is saved of a channel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct State {
+    pub control: u8,
+    /// The device register, as written last: which device is selected.
+    pub selected: u8,
+    /// ERR of the selected device's status.
+    pub failed: bool,
+    pub work: Work,
+    /// INTRQ, before the device control register's bit.
+    pub request: bool,
+    pub master: BusMaster,
+    /// Of the two devices, if they are there.
+    pub devices: [(Registers, Settings); 2],
+}
+
+/// A channel.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    pub disks: [Option<Disk>; 2],
+    pub state: State,
+    /// Operations of the image's thread that the work waits for.
+    pub tags: VecDeque<u64>,
+    pub line: IrqLine,
+    /// The function may read and write memory.
+    pub may_master: bool,
+}
+
+impl Channel {
+    /// The selected device's index.
+    pub fn index(&self) -> usize {
+        usize::from(self.state.selected & device::SECOND != 0)
+    }
+
+    pub fn disk(&mut self) -> Option<&mut Disk> {
+        let index = self.index();
+        self.disks[index].as_mut()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.disks.iter().all(Option::is_none)
+    }
+
+    /// Asks for an interrupt, or no longer does.
+    pub fn set_request(&mut self, request: bool) {
+        if request {
+            self.state.master.note_interrupt();
+        }
+        self.state.request = request;
+        let is_enabled = self.state.control & control::NO_INTERRUPT == 0;
+        self.line.set(request && is_enabled);
+    }
+
+    /// The status of the selected device.
+    fn status(&self) -> u8 {
+        if self.is_empty() {
+            return 0xff;
+        }
+        if self.disks[self.index()].is_none() {
+            return 0;
+        }
+        if self.state.control & control::RESET != 0 {
+            return Status::BUSY.bits();
+        }
+        let idle = Status::READY | Status::SEEK_DONE;
+        let status = match &self.state.work {
+            Work::Nothing => idle,
+            Work::Disk(_) | Work::Flush => Status::BUSY,
+            Work::Host(transfer) if transfer.way == Way::Dma => Status::BUSY,
+            Work::Host(_) => idle | Status::DATA_REQUEST,
+        };
+        let failed = self.state.failed && matches!(self.state.work, Work::Nothing);
+        (status
+            | if failed {
+                Status::ERROR
+            } else {
+                Status::empty()
+            })
+        .bits()
+    }
+
+    /// Reads a register of the command block, but for the data register.
+    pub fn read(&mut self, offset: u16) -> u8 {
+        if self.is_empty() {
+            return 0xff;
+        }
+        if offset == register::STATUS {
+            let status = self.status();
+            self.set_request(false);
+            return status;
+        }
+        let selected = self.state.selected;
+        let previous = usize::from(self.state.control & control::HIGH_ORDER != 0);
+        let Some(disk) = self.disk() else {
+            // The other device answers for one that is not there.
+            return if offset == register::DEVICE {
+                selected
+            } else {
+                0
+            };
+        };
+        let registers = &disk.registers;
+        match offset {
+            register::ERROR => registers.error,
+            register::COUNT => registers.count[previous],
+            register::LBA_LOW => registers.low[previous],
+            register::LBA_MID => registers.mid[previous],
+            register::LBA_HIGH => registers.high[previous],
+            register::DEVICE => registers.device & !device::SECOND | selected & device::SECOND,
+            _ => 0xff,
+        }
+    }
+
+    /// Writes a register of the command block, but for the data register.
+    pub fn write(&mut self, offset: u16, value: u8, context: &mut DeviceContext<'_>) {
+        if offset == register::STATUS {
+            return self.begin_command(value, context);
+        }
+        if !matches!(self.state.work, Work::Nothing) {
+            // The registers are not the host's while a command is under way.
+            return;
+        }
+        self.state.control &= !control::HIGH_ORDER;
+        if offset == register::DEVICE {
+            if (self.state.selected ^ value) & device::SECOND != 0 {
+                // Each device has an error of its own; that of the other was seen.
+                self.state.failed = false;
+            }
+            self.state.selected = value;
+        }
+        let push = |register: &mut [u8; 2]| *register = [value, register[0]];
+        for disk in self.disks.iter_mut().flatten() {
+            let registers = &mut disk.registers;
+            match offset {
+                register::ERROR => registers.features = value,
+                register::COUNT => push(&mut registers.count),
+                register::LBA_LOW => push(&mut registers.low),
+                register::LBA_MID => push(&mut registers.mid),
+                register::LBA_HIGH => push(&mut registers.high),
+                register::DEVICE => registers.device = value,
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the alternate status register, which leaves the interrupt as it is.
+    pub fn alternate_status(&self) -> u8 {
+        self.status()
+    }
+
+    /// Writes the device control register.
+    pub fn write_control(&mut self, value: u8) {
+        let before = std::mem::replace(&mut self.state.control, value);
+        if value & control::RESET != 0 && before & control::RESET == 0 {
+            self.reset();
+            self.state.control = value;
+        }
+        let request = self.state.request;
+        self.line.set(request && value & control::NO_INTERRUPT == 0);
+    }
+
+    /// A reset of both devices, by the hardware or by the device control register.
+    pub fn reset(&mut self) {
+        self.state.work = Work::Nothing;
+        self.state.failed = false;
+        self.state.selected = 0;
+        self.state.control = 0;
+        self.tags.clear();
+        for disk in self.disks.iter_mut().flatten() {
+            disk.set_signature();
+            disk.settings.multiple = 0;
+        }
+        self.state.request = false;
+        self.line.set(false);
+    }
+
+    /// The hardware's reset.
+    pub fn reset_all(&mut self) {
+        self.reset();
+        self.state.master = BusMaster::default();
+        for disk in self.disks.iter_mut().flatten() {
+            disk.settings = Settings::default();
+        }
+    }
+
+    pub fn save(&self) -> State {
+        let mut state = self.state.clone();
+        for (saved, disk) in state.devices.iter_mut().zip(&self.disks) {
+            if let Some(disk) = disk {
+                *saved = (disk.registers, disk.settings);
+            }
+        }
+        state
+    }
+
+    pub fn restore(&mut self, state: State) {
+        for ((registers, settings), disk) in state.devices.iter().zip(&mut self.disks) {
+            if let Some(disk) = disk {
+                (disk.registers, disk.settings) = (*registers, *settings);
+            }
+        }
+        self.state = state;
+        self.tags.clear();
+        if let Work::Host(transfer) = &mut self.state.work {
+            transfer.moved = transfer.moved.min(transfer.data.len());
+        }
+        if matches!(self.state.work, Work::Disk(_) | Work::Flush) {
+            // Nothing is saved while a thread works; whoever made this gets an error.
+            self.state.work = Work::Nothing;
+            self.state.failed = true;
+        }
+        let is_enabled = self.state.control & control::NO_INTERRUPT == 0;
+        self.line = IrqLine::low();
+        self.line.record(0, self.state.request && is_enabled);
+    }
+}

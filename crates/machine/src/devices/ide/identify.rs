@@ -1,0 +1,74 @@
+//! What a disk says of itself (ATA/ATAPI-6, 8.15).
+
+use super::disk::Disk;
+
+/// Sectors of a block of READ MULTIPLE at most.
+pub(super) const MOST_MULTIPLE: u8 = 16;
+
+/// The 512 bytes of IDENTIFY DEVICE.
+pub(super) fn identify(disk: &Disk) -> Vec<u8> {
+    let mut words = [0u16; 256];
+    let settings = &disk.settings;
+    let (heads, sectors) = (Disk::HEADS, Disk::SECTORS);
+    words[0] = 1 << 6;
+    words[1] = disk.cylinders(heads, sectors);
+    words[3] = heads.into();
+    words[6] = sectors.into();
+    let serial = match disk.serial.as_str() {
+        "" => "TG00000001",
+        serial => serial,
+    };
+    put_text(&mut words[10..20], serial);
+    put_text(&mut words[23..27], env!("CARGO_PKG_VERSION"));
+    put_text(&mut words[27..47], "TOLLGATE HARDDISK");
+    words[47] = 0x8000 | u16::from(MOST_MULTIPLE);
+    // IORDY, LBA, DMA.
+    words[49] = 1 << 11 | 1 << 9 | 1 << 8;
+    words[50] = 1 << 14;
+    // Words 54 to 58, 64 to 70 and 88 are valid.
+    words[53] = 7;
+    let cylinders = disk.cylinders(settings.heads, settings.sectors);
+    words[54] = cylinders;
+    words[55] = settings.heads.into();
+    words[56] = settings.sectors.into();
+    let capacity = u32::from(cylinders) * u32::from(settings.heads) * u32::from(settings.sectors);
+    words[57] = capacity as u16;
+    words[58] = (capacity >> 16) as u16;
+    if settings.multiple != 0 {
+        words[59] = 1 << 8 | u16::from(settings.multiple);
+    }
+    let small = disk.sectors().min(0x0fff_ffff) as u32;
+    words[60] = small as u16;
+    words[61] = (small >> 16) as u16;
+    let (kind, mode) = (settings.transfer_mode >> 3, settings.transfer_mode & 7);
+    let selected = |wanted: u8| if kind == wanted { 0x100 << mode } else { 0 };
+    words[63] = 7 | selected(4);
+    // PIO modes 3 and 4, with the shortest cycles.
+    words[64] = 3;
+    words[65..69].fill(120);
+    // ATA-3 to ATA/ATAPI-6.
+    words[80] = 0x78;
+    // NOP, write cache; FLUSH CACHE and its extension, 48 bits of address.
+    words[82] = 1 << 14 | 1 << 5;
+    words[83] = 1 << 14 | 1 << 13 | 1 << 12 | 1 << 10;
+    words[84] = 1 << 14;
+    words[85] = 1 << 14 | u16::from(settings.write_cache) << 5;
+    words[86] = 1 << 13 | 1 << 12 | 1 << 10;
+    words[87] = 1 << 14;
+    words[88] = 7 | selected(8);
+    // The hardware's reset: found by jumpers.
+    words[93] = 1 << 14 | 1;
+    for (index, word) in words[100..104].iter_mut().enumerate() {
+        *word = (disk.sectors() >> (16 * index)) as u16;
+    }
+    words.into_iter().flat_map(u16::to_le_bytes).collect()
+}
+
+/// Text, padded with blanks, with the first of two characters in the upper half of a word.
+fn put_text(words: &mut [u16], text: &str) {
+    let mut characters = text.bytes().chain(std::iter::repeat(b' '));
+    for word in words {
+        let first = characters.next().unwrap_or(b' ');
+        *word = u16::from(first) << 8 | u16::from(characters.next().unwrap_or(b' '));
+    }
+}
