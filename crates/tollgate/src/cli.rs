@@ -262,6 +262,13 @@ pub struct RunArguments {
     )]
     pub floppy: Vec<FloppyArgument>,
 
+    /// Leave the images of all disks and floppy disks as they are, as snapshot=on does for one
+    ///
+    /// What the guest writes goes to temporary files and is forgotten at the end. Disks that
+    /// 'tollgate medium' puts in later are not meant.
+    #[arg(long, verbatim_doc_comment)]
+    pub snapshot: bool,
+
     /// What firmware boots: a (floppy disk), c (disk), d (CD-ROM), or several in their order
     ///
     /// What is not named comes last. The default is acd.

@@ -203,7 +203,7 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         drives: drives(arguments, false),
         ide_drives: drives(arguments, true),
         floppies: (arguments.floppy.iter())
-            .map(|floppy| floppy.as_deref().cloned())
+            .map(|floppy| floppy.as_deref().map(|disk| kept(arguments, disk)))
             .collect(),
         boot_order: (arguments.boot.clone())
             .map_or_else(|| BootDevice::ALL.to_vec(), |boot| boot.0),
@@ -250,7 +250,15 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
 fn drives(arguments: &RunArguments, is_ide: bool) -> Vec<DriveOptions> {
     let drives = arguments.drive.iter();
     let drives = drives.filter(|drive| drive.is_ide == is_ide);
-    drives.map(|drive| drive.options.clone()).collect()
+    drives.map(|it| kept(arguments, &it.options)).collect()
+}
+
+/// A disk as it is used: with `--snapshot` its image stays as it is.
+fn kept(arguments: &RunArguments, disk: &DriveOptions) -> DriveOptions {
+    DriveOptions {
+        snapshot: disk.snapshot || arguments.snapshot && !disk.readonly,
+        ..disk.clone()
+    }
 }
 
 /// The firmware that the machine starts from: the one named, or without a kernel the host's.
