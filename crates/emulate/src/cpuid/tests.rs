@@ -84,7 +84,7 @@ fn the_hypervisor_names_itself() {
         .flat_map(|word| word.to_le_bytes())
         .collect();
     assert_eq!(&name, HYPERVISOR_SIGNATURE);
-    assert_eq!(ask(&mut state, 0x4000_0001, 0), [3, 0, 0, 0]);
+    assert_eq!(ask(&mut state, 0x4000_0001, 0), [7, 0, 0, 0]);
     assert_eq!(ask(&mut state, 0x4000_0002, 0), [0; 4]);
     // Behind KVM's interface, if the guest is shown that.
     state.paravirtual = Paravirtual::Kvm;
@@ -97,7 +97,7 @@ fn the_hypervisor_names_itself() {
     assert_eq!(largest, 0x4000_0110);
     let text = [ebx, ecx, edx].map(u32::to_le_bytes).concat();
     assert_eq!(text, HYPERVISOR_SIGNATURE);
-    assert_eq!(ask(&mut state, 0x4000_0101, 0), [3, 0, 0, 0]);
+    assert_eq!(ask(&mut state, 0x4000_0101, 0), [7, 0, 0, 0]);
     assert_eq!(
         ask(&mut state, 0x4000_0110, 0)[1],
         APIC_BUS_KHZ,
