@@ -23,8 +23,12 @@ help() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"; exit 0; }
 
 # need TOOL PACKAGE: stop with the package's name if the tool is missing.
 need() {
-    command -v "$1" >/dev/null 2>&1 ||
-        die "'$1' is missing; install the Debian package $2 (scripts/install-dependencies does it)"
+    command -v "$1" >/dev/null 2>&1 && return
+    case $2 in
+        qemu-system-x86) flag=' --with-qemu' ;;
+        *) flag= ;;
+    esac
+    die "'$1' is missing; install the Debian package $2 (scripts/install-dependencies$flag does it)"
 }
 
 # Rust as rustup installs it is on PATH only in login shells.
