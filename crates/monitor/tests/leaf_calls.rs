@@ -18,11 +18,6 @@ const RBX: usize = 3;
 const RSI: usize = 6;
 const RDI: usize = 7;
 
-/// Exits of a kind, and how often the leaf did without.
-fn counts(vcpu: &Computer<Bench>, kind: ExitKind, leaf: LeafRoutine) -> [u64; 2] {
-    [vcpu.exit_counts().get(kind), vcpu.leaf_count(leaf)]
-}
-
 fn invalidations(vcpu: &Computer<Bench>) -> [u64; 2] {
     counts(vcpu, ExitKind::Invlpg, LeafRoutine::Invlpg)
 }
@@ -37,13 +32,6 @@ fn of_control(vcpu: &Computer<Bench>) -> [u64; 2] {
         ExitKind::ControlRegister,
         LeafRoutine::ControlRegister,
     )
-}
-
-/// The two small pages lead to memory that holds 1 and 2.
-fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
-    for (number, page) in (1..).zip(SMALL_RAM) {
-        memory.write_u64(PhysicalAddress(page), number);
-    }
 }
 
 #[test]

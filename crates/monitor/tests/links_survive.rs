@@ -4,9 +4,9 @@
 mod long_mode_support;
 
 use long_mode_support::spaces::{
-    PAGE, entry, make_empty_space, map, run_kernel, run_to_end, table, unmap,
+    PAGE, entry, make_empty_space, map, run_kernel, start, table, unmap,
 };
-use long_mode_support::{Bench, CODE, STACK, as_user, caught, guest_code, vcpu};
+use long_mode_support::{Bench, CODE, caught, guest_code, vcpu};
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
@@ -78,16 +78,6 @@ fn prepared() -> Computer<Bench> {
         state.efer |= 1 << 11;
         state.cr3 = table(0);
     })
-}
-
-/// Starts the program, which has got this far when it ends.
-fn start(vcpu: &mut Computer<Bench>, linear: u64) {
-    vcpu.change_state(|cpu| {
-        as_user(cpu);
-        cpu.gpr[4] = STACK;
-        cpu.rip = linear;
-    });
-    run_to_end(vcpu);
 }
 
 /// Runs the program, with these functions behind it.

@@ -8,28 +8,14 @@ mod support;
 use support::*;
 use tollgate_engine::abi::leaves::LeafRoutine;
 use tollgate_exits::ExitKind;
-use tollgate_memory::GuestMemory;
 use tollgate_monitor::memory_access::MemoryAccess;
-use tollgate_test_support::{Computer, memory_access};
-use tollgate_x86::{CpuState, PhysicalAddress};
+use tollgate_test_support::memory_access;
 
 const RDI: usize = 7;
 // Places of registers in the area.
 const ST0: usize = 32;
 const XMM5: usize = 160 + 5 * 16;
 const MXCSR: usize = 24;
-
-/// Exits of a kind, and how often the leaf did without.
-fn counts(vcpu: &Computer<Bench>, kind: ExitKind, leaf: LeafRoutine) -> [u64; 2] {
-    [vcpu.exit_counts().get(kind), vcpu.leaf_count(leaf)]
-}
-
-/// The two small pages lead to memory that holds 1 and 2.
-fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
-    for (number, page) in (1..).zip(SMALL_RAM) {
-        memory.write_u64(PhysicalAddress(page), number);
-    }
-}
 
 #[test]
 fn a_miss_keeps_them_and_exits_not() {

@@ -4,9 +4,9 @@
 mod long_mode_support;
 
 use long_mode_support::spaces::{
-    PAGE, entry, make_empty_space, map, run_kernel, run_to_end, table, unmap,
+    PAGE, entry, make_empty_space, map, run_kernel, start, table, unmap,
 };
-use long_mode_support::{Bench, CODE, STACK, as_user, caught, guest_code, vcpu};
+use long_mode_support::{Bench, CODE, caught, guest_code, vcpu};
 use tollgate_exits::ExitKind;
 use tollgate_test_support::Computer;
 use tollgate_x86::PhysicalAddress;
@@ -68,15 +68,6 @@ fn prepared(linear: u64, other_end: usize) -> Computer<Bench> {
         }
         state.cr3 = table(0);
     })
-}
-
-fn start(vcpu: &mut Computer<Bench>, linear: u64) {
-    vcpu.change_state(|cpu| {
-        as_user(cpu);
-        cpu.gpr[4] = STACK;
-        cpu.rip = linear;
-    });
-    run_to_end(vcpu);
 }
 
 fn run(vcpu: &mut Computer<Bench>, linear: u64, end: usize) {

@@ -4,6 +4,8 @@
 pub mod spaces;
 
 use std::time::Instant;
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_exits::ExitKind;
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::{BareMachine, GuestTime, Near, NearAccess, StopRequest};
@@ -290,6 +292,18 @@ fn prepare_state() -> CpuState {
     state.gpr[4] = STACK;
     state.rip = CODE;
     state
+}
+
+/// The two small pages lead to memory that holds 1 and 2.
+pub fn with_small_pages(_: &mut CpuState, memory: &mut GuestMemory) {
+    for (number, page) in (1..).zip(SMALL_RAM) {
+        memory.write_u64(PhysicalAddress(page), number);
+    }
+}
+
+/// Exits of a kind, and how often the leaf did without.
+pub fn counts(vcpu: &Computer<Bench>, kind: ExitKind, leaf: LeafRoutine) -> [u64; 2] {
+    [vcpu.exit_counts().get(kind), vcpu.leaf_count(leaf)]
 }
 
 /// Has the program run at CPL 3.

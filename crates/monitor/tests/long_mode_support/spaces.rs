@@ -1,6 +1,6 @@
 //! Address spaces beside the first one, with page tables of their own.
 
-use super::{Bench, CODE, CODE_64, CODE_64_USER, Computer, DATA_0};
+use super::{Bench, CODE, CODE_64, CODE_64_USER, Computer, DATA_0, STACK, as_user};
 use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_platform::StopRequest;
@@ -59,6 +59,16 @@ pub fn run_to_end(vcpu: &mut Computer<Bench>) {
     let stop = vcpu.run();
     let ended = matches!(stop, VcpuStop::Requested(StopRequest::DebugExit(_)));
     assert!(ended, "{stop:?}\n{}", vcpu.dump());
+}
+
+/// Runs the program at `linear` until it ends, at level 3 with the usual stack.
+pub fn start(vcpu: &mut Computer<Bench>, linear: u64) {
+    vcpu.change_state(|cpu| {
+        as_user(cpu);
+        cpu.gpr[4] = STACK;
+        cpu.rip = linear;
+    });
+    run_to_end(vcpu);
 }
 
 /// Runs what lies at an address for the guest's kernel, with this in RDI; the segments are
