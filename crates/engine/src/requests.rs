@@ -134,7 +134,7 @@ impl Requests {
 }
 
 /// What the calling thread has had of a processor, in nanoseconds.
-fn on_processor() -> u64 {
+pub fn on_processor() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

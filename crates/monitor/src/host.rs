@@ -1,23 +1,25 @@
 //! The few things that the vCPU asks of the host directly.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_engine::requests::on_processor;
 use tollgate_exits::ledger::HostTime;
 
 /// What the calling thread has had of the host's time.
 pub fn thread_time() -> HostTime {
     HostTime {
-        passed: nanoseconds(libc::CLOCK_MONOTONIC),
-        on_processor: nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID),
+        passed: passed(),
+        on_processor: on_processor(),
     }
 }
 
-fn nanoseconds(clock: libc::clockid_t) -> u64 {
+/// Nanoseconds of the host's time.
+fn passed() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel writes one timespec; both clocks exist on every Linux.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+    // SAFETY: the kernel writes one timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

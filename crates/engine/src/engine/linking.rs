@@ -114,8 +114,8 @@ impl Engine {
     }
 
     /// Control has come to a block at `place`, where the guest's page tables have just allowed
-    /// to fetch it, all of its pages, as `dependence` says: what is known to lead to its page does so from now on. To be called before
-    /// the block is linked or run. Whether it did not before.
+    /// to fetch it, all of its pages, as `dependence` says: what is known to lead to its page does
+    /// so from now on. To be called before the block is linked or run. Whether it did not before.
     #[inline]
     pub fn meet(&mut self, id: BlockId, place: &CodeAddress, dependence: &Dependence) -> bool {
         let Some(block) = self.blocks.get(id) else {

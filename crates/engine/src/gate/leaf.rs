@@ -22,9 +22,9 @@
 //! What needs more than comparisons is done by a function of the monitor's, which the last of the
 //! routines calls with the general registers where an exit leaves them
 //! ([`LeafCall`](crate::abi::leaves::LeafCall)). It needs the host's vector registers; if the
-//! guest's are loaded, they are put aside meanwhile ([`crate::gate::live_vectors`]). A signal that arrives before or in the function is like
-//! one that arrives in the monitor: it only sets `pending`, which is tested behind the call
-//! ([`is_here`]).
+//! guest's are loaded, they are put aside meanwhile ([`crate::gate::live_vectors`]). A signal that
+//! arrives before or in the function is like one that arrives in the monitor: it only sets
+//! `pending`, which is tested behind the call ([`is_here`]).
 //!
 //! No part of a routine is at a boundary of guest instructions: a signal handler that interrupts
 //! it has it run on to its end, as with [`Restore::UNDIVIDED`](crate::abi::marks::Restore).
