@@ -1,6 +1,8 @@
 //! The configuration of one machine: plain data that the command line, the control
 //! socket or a test fills in.
 
+mod ide_drives;
+
 use crate::cpu::{self, CpuModel, ModelError};
 use crate::devices::chipset::CHIPSET_DEVICES;
 use crate::devices::floppy::Floppy;
@@ -8,6 +10,7 @@ use crate::devices::fw_cfg::{self, FwCfgError, FwCfgFile};
 use crate::devices::ide::pci::IdeFunction;
 use crate::devices::pci::MAX_FUNCTIONS;
 pub use crate::devices::virtio::console::ports::{PortOptions, PortTarget};
+pub use ide_drives::{IdeDrive, IdePlaces};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -244,8 +247,8 @@ pub struct VmConfig {
     pub pci: bool,
     /// Disks, in the order in which the guest finds them.
     pub drives: Vec<DriveOptions>,
-    /// Disks of the IDE function, four at most: the first channel's two, then the second's.
-    pub ide_drives: Vec<DriveOptions>,
+    /// What is behind the IDE function.
+    pub ide_drives: IdePlaces,
     /// Floppy drives, two at most, with their disks; `None`: the drive is empty.
     pub floppies: Vec<Option<DriveOptions>>,
     /// What firmware boots, the first choice first, each at most once.
@@ -293,7 +296,7 @@ impl Default for VmConfig {
             acpi: true,
             pci: true,
             drives: Vec::new(),
-            ide_drives: Vec::new(),
+            ide_drives: IdePlaces::default(),
             floppies: Vec::new(),
             boot_order: BootDevice::ALL.to_vec(),
             shares: Vec::new(),
@@ -332,7 +335,7 @@ pub enum ConfigError {
     PortTwice(String),
     /// There are more ports than a machine can have.
     TooManyPorts(usize),
-    /// There are more IDE disks than the two channels have places.
+    /// There are more IDE disks and CD-ROM drives than the two channels have places.
     TooManyIdeDrives(usize),
     /// A machine that starts from a kernel has no IDE function.
     IdeWithoutFirmware,
@@ -379,12 +382,12 @@ impl fmt::Display for ConfigError {
             ),
             Self::TooManyIdeDrives(count) => write!(
                 formatter,
-                "{count} IDE disks: there is room for {}",
-                IdeFunction::MOST_DISKS
+                "{count} IDE disks and CD-ROM drives: there is room for {}",
+                IdeFunction::PLACES
             ),
             Self::IdeWithoutFirmware => write!(
                 formatter,
-                "IDE disks (if=ide) need a machine that starts from firmware (without --kernel)"
+                "IDE disks (if=ide) and CD-ROMs need a machine that starts from firmware (without --kernel)"
             ),
             Self::TooManyFloppies(count) => write!(
                 formatter,
@@ -455,10 +458,7 @@ impl VmConfig {
         if self.ports.len() > PortOptions::MAX_PORTS {
             return Err(ConfigError::TooManyPorts(self.ports.len()));
         }
-        if self.ide_drives.len() > IdeFunction::MOST_DISKS {
-            return Err(ConfigError::TooManyIdeDrives(self.ide_drives.len()));
-        }
-        if self.firmware.is_none() && !self.ide_drives.is_empty() {
+        if self.firmware.is_none() && self.ide_drives.iter().any(Option::is_some) {
             return Err(ConfigError::IdeWithoutFirmware);
         }
         if self.floppies.len() > Floppy::MOST_DRIVES {

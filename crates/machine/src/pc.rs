@@ -26,6 +26,7 @@ use crate::devices::chipset::host_bridge::HostBridge440fx;
 use crate::devices::chipset::rom::FirmwareRom;
 use crate::devices::dma::DmaControllers;
 use crate::devices::floppy::Floppy;
+use crate::devices::ide::pci::IdeFunction;
 use crate::devices::kvm_clock::KvmClock;
 use crate::devices::list::BackEnds;
 use crate::devices::local_apic::ClockSource;
@@ -248,6 +249,26 @@ impl Pc {
             changed
         })
         .unwrap_or_else(|| Err("the machine has no floppy drive".into()))
+    }
+
+    /// Someone takes the disc out of the drive for CD-ROMs at a place of the IDE function, or puts
+    /// another one in. `force`: also if the guest has locked the drive.
+    ///
+    /// # Errors
+    /// There is no such drive, it is locked, or the image cannot be used; one line. The disc is
+    /// the one that it was.
+    pub fn change_disc(
+        &mut self,
+        place: usize,
+        image: Option<&DriveOptions>,
+        force: bool,
+    ) -> Result<(), String> {
+        self.with(|pci: &mut PciHost, context| {
+            let function = pci.get_mut::<IdeFunction>();
+            function.map(|function| function.change_disc(place, image, force, context))
+        })
+        .flatten()
+        .unwrap_or_else(|| Err("the machine has no IDE function".into()))
     }
 
     /// Someone presses the power button: the guest may switch itself off.

@@ -1,7 +1,7 @@
 //! A virtual machine: the PC, its processor, and the commands that reach it.
 
 use crate::boot::{self, BootError, BootSource, firmware};
-use crate::config::{ConfigError, TripleFaultAction, VmConfig};
+use crate::config::{ConfigError, IdeDrive, TripleFaultAction, VmConfig};
 use crate::devices::list;
 use crate::knobs::{self, Settings};
 use crate::marks::{Marks, Moment, Span};
@@ -260,14 +260,30 @@ impl Vm {
 
     /// Changes the medium of a drive, here and in the configuration that a restart begins with.
     fn change_medium(&mut self, change: MediumChange) -> Result<(), String> {
-        let MediumChange { drive, image } = change;
-        let RemovableDrive::Floppy(drive) = drive;
-        let drive = usize::from(drive);
-        let changed = self.pc.change_floppy(drive, image.as_ref());
-        if let Some(floppy) = self.config.floppies.get_mut(drive) {
-            *floppy = image.filter(|_| changed.is_ok());
+        let MediumChange {
+            drive,
+            image,
+            force,
+        } = change;
+        match drive {
+            RemovableDrive::Floppy(drive) => {
+                let drive = usize::from(drive);
+                let changed = self.pc.change_floppy(drive, image.as_ref());
+                if let Some(floppy) = self.config.floppies.get_mut(drive) {
+                    *floppy = image.filter(|_| changed.is_ok());
+                }
+                changed
+            }
+            RemovableDrive::CdRom(drive) => {
+                let place = IdeDrive::cd_rom_place(&self.config.ide_drives, drive.into())
+                    .ok_or("the machine has no such drive")?;
+                let changed = self.pc.change_disc(place, image.as_ref(), force);
+                if changed.is_ok() {
+                    self.config.ide_drives[place] = Some(IdeDrive::CdRom(image));
+                }
+                changed
+            }
         }
-        changed
     }
 
     /// The configuration as it is now, after all that was changed while the machine ran.

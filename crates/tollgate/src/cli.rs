@@ -90,14 +90,15 @@ pub struct RunArguments {
         long,
         value_name = "PATH",
         alias = "kernel-image-path",
-        required_unless_present_any = ["bios", "drive", "floppy"]
+        required_unless_present_any = ["bios", "drive", "floppy", "cdrom"]
     )]
     pub kernel: Option<PathBuf>,
 
     /// Start from firmware: a BIOS image, which appears below 1 MiB and below 4 GiB
     ///
     /// Without it and without --kernel, SeaBIOS from the package 'seabios' is started, which boots
-    /// a floppy disk (--floppy) or a disk (--drive). What firmware writes to port 402h goes to --debug-console.
+    /// a floppy disk (--floppy), a disk (--drive) or a CD-ROM (--cdrom). What firmware writes to port
+    /// 402h goes to --debug-console.
     #[arg(
         long,
         value_name = "PATH",
@@ -238,6 +239,7 @@ pub struct RunArguments {
     /// discard=unmap|ignore  whether the host gets back what the guest discards
     /// serial=TEXT           what the guest reads as serial number, at most 20 characters
     /// if=virtio|ide         a virtio device (default), or with firmware an ATA disk behind a PIIX3
+    /// media=disk|cdrom      with if=ide: a disk (default), or a CD-ROM in a drive of its own
     /// The guest finds virtio ones as /dev/vda, /dev/vdb ..., with the drivers virtio_pci and
     /// virtio_blk. An image that is written belongs to one machine at a time.
     #[arg(
@@ -261,6 +263,18 @@ pub struct RunArguments {
         verbatim_doc_comment
     )]
     pub floppy: Vec<FloppyArgument>,
+
+    /// A CD-ROM: an image, mostly of ISO 9660, or none for an empty drive
+    ///
+    /// The drive is the second IDE channel's master. More drives are --drive if=ide,media=cdrom,file=PATH.
+    /// 'tollgate medium' changes the disc of a running machine.
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_parser = floppy::parse_cd_rom,
+        verbatim_doc_comment
+    )]
+    pub cdrom: Option<FloppyArgument>,
 
     /// Leave the images of all disks and floppy disks as they are, as snapshot=on does for one
     ///

@@ -5,15 +5,18 @@ use tollgate_machine::config::{Cache, DriveOptions, Format};
 
 /// The form, for messages.
 const FORM: &str = "file=PATH[,format=raw|qcow2][,readonly=on|off][,snapshot=on|off]\
-    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio|ide]";
+    [,cache=writeback|none|unsafe][,discard=unmap|ignore][,serial=TEXT][,if=virtio|ide]\
+    [,media=disk|cdrom]";
 
 /// A disk and what it is behind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriveArgument {
     /// The disk.
     pub options: DriveOptions,
-    /// It is an ATA disk, not a virtio device.
+    /// It is behind the IDE function, not a virtio device.
     pub is_ide: bool,
+    /// It is a CD-ROM.
+    pub is_cd_rom: bool,
 }
 
 /// Understands a drive: keys and values between commas; a doubled comma is one that belongs
@@ -25,6 +28,7 @@ pub fn parse(text: &str) -> Result<DriveArgument, String> {
     let mut drive = DriveArgument {
         options: DriveOptions::new(""),
         is_ide: false,
+        is_cd_rom: false,
     };
     let mut seen = Vec::new();
     for part in comma_list::split(text) {
@@ -36,6 +40,9 @@ pub fn parse(text: &str) -> Result<DriveArgument, String> {
         }
         seen.push(key.to_owned());
         set(&mut drive, key, value)?;
+    }
+    if drive.is_cd_rom && !drive.is_ide {
+        return Err("media=cdrom: a CD-ROM drive is an IDE drive: if=ide is missing".into());
     }
     if drive.options.path.as_os_str().is_empty() {
         return Err(format!("it names no file; expected {FORM}"));
@@ -76,6 +83,9 @@ fn set(argument: &mut DriveArgument, key: &str, value: &str) -> Result<(), Strin
         }
         ("if", "virtio") => argument.is_ide = false,
         ("if", "ide") => argument.is_ide = true,
+        ("media", "disk") => argument.is_cd_rom = false,
+        ("media", "cdrom") => argument.is_cd_rom = true,
+        ("media", _) => return other("disk or cdrom"),
         ("if", _) => return other("virtio or ide"),
         _ => return Err(format!("unknown key '{key}'; expected {FORM}")),
     }
@@ -92,6 +102,7 @@ mod tests {
             Ok(DriveArgument {
                 options,
                 is_ide: false,
+                is_cd_rom: false,
             })
         };
         assert_eq!(parse("file=a,,b.img"), virtio(DriveOptions::new("a,b.img")));
@@ -107,6 +118,8 @@ mod tests {
         };
         assert_eq!(parse(all), virtio(expected));
         assert!(parse("file=d,if=ide").unwrap().is_ide);
+        let cd_rom = parse("file=d.iso,media=cdrom,if=ide").unwrap();
+        assert!(cd_rom.is_ide && cd_rom.is_cd_rom);
         let off = "file=d,readonly=off,snapshot=off,cache=writeback,discard=ignore";
         assert_eq!(parse(off), virtio(DriveOptions::new("d")));
     }
@@ -125,6 +138,8 @@ mod tests {
             ("file=a,serial=123456789012345678901", "20 ASCII"),
             ("file=a,serial=a b", "20 ASCII"),
             ("file=a,if=scsi", "expected virtio or ide"),
+            ("file=a,if=ide,media=dvd", "expected disk or cdrom"),
+            ("file=a,media=cdrom", "if=ide is missing"),
             ("file=a,bus=1", "unknown key 'bus'"),
         ] {
             let refusal = parse(argument).unwrap_err();

@@ -1,10 +1,13 @@
-//! `--floppy`: disks of the floppy drives; `--boot`: what firmware boots.
+//! `--floppy`: disks of the floppy drives; `--cdrom`: the disc of a drive for CD-ROMs; `--boot`: what firmware boots.
 
 use tollgate_machine::comma_list;
 use tollgate_machine::config::{BootDevice, DriveOptions};
 
 /// The form, for messages.
 const FORM: &str = "FILE[,readonly=on|off][,snapshot=on|off], or none";
+
+/// The form of a CD-ROM, for messages.
+const CD_ROM_FORM: &str = "FILE, or none";
 
 /// A drive with a disk, or an empty one.
 pub type FloppyArgument = Option<Box<DriveOptions>>;
@@ -19,6 +22,21 @@ pub fn parse(text: &str) -> Result<FloppyArgument, String> {
         return Ok(None);
     }
     medium(text, FORM).map(|medium| Some(Box::new(medium)))
+}
+
+/// Understands the disc of a drive for CD-ROMs: an image, or `none` for an empty drive.
+///
+/// # Errors
+/// What is wrong with it, for a line that names the flag and the value.
+pub fn parse_cd_rom(text: &str) -> Result<FloppyArgument, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let disc = medium(text, CD_ROM_FORM)?;
+    if disc.snapshot {
+        return Err("snapshot=on: nothing is written to a CD-ROM".into());
+    }
+    Ok(Some(Box::new(disc)))
 }
 
 /// A medium that can be put into a drive.
@@ -96,6 +114,15 @@ mod tests {
             let refusal = parse(argument).unwrap_err();
             assert!(refusal.contains(why), "{argument}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_cd_rom_is_a_file() {
+        assert_eq!(parse_cd_rom("none"), Ok(None));
+        let disc = Some(Box::new(DriveOptions::new("a.iso")));
+        assert_eq!(parse_cd_rom("a.iso"), Ok(disc));
+        assert!(parse_cd_rom("a.iso,snapshot=on").is_err());
+        assert!(parse_cd_rom("").is_err());
     }
 
     #[test]

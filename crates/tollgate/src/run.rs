@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use tollgate_machine::boot::firmware;
 use tollgate_machine::config::{
-    BootDevice, DriveOptions, Paravirtual, RegisterMapChoice, TripleFaultAction, VmConfig,
+    BootDevice, DriveOptions, IdeDrive, IdePlaces, Paravirtual, RegisterMapChoice,
+    TripleFaultAction, VmConfig,
 };
 use tollgate_machine::devices::fw_cfg::FwCfgFile;
 use tollgate_machine::file_words::reading;
@@ -200,8 +201,11 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         },
         reboot: arguments.reboot,
         pci: arguments.pci == Switch::On,
-        drives: drives(arguments, false),
-        ide_drives: drives(arguments, true),
+        drives: (arguments.drive.iter())
+            .filter(|drive| !drive.is_ide)
+            .map(|drive| kept(arguments, &drive.options))
+            .collect(),
+        ide_drives: ide_drives(arguments)?,
         floppies: (arguments.floppy.iter())
             .map(|floppy| floppy.as_deref().map(|disk| kept(arguments, disk)))
             .collect(),
@@ -246,11 +250,16 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
     Ok(config)
 }
 
-/// The disks that are behind the IDE function, or those that are virtio devices.
-fn drives(arguments: &RunArguments, is_ide: bool) -> Vec<DriveOptions> {
-    let drives = arguments.drive.iter();
-    let drives = drives.filter(|drive| drive.is_ide == is_ide);
-    drives.map(|it| kept(arguments, &it.options)).collect()
+/// What is behind the IDE function.
+fn ide_drives(arguments: &RunArguments) -> Result<IdePlaces, Failure> {
+    let drives = arguments.drive.iter().filter(|drive| drive.is_ide);
+    let drives = drives.map(|drive| match drive.is_cd_rom {
+        true => IdeDrive::CdRom(Some(drive.options.clone())),
+        false => IdeDrive::Disk(kept(arguments, &drive.options)),
+    });
+    let cd_rom = arguments.cdrom.as_ref();
+    let cd_rom = cd_rom.map(|disc| IdeDrive::CdRom(disc.as_deref().cloned()));
+    IdeDrive::place(drives.collect(), cd_rom).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// A disk as it is used: with `--snapshot` its image stays as it is.

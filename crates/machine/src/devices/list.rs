@@ -10,7 +10,8 @@ use super::floppy::{self, Drive, Floppy};
 use super::fpu_error::FpuErrorPorts;
 use super::fw_cfg::FwCfg;
 use super::i8042::I8042;
-use super::ide::{self, pci::IdeFunction};
+use super::ide::pci::{IdeFunction, unit_name};
+use super::ide::{CdDrive, Disk as IdeDisk, Unit};
 use super::interrupt_windows::{IoApicPage, PicPorts};
 use super::kvm_clock::KvmClock;
 use super::pc_testdev::PcTestdev;
@@ -36,7 +37,7 @@ use super::virtio::pci_transport::VirtioPci;
 use super::virtio::share::Share;
 use super::virtio::vsock::Vsock;
 use crate::bus::Device;
-use crate::config::{OptionalDevice, Paravirtual, VmConfig};
+use crate::config::{IdeDrive, OptionalDevice, Paravirtual, VmConfig};
 use std::fmt;
 use std::io::Write;
 use tollgate_disk::DiskError;
@@ -69,13 +70,16 @@ impl fmt::Display for BackEndError {
 
 impl std::error::Error for BackEndError {}
 
+/// The units of the IDE function, by their places.
+pub type IdeUnits = [Option<Unit>; IdeFunction::PLACES];
+
 /// What devices have on the host, opened.
 #[derive(Default)]
 pub struct BackEnds {
     /// Virtio devices.
     pub virtio: Vec<Box<dyn VirtioDevice>>,
-    /// Disks of the IDE function.
-    pub ide: Vec<ide::Disk>,
+    /// What is behind the IDE function.
+    pub ide: IdeUnits,
     /// Drives of the floppy disk controller.
     pub floppies: Vec<Drive>,
 }
@@ -88,20 +92,29 @@ impl BackEnds {
     pub fn open(config: &VmConfig) -> Result<Self, BackEndError> {
         Ok(Self {
             virtio: virtio_devices(config)?,
-            ide: ide_disks(config).map_err(BackEndError::Disk)?,
+            ide: ide_units(config).map_err(BackEndError::Disk)?,
             floppies: floppies(config).map_err(BackEndError::Disk)?,
         })
     }
 }
 
-/// The disks of the IDE function.
-fn ide_disks(config: &VmConfig) -> Result<Vec<ide::Disk>, DiskError> {
-    let disks = config.ide_drives.iter().enumerate();
-    let disks = disks.map(|(index, options)| {
-        let name = format!("ide{index} ({})", options.path.display());
-        ide::Disk::open(name, options)
-    });
-    disks.collect()
+/// The units of the IDE function.
+fn ide_units(config: &VmConfig) -> Result<IdeUnits, DiskError> {
+    let mut units = IdeUnits::default();
+    for (place, drive) in config.ide_drives.iter().enumerate() {
+        units[place] = match drive {
+            None => None,
+            Some(IdeDrive::Disk(options)) => {
+                let name = unit_name(place, Some(options));
+                Some(Unit::Disk(IdeDisk::open(name, options)?))
+            }
+            Some(IdeDrive::CdRom(disc)) => {
+                let disc = disc.as_ref();
+                Some(Unit::CdDrive(CdDrive::open(unit_name(place, disc), disc)?))
+            }
+        };
+    }
+    Ok(units)
 }
 
 /// The drives of the floppy disk controller, with their disks.
@@ -182,7 +195,7 @@ const PIIX_IDE: Place = Place {
 };
 
 /// The functions of the chip set of a machine that starts from firmware.
-fn chipset(ide: Vec<ide::Disk>) -> Vec<(Place, Box<dyn PciFunction>)> {
+fn chipset(ide: IdeUnits) -> Vec<(Place, Box<dyn PciFunction>)> {
     vec![
         (Place::device(0), Box::new(HostBridge440fx::default())),
         (Place::device(1), Box::new(IsaBridge::default())),

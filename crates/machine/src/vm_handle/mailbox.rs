@@ -88,14 +88,20 @@ pub struct QueryNumber(pub(super) u64);
 pub enum RemovableDrive {
     /// A floppy drive, 0 for the first.
     Floppy(u8),
+    /// A drive for CD-ROMs, 0 for the first.
+    CdRom(u8),
 }
 
 impl RemovableDrive {
-    /// The drive of a name: `a` or `b`.
+    /// The drive of a name: `a` or `b`; `d` for the first one for CD-ROMs, `e`, `f`, `g`.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "a" => Some(Self::Floppy(0)),
             "b" => Some(Self::Floppy(1)),
+            "d" => Some(Self::CdRom(0)),
+            "e" => Some(Self::CdRom(1)),
+            "f" => Some(Self::CdRom(2)),
+            "g" => Some(Self::CdRom(3)),
             _ => None,
         }
     }
@@ -108,6 +114,8 @@ pub struct MediumChange {
     pub drive: RemovableDrive,
     /// The new medium; `None`: the drive is left empty.
     pub image: Option<DriveOptions>,
+    /// Also if the guest has locked the drive.
+    pub force: bool,
 }
 
 /// Changes of media that are remembered for those who wait for them.

@@ -24,23 +24,29 @@ Examples:
   One that the guest cannot write:
     tollgate medium vm.sock a disk2.img,readonly=on
   An empty drive:
-    tollgate medium vm.sock a --eject")]
+    tollgate medium vm.sock a --eject
+  Another CD-ROM, though the guest uses the one that is there:
+    tollgate medium vm.sock d disc.iso --force")]
 pub struct MediumArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// The drive: a or b, the floppy drives
+    /// The drive: a or b, the floppy drives; d, the first one for CD-ROMs; e, f, g
     #[arg(value_name = "DRIVE")]
     pub drive: String,
 
-    /// The image that is put in, as for --floppy
+    /// The image that is put in, as for --floppy or --cdrom
     #[arg(value_name = "MEDIUM", value_parser = parse, required_unless_present = "eject")]
     pub medium: Option<DriveOptions>,
 
     /// Take out what is in the drive
     #[arg(long, conflicts_with = "medium")]
     pub eject: bool,
+
+    /// Also if the guest has locked the drive. Without it the guest is asked to open it
+    #[arg(long)]
+    pub force: bool,
 }
 
 fn parse(text: &str) -> Result<DriveOptions, String> {
@@ -49,7 +55,11 @@ fn parse(text: &str) -> Result<DriveOptions, String> {
 
 /// Runs `tollgate medium` and returns its exit code.
 pub fn run(arguments: &MediumArguments) -> u8 {
-    let mut request = json!({"command": Name::Medium, "drive": arguments.drive});
+    let mut request = json!({
+        "command": Name::Medium,
+        "drive": arguments.drive,
+        "force": arguments.force,
+    });
     if let Some(medium) = &arguments.medium {
         // The machine may run in another folder.
         let path = std::path::absolute(&medium.path).unwrap_or_else(|_| medium.path.clone());

@@ -81,6 +81,9 @@ struct Request {
     /// Of `medium`: what the guest writes is forgotten.
     #[serde(default)]
     snapshot: bool,
+    /// Of `medium`: also if the guest has locked the drive.
+    #[serde(default)]
+    force: bool,
     /// Of `screen`: a file to be written.
     png: Option<PathBuf>,
     /// Of `type`: characters.
@@ -363,13 +366,17 @@ impl Pending {
 /// The change of a medium that a request asks for, or what is wrong with it.
 fn medium_change(request: &Request) -> Result<MediumChange, String> {
     let drive = RemovableDrive::named(&request.drive)
-        .ok_or_else(|| format!("no drive '{}': expected a or b", request.drive))?;
+        .ok_or_else(|| format!("no drive '{}': expected a, b, or d to g", request.drive))?;
     let image = request.file.as_ref().map(|file| DriveOptions {
         readonly: request.readonly,
         snapshot: request.snapshot,
         ..DriveOptions::new(file)
     });
-    Ok(MediumChange { drive, image })
+    Ok(MediumChange {
+        drive,
+        image,
+        force: request.force,
+    })
 }
 
 fn status_answer(status: Status, machine: &Identity) -> Value {

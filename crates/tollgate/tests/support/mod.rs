@@ -6,12 +6,14 @@
 // Each test program is a crate of its own and uses only some of this.
 #![allow(dead_code)]
 
+pub mod cd;
 pub mod control;
 pub mod exec;
 pub mod failing_host;
 pub mod folder;
 pub mod guests;
 pub mod linux;
+pub mod pc;
 pub mod qcow2;
 pub mod repository;
 pub mod session;

@@ -1,15 +1,17 @@
 //! The commands of a disk (ATA/ATAPI-6, 8).
 
+use super::cd_drive::Sense;
 use super::channel::{Channel, Direction, Transfer, Way, Work};
 use super::disk::Disk;
 use super::identify::{MOST_MULTIPLE, identify};
 use super::registers::{control, device, error};
+use super::unit::{Registers, Settings, Unit};
 use crate::bus::DeviceContext;
 use crate::devices::medium::SECTOR;
-use tollgate_disk::{Operation, Outcome};
+use tollgate_disk::Operation;
 
 /// Sectors that are moved between image and buffer at once.
-const PIECE: u64 = 256;
+pub(super) const PIECE: u64 = 256;
 
 /// Commands, by their codes.
 mod command {
@@ -115,26 +117,28 @@ impl Channel {
     /// The command register was written.
     pub(super) fn begin_command(&mut self, code: u8, context: &mut DeviceContext<'_>) {
         let is_busy = matches!(self.state.work, Work::Disk(_) | Work::Flush);
-        if is_busy || self.state.control & control::RESET != 0 {
+        let is_in_reset = self.state.control & control::RESET != 0;
+        if is_in_reset || self.resets_device(code) || is_busy {
             return;
         }
         self.state.control &= !control::HIGH_ORDER;
-        if code == command::DIAGNOSTIC && self.disks[0].is_some() {
+        if code == command::DIAGNOSTIC && self.units[0].is_some() {
             self.state.work = Work::Nothing;
             self.state.failed = false;
             self.state.selected = 0;
-            let disks = self.disks.iter_mut().flatten();
-            disks.for_each(Disk::set_signature);
+            let units = self.units.iter_mut().flatten();
+            units.for_each(Unit::set_signature);
             return self.set_request(true);
-        }
-        if self.disk().is_none() {
-            return;
         }
         // Data that nobody took is lost.
         self.state.work = Work::Nothing;
         self.state.failed = false;
         self.set_request(false);
-        self.obey(code, context);
+        match self.unit() {
+            Some(Unit::Disk(_)) => self.obey(code, context),
+            Some(Unit::CdDrive(_)) => self.obey_packet_device(code),
+            None => {}
+        }
     }
 
     fn obey(&mut self, code: u8, context: &mut DeviceContext<'_>) {
@@ -182,10 +186,7 @@ impl Channel {
                 let data = identify(disk);
                 self.answer(data);
             }
-            c::SET_FEATURES => match set_features(disk) {
-                true => self.end(),
-                false => self.fail(error::ABORTED),
-            },
+            c::SET_FEATURES => self.set_features(),
             c::SET_MULTIPLE => {
                 let count = disk.registers.count[0];
                 let is_good = count == 0 || count.is_power_of_two() && count <= MOST_MULTIPLE;
@@ -214,10 +215,7 @@ impl Channel {
                 disk.set_address(last, is_long);
                 self.end();
             }
-            c::CHECK_POWER => {
-                disk.registers.count[0] = POWER_ACTIVE;
-                self.end();
-            }
+            c::CHECK_POWER => self.check_power(),
             c::RECALIBRATE_FIRST..=c::RECALIBRATE_LAST
             | c::STANDBY_NOW
             | c::IDLE_NOW
@@ -264,6 +262,22 @@ impl Channel {
         }
     }
 
+    pub(super) fn set_features(&mut self) {
+        let Some(unit) = self.unit() else { return };
+        let registers = *unit.registers();
+        match set_features(&registers, unit.settings_mut()) {
+            true => self.end(),
+            false => self.fail(error::ABORTED),
+        }
+    }
+
+    pub(super) fn check_power(&mut self) {
+        if let Some(unit) = self.unit() {
+            unit.registers_mut().count[0] = POWER_ACTIVE;
+        }
+        self.end();
+    }
+
     fn write_through(&mut self) {
         if let Work::Host(transfer) = &mut self.state.work {
             transfer.through = true;
@@ -271,9 +285,11 @@ impl Channel {
     }
 
     /// Has the image's thread read the next piece.
-    fn read_piece(&mut self, transfer: Transfer) {
-        let Some(disk) = self.disk() else { return };
-        let tag = disk.medium.send(Operation::Read {
+    pub(super) fn read_piece(&mut self, transfer: Transfer) {
+        let Some(medium) = self.unit().and_then(Unit::medium_mut) else {
+            return self.fail_packet(Sense::NO_DISC);
+        };
+        let tag = medium.send(Operation::Read {
             offset: transfer.sector * SECTOR,
             bytes: (transfer.sectors.min(PIECE) * SECTOR) as usize,
         });
@@ -282,7 +298,7 @@ impl Channel {
     }
 
     /// The host gets all of `data`, and that is the command.
-    fn answer(&mut self, data: Vec<u8>) {
+    pub(super) fn answer(&mut self, data: Vec<u8>) {
         self.state.work = Work::Host(Transfer {
             direction: Direction::Answer,
             way: Way::Blocks(data.len()),
@@ -294,184 +310,17 @@ impl Channel {
         });
         self.set_request(true);
     }
-
-    /// The host moves a piece: one that was read, or one that it is to fill.
-    fn begin_host(&mut self, mut transfer: Transfer, asks: bool, context: &mut DeviceContext<'_>) {
-        if transfer.direction == Direction::Write {
-            transfer.data = vec![0; (transfer.sectors.min(PIECE) * SECTOR) as usize];
-        }
-        transfer.moved = 0;
-        let is_dma = transfer.way == Way::Dma;
-        self.state.work = Work::Host(transfer);
-        if is_dma {
-            self.run_master(context);
-        } else if asks {
-            self.set_request(true);
-        }
-    }
-
-    /// Has the bus master move what it can.
-    pub(super) fn run_master(&mut self, context: &mut DeviceContext<'_>) {
-        use super::bus_master::Stopped;
-        let Work::Host(transfer) = &mut self.state.work else {
-            return;
-        };
-        if transfer.way != Way::Dma || !self.may_master {
-            return;
-        }
-        let to_memory = transfer.direction == Direction::Read;
-        let (data, moved) = (&mut transfer.data, &mut transfer.moved);
-        let stopped = (self.state.master).run(data, moved, to_memory, context.memory());
-        if stopped == Stopped::Done {
-            self.end_piece(context);
-        }
-    }
-
-    /// The host has read or written bytes through the data register.
-    pub(super) fn read_data(&mut self, data: &mut [u8], context: &mut DeviceContext<'_>) {
-        let Work::Host(transfer) = &mut self.state.work else {
-            return;
-        };
-        let Way::Blocks(block) = transfer.way else {
-            return;
-        };
-        if transfer.direction == Direction::Write {
-            return;
-        }
-        let rest = &transfer.data[transfer.moved..];
-        let count = data.len().min(rest.len());
-        data[..count].copy_from_slice(&rest[..count]);
-        self.count_data(count, block, context);
-    }
-
-    /// The host has written bytes to the data register.
-    pub(super) fn write_data(&mut self, data: &[u8], context: &mut DeviceContext<'_>) {
-        let Work::Host(transfer) = &mut self.state.work else {
-            return;
-        };
-        let Way::Blocks(block) = transfer.way else {
-            return;
-        };
-        if transfer.direction != Direction::Write {
-            return;
-        }
-        let rest = &mut transfer.data[transfer.moved..];
-        let count = data.len().min(rest.len());
-        rest[..count].copy_from_slice(&data[..count]);
-        self.count_data(count, block, context);
-    }
-
-    fn count_data(&mut self, count: usize, block: usize, context: &mut DeviceContext<'_>) {
-        let Work::Host(transfer) = &mut self.state.work else {
-            return;
-        };
-        let before = transfer.moved / block.max(1);
-        transfer.moved += count;
-        if transfer.moved >= transfer.data.len() {
-            self.end_piece(context);
-        } else if transfer.moved / block.max(1) != before {
-            // The next block.
-            self.set_request(false);
-            self.set_request(true);
-        }
-    }
-
-    /// All of a piece has moved between the host and the buffer.
-    fn end_piece(&mut self, context: &mut DeviceContext<'_>) {
-        let Work::Host(mut transfer) = std::mem::take(&mut self.state.work) else {
-            return;
-        };
-        match transfer.direction {
-            Direction::Write => {
-                let Some(disk) = self.disk() else { return };
-                let tag = disk.medium.send(Operation::Write {
-                    offset: transfer.sector * SECTOR,
-                    data: std::mem::take(&mut transfer.data),
-                    through: transfer.through,
-                });
-                self.tags.push_back(tag);
-                self.state.work = Work::Disk(transfer);
-            }
-            _ => self.next_piece(transfer, context),
-        }
-    }
-
-    /// A piece is where it belongs: the next one, or the end.
-    fn next_piece(&mut self, mut transfer: Transfer, context: &mut DeviceContext<'_>) {
-        let done = transfer.sectors.min(PIECE);
-        transfer.sector += done;
-        transfer.sectors -= done;
-        let is_read_by_blocks = transfer.way != Way::Dma
-            && matches!(transfer.direction, Direction::Read | Direction::Answer);
-        if transfer.sectors > 0 {
-            match transfer.direction {
-                Direction::Write => self.begin_host(transfer, true, context),
-                _ => self.read_piece(transfer),
-            }
-        } else if is_read_by_blocks {
-            // The interrupt came before the last block.
-            self.state.work = Work::Nothing;
-        } else {
-            self.end();
-        }
-    }
-
-    /// Takes what the image's thread has done.
-    pub(super) fn complete(&mut self, context: &mut DeviceContext<'_>) {
-        for index in 0..self.disks.len() {
-            let outcomes = self.disks[index].as_ref().map(|disk| disk.medium.take());
-            for Outcome { tag, result } in outcomes.unwrap_or_default() {
-                let is_awaited = index == self.index() && self.tags.front() == Some(&tag);
-                if is_awaited {
-                    self.tags.pop_front();
-                    self.go_on(result, context);
-                }
-            }
-        }
-    }
-
-    /// The image's thread has done what the command waits for.
-    fn go_on(&mut self, result: Result<Vec<u8>, ()>, context: &mut DeviceContext<'_>) {
-        match (std::mem::take(&mut self.state.work), result) {
-            (Work::Disk(_) | Work::Flush, Err(())) => self.fail(error::UNCORRECTABLE),
-            (Work::Flush, Ok(_)) => self.end(),
-            (Work::Disk(mut transfer), Ok(data)) => match transfer.direction {
-                Direction::Read => {
-                    transfer.data = data;
-                    self.begin_host(transfer, true, context);
-                }
-                _ => self.next_piece(transfer, context),
-            },
-            (other, _) => self.state.work = other,
-        }
-    }
-
-    /// The command has ended well.
-    fn end(&mut self) {
-        self.state.work = Work::Nothing;
-        self.set_request(true);
-    }
-
-    /// The command has failed.
-    fn fail(&mut self, error: u8) {
-        self.state.work = Work::Nothing;
-        self.state.failed = true;
-        if let Some(disk) = self.disk() {
-            disk.registers.error = error;
-        }
-        self.set_request(true);
-    }
 }
 
 /// SET FEATURES (8.46): false if it asks for what is not there.
-fn set_features(disk: &mut Disk) -> bool {
-    let count = disk.registers.count[0];
-    match disk.registers.features {
-        0x02 => disk.settings.write_cache = true,
-        0x82 => disk.settings.write_cache = false,
+fn set_features(registers: &Registers, settings: &mut Settings) -> bool {
+    let count = registers.count[0];
+    match registers.features {
+        0x02 => settings.write_cache = true,
+        0x82 => settings.write_cache = false,
         // PIO, which has no mode to remember.
         0x03 if matches!(count, 0x00 | 0x01 | 0x08..=0x0c) => {}
-        0x03 if matches!(count, 0x20..=0x22 | 0x40..=0x42) => disk.settings.transfer_mode = count,
+        0x03 if matches!(count, 0x20..=0x22 | 0x40..=0x42) => settings.transfer_mode = count,
         // Looking ahead; what a reset by software leaves.
         0x55 | 0xaa | 0x66 | 0xcc => {}
         _ => return false,

@@ -1,8 +1,11 @@
-//! A channel: the registers that its two devices share, what is under way, and the interrupt.
+//! A channel: the registers that its two units share, what is under way, and the interrupt.
 
 use super::bus_master::BusMaster;
-use super::disk::{Disk, Registers, Settings};
+use super::cd_drive::Condition;
+use super::disk::Disk;
+use super::packet::Packet;
 use super::registers::{Status, control, device, register};
+use super::unit::{Registers, Settings, Unit};
 use crate::bus::DeviceContext;
 use crate::devices::IrqLine;
 use serde::{Deserialize, Serialize};
@@ -13,6 +16,9 @@ use std::collections::VecDeque;
 pub(super) enum Way {
     /// Through the data register, in blocks of so many bytes.
     Blocks(usize),
+    /// Through the data register, in blocks of `limit` bytes at most, of which the present one reaches
+    /// to `end` in the piece: that of a packet device, which says how long each is.
+    PacketBlocks { limit: usize, end: usize },
     /// By the bus master.
     Dma,
 }
@@ -49,6 +55,8 @@ pub(super) struct Transfer {
 pub(super) enum Work {
     #[default]
     Nothing,
+    /// The host writes a command packet.
+    Packet(Packet),
     /// The image's thread reads or writes a piece.
     Disk(Transfer),
     /// The host moves a piece.
@@ -71,12 +79,14 @@ pub(super) struct State {
     pub master: BusMaster,
     /// Of the two devices, if they are there.
     pub devices: [(Registers, Settings); 2],
+    /// Of the two devices, if they are drives: whether they are ready, and the rest.
+    pub drives: [(bool, Condition); 2],
 }
 
 /// A channel.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    pub disks: [Option<Disk>; 2],
+    pub units: [Option<Unit>; 2],
     pub state: State,
     /// Operations of the image's thread that the work waits for.
     pub tags: VecDeque<u64>,
@@ -91,13 +101,22 @@ impl Channel {
         usize::from(self.state.selected & device::SECOND != 0)
     }
 
-    pub fn disk(&mut self) -> Option<&mut Disk> {
+    /// The selected unit.
+    pub fn unit(&mut self) -> Option<&mut Unit> {
         let index = self.index();
-        self.disks[index].as_mut()
+        self.units[index].as_mut()
+    }
+
+    /// The selected unit, if it is a disk.
+    pub fn disk(&mut self) -> Option<&mut Disk> {
+        match self.unit()? {
+            Unit::Disk(disk) => Some(disk),
+            Unit::CdDrive(_) => None,
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.disks.iter().all(Option::is_none)
+        self.units.iter().all(Option::is_none)
     }
 
     /// Asks for an interrupt, or no longer does.
@@ -115,18 +134,21 @@ impl Channel {
         if self.is_empty() {
             return 0xff;
         }
-        if self.disks[self.index()].is_none() {
+        let Some(unit) = &self.units[self.index()] else {
             return 0;
-        }
+        };
         if self.state.control & control::RESET != 0 {
             return Status::BUSY.bits();
         }
-        let idle = Status::READY | Status::SEEK_DONE;
+        let idle = match unit {
+            Unit::CdDrive(drive) if !drive.is_ready => Status::empty(),
+            _ => Status::READY | Status::SEEK_DONE,
+        };
         let status = match &self.state.work {
             Work::Nothing => idle,
             Work::Disk(_) | Work::Flush => Status::BUSY,
             Work::Host(transfer) if transfer.way == Way::Dma => Status::BUSY,
-            Work::Host(_) => idle | Status::DATA_REQUEST,
+            Work::Host(_) | Work::Packet(_) => idle | Status::DATA_REQUEST,
         };
         let failed = self.state.failed && matches!(self.state.work, Work::Nothing);
         (status
@@ -150,7 +172,7 @@ impl Channel {
         }
         let selected = self.state.selected;
         let previous = usize::from(self.state.control & control::HIGH_ORDER != 0);
-        let Some(disk) = self.disk() else {
+        let Some(unit) = self.unit() else {
             // The other device answers for one that is not there.
             return if offset == register::DEVICE {
                 selected
@@ -158,7 +180,7 @@ impl Channel {
                 0
             };
         };
-        let registers = &disk.registers;
+        let registers = unit.registers();
         match offset {
             register::ERROR => registers.error,
             register::COUNT => registers.count[previous],
@@ -188,8 +210,8 @@ impl Channel {
             self.state.selected = value;
         }
         let push = |register: &mut [u8; 2]| *register = [value, register[0]];
-        for disk in self.disks.iter_mut().flatten() {
-            let registers = &mut disk.registers;
+        for unit in self.units.iter_mut().flatten() {
+            let registers = unit.registers_mut();
             match offset {
                 register::ERROR => registers.features = value,
                 register::COUNT => push(&mut registers.count),
@@ -225,9 +247,9 @@ impl Channel {
         self.state.selected = 0;
         self.state.control = 0;
         self.tags.clear();
-        for disk in self.disks.iter_mut().flatten() {
-            disk.set_signature();
-            disk.settings.multiple = 0;
+        for unit in self.units.iter_mut().flatten() {
+            unit.set_signature();
+            unit.settings_mut().multiple = 0;
         }
         self.state.request = false;
         self.line.set(false);
@@ -237,31 +259,44 @@ impl Channel {
     pub fn reset_all(&mut self) {
         self.reset();
         self.state.master = BusMaster::default();
-        for disk in self.disks.iter_mut().flatten() {
-            disk.settings = Settings::default();
+        for unit in self.units.iter_mut().flatten() {
+            *unit.settings_mut() = Settings::default();
+            if let Unit::CdDrive(drive) = unit {
+                drive.reset();
+            }
         }
     }
 
     pub fn save(&self) -> State {
         let mut state = self.state.clone();
-        for (saved, disk) in state.devices.iter_mut().zip(&self.disks) {
-            if let Some(disk) = disk {
-                *saved = (disk.registers, disk.settings);
+        for (index, unit) in self.units.iter().enumerate() {
+            if let Some(unit) = unit {
+                state.devices[index] = (*unit.registers(), *unit.settings());
+            }
+            if let Some(Unit::CdDrive(drive)) = unit {
+                state.drives[index] = (drive.is_ready, drive.condition);
             }
         }
         state
     }
 
     pub fn restore(&mut self, state: State) {
-        for ((registers, settings), disk) in state.devices.iter().zip(&mut self.disks) {
-            if let Some(disk) = disk {
-                (disk.registers, disk.settings) = (*registers, *settings);
+        for (index, unit) in self.units.iter_mut().enumerate() {
+            if let Some(unit) = unit {
+                (*unit.registers_mut(), *unit.settings_mut()) = state.devices[index];
+            }
+            if let Some(Unit::CdDrive(drive)) = unit {
+                (drive.is_ready, drive.condition) = state.drives[index];
             }
         }
         self.state = state;
         self.tags.clear();
         if let Work::Host(transfer) = &mut self.state.work {
             transfer.moved = transfer.moved.min(transfer.data.len());
+            if let Way::PacketBlocks { limit, end } = &mut transfer.way {
+                *limit = (*limit).max(2);
+                *end = (*end).clamp(transfer.moved, transfer.data.len());
+            }
         }
         if matches!(self.state.work, Work::Disk(_) | Work::Flush) {
             // Nothing is saved while a thread works; whoever made this gets an error.

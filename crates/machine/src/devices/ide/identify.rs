@@ -1,5 +1,6 @@
-//! What a disk says of itself (ATA/ATAPI-6, 8.15).
+//! What a disk or a packet device says of itself (ATA/ATAPI-6, 8.15 and 8.16).
 
+use super::cd_drive::CdDrive;
 use super::disk::Disk;
 
 /// Sectors of a block of READ MULTIPLE at most.
@@ -14,13 +15,7 @@ pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     words[1] = disk.cylinders(heads, sectors);
     words[3] = heads.into();
     words[6] = sectors.into();
-    let serial = match disk.serial.as_str() {
-        "" => "TG00000001",
-        serial => serial,
-    };
-    put_text(&mut words[10..20], serial);
-    put_text(&mut words[23..27], env!("CARGO_PKG_VERSION"));
-    put_text(&mut words[27..47], "TOLLGATE HARDDISK");
+    put_names(&mut words, &disk.serial, "TOLLGATE HARDDISK");
     words[47] = 0x8000 | u16::from(MOST_MULTIPLE);
     // IORDY, LBA, DMA.
     words[49] = 1 << 11 | 1 << 9 | 1 << 8;
@@ -40,12 +35,7 @@ pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     let small = disk.sectors().min(0x0fff_ffff) as u32;
     words[60] = small as u16;
     words[61] = (small >> 16) as u16;
-    let (kind, mode) = (settings.transfer_mode >> 3, settings.transfer_mode & 7);
-    let selected = |wanted: u8| if kind == wanted { 0x100 << mode } else { 0 };
-    words[63] = 7 | selected(4);
-    // PIO modes 3 and 4, with the shortest cycles.
-    words[64] = 3;
-    words[65..69].fill(120);
+    put_modes(&mut words, settings.transfer_mode);
     // ATA-3 to ATA/ATAPI-6.
     words[80] = 0x78;
     // NOP, write cache; FLUSH CACHE and its extension, 48 bits of address.
@@ -55,13 +45,58 @@ pub(super) fn identify(disk: &Disk) -> Vec<u8> {
     words[85] = 1 << 14 | u16::from(settings.write_cache) << 5;
     words[86] = 1 << 13 | 1 << 12 | 1 << 10;
     words[87] = 1 << 14;
-    words[88] = 7 | selected(8);
     // The hardware's reset: found by jumpers.
     words[93] = 1 << 14 | 1;
     for (index, word) in words[100..104].iter_mut().enumerate() {
         *word = (disk.sectors() >> (16 * index)) as u16;
     }
     words.into_iter().flat_map(u16::to_le_bytes).collect()
+}
+
+/// The 512 bytes of IDENTIFY PACKET DEVICE.
+pub(super) fn identify_packet_device(drive: &CdDrive) -> Vec<u8> {
+    let mut words = [0u16; 256];
+    // A packet device for CD-ROMs, removable; it wants the 12 bytes of a packet at once, without an
+    // interrupt.
+    words[0] = 2 << 14 | 5 << 8 | 1 << 7 | 2 << 5;
+    put_names(&mut words, &drive.serial, "TOLLGATE CD-ROM");
+    // IORDY, LBA, DMA.
+    words[49] = 1 << 11 | 1 << 9 | 1 << 8;
+    // Words 64 to 70 and 88 are valid.
+    words[53] = 6;
+    put_modes(&mut words, drive.settings.transfer_mode);
+    // ATA/ATAPI-4 to ATA/ATAPI-6.
+    words[80] = 0x70;
+    // NOP is not there; DEVICE RESET, PACKET.
+    words[82] = 1 << 9 | 1 << 4;
+    words[83] = 1 << 14;
+    words[84] = 1 << 14;
+    words[85] = words[82];
+    words[87] = 1 << 14;
+    words[93] = 1 << 14 | 1;
+    words.into_iter().flat_map(u16::to_le_bytes).collect()
+}
+
+/// Serial number, firmware's revision and model.
+fn put_names(words: &mut [u16; 256], serial: &str, model: &str) {
+    let serial = match serial {
+        "" => "TG00000001",
+        serial => serial,
+    };
+    put_text(&mut words[10..20], serial);
+    put_text(&mut words[23..27], env!("CARGO_PKG_VERSION"));
+    put_text(&mut words[27..47], model);
+}
+
+/// The ways to move data: those that there are, and which was selected.
+fn put_modes(words: &mut [u16; 256], transfer_mode: u8) {
+    let (kind, mode) = (transfer_mode >> 3, transfer_mode & 7);
+    let selected = |wanted: u8| if kind == wanted { 0x100 << mode } else { 0 };
+    words[63] = 7 | selected(4);
+    // PIO modes 3 and 4, with the shortest cycles.
+    words[64] = 3;
+    words[65..69].fill(120);
+    words[88] = 7 | selected(8);
 }
 
 /// Text, padded with blanks, with the first of two characters in the upper half of a word.

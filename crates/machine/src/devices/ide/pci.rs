@@ -1,12 +1,14 @@
 //! The IDE function of the PIIX3 on the PCI bus.
 
 use super::channel::{Channel, State};
-use super::disk::Disk;
 use super::registers::register;
+use super::unit::Unit;
 use crate::bus::completion::Completer;
 use crate::bus::{Claims, DeviceContext, PortClaim, SavedState, StateError};
+use crate::devices::medium::Medium;
 use crate::devices::pci::config_space::{BarKind, Command, ConfigSpace, Identity};
 use crate::devices::pci::function::PciFunction;
+use tollgate_disk::DriveOptions;
 
 const IDENTITY: Identity = Identity {
     vendor: 0x8086,
@@ -24,6 +26,16 @@ const MASTER_BAR: usize = 4;
 const TIMING: usize = 0x40;
 /// Timing: the channel answers at its ports.
 const DECODE: u16 = 1 << 15;
+
+const NO_SUCH_DRIVE: &str = "the machine has no such drive";
+
+/// What a unit is called in lines on standard error, with what is in it.
+pub fn unit_name(place: usize, image: Option<&DriveOptions>) -> String {
+    match image {
+        Some(image) => format!("ide{place} ({})", image.path.display()),
+        None => format!("ide{place}"),
+    }
+}
 
 /// Where a channel answers.
 struct Ports {
@@ -56,20 +68,20 @@ pub struct IdeFunction {
 
 impl IdeFunction {
     /// Version of the saved state.
-    const STATE_VERSION: u32 = 1;
-    /// Devices at most.
-    pub const MOST_DISKS: usize = 4;
+    const STATE_VERSION: u32 = 2;
+    /// Units at most.
+    pub const PLACES: usize = 4;
 
-    /// The function with its devices: the first channel's, then the second's; those for which there is
-    /// no place are left out. `is_prepared`: no firmware will have the channels answer.
-    pub fn new(disks: Vec<Disk>, is_prepared: bool) -> Self {
+    /// The function with its units: the first channel's two, then the second's. `is_prepared`: no
+    /// firmware will have the channels answer.
+    pub fn new(units: [Option<Unit>; Self::PLACES], is_prepared: bool) -> Self {
         let mut config = ConfigSpace::new(&IDENTITY);
         config.make_writable(TIMING..TIMING + 0x20);
         config.add_bar(MASTER_BAR, BarKind::Io, 16);
         let mut channels = <[Channel; 2]>::default();
-        for (index, mut disk) in disks.into_iter().enumerate().take(Self::MOST_DISKS) {
-            disk.set_signature();
-            channels[index / 2].disks[index % 2] = Some(disk);
+        for (index, mut unit) in units.into_iter().enumerate() {
+            unit.iter_mut().for_each(Unit::set_signature);
+            channels[index / 2].units[index % 2] = unit;
         }
         let mut function = Self {
             config,
@@ -193,9 +205,12 @@ impl PciFunction for IdeFunction {
     }
 
     fn connect(&mut self, completer: Completer) {
-        let disks = self.channels.iter_mut().flat_map(|c| &mut c.disks);
-        for disk in disks.flatten() {
-            disk.medium.connect(completer.clone());
+        let units = self.channels.iter_mut().flat_map(|c| &mut c.units);
+        for unit in units.flatten() {
+            match unit {
+                Unit::Disk(disk) => disk.medium.connect(completer.clone()),
+                Unit::CdDrive(drive) => drive.connect(completer.clone()),
+            }
         }
     }
 
@@ -209,8 +224,9 @@ impl PciFunction for IdeFunction {
     }
 
     fn has_pending_work(&self) -> bool {
-        let mut disks = self.channels.iter().flat_map(|channel| &channel.disks);
-        disks.any(|disk| disk.as_ref().is_some_and(|d| d.medium.has_pending_work()))
+        let units = self.channels.iter().flat_map(|channel| &channel.units);
+        let mut media = units.flatten().filter_map(Unit::medium);
+        media.any(Medium::has_pending_work)
     }
 
     fn reset(&mut self, _context: &mut DeviceContext<'_>) {
@@ -241,6 +257,33 @@ impl PciFunction for IdeFunction {
 }
 
 impl IdeFunction {
+    /// Someone takes the disc out of a drive for CD-ROMs, the unit at `place`, or puts another one in.
+    /// `force`: also if the guest has locked the drive.
+    ///
+    /// # Errors
+    /// There is no such drive, it is locked, or the image cannot be used; one line.
+    pub fn change_disc(
+        &mut self,
+        place: usize,
+        image: Option<&DriveOptions>,
+        force: bool,
+        context: &mut DeviceContext<'_>,
+    ) -> Result<(), String> {
+        let (channel, unit) = (place / 2, place % 2);
+        let Some(channel) = self.channels.get_mut(channel) else {
+            return Err(NO_SUCH_DRIVE.into());
+        };
+        let Some(Unit::CdDrive(drive)) = &mut channel.units[unit] else {
+            return Err(NO_SUCH_DRIVE.into());
+        };
+        let changed = drive.change(unit_name(place, image), image, force);
+        if changed.is_ok() {
+            channel.disc_changed(unit);
+        }
+        self.forward(context);
+        changed
+    }
+
     fn run_masters(&mut self, context: &mut DeviceContext<'_>) {
         let is_master = self.config.command().contains(Command::BUS_MASTER);
         for channel in &mut self.channels {

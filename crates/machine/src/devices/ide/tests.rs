@@ -1,147 +1,13 @@
 //! The function as a driver sees it: registers, data, bus master.
 
-use super::Disk;
-use super::pci::IdeFunction;
-use crate::bus::testing::Bench;
+use super::rig::{Rig, SECTORS, pattern};
 use crate::devices::pci::function::PciFunction;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use tollgate_disk::DriveOptions;
 use tollgate_test_support::Random;
 use tollgate_x86::PhysicalAddress;
 
-/// How long the image's thread may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Sectors of each image.
-const SECTORS: usize = 2048;
-
-fn pattern(sector: usize) -> Vec<u8> {
-    let byte = |index: usize| (sector * 5 + index * 3 + (index >> 8)) as u8;
-    (0..512).map(byte).collect()
-}
-
-struct Rig {
-    bench: Bench,
-    function: IdeFunction,
-    images: Vec<PathBuf>,
-}
-
-impl Rig {
-    fn new(disks: usize) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let images = (0..disks).map(|_| {
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("tollgate-ide-{}-{count}.img", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let content: Vec<u8> = (0..SECTORS).flat_map(pattern).collect();
-            std::fs::write(&path, content).unwrap();
-            path
-        });
-        let images: Vec<PathBuf> = images.collect();
-        let open = |path: &PathBuf| Disk::open("disk".into(), &DriveOptions::new(path)).unwrap();
-        let mut rig = Self {
-            bench: Bench::new(),
-            function: IdeFunction::new(images.iter().map(open).collect(), true),
-            images,
-        };
-        // I/O, memory, bus master.
-        rig.config(4, &[7, 0]);
-        rig
-    }
-
-    fn config(&mut self, offset: usize, data: &[u8]) {
-        let context = &mut self.bench.context(0);
-        self.function.config_write(offset, data, context);
-    }
-
-    fn read(&mut self, port: u16) -> u8 {
-        let mut data = [0];
-        let context = &mut self.bench.context(0);
-        self.function.port_read(port, &mut data, context);
-        data[0]
-    }
-
-    fn write(&mut self, port: u16, value: u8) {
-        let context = &mut self.bench.context(0);
-        self.function.port_write(port, &[value], context);
-    }
-
-    fn master(&mut self, offset: u64, data: &[u8]) {
-        let context = &mut self.bench.context(0);
-        self.function.bar_write(4, offset, data, context);
-    }
-
-    fn master_status(&mut self) -> u8 {
-        let mut data = [0];
-        let context = &mut self.bench.context(0);
-        self.function.bar_read(4, 2, &mut data, context);
-        data[0]
-    }
-
-    /// Waits until the device is not busy; its status.
-    fn wait(&mut self) -> u8 {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let context = &mut self.bench.context(0);
-            self.function.complete(0, context);
-            let status = self.read(0x3f6);
-            if status & 0x80 == 0 {
-                return status;
-            }
-            assert!(Instant::now() < end, "it stays busy");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Writes a command: device, count, address, code.
-    fn command(&mut self, device: u8, count: u8, address: u32, code: u8) -> u8 {
-        let [low, mid, high, top] = address.to_le_bytes();
-        for (port, value) in [
-            (6, device | top & 0xf),
-            (2, count),
-            (3, low),
-            (4, mid),
-            (5, high),
-        ] {
-            self.write(0x1f0 + port, value);
-        }
-        self.write(0x1f7, code);
-        self.wait()
-    }
-
-    fn take(&mut self, bytes: usize) -> Vec<u8> {
-        let mut data = vec![0; bytes];
-        for word in data.chunks_mut(2) {
-            let context = &mut self.bench.context(0);
-            self.function.port_read(0x1f0, word, context);
-        }
-        data
-    }
-
-    fn give(&mut self, data: &[u8]) {
-        for word in data.chunks(4) {
-            let context = &mut self.bench.context(0);
-            self.function.port_write(0x1f0, word, context);
-        }
-    }
-
-    fn image(&self) -> Vec<u8> {
-        std::fs::read(&self.images[0]).unwrap()
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for image in &self.images {
-            let _ = std::fs::remove_file(image);
-        }
-    }
-}
-
 #[test]
 fn a_disk_identifies_itself() {
-    let mut rig = Rig::new(1);
+    let mut rig = Rig::with_disks(1);
     assert_eq!(rig.command(0xa0, 0, 0, 0xec), 0x58);
     let data = rig.take(512);
     assert_eq!(rig.read(0x1f7), 0x50);
@@ -153,7 +19,7 @@ fn a_disk_identifies_itself() {
 
 #[test]
 fn sectors_are_read_by_each_kind_of_address() {
-    let mut rig = Rig::new(1);
+    let mut rig = Rig::with_disks(1);
     // Cylinder 1, head 2, sector 3 of 16 heads and 63 sectors.
     for (device, address, sector) in [(0xa2, 0x00_0103, 16 * 63 + 2 * 63 + 2), (0xe0, 1500, 1500)] {
         assert_eq!(rig.command(device, 2, address, 0x20), 0x58);
@@ -176,7 +42,7 @@ fn sectors_are_read_by_each_kind_of_address() {
 
 #[test]
 fn blocks_of_several_sectors_are_written_and_flushed() {
-    let mut rig = Rig::new(1);
+    let mut rig = Rig::with_disks(1);
     assert_eq!(rig.command(0xe0, 3, 0, 0xc6), 0x51, "no power of two");
     assert_eq!(rig.command(0xe0, 4, 0, 0xc6), 0x50);
     assert_eq!(rig.command(0xe0, 6, 100, 0xc5), 0x58);
@@ -190,7 +56,7 @@ fn blocks_of_several_sectors_are_written_and_flushed() {
 
 #[test]
 fn the_bus_master_scatters_and_gathers() {
-    let mut rig = Rig::new(1);
+    let mut rig = Rig::with_disks(1);
     let table: [u8; 24] = [
         0, 0x10, 1, 0, 0, 3, 0, 0, // 768 bytes at 11000h
         0, 0x20, 1, 0, 0, 3, 0, 0, // 768 at 12000h
@@ -227,7 +93,7 @@ fn the_bus_master_scatters_and_gathers() {
 
 #[test]
 fn what_is_not_there_is_refused() {
-    let mut rig = Rig::new(1);
+    let mut rig = Rig::with_disks(1);
     for (device, address, code, error) in [
         (0xe0, SECTORS as u32 - 1, 0x20, 0x10),
         (0xa0, 0, 0x20, 0x10),
@@ -246,7 +112,7 @@ fn what_is_not_there_is_refused() {
 
 #[test]
 fn a_reset_shows_the_signature_of_both_disks() {
-    let mut rig = Rig::new(2);
+    let mut rig = Rig::with_disks(2);
     rig.command(0xe0, 1, 0x12345, 0x20);
     rig.write(0x3f6, 4);
     assert_eq!(rig.read(0x3f6), 0x80);
@@ -262,7 +128,7 @@ fn a_reset_shows_the_signature_of_both_disks() {
 #[test]
 fn random_accesses_are_survived() {
     let mut random = Random::new(0x8237_1000);
-    let mut rig = Rig::new(2);
+    let mut rig = Rig::with_disks(2);
     for _ in 0..40_000 {
         let value = random.next_u64() as u8;
         let port = [0x1f0, 0x1f0, 0x170, 0x3f6 - 7][random.below(4)] + random.below(8) as u16;
