@@ -17,8 +17,8 @@ pub mod written;
 use crate::abi::context::Context;
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::register_map::RegisterMap;
-use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
-use crate::blocks::block::{Block, BlockKey, Incoming};
+use crate::abi::sites::{BlockId, Site};
+use crate::blocks::block::{Block, BlockKey};
 use crate::blocks::code_cache::CodeCache;
 use crate::blocks::homes::Homes;
 use crate::blocks::links::LinkTables;
@@ -156,6 +156,8 @@ pub struct Engine {
     verify_code: bool,
     counts: EngineCounts,
     slots: Vec<u32>,
+    /// Room in which the tables of a block are put together.
+    packed: Vec<u8>,
     generation: u64,
     mode_epoch: u64,
     device_page: DevicePage,
@@ -184,6 +186,7 @@ impl Engine {
             verify_code,
             counts: EngineCounts::default(),
             slots: Vec::new(),
+            packed: Vec::new(),
             generation: 0,
             device_page: DevicePage::NONE,
             mode_epoch: 0,
@@ -209,6 +212,7 @@ impl Engine {
     pub fn set_register_map(&mut self, map: &'static RegisterMap, memory: &mut GuestMemory) {
         self.flush(memory);
         self.translator.set_register_map(map);
+        self.blocks.set_legacy_map(map);
         self.slot_mask = map.slot_mask();
     }
 
@@ -281,14 +285,14 @@ impl Engine {
             Some(TranslatedBlock {
                 host: self.cache.address(block.host) as u64,
                 bytes: block.host_length,
-                linear: self.mode(block.key.mode).linear(self.last_rip(block)),
+                linear: self.mode(block.key().mode).linear(self.last_rip(block)),
             })
         })
     }
 
     /// Where a block was run last, or where it is going to be.
     fn last_rip(&self, block: &Block) -> u64 {
-        let (physical, home) = (block.key.physical, block.key.rip);
+        let (physical, home) = (block.key().physical, block.rip());
         let delta = self.homes.last_delta(physical >> 12, home >> 12);
         block.relocation(delta.unwrap_or(0)).rip(home)
     }
@@ -330,6 +334,17 @@ impl Engine {
         self.modes.get(id)
     }
 
+    /// The links of a live block that were made: the site of each and where it leads. A slot may
+    /// have been emptied since.
+    pub fn links_of(&self, id: BlockId) -> impl Iterator<Item = (u16, BlockId)> {
+        self.blocks.links.outgoing(id)
+    }
+
+    /// The links that were made to a live block: the block and the site of each.
+    pub fn links_to(&self, id: BlockId) -> impl Iterator<Item = (BlockId, u16)> {
+        self.blocks.links.incoming(id)
+    }
+
     /// A live block.
     pub fn block(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
@@ -351,8 +366,8 @@ impl Engine {
     /// context's delta is `code_delta`.
     pub fn helper(&self, block: BlockId, index: u16, code_delta: u64) -> Option<Helper> {
         let block = self.block(block)?;
-        let mut helper = *block.helpers.get(usize::from(index))?;
-        if block.key.relocates {
+        let mut helper = *block.helpers().get(usize::from(index))?;
+        if block.relocates() {
             let relocation = block.relocation(code_delta);
             helper.instruction = relocation.instruction(&helper.instruction);
         }
@@ -362,8 +377,8 @@ impl Engine {
     /// What the context's delta must be for a block to be entered where the guest's EIP is
     /// `rip`; `None`: it does not matter.
     pub fn code_delta(&self, block: BlockId, rip: u64) -> Option<u64> {
-        let key = &self.block(block)?.key;
-        key.relocates.then(|| rip.wrapping_sub(key.rip))
+        let block = self.block(block)?;
+        (block.relocates()).then(|| rip.wrapping_sub(block.rip()))
     }
 
     /// The home of the code at a place, if it is to be relocatable there. Blocks for it must be
@@ -376,11 +391,11 @@ impl Engine {
         let wanted = match by {
             ReachedBy::Link(id, site) => {
                 let block = self.blocks.get(id)?;
-                if !block.key.relocates {
+                if !block.relocates() {
                     // Code that is not: no delta is known to it.
                     return None;
                 }
-                let target = block.sites.get(site)?.rip;
+                let target = block.site(site)?.rip;
                 Some(place.rip.wrapping_sub(target))
             }
             ReachedBy::Other => None,
@@ -410,7 +425,7 @@ impl Engine {
     /// The bits of RSP that a block's stack adjustments change: 64, 32 or 16.
     pub fn stack_mask(&self, block: BlockId) -> u64 {
         let block = self.block(block);
-        block.map_or(0xffff_ffff, |block| block.stack_mask)
+        block.map_or(0xffff_ffff, Block::stack_mask)
     }
 
     /// Finds the block for a place and mode, without translating.
@@ -440,8 +455,8 @@ impl Engine {
     fn evict(&mut self, ids: &[BlockId], memory: &mut GuestMemory) {
         self.counts.evicted += ids.len() as u64;
         let in_force = ids.iter().filter_map(|&id| {
-            let block = self.block(id).filter(|block| !block.is_retired)?;
-            Some((id, block.key))
+            let block = self.block(id).filter(|block| !block.is_retired())?;
+            Some((id, block.key()))
         });
         let mut parts: Vec<(u64, BlockId)> = in_force
             .flat_map(|(id, key)| [(key.physical >> 12, id), (key.second_page, id)])
@@ -460,19 +475,13 @@ impl Engine {
             return;
         };
         if block.retirements != 0 {
-            self.forget_retired(&block.key, id);
+            self.forget_retired(&block.key(), id);
         }
-        for &(site, to) in &block.outgoing {
-            if let Some(target) = self.blocks.get_mut(to) {
-                target.incoming.remove(&Incoming { from: id, site });
-            }
+        self.blocks.links.take_outgoing(id);
+        for (slot, _) in block.sites().iter().filter_map(|site| site.slot_and_stub()) {
+            self.links.release_slot(slot);
         }
-        for site in &block.sites {
-            if let SiteKind::Link(LinkPlace::Slot { slot, .. }) = site.kind {
-                self.links.release_slot(slot);
-            }
-        }
-        if let Some(page) = block.code_page {
+        if let Some(page) = block.code_page() {
             self.links.remove_block(page);
         }
     }

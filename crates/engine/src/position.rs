@@ -60,8 +60,8 @@ impl GuestPosition {
             completion: block.completion_at(offset).copied(),
             shadowed: mark.shadowed,
             block: id,
-            map: block.map,
-            single: block.is_single,
+            map: blocks.map_of(block),
+            single: block.is_single(),
             string: None,
         })
     }
@@ -107,8 +107,8 @@ impl GuestPosition {
             completion: None,
             shadowed: site.shadowed,
             block: id,
-            map: block.map,
-            single: block.is_single,
+            map: blocks.map_of(block),
+            single: block.is_single(),
             string: None,
         })
     }

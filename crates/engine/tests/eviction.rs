@@ -97,7 +97,7 @@ impl Setup {
             if self.engine.find(&place(address), self.mode) != Some(before) {
                 continue;
             }
-            let sites = &self.engine.block(before).unwrap().sites;
+            let sites = self.engine.block(before).unwrap().sites();
             let is_link = |kind| matches!(kind, SiteKind::Link(_));
             let site = sites.iter().position(|site| is_link(site.kind)).unwrap();
             let page = next / PAGE;
@@ -180,12 +180,12 @@ fn links_of_blocks_that_moved_lead_to_what_is_there() {
                 };
                 let block = engine.block(id).unwrap();
                 let mut filled = Vec::new();
-                for (site, to) in &block.outgoing {
-                    let stub = match block.sites[usize::from(*site)].kind {
+                for (site, to) in engine.links_of(id) {
+                    let stub = match block.site(usize::from(site)).unwrap().kind {
                         SiteKind::Link(LinkPlace::Slot { slot, stub }) => (slot, block.host + stub),
                         _ => continue,
                     };
-                    filled.push((stub, engine.block(*to).unwrap().host));
+                    filled.push((stub, engine.block(to).unwrap().host));
                 }
                 for ((slot, stub), host) in filled {
                     let distance = engine.links_mut().slot(slot);

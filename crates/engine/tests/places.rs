@@ -55,7 +55,7 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
         let site = engine.site_at(instruction.ip());
         let site = site.map(|(block, site)| {
             assert_eq!(block, id);
-            engine.block(id).unwrap().sites[site]
+            engine.block(id).unwrap().site(site).unwrap()
         });
         let is_access = instruction.memory_base() == Register::RCX
             && instruction.memory_index() == Register::R8
@@ -73,7 +73,7 @@ fn a_host_address_belongs_to_the_site_of_the_instruction_in_work_there() {
         "each access, in the order of the code"
     );
     let block = engine.block(id).unwrap();
-    let inc = block.marks.iter().find(|mark| mark.rip == START + 2);
+    let inc = block.marks().find(|mark| mark.rip == START + 2);
     assert_eq!(engine.site_at(start + u64::from(inc.unwrap().host)), None);
     assert_eq!(engine.site_at(engine.code_range().end), None);
     assert_eq!(engine.site_at(START), None);

@@ -29,6 +29,35 @@ pub enum Vector {
 }
 
 impl Vector {
+    /// All exceptions, in the order of their numbers.
+    pub const ALL: [Vector; 19] = [
+        Vector::DivideError,
+        Vector::Debug,
+        Vector::NonMaskableInterrupt,
+        Vector::Breakpoint,
+        Vector::Overflow,
+        Vector::BoundRange,
+        Vector::InvalidOpcode,
+        Vector::DeviceNotAvailable,
+        Vector::DoubleFault,
+        Vector::CoprocessorOverrun,
+        Vector::InvalidTss,
+        Vector::SegmentNotPresent,
+        Vector::StackFault,
+        Vector::GeneralProtection,
+        Vector::PageFault,
+        Vector::FloatingPoint,
+        Vector::AlignmentCheck,
+        Vector::MachineCheck,
+        Vector::SimdFloatingPoint,
+    ];
+
+    /// The exception of a number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|&vector| vector as u8 == number)
+    }
+
     /// Whether delivery pushes an error code (SDM volume 3, table 6-1).
     pub const fn has_error_code(self) -> bool {
         matches!(

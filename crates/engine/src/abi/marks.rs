@@ -164,6 +164,16 @@ impl Restore {
         Self { count, moves }
     }
 
+    /// How many of the first of [`Restore::to_bytes`] say all: the rest is zero.
+    #[inline]
+    pub(crate) fn byte_count(self) -> usize {
+        let moves = match self.count & 8 != 0 {
+            true => Self::MAX_MOVES,
+            false => usize::from(self.count & 7),
+        };
+        1 + moves
+    }
+
     /// The moves as guest register numbers and where their values are.
     pub fn moves(&self) -> impl Iterator<Item = (u8, Source)> {
         let count = usize::from(self.count & 7);

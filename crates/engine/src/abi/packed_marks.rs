@@ -2,18 +2,18 @@
 //!
 //! A block has two or three marks for each guest instruction, of 32 bytes each, more than its
 //! code. They are read only where guest code is interrupted. So a block keeps them as a
-//! sequence of differences, mostly three bytes for a mark:
+//! sequence of differences, mostly two bytes for a mark:
 //!
 //! ```text
-//! form                     which of the following there are, and how wide
+//! form                     which of the following there are, and how wide; or a short one, which
+//!                          says itself what EIP and the stack adjustment are
 //! offset in the code       1 or 4 bytes, from the mark before
 //! EIP                      none, 1 byte from the mark before, or all 8
 //! stack adjustment         none, 1 byte from the mark before, or all 4
-//! what to put back         none, or 8 bytes
+//! what to put back         none, or a count and as many bytes
 //! ```
 
 use super::marks::{Mark, Restore, Shadow};
-use std::fmt;
 
 bitflags::bitflags! {
     /// The first byte of a packed mark.
@@ -33,10 +33,17 @@ bitflags::bitflags! {
         const RESTORE = 1 << 5;
         /// [`Shadow::Interrupts`].
         const INTERRUPTS = 1 << 6;
-        /// [`Shadow::All`].
+        /// [`Shadow::All`]. With the bit before: a short form, whose other bits are numbers.
         const ALL = 1 << 7;
     }
 }
+
+/// A short form: EIP is another one by the low four bits, the stack adjustment by what the two
+/// bits above select of [`SHORT_ESP`], and there is nothing else but the offset.
+const SHORT: u8 = Form::INTERRUPTS.union(Form::ALL).bits();
+
+/// See [`SHORT`].
+const SHORT_ESP: [i32; 4] = [0, -8, 8, -4];
 
 /// What the first mark is told from.
 const ORIGIN: Mark = Mark {
@@ -47,62 +54,37 @@ const ORIGIN: Mark = Mark {
     shadowed: Shadow::None,
 };
 
-/// The marks of a block, ordered by host offset.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct PackedMarks {
-    bytes: Box<[u8]>,
+/// Packs marks, which are ordered by host offset, into `out` from the index `at` on, where
+/// [`LONGEST`] bytes are free for each. The index behind them.
+pub(crate) fn pack_marks(marks: &[Mark], out: &mut [u8], mut at: usize) -> usize {
+    let mut before = &ORIGIN;
+    for mark in marks {
+        let Some(place) = out[at..].first_chunk_mut() else {
+            break;
+        };
+        at += pack(before, mark, place);
+        before = mark;
+    }
+    at
 }
 
-impl PackedMarks {
-    /// Packs marks, which are ordered by host offset. `scratch` is for the bytes meanwhile.
-    pub fn new(marks: &[Mark], scratch: &mut Vec<u8>) -> Self {
-        let most = marks.len() * LONGEST;
-        if scratch.len() < most {
-            scratch.resize(most, 0);
-        }
-        let mut length = 0;
-        let mut before = &ORIGIN;
-        for mark in marks {
-            let Some(place) = scratch[length..].first_chunk_mut() else {
-                break;
-            };
-            length += pack(before, mark, place);
-            before = mark;
-        }
-        Self {
-            bytes: scratch[..length].into(),
-        }
-    }
-
-    /// The marks.
-    pub fn iter(&self) -> impl Iterator<Item = Mark> + '_ {
-        let mut rest = &self.bytes[..];
-        let mut mark = ORIGIN;
-        std::iter::from_fn(move || {
-            mark = unpack(&mark, &mut rest)?;
-            Some(mark)
-        })
-    }
-
-    /// The mark in force at an offset of the block's code.
-    pub fn at(&self, offset: u32) -> Option<Mark> {
-        self.iter().take_while(|mark| mark.host <= offset).last()
-    }
-
-    /// The marks, for who wants to search them.
-    pub fn to_vec(&self) -> Vec<Mark> {
-        self.iter().collect()
-    }
+/// The marks that were packed to these bytes.
+pub(crate) fn marks(bytes: &[u8]) -> impl Iterator<Item = Mark> + '_ {
+    let mut rest = bytes;
+    let mut mark = ORIGIN;
+    std::iter::from_fn(move || {
+        mark = unpack(&mark, &mut rest)?;
+        Some(mark)
+    })
 }
 
-impl fmt::Debug for PackedMarks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
+/// The last of the marks packed to these bytes that is in force at an offset of the block's code.
+pub(crate) fn mark_at(bytes: &[u8], offset: u32) -> Option<Mark> {
+    marks(bytes).take_while(|mark| mark.host <= offset).last()
 }
 
 /// Bytes of a packed mark at most, and of what is written for one.
-const LONGEST: usize = 32;
+pub(crate) const LONGEST: usize = 32;
 
 /// Packs a mark into the first of these bytes, and says how many they are.
 ///
@@ -116,6 +98,14 @@ fn pack(before: &Mark, mark: &Mark, place: &mut [u8; LONGEST]) -> usize {
     let is_small = far < 256 && rip < 256 && i8::try_from(esp).is_ok();
     if !is_small {
         return pack_wide(before, mark, place);
+    }
+    let is_plain = mark.restore == Restore::NONE && mark.shadowed == Shadow::None;
+    if is_plain
+        && rip < 16
+        && let Some(step) = SHORT_ESP.iter().position(|&step| step == esp)
+    {
+        place[..2].copy_from_slice(&[SHORT | (step as u8) << 4 | rip as u8, far as u8]);
+        return 2;
     }
     let mut form = form_of(mark.shadowed);
     let mut fields = u64::from(far);
@@ -139,7 +129,7 @@ fn pack(before: &Mark, mark: &Mark, place: &mut [u8; LONGEST]) -> usize {
         return length;
     }
     place[length..length + 8].copy_from_slice(&mark.restore.to_bytes());
-    length + 8
+    length + mark.restore.byte_count()
 }
 
 fn form_of(shadowed: Shadow) -> Form {
@@ -193,7 +183,7 @@ fn pack_wide(before: &Mark, mark: &Mark, packed: &mut [u8; LONGEST]) -> usize {
     }
     if mark.restore != Restore::NONE {
         form |= Form::RESTORE;
-        put(&mark.restore.to_bytes());
+        put(&mark.restore.to_bytes()[..mark.restore.byte_count()]);
     }
     packed[0] = form.bits();
     length
@@ -206,12 +196,21 @@ fn unpack(before: &Mark, rest: &mut &[u8]) -> Option<Mark> {
         *rest = behind;
         Some(*field)
     }
-    let form = Form::from_bits_retain(take::<1>(rest)?[0]);
+    let form = take::<1>(rest)?[0];
     let mut mark = Mark {
         restore: Restore::NONE,
         shadowed: Shadow::None,
         ..*before
     };
+    if form & SHORT == SHORT {
+        let distance = u32::from(take::<1>(rest)?[0]);
+        mark.host = before.host.wrapping_add(distance);
+        mark.rip = before.rip.wrapping_add(u64::from(form & 0xf));
+        let step = SHORT_ESP[usize::from(form >> 4 & 3)];
+        mark.esp = before.esp.wrapping_add(step);
+        return Some(mark);
+    }
+    let form = Form::from_bits_retain(form);
     let distance = match form.contains(Form::FAR) {
         true => u32::from_le_bytes(take(rest)?),
         false => u32::from(take::<1>(rest)?[0]),
@@ -230,7 +229,14 @@ fn unpack(before: &Mark, rest: &mut &[u8]) -> Option<Mark> {
         mark.esp = i32::from_le_bytes(take(rest)?);
     }
     if form.contains(Form::RESTORE) {
-        mark.restore = Restore::from_bytes(take(rest)?);
+        let mut bytes = [0; Restore::MAX_MOVES + 1];
+        let (&count, _) = rest.split_first()?;
+        bytes[0] = count;
+        let length = Restore::from_bytes(bytes).byte_count();
+        let (packed, behind) = rest.split_at_checked(length)?;
+        bytes[..length].copy_from_slice(packed);
+        *rest = behind;
+        mark.restore = Restore::from_bytes(bytes);
     }
     if form.contains(Form::ALL) {
         mark.shadowed = Shadow::All;
@@ -246,6 +252,7 @@ mod tests {
     use crate::abi::host::{Host, R9};
     use crate::abi::marks::Source;
     use tollgate_test_support::Random;
+    use tollgate_x86::SegmentRegister;
 
     fn random_marks(random: &mut Random) -> Vec<Mark> {
         let mut mark = ORIGIN;
@@ -267,11 +274,12 @@ mod tests {
                 2 => mark.esp.wrapping_add(random.below(200) as i32),
                 _ => mark.esp,
             };
-            mark.restore = match random.below(6) {
+            mark.restore = match random.below(8) {
                 0 => Restore::one(3, R9),
                 1 => (0..7).fold(Restore::NONE, |all, guest| all.and(guest, Source::Slot)),
                 2 => Restore::NONE.with_eip(Host(8)),
                 3 => Restore::UNDIVIDED,
+                4 => Restore::one(0, R9).with_segment(SegmentRegister::Fs, R9),
                 _ => Restore::NONE,
             };
             mark.shadowed = [Shadow::None, Shadow::Interrupts, Shadow::All][random.below(3)];
@@ -280,20 +288,51 @@ mod tests {
         marks
     }
 
+    fn packed(marks: &[Mark]) -> Vec<u8> {
+        let mut bytes = vec![0; marks.len() * LONGEST];
+        let end = pack_marks(marks, &mut bytes, 0);
+        bytes.truncate(end);
+        bytes
+    }
+
     #[test]
     fn what_is_packed_is_what_is_found() {
         let mut random = Random::new(23);
-        let mut scratch = Vec::new();
         for _ in 0..2000 {
-            let marks = random_marks(&mut random);
-            let packed = PackedMarks::new(&marks, &mut scratch);
-            assert_eq!(packed.to_vec(), marks);
-            let end = marks.last().map_or(9, |mark| mark.host + 9);
+            let all = random_marks(&mut random);
+            let packed = packed(&all);
+            assert_eq!(marks(&packed).collect::<Vec<_>>(), all);
+            let end = all.last().map_or(9, |mark| mark.host + 9);
             for _ in 0..10 {
                 let offset = random.below(end as usize) as u32;
-                let expected = marks.iter().rfind(|mark| mark.host <= offset);
-                assert_eq!(packed.at(offset).as_ref(), expected);
+                let expected = all.iter().rfind(|mark| mark.host <= offset);
+                assert_eq!(mark_at(&packed, offset).as_ref(), expected);
             }
         }
+    }
+
+    #[test]
+    fn most_marks_need_few_bytes() {
+        let mut mark = Mark {
+            rip: 0xffff_ffff_8123_4000,
+            ..ORIGIN
+        };
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            mark.host += 9;
+            mark.rip += 4;
+            all.push(mark);
+            let within = Mark {
+                host: mark.host + 4,
+                restore: Restore::one(3, R9),
+                ..mark
+            };
+            all.push(within);
+            mark.host += 9;
+            all.push(mark);
+        }
+        let packed = packed(&all);
+        assert!(packed.len() <= 10 + all.len() * 3);
+        assert_eq!(marks(&packed).collect::<Vec<_>>(), all);
     }
 }

@@ -34,6 +34,20 @@ impl WindowMiss {
         })
     }
 
+    /// As bytes, for [`WindowMiss::from_bytes`].
+    pub(crate) fn to_bytes(self) -> [u8; 3] {
+        [self.access.get(), self.place, self.size]
+    }
+
+    /// What [`WindowMiss::to_bytes`] made.
+    pub(crate) fn from_bytes([access, place, size]: [u8; 3]) -> Option<Self> {
+        Some(Self {
+            access: NonZeroU8::new(access)?,
+            place,
+            size,
+        })
+    }
+
     /// Where in the window the access lies, in bytes.
     pub fn place(self) -> u8 {
         self.place & !Self::STORE

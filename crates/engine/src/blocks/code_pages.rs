@@ -44,6 +44,18 @@ use tollgate_tlb::{Allows, Held, LeadsTo, PageRange, SpaceNumber, View};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodePageId(u32);
 
+impl CodePageId {
+    /// The page of a number that [`CodePageId::number`] has given.
+    pub(crate) fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Its number: never `u32::MAX`.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// A page in force that is not global, to be put in force again.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPage {

@@ -1,31 +1,65 @@
 //! Which block's code lies where in the code cache.
 //!
-//! One word for each [`ALIGNMENT`] bytes of the cache names the block whose code begins there.
-//! So a block is entered and taken out in one step, and the block of any address is found by
+//! One word for each [`UNIT`] bytes of the cache names a block whose code begins there, and from
+//! that block a chain leads to the others, from the last to the first. So a block is entered and
+//! taken out in a step or two, and the block of any address is found by
 //! going back from it over a block's length. The words of parts of the cache that were never
 //! used are never touched.
 
-use crate::abi::sites::BlockId;
+use crate::abi::sites::{BlockId, MAX_BLOCKS};
 use crate::blocks::code_cache::ALIGNMENT;
 use std::ops::Range;
 
+/// Bytes of the cache that share a word: half of what a block has on average.
+const UNIT: usize = 128;
+/// Blocks that may begin in a unit.
+const PLACES: usize = UNIT / ALIGNMENT;
+
+/// A block in the chain of a unit: the number of the next one, plus one, or zero; above that where
+/// in its unit the block itself begins, counted in [`ALIGNMENT`].
+#[derive(Clone, Copy, Default)]
+struct Node(u32);
+
+/// Where a node's place begins. Below that a block's number plus one has room.
+const PLACE_SHIFT: u32 = 28;
+const _: () = assert!(MAX_BLOCKS < 1 << PLACE_SHIFT && PLACES <= 1 << (32 - PLACE_SHIFT));
+
+impl Node {
+    fn new(next: u32, place: usize) -> Self {
+        Self(next | (place as u32) << PLACE_SHIFT)
+    }
+
+    fn next(self) -> u32 {
+        self.0 & ((1 << PLACE_SHIFT) - 1)
+    }
+
+    fn place(self) -> usize {
+        (self.0 >> PLACE_SHIFT) as usize
+    }
+}
+
 /// The blocks of a code cache by the offsets of their code.
 pub struct HostOrder {
-    /// The number of the block that begins there, plus one, or zero.
-    first: Vec<u32>,
+    /// By unit, the number of the block that begins last in it, plus one, or zero.
+    last: Vec<u32>,
+    /// By block number.
+    nodes: Vec<Node>,
     /// How many blocks there are.
     count: usize,
 }
 
-fn unit(offset: u32) -> usize {
-    offset as usize / ALIGNMENT
+/// The unit in which an offset lies, and the place in it.
+fn place_of(offset: u32) -> (usize, usize) {
+    let offset = offset as usize;
+    (offset / UNIT, offset % UNIT / ALIGNMENT)
 }
 
 impl HostOrder {
     /// No blocks in a cache of `size` bytes.
     pub fn new(size: usize) -> Self {
         Self {
-            first: vec![0; size.div_ceil(ALIGNMENT)],
+            last: vec![0; size.div_ceil(UNIT)],
+            nodes: Vec::new(),
             count: 0,
         }
     }
@@ -38,34 +72,84 @@ impl HostOrder {
     /// A block's code begins at `offset`, a multiple of [`ALIGNMENT`] inside the cache, where
     /// no other's does.
     pub fn insert(&mut self, offset: u32, id: BlockId) {
-        self.first[unit(offset)] = id.0 + 1;
+        let (unit, place) = place_of(offset);
+        let index = id.0 as usize;
+        if self.nodes.len() <= index {
+            self.nodes.resize(index + 1, Node::default());
+        }
+        // What begins behind it comes before it.
+        let behind = self.chain(unit).take_while(|it| it.1 > place).last();
+        match behind {
+            None => {
+                let next = std::mem::replace(&mut self.last[unit], id.0 + 1);
+                self.nodes[index] = Node::new(next, place);
+            }
+            Some((before, at)) => {
+                let node = &mut self.nodes[before.0 as usize];
+                let next = std::mem::replace(node, Node::new(id.0 + 1, at)).next();
+                self.nodes[index] = Node::new(next, place);
+            }
+        }
         self.count += 1;
     }
 
     /// No block's code begins at `offset` any more.
     pub fn remove(&mut self, offset: u32) {
-        if std::mem::take(&mut self.first[unit(offset)]) != 0 {
-            self.count -= 1;
+        let (unit, place) = place_of(offset);
+        let mut before = None;
+        let found = self.chain(unit).find(|&(id, at)| {
+            let is_it = at == place;
+            if !is_it {
+                before = Some((id, at));
+            }
+            is_it
+        });
+        let Some((id, _)) = found else { return };
+        let next = self.nodes[id.0 as usize].next();
+        match before {
+            None => self.last[unit] = next,
+            Some((before, at)) => self.nodes[before.0 as usize] = Node::new(next, at),
         }
+        self.count -= 1;
+    }
+
+    /// The blocks that begin in a unit and where, the last first.
+    fn chain(&self, unit: usize) -> impl Iterator<Item = (BlockId, usize)> + '_ {
+        let mut next = self.last.get(unit).copied().unwrap_or(0);
+        std::iter::from_fn(move || {
+            let id = next.checked_sub(1)?;
+            let node = self.nodes.get(id as usize)?;
+            next = node.next();
+            Some((BlockId(id), node.place()))
+        })
     }
 
     /// The last block whose code begins at `offset` or before, and where.
     pub fn at(&self, offset: u32) -> Option<(u32, BlockId)> {
-        let before = self.first.get(..=unit(offset))?;
-        let unit = before.iter().rposition(|&word| word != 0)?;
-        Some(((unit * ALIGNMENT) as u32, BlockId(before[unit] - 1)))
+        let (unit, place) = place_of(offset);
+        let before = self.last.get(..=unit)?;
+        let found = |unit: usize, (id, place): (BlockId, usize)| {
+            Some(((unit * UNIT + place * ALIGNMENT) as u32, id))
+        };
+        if let Some(first) = self.chain(unit).find(|it| it.1 <= place) {
+            return found(unit, first);
+        }
+        let unit = before[..unit].iter().rposition(|&word| word != 0)?;
+        found(unit, self.chain(unit).next()?)
     }
 
     /// The blocks whose code begins at one of these offsets, in order.
     pub fn within(&self, offsets: Range<u32>) -> impl Iterator<Item = BlockId> {
-        let first = (offsets.start as usize).div_ceil(ALIGNMENT);
-        let end = (offsets.end as usize).div_ceil(ALIGNMENT);
-        let end = end.min(self.first.len());
-        let words = self.first.get(first..end).unwrap_or_default();
-        words
-            .iter()
-            .filter(|&&word| word != 0)
-            .map(|&word| BlockId(word - 1))
+        let first = offsets.start as usize / UNIT;
+        let end = (offsets.end as usize).div_ceil(UNIT).min(self.last.len());
+        (first..end).flat_map(move |unit| {
+            let mut by_place = [None; PLACES];
+            for (id, place) in self.chain(unit) {
+                let offset = (unit * UNIT + place * ALIGNMENT) as u32;
+                by_place[place] = Some(id).filter(|_| offsets.contains(&offset));
+            }
+            by_place.into_iter().flatten()
+        })
     }
 }
 
@@ -81,7 +165,7 @@ mod tests {
         let mut random = Random::new(5);
         let mut order = HostOrder::new(0x1000);
         let mut model = BTreeMap::new();
-        for round in 0..2000 {
+        for round in 0..20_000 {
             let offset = random.below(0x1000 / ALIGNMENT) as u32 * ALIGNMENT as u32;
             if random.below(3) == 0 {
                 order.remove(offset);

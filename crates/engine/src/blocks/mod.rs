@@ -11,6 +11,8 @@ pub mod key_index;
 pub mod link_memory;
 pub mod links;
 pub mod listed;
+pub mod made_links;
+pub mod packed_tables;
 pub mod pages;
 pub mod published;
 pub mod table;

@@ -1,10 +1,12 @@
 //! All blocks, and the ways to find one: by number, by what it translates, by the host
 //! address of its code.
 
+use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_BLOCKS, Site, unpack_site};
-use crate::blocks::block::{Block, BlockKey};
+use crate::blocks::block::{Block, BlockKey, PackedKey};
 use crate::blocks::host_order::HostOrder;
 use crate::blocks::key_index::KeyIndex;
+use crate::blocks::made_links::MadeLinks;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -29,7 +31,11 @@ fn hash(key: &BlockKey) -> u32 {
 
 /// Whether a block of the table translates `key` and is in force.
 fn in_force<'a>(blocks: &'a Numbered, key: &'a BlockKey) -> impl Fn(BlockId) -> bool + Copy + 'a {
-    |id| (blocks.get(id)).is_some_and(|block| block.key == *key && !block.is_retired)
+    let packed = PackedKey::new(key);
+    move |id| {
+        let block = blocks.get(id);
+        block.is_some_and(|block| block.translates(key, packed) && !block.is_retired())
+    }
 }
 
 /// Where a block with this hash is remembered. The low bits alone are those of an address, and
@@ -85,6 +91,10 @@ pub struct BlockTable {
     recent: Box<[Cell<(u32, BlockId)>]>,
     /// Every block, retired or not, by the offset of its code in the cache.
     by_host: HostOrder,
+    /// Links from block to block that were made; a slot may have been emptied since.
+    pub links: MadeLinks,
+    /// Where the guest's registers live in code that is not 64-bit code.
+    legacy_map: &'static RegisterMap,
     /// Bytes of all blocks' code.
     code_bytes: u64,
     /// Host addresses of the cache.
@@ -100,6 +110,8 @@ impl BlockTable {
             by_key: KeyIndex::default(),
             recent: vec![Cell::new((0, BlockId(0))); RECENT].into_boxed_slice(),
             by_host: HostOrder::new((code.end - code.start) as usize),
+            links: MadeLinks::default(),
+            legacy_map: &RegisterMap::LEGACY,
             code_bytes: 0,
             code,
         }
@@ -135,7 +147,7 @@ impl BlockTable {
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, &Block, usize, Site)> {
         let (id, index) = unpack_site(packed);
         let block = self.get(id)?;
-        let mut site = *block.sites.get(index)?;
+        let mut site = block.site(index)?;
         site.rip = block.relocation(code_delta).rip(site.rip);
         Some((id, block, index, site))
     }
@@ -190,9 +202,22 @@ impl BlockTable {
         self.free_ids.push(id);
     }
 
+    /// Where the guest's registers live in a block's code.
+    pub fn map_of(&self, block: &Block) -> &'static RegisterMap {
+        match block.is_64_bit() {
+            true => &RegisterMap::LONG,
+            false => self.legacy_map,
+        }
+    }
+
+    /// Where they live in all code that is not 64-bit code; no block may be alive.
+    pub fn set_legacy_map(&mut self, map: &'static RegisterMap) {
+        self.legacy_map = map;
+    }
+
     /// Has a block of a number taken, in force.
     pub fn insert(&mut self, id: BlockId, block: Block) {
-        let key = block.key;
+        let key = block.key();
         self.by_host.insert(block.host, id);
         self.code_bytes += u64::from(block.host_length);
         if let Some(place) = self.blocks.place(id) {

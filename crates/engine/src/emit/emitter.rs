@@ -10,13 +10,12 @@ use crate::abi::host::*;
 use crate::abi::immediate::Immediate;
 use crate::abi::leaves::LeafRoutine;
 use crate::abi::marks::{Mark, Restore, Shadow};
-use crate::abi::packed_marks::PackedMarks;
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, MAX_SITES, Site, SiteKind};
 use crate::emit::assembler::{Assembler, Mem, Patch, Width};
 use crate::emit::exits::{ExitCode, RESUME_AFTER};
 use crate::emit::host_code_counts::HostCodeCounts;
-use crate::emit::tables::Tables;
+use crate::emit::tables::EmittedTables;
 use crate::policy::access::AccessUnavailable;
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
@@ -59,8 +58,6 @@ pub(crate) struct Emitter {
     pub(super) exit_code: ExitCode,
     pub(super) block: BlockId,
     pub(super) marks: Vec<Mark>,
-    /// For packing them.
-    packed_marks: Vec<u8>,
     pub(super) sites: Vec<Site>,
     pub(super) helpers: Vec<Helper>,
     pub(super) immediates: Vec<Immediate>,
@@ -122,7 +119,6 @@ impl Emitter {
             exit_code: ExitCode::new(),
             block: BlockId(0),
             marks: Vec::new(),
-            packed_marks: Vec::new(),
             sites: Vec::new(),
             helpers: Vec::new(),
             immediates: Vec::new(),
@@ -191,15 +187,19 @@ impl Emitter {
     }
 
     /// Emits what is left of the block, behind its last instruction.
-    pub(crate) fn finish_block(&mut self) -> Tables {
+    pub(crate) fn finish_block(&mut self) {
         self.emit_stubs();
-        Tables {
-            marks: PackedMarks::new(&self.marks, &mut self.packed_marks),
-            sites: self.sites.as_slice().into(),
-            helpers: self.helpers.as_slice().into(),
-            immediates: self.immediates.as_slice().into(),
-            x87_notes: self.x87_notes.as_slice().into(),
-            completions: self.completions.as_slice().into(),
+    }
+
+    /// The tables of the block that was finished last.
+    pub(crate) fn tables(&self) -> EmittedTables<'_> {
+        EmittedTables {
+            marks: &self.marks,
+            sites: &self.sites,
+            helpers: &self.helpers,
+            immediates: &self.immediates,
+            x87_notes: &self.x87_notes,
+            completions: &self.completions,
         }
     }
 

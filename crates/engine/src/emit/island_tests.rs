@@ -54,7 +54,8 @@ fn pieces(random: &mut Random) -> Pieces {
     }
     emit.begin(u64::MAX, u64::MAX);
     emit.exit(SiteKind::Continue);
-    let tables = emit.finish_block();
+    emit.finish_block();
+    let tables = emit.tables();
     let code = Decoder::with_ip(64, emit.assembler.code(), 0, DecoderOptions::NONE);
     Pieces {
         code: code.into_iter().map(|it| (it.ip(), it)).collect(),

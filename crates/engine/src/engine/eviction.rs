@@ -16,8 +16,7 @@
 //! A segment never stays as full as it was: of much that was used, the latest stays.
 
 use super::Engine;
-use crate::abi::sites::{BlockId, Site};
-use crate::blocks::block::Incoming;
+use crate::abi::sites::BlockId;
 use crate::blocks::code_cache::{ALIGNMENT, SEGMENTS};
 use std::ops::Range;
 use tollgate_memory::GuestMemory;
@@ -79,8 +78,8 @@ impl Engine {
     /// How many segments were looked at since a block's page was last used; `None`: not known,
     /// or nothing leads to the block any more.
     fn age(&self, id: BlockId) -> Option<usize> {
-        let block = self.block(id).filter(|block| !block.is_retired)?;
-        Some(self.links.age(block.code_page?) as usize)
+        let block = self.block(id).filter(|block| !block.is_retired())?;
+        Some(self.links.age(block.code_page()?) as usize)
     }
 
     /// Bytes of the cache that a block takes.
@@ -102,8 +101,9 @@ impl Engine {
         self.cut_outgoing(id);
         self.cache.move_code(from..from + length, to);
         self.blocks.move_code(id, to);
-        let sites = self.blocks.get(id).map(|block| block.sites.iter());
-        for (slot, stub) in sites.into_iter().flatten().filter_map(Site::slot_and_stub) {
+        let sites = self.blocks.get(id).map(|block| block.sites().iter());
+        let slots = sites.into_iter().flatten();
+        for (slot, stub) in slots.filter_map(|site| site.slot_and_stub()) {
             let stub = self.cache.address(to + stub) as u64;
             self.links.set_stub(slot, stub);
         }
@@ -112,18 +112,15 @@ impl Engine {
 
     /// Makes all links of a block lead to their stubs again.
     fn cut_outgoing(&mut self, id: BlockId) {
-        let Some(block) = self.blocks.get_mut(id) else {
+        let Some(block) = self.blocks.get(id) else {
             return;
         };
-        let outgoing = std::mem::take(&mut block.outgoing);
-        for (slot, _) in block.sites.iter().filter_map(Site::slot_and_stub) {
+        let slots = block.sites().iter();
+        for (slot, _) in slots.filter_map(|site| site.slot_and_stub()) {
             self.links.forget_slot(slot);
         }
-        for (site, to) in outgoing {
+        for site in self.blocks.links.take_outgoing(id) {
             self.lead_to_stub(id, site);
-            if let Some(target) = self.blocks.get_mut(to) {
-                target.incoming.remove(&Incoming { from: id, site });
-            }
         }
     }
 }

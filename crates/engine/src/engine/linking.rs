@@ -5,24 +5,23 @@ use super::{CodeAddress, Engine, spaces};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
-use crate::blocks::block::{Block, Incoming};
+use crate::blocks::block::Block;
 use crate::blocks::code_pages::{Expected, Found, IndirectTarget};
 use crate::blocks::links::{Dependence, LinkTables, Target};
 
 /// Whether a direct branch to `target` may leave the delta as it is. It need not know about
 /// the delta of code that is not relocatable; but that does not say which one its targets have.
 fn leads_home(source: &Block, site: usize, target: &Block) -> bool {
-    let site = source.sites.get(site);
-    match (source.key.relocates, target.key.relocates) {
+    match (source.relocates(), target.relocates()) {
         (_, false) => true,
         (false, true) => false,
-        (true, true) => site.is_some_and(|site| site.rip == target.key.rip),
+        (true, true) => (source.site(site)).is_some_and(|site| site.rip == target.rip()),
     }
 }
 
 /// What a link that a relocatable block is part of depends on: it has its delta for an epoch.
 fn of_epoch(block: &Block, mut dependence: Dependence) -> Dependence {
-    dependence.global &= !block.key.relocates;
+    dependence.global &= !block.relocates();
     dependence
 }
 
@@ -36,15 +35,15 @@ impl Engine {
         let Some(Site {
             kind: SiteKind::Link(LinkPlace::Direct { distance, .. }),
             ..
-        }) = source.sites.get(site_index).copied()
+        }) = source.site(site_index)
         else {
             return;
         };
-        let same_form = source.key.relocates == target.key.relocates;
-        if target.key.second_page != u64::MAX
+        let same_form = source.relocates() == target.relocates();
+        if target.key().second_page != u64::MAX
             || !same_form
             || !leads_home(source, site_index, target)
-            || source.outgoing.iter().any(|o| o.0 as usize == site_index)
+            || self.blocks.links.is_made(from, site_index)
         {
             return;
         }
@@ -53,26 +52,7 @@ impl Engine {
         self.verify_link(place, to);
         self.cache.write(place, &value.to_le_bytes());
         self.counts.links += 1;
-        self.list_link(from, site_index as u16, to);
-    }
-
-    /// Lists a link that was made, instead of the one that its site had before.
-    fn list_link(&mut self, from: BlockId, site: u16, to: BlockId) {
-        let Some(source) = self.blocks.get_mut(from) else {
-            return;
-        };
-        let link = Incoming { from, site };
-        let known = source.outgoing.iter_mut().find(|known| known.0 == site);
-        let before = known.map(|known| std::mem::replace(&mut known.1, to));
-        if before.is_none() {
-            source.outgoing.push((site, to));
-        }
-        if let Some(before) = before.and_then(|before| self.blocks.get_mut(before)) {
-            before.incoming.remove(&link);
-        }
-        if let Some(target) = self.blocks.get_mut(to) {
-            target.incoming.insert(link);
-        }
+        self.blocks.links.list(from, site_index as u16, to);
     }
 
     /// Fills the slot of a block's site with a target.
@@ -89,15 +69,15 @@ impl Engine {
         let Some(Site {
             kind: SiteKind::Link(LinkPlace::Slot { slot, stub }),
             ..
-        }) = source.sites.get(site_index).copied()
+        }) = source.site(site_index)
         else {
             return;
         };
         if !leads_home(source, site_index, target) {
             return;
         }
-        let same_form = source.key.relocates == target.key.relocates;
-        let pages = source.code_page.zip(target.code_page);
+        let same_form = source.relocates() == target.relocates();
+        let pages = source.code_page().zip(target.code_page());
         let dependence = of_epoch(source, dependence);
         let distance = target.host.wrapping_sub(source.host + stub) as i32;
         if self.links.slot(slot) == distance as u64 {
@@ -110,7 +90,7 @@ impl Engine {
             None => self.links.fill_slot(slot, distance as u64, dependence),
         }
         self.counts.links += 1;
-        self.list_link(from, site_index as u16, to);
+        self.blocks.links.list(from, site_index as u16, to);
     }
 
     /// Control has come to a block at `place`, where the guest's page tables have just allowed
@@ -121,10 +101,10 @@ impl Engine {
         let Some(block) = self.blocks.get(id) else {
             return false;
         };
-        let Some(page) = block.code_page else {
+        let Some(page) = block.code_page() else {
             return false;
         };
-        let (relocates, home) = (block.key.relocates, block.key.rip);
+        let (relocates, home) = (block.relocates(), block.rip());
         let delta = if relocates {
             place.rip.wrapping_sub(home)
         } else {
@@ -143,7 +123,7 @@ impl Engine {
 
     /// Pages near that of a block which was just met whose code is known and not in force.
     pub fn expected_near(&self, id: BlockId) -> Vec<Expected> {
-        let page = self.block(id).and_then(|block| block.code_page);
+        let page = self.block(id).and_then(Block::code_page);
         page.map_or_else(Vec::new, |page| self.links.expected_near(page))
     }
 
@@ -178,7 +158,7 @@ impl Engine {
         let Some(block) = self.blocks.get_mut(to) else {
             return;
         };
-        let mode = block.key.mode;
+        let mode = block.key().mode;
         let table = self.modes.table(mode);
         let target = Target {
             address: self.cache.address(block.host) as u64,
@@ -188,8 +168,10 @@ impl Engine {
             // It came back with its page.
             return;
         }
-        block.listed_at = rip;
-        let (code_page, key_rip) = (block.code_page, block.key.rip);
+        let (code_page, key_rip) = (block.code_page(), block.rip());
+        if code_page.is_none() {
+            block.set_listed_at(rip);
+        }
         let dependence = of_epoch(block, dependence);
         self.verify_target(to);
         match code_page {
@@ -210,7 +192,7 @@ impl Engine {
     /// Lets far transfers of real and V86 mode find a block.
     pub fn link_far(&mut self, to: BlockId, dependence: Dependence) {
         let Some(target) = self.block(to) else { return };
-        let (rip, mode) = (target.key.rip, target.key.mode);
+        let (rip, mode) = (target.rip(), target.key().mode);
         let Some(pointer) = FarPointer::of(self.mode(mode).code_base, rip) else {
             return;
         };
@@ -233,24 +215,23 @@ impl Engine {
             return;
         };
         self.generation += 1;
-        if block.is_retired {
+        if block.is_retired() {
             return;
         }
-        let key = block.key;
+        let key = block.key();
         self.blocks.forget_key(&key);
         self.cut_off(id);
     }
 
     /// Cuts whatever leads to a block but its key.
     pub(super) fn cut_off(&mut self, id: BlockId) {
-        let Some(block) = self.blocks.get_mut(id) else {
+        let Some(block) = self.blocks.get(id) else {
             return;
         };
-        let incoming = std::mem::take(&mut block.incoming);
-        let (key, host, listed_at) = (block.key, block.host, block.listed_at);
-        let code_page = block.code_page;
-        for &incoming in &incoming {
-            self.cut(incoming, id);
+        let (key, host, listed_at) = (block.key(), block.host, block.listed_at());
+        let code_page = block.code_page();
+        for (from, site) in self.blocks.links.take_incoming(id) {
+            self.lead_to_stub(from, site);
         }
         let table = self.modes.table(key.mode);
         let target = self.cache.address(host) as u64;
@@ -266,24 +247,12 @@ impl Engine {
         }
     }
 
-    /// Makes a site that led to a dying block lead to its stub again.
-    fn cut(&mut self, incoming: Incoming, dying: BlockId) {
-        let Some(source) = self.blocks.get_mut(incoming.from) else {
-            return;
-        };
-        if !source.outgoing.contains(&(incoming.site, dying)) {
-            return;
-        }
-        source.outgoing.retain(|o| o.0 != incoming.site);
-        self.lead_to_stub(incoming.from, incoming.site);
-    }
-
     /// Makes a link site lead to its stub.
     pub(super) fn lead_to_stub(&mut self, id: BlockId, site: u16) {
         let Some(source) = self.blocks.get(id) else {
             return;
         };
-        let Some(site) = source.sites.get(usize::from(site)) else {
+        let Some(site) = source.site(usize::from(site)) else {
             return;
         };
         match site.kind {

@@ -19,18 +19,19 @@ fn code_at(
     rip: u64,
     memory: &GuestMemory,
 ) -> Option<[u8; LONGEST_INSTRUCTION]> {
-    let offset = mode.wrap(rip.wrapping_sub(block.key.rip));
+    let offset = mode.wrap(rip.wrapping_sub(block.rip()));
     if offset >= u64::from(block.guest_length) {
         return None;
     }
+    let key = block.key();
     // Where there is no memory the bus reads as FFh.
     let mut bytes = [0xff; LONGEST_INSTRUCTION];
-    let physical = PhysicalAddress(block.key.physical + offset);
+    let physical = PhysicalAddress(key.physical + offset);
     let in_page = (PAGE_SIZE - physical.page_offset()).min(bytes.len() as u64) as usize;
     let (first, second) = bytes.split_at_mut(in_page);
     memory.read(physical, first);
-    if block.key.second_page != u64::MAX {
-        memory.read(PhysicalAddress(block.key.second_page << 12), second);
+    if key.second_page != u64::MAX {
+        memory.read(PhysicalAddress(key.second_page << 12), second);
     }
     Some(bytes)
 }
@@ -65,33 +66,33 @@ impl Engine {
     /// What is kept with a block about its instruction at `home`.
     fn noted(&mut self, id: BlockId, home: u64, memory: &GuestMemory) -> Option<&Noted> {
         let block = self.block(id)?;
-        let place = block.noted.iter().position(|noted| noted.rip == home);
+        let place = block.noted().iter().position(|noted| noted.rip == home);
         let place = match place {
             Some(place) => place,
             None => {
-                let mode = self.mode(block.key.mode);
+                let mode = self.mode(block.key().mode);
                 let bytes = code_at(block, mode, home, memory)?;
                 let found = OutOfLine::decode(&bytes, home, mode, self.translator.features());
                 self.counts.decoded_at_exits += 1;
-                let noted = &mut self.blocks.get_mut(id)?.noted;
-                noted.push(Noted {
+                let block = self.blocks.get_mut(id)?;
+                block.note(Noted {
                     rip: home,
                     instruction: found,
                     bounced_by: None,
                 });
-                noted.len() - 1
+                block.noted().len() - 1
             }
         };
-        self.block(id)?.noted.get(place)
+        self.block(id)?.noted().get(place)
     }
 
     /// The block that [`Engine::note_bounced`] named, if it can still be run at `rip`.
     pub fn bounced_by(&self, id: BlockId, rip: u64, code_delta: u64) -> Option<BlockId> {
         let block = self.block(id)?;
         let home = block.relocation(code_delta).home(rip);
-        let noted = block.noted.iter().find(|noted| noted.rip == home)?;
+        let noted = block.noted().iter().find(|noted| noted.rip == home)?;
         let (by, generation) = noted.bounced_by?;
-        let holds = generation == self.generation && self.block(by)?.key.rip == rip;
+        let holds = generation == self.generation && self.block(by)?.rip() == rip;
         holds.then_some(by)
     }
 
@@ -102,7 +103,7 @@ impl Engine {
             return;
         };
         let home = block.relocation(code_delta).home(rip);
-        let noted = block.noted.iter_mut().find(|noted| noted.rip == home);
+        let noted = block.noted_mut().iter_mut().find(|noted| noted.rip == home);
         if let Some(noted) = noted {
             noted.bounced_by = Some((by, generation));
         }

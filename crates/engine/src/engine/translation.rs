@@ -3,12 +3,12 @@
 use super::{CodeAddress, Engine, LookUp};
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::{BlockId, Site};
-use crate::blocks::block::{Block, BlockKey};
+use crate::blocks::block::{Block, BlockKey, NewBlock};
 use crate::blocks::code_cache::Allocation;
 use crate::blocks::code_pages::CodePageKey;
+use crate::blocks::packed_tables::{PackedTables, Unpacked};
 use crate::policy::mode::ModeFlags;
-use crate::translate::{Request, TranslateError, Translation, Translator};
-use rustc_hash::FxHashSet;
+use crate::translate::{Request, TranslateError, Translator};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
@@ -40,7 +40,7 @@ impl Engine {
         }
         let mut place = *place;
         let mut second_page = u64::MAX;
-        let translation = loop {
+        let guest_length = loop {
             let straddles = second_page != u64::MAX;
             let request = Request {
                 bytes: &bytes[..known + if straddles { 16 } else { 0 }],
@@ -57,8 +57,8 @@ impl Engine {
                 family,
                 block: id,
             };
-            match self.translator.translate(&request, &self.slots) {
-                Ok(translation) => break translation,
+            match self.translator.translate_in_place(&request, &self.slots) {
+                Ok(guest_length) => break guest_length,
                 Err(TranslateError::Access(unavailable)) => {
                     self.blocks.return_id(id);
                     return LookUp::Unavailable(unavailable);
@@ -83,7 +83,7 @@ impl Engine {
             }
         };
         let key = place.key(second_page, mode);
-        self.install(id, key, translation, &bytes, memory);
+        self.install(id, key, &bytes[..guest_length as usize], memory);
         LookUp::Block(id)
     }
 
@@ -95,68 +95,44 @@ impl Engine {
         })
     }
 
-    fn install(
-        &mut self,
-        id: BlockId,
-        key: BlockKey,
-        translation: Translation,
-        bytes: &[u8],
-        memory: &mut GuestMemory,
-    ) {
+    fn install(&mut self, id: BlockId, key: BlockKey, guest: &[u8], memory: &mut GuestMemory) {
         let length = self.translator.code().len();
+        let guest_length = guest.len() as u16;
         let code_page = self.code_page(&key);
         let host = self.allocate(length, memory);
         self.cache.write(host, self.translator.code());
-        let mode = self.mode(key.mode);
-        let map = self.translator.map_of(mode);
-        let (is_single, stack_mask) = (mode.flags.contains(ModeFlags::SINGLE), mode.stack_mask());
-        let rip_mask = mode.wrap(u64::MAX);
         // Slots that the translation did not use stay for the next one.
-        for (used, stub) in translation
-            .tables
-            .sites
-            .iter()
-            .filter_map(Site::slot_and_stub)
-        {
+        let tables = self.translator.tables();
+        for (used, stub) in tables.sites.iter().filter_map(Site::slot_and_stub) {
             self.slots.retain(|&slot| slot != used);
             let stub = self.cache.address(host + stub) as u64;
             self.links.set_stub(used, stub);
         }
-        // Where code is written often, it may come back.
-        let bytes = if memory.code().is_hot(key.physical >> 12) {
-            &bytes[..translation.guest_length as usize]
-        } else {
-            &[]
+        let unpacked = Unpacked {
+            sites: tables.sites,
+            marks: tables.marks,
+            immediates: tables.immediates,
         };
-        self.list(id, &key, translation.guest_length, memory);
-        self.counts.translations += 1;
-        self.counts.guest_bytes += u64::from(translation.guest_length);
-        self.counts.host_bytes += length as u64;
-        let block = Block {
+        let mut packed = PackedTables::new(&unpacked, key.rip, &mut self.packed);
+        // Where code is written often, it may come back.
+        if memory.code().is_hot(key.physical >> 12) {
+            packed.keep_code(guest);
+        }
+        let new = NewBlock {
             key,
             code_page: code_page.map(|page| self.links.add_block(page)),
-            listed_at: key.rip,
-            rip_mask,
-            map,
-            is_single,
-            stack_mask,
             host,
             host_length: length as u32,
-            guest_length: translation.guest_length,
-            marks: translation.tables.marks,
-            sites: translation.tables.sites,
-            helpers: translation.tables.helpers,
-            noted: Vec::new(),
-            immediates: translation.tables.immediates,
-            x87_notes: translation.tables.x87_notes,
-            completions: translation.tables.completions,
-            bytes: bytes.into(),
-            is_retired: false,
-            retirements: 0,
-            is_link_wanted: false,
-            incoming: FxHashSet::default(),
-            outgoing: Vec::new(),
+            guest_length,
+            helpers: tables.helpers.into(),
+            x87_notes: tables.x87_notes.into(),
+            completions: tables.completions.into(),
         };
+        self.list(id, &key, u32::from(guest_length), memory);
+        self.counts.translations += 1;
+        self.counts.guest_bytes += u64::from(guest_length);
+        self.counts.host_bytes += length as u64;
+        let block = Block::new(new, self.mode(key.mode), packed);
         self.blocks.insert(id, block);
         self.verify_block(id);
     }

@@ -2,7 +2,8 @@
 //! can run, and whatever is written into it or leads to it later.
 
 use super::Engine;
-use crate::abi::sites::BlockId;
+use crate::abi::immediate::Immediate;
+use crate::abi::sites::{BlockId, Site};
 use crate::verify::{Subject, is_link_distance, verify_patched};
 
 impl Engine {
@@ -14,20 +15,23 @@ impl Engine {
         let Some(block) = self.block(id).filter(|_| self.verify_code) else {
             return;
         };
-        let mode = self.mode(block.key.mode);
+        let mode_id = block.key().mode;
+        let mode = self.mode(mode_id);
+        let sites: Vec<Site> = block.sites().iter().collect();
+        let immediates: Vec<Immediate> = block.immediates().collect();
         let code = self.cache.read(block.host..block.host + block.host_length);
         let subject = Subject {
             code: &code,
-            sites: &block.sites,
-            helpers: &block.helpers,
-            immediates: &block.immediates,
-            completions: &block.completions,
+            sites: &sites,
+            helpers: block.helpers(),
+            immediates: &immediates,
+            completions: block.completions(),
             mode,
-            mode_id: self.modes.of_branches(block.key.mode).0,
-            branch_table: self.modes.table(block.key.mode),
-            family: self.modes.family(block.key.mode),
+            mode_id: self.modes.of_branches(mode_id).0,
+            branch_table: self.modes.table(mode_id),
+            family: self.modes.family(mode_id),
             block: id,
-            map: block.map,
+            map: self.blocks.map_of(block),
         };
         let is_block = |offset: i64| {
             let host = u32::try_from(i64::from(block.host) + offset);

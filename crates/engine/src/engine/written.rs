@@ -13,7 +13,7 @@ use super::Engine;
 use crate::abi::immediate::Immediate;
 use crate::abi::link_layout::ModeId;
 use crate::abi::sites::BlockId;
-use crate::blocks::block::BlockKey;
+use crate::blocks::block::{Block, BlockKey};
 use crate::engine::CodeAddress;
 use crate::policy::access::Access;
 use crate::translate::Translator;
@@ -69,7 +69,7 @@ impl Engine {
         }
         self.translator.looked_up.insert(physical);
         let Some(block) = self.block(id) else { return };
-        let key = block.key;
+        let key = block.key();
         let end = key.physical + u64::from(block.guest_length);
         let holds = (key.physical..end).contains(&physical);
         if holds && self.mode(key.mode).access == Access::Direct {
@@ -87,7 +87,7 @@ impl Engine {
 
     /// Whether a block is in force.
     pub fn is_in_force(&self, id: BlockId) -> bool {
-        self.block(id).is_some_and(|block| !block.is_retired)
+        self.block(id).is_some_and(|block| !block.is_retired())
     }
 
     /// Puts away a block that `listed` does not name any more.
@@ -95,15 +95,16 @@ impl Engine {
         let Some(block) = self.blocks.get_mut(id) else {
             return;
         };
-        let key = block.key;
-        let length = block.guest_length as usize;
-        if key.second_page == u64::MAX && block.bytes.len() != length && moment == Moment::Before {
-            let mut bytes = vec![0; length].into_boxed_slice();
-            if memory.read(PhysicalAddress(key.physical), &mut bytes) {
-                block.bytes = bytes;
+        let key = block.key();
+        let length = usize::from(block.guest_length);
+        if key.second_page == u64::MAX && block.code().len() != length && moment == Moment::Before {
+            let mut bytes = [0; Translator::MOST_BYTES];
+            let bytes = &mut bytes[..length];
+            if memory.read(PhysicalAddress(key.physical), bytes) {
+                block.keep_code(bytes);
             }
         }
-        if key.second_page != u64::MAX || block.bytes.len() != length {
+        if key.second_page != u64::MAX || block.code().len() != length {
             for page in [key.physical >> 12, key.second_page] {
                 if page != listed {
                     self.pages.forget(page, id, memory);
@@ -114,10 +115,7 @@ impl Engine {
         }
         self.make_unreachable(id);
         if let Some(block) = self.blocks.get_mut(id) {
-            block.is_retired = true;
-            block.noted = Vec::new();
-            block.retirements = block.retirements.saturating_add(1);
-            block.is_link_wanted = false;
+            block.retire();
         }
         let versions = self.retired.entry(key).or_default();
         versions.push(id);
@@ -133,7 +131,7 @@ impl Engine {
         let Some(block) = self.blocks.get_mut(id) else {
             return false;
         };
-        block.retirements < MANY_RETIREMENTS || std::mem::replace(&mut block.is_link_wanted, true)
+        block.retirements < MANY_RETIREMENTS || block.want_link()
     }
 
     pub(super) fn forget_retired(&mut self, key: &BlockKey, id: BlockId) {
@@ -159,37 +157,39 @@ impl Engine {
         let longest = versions
             .iter()
             .filter_map(|&id| self.block(id))
-            .map(|block| block.bytes.len())
+            .map(|block| block.code().len())
             .max()?;
         let mut bytes = [0; Translator::MOST_BYTES];
         let bytes = bytes.get_mut(..longest)?;
         if !memory.read(PhysicalAddress(key.physical), bytes) {
             return None;
         }
-        let find = |matches: fn(&[u8], &[u8], &[Immediate]) -> bool| {
+        let find = |matches: fn(&[u8], &Block) -> bool| {
             versions.iter().rposition(|&id| {
                 self.block(id).is_some_and(|block| {
-                    let now = &bytes[..block.bytes.len()];
-                    matches(now, &block.bytes, &block.immediates)
+                    let now = &bytes[..block.code().len()];
+                    matches(now, block)
                 })
             })
         };
-        let index = find(|now, then, _| now == then).or_else(|| find(differ_in_immediates_only))?;
+        let index = find(|now, block| now == block.code()).or_else(|| {
+            find(|now, block| differ_in_immediates_only(now, block.code(), block.immediates()))
+        })?;
         let id = versions[index];
         // An empty list stays: the block will likely come back to it.
         self.retired.get_mut(&key)?.remove(index);
         let block = self.blocks.get_mut(id)?;
-        block.is_retired = false;
-        let length = block.guest_length;
-        for immediate in &block.immediates {
-            let range = usize::from(immediate.guest)
-                ..usize::from(immediate.guest) + usize::from(immediate.size);
-            if block.bytes[range.clone()] != bytes[range.clone()] {
-                self.cache
-                    .write(block.host + immediate.host, &bytes[range.clone()]);
-                block.bytes[range.clone()].copy_from_slice(&bytes[range]);
+        block.revive();
+        let length = u32::from(block.guest_length);
+        for immediate in block.immediates() {
+            let start = usize::from(immediate.guest);
+            let range = start..start + usize::from(immediate.size);
+            if block.code()[range.clone()] != bytes[range.clone()] {
+                self.cache.write(block.host + immediate.host, &bytes[range]);
             }
         }
+        let code = block.code_mut();
+        code.copy_from_slice(&bytes[..code.len()]);
         self.blocks.restore_key(key, id);
         self.list(id, &key, length, memory);
         self.counts.revived += 1;
@@ -199,7 +199,11 @@ impl Engine {
 }
 
 /// `now` and `then`, which are of one length, are the same but for immediate operands.
-fn differ_in_immediates_only(now: &[u8], then: &[u8], immediates: &[Immediate]) -> bool {
+fn differ_in_immediates_only(
+    now: &[u8],
+    then: &[u8],
+    immediates: impl Iterator<Item = Immediate>,
+) -> bool {
     let mut start = 0;
     for immediate in immediates {
         let end = usize::from(immediate.guest);
@@ -226,7 +230,7 @@ mod tests {
         let same_but = |at: usize| {
             let mut now = then;
             now[at] ^= 0x80;
-            differ_in_immediates_only(&now, &then, &immediates)
+            differ_in_immediates_only(&now, &then, immediates.into_iter())
         };
         assert!([1, 2, 3, 4, 6].into_iter().all(same_but));
         assert!(![0, 5, 7].into_iter().any(same_but));

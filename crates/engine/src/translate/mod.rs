@@ -72,7 +72,7 @@ use crate::decode::length::{MAX_INSTRUCTION_LENGTH, is_too_long};
 use crate::decode::undefined;
 use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
-use crate::emit::tables::Tables;
+use crate::emit::tables::{EmittedTables, Tables};
 use crate::emit::window::has_windows;
 use crate::policy::access::{Access, AccessUnavailable};
 use crate::policy::allow_list::{Features, as_offered};
@@ -255,6 +255,11 @@ impl Translator {
         self.emit.assembler.code()
     }
 
+    /// The tables of the last translation.
+    pub fn tables(&self) -> EmittedTables<'_> {
+        self.emit.tables()
+    }
+
     /// Guest bytes that are enough for most blocks.
     pub const MANY_BYTES: usize = 320;
 
@@ -275,6 +280,23 @@ impl Translator {
         request: &Request<'_>,
         slots: &[u32],
     ) -> Result<Translation, TranslateError> {
+        let guest_length = self.translate_in_place(request, slots)?;
+        Ok(Translation {
+            tables: self.tables().into(),
+            guest_length,
+        })
+    }
+
+    /// As [`Translator::translate`], but leaves the tables where [`Translator::tables`] finds them.
+    /// Bytes of guest code.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn translate_in_place(
+        &mut self,
+        request: &Request<'_>,
+        slots: &[u32],
+    ) -> Result<u32, TranslateError> {
         self.begin_block(request, slots)?;
         self.look_ahead(request);
         let mut decoder = None;
@@ -391,10 +413,8 @@ impl Translator {
             }
         }
         let guest_length = looked_at as u32;
-        Ok(Translation {
-            tables: self.emit.finish_block(),
-            guest_length: guest_length.max(1),
-        })
+        self.emit.finish_block();
+        Ok(guest_length.max(1))
     }
 
     fn begin_block(

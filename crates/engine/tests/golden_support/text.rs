@@ -434,7 +434,7 @@ pub fn text(guest: &Guest, emitted: &Emitted) -> String {
             .marks
             .iter()
             .filter(|mark| (offset..end).contains(&mark.host))
-            .map(|mark| mark_text(guest, &mark))
+            .map(|mark| mark_text(guest, mark))
             .collect();
         for completion in &translation.tables.completions {
             if completion.start == offset {

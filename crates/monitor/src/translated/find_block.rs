@@ -144,7 +144,7 @@ impl<P: Platform> Running<'_, Translated, P> {
             global: place.global,
             is_kept: !place.global,
         };
-        if self.runner.engine.block(block)?.key.second_page == u64::MAX {
+        if self.runner.engine.block(block)?.key().second_page == u64::MAX {
             return Some(of_first);
         }
         let cpu = &self.runner.context.cpu;

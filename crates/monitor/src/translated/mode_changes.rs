@@ -58,7 +58,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             return;
         }
         self.due.mode = true;
-        let Some(id) = self.runner.engine.block(block).map(|block| block.key.mode) else {
+        let Some(id) = self
+            .runner
+            .engine
+            .block(block)
+            .map(|block| block.key().mode)
+        else {
             return;
         };
         let mode = self.runner.engine.mode(id);

@@ -12,8 +12,8 @@ use crate::translated::enter::Resume;
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::NO_PASS;
 use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
+use tollgate_engine::blocks::block::Block;
 use tollgate_engine::engine::written::Moment;
-use tollgate_engine::policy::mode::ModeFlags;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
@@ -76,14 +76,17 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// The site of a block's store, unless what the block was made from is written.
     fn store_site(&self, id: BlockId, physical: PhysicalAddress, size: u8) -> Option<u32> {
         let block = self.runner.engine.block(id)?;
-        let start = block.key.physical;
+        let start = block.key().physical;
         let end = start + u64::from(block.guest_length);
         let is_apart = physical.0 >= end || physical.0 + u64::from(size) <= start;
-        if !is_apart || block.key.second_page != u64::MAX {
+        if !is_apart || block.key().second_page != u64::MAX {
             return None;
         }
         let is_store = |site: &Site| matches!(site.kind, SiteKind::Memory { write: true, .. });
-        Some(pack_site(id, block.sites.iter().position(is_store)?))
+        Some(pack_site(
+            id,
+            block.sites().iter().position(|site| is_store(&site))?,
+        ))
     }
 
     fn let_pass(&mut self, packed: u32) {
@@ -95,13 +98,8 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Where the instruction that runs alone goes on with a store that may pass.
     pub(crate) fn take_passing_store(&mut self) -> Option<Resume> {
         let resume = self.runner.resume.take()?;
-        let is_single = self.runner.engine.block(resume.block).is_some_and(|block| {
-            self.runner
-                .engine
-                .mode(block.key.mode)
-                .flags
-                .contains(ModeFlags::SINGLE)
-        });
+        let block = self.runner.engine.block(resume.block);
+        let is_single = block.is_some_and(Block::is_single);
         let holds =
             resume.store_pass != NO_PASS && resume.generation == self.runner.engine.generation();
         (is_single && holds).then_some(resume)

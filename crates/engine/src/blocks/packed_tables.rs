@@ -1,0 +1,202 @@
+//! The tables that every block has, in one piece: its sites, its marks, the operands that can be
+//! replaced, and the guest's code if it is kept.
+//!
+//! There are many blocks, and what is in these tables is read seldom, when guest code leaves
+//! or is interrupted. So they are kept as [`packed_sites`](crate::abi::packed_sites) and
+//! [`packed_marks`](crate::abi::packed_marks) do, without room to spare:
+//!
+//! ```text
+//! bytes of the sites, of the marks, of the operands      three numbers
+//! sites | marks | operands | the guest's code
+//! ```
+
+use crate::abi::immediate::Immediate;
+use crate::abi::marks::Mark;
+use crate::abi::packed_marks::{self, mark_at, marks, pack_marks};
+use crate::abi::packed_sites::{self, PackedSites, pack_sites};
+use crate::abi::sites::Site;
+use crate::abi::varint::{Packer, take, take_signed};
+use std::ops::Range;
+
+/// What the tables are made from.
+#[derive(Clone, Copy)]
+pub struct Unpacked<'a> {
+    /// Ways out.
+    pub sites: &'a [Site],
+    /// Ordered by host offset.
+    pub marks: &'a [Mark],
+    /// Operands that can be replaced, in the order of the guest's code.
+    pub immediates: &'a [Immediate],
+}
+
+/// The tables of one block.
+#[derive(Debug)]
+pub struct PackedTables(Box<[u8]>);
+
+/// Room for the header.
+const HEADER: usize = 16;
+/// Bytes of a packed operand at most.
+const LONGEST_IMMEDIATE: usize = 16;
+
+impl PackedTables {
+    /// Packs tables of a block whose first instruction is at `start`, without the guest's code.
+    /// `scratch` is for the bytes meanwhile.
+    pub fn new(tables: &Unpacked<'_>, start: u64, scratch: &mut Vec<u8>) -> Self {
+        let most = 2 * HEADER
+            + tables.sites.len() * packed_sites::LONGEST
+            + tables.marks.len() * packed_marks::LONGEST
+            + tables.immediates.len() * LONGEST_IMMEDIATE;
+        if scratch.len() < most {
+            scratch.resize(most, 0);
+        }
+        let sites = pack_sites(tables.sites, start, scratch, HEADER);
+        let marks = pack_marks(tables.marks, scratch, sites);
+        let mut packer = Packer::new(scratch, marks);
+        pack_immediates(tables.immediates, &mut packer);
+        let end = packer.finish();
+        // How long the header is is known now: it stands directly before the rest.
+        let lengths = [sites - HEADER, marks - sites, end - marks];
+        let mut header = [0; HEADER];
+        let mut packer = Packer::new(&mut header, 0);
+        lengths.iter().for_each(|&length| packer.put(length as u64));
+        let length = packer.finish();
+        let begin = HEADER - length;
+        scratch[begin..HEADER].copy_from_slice(&header[..length]);
+        Self(scratch[begin..end].into())
+    }
+
+    /// Where sites, marks, operands and code are.
+    #[inline]
+    fn ranges(&self) -> [Range<usize>; 4] {
+        let mut rest = &self.0[..];
+        let lengths = [(); 3].map(|()| take(&mut rest).unwrap_or_default() as usize);
+        let sites = self.0.len() - rest.len();
+        let marks = sites + lengths[0];
+        let immediates = marks + lengths[1];
+        let code = immediates + lengths[2];
+        [
+            sites..marks,
+            marks..immediates,
+            immediates..code,
+            code..self.0.len(),
+        ]
+    }
+
+    /// Ways out; `start` as it was given to [`PackedTables::new`].
+    pub fn sites(&self, start: u64) -> PackedSites<'_> {
+        let [sites, ..] = self.ranges();
+        PackedSites::new(&self.0[sites], start)
+    }
+
+    /// The marks, ordered by host offset.
+    pub fn marks(&self) -> impl Iterator<Item = Mark> + '_ {
+        let [_, range, ..] = self.ranges();
+        marks(&self.0[range])
+    }
+
+    /// The mark in force at an offset of the block's code.
+    pub fn mark_at(&self, offset: u32) -> Option<Mark> {
+        let [_, range, ..] = self.ranges();
+        mark_at(&self.0[range], offset)
+    }
+
+    /// Operands that can be replaced, in the order of the guest's code.
+    pub fn immediates(&self) -> impl Iterator<Item = Immediate> + '_ {
+        let [_, _, immediates, _] = self.ranges();
+        unpack_immediates(&self.0[immediates])
+    }
+
+    /// The guest's code, or nothing.
+    pub fn code(&self) -> &[u8] {
+        let [.., code] = self.ranges();
+        &self.0[code]
+    }
+
+    /// The guest's code, to be changed.
+    pub fn code_mut(&mut self) -> &mut [u8] {
+        let [.., code] = self.ranges();
+        &mut self.0[code]
+    }
+
+    /// Keeps the guest's code in place of what was kept.
+    pub fn keep_code(&mut self, bytes: &[u8]) {
+        let [.., code] = self.ranges();
+        self.0 = [&self.0[..code.start], bytes].concat().into_boxed_slice();
+    }
+}
+
+/// Operands as distances from one to the next: `guest` grows, and `host` mostly does.
+fn pack_immediates(immediates: &[Immediate], out: &mut Packer<'_>) {
+    let (mut guest, mut host) = (0, 0);
+    for immediate in immediates {
+        out.byte(immediate.size);
+        out.put_signed(i64::from(immediate.guest) - i64::from(guest));
+        out.put_signed(i64::from(immediate.host) - i64::from(host));
+        (guest, host) = (immediate.guest, immediate.host);
+    }
+}
+
+fn unpack_immediates(mut rest: &[u8]) -> impl Iterator<Item = Immediate> + '_ {
+    let (mut guest, mut host) = (0, 0);
+    std::iter::from_fn(move || {
+        let size = *rest.split_off_first()?;
+        guest += take_signed(&mut rest)?;
+        host += take_signed(&mut rest)?;
+        Some(Immediate {
+            guest: u16::try_from(guest).ok()?,
+            size,
+            host: u32::try_from(host).ok()?,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::marks::{Restore, Shadow};
+    use crate::abi::sites::SiteKind;
+
+    #[test]
+    fn each_part_is_what_it_was() {
+        let start = 0xffff_ffff_8123_4560;
+        let site = |retry: u32| Site {
+            kind: SiteKind::Slow,
+            rip: start + u64::from(retry),
+            esp: 0,
+            retry,
+            after: 0,
+            after_esp: 0,
+            shadowed: Shadow::None,
+        };
+        let mark = |host: u32| Mark {
+            host,
+            rip: start + u64::from(host / 4),
+            esp: 0,
+            restore: Restore::NONE,
+            shadowed: Shadow::None,
+        };
+        let immediates = [(3, 4, 70_000), (900, 1, 12), (901, 8, u32::MAX)]
+            .map(|(guest, size, host): (u16, u8, u32)| Immediate { guest, size, host });
+        let mut scratch = Vec::new();
+        for count in [0, 1, 40] {
+            let sites: Vec<Site> = (0..count).map(site).collect();
+            let marks: Vec<Mark> = (0..count).map(|index| mark(index * 5)).collect();
+            let unpacked = Unpacked {
+                sites: &sites,
+                marks: &marks,
+                immediates: &immediates[..count.min(3) as usize],
+            };
+            let mut tables = PackedTables::new(&unpacked, start, &mut scratch);
+            for code in [&[][..], &[1, 2, 3], &[9; 300]] {
+                tables.keep_code(code);
+                assert_eq!(tables.code(), code);
+                assert_eq!(tables.sites(start).iter().collect::<Vec<_>>(), sites);
+                assert_eq!(tables.marks().collect::<Vec<_>>(), marks);
+                let operands: Vec<Immediate> = tables.immediates().collect();
+                assert_eq!(operands, unpacked.immediates);
+            }
+            tables.code_mut()[7] = 8;
+            assert_eq!(tables.code()[6..9], [9, 8, 9]);
+        }
+    }
+}
