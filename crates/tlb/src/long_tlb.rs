@@ -84,6 +84,13 @@ const _: () = assert!(GUARD as u64 > (1 << (63 - PART_SHIFT)) * 8 + PAGE_SIZE);
 /// Groups in use at most. Each costs up to three pages in tables and as much in the host's
 /// page tables if the guest strews its accesses, so 200 MiB at the very most.
 const MAX_GROUPS: u32 = 8192;
+/// Groups that are left alone: 6 MiB in tables and as much in the host's page tables.
+const FEW_GROUPS: u32 = 512;
+/// A space that was not loaded for so many loads of others does without its tables, if there are
+/// more than a few groups. Daemons that have gone to sleep hold most of them.
+const IDLE_LOADS: u64 = 512;
+/// Loads after which spaces are looked at for that.
+const LOADS_BETWEEN_LOOKS: u64 = 64;
 /// Parts in use at most, in both views: 960 GiB of address space.
 const MAX_PARTS: u32 = 160;
 /// Pages that are cleared one by one; of more, those that were filled are looked for.
@@ -110,6 +117,9 @@ pub struct LongTlb {
     lower: [Views; SPACES],
     /// The space that the root leads to.
     loaded: SpaceNumber,
+    /// How often a space was loaded, and at which of these loads each was last left.
+    loads: u64,
+    left_at: [u64; SPACES],
     parts_in_use: u32,
     /// Parts that may be in use: [`MAX_PARTS`], or as many as the host had addresses for.
     most_parts: u32,
@@ -137,6 +147,8 @@ impl LongTlb {
             upper: new_views(),
             lower: std::array::from_fn(|_| new_views()),
             loaded: SpaceNumber::default(),
+            loads: 0,
+            left_at: [0; SPACES],
             parts_in_use: 0,
             most_parts: MAX_PARTS,
             groups_in_use: 0,
@@ -249,6 +261,25 @@ impl LongTlb {
         any
     }
 
+    /// Gives the tables of spaces back that were not loaded for long, if there are many.
+    fn release_idle(&mut self) {
+        if self.groups_in_use <= FEW_GROUPS {
+            return;
+        }
+        let mut any = false;
+        for number in (0..SPACES).filter(|&number| number != self.loaded.index()) {
+            let space = &mut self.lower[number];
+            let is_idle = self.loads - self.left_at[number] > IDLE_LOADS;
+            if is_idle && space.iter().any(|it| !it.in_use.is_empty()) {
+                *space = new_views();
+                any = true;
+            }
+        }
+        if any {
+            self.count_in_use();
+        }
+    }
+
     /// Gives tables back where there are too many: those of other spaces, or all.
     fn make_room(&mut self) {
         if !self.is_full() {
@@ -274,8 +305,7 @@ impl LongTlb {
         (self.parts_in_use, self.groups_in_use) = (0, 0);
         for part in parts.flatten() {
             self.parts_in_use += 1;
-            let groups = part.groups.iter().map(|word| word.count_ones());
-            self.groups_in_use += groups.sum::<u32>();
+            self.groups_in_use += part.groups.len() as u32;
         }
     }
 
@@ -433,7 +463,12 @@ impl Derived for LongTlb {
                 }
             }
         }
+        self.loads += 1;
+        self.left_at[self.loaded.index()] = self.loads;
         self.loaded = to;
+        if self.loads.is_multiple_of(LOADS_BETWEEN_LOOKS) {
+            self.release_idle();
+        }
         self.load_windows(to, keeps);
     }
 

@@ -332,6 +332,35 @@ fn tables_of_other_spaces_are_given_back_before_those_of_the_loaded_one() {
     assert!(!found(&tlb, View::User, 0x5000));
 }
 
+#[test]
+fn a_space_that_sleeps_long_does_without_its_tables_if_there_are_many() {
+    let delta_of = |tlb: &mut LongTlb, space: usize| {
+        tlb.load(SpaceNumber::new(space), true);
+        generated(tlb, View::User, Table::Read, 0x5000, 4)
+    };
+    for groups in [u64::from(FEW_GROUPS) / 4, u64::from(FEW_GROUPS)] {
+        let mut tlb = LongTlb::new().unwrap();
+        for space in [1, 2, 3] {
+            tlb.load(SpaceNumber::new(space), false);
+            for group in 0..groups {
+                let linear = 0x5000 + (group << 20);
+                tlb.fill(View::User, entry(linear, HOST, false));
+            }
+        }
+        let used_by_all = tlb.groups_in_use;
+        for _ in 0..IDLE_LOADS {
+            for space in [2, 3] {
+                assert_ne!(delta_of(&mut tlb, space), 0);
+            }
+        }
+        let are_many = used_by_all > FEW_GROUPS;
+        assert_eq!(tlb.groups_in_use < used_by_all, are_many);
+        assert_eq!(tlb.contradiction(), None);
+        assert_eq!(delta_of(&mut tlb, 1) == 0, are_many);
+        assert_eq!(tlb.contradiction(), None);
+    }
+}
+
 /// Fills, invalidations and switches in random order against a plain map of pages.
 #[test]
 fn whatever_happens_generated_code_finds_only_what_was_filled_and_not_forgotten() {

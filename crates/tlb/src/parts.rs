@@ -4,6 +4,7 @@
 use crate::derived::PageRange;
 use crate::reservation::Reservation;
 use crate::slots::Table;
+use rustc_hash::FxHashSet;
 use std::io;
 use tollgate_x86::LinearAddress;
 
@@ -56,15 +57,15 @@ pub(crate) fn part_of(page: i64) -> i64 {
 /// The tables of 512 GiB.
 pub(crate) struct Part {
     pub(crate) tables: Reservation,
-    /// Groups of pages with memory behind their slots, one bit each.
-    pub(crate) groups: Box<[u64]>,
+    /// The groups of pages with memory behind their slots.
+    pub(crate) groups: FxHashSet<u32>,
 }
 
 impl Part {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             tables: Reservation::new(PART_BYTES)?,
-            groups: vec![0; (PART_PAGES / GROUP_PAGES / 64) as usize].into_boxed_slice(),
+            groups: FxHashSet::default(),
         })
     }
 
@@ -119,11 +120,8 @@ impl Part {
 
     /// Notes that a page's slots are used. True: none of their group was before.
     pub(crate) fn use_group(&mut self, page: i64) -> bool {
-        let group = ((page & (PART_PAGES - 1)) / GROUP_PAGES) as usize;
-        let bit = 1 << (group % 64);
-        let fresh = self.groups[group / 64] & bit == 0;
-        self.groups[group / 64] |= bit;
-        fresh
+        let group = (page & (PART_PAGES - 1)) / GROUP_PAGES;
+        self.groups.insert(group as u32)
     }
 }
 
@@ -193,7 +191,7 @@ impl Parts {
         for &number in &self.in_use {
             if let Some(part) = &mut self.parts[Self::index(number)] {
                 part.tables.discard();
-                part.groups.fill(0);
+                part.groups.clear();
             }
         }
         self.local.pages.clear();
