@@ -8,6 +8,7 @@
 //! The formats are those of the crate imago. It opens no file here: every file is opened and
 //! locked by [`open`], backing files too, and handed to it.
 
+pub mod buffers;
 pub mod check;
 pub mod convert;
 pub mod create;
@@ -19,6 +20,7 @@ pub mod open;
 pub mod options;
 pub mod thread;
 
+pub use buffers::{Buffer, Buffers};
 pub use check::{CheckReport, Repair, check};
 pub use convert::{Copy, convert};
 pub use create::{create, create_over};

@@ -1,5 +1,6 @@
 //! The thread of an image: takes requests in order, works on one at a time.
 
+use crate::buffers::{Buffer, Buffers};
 use crate::image::Image;
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +24,7 @@ pub enum Operation {
         /// From here on.
         offset: u64,
         /// The bytes.
-        data: Vec<u8>,
+        data: Buffer,
         /// A flush follows.
         through: bool,
     },
@@ -74,7 +75,7 @@ pub struct Outcome {
     /// The request's number.
     pub tag: u64,
     /// What was read; the error was reported to the user.
-    pub result: Result<Vec<u8>, ()>,
+    pub result: Result<Buffer, ()>,
 }
 
 /// What thread and owner share.
@@ -91,6 +92,7 @@ pub struct DiskThread {
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
+    buffers: Buffers,
 }
 
 impl DiskThread {
@@ -107,8 +109,10 @@ impl DiskThread {
     ) -> io::Result<Self> {
         let (sender, receiver) = channel();
         let shared = Arc::new(Shared::default());
+        let buffers = Buffers::default();
         let mut worker = Worker {
             image,
+            buffers: buffers.clone(),
             shared: Arc::clone(&shared),
             done: Box::new(done),
             report: Box::new(report),
@@ -124,7 +128,13 @@ impl DiskThread {
             requests: Some(sender),
             thread: Some(thread),
             shared,
+            buffers,
         })
+    }
+
+    /// A buffer of so many bytes, which hold anything, for what is to be written.
+    pub fn buffer(&self, bytes: usize) -> Buffer {
+        self.buffers.take(bytes)
     }
 
     /// Hands a request to the thread; never waits.
@@ -175,6 +185,7 @@ impl Drop for DiskThread {
 
 struct Worker {
     image: Image,
+    buffers: Buffers,
     shared: Arc<Shared>,
     done: Box<dyn FnMut() + Send>,
     report: Box<dyn FnMut(String) + Send>,
@@ -202,11 +213,11 @@ impl Worker {
         }
     }
 
-    fn perform(&mut self, operation: Operation) -> io::Result<Vec<u8>> {
+    fn perform(&mut self, operation: Operation) -> io::Result<Buffer> {
         let image = &mut self.image;
         match operation {
             Operation::Read { offset, bytes } => {
-                let mut data = vec![0; bytes];
+                let mut data = self.buffers.take(bytes);
                 image.read(offset, &mut data)?;
                 return Ok(data);
             }
@@ -228,7 +239,7 @@ impl Worker {
                 unmap,
             } => image.write_zeroes(offset, bytes, unmap)?,
         }
-        Ok(Vec::new())
+        Ok(Vec::new().into())
     }
 
     fn complain(&mut self, name: &'static str, error: &io::Error) {

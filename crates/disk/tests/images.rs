@@ -189,7 +189,7 @@ fn the_thread_answers_in_order_and_finishes_before_it_ends() {
     for tag in 0..100 {
         let operation = Operation::Write {
             offset: tag * 512,
-            data: vec![tag as u8; 512],
+            data: vec![tag as u8; 512].into(),
             through: false,
         };
         thread.send(Request { tag, operation });
@@ -208,13 +208,13 @@ fn the_thread_answers_in_order_and_finishes_before_it_ends() {
         outcomes.extend(thread.take());
     }
     assert!(outcomes.iter().map(|outcome| outcome.tag).eq(0..=100));
-    assert_eq!(outcomes[100].result, Ok(vec![99; 512]));
+    assert_eq!(outcomes[100].result, Ok(vec![99; 512].into()));
     assert!(!thread.has_pending_work());
     thread.send(Request {
         tag: 0,
         operation: Operation::Write {
             offset: 0,
-            data: vec![0xaa; 4096],
+            data: vec![0xaa; 4096].into(),
             through: false,
         },
     });

@@ -10,7 +10,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_disk::{DiskError, DiskThread, DriveOptions, Image, Operation, Outcome, Request};
+use tollgate_disk::{
+    Buffer, DiskError, DiskThread, DriveOptions, Image, Operation, Outcome, Request,
+};
 
 /// The unit of all positions.
 pub const SECTOR: u64 = 512;
@@ -94,6 +96,11 @@ impl Medium {
     /// Whether the image can be written.
     pub const fn is_writable(&self) -> bool {
         self.is_writable
+    }
+
+    /// A buffer of so many bytes, which hold anything, for what is to be written.
+    pub fn buffer(&self, bytes: usize) -> Buffer {
+        self.thread.buffer(bytes)
     }
 
     /// Has something done; returns the tag of its outcome, which no other of this medium has.

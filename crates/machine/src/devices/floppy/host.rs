@@ -172,7 +172,7 @@ impl Floppy {
                     && address[3] == SECTOR_SIZE_CODE;
                 is_there.then(|| Operation::Write {
                     offset: format.offset(cylinder, transfer.head & 1, address[2]),
-                    data: vec![transfer.filler; SECTOR_BYTES],
+                    data: vec![transfer.filler; SECTOR_BYTES].into(),
                     through: false,
                 })
             };
@@ -205,7 +205,7 @@ impl Transfer {
             if sectors > 0 {
                 writes.push(Operation::Write {
                     offset: run.offset,
-                    data: self.data[start..end].to_vec(),
+                    data: self.data[start..end].to_vec().into(),
                     through: true,
                 });
             }

@@ -331,7 +331,7 @@ impl Floppy {
         };
         work.tags.pop_front();
         match outcome.result {
-            Ok(data) => work.data.extend(data),
+            Ok(data) => work.data.extend_from_slice(&data),
             Err(()) => work.failed = true,
         }
     }

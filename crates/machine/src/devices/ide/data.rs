@@ -8,7 +8,7 @@ use super::registers::error;
 use super::unit::Unit;
 use crate::bus::DeviceContext;
 use crate::devices::medium::{Medium, SECTOR};
-use tollgate_disk::{Operation, Outcome};
+use tollgate_disk::{Buffer, Operation, Outcome};
 
 impl Channel {
     /// The host moves a piece: one that was read, or one that it is to fill.
@@ -113,7 +113,7 @@ impl Channel {
                 let Some(disk) = self.disk() else { return };
                 let tag = disk.medium.send(Operation::Write {
                     offset: transfer.sector * SECTOR,
-                    data: std::mem::take(&mut transfer.data),
+                    data: std::mem::take(&mut transfer.data).into(),
                     through: transfer.through,
                 });
                 self.tags.push_back(tag);
@@ -161,7 +161,7 @@ impl Channel {
     }
 
     /// The image's thread has done what the command waits for.
-    fn go_on(&mut self, result: Result<Vec<u8>, ()>, context: &mut DeviceContext<'_>) {
+    fn go_on(&mut self, result: Result<Buffer, ()>, context: &mut DeviceContext<'_>) {
         match (std::mem::take(&mut self.state.work), result) {
             (Work::Disk(_) | Work::Flush, Err(())) => match self.cd_drive() {
                 Some(_) => self.fail_packet(Sense::READ_ERROR),
@@ -170,7 +170,7 @@ impl Channel {
             (Work::Flush, Ok(_)) => self.end(),
             (Work::Disk(mut transfer), Ok(data)) => match transfer.direction {
                 Direction::Read => {
-                    transfer.data = data;
+                    transfer.data = data.into();
                     self.begin_host(transfer, true, context);
                 }
                 _ => self.next_piece(transfer, context),

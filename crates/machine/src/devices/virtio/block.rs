@@ -204,7 +204,7 @@ impl Block {
             }
             request::WRITE => {
                 let offset = self.place(sector, sent).ok_or(failed(status::IO_ERROR))?;
-                let mut data = vec![0; sent as usize];
+                let mut data = self.medium.buffer(sent as usize);
                 if !chain.copy_out(queues.memory(), HEADER_BYTES, &mut data) {
                     return Err(failed(status::IO_ERROR));
                 }
