@@ -18,7 +18,7 @@
 //! entry sequence R15 points to it; requests carry the address of `pending` in the signal's value.
 
 use crate::abi::completion::CompletionKind;
-use crate::abi::context::{BIAS, Context, SITE_SIGNAL, SignalExit};
+use crate::abi::context::{BIAS, ByAnchor, Context, SITE_SIGNAL, SignalExit};
 use crate::abi::far_pointer::FarPointer;
 use crate::abi::flags::InterruptFlag;
 use crate::abi::marks::{Restore, Source};
@@ -27,10 +27,11 @@ use crate::gate::{entry, interrupted_string, leaf, store_test};
 use crate::policy::virtual_interrupts::{TASK_SWITCH, TRAP};
 use crate::position::GuestPosition;
 use crate::requests::Requests;
-use iced_x86::{Decoder, DecoderOptions, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Register};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_x86::{Flags, SegmentRegister};
 
 /// Signals by which host faults arrive.
@@ -402,16 +403,9 @@ extern "C" fn on_kick(_signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
 
 /// A linear address in the part that the access of the instruction at `pc` is made through, if it
 /// is a direct one: what the register besides the delta holds, and the displacement.
-fn near_access(frame: &libc::ucontext_t, pc: u64) -> u64 {
-    let Some(end) = end_of_code_cache(pc) else {
-        return 0;
-    };
-    let length = LONGEST_INSTRUCTION.min((end - pc) as usize);
-    // SAFETY: these bytes lie in a code cache, whose processor is the thread that this handler
-    // interrupts: nobody writes there.
-    let bytes = unsafe { std::slice::from_raw_parts(pc as *const u8, length) };
-    let instruction = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode();
+fn near_access(frame: &libc::ucontext_t, instruction: &Instruction) -> u64 {
     let register = match instruction.memory_index() {
+        _ if instruction.segment_prefix() == Register::GS => instruction.memory_base(),
         index if index.is_gpr64() && instruction.memory_index_scale() == 1 => index,
         Register::None
             if instruction.memory_base() == Register::RCX
@@ -424,6 +418,28 @@ fn near_access(frame: &libc::ucontext_t, pc: u64) -> u64 {
     let place = REGISTERS[register.number() & 15] as usize;
     let value = frame.uc_mcontext.gregs[place] as u64;
     value.wrapping_add(instruction.memory_displacement64())
+}
+
+/// The instruction at `pc`, if that is in a code cache.
+fn instruction_at(pc: u64) -> Option<Instruction> {
+    let end = end_of_code_cache(pc)?;
+    let length = LONGEST_INSTRUCTION.min((end - pc) as usize);
+    // SAFETY: these bytes lie in a code cache, whose processor is the thread that this handler
+    // interrupts: nobody writes there.
+    let bytes = unsafe { std::slice::from_raw_parts(pc as *const u8, length) };
+    Some(Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode())
+}
+
+/// What an instruction of emitted code has to do with the loaded space's anchor.
+fn by_anchor(instruction: &Instruction) -> ByAnchor {
+    let is_check = instruction.code() == Code::Movzx_r32_rm8
+        && instruction.memory_base() == Register::RCX
+        && instruction.memory_displacement64() == CHECK_DISPLACEMENT as u64;
+    match instruction.segment_prefix() {
+        Register::GS => ByAnchor::Access,
+        Register::None if is_check => ByAnchor::Check,
+        _ => ByAnchor::No,
+    }
 }
 
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc::c_void) {
@@ -442,11 +458,13 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, frame: *mut libc
     }
     // SAFETY: fault signals carry an address.
     let address = unsafe { info.si_addr() } as u64;
+    let instruction = instruction_at(pc);
     let exit = SignalExit {
         signal,
         code: info.si_code,
         address,
-        near: near_access(frame, pc),
+        near: (instruction.as_ref()).map_or(0, |instruction| near_access(frame, instruction)),
+        by_anchor: (instruction.as_ref()).map_or(ByAnchor::No, by_anchor),
         stores: frame.uc_mcontext.gregs[libc::REG_ERR as usize] & PAGE_FAULT_WRITE != 0,
         ..SignalExit::default()
     };

@@ -20,7 +20,7 @@ use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
 pub use tollgate_engine::preemption::Interruptible;
 use tollgate_memory::MemoryBacking;
 pub use tollgate_monitor::instruction_cache::InstructionSource;
-pub use tollgate_monitor::memory_access::MemoryAccess;
+pub use tollgate_monitor::memory_access::{MemoryAccess, Places};
 pub use tollgate_monitor::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 pub use tollgate_monitor::space_switch::SpaceSwitch;
 pub use tollgate_network::{
@@ -229,6 +229,9 @@ pub struct VmConfig {
     pub register_map: RegisterMapChoice,
     /// How programs of 64-bit guests reach guest memory.
     pub memory_access: MemoryAccess,
+    /// Programs of 64-bit guests reach the parts that most use by their space's
+    /// [anchor](tollgate_tlb::shadow_windows::anchors), if they reach memory directly.
+    pub anchors: bool,
     /// How the instructions that read or change the interrupt flag are run.
     pub virtual_interrupts: VirtualInterrupts,
     /// How address spaces are loaded whose translations are kept.
@@ -287,6 +290,7 @@ impl Default for VmConfig {
             verify_shadow: false,
             register_map: RegisterMapChoice::default(),
             memory_access: MemoryAccess::Adaptive,
+            anchors: true,
             virtual_interrupts: VirtualInterrupts::default(),
             space_switch: SpaceSwitch::default(),
             shadow: ShadowChoices::default(),

@@ -88,6 +88,15 @@ pub const KNOBS: &[Knob] = &[
         },
     },
     Knob {
+        name: "anchors",
+        values: SWITCH,
+        what: "direct accesses of 64-bit programs where most of their memory lies: by one register that \
+               holds the way to all of it, or by the part of each address",
+        experiment: "shadow",
+        get: |config| usize::from(config.anchors),
+        set: |config, value| config.anchors = value == ON,
+    },
+    Knob {
         name: "switch",
         values: &["exit", "inline"],
         what: "loads of CR3 that keep what is known of the space: an exit, or in translated code",
@@ -203,6 +212,9 @@ pub fn turn(vcpu: &mut Vcpu, config: &VmConfig) {
     }
     if vcpu.memory_access() != config.memory_access {
         vcpu.set_memory_access(config.memory_access);
+    }
+    if vcpu.uses_anchors() != config.anchors {
+        vcpu.use_anchors(config.anchors);
     }
     vcpu.set_space_switch(config.space_switch);
     vcpu.set_interruptible(config.interruptible);
@@ -428,7 +440,7 @@ mod tests {
         let error = |text: &str| Assignment::parse(text).unwrap_err().to_string();
         assert_eq!(
             error("vid=on"),
-            "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, \
+            "no knob is called 'vid'; knobs are: vif, vir, transition, memory-access, anchors, \
              switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         assert_eq!(
@@ -437,7 +449,7 @@ mod tests {
         );
         assert_eq!(
             error("vif"),
-            "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, \
+            "'vif' is not knob=value; knobs are: vif, vir, transition, memory-access, anchors, \
              switch, shadow-tables, invalidation, reverse-map, double-invalidation, compare-entries, icache, interruptible"
         );
         let on = Assignment::parse("vif=on").unwrap();
@@ -450,7 +462,7 @@ mod tests {
     fn settings_are_shown_in_the_order_of_the_list() {
         assert_eq!(
             Settings::default().to_string(),
-            "vif=on vir=on transition=call memory-access=adaptive switch=inline shadow-tables=auto \
+            "vif=on vir=on transition=call memory-access=adaptive anchors=on switch=inline shadow-tables=auto \
              invalidation=inline reverse-map=on double-invalidation=entry-count \
              compare-entries=on icache=leaf interruptible=restart"
         );

@@ -9,6 +9,7 @@
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::policy::access::Access;
+use tollgate_tlb::shadow_windows::anchors;
 
 /// How 32- and 64-bit code reaches guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -20,6 +21,25 @@ pub enum MemoryAccess {
     Adaptive,
     /// All directly.
     Direct,
+}
+
+/// What this process has a place for, beside other mappings.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// [Shadow windows](tollgate_tlb::shadow_windows); without them all accesses are looked up.
+    pub windows: bool,
+    /// Their [anchors](tollgate_tlb::shadow_windows::anchors).
+    pub anchors: bool,
+}
+
+impl Places {
+    /// Looks at this process.
+    pub fn of_process() -> Self {
+        Self {
+            windows: tollgate_tlb::shadow_windows::have_place(),
+            anchors: anchors::have_place(),
+        }
+    }
 }
 
 /// Nanoseconds that a space must have run for windows, the first time.
@@ -45,6 +65,8 @@ struct Account {
     /// What it must have run to get windows.
     earned_after: u64,
     is_direct: bool,
+    /// Its programs use the parts that an anchor leads to, and not the first one.
+    is_common: bool,
 }
 
 impl Account {
@@ -53,6 +75,7 @@ impl Account {
         spent: 0,
         earned_after: EARNED_AFTER,
         is_direct: false,
+        is_common: true,
     };
 }
 
@@ -60,6 +83,8 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     choice: MemoryAccess,
+    /// What direct access of programs comes to if they use common parts.
+    anchored: Access,
     accounts: FxHashMap<u64, Account>,
     /// The system has begun to run programs.
     runs_programs: bool,
@@ -68,9 +93,14 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    pub(crate) fn new(choice: MemoryAccess) -> Self {
+    /// Direct accesses of programs may be by anchors if there `are_anchors`.
+    pub(crate) fn new(choice: MemoryAccess, are_anchors: bool) -> Self {
         Self {
             choice,
+            anchored: match are_anchors {
+                true => Access::Anchored,
+                false => Access::Direct,
+            },
             accounts: FxHashMap::default(),
             runs_programs: false,
             loaded: (0, 0),
@@ -127,14 +157,21 @@ impl Accounts {
 
     /// The same in the space whose tables begin at `root`.
     pub(crate) fn access_of(&self, root: u64) -> Access {
-        let is_direct = match self.choice {
-            MemoryAccess::Checked => false,
-            MemoryAccess::Adaptive => (self.accounts.get(&root)).is_some_and(|it| it.is_direct),
-            MemoryAccess::Direct => true,
-        };
-        match is_direct {
-            true => Access::Direct,
-            false => Access::Checked,
+        match self.choice {
+            MemoryAccess::Checked => Access::Checked,
+            MemoryAccess::Adaptive => match self.accounts.get(&root) {
+                Some(account) if account.is_direct && account.is_common => self.anchored,
+                Some(account) if account.is_direct => Access::Direct,
+                _ => Access::Checked,
+            },
+            MemoryAccess::Direct => self.anchored,
+        }
+    }
+
+    /// Programs of the loaded space, which gets windows, use common parts, or others besides.
+    pub(crate) fn note_parts(&mut self, are_common: bool) {
+        if self.adapts() {
+            self.account().is_common = are_common;
         }
     }
 
@@ -206,7 +243,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn adaptive() -> Accounts {
-        Accounts::new(MemoryAccess::Adaptive)
+        Accounts::new(MemoryAccess::Adaptive, false)
     }
 
     #[test]
@@ -255,7 +292,7 @@ mod tests {
             (MemoryAccess::Checked, Access::Checked),
             (MemoryAccess::Direct, Access::Direct),
         ] {
-            let mut accounts = Accounts::new(choice);
+            let mut accounts = Accounts::new(choice, false);
             accounts.load(1, true, 0);
             assert!(!accounts.earns(1000 * MS) && !accounts.spend(1000 * MS, 2000 * MS));
             assert_eq!(accounts.access(), access);

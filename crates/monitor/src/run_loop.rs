@@ -12,6 +12,8 @@ use tollgate_x86::{Exception, Flags, Vector};
 
 impl<R: Runner, P: Platform> Running<'_, R, P> {
     pub(crate) fn run_until_stop(&mut self) -> VcpuStop {
+        // Another machine may have run on this thread, or this one on another.
+        self.view.translations.load_anchor();
         loop {
             if self.pending.load(Ordering::Relaxed) != 0 {
                 let request = self.pending.take();

@@ -93,6 +93,8 @@ pub struct Translated {
     pub(crate) accounts: Box<Accounts>,
     /// What was chosen for them, whether or not the process has a place for shadow windows.
     pub(crate) memory_access: MemoryAccess,
+    /// What was chosen for their anchors, whether or not this machine has any.
+    pub(crate) uses_anchors: bool,
     /// How known spaces are loaded.
     pub(crate) space_switch: SpaceSwitch,
     /// Requests to this processor.
@@ -144,8 +146,9 @@ impl Translated {
             link: PendingLink::None,
             fault_deliveries: FaultDeliveries::default(),
             guarded: None,
-            accounts: Box::new(Accounts::new(MemoryAccess::Checked)),
+            accounts: Box::new(Accounts::new(MemoryAccess::Checked, false)),
             memory_access: MemoryAccess::Checked,
+            uses_anchors: true,
             space_switch: SpaceSwitch::default(),
             requests: Arc::clone(requests),
             half_filled: None,

@@ -136,10 +136,25 @@ impl Vcpu {
             true => choice,
             false => MemoryAccess::Checked,
         };
-        *self.runner.accounts = Accounts::new(choice);
+        let are_anchors = self.view.translations.has_anchors();
+        *self.runner.accounts = Accounts::new(choice, are_anchors);
         self.runner.program_access = self.runner.accounts.access();
         self.runner.forget_level_changes();
         self.due = Due::ALL;
+    }
+
+    /// Whether 64-bit programs that reach memory directly do so by their space's
+    /// [anchor](tollgate_tlb::shadow_windows::anchors) where it leads.
+    pub fn uses_anchors(&self) -> bool {
+        self.runner.uses_anchors
+    }
+
+    /// Changes whether they do; not to be called while `run` runs. Another machine of the process may
+    /// have all anchors.
+    pub fn use_anchors(&mut self, choice: bool) {
+        self.runner.uses_anchors = choice;
+        self.view.translations.use_anchors(choice);
+        self.set_memory_access(self.runner.memory_access);
     }
 
     /// How spaces that are known are loaded.

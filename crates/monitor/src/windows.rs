@@ -4,6 +4,8 @@ use crate::guest_view::{GuestView, view_of};
 use tollgate_exits::latency::Section;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::Run;
+use tollgate_tlb::long_tlb::part_of_linear;
+use tollgate_tlb::shadow_windows::anchors::is_common;
 use tollgate_tlb::shadow_windows::narrow;
 use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::paging::{AccessKind, PageTableMemory, PagingRegisters, Privilege, Translation};
@@ -306,6 +308,17 @@ impl GuestView {
             self.translations.empty_windows();
         }
         Some(is_same_space)
+    }
+
+    /// Whether the software TLB of IA-32e mode knows pages of the loaded space's programs in the parts
+    /// that an anchor leads to, and none below, where programs lie that are linked for fixed addresses.
+    pub(crate) fn uses_common_parts(&self) -> bool {
+        let pages = self
+            .translations
+            .known_pages(view_of(Privilege::User), true);
+        let part = |page: u64| part_of_linear((page * PAGE_SIZE) as i64);
+        pages.iter().all(|&(page, ..)| part(page) != 0)
+            && pages.iter().any(|&(page, ..)| is_common(part(page)))
     }
 
     /// Maps all that a program's accesses find in the software TLB (`is_long`: that of IA-32e mode)

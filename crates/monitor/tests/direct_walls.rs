@@ -155,6 +155,13 @@ fn places(random: &mut Random) -> Vec<u64> {
         1 << 47,
         KERNEL,
         DIRECT,
+        COMMON[0],
+        COMMON[0] + SMALL,
+        COMMON[1] + SMALL + 0x2000,
+        // The ends of what an anchor leads to, and what it would take back into the lower half.
+        0xad << 39,
+        0xfd << 39,
+        (1 << 47) + (0x20 << 39),
     ];
     let upper = [0xffff_8000_0000_0000, u64::MAX - WINDOW + 1, 1 << 63];
     for end in ends.into_iter().chain(upper) {
@@ -204,6 +211,10 @@ fn nothing_but_its_memory_is_reached_from_anywhere() {
     let mut canaries = vec![Canary::at(lowest)];
     for base in bases {
         canaries.push(Canary::at(base + WINDOW + ROOM));
+    }
+    // Below and above what the first anchors lead to: programs, and libraries and stacks.
+    for part in [0x95_u64, 0x99, 0x9d, 0xa1, 0xe8, 0xec, 0xf0, 0xf4] {
+        canaries.push(Canary::at((part << 39) + WINDOW / 2));
     }
     let (mut random, mut ends) = (Random::new(5), 0);
     for shape in SHAPES {

@@ -127,6 +127,8 @@ pub struct LongTlb {
     fills: u64,
     /// What the tables for direct access lead to, if this process has a place for it.
     windows: Option<ShadowWindows>,
+    /// What GS of the vCPU's thread was last made to hold.
+    anchor: Option<u64>,
 }
 
 impl LongTlb {
@@ -154,6 +156,7 @@ impl LongTlb {
             groups_in_use: 0,
             fills: 0,
             windows: ShadowWindows::new(),
+            anchor: None,
         };
         for view in View::ALL {
             for part in -HALF..HALF {

@@ -25,6 +25,7 @@
 //! spaces: they hold global pages alone, which a load of CR3 does not invalidate. 32-bit guests have
 //! windows of the same two kinds, which stand for 4 GiB each: see [`narrow`].
 
+pub mod anchors;
 mod area;
 pub mod narrow;
 mod runs;
@@ -32,6 +33,7 @@ mod window;
 
 pub use self::runs::Run;
 
+use self::anchors::Anchors;
 use self::area::Region;
 use self::window::{PART_PAGES, Window, part_of};
 use crate::derived::{PageRange, SPACES, SpaceNumber};
@@ -62,6 +64,11 @@ fn most_mappings() -> usize {
 /// Runs of so many pages at most are entered into the host's page tables at once, as the page
 /// that is about to be accessed is one of them: cheaper than a fault of the host's on it.
 const MOST_POPULATED: u64 = 2;
+
+/// Whether this process has a place for windows. Found out once.
+pub fn have_place() -> bool {
+    area::is_free()
+}
 
 /// What has been done to windows since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -95,6 +102,9 @@ pub struct ShadowWindows {
     windows: Vec<Window>,
     most_mappings: usize,
     loaded: SpaceNumber,
+    anchors: Option<Anchors>,
+    /// They are in force.
+    uses_anchors: bool,
     /// There has been one of a 32-bit guest.
     has_narrow: bool,
     counts: WindowCounts,
@@ -107,6 +117,8 @@ impl ShadowWindows {
             windows: Vec::new(),
             most_mappings: most_mappings(),
             loaded: SpaceNumber::default(),
+            anchors: Anchors::take(),
+            uses_anchors: true,
             has_narrow: false,
             counts: WindowCounts::default(),
         })
@@ -141,6 +153,31 @@ impl ShadowWindows {
         }
     }
 
+    /// Puts the anchors in force, or not.
+    pub fn use_anchors(&mut self, uses: bool) {
+        self.uses_anchors = uses;
+    }
+
+    /// Host minus linear address of the loaded space's [common parts](anchors), or what makes each
+    /// access to them fault: while one of their windows is put aside. `None`: this machine has no
+    /// anchors, or they are not in force.
+    pub fn anchor(&self) -> Option<u64> {
+        let anchors = self.anchors.as_ref().filter(|_| self.uses_anchors)?;
+        Some(match self.common_aside() {
+            None => anchors.of(self.loaded),
+            Some(_) => anchors.nothing(),
+        })
+    }
+
+    /// An address in a common part of the loaded space whose window is put aside.
+    pub fn common_aside(&self) -> Option<LinearAddress> {
+        let is_it = |window: &&Window| {
+            window.aside && anchors::is_common(window.part) && window.is_of(self.loaded)
+        };
+        let window = self.windows.iter().find(is_it)?;
+        Some(LinearAddress(window::start_of(window.part)))
+    }
+
     /// What makes each access to a part fault.
     pub fn delta_to_nothing(part: i64) -> u64 {
         area::nothing().wrapping_sub(window::start_of(part))
@@ -164,10 +201,18 @@ impl ShadowWindows {
             let linear = LinearAddress(host.wrapping_sub(window.delta()));
             (window.is_of(self.loaded)).then_some(BesideWindow::Page(linear))
         });
-        found.unwrap_or(match area::contains(host) {
-            true => BesideWindow::Between,
-            false => BesideWindow::No,
-        })
+        if let Some(found) = found {
+            return found;
+        }
+        let anchored = self.anchors.as_ref().and_then(|anchors| {
+            let mut both = [anchors.of(self.loaded), anchors.nothing()].into_iter();
+            both.find_map(|anchor| Anchors::linear(anchor, host))
+        });
+        match anchored {
+            Some(linear) => BesideWindow::Page(linear),
+            None if area::contains(host) => BesideWindow::Between,
+            None => BesideWindow::No,
+        }
     }
 
     /// Whether the window of an address in the loaded space is put aside.
@@ -230,7 +275,13 @@ impl ShadowWindows {
         let index = match self.find(part) {
             Some(index) => index,
             None => {
-                let region = match Region::take() {
+                let anchored = self.anchors.as_ref().filter(|_| anchors::is_common(part));
+                let anchored = anchored.map(|anchors| anchors.of(self.loaded));
+                let taken = match anchored {
+                    Some(anchor) => Some(Region::at(window::start_of(part).wrapping_add(anchor))),
+                    None => Region::take(),
+                };
+                let region = match taken {
                     Some(region) => region,
                     None => {
                         let loaded = self.loaded;
@@ -388,8 +439,8 @@ impl ShadowWindows {
 }
 
 const _: () = assert!(
-    SPACES * 4 < area::REGIONS,
-    "each may have a window for each part that programs use"
+    SPACES * 3 < area::REGIONS,
+    "each may have windows beside those of common parts"
 );
 
 #[cfg(test)]

@@ -225,14 +225,14 @@ fn a_fault_s_address_tells_the_linear_one() {
         test.windows.what_is(nothing, LinearAddress(0x1000)),
         BesideWindow::Between
     );
-    let behind = test
-        .windows
-        .delta(part)
-        .wrapping_add(((part + 1) << PART_SHIFT) as u64);
-    assert_eq!(
-        test.windows.what_is(behind, LinearAddress(LOW)),
-        BesideWindow::Between
-    );
+    let next = ((part + 1) << PART_SHIFT) as u64;
+    let behind = test.windows.delta(part).wrapping_add(next);
+    // With an anchor the next part's window lies beside it.
+    let expected = match test.windows.anchor() {
+        Some(_) => BesideWindow::Page(LinearAddress(next)),
+        None => BesideWindow::Between,
+    };
+    assert_eq!(test.windows.what_is(behind, LinearAddress(LOW)), expected);
     assert_eq!(
         test.windows.what_is(0x1000, LinearAddress(LOW)),
         BesideWindow::No
@@ -243,6 +243,41 @@ fn a_fault_s_address_tells_the_linear_one() {
         test.windows.what_is(host, LinearAddress(LOW)),
         BesideWindow::Between
     );
+}
+
+#[test]
+fn the_windows_of_common_parts_lie_at_one_anchor() {
+    let Some(mut test) = Test::new() else { return };
+    let Some(anchor) = test.windows.anchor() else {
+        eprintln!("skipped: the anchors are another machine's, or something is mapped there");
+        return;
+    };
+    const PROGRAM: u64 = 0x5634_1234_5000;
+    test.map(LOW, 1, 1, true);
+    test.map(PROGRAM, 1, 2, true);
+    for (linear, page) in [(LOW, 1), (PROGRAM, 2)] {
+        assert_eq!(test.windows.delta((linear as i64) >> PART_SHIFT), anchor);
+        assert_eq!(test.read(linear), Some(page));
+    }
+    // Elsewhere they do not.
+    test.map(0x1000, 1, 3, true);
+    assert_ne!(test.windows.delta(0), anchor);
+    // While one is put aside, none is reached.
+    test.windows.put_aside(false);
+    let aside = test.windows.anchor().unwrap();
+    assert_ne!(aside, anchor);
+    let host = LOW.wrapping_add(aside);
+    let page = BesideWindow::Page(LinearAddress(LOW));
+    assert_eq!(test.windows.what_is(host, LinearAddress(0)), page);
+    while let Some(linear) = test.windows.common_aside() {
+        assert_eq!(test.windows.anchor(), Some(aside));
+        test.windows.take_back(linear, &[]);
+    }
+    assert_eq!(test.windows.anchor(), Some(anchor));
+    // Another space has another.
+    test.windows.load(SpaceNumber::new(5), false);
+    assert_ne!(test.windows.anchor(), Some(anchor));
+    assert_eq!(test.read(LOW), None);
 }
 
 #[test]

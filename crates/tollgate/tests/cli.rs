@@ -283,6 +283,8 @@ fn doctor_shows_a_row_for_each_check_and_what_a_lack_costs() {
         "/dev/kvm",
         "transparent huge pages",
         "memory overcommit",
+        "place for shadow windows",
+        "place for their anchors",
     ] {
         assert!(rows.contains(what), "{what} is missing in:\n{rows}");
     }

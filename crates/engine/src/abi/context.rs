@@ -30,6 +30,22 @@ pub const SITE_NONE: u32 = u32::MAX;
 /// Value of `exit_site` when a signal took the guest out; see [`SignalExit`].
 pub const SITE_SIGNAL: u32 = u32::MAX - 1;
 
+/// Ways in which programs reach memory, by number.
+pub const WAYS: usize = 3;
+
+/// What an instruction of emitted code has to do with the loaded space's
+/// [anchor](tollgate_tlb::shadow_windows::anchors).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ByAnchor {
+    /// Nothing.
+    #[default]
+    No,
+    /// It checks that an address lies in a part which the anchor leads to.
+    Check,
+    /// It accesses memory by the anchor.
+    Access,
+}
+
 /// What a signal handler found out about the guest that it interrupted.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -46,6 +62,8 @@ pub struct SignalExit {
     pub address: u64,
     /// At a fault of a direct access: its linear address, or one in the same part.
     pub near: u64,
+    /// What the instruction that faulted has to do with the space's anchor.
+    pub by_anchor: ByAnchor,
     /// The fault was a store.
     pub stores: bool,
     /// The instruction holds interrupts off until it has completed.
@@ -204,8 +222,8 @@ pub struct Context {
     pub string_source_base: u64,
     /// What a return to level 3 must be like for its result in `level_changes` to hold.
     pub outer_return: OuterReturn,
-    /// Both of them for programs that reach memory the other way.
-    other_programs: ([LevelChange; LevelChangeKind::ALL.len()], OuterReturn),
+    /// Both of them for programs that reach memory in another way, by way.
+    of_programs: [([LevelChange; LevelChangeKind::ALL.len()], OuterReturn); WAYS],
     /// RIP that guest code last returned to by IRET: EFLAGS.RF, if set, is for that instruction.
     pub returned_rip: u64,
     /// Addresses of [`crate::gate::leaf`], by [`LeafRoutine`](crate::abi::leaves::LeafRoutine).
@@ -299,15 +317,17 @@ impl Context {
     /// Forgets what changes of the privilege level lead to, whichever programs.
     pub fn forget_level_changes(&mut self) {
         self.level_changes = Default::default();
-        self.other_programs = Default::default();
+        self.of_programs = Default::default();
     }
 
-    /// The space that is loaded has programs that reach memory the other way: returns to them
-    /// lead to code of another mode.
-    pub fn turn_to_other_programs(&mut self) {
-        let (level_changes, outer_return) = &mut self.other_programs;
-        std::mem::swap(level_changes, &mut self.level_changes);
-        std::mem::swap(outer_return, &mut self.outer_return);
+    /// The space that is loaded has programs that reach memory in another of the [`WAYS`]: returns to
+    /// them lead to code of another mode.
+    pub fn turn_programs(&mut self, from: usize, to: usize) {
+        for way in [from, to] {
+            let (level_changes, outer_return) = &mut self.of_programs[way % WAYS];
+            std::mem::swap(level_changes, &mut self.level_changes);
+            std::mem::swap(outer_return, &mut self.outer_return);
+        }
     }
 
     /// Fills the slots of the guest registers in `mask` (one bit each) from the processor;
@@ -392,7 +412,7 @@ impl Context {
             string_shows_each: 0,
             string_source_base: 0,
             outer_return: OuterReturn::NEVER,
-            other_programs: Default::default(),
+            of_programs: Default::default(),
             returned_rip: 0,
             leaves: gate.leaves,
             leaf_counts: [0; LEAVES],

@@ -20,6 +20,8 @@ impl Mem {
     const BASE: u32 = 32;
     const INDEX: u32 = 40;
     const SCALE: u32 = 48;
+    /// Where it says that the operand's segment is GS.
+    const GS: u32 = 56;
 
     /// The sum of those parts that there are: a base register; an index register, never RSP, with
     /// its scale 1, 2, 4 or 8; and the displacement.
@@ -52,6 +54,12 @@ impl Mem {
     #[inline]
     pub const fn indexed(base: Host, index: Host, scale: u8, displacement: i32) -> Self {
         Self::new(Some(base), Some((index, scale)), displacement)
+    }
+
+    /// The same by way of GS.
+    #[inline]
+    pub const fn by_gs(self) -> Self {
+        Self(self.0 | 1 << Self::GS)
     }
 
     /// The base register, if there is one.
@@ -304,8 +312,17 @@ impl Assembler {
         }
     }
 
+    /// The prefix of an operand's segment, which stands before all others.
+    #[inline]
+    fn segment(&mut self, mem: Mem) {
+        if mem.has(Mem::GS) {
+            self.byte(0x65);
+        }
+    }
+
     /// An instruction with the register `reg` and a memory operand, behind `head`.
     fn op_mem_behind(&mut self, head: Head, wide: bool, opcode: &[u8], reg: u8, mem: Mem) {
+        self.segment(mem);
         let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
         let head = head.rex(wide, reg, index, base, false);
         self.modrm_mem(head.opcode(opcode), reg, mem);
@@ -318,6 +335,7 @@ impl Assembler {
 
     /// An instruction with a byte register.
     fn op_mem_byte(&mut self, opcode: u8, reg: u8, mem: Mem) {
+        self.segment(mem);
         let (index, base) = (mem.number(Mem::INDEX), mem.number(Mem::BASE));
         let head = Head::default().rex(false, reg, index, base, reg >= 4);
         self.modrm_mem(head.byte(opcode), reg, mem);

@@ -25,6 +25,7 @@
 
 use super::emitter::Emitter;
 use super::look_up::{LookUpForm, Reach, segment_of};
+use super::operands::{has_high_byte, uses_count_in_place};
 use crate::abi::at;
 use crate::abi::host::*;
 use crate::emit::assembler::{Mem, Width};
@@ -84,12 +85,18 @@ impl Emitter {
     pub(super) fn reach_stack_directly(&mut self, offset: i32) -> Option<Reach> {
         let displacement = self.esp.checked_add(offset)?;
         let is_near = self.is_direct64() && is_near(displacement.into());
-        is_near.then(|| self.reach_near(self.map.stack(), displacement))
+        is_near.then(|| match self.is_anchored {
+            true => self.reach_stack_anchored(displacement),
+            false => self.reach_near(self.map.stack(), displacement),
+        })
     }
 
     /// The same with the linear address in R8, where whoever follows a fault looks for it if the
     /// access itself does not name it.
     pub(super) fn with_address(&mut self, reach: Reach) -> Reach {
+        if let Reach::Anchored { base, displacement } = reach {
+            return self.leave_anchor(base, displacement);
+        }
         let Reach::Near {
             delta,
             base,
@@ -120,6 +127,13 @@ impl Emitter {
         instruction: &Instruction,
         write: bool,
     ) -> Option<Reach> {
+        if self.is_anchored
+            && !has_high_byte(instruction)
+            && !uses_count_in_place(instruction)
+            && let Some(reach) = self.reach_operand_anchored(instruction, write)
+        {
+            return Some(reach);
+        }
         // The notes of x87 instructions take the operand's address from R8.
         if !self.is_direct64() || is_x87(instruction) {
             return None;
@@ -178,7 +192,7 @@ impl Emitter {
 }
 
 /// Whether an instruction with an operand in memory is one of the x87's.
-fn is_x87(instruction: &Instruction) -> bool {
+pub(super) fn is_x87(instruction: &Instruction) -> bool {
     let code = instruction.op_code();
     code.table() == OpCodeTableKind::Normal && matches!(code.op_code(), 0xd8..=0xdf)
 }

@@ -1,5 +1,6 @@
 //! The code of one block in work, with the tables that go with it.
 
+use super::anchored::Checked;
 use super::islands::Seam;
 use super::look_up::{KEPT_SIZES, LookUpForm};
 use super::stub::Stub;
@@ -95,6 +96,10 @@ pub(crate) struct Emitter {
     /// Slots that this block has taken from `slots`.
     pub(super) slots_used: usize,
     pub(super) first_site_of_instruction: usize,
+    /// The current instruction reaches its operand by the anchor.
+    pub(super) is_anchored: bool,
+    /// What the block's code knows of registers.
+    pub(super) checked: Checked,
     /// The last place where an island may stand, if short branches wait for one.
     pub(super) seam: Option<Seam>,
     /// The current instruction stands behind one that holds interrupts off.
@@ -142,6 +147,8 @@ impl Emitter {
             slots: Vec::new(),
             slots_used: 0,
             first_site_of_instruction: 0,
+            is_anchored: false,
+            checked: Checked::default(),
             seam: None,
             shadowed: Shadow::None,
             casts_shadow: Shadow::None,
@@ -177,6 +184,8 @@ impl Emitter {
         self.seam = None;
         self.esp = 0;
         self.end_window();
+        self.is_anchored = false;
+        self.forget_checks();
         self.vectors_loaded = false;
         self.linear_page = target.linear_page;
         self.relocates = target.relocates;
@@ -216,6 +225,7 @@ impl Emitter {
         self.esp_at_start = self.esp;
         self.first_site_of_instruction = self.sites.len();
         self.shadowed = std::mem::take(&mut self.casts_shadow);
+        self.begin_checks();
         self.mark(Restore::NONE);
     }
 
@@ -227,12 +237,15 @@ impl Emitter {
         } else {
             0
         };
+        let mut returns_behind = false;
         for site in &mut self.sites[self.first_site_of_instruction..] {
             if site.after == RESUME_AFTER {
                 site.after = after;
                 site.after_esp = self.esp;
+                returns_behind = true;
             }
         }
+        self.end_checks(returns_behind);
     }
 
     /// Lists an instruction that the monitor executes.
@@ -321,6 +334,7 @@ impl Emitter {
         if self.mode.flags.contains(ModeFlags::STACK32) {
             self.lea_stack(stack, Mem::base(stack, self.esp));
             self.move_stack_window(Some(self.esp));
+            self.shift_stack_check(self.esp);
         } else {
             self.assembler.lea32(R8, Mem::base(stack, self.esp));
             self.assembler.mov16(stack, R8);

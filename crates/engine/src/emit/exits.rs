@@ -187,6 +187,7 @@ impl Emitter {
         self.emit_exit(site);
         // The monitor puts the whole ESP into its home and does not keep vectors loaded.
         self.end_window();
+        self.forget_checks();
         self.esp = 0;
         self.vectors_loaded = false;
     }

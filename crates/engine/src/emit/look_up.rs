@@ -69,6 +69,8 @@ pub(crate) enum Reach {
         base: Option<Host>,
         displacement: i32,
     },
+    /// It is so far from what this register holds, by the anchor in GS.
+    Anchored { base: Host, displacement: i32 },
 }
 
 impl Reach {
@@ -89,11 +91,18 @@ impl Reach {
                 base: None,
                 displacement,
             } => Mem::base(delta, displacement),
+            Self::Anchored { base, displacement } => Mem::base(base, displacement).by_gs(),
         }
+    }
+
+    /// Whether the operand's segment is GS.
+    pub(crate) const fn is_by_gs(self) -> bool {
+        matches!(self, Self::Anchored { .. })
     }
 
     /// The base, the index and the displacement of the operand in memory.
     pub(crate) fn operand(self) -> (Register, Register, i32) {
+        let name = |host: Host| Register::RAX + u32::from(host.0);
         match self {
             Self::Pointer => (Register::R9, Register::None, 0),
             Self::LowPointer => (Register::RCX, Register::None, 0),
@@ -103,10 +112,8 @@ impl Reach {
                 delta,
                 base,
                 displacement,
-            } => {
-                let name = |host: Host| Register::RAX + u32::from(host.0);
-                (name(delta), base.map_or(Register::None, name), displacement)
-            }
+            } => (name(delta), base.map_or(Register::None, name), displacement),
+            Self::Anchored { base, displacement } => (name(base), Register::None, displacement),
         }
     }
 }
@@ -141,8 +148,8 @@ impl LookUpForm {
         match mode.access {
             Access::Checked if mode.flags.contains(ModeFlags::LONG) => Ok(Self::Long),
             Access::Checked => Ok(Self::Flat),
-            Access::Direct if *mode == mode.with_access(Access::Direct) => Ok(Self::direct(mode)),
-            Access::Direct => Err(AccessUnavailable(mode.access)),
+            access if *mode == mode.with_access(access) => Ok(Self::direct(mode)),
+            access => Err(AccessUnavailable(access)),
         }
     }
 }
@@ -160,7 +167,7 @@ impl Emitter {
 
     /// Whether the current instruction looks its operand up and others reach theirs directly.
     pub(crate) fn always_looks_up(&self) -> bool {
-        self.mode.access == Access::Direct && !self.look_up.is_direct()
+        self.mode.access.is_direct() && !self.look_up.is_direct()
     }
 
     /// Turns the offset in R8 into a linear address for an access of `size` bytes,
@@ -461,7 +468,8 @@ impl Emitter {
             return Ok(Reach::Pointer);
         }
         let segment = segment_of(instruction.memory_segment());
-        if let Some((base, distance)) = self.near_register(instruction)
+        if !self.is_anchored
+            && let Some((base, distance)) = self.near_register(instruction)
             && self.mode.segment(segment, write) == SegmentClass::Flat
             && let Some(reach) = self.reach_window(&Near {
                 base,
@@ -516,7 +524,8 @@ impl Emitter {
         size: u32,
         write: bool,
     ) -> Result<Reach, OddSegment> {
-        if let Some(distance) = self.esp.checked_add(offset)
+        if !self.is_anchored
+            && let Some(distance) = self.esp.checked_add(offset)
             && let Some(reach) = self.reach_stack_window(distance, size, write)
         {
             return Ok(reach);

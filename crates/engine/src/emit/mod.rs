@@ -1,5 +1,6 @@
 //! How host code is made: the only folder that touches marks, sites and stubs.
 
+mod anchored;
 pub mod assembler;
 mod direct;
 pub(crate) mod effective_address;

@@ -134,7 +134,9 @@ impl Emitter {
             Some(Reach::LowPointer) => bit(RCX),
             Some(Reach::Sum) => bit(RCX) | bit(R8),
             Some(Reach::Near { delta, .. }) => bit(delta),
-            Some(Reach::Window(_)) | None => 0,
+            // R8 is no home.
+            Some(Reach::Anchored { base: R8, .. }) => bit(R8),
+            Some(Reach::Window(_) | Reach::Anchored { .. }) | None => 0,
         };
         taken |= self.window.map_or(0, |_| bit(R11));
         // Those with the least choice first; then those that are at home where they may be.
@@ -155,9 +157,12 @@ impl Emitter {
                 return None;
             }
         }
-        if let Some(Reach::Near {
-            base: Some(base), ..
-        }) = reach
+        if let Some(
+            Reach::Near {
+                base: Some(base), ..
+            }
+            | Reach::Anchored { base, .. },
+        ) = reach
         {
             taken |= bit(base);
         }

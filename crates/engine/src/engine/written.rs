@@ -15,8 +15,8 @@ use crate::abi::link_layout::ModeId;
 use crate::abi::sites::BlockId;
 use crate::blocks::block::{Block, BlockKey};
 use crate::engine::CodeAddress;
-use crate::policy::access::Access;
 use crate::translate::Translator;
+use rustc_hash::FxHashSet;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
@@ -64,15 +64,24 @@ impl Engine {
     /// From now on the operand of the instruction at this physical address is looked up, by code
     /// whose other accesses are direct; a block of such code that has it is dropped.
     pub fn look_up_always(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
-        if self.translator.looked_up.len() >= MOST_LOOKED_UP {
-            self.translator.looked_up.clear();
-        }
-        self.translator.looked_up.insert(physical);
+        note(&mut self.translator.looked_up, physical);
+        self.drop_direct(id, physical, memory);
+    }
+
+    /// From now on the operand of the instruction at this physical address is reached by the delta
+    /// of its part, as it lies in none that is common; a block that has it is dropped.
+    pub fn reach_by_part(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
+        note(&mut self.translator.by_part, physical);
+        self.drop_direct(id, physical, memory);
+    }
+
+    /// Drops a block of direct accesses that has the instruction at this physical address.
+    fn drop_direct(&mut self, id: BlockId, physical: u64, memory: &mut GuestMemory) {
         let Some(block) = self.block(id) else { return };
         let key = block.key();
         let end = key.physical + u64::from(block.guest_length);
         let holds = (key.physical..end).contains(&physical);
-        if holds && self.mode(key.mode).access == Access::Direct {
+        if holds && self.mode(key.mode).access.is_direct() {
             for page in [key.physical >> 12, key.second_page] {
                 self.pages.forget(page, id, memory);
             }
@@ -213,6 +222,14 @@ fn differ_in_immediates_only(
         start = end + usize::from(immediate.size);
     }
     now[start..] == then[start..]
+}
+
+/// Notes an instruction's physical address among others; of too many, all are forgotten.
+fn note(among: &mut FxHashSet<u64>, physical: u64) {
+    if among.len() >= MOST_LOOKED_UP {
+        among.clear();
+    }
+    among.insert(physical);
 }
 
 #[cfg(test)]

@@ -10,6 +10,22 @@ pub enum Access {
     /// leads in a [shadow window](tollgate_tlb::shadow_windows), and what is not there faults on
     /// the host. Not in every mode: see [`AccessUnavailable`].
     Direct,
+    /// The same, and the parts that most programs use are reached by their space's
+    /// [anchor](tollgate_tlb::shadow_windows::anchors), which the host's GS holds.
+    Anchored,
+}
+
+// The context keeps what is known of programs of each.
+const _: () = assert!(Access::COUNT == crate::abi::context::WAYS);
+
+impl Access {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+
+    /// Whether accesses are made to shadow windows.
+    pub const fn is_direct(self) -> bool {
+        matches!(self, Self::Direct | Self::Anchored)
+    }
 }
 
 /// Code with this access cannot be emitted.

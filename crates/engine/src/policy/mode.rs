@@ -278,7 +278,7 @@ impl Mode {
                 (1 << 20..(1 << 32) - PAGE_SIZE).contains(&rip) && !LINKED_32_BIT.contains(&rip)
             }
         };
-        let uses_part = self.access == Access::Direct && self.flags.contains(ModeFlags::CODE64);
+        let uses_part = self.access.is_direct() && self.flags.contains(ModeFlags::CODE64);
         let has_delta_in_part = rip % PART_SPAN >= HOMES_END;
         is_place && self.is_relocatable() && (has_delta_in_part || !uses_part)
     }
@@ -355,9 +355,12 @@ impl Mode {
         self.flags.contains(needed) && !self.flags.intersects(none) && self.code_base == 0
     }
 
-    /// The same mode with memory reached in this way, if code of this mode can do so.
+    /// The same mode with memory reached in this way, if code of this mode can do so. What cannot be
+    /// anchored may be direct.
     pub fn with_access(mut self, access: Access) -> Self {
+        let anchored = ModeFlags::LONG | ModeFlags::USER | ModeFlags::CODE64;
         self.access = match self.may_be_direct() {
+            true if access == Access::Anchored && !self.flags.contains(anchored) => Access::Direct,
             true => access,
             false => Access::Checked,
         };

@@ -60,6 +60,9 @@ pub(super) fn general_copy(instruction: &Instruction, reach: Option<Reach>) -> I
         copy.set_memory_index_scale(1);
         copy.set_memory_displacement64(i64::from(displacement) as u64);
         copy.set_memory_displ_size(u32::from(displacement != 0));
+        if reach.is_by_gs() {
+            copy.set_segment_prefix(Register::GS);
+        }
     }
     copy
 }
@@ -159,7 +162,8 @@ impl Translator {
     fn note_immediate(&mut self, instruction: &Instruction) {
         use Mnemonic::*;
         let replaceable = match instruction.mnemonic() {
-            // How far a window is from its register is known from such operands.
+            // How far a window is from its register is known from such operands, and how far one
+            // is from what was checked.
             Add | Sub if self.moves_window(instruction) => false,
             Mov | Add | Adc | Sub | Sbb | Xor | Cmp | Test | Imul => true,
             // With some operands these are said not to read their destination.
@@ -189,10 +193,13 @@ impl Translator {
         }
     }
 
-    /// Whether the window in force is near the register that the instruction changes.
+    /// Whether the window in force is near the register that the instruction changes, or it is known
+    /// to hold an address near one that was checked.
     fn moves_window(&self, instruction: &Instruction) -> bool {
         let changed = guest_number(instruction.op0_register());
-        changed.is_some_and(|changed| self.emit.has_window_near(changed))
+        changed.is_some_and(|changed| {
+            self.emit.has_window_near(changed) || self.emit.is_checked(changed)
+        })
     }
 
     /// Nothing on the allow-list lacks a 64-bit form; should one turn up, the guest sees

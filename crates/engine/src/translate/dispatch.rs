@@ -36,7 +36,22 @@ impl Translator {
         }
         let flow = self.by_mnemonic(instruction);
         self.follow_base(instruction);
+        self.follow_checks(instruction);
         flow
+    }
+
+    /// What the instruction just translated does to registers that were checked.
+    fn follow_checks(&mut self, instruction: &Instruction) {
+        if !self.emit.has_checks() {
+            return;
+        }
+        let changed = match self.may_use_windows(instruction) {
+            true => changed_registers(instruction),
+            // The monitor may execute it.
+            false => None,
+        };
+        let change = constant_change(instruction, 8);
+        self.emit.follow_checks(instruction, changed, change);
     }
 
     /// What the instruction just translated does to the register that the window is near.

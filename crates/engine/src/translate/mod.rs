@@ -74,7 +74,7 @@ use crate::emit::assembler::{Mem, Width};
 use crate::emit::emitter::{Emitter, Target};
 use crate::emit::tables::{EmittedTables, Tables};
 use crate::emit::window::has_windows;
-use crate::policy::access::{Access, AccessUnavailable};
+use crate::policy::access::AccessUnavailable;
 use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
@@ -161,6 +161,8 @@ pub struct Translator {
     /// Physical addresses of instructions whose operands are looked up where others are reached
     /// directly.
     pub(crate) looked_up: FxHashSet<u64>,
+    /// Physical addresses of instructions whose operands were found in parts that are not common.
+    pub(crate) by_part: FxHashSet<u64>,
     /// Each instruction counts itself when it begins.
     pub(crate) counts_instructions: bool,
     /// Leaves do what the monitor would execute.
@@ -207,6 +209,7 @@ impl Translator {
             ahead: Ahead::default(),
             virtual_interrupts: VirtualInterrupts::default(),
             looked_up: FxHashSet::default(),
+            by_part: FxHashSet::default(),
             counts_instructions: false,
             has_leaves: true,
             requests: None,
@@ -396,10 +399,12 @@ impl Translator {
             self.emit.begin(self.emit.next_rip, next_rip);
             self.count_instruction();
             count += 1;
-            if self.emit.mode.access == Access::Direct {
+            if self.emit.mode.access.is_direct() {
                 let physical = request.physical + position as u64;
                 let always = self.looked_up.contains(&physical) || relies_on_look_up(&instruction);
                 self.emit.look_up_always(always);
+                let uses_anchor = !self.by_part.contains(&physical);
+                self.emit.use_anchor(uses_anchor);
             }
             self.position = position;
             self.raw = raw_bytes(&request.bytes[position..]);

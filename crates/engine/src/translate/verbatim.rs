@@ -163,6 +163,28 @@ impl Behind {
     }
 }
 
+/// REX, ModRM but for `reg`, and what follows for [`Reach::Anchored`].
+fn anchored(base: Host, displacement: i32) -> (u8, u8, Behind) {
+    let mut behind = Behind::default();
+    let rm = base.0 & 7;
+    if rm == 4 {
+        // SIB: that base and no index.
+        behind.push(&[0x24]);
+    }
+    let mode = match i8::try_from(displacement) {
+        Ok(0) if rm != 5 => 0,
+        Ok(_) => {
+            behind.push(&displacement.to_le_bytes()[..1]);
+            0x40
+        }
+        Err(_) => {
+            behind.push(&displacement.to_le_bytes());
+            0x80
+        }
+    };
+    (if base.0 < 8 { 0 } else { REX_B }, mode | rm, behind)
+}
+
 /// REX, ModRM but for `reg`, and what follows for [`Reach::Near`].
 fn near(delta: Host, base: Option<Host>, displacement: i32) -> (u8, u8, Behind) {
     let mut behind = Behind::default();
@@ -205,6 +227,9 @@ pub(super) fn copy_of(
         return None;
     }
     let mut copied = Copied::default();
+    if reach.is_some_and(Reach::is_by_gs) {
+        copied.push(0x65);
+    }
     let mut at = 0;
     let mut repeats = false;
     loop {
@@ -310,6 +335,7 @@ pub(super) fn copy_of(
             base,
             displacement,
         } => near(delta, base, displacement),
+        Reach::Anchored { base, displacement } => anchored(base, displacement),
     };
     let rex = extended | rex & 0x4c;
     if rex != 0 {
@@ -378,7 +404,11 @@ mod tests {
                     Reach::Pointer,
                     Reach::Sum,
                     Reach::Window(random.below(64) as u8),
-                ][random.below(3)]
+                    Reach::Anchored {
+                        base: Host(random.below(16) as u8),
+                        displacement: [0, 8, -128, 0x1234, -0x1234][random.below(5)],
+                    },
+                ][random.below(4)]
             });
             let named = Named::of(&instruction);
             let copied = copy_of(&instruction, &named, raw, bits, reach);

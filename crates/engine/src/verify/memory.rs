@@ -1,7 +1,7 @@
 //! Operands in memory: the guest's, and what the translator itself reads and writes.
 
 use super::registers::writes;
-use super::values::{Kind, State, Table, Value};
+use super::values::{Kind, Number, State, Table, Value};
 use super::{Rule, Walk};
 use crate::abi::at::{self, Field, FieldUse};
 use crate::abi::descriptors::Expected;
@@ -16,6 +16,7 @@ use tollgate_tlb::long_tlb::{
     DIRECT_TABLE_DISPLACEMENT, LONG_ROOT_DISPLACEMENT, LONG_WRITE_DISPLACEMENT, PARTS,
     part_of_linear,
 };
+use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
 use tollgate_tlb::software_tlb::{NARROW_DELTA_OFFSET, SUPERVISOR_VIEW_OFFSET, WRITE_TABLE_OFFSET};
 
 /// Bytes that lie behind the pointer to a bounced operand at least.
@@ -97,6 +98,9 @@ impl Walk<'_> {
             write,
         };
         let base = instruction.memory_base();
+        if instruction.segment_prefix() == Register::GS {
+            return self.anchored_access(instruction, state, &operand);
+        }
         if base == self.context() {
             return self.context_access(instruction, state, &operand);
         }
@@ -106,13 +110,56 @@ impl Walk<'_> {
         if base == self.links() {
             return self.links_access(instruction, state, &operand).map(Some);
         }
+        if let Some(common) = self.checked_part(instruction, state) {
+            state.common.push(common);
+            return Ok(Some(self.numbers.new_value(Kind::Word)));
+        }
         self.checked_access(instruction, state, &operand)
+    }
+
+    /// What lies in a common part if this load does not fault.
+    fn checked_part(&self, instruction: &Instruction, state: &State) -> Option<(Number, i64)> {
+        let is_check = instruction.code() == Code::Movzx_r32_rm8
+            && instruction.op0_register() == Register::ECX
+            && instruction.memory_base() == Register::RCX
+            && instruction.memory_index() == Register::None
+            && instruction.memory_displacement64() == CHECK_DISPLACEMENT as u64;
+        match state.registers[1].kind {
+            Kind::Page {
+                near, signed: true, ..
+            } if is_check && self.has_anchor() => Some(near),
+            _ => None,
+        }
+    }
+
+    /// An access by the loaded space's anchor: of what is near an address that was checked.
+    fn anchored_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &State,
+        operand: &Operand,
+    ) -> Result<Option<Value>, Rule> {
+        let base = instruction.memory_base();
+        let number = super::registers::number(base).filter(|_| base.is_gpr64());
+        let is_free = !self.is_reserved(base) && operand.index == Register::None;
+        let is_near = number.is_some_and(|number| {
+            state.is_near_common(&state.registers[number], operand.displacement)
+        });
+        match is_free && is_near && self.has_anchor() && operand.size <= DIRECT_BYTES {
+            true => Ok(self.loaded(instruction)),
+            false => Err(REFUSED),
+        }
+    }
+
+    /// Whether code of this mode may reach memory by the loaded space's anchor.
+    fn has_anchor(&self) -> bool {
+        self.is_direct() && self.subject.mode.access == Access::Anchored
     }
 
     /// Whether code of this mode may reach memory through shadow windows.
     fn is_direct(&self) -> bool {
         let mode = self.subject.mode;
-        mode.access == Access::Direct && *mode == mode.with_access(Access::Direct)
+        mode.access.is_direct() && *mode == mode.with_access(mode.access)
     }
 
     /// An access to guest memory: where a look-up has found it, or on the way to that.
@@ -390,7 +437,7 @@ impl Walk<'_> {
         }
         if let Some(offset) = slot_offset(place) {
             return match offset + size <= 8 {
-                true => Ok(self.loaded(instruction)),
+                true => Ok(self.slot_access(instruction, state, operand)),
                 false => Err(UNLISTED),
             };
         }
@@ -404,6 +451,37 @@ impl Walk<'_> {
             return self.store_field(instruction, state, place).map(|()| None);
         }
         self.load_field(instruction, state, place)
+    }
+
+    /// An access to the slot of a guest register; what it loads.
+    fn slot_access(
+        &mut self,
+        instruction: &Instruction,
+        state: &mut State,
+        operand: &Operand,
+    ) -> Option<Value> {
+        let place = operand.displacement;
+        let holds = |guest: &u8| (0..8).contains(&(place - i64::from(at::slot(*guest))));
+        let slot = &mut state.slots[usize::from((0..16).find(holds)?)];
+        if !operand.write {
+            let value = *slot;
+            return match instruction.code() == Code::Mov_r64_rm64 {
+                true => Some(value),
+                false => self.loaded(instruction),
+            };
+        }
+        let stored = match instruction.code() {
+            Code::Mov_rm64_r64 => super::registers::number(instruction.op1_register()),
+            _ => None,
+        };
+        *slot = match stored {
+            Some(number) => Value {
+                kind: Kind::Any,
+                ..state.registers[number]
+            },
+            None => self.numbers.new_value(Kind::Any),
+        };
+        self.loaded(instruction)
     }
 
     fn store_field(
@@ -435,6 +513,7 @@ impl Walk<'_> {
                         && state.matched == Some((index, table)) =>
                 {
                     state.moved = state.matched;
+                    state.code_delta = self.numbers.new_value(Kind::Any);
                     Ok(())
                 }
                 _ => Err(REFUSED),
@@ -471,6 +550,9 @@ impl Walk<'_> {
         let is_quad = instruction.code() == Code::Mov_r64_rm64;
         if [at::EXIT_SITE, at::TLB].map(i64::from).contains(&place) {
             return Err(REFUSED);
+        }
+        if place == i64::from(at::CODE_DELTA) && is_quad {
+            return Ok(Some(state.code_delta));
         }
         if let Some((work, offset)) = work_place(place) {
             return match offset == 0 && is_quad {

@@ -37,7 +37,9 @@ use crate::abi::register_map::{Home, RegisterMap};
 use crate::abi::sites::{BlockId, LinkPlace, Site, SiteKind};
 use crate::policy::instruction_kind::Helper;
 use crate::policy::mode::{Mode, ModeFlags};
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
 pub use patches::{is_link_distance, verify_patched};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -126,6 +128,8 @@ struct Walk<'a> {
     last_uses: FxHashMap<Number, u64>,
     /// What R11 held where the monitor enters, and is to hold again, by offset.
     windows: FxHashMap<u64, Number>,
+    /// What is known to lie in common parts where the monitor enters, by offset.
+    common_at: FxHashMap<u64, Vec<(Number, i64)>>,
     /// Offsets where the monitor enters, and what R11 is to hold there, but does not.
     lost_windows: Vec<(u64, Number)>,
     /// Exits that have been named.
@@ -157,6 +161,7 @@ impl<'a> Walk<'a> {
             store_look_ups: FxHashMap::default(),
             last_uses: FxHashMap::default(),
             windows: FxHashMap::default(),
+            common_at: FxHashMap::default(),
             lost_windows: Vec::new(),
             named: FxHashSet::default(),
             distances: FxHashMap::default(),
@@ -218,9 +223,12 @@ impl<'a> Walk<'a> {
         match state {
             Some(mut state) => {
                 if let Some(keeps_vectors) = entry {
-                    let before = state.registers;
+                    let kept = self.common_at_entry(offset, &state.common);
+                    let known = state.clone();
+                    let before = known.registers;
                     let window = before[11];
                     state.forget_values(&mut self.numbers);
+                    self.keep_common(&known, &mut state, kept);
                     if matches!(window.kind, Kind::Checked { .. } | Kind::WindowDelta { .. }) {
                         // As exits leave R11, so the monitor enters: see `check_windows`.
                         state.registers[11] = window;
@@ -235,6 +243,45 @@ impl<'a> Walk<'a> {
             }
             None => State::unknown(&mut self.numbers),
         }
+    }
+
+    /// What is known to lie in common parts where the monitor enters, of what is known if control
+    /// comes from the code before. Behind an instruction that is what was known at its start, for it
+    /// may have been done in another way.
+    fn common_at_entry(&mut self, offset: u64, here: &[(Number, i64)]) -> Vec<(Number, i64)> {
+        let mut kept = here.to_vec();
+        for site in self.subject.sites {
+            if site.after != 0 && u64::from(site.after) == offset {
+                let start = self.common_at.get(&u64::from(site.retry));
+                kept.retain(|it| start.is_some_and(|start| start.contains(it)));
+            }
+        }
+        self.common_at.insert(offset, kept.clone());
+        kept
+    }
+
+    /// As [`Walk::keep_distances`], of what is near those that are `common`.
+    fn keep_common(&mut self, before: &State, state: &mut State, common: Vec<(Number, i64)>) {
+        let is_kept = |value: &Value| common.iter().any(|(of, _)| *of == value.near.0);
+        for guest in 0..self.subject.map.guest_registers {
+            let (before, now) = match self.subject.map.home(guest) {
+                Home::Host(home) => {
+                    let register = usize::from(home.0 & 15);
+                    (before.registers[register], &mut state.registers[register])
+                }
+                Home::Slot => {
+                    let slot = usize::from(guest & 15);
+                    (before.slots[slot], &mut state.slots[slot])
+                }
+            };
+            if is_kept(&before) {
+                now.near = before.near;
+            }
+        }
+        if is_kept(&before.code_delta) {
+            state.code_delta.near = before.code_delta.near;
+        }
+        state.common = common;
     }
 
     /// Whatever the monitor has done to guest registers, before an instruction or instead of it,
@@ -353,7 +400,11 @@ impl<'a> Walk<'a> {
         if instruction.is_invalid() {
             return Err("is no instruction");
         }
-        let prefixed = instruction.has_segment_prefix()
+        // GS is the loaded space's anchor: see `Walk::access`.
+        let is_by_anchor = instruction.segment_prefix() == Register::GS
+            && instruction.op_kinds().any(|kind| kind == OpKind::Memory)
+            && instruction.mnemonic() != Mnemonic::Lea;
+        let prefixed = instruction.has_segment_prefix() && !is_by_anchor
             || instruction.has_lock_prefix()
             || instruction.has_rep_prefix()
             || instruction.has_repne_prefix();

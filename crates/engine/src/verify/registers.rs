@@ -159,6 +159,7 @@ impl Walk<'_> {
             of: address.number,
             end,
             signed,
+            near: address.near,
         }
     }
 

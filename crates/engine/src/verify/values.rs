@@ -45,6 +45,8 @@ pub(super) enum Kind {
         of: Number,
         end: Option<(Number, i64)>,
         signed: bool,
+        /// The address is the value of this number plus so much.
+        near: (Number, i64),
     },
     /// The number of the software TLB's slot for an access at `of`.
     Slot { of: Number, size: u32, signed: bool },
@@ -175,6 +177,12 @@ pub(super) struct State {
     pub(super) registers: [Value; 16],
     /// Of the fields [`crate::abi::at::WORK`].
     pub(super) work: [Value; 3],
+    /// Of the guest registers that live in slots.
+    pub(super) slots: [Value; 16],
+    /// Of the field [`crate::abi::at::CODE_DELTA`].
+    pub(super) code_delta: Value,
+    /// The value of each of these numbers plus so much is an address in a common part.
+    pub(super) common: Vec<(Number, i64)>,
     /// The entry whose tag is the target's: its index and its table.
     pub(super) matched: Option<(Number, Table)>,
     /// The entry whose delta is in force.
@@ -188,11 +196,21 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Whether so many bytes beside a value lie in a common part or where nothing is ever mapped.
+    pub(super) fn is_near_common(&self, value: &Value, added: i64) -> bool {
+        self.common
+            .iter()
+            .any(|&of| value.distance_beside(of, added).is_some())
+    }
+
     /// Nothing is known.
     pub(super) fn unknown(numbers: &mut Numbers) -> Self {
         Self {
             registers: [(); 16].map(|()| numbers.new_value(Kind::Any)),
             work: [(); 3].map(|()| numbers.new_value(Kind::Any)),
+            slots: [(); 16].map(|()| numbers.new_value(Kind::Any)),
+            code_delta: numbers.new_value(Kind::Any),
+            common: Vec::new(),
             matched: None,
             moved: None,
             named: None,
@@ -204,11 +222,15 @@ impl State {
     /// What is known where control comes from here or from where `other` holds.
     pub(super) fn merge(&mut self, other: &State, numbers: &mut Numbers) {
         let here = self.registers.iter_mut().chain(&mut self.work);
-        for (value, other) in here.zip(other.registers.iter().chain(&other.work)) {
+        let here = here.chain(&mut self.slots).chain([&mut self.code_delta]);
+        let there = other.registers.iter().chain(&other.work);
+        let there = there.chain(&other.slots).chain([&other.code_delta]);
+        for (value, other) in here.zip(there) {
             if value != other {
                 *value = numbers.new_value(Kind::Any);
             }
         }
+        self.common.retain(|it| other.common.contains(it));
         if self.matched != other.matched {
             self.matched = None;
         }

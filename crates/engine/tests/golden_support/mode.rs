@@ -22,7 +22,8 @@
 //! - `noavx`: CR4.OSXSAVE is clear
 //! - `fsgsbase`: CR4.FSGSBASE is set
 //! - `avx512`: XCR0 enables AVX-512
-//! - `direct`: memory is reached directly, if the mode can
+//! - `direct`: memory is reached directly, if the mode can; `anchored`: the same, by the space's anchor
+//!   if it is a program's
 //! - `single`: one instruction alone; `bounce`: on the bounce buffer
 //! - `spilled`: the register map of that name
 //! - `iopl3`: EFLAGS.IOPL is 3
@@ -157,6 +158,7 @@ impl Guest {
                 "single" => single = true,
                 "bounce" => bounce = true,
                 "direct" => access = Access::Direct,
+                "anchored" => access = Access::Anchored,
                 "spilled" => guest.map = &RegisterMap::SPILLED,
                 "iopl3" => state.flags |= Flags::IOPL.bits(),
                 "vme" => state.cr4 |= Cr4::VME.bits(),

@@ -268,8 +268,8 @@ fn harm_of(
         return None;
     }
     for memory in info.used_memory() {
-        if matches!(memory.segment(), Register::FS | Register::GS) {
-            return Some("it uses FS or GS");
+        if memory.segment() == Register::FS {
+            return Some("it uses FS");
         }
         let access = Access {
             index: memory.index(),
@@ -278,6 +278,13 @@ fn harm_of(
             size: memory.memory_size().size() as i64,
             write: writes(memory.access()),
         };
+        if memory.segment() == Register::GS {
+            let reason = access.harm_by_anchor(memory.base(), mode);
+            if reason.is_some() {
+                return reason;
+            }
+            continue;
+        }
         if let Some(reason) = access.harm(memory.base(), instruction, mode) {
             return Some(reason);
         }
@@ -297,10 +304,21 @@ struct Access {
 }
 
 impl Access {
+    /// By the anchor in GS only programs reach memory, near an address in a register that is not the
+    /// translator's. Which address, one instruction does not say.
+    fn harm_by_anchor(&self, base: Register, mode: &Mode) -> Option<&'static str> {
+        let is_program = mode.access == ModeAccess::Anchored
+            && (mode.flags).contains(ModeFlags::LONG | ModeFlags::CODE64 | ModeFlags::USER);
+        let own = [Register::RSP, Register::R13, Register::R14, Register::R15];
+        let is_free = base.is_gpr64() && !own.contains(&base) && self.index == Register::None;
+        let is_near = self.displacement.unsigned_abs() <= BESIDE_WINDOW;
+        (!is_program || !is_free || !is_near).then_some("it is not near an address by the anchor")
+    }
+
     fn harm(&self, base: Register, instruction: &Instruction, mode: &Mode) -> Option<&'static str> {
         let is_long = mode.flags.contains(ModeFlags::LONG);
         let bare = self.index == Register::None && self.displacement == 0;
-        let is_direct = is_long && mode.access == ModeAccess::Direct;
+        let is_direct = is_long && mode.access.is_direct();
         match base {
             // A window's delta and an address, or a constant one. Which address, one instruction does
             // not say; beside a window nothing is mapped.

@@ -125,15 +125,14 @@ struct FaultDelivery {
 const MOST_WORDS: usize = 5;
 
 /// Kinds of code that faults come from.
-const ORIGINS: usize = 3;
+const ORIGINS: usize = 1 + Access::COUNT;
 
-/// Which kind of code faults at a level: the kernel's, or programs', which reach memory in one
-/// way or the other. The system goes to and fro between them.
+/// Which kind of code faults at a level: the kernel's, or programs', which reach memory in several
+/// ways. The system goes to and fro between them.
 fn origin(level: u8, programs: Access) -> usize {
-    match (level, programs) {
-        (0, _) => 0,
-        (_, Access::Checked) => 1,
-        (_, Access::Direct) => 2,
+    match level {
+        0 => 0,
+        _ => 1 + programs as usize,
     }
 }
 

@@ -67,8 +67,8 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
         accounts.load(root, true, now);
         let access = accounts.access();
         if access != *program_access {
+            context.turn_programs(*program_access as usize, access as usize);
             *program_access = access;
-            context.turn_to_other_programs();
         }
     }
     true

@@ -5,13 +5,15 @@ use crate::memory_access::MemoryAccess;
 use crate::running::Running;
 use crate::translated::Translated;
 use crate::vcpu::VcpuStop;
-use tollgate_engine::abi::context::SignalExit;
+use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
-use tollgate_engine::policy::access::Access;
 use tollgate_exits::ExitKind;
 use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
+use tollgate_tlb::long_tlb::part_of_linear;
 use tollgate_tlb::shadow_windows::BesideWindow;
+use tollgate_tlb::shadow_windows::anchors::is_common;
+use tollgate_x86::canonical::is_canonical;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{LinearAddress, Space};
 
@@ -28,6 +30,19 @@ impl<P: Platform> Running<'_, Translated, P> {
         signal: &SignalExit,
     ) -> Result<bool, VcpuStop> {
         let near = LinearAddress(signal.near);
+        match signal.by_anchor {
+            ByAnchor::Check => {
+                let rip = self.runner.context.cpu.rip;
+                if self.runner.faulting_sites.is_stuck(rip, signal.address) {
+                    return self.done_alone(block);
+                }
+                self.count(ExitKind::WindowFault);
+                self.reach_by_part(block);
+                return Ok(true);
+            }
+            ByAnchor::Access if !is_canonical(near.0) => return self.done_alone(block),
+            ByAnchor::Access | ByAnchor::No => {}
+        }
         let cpu = &self.runner.context.cpu;
         let privilege = Privilege::of_cpl(cpu.cpl());
         let (view, translations) = (view_of(privilege), &self.view.translations);
@@ -46,11 +61,13 @@ impl<P: Platform> Running<'_, Translated, P> {
             return self.done_alone(block);
         }
         let begun = self.platform.now();
-        let cpu = &self.runner.context.cpu;
-        if self.view.is_window_aside(cpu, linear, privilege) {
-            match self.take_window_back(linear, privilege) {
-                // The instruction faults again behind the handler.
+        let is_second = self.runner.half_compared;
+        while let Some(aside) = self.window_aside(linear, privilege) {
+            match self.take_window_back(aside, privilege, is_second) {
+                // The instruction faults again behind the handler, and then all of them are
+                // compared: while one is not, an access to another may go on into it.
                 None => {
+                    self.view.translations.put_windows_aside();
                     self.count(ExitKind::WindowFault);
                     self.charge(begun.0);
                     return Ok(true);
@@ -123,11 +140,28 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
     }
 
+    /// An address whose window, which is put aside, must be taken back before another one of the loaded
+    /// space is reached: its own, or in a common part all.
+    fn window_aside(&self, linear: LinearAddress, privilege: Privilege) -> Option<LinearAddress> {
+        let cpu = &self.runner.context.cpu;
+        if self.view.is_window_aside(cpu, linear, privilege) {
+            return Some(linear);
+        }
+        let is_common = cpu.is_long_mode() && is_common(part_of_linear(linear.0 as i64));
+        let translations = &self.view.translations;
+        translations.common_aside().filter(|_| is_common)
+    }
+
     /// Compares a window that was put aside with the guest's tables: whether it holds. `None`: that
-    /// has stopped for a request, which it does not do twice before it comes to its end.
-    fn take_window_back(&mut self, linear: LinearAddress, privilege: Privilege) -> Option<bool> {
+    /// has stopped for a request, which it does not do if it is the second time.
+    fn take_window_back(
+        &mut self,
+        linear: LinearAddress,
+        privilege: Privilege,
+        is_second: bool,
+    ) -> Option<bool> {
         let begin = self.begin_section();
-        let (requests, is_second) = (&self.runner.requests, self.runner.half_compared);
+        let requests = &self.runner.requests;
         let stops = |section| !is_second && requests.stops(section);
         let cpu = &self.runner.context.cpu;
         let holds = self.view.take_window_back(cpu, linear, privilege, stops);
@@ -142,6 +176,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let begin = self.begin_section();
         if are_new {
             self.view.translations.empty_windows();
+            self.runner
+                .accounts
+                .note_parts(self.view.uses_common_parts());
         }
         let requests = &self.runner.requests;
         let stops = |section| requests.stops(section);
@@ -165,6 +202,15 @@ impl<P: Platform> Running<'_, Translated, P> {
             let memory = &mut self.view.memory;
             let engine = &mut self.runner.engine;
             engine.look_up_always(block, physical, memory);
+        }
+    }
+
+    /// Has the instruction at RIP reach its operand by the delta of its part: that is none which the
+    /// space's anchor leads to.
+    fn reach_by_part(&mut self, block: BlockId) {
+        if let Some(physical) = self.site() {
+            let memory = &mut self.view.memory;
+            self.runner.engine.reach_by_part(block, physical, memory);
         }
     }
 
@@ -226,7 +272,7 @@ impl<P: Platform> Running<'_, Translated, P> {
         let earns = self.runner.accounts.earns(now);
         if !earns
             && (self.runner.half_filled != Some(self.runner.accounts.root())
-                || self.runner.program_access != Access::Direct)
+                || !self.runner.program_access.is_direct())
         {
             return;
         }
@@ -239,9 +285,10 @@ impl<P: Platform> Running<'_, Translated, P> {
     /// Has code of programs be of the mode that the loaded space's account asks for.
     fn follow_access_choice(&mut self) {
         let access = self.runner.accounts.access();
-        if access != self.runner.program_access {
-            self.runner.program_access = access;
-            self.runner.context.turn_to_other_programs();
+        let before = std::mem::replace(&mut self.runner.program_access, access);
+        if access != before {
+            let context = &mut self.runner.context;
+            context.turn_programs(before as usize, access as usize);
             self.due.mode |= self.runner.context.cpu.cpl() == 3;
         }
     }

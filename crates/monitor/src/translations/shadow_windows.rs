@@ -48,6 +48,35 @@ impl Translations {
         self.long_tlb.windows()?.mapped(linear)
     }
 
+    /// Whether this machine's programs can reach the common parts by anchors.
+    pub(crate) fn has_anchors(&self) -> bool {
+        let windows = self.long_tlb.windows();
+        windows.is_some_and(|windows| windows.anchor().is_some())
+    }
+
+    /// Puts the anchors in force, or not.
+    pub(crate) fn use_anchors(&mut self, uses: bool) {
+        self.long_tlb
+            .change_windows(|windows| windows.use_anchors(uses));
+    }
+
+    /// An address in a common part of the loaded space whose window is put aside: while there is one
+    /// the anchor leads to nothing.
+    pub(crate) fn common_aside(&self) -> Option<LinearAddress> {
+        self.long_tlb.windows()?.common_aside()
+    }
+
+    /// Has the calling thread's GS lead where the loaded space's anchor does.
+    pub(crate) fn load_anchor(&mut self) {
+        self.long_tlb.load_anchor();
+    }
+
+    /// Puts the windows of the loaded space aside.
+    pub(crate) fn put_windows_aside(&mut self) {
+        self.long_tlb
+            .change_windows(|windows| windows.put_aside(false));
+    }
+
     /// Whether the window of an address in the loaded space is put aside.
     pub(crate) fn is_window_aside(&self, linear: LinearAddress) -> bool {
         let windows = self.long_tlb.windows();

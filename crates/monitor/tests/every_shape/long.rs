@@ -11,6 +11,8 @@ const TASK_STATE: u32 = 0x4900;
 const PAGE_TABLES: u32 = 0x3_8000;
 /// Where the first MiB of memory is found a second time.
 const HIGH: u64 = 0xffff_8880_0000_0000;
+/// Where it is found again in a part that an anchor leads to.
+const COMMON: u64 = 0xaa << 39;
 /// Present, writable, for everyone, accessed and dirty: nothing is left to be set.
 const PAGE: u64 = 0x67;
 /// Where system calls lead: into the INT3s behind the code.
@@ -111,6 +113,16 @@ pub fn set_registers(state: &mut CpuState, scene: Scene) {
     state.gpr[8..].copy_from_slice(&addresses);
 }
 
+/// Has registers that point to the first MiB point to the same where an anchor leads.
+pub fn point_to_common_part(state: &mut CpuState) {
+    let bases = state.segments[4..].iter_mut().map(|it| &mut it.base);
+    for value in state.gpr.iter_mut().chain(bases) {
+        if (0x1000..0x10_0000).contains(value) {
+            *value += COMMON;
+        }
+    }
+}
+
 /// What far returns find behind their new RIP: CS, flags, RSP and SS.
 pub fn put_frame(memory: &mut [u8], at: u32) {
     for (index, value) in [SYSTEM_CALL, 0x10, 2, 0x7f00, 0x18].into_iter().enumerate() {
@@ -142,7 +154,7 @@ pub fn put_tables(memory: &mut [u8], code: u64) {
         entry(PAGE_TABLES, index, 0);
     }
     let table = |number: u32| u64::from(PAGE_TABLES + 0x1000 * number) | PAGE;
-    for root in [0, HIGH >> 39 & 511] {
+    for root in [0, HIGH >> 39 & 511, COMMON >> 39] {
         entry(PAGE_TABLES, root, table(1));
     }
     entry(PAGE_TABLES + 0x1000, 0, table(2));

@@ -270,7 +270,7 @@ impl Guest {
         let mut map = &RegisterMap::LEGACY;
         let mut rip: u64 = 0x1000;
         let mut virtual_interrupts = VirtualInterrupts::default();
-        let (mut is_moved, mut is_direct) = (false, false);
+        let (mut is_moved, mut is_direct, mut has_anchors) = (false, false, false);
         for word in words {
             match word {
                 // Modes that only the monitor chooses.
@@ -295,6 +295,7 @@ impl Guest {
                 "vir-off" => virtual_interrupts.request = false,
                 "page" => {}
                 "direct" => is_direct = true,
+                "anchored" => (is_direct, has_anchors) = (true, true),
                 // Where the code lies is its home; it runs elsewhere.
                 "moved" => is_moved = true,
                 _ => match word.strip_prefix("at-") {
@@ -383,6 +384,9 @@ impl Guest {
         }
         if is_long {
             long::set_registers(&mut state, scene);
+        }
+        if has_anchors {
+            long::point_to_common_part(&mut state);
         }
         state.rip = rip;
         if scene == Scene::Trapping {

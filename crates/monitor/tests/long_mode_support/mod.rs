@@ -58,6 +58,9 @@ pub const KERNEL_STACK: u64 = 0x7_0000;
 pub const KERNEL: u64 = 0xffff_ffff_8000_0000;
 /// The same by one page of 1 GiB.
 pub const DIRECT: u64 = 0xffff_8880_0000_0000;
+/// What lies below 512 GiB again, in parts that an anchor leads to: where programs lie, and where
+/// libraries and stacks do.
+pub const COMMON: [u64; 2] = [0xaa << 39, 0xfe << 39];
 /// Small pages: the first two lie apart in RAM, the third is not present, the fourth read-only,
 /// the fifth a device's.
 pub const SMALL: u64 = 0x100_0000;
@@ -226,6 +229,9 @@ fn prepare_memory() -> GuestMemory {
         memory.write_u64(PhysicalAddress(address), value);
     };
     put(0x1000, 0x2007);
+    for common in COMMON {
+        put(0x1000 + (common >> 39) * 8, 0x2007);
+    }
     put(0x1000 + 0x111 * 8, 0x6003);
     put(0x1000 + 511 * 8, 0x4003);
     put(0x2000, 0x3007);

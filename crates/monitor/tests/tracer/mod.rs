@@ -261,7 +261,9 @@ impl Tracer<'_> {
         let mut registers = self.registers();
         registers.rip -= 1;
         assert_eq!(registers.rip, entry::addresses().start);
-        self.request(libc::PTRACE_SETREGS, 0, &raw const registers as u64);
+        // Alone: written all at once, a base of GS in the upper half (an anchor) would be refused.
+        let rip = offset_of!(libc::user, regs) + offset_of!(libc::user_regs_struct, rip);
+        self.request(libc::PTRACE_POKEUSER, rip as u64, registers.rip);
         self.set_breakpoint(false);
         self.context = registers.rdi - BIAS as u64;
         self.entered += 1;

@@ -3,8 +3,8 @@
 use super::{LongTlb, ROOT_BYTES};
 use crate::derived::{PageRange, SpaceNumber};
 use crate::parts::{HALF, unsigned};
-use crate::shadow_windows::ShadowWindows;
 use crate::shadow_windows::narrow::is_part;
+use crate::shadow_windows::{ShadowWindows, anchors};
 use crate::slots::Table;
 use crate::software_tlb::View;
 
@@ -60,7 +60,23 @@ impl LongTlb {
             };
             self.point_direct(view, part, delta);
         }
+        self.follow_anchor();
         Some(result)
+    }
+
+    /// Has the calling thread's GS lead where the loaded space's anchor does: before translated code
+    /// runs on a thread that may have run other code.
+    pub fn load_anchor(&mut self) {
+        self.anchor = None;
+        self.follow_anchor();
+    }
+
+    fn follow_anchor(&mut self) {
+        let anchor = self.windows.as_ref().and_then(ShadowWindows::anchor);
+        if anchor != self.anchor {
+            self.anchor = anchor;
+            anchors::load(anchor.unwrap_or(0));
+        }
     }
 
     /// Another space is loaded: as [`Self::change_windows`], but only that space's windows and those
@@ -74,7 +90,7 @@ impl LongTlb {
         for index in 0.. {
             let Some(windows) = &self.windows else { return };
             let Some((part, space)) = windows.owner(index) else {
-                return;
+                return self.follow_anchor();
             };
             if !is_part(part) && (space == Some(left) || space == Some(to)) {
                 let delta = windows.delta(part);

@@ -20,17 +20,21 @@ const STRIDE: u64 = WINDOW_BYTES + BETWEEN;
 /// they know of its memory.
 const FIRST: u64 = 0x1100_0000_0000;
 /// Regions behind that one.
-pub(super) const REGIONS: usize = 120;
-/// Behind the last region. Programs that may lie anywhere begin above.
+pub(super) const REGIONS: usize = 57;
+/// Behind the last region. Windows of common parts lie above.
 const END: u64 = FIRST + (REGIONS as u64 + 1) * STRIDE;
-const _: () = assert!(END < 0x5500_0000_0000);
+const _: () = assert!(END <= super::anchors::BEGIN);
 
 /// Which regions belong to somebody; those of all machines of the process.
 static TAKEN: Mutex<[bool; REGIONS]> = Mutex::new([false; REGIONS]);
 
 /// A region of the process, given back when dropped. Its owner unmaps what it has mapped there.
 #[derive(Debug)]
-pub(super) struct Region(usize);
+pub(super) struct Region {
+    base: u64,
+    /// Its number, if it is one of those that are given out.
+    number: Option<usize>,
+}
 
 impl Region {
     /// A region of the machine's own. `None`: there is none left, or none at all here.
@@ -41,12 +45,21 @@ impl Region {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let number = taken.iter().position(|taken| !taken)?;
         taken[number] = true;
-        Some(Self(number))
+        Some(Self {
+            base: FIRST + (number as u64 + 1) * STRIDE,
+            number: Some(number),
+        })
+    }
+
+    /// The region at a place that is the owner's by another rule: where an [anchor](super::anchors)
+    /// leads.
+    pub(super) const fn at(base: u64) -> Self {
+        Self { base, number: None }
     }
 
     /// Its first address.
     pub(super) const fn base(&self) -> u64 {
-        FIRST + (self.0 as u64 + 1) * STRIDE
+        self.base
     }
 
     /// How far in the region a host address lies, if it does.
@@ -58,7 +71,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        TAKEN.lock().unwrap_or_else(PoisonError::into_inner)[self.0] = false;
+        if let Some(number) = self.number {
+            TAKEN.lock().unwrap_or_else(PoisonError::into_inner)[number] = false;
+        }
     }
 }
 
@@ -74,24 +89,28 @@ pub(super) fn is_nothing(host: u64) -> bool {
 
 /// Whether a host address lies in a region, or between two.
 pub(super) fn contains(host: u64) -> bool {
-    (FIRST..END).contains(&host)
+    (FIRST..END).contains(&host) || super::anchors::contains(host)
 }
 
 /// Whether nothing else is, or will be, where the regions are. Found out once.
 pub(super) fn is_free() -> bool {
     static FREE: OnceLock<bool> = OnceLock::new();
-    *FREE.get_or_init(|| {
-        let maps = std::fs::read_to_string("/proc/self/maps");
-        has_limited_stack() && maps.is_ok_and(|maps| !maps.lines().any(is_in_the_way))
-    })
+    *FREE.get_or_init(|| is_range_free((FIRST, END)))
 }
 
-/// Whether a line of /proc/self/maps is of a mapping among the regions.
-fn is_in_the_way(line: &str) -> bool {
+/// Whether nothing is, or will be, from one address to before another.
+pub(super) fn is_range_free(range: (u64, u64)) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps");
+    let is_in_the_way = |line: &str| is_in_the_way(line, range);
+    has_limited_stack() && maps.is_ok_and(|maps| !maps.lines().any(is_in_the_way))
+}
+
+/// Whether a line of /proc/self/maps is of a mapping from one address to before another.
+fn is_in_the_way(line: &str, (begin, behind): (u64, u64)) -> bool {
     let range = line.split_whitespace().next().unwrap_or_default();
     let mut ends = range.split('-').map(|end| u64::from_str_radix(end, 16));
     match (ends.next(), ends.next()) {
-        (Some(Ok(first)), Some(Ok(end))) => first < END && end > FIRST,
+        (Some(Ok(first)), Some(Ok(end))) => first < behind && end > begin,
         _ => true,
     }
 }
@@ -129,6 +148,7 @@ mod tests {
 
     #[test]
     fn mappings_among_the_regions_are_seen() {
+        let is_in_the_way = |line| is_in_the_way(line, (FIRST, END));
         assert!(is_in_the_way(
             "110000001000-110000002000 r--p 00000000 00:00 0"
         ));

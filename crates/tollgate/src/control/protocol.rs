@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(
             turned,
             json!({"ok": true, "knobs": {
-                "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "switch": "inline",
+                "vif": "off", "vir": "on", "transition": "trap", "memory-access": "adaptive", "anchors": "on", "switch": "inline",
                 "shadow-tables": "auto",
                 "invalidation": "inline", "reverse-map": "on",
                 "double-invalidation": "entry-count", "compare-entries": "on", "icache": "leaf", "interruptible": "restart"

@@ -3,6 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use super::{Check, read_setting};
+use tollgate_machine::config::Places;
 
 /// The kernel's usual vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
@@ -48,6 +49,8 @@ pub fn optional() -> Vec<Check> {
         available(),
         overcommit(),
         huge_pages(),
+        windows(),
+        anchors(),
     ]
 }
 
@@ -75,6 +78,35 @@ fn stack_limit() -> Check {
         "unlimited moves the kernel's mappings to where windows onto guest memory would be; \
          'ulimit -s 8192' sets a limit",
     )
+}
+
+fn windows() -> Check {
+    let found = Places::of_process().windows;
+    Check::optional(
+        "place for shadow windows",
+        found,
+        place(found),
+        "something is mapped where guest memory would be mapped as the guest sees it: each access \
+         looks its page up, as with --memory-access checked",
+    )
+}
+
+fn anchors() -> Check {
+    let found = Places::of_process().anchors;
+    Check::optional(
+        "place for their anchors",
+        found,
+        place(found),
+        "loops of 64-bit programs run up to a quarter longer, as with --anchors off; where the kernel \
+         strews mappings more widely (vm.mmap_rnd_bits above 28), some processes have none",
+    )
+}
+
+fn place(is_free: bool) -> &'static str {
+    match is_free {
+        true => "free",
+        false => "taken",
+    }
 }
 
 fn address_space() -> Check {

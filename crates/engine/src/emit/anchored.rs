@@ -1,0 +1,267 @@
+//! Operands of programs in common parts, which the space's [anchor] leads to.
+//!
+//! GS of the host is the anchor. What holds an address is checked once, by a load that faults if
+//! its part is not common; from then on the block knows that it does, as long as the register changes
+//! by constants only ([`Checked`]):
+//!
+//! ```text
+//! mov rax,[rbx+8]         sarx  rcx, rbx, r15              ; the page
+//!                         movzx ecx, byte [rcx+7FFFF000h]  ; faults unless its part is common
+//!                         mov   rax, gs:[rbx+8]
+//! mov [rbx+16],rax        mov   gs:[rbx+16], rax
+//! ```
+//!
+//! An instruction whose address turns out to lie in another part goes by its part's delta from
+//! then on ([`super::direct`]).
+//!
+//! That a register has passed is known only to the code behind: an exit that comes back behind its
+//! instruction may never have passed there, so what such an instruction checks counts for itself
+//! alone.
+//!
+//! [anchor]: tollgate_tlb::shadow_windows::anchors
+
+use super::direct::{is_near, is_x87};
+use super::emitter::Emitter;
+use super::look_up::{LookUpForm, Reach, near_register, segment_of};
+use crate::abi::at;
+use crate::abi::host::*;
+use crate::abi::register_map::Home;
+use crate::emit::assembler::{Mem, Width};
+use crate::policy::access::Access;
+use crate::policy::mode::SegmentClass;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
+use tollgate_tlb::shadow_windows::anchors::CHECK_DISPLACEMENT;
+use tollgate_x86::Gpr;
+
+/// The number of the stack pointer.
+const STACK: u8 = Gpr::Rsp as u8;
+/// Stands behind the guest's registers for the delta of relocatable code, which no instruction
+/// changes.
+const CODE_DELTA: u8 = 16;
+const HOLDERS: usize = 17;
+
+/// Which registers are known to hold addresses near one in a common part.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Checked {
+    /// One bit each: the guest's registers and [`CODE_DELTA`].
+    known: u32,
+    /// Those that the current instruction has checked.
+    new: u32,
+    /// What each home holds minus what was checked.
+    distances: [i32; HOLDERS],
+}
+
+impl Checked {
+    const fn bit(holder: u8) -> u32 {
+        1 << holder
+    }
+
+    fn distance(&self, holder: u8) -> Option<i32> {
+        (self.known & Self::bit(holder) != 0).then(|| self.distances[usize::from(holder)])
+    }
+
+    fn add(&mut self, holder: u8) {
+        self.known |= Self::bit(holder);
+        self.new |= Self::bit(holder);
+        self.distances[usize::from(holder)] = 0;
+    }
+
+    fn forget(&mut self, holders: u32) {
+        self.known &= !holders;
+    }
+
+    /// What a register's home holds changes by so much.
+    fn shift(&mut self, holder: u8, change: i32) {
+        let distance = &mut self.distances[usize::from(holder)];
+        match distance.checked_add(change) {
+            Some(sum) if is_near(sum.into()) => *distance = sum,
+            _ => self.forget(Self::bit(holder)),
+        }
+    }
+
+    fn copy(&mut self, to: u8, from: u8) {
+        self.distances[usize::from(to)] = self.distances[usize::from(from)];
+        self.known |= Self::bit(to);
+        self.new |= self.new >> from & 1 << to;
+    }
+}
+
+impl Emitter {
+    /// Has the next instruction reach its operand by the anchor, or not.
+    pub(crate) fn use_anchor(&mut self, uses: bool) {
+        let is_direct = self.look_up == LookUpForm::Direct;
+        self.is_anchored = uses && is_direct && self.mode.access == Access::Anchored;
+    }
+
+    /// An instruction begins.
+    pub(super) fn begin_checks(&mut self) {
+        self.checked.new = 0;
+    }
+
+    /// An instruction ends, behind which the monitor may come back if it `returns_behind`.
+    pub(super) fn end_checks(&mut self, returns_behind: bool) {
+        if returns_behind {
+            let new = self.checked.new;
+            self.checked.forget(new);
+        }
+    }
+
+    /// Nothing is known of registers.
+    pub(crate) fn forget_checks(&mut self) {
+        self.checked.known = 0;
+    }
+
+    /// Whether anything is known of registers.
+    pub(crate) fn has_checks(&self) -> bool {
+        self.checked.known != 0
+    }
+
+    /// Whether something is known of a guest register.
+    pub(crate) fn is_checked(&self, guest: u8) -> bool {
+        self.checked.distance(guest).is_some()
+    }
+
+    /// The stack pointer's home changes by so much.
+    pub(super) fn shift_stack_check(&mut self, change: i32) {
+        self.checked.shift(STACK, change);
+    }
+
+    /// What an instruction does to registers. `changed`: those that it may change; `None`: it may be
+    /// anything. `change`: what it adds to one of them.
+    pub(crate) fn follow_checks(
+        &mut self,
+        instruction: &Instruction,
+        changed: Option<u16>,
+        change: Option<(u8, i32)>,
+    ) {
+        let Some(changed) = changed else {
+            return self.forget_checks();
+        };
+        if changed == 0 {
+            return;
+        }
+        let lives_in_register = |guest: u8| matches!(self.map.home(guest), Home::Host(_));
+        if let Some((guest, change)) = change
+            && lives_in_register(guest)
+        {
+            return self.checked.shift(guest, change);
+        }
+        if let Some((to, from)) = moved(instruction)
+            && lives_in_register(to)
+            && lives_in_register(from)
+            && self.is_checked(from)
+        {
+            return self.checked.copy(to, from);
+        }
+        self.checked.forget(changed.into());
+    }
+
+    /// Reaches what is `displacement` from what a host register holds, by the anchor. It is the home
+    /// of `holder`, or has been loaded from there.
+    fn reach_checked(&mut self, holder: Option<u8>, base: Host, displacement: i32) -> Reach {
+        let known = holder.and_then(|holder| self.checked.distance(holder));
+        let is_known = known.is_some_and(|distance| {
+            let sum = i64::from(distance) + i64::from(displacement);
+            sum.unsigned_abs() < BESIDE_WINDOW
+        });
+        if !is_known {
+            self.make_room();
+            self.assembler.sarx(RCX, base, self.map.context);
+            let check = Mem::base(RCX, CHECK_DISPLACEMENT);
+            self.assembler.load(Width::Byte, RCX, check);
+            holder.into_iter().for_each(|it| self.checked.add(it));
+        }
+        Reach::Anchored { base, displacement }
+    }
+
+    /// Reaches what is so far from the (folded) stack pointer.
+    pub(super) fn reach_stack_anchored(&mut self, displacement: i32) -> Reach {
+        self.reach_checked(Some(STACK), self.map.stack(), displacement)
+    }
+
+    /// Reaches the instruction's memory operand. `None`: another way must be taken.
+    pub(super) fn reach_operand_anchored(
+        &mut self,
+        instruction: &Instruction,
+        write: bool,
+    ) -> Option<Reach> {
+        let displacement = instruction.memory_displacement64() as i64;
+        let (base, index) = (instruction.memory_base(), instruction.memory_index());
+        let segment = segment_of(instruction.memory_segment());
+        // The notes of x87 instructions take the operand's address from R8.
+        let is_x87 = is_x87(instruction);
+        match self.mode.segment(segment, write) {
+            SegmentClass::Flat if base == Register::RIP && self.relocates && !is_x87 => {
+                let home = i32::try_from(displacement).ok()?;
+                if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
+                    return None;
+                }
+                let delta = self.field(at::CODE_DELTA);
+                self.make_room();
+                self.assembler.load(Width::Qword, R8, delta);
+                Some(self.reach_checked(Some(CODE_DELTA), R8, home))
+            }
+            SegmentClass::Flat
+                if index == Register::None && matches!(base, Register::RIP | Register::None) =>
+            {
+                None
+            }
+            SegmentClass::Flat => {
+                if let Some((guest, displacement)) = near_register(instruction, true)
+                    && !is_x87
+                    && is_near(displacement.into())
+                {
+                    if guest == STACK {
+                        let displacement = self.esp.checked_add(displacement)?;
+                        return Some(self.reach_stack_anchored(displacement));
+                    }
+                    let base = self.value(base, R8);
+                    return Some(self.reach_checked(Some(guest), base, displacement));
+                }
+                self.effective_address(instruction);
+                Some(self.reach_checked(None, R8, 0))
+            }
+            SegmentClass::Based
+                if index == Register::None
+                    && !is_x87
+                    && (base == Register::None || base.is_gpr64())
+                    && base != Register::RSP
+                    && is_near(displacement) =>
+            {
+                self.make_room();
+                let start = self.field(at::segment_base(segment));
+                self.assembler.load(Width::Qword, R8, start);
+                if base != Register::None {
+                    let offset = self.value(base, R9);
+                    self.assembler.lea64(R8, Mem::indexed(R8, offset, 1, 0));
+                }
+                Some(self.reach_checked(None, R8, displacement as i32))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same operand by the delta of its part, for what the anchor cannot be part of: its linear
+    /// address is in R8.
+    pub(super) fn leave_anchor(&mut self, base: Host, displacement: i32) -> Reach {
+        if base != R8 || displacement != 0 {
+            self.assembler.lea64(R8, Mem::base(base, displacement));
+        }
+        self.load_window_delta(RCX, R8);
+        Reach::Sum
+    }
+}
+
+/// The registers of a move of 64 bits between two that are not the stack pointer: to and from.
+fn moved(instruction: &Instruction) -> Option<(u8, u8)> {
+    let is_register = |index| {
+        let register = instruction.op_register(index);
+        instruction.op_kind(index) == OpKind::Register
+            && register.is_gpr64()
+            && register != Register::RSP
+    };
+    let is_move = instruction.mnemonic() == Mnemonic::Mov && is_register(0) && is_register(1);
+    let number = |index| instruction.op_register(index).number() as u8;
+    is_move.then(|| (number(0), number(1)))
+}
