@@ -283,6 +283,7 @@ fn doctor_shows_a_row_for_each_check_and_what_a_lack_costs() {
         "/dev/kvm",
         "transparent huge pages",
         "memory overcommit",
+        "protection keys",
         "place for shadow windows",
         "place for their anchors",
     ] {

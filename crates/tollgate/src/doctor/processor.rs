@@ -51,7 +51,29 @@ pub fn optional() -> Vec<Check> {
             "the guest's processor and the event loop share one: interrupts arrive later",
         ),
         pmu(),
+        protection_keys(),
     ]
+}
+
+/// The processor must have them and the kernel must have switched them on: CPUID leaf 7, ECX bits 3
+/// (PKU) and 4 (OSPKE) (Intel SDM volume 2, CPUID).
+fn protection_keys() -> Check {
+    const ENABLED: u32 = 1 << 3 | 1 << 4;
+    let has_leaf = std::arch::x86_64::__cpuid_count(0, 0).eax >= 7;
+    let bits = match has_leaf {
+        true => std::arch::x86_64::__cpuid_count(7, 0).ecx,
+        false => 0,
+    };
+    let is_enabled = bits & ENABLED == ENABLED;
+    Check::optional(
+        "protection keys",
+        is_enabled,
+        match is_enabled {
+            true => "offered, enabled by the kernel",
+            false => "not offered",
+        },
+        "nothing is lost today: what guests access is checked, with keys or without",
+    )
 }
 
 /// The processor must have it and the kernel must have switched it on (Linux 5.9).
