@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use support::exec::text;
 use support::folder::Folder;
-use support::guests::repository as this_repository;
 use support::repository;
 use support::session::Session;
+use support::system::{log_in, overlay, power_off, system};
 use support::{GUEST_PATIENCE, finish, signal, tollgate};
 
 /// A whole system is much work; side by side they would only wait for each other.
@@ -22,33 +22,9 @@ fn turn() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The folder of a system that `scripts/get-system` has made, if it has.
-fn system(name: &str) -> Option<PathBuf> {
-    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
-        Some(folder) => this_repository().join(folder),
-        None => this_repository().join("target/guests"),
-    };
-    let folder = guests.join(format!("system-{name}"));
-    let is_there = folder.join("recipe").is_file();
-    if is_there {
-        eprintln!("ran: the system {name}");
-    } else {
-        eprintln!("skipped: no such system on a disk (scripts/get-system {name} makes it)");
-    }
-    is_there.then_some(folder)
-}
-
 /// A new qcow2 image, behind which is the system's disk.
 fn disk(folder: &Folder, system: &Path) -> PathBuf {
-    let path = folder.path("disk.qcow2");
-    let mut create = tollgate();
-    create.args(["image", "create", "-f", "qcow2", "-F", "raw", "-b"]);
-    let output = finish(
-        create.arg(system.join("disk.img")).arg(&path),
-        GUEST_PATIENCE,
-    );
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    path
+    overlay(folder, &system.join("disk.img"))
 }
 
 /// Boots a kernel of the system's to the login, and root logs in.
@@ -64,25 +40,8 @@ fn boot(system: &Path, flavour: &str, disk: &Path) -> Session {
         .arg(format!("file={}", disk.display()));
     command.args(["--append", "root=/dev/vda console=ttyS0"]);
     let mut guest = Session::over_pipes(command);
-    // Kernel, initial RAM disk, systemd: on a busy host each of them takes its time.
-    for stage in ["Run /init as init process", "Welcome to ", "login: "] {
-        guest.wait_for(stage);
-    }
-    guest.type_line("root");
-    guest.wait_for("# ");
-    // No editor of lines, and lines that end as the program ends them.
-    guest.type_line("exec env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin sh");
-    guest.wait_for("# ");
-    guest.type_line("stty -onlcr");
-    guest.wait_for("# ");
-    guest.shell("dmesg -n 1");
+    log_in(&mut guest);
     guest
-}
-
-fn power_off(mut guest: Session) {
-    guest.type_line("systemctl poweroff");
-    let end = guest.end();
-    assert_eq!(end.code, Some(0), "{}", end.errors);
 }
 
 /// What e2fsck says of the disk, with its exit code: 0 clean, 1 mended.

@@ -17,6 +17,7 @@ pub mod pc;
 pub mod qcow2;
 pub mod repository;
 pub mod session;
+pub mod system;
 pub mod terminal;
 
 use std::io::Read;
