@@ -124,6 +124,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
             assignment.apply(&mut config);
         }
         config.floppies.clone_from(&vm.config().floppies);
+        config.ide_drives.clone_from(&vm.config().ide_drives);
         let past = vm.into_past();
         vm = build(&config, &outputs, &handle)?;
         vm.continue_past(past);

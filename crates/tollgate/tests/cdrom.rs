@@ -106,7 +106,7 @@ fn the_disc_of_a_running_machine_is_changed() {
     let folder = Folder::new();
     let first = folder.file("first.iso", &bootable(&SHOW, "the first disc"));
     let second = folder.file("second.iso", &bootable(&SHOW, "the second disc"));
-    let pc = Pc::start(&folder, &["--cdrom", name(&first)]);
+    let pc = Pc::start(&folder, &["--reboot", "--cdrom", name(&first)]);
     pc.screen_with("Booting from DVD/CD");
     pc.tell(&["type", "x"]);
     pc.screen_with("the first disc");
@@ -117,6 +117,13 @@ fn the_disc_of_a_running_machine_is_changed() {
         assert_eq!(output.status.code(), Some(1), "{drive}: {output:?}");
     }
     pc.tell(&["medium", "d", name(&second)]);
+    pc.tell(&["type", "x"]);
+    pc.screen_with("the second disc");
+    // It stays over a restart.
+    pc.tell(&["type", "--keys", "ctrl-alt-delete"]);
+    pc.screen_that("a new start", |screen| {
+        screen.contains("Booting from DVD/CD") && !screen.contains("disc")
+    });
     pc.tell(&["type", "x"]);
     pc.screen_with("the second disc");
     pc.quit();
