@@ -186,17 +186,19 @@ pub struct RunArguments {
     )]
     pub debug_console: SerialTarget,
 
-    /// Where the screen of a machine with firmware is shown: none or text
+    /// Where the screen of a machine with firmware is shown: none, text or png:DIR
     ///
     /// text: in this terminal, with colours and line characters; what is typed goes to the
     /// guest's keyboard, Ctrl-A d is Ctrl-Alt-Delete. The first serial port then goes nowhere,
     /// unless --serial says file or pty. Pictures are told of by their size.
+    /// png:DIR: pictures in this folder, 000001.png and so on, one for each that differs from the one
+    /// before, four a second and 10000 in all at most.
     /// none: nowhere; 'tollgate screen' shows it.
     #[arg(
         long,
         value_name = "WHERE",
-        value_enum,
-        default_value_t = Display::None,
+        value_parser = OsStringValueParser::new().try_map(display),
+        default_value = "none",
         conflicts_with = "kernel",
         verbatim_doc_comment
     )]
@@ -470,18 +472,20 @@ pub enum RegisterMapName {
 }
 
 /// Where the screen is shown.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Display {
-    /// Nowhere
+    /// Nowhere.
     None,
-    /// In this terminal
+    /// In this terminal.
     Text,
+    /// As pictures in a folder.
+    Png(PathBuf),
 }
 
 impl RunArguments {
     /// Where the first serial port goes: nowhere if the terminal is the screen.
     pub fn serial(&self) -> &SerialTarget {
-        match (self.display, &self.serial) {
+        match (&self.display, &self.serial) {
             (Display::Text, SerialTarget::Stdio) => &SerialTarget::Null,
             (_, target) => target,
         }
@@ -642,6 +646,18 @@ fn serial_target(text: OsString) -> Result<SerialTarget, String> {
 
 fn debug_target(text: OsString) -> Result<SerialTarget, String> {
     target(text).ok_or_else(|| "expected stdio, file:PATH or null".into())
+}
+
+fn display(text: OsString) -> Result<Display, String> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    match text.as_bytes() {
+        b"none" => Ok(Display::None),
+        b"text" => Ok(Display::Text),
+        bytes => match bytes.strip_prefix(b"png:") {
+            None | Some([]) => Err("expected none, text or png:DIR".into()),
+            Some(folder) => Ok(Display::Png(OsString::from_vec(folder.to_vec()).into())),
+        },
+    }
 }
 
 fn target(text: OsString) -> Option<SerialTarget> {

@@ -17,6 +17,7 @@ use tollgate_machine::vm_handle::VmHandle;
 
 use crate::control::server::Server;
 use crate::keyboard::Keyboard;
+use crate::png_display::PngDisplay;
 use crate::signals::{Asked, Signals};
 use crate::silence::Silence;
 use crate::terminal_keys::{self, Typed};
@@ -42,6 +43,8 @@ pub struct Sources {
     pub control: Option<Server>,
     /// The terminal, if it shows the guest's screen; what is typed goes to the guest's keyboard.
     pub display: Option<TextDisplay>,
+    /// A folder, if pictures of the screen go there.
+    pub pictures: Option<PngDisplay>,
     /// A console that may stay silent.
     pub silence: Option<Silence>,
 }
@@ -179,6 +182,9 @@ impl Loop {
             if let Some(display) = &mut self.sources.display {
                 display.go_on(&self.handle);
             }
+            if let Some(pictures) = &mut self.sources.pictures {
+                pictures.go_on(&self.handle);
+            }
             if let Some(silence) = &mut self.sources.silence {
                 silence.look();
             }
@@ -217,7 +223,9 @@ impl Loop {
         let display = self.sources.display.as_ref();
         let display = display.and_then(TextDisplay::deadline);
         let silence = self.sources.silence.as_ref().and_then(Silence::deadline);
-        let deadlines = [self.end_by, control, display, silence];
+        let pictures = self.sources.pictures.as_ref();
+        let pictures = pictures.and_then(PngDisplay::deadline);
+        let deadlines = [self.end_by, control, display, pictures, silence];
         let deadline = deadlines.into_iter().flatten().min();
         let has_backlog = !self.keyboard_backlog.is_empty() || !self.pty_backlog.is_empty();
         [

@@ -31,6 +31,7 @@ mod lab;
 mod lost_output;
 mod net;
 mod perf_map;
+mod png_display;
 mod port;
 mod run;
 mod share;

@@ -30,6 +30,7 @@ use crate::event_loop::{EventLoop, Sources};
 use crate::exit_on::{ExitCodes, ExitOn};
 use crate::failure::{Failure, say};
 use crate::keyboard::Keyboard;
+use crate::png_display::PngDisplay;
 use crate::signals::Signals;
 use crate::silence::Silence;
 use crate::statistics::{FinalReport, Reporter};
@@ -75,6 +76,10 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::usage("--display text needs a terminal"));
     }
+    let pictures = match &arguments.display {
+        Display::Png(folder) => Some(PngDisplay::begin(folder)?),
+        Display::None | Display::Text => None,
+    };
     let keyboard = match arguments.serial() {
         _ if is_display => Some(Keyboard::open()?),
         SerialTarget::Stdio => Some(Keyboard::open()?),
@@ -89,6 +94,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
         pty: outputs.pty_input()?,
         control,
         display: is_display.then(TextDisplay::begin),
+        pictures,
         silence: match (&config.firmware, &*arguments.hvc) {
             (None, []) => Silence::of(outputs.serial.is_used(), &config.append),
             _ => None,

@@ -5,9 +5,9 @@ mod support;
 
 use std::path::Path;
 
-use support::GUEST_PATIENCE;
 use support::folder::Folder;
 use support::pc::Pc;
+use support::{GUEST_PATIENCE, finish, tollgate, within};
 
 /// Sets the mode whose number is at 7D00h and has the BIOS write a pixel of each line, as many as the word at 7D02h
 /// says: of line Y at X = 7 Y mod 256, of colour Y mod 16; and read it back. Then waits for a key and ends with
@@ -217,4 +217,66 @@ fn a_mode_of_vesa_is_memory_in_one_piece() {
         expected.set(y, y, [red, green, blue]);
     }
     shows("mode 143h", &LINEAR, 0, &expected);
+}
+
+#[test]
+fn each_picture_of_the_screen_becomes_a_file() {
+    let folder = Folder::new();
+    let code = folder.file("floppy.img", &{
+        let mut sector = PIXELS.to_vec();
+        sector.resize(0x100, 0);
+        sector.extend([0x13, 0, 200, 0]);
+        sector.resize(510, 0);
+        sector.extend([0x55, 0xaa]);
+        sector.resize(1440 * 1024, 0);
+        sector
+    });
+    let pictures = folder.path("some/pictures");
+    std::fs::create_dir_all(&pictures).unwrap();
+    std::fs::write(pictures.join("000041.png"), b"another run").unwrap();
+    let display = format!("png:{}", pictures.display());
+    let floppy = code.to_str().unwrap();
+    let mut pc = Pc::start(&folder, &["--floppy", floppy, "--display", &display]);
+    // Perhaps the text of firmware; the mode's picture, complete at last.
+    let all = || -> Vec<Picture> {
+        let files = (42..).map(|number| pictures.join(format!("{number:06}.png")));
+        files.map_while(|file| Picture::read(&file)).collect()
+    };
+    within(GUEST_PATIENCE, "the last picture", || {
+        let last = all().pop()?;
+        let is_drawn =
+            last.height == 200 && last.pixels[199 * 320 + 7 * 199 % 256] == cga(199 % 16);
+        is_drawn.then_some(())
+    });
+    // A picture that stays is written once.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let all = all();
+    assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
+    pc.tell(&["type", "x"]);
+    assert_eq!(pc.ended(), Some(0x2a << 1 | 1));
+    let before = std::fs::read(pictures.join("000041.png")).unwrap();
+    assert_eq!(before, b"another run");
+    let mut parts = std::fs::read_dir(&pictures).unwrap();
+    assert!(parts.all(|entry| entry.unwrap().path().extension().unwrap() == "png"));
+}
+
+#[test]
+fn a_folder_for_pictures_that_cannot_be_made_is_one_line() {
+    let folder = Folder::new();
+    let file = folder.file("file", b"");
+    for (display, expected) in [
+        (
+            format!("png:{}/pictures", file.display()),
+            "Not a directory",
+        ),
+        ("png:".to_owned(), "expected none, text or png:DIR"),
+        ("gtk".to_owned(), "expected none, text or png:DIR"),
+    ] {
+        let mut command = tollgate();
+        command.args(["run", "--floppy", "none", "--display", &display]);
+        let output = finish(&mut command, GUEST_PATIENCE);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+    }
 }
