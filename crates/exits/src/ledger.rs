@@ -8,7 +8,10 @@
 //! A host that runs other programs in between would spoil samples, and a spoiled sample
 //! counts many times. So that time is an account of its own: wall time less the thread's
 //! processor time less sleep. A sample that took suspiciously long gives up what was
-//! newly lost there.
+//! newly lost there; what was lost before is looked at when a burst of samples begins.
+//!
+//! What is neither guest code nor an exit has accounts too: guest code that was left for a
+//! signal, the start and the end of each run, and the books' own work.
 //!
 //! ```text
 //! leave_guest   count(kind)   count(kind)    enter_guest       leave_guest
@@ -35,6 +38,8 @@ pub use report::{Cost, TimeShares};
 /// A piece of work that took so many cycles may have been interrupted by the host: worth
 /// the system call that tells.
 const SUSPICIOUSLY_LONG: u64 = 40_000;
+/// The books' own work for one exit is shorter.
+const LONGEST_ENTRY: u64 = 100_000;
 /// An exit that took so many cycles was interrupted, whatever the host says (which may be
 /// a virtual machine that was not scheduled).
 const INTERRUPTED_BY_HOST: u64 = 500_000;
@@ -98,6 +103,8 @@ pub struct Ledger {
     pending: Vec<Sample>,
     run_start: u64,
     run_start_host: HostTime,
+    /// The time until guest code is first entered is being measured.
+    starting: bool,
     /// Of `halted`, what belongs to this run.
     run_halted: u64,
     /// Waiting time of this run that has been looked at.
@@ -138,6 +145,7 @@ impl Ledger {
             pending: Vec::with_capacity(PENDING_SAMPLES),
             run_start: 0,
             run_start_host: HostTime::default(),
+            starting: false,
             run_halted: 0,
             waiting_seen: 0,
             taken_at: (HostTime::default(), 0),
@@ -189,22 +197,39 @@ impl Ledger {
         self.looked_at = self.taken_at;
         self.sampler.start(self.run_start);
         self.accounts.latency.start();
-        self.sampling = false;
+        // The way to the first guest code is timed, and with it that code, for which no exit
+        // stands: both count once.
+        let is_traced = self.tracer.is_some();
+        self.starting = self.detail == Detail::Full && !is_traced;
+        self.sampling = self.starting;
         self.timing_guest = false;
-        if self.tracer.is_some() {
+        self.mark = self.run_start;
+        self.forget_sample();
+        self.weight = 1;
+        if is_traced {
             self.begin_sample(self.run_start);
             self.mark = counter();
         }
+    }
+
+    /// What is timed next has no kind yet.
+    fn forget_sample(&mut self) {
+        self.current = None;
+        self.device = None;
+        self.excluded = 0;
     }
 
     /// The vCPU stops running.
     pub fn stop(&mut self) {
         self.enter_guest();
         self.timing_guest = false;
+        let begin = counter();
         self.enter_samples();
+        let host = (self.host)();
         let now = counter();
+        self.accounts.waiting += self.waiting_by(host, now);
+        self.accounts.start_end += now.wrapping_sub(begin);
         self.accounts.wall += now.wrapping_sub(self.run_start);
-        self.accounts.waiting += self.waiting_in_run(now);
     }
 
     /// How long this run has been ready without a processor.
@@ -253,9 +278,10 @@ impl Ledger {
         self.accounts.counts.count(kind);
         self.last = kind;
         if self.sampling {
-            if self.current.is_some() {
-                self.close_kind(counter());
-                self.mark = counter();
+            if self.current.is_some() || self.starting {
+                let now = counter();
+                self.close_kind(now);
+                self.mark_from(now);
             }
             self.current = Some(kind);
             self.place = place;
@@ -272,7 +298,19 @@ impl Ledger {
         if self.timing_guest || due {
             let now = counter();
             self.leave_guest_timed(now, due);
-            self.mark = counter();
+            self.mark_from(now);
+        }
+    }
+
+    /// Timing goes on here; since `now` the books were at work.
+    #[inline]
+    fn mark_from(&mut self, now: u64) {
+        self.mark = counter();
+        let cycles = self.mark.wrapping_sub(now) + self.clock_cost;
+        // Longer, the thread has lost its processor, as it often does in the system call that asks
+        // what it has had of one. That is known as waiting already.
+        if cycles < LONGEST_ENTRY {
+            self.accounts.books += cycles;
         }
     }
 
@@ -298,11 +336,12 @@ impl Ledger {
         if self.tracer.as_ref().is_some_and(|t| !t.is_wanted()) {
             self.end_trace();
         }
+        if self.sampler.begins_burst() {
+            self.look_at_waiting((self.host)(), now);
+        }
         self.weight = self.sampler.begin(now);
         self.sampling = true;
-        self.current = None;
-        self.device = None;
-        self.excluded = 0;
+        self.forget_sample();
     }
 
     fn elapsed(&self, now: u64) -> u64 {
@@ -319,7 +358,7 @@ impl Ledger {
             self.close_kind(now);
             self.sampling = false;
             self.timing_guest = true;
-            self.mark = counter();
+            self.mark_from(now);
         }
     }
 
@@ -332,6 +371,13 @@ impl Ledger {
         if let Some(tracer) = &mut self.tracer {
             let whole = now.wrapping_sub(self.mark);
             tracer.exit(self.current, self.mark, whole, self.place);
+        }
+        if self.starting {
+            self.starting = false;
+            self.accounts.start_end += cycles;
+        } else if self.current.is_none() {
+            // A signal, which came alone: nobody has counted anything.
+            self.accounts.signals += cycles * self.weight;
         }
         if let (Some(kind), 1..) = (self.current, self.weight) {
             self.pending.push(Sample {
@@ -373,13 +419,22 @@ impl Ledger {
         result
     }
 
-    /// A sleep in HLT has taken this many cycles. [`Self::request_taken`] comes next, before
-    /// anything else is timed: how late the host has ended the sleep is no sample's.
-    pub fn slept(&mut self, cycles: u64) {
-        self.accounts.halted += cycles;
-        self.run_halted += cycles;
-        self.excluded += cycles;
-        self.trace_inside(Span::Asleep, cycles);
+    /// Sleeps in HLT. Going to sleep and waking up belong to the exit. [`Self::request_taken`]
+    /// comes next, before anything else is timed: how late the host has ended the sleep is no
+    /// sample's.
+    pub fn sleep(&mut self, sleep: impl FnOnce()) {
+        let (before, begin) = ((self.host)(), counter());
+        sleep();
+        let (after, end) = ((self.host)(), counter());
+        let whole = end.wrapping_sub(begin);
+        let passed = after.passed.saturating_sub(before.passed);
+        let had = after.on_processor.saturating_sub(before.on_processor);
+        let asleep = u128::from(passed.saturating_sub(had)) * u128::from(whole);
+        let asleep = (asleep / u128::from(passed.max(1))) as u64;
+        self.accounts.halted += asleep;
+        self.run_halted += asleep;
+        self.excluded += asleep;
+        self.trace_inside(Span::Asleep, whole);
     }
 
     /// Whether device calls are to be timed now.

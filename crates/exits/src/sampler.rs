@@ -82,6 +82,11 @@ impl Sampler {
         self.countdown == 0
     }
 
+    /// Whether the next timed exit is the first of a burst.
+    pub fn begins_burst(&self) -> bool {
+        self.burst == 0
+    }
+
     /// An exit is being timed. How many exits it stands for; zero if it only warms up.
     pub fn begin(&mut self, now: u64) -> u64 {
         if self.burst == 0 {

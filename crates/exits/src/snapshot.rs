@@ -214,6 +214,15 @@ pub struct Snapshot {
     pub halted_cycles: u64,
     /// Ready to run, while the host ran something else (measured).
     pub waiting_cycles: u64,
+    /// Between exits, where guest code was left for a signal (estimated).
+    #[serde(default)]
+    pub signal_cycles: u64,
+    /// From the start of each run to its first guest code, and at its end (measured).
+    #[serde(default)]
+    pub start_end_cycles: u64,
+    /// In the books themselves (measured).
+    #[serde(default)]
+    pub books_cycles: u64,
     /// In exits, devices and translation apart (estimated).
     pub exit_cycles: u64,
     /// Wall time less all of the above.
@@ -291,6 +300,9 @@ impl Snapshot {
             device_cycles: shares.devices,
             halted_cycles: shares.halted,
             waiting_cycles: shares.waiting,
+            signal_cycles: shares.signals,
+            start_end_cycles: shares.start_end,
+            books_cycles: shares.books,
             exit_cycles: shares.exits.iter().map(|exit| exit.1).sum(),
             remainder_cycles: shares.remainder(),
             exit_count: books.kinds.iter().map(|kind| kind.count).sum(),
@@ -468,6 +480,9 @@ pub(crate) mod tests {
                 devices: 5_000,
                 halted: 5_000,
                 waiting: 0,
+                signals: 7,
+                start_end: 8,
+                books: 9,
                 exits: vec![(ExitKind::Cli, 19_000)],
             },
             kinds: vec![KindBooks {
@@ -522,7 +537,7 @@ pub(crate) mod tests {
     fn origins_are_told_by_instruction_symbol_and_space() {
         let snapshot = snapshot();
         assert_eq!(snapshot.exits[0].attributed, 1_000);
-        assert_eq!(snapshot.remainder_cycles, 1_000);
+        assert_eq!(snapshot.remainder_cycles, 976);
         let place = &snapshot.origins[0];
         assert_eq!((place.symbol.as_str(), place.exits), ("first+0x8", 400));
         let symbols: Vec<_> = snapshot

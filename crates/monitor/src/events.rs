@@ -155,9 +155,9 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             Some(deadline) => self.alarm.sleep_until(deadline, || self.platform.now()),
             None => LONGEST_SLEEP,
         };
-        let start = self.ledger.now();
-        host::sleep_while_zero(self.pending, kick_signal(), sleep.clamp(1, LONGEST_SLEEP));
-        self.ledger.slept(self.ledger.now().wrapping_sub(start));
+        self.ledger.sleep(|| {
+            host::sleep_while_zero(self.pending, kick_signal(), sleep.clamp(1, LONGEST_SLEEP));
+        });
         self.pending.wake();
     }
 

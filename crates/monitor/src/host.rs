@@ -4,12 +4,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_engine::requests::on_processor;
 use tollgate_exits::ledger::HostTime;
 
-/// What the calling thread has had of the host's time.
+/// Nanoseconds between two readings of the clock that were not interrupted.
+const AT_ONCE: u64 = 5_000;
+/// How often the clocks are read if they are interrupted each time.
+const READINGS: usize = 3;
+
+/// What the calling thread has had of the host's time. The two clocks are read together: if
+/// the thread loses its processor between them, that would look as if it had gained it.
 pub fn thread_time() -> HostTime {
-    HostTime {
+    let mut time = HostTime {
         passed: passed(),
         on_processor: on_processor(),
+    };
+    for _ in 1..READINGS {
+        let now = passed();
+        if now.saturating_sub(time.passed) < AT_ONCE {
+            break;
+        }
+        time = HostTime {
+            passed: now,
+            on_processor: on_processor(),
+        };
     }
+    time
 }
 
 /// Nanoseconds of the host's time.

@@ -20,6 +20,12 @@ pub struct TimeShares {
     pub halted: u64,
     /// Ready to run, while the host ran something else (measured).
     pub waiting: u64,
+    /// Between exits: guest code was left for a signal (estimated).
+    pub signals: u64,
+    /// From the start to the first guest code, and at the end (measured).
+    pub start_end: u64,
+    /// In the books themselves (measured).
+    pub books: u64,
     /// In each kind of exit, devices and translation apart (estimated).
     pub exits: Vec<(ExitKind, u64)>,
 }
@@ -28,7 +34,8 @@ impl TimeShares {
     /// Everything told apart, together.
     pub fn sum(&self) -> u64 {
         let exits: u64 = self.exits.iter().map(|exit| exit.1).sum();
-        self.guest + self.translating + self.devices + self.halted + self.waiting + exits
+        let monitor = self.signals + self.start_end + self.books;
+        self.guest + self.translating + self.devices + self.halted + self.waiting + monitor + exits
     }
 
     /// Wall time less the sum: what is not accounted for, or negative, counted twice.
@@ -93,6 +100,9 @@ impl Accounts {
             devices: self.devices,
             halted: self.halted,
             waiting: self.waiting,
+            signals: self.signals,
+            start_end: self.start_end,
+            books: self.books,
             exits: ExitKind::ALL
                 .iter()
                 .filter_map(|&kind| Some((kind, self.kinds[kind as usize].as_deref()?.total)))

@@ -1,5 +1,5 @@
 use super::*;
-use crate::counter::TIME;
+use crate::counter::{AT_READING, TIME};
 use std::cell::Cell;
 
 thread_local! {
@@ -128,8 +128,10 @@ fn sleep_is_not_waiting() {
     ledger.start();
     ledger.leave_guest();
     ledger.count(ExitKind::Halt, Place::default());
-    wait(70_000);
-    ledger.slept(70_000);
+    ledger.sleep(|| {
+        pass(200);
+        wait(70_000);
+    });
     ledger.request_taken(taken(Request::default()), 0);
     pass(100);
     ledger.enter_guest();
@@ -138,8 +140,114 @@ fn sleep_is_not_waiting() {
     ledger.stop();
     let shares = ledger.shares();
     assert_eq!((shares.halted, shares.waiting), (70_000, 0));
-    assert_eq!(shares.exits, vec![(ExitKind::Halt, 100)]);
+    assert_eq!(shares.exits, vec![(ExitKind::Halt, 300)]);
     assert_eq!(shares.remainder(), 0);
+}
+
+/// A clock that takes time itself, on a host that takes the processor away wherever it likes: between
+/// two readings and in the books too, about half of the time.
+fn loaded_host() {
+    thread_local! {
+        static RANDOM: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
+    }
+    let mut random = RANDOM.get();
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    RANDOM.set(random);
+    pass(20);
+    // One reading in so many; slices of a millisecond and more.
+    if random % 3000 == 0 {
+        wait(2_500_000 + random % 8_000_000);
+    }
+}
+
+#[test]
+fn the_books_of_a_loaded_host_balance() {
+    let mut ledger = ledger();
+    AT_READING.set(loaded_host);
+    ledger.start();
+    pass(50_000);
+    for round in 0_u64..2_000_000 {
+        ledger.enter_guest();
+        pass(if round % 100 == 0 { 300_000 } else { 900 });
+        if round % 5_000 == 0 {
+            wait(4_000_000);
+        }
+        ledger.leave_guest();
+        match round % 50 {
+            0 => pass(3_000),
+            1 => ledger.translate(|| pass(9_000)),
+            _ => {
+                ledger.count(ExitKind::Cli, Place::default());
+                pass(400);
+            }
+        }
+        if round % 2_000 == 1999 {
+            ledger.count(ExitKind::Halt, Place::default());
+            ledger.sleep(|| wait(1_000_000));
+            ledger.request_taken(taken(Request::default()), 0);
+        }
+    }
+    ledger.stop();
+    AT_READING.set(|| ());
+    let shares = ledger.shares();
+    let waiting = shares.waiting as f64 / shares.wall as f64;
+    assert!((0.2..0.8).contains(&waiting), "{waiting}");
+    let off = shares.remainder() as f64 / shares.wall as f64;
+    assert!(off.abs() < 0.01, "{off}: {shares:?}");
+    // Of what is not waiting, too.
+    let busy = off / (1.0 - waiting);
+    assert!(busy.abs() < 0.02, "{busy}: {shares:?}");
+}
+
+#[test]
+fn what_is_no_exit_has_accounts_of_its_own() {
+    let mut ledger = ledger();
+    ledger.start();
+    pass(4_000);
+    ledger.enter_guest();
+    for _ in 0..200_000 {
+        pass(900);
+        ledger.leave_guest();
+        // A signal: nobody counts anything.
+        pass(100);
+        ledger.enter_guest();
+    }
+    pass(900);
+    ledger.leave_guest();
+    pass(30);
+    ledger.stop();
+    let shares = ledger.shares();
+    assert_eq!(shares.start_end, 4_000);
+    let signals = shares.signals as f64 / 20e6;
+    assert!((signals - 1.0).abs() < 0.02, "{signals}");
+    let off = shares.remainder().unsigned_abs() as f64 / shares.wall as f64;
+    assert!(off < 0.005, "{off}");
+}
+
+#[test]
+fn what_was_lost_before_a_burst_of_samples_is_not_taken_from_them() {
+    let mut ledger = ledger();
+    ledger.start();
+    // Runs of guest code that are long enough to be asked about; those that are not timed lose a
+    // lot of time.
+    for round in 0..100_000 {
+        ledger.leave_guest();
+        ledger.count(ExitKind::Cli, Place::default());
+        pass(100);
+        ledger.enter_guest();
+        let is_timed = ledger.timing_guest;
+        pass(if round % 40 == 0 { 60_000 } else { 500 });
+        if !is_timed && round % 100 == 0 {
+            wait(3_000_000);
+        }
+    }
+    ledger.leave_guest();
+    ledger.stop();
+    let shares = ledger.shares();
+    let guest = shares.guest as f64 / (2500.0 * 60_000.0 + 97_500.0 * 500.0);
+    assert!((guest - 1.0).abs() < 0.04, "{guest}");
 }
 
 #[test]
@@ -157,8 +265,7 @@ fn a_trace_has_every_exit_with_its_time() {
         ledger.count(ExitKind::Cli, Place::default());
         pass(100);
         ledger.count(ExitKind::Halt, Place::default());
-        pass(20);
-        ledger.slept(20);
+        ledger.sleep(|| wait(20));
         ledger.request_taken(taken(Request::default()), 0);
         ledger.enter_guest();
     }

@@ -61,6 +61,9 @@ fn of_sample(text: &mut String, place: &str, sample: &Sample) {
     line("cycles", "translating", &ledger.translating_cycles);
     line("cycles", "halted", &ledger.halted_cycles);
     line("cycles", "waiting", &ledger.waiting_cycles);
+    line("cycles", "signals", &ledger.signal_cycles);
+    line("cycles", "start-end", &ledger.start_end_cycles);
+    line("cycles", "books", &ledger.books_cycles);
     for row in &ledger.exits {
         line("exits", &row.kind, &row.count);
         if row.samples > 0 {

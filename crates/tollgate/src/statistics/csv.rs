@@ -96,6 +96,9 @@ fn times(text: &mut String, snapshot: &Snapshot) {
     time("translating", &snapshot.translating_cycles);
     time("halted", &snapshot.halted_cycles);
     time("waiting", &snapshot.waiting_cycles);
+    time("signals", &snapshot.signal_cycles);
+    time("start-end", &snapshot.start_end_cycles);
+    time("books", &snapshot.books_cycles);
     time("remainder", &snapshot.remainder_cycles);
     time("wall", &snapshot.wall_cycles);
     let khz = Row {

@@ -234,6 +234,7 @@ pub mod tests {
                 halted: 5_000,
                 waiting: 0,
                 exits: vec![(ExitKind::Cli, 19_000)],
+                ..TimeShares::default()
             },
             kinds: vec![
                 KindBooks {

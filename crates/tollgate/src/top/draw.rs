@@ -13,13 +13,14 @@ use crate::failure::one_line;
 use crate::statistics::Sort;
 
 /// Where time goes, each with its colour: one of the sixteen that every terminal has.
-const SHARES: [(&str, Color); 6] = [
+const SHARES: [(&str, Color); 7] = [
     ("guest", Color::Green),
     ("exits", Color::Red),
     ("devices", Color::Magenta),
     ("translating", Color::Yellow),
     ("halted", Color::Blue),
     ("waiting", Color::DarkGray),
+    ("other", Color::Cyan),
 ];
 /// Characters of the bar in a line of a list.
 const BAR: usize = 10;
@@ -124,7 +125,7 @@ fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-fn parts(snapshot: &Snapshot) -> [u64; 6] {
+fn parts(snapshot: &Snapshot) -> [u64; SHARES.len()] {
     [
         snapshot.guest_cycles,
         snapshot.exit_cycles,
@@ -132,6 +133,7 @@ fn parts(snapshot: &Snapshot) -> [u64; 6] {
         snapshot.translating_cycles,
         snapshot.halted_cycles,
         snapshot.waiting_cycles,
+        snapshot.signal_cycles + snapshot.start_end_cycles + snapshot.books_cycles,
     ]
 }
 
@@ -166,11 +168,11 @@ fn time_legend(snapshot: &Snapshot) -> Paragraph<'static> {
         .into_iter()
         .zip(SHARES)
         .map(|(part, (name, color))| {
-            let text = format!("{name:<11} {:>5.1}%   ", share(part, wall) * 100.0);
+            let text = format!("{name:<11} {:>5.1}% ", share(part, wall) * 100.0);
             Span::styled(text, Style::new().fg(color))
         });
     let texts: Vec<Span<'static>> = texts.collect();
-    let lines = texts.chunks(3).map(|chunk| Line::from(chunk.to_vec()));
+    let lines = texts.chunks(4).map(|chunk| Line::from(chunk.to_vec()));
     Paragraph::new(lines.collect::<Vec<_>>())
 }
 
