@@ -1,11 +1,14 @@
-//! What plots share: formats, colours, the font, the error.
+//! What plots share: formats, colours, the font, the error. All are drawn as SVG; a PNG is that SVG,
+//! rendered.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree};
 use std::fmt;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 /// Colours that colour-blind readers can tell apart (Okabe and Ito's).
 pub(crate) const COLOURS: [RGBColor; 7] = [
@@ -17,6 +20,8 @@ pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
 ];
+/// Pixels of a PNG for each unit of the SVG, so that small text is clear on any screen.
+const PIXELS: f32 = 1.5;
 /// The font's name.
 pub(crate) const FONT: &str = "sans-serif";
 
@@ -52,8 +57,67 @@ impl fmt::Display for PlotError {
 
 impl std::error::Error for PlotError {}
 
-/// Text is drawn with a font of our own, so that plots look the same everywhere.
-pub(crate) fn provide_font() {
+/// A colour for each of many things, the same wherever it occurs. Behind the seventh come darker
+/// ones, then lighter ones.
+pub(crate) fn colour(index: usize) -> RGBColor {
+    let RGBColor(red, green, blue) = COLOURS[index % COLOURS.len()];
+    let each = |change: fn(u8) -> u8| RGBColor(change(red), change(green), change(blue));
+    match index / COLOURS.len() % 3 {
+        0 => each(|part| part),
+        1 => each(|part| part / 2),
+        _ => each(|part| 128 + part / 2),
+    }
+}
+
+/// Draws a plot of this size and writes it to `path`.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn write(
+    path: &Path,
+    format: PlotFormat,
+    size: (u32, u32),
+    draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), String>,
+) -> Result<(), PlotError> {
+    provide_font();
+    let mut svg = String::new();
+    let drawn = draw(&SVGBackend::with_string(&mut svg, size).into_drawing_area());
+    drawn
+        .and_then(|()| write_svg(&svg, path, format))
+        .map_err(|error| PlotError(format!("{}: {error}", path.display())))
+}
+
+/// Writes a picture that is SVG already.
+///
+/// # Errors
+/// What is wrong, without the file's name.
+pub fn write_svg(svg: &str, path: &Path, format: PlotFormat) -> Result<(), String> {
+    let bytes = match format {
+        PlotFormat::Svg => svg.as_bytes().to_vec(),
+        PlotFormat::Png => render(svg)?,
+    };
+    std::fs::write(path, bytes).map_err(|error| error.to_string())
+}
+
+/// A PNG of this SVG.
+fn render(svg: &str) -> Result<Vec<u8>, String> {
+    let mut options = Options::default();
+    let fonts = Arc::make_mut(&mut options.fontdb);
+    fonts.load_font_data(epaint_default_fonts::HACK_REGULAR.to_vec());
+    fonts.set_sans_serif_family("Hack");
+    fonts.set_monospace_family("Hack");
+    let tree = Tree::from_str(svg, &options).map_err(|error| error.to_string())?;
+    let pixels = |length: f32| (length * PIXELS).ceil() as u32;
+    let size = tree.size();
+    let mut pixmap = Pixmap::new(pixels(size.width()), pixels(size.height()))
+        .ok_or("the picture is too large")?;
+    let scale = Transform::from_scale(PIXELS, PIXELS);
+    resvg::render(&tree, scale, &mut pixmap.as_mut());
+    pixmap.encode_png().map_err(|error| error.to_string())
+}
+
+/// Text is measured with a font of our own, so that plots look the same everywhere.
+fn provide_font() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for style in [FontStyle::Normal, FontStyle::Bold] {
@@ -116,6 +180,31 @@ mod tests {
         ] {
             assert_eq!(tick(value), text);
         }
+    }
+
+    #[test]
+    fn many_things_have_different_colours() {
+        let colours: Vec<_> = (0..21)
+            .map(colour)
+            .map(|RGBColor(r, g, b)| (r, g, b))
+            .collect();
+        for (index, one) in colours.iter().enumerate() {
+            assert!(!colours[..index].contains(one), "{index}");
+        }
+    }
+
+    #[test]
+    fn a_png_shows_the_text_of_the_svg() {
+        let svg = |text| {
+            format!(
+                "<svg xmlns='http://www.w3.org/2000/svg' width='80' height='30'>\
+                 <text x='5' y='20' font-family='sans-serif' font-size='16'>{text}</text></svg>"
+            )
+        };
+        let with = render(&svg("Text")).unwrap();
+        let without = render(&svg("")).unwrap();
+        assert!(with.starts_with(b"\x89PNG") && with.len() > without.len() + 200);
+        assert!(render("<svg").is_err());
     }
 
     #[test]

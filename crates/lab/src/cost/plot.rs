@@ -1,10 +1,12 @@
 //! The result as a plot: for each kind, which share of its events cost at most so many
-//! cycles. Kinds of one subject share a panel.
+//! cycles, and beside it, on a logarithmic axis, which share cost more: the tail. Kinds of one
+//! subject share a line of the plot; all lines have the same range of cycles.
 
 use super::{GuestMode, Report, Row};
-use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, provide_font};
+use crate::plotting::{COLOURS, FONT, PlotError, PlotFormat, draw_lines, failed, tick, write};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use std::cmp::Reverse;
 use std::path::Path;
 
 /// Panels: a title and its kinds.
@@ -106,42 +108,43 @@ const PREFERRED: [GuestMode; 6] = [
     GuestMode::Protected,
     GuestMode::Real,
 ];
-const COLUMNS: usize = 2;
-const PANEL: (u32, u32) = (920, 380);
-const TITLE_HEIGHT: u32 = 120;
+/// The width of a panel; each line has two, and the names of its kinds.
+const PANEL_WIDTH: u32 = 560;
+const NAMES_WIDTH: u32 = 330;
+/// The height of a line without names, and of a name.
+const LINE_HEIGHT: u32 = 90;
+const NAME_HEIGHT: u32 = 42;
+const LIGHT: RGBColor = RGBColor(240, 240, 240);
+const BOLD: RGBColor = RGBColor(205, 205, 205);
+/// No line is lower.
+const LEAST_HEIGHT: u32 = 270;
+const TITLE_HEIGHT: u32 = 126;
+/// No clock that is read tells fewer cycles apart.
+const LEAST_CYCLES: f64 = 10.0;
+/// Pixels of a dash and of the gap behind it, for what is not pinned.
+const DASH: (u32, u32) = (5, 4);
 
 /// Writes the plot of `report` to `path`.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn write_plot(report: &Report, path: &Path, format: PlotFormat) -> Result<(), PlotError> {
-    provide_font();
     let panels: Vec<_> = PANELS
         .iter()
         .map(|(title, kinds)| (*title, curves(report, kinds)))
         .filter(|(_, curves)| !curves.is_empty())
         .collect();
-    let columns = COLUMNS.min(panels.len().max(1));
-    let lines = panels.len().div_ceil(columns).max(1);
+    let heights = panels.iter().map(|(_, curves)| height(curves));
     let size = (
-        PANEL.0 * columns.max(COLUMNS) as u32,
-        PANEL.1 * lines as u32 + TITLE_HEIGHT,
+        2 * PANEL_WIDTH + NAMES_WIDTH,
+        TITLE_HEIGHT + heights.sum::<u32>(),
     );
-    match format {
-        PlotFormat::Svg => draw(
-            &SVGBackend::new(path, size).into_drawing_area(),
-            report,
-            &panels,
-            (lines, columns),
-        ),
-        PlotFormat::Png => draw(
-            &BitMapBackend::new(path, size).into_drawing_area(),
-            report,
-            &panels,
-            (lines, columns),
-        ),
-    }
-    .map_err(|error| PlotError(format!("{}: {error}", path.display())))
+    write(path, format, size, |area| draw(area, report, &panels))
+}
+
+/// The height of a line with so many names.
+fn height(curves: &[Curves]) -> u32 {
+    (LINE_HEIGHT + NAME_HEIGHT * curves.len() as u32).max(LEAST_HEIGHT)
 }
 
 /// One kind, pinned and not.
@@ -160,15 +163,26 @@ fn curves<'a>(report: &'a Report, kinds: &[&'a str]) -> Vec<Curves<'a>> {
                 .find(|row| row.kind == kind && row.mode == mode && row.pinned == pinned)
         })
     };
-    kinds
+    let mut curves: Vec<_> = kinds
         .iter()
         .map(|&kind| Curves {
             kind,
             pinned: row(kind, true),
             unpinned: row(kind, false),
         })
-        .filter(|curves| curves.pinned.or(curves.unpinned).is_some())
-        .collect()
+        .filter(|curves| curves.row().is_some())
+        .collect();
+    // The dearest first.
+    let cost = |curves: &Curves| curves.row().map(|row| (row.single.p50, row.single.p99));
+    curves.sort_by_key(|curves| Reverse(cost(curves)));
+    curves
+}
+
+impl<'a> Curves<'a> {
+    /// What the kind's figures are taken from.
+    fn row(&self) -> Option<&'a Row> {
+        self.pinned.or(self.unpinned)
+    }
 }
 
 type Panels<'a> = [(&'a str, Vec<Curves<'a>>)];
@@ -177,7 +191,6 @@ fn draw<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     report: &Report,
     panels: &Panels,
-    grid: (usize, usize),
 ) -> Result<(), String> {
     area.fill(&WHITE).map_err(failed)?;
     let (title, body) = area.split_vertically(TITLE_HEIGHT);
@@ -203,15 +216,25 @@ fn draw<B: DrawingBackend>(
         (
             19,
             format!(
-                "solid: pinned to host processor {}, thin: not pinned. Call-outs inside one \
+                "solid: pinned to host processor {}; dashed: not pinned. Call-outs inside one \
                  process, no protection boundary crossed: not a measure of hardware exits",
                 report.pinned_to
             ),
         ),
     ];
     draw_lines(&title, &lines)?;
-    for (cell, (title, curves)) in body.split_evenly(grid).iter().zip(panels) {
-        panel(cell, report, title, curves)?;
+    let cycles = range(panels);
+    let mut rest = body;
+    for (title, curves) in panels {
+        let (line, below) = rest.split_vertically(height(curves));
+        rest = below;
+        let (plots, names) = line.split_horizontally(2 * PANEL_WIDTH);
+        let (shares, tail) = plots.split_horizontally(PANEL_WIDTH);
+        share_panel(&shares, title, curves, cycles)?;
+        tail_panel(&tail, curves, cycles)?;
+        for (index, curve) in curves.iter().enumerate() {
+            name(&names, report, curve, index)?;
+        }
     }
     area.present().map_err(failed)
 }
@@ -230,79 +253,149 @@ fn first_percent(row: &Row) -> u64 {
 
 /// The horizontal range: whole powers of ten around what most events cost. The first
 /// and the last hundredth may lie outside.
-fn range(curves: &[Curves]) -> (f64, f64) {
-    let rows = || curves.iter().flat_map(|c| [c.pinned, c.unpinned]).flatten();
-    let least = rows().map(first_percent).min().unwrap_or(1);
+fn range(panels: &Panels) -> (f64, f64) {
+    let curves = || panels.iter().flat_map(|(_, curves)| curves);
+    let rows = || curves().flat_map(|c| [c.pinned, c.unpinned]).flatten();
+    let least = rows().map(first_percent).min().unwrap_or(1) as f64;
     let most = rows().map(|row| row.single.p99 * 3).max().unwrap_or(10);
-    let least = 10f64.powf((least as f64).log10().floor());
+    let least = 10f64.powf(least.max(LEAST_CYCLES).log10().floor());
     let most = 10f64.powf((most.max(10) as f64).log10().ceil());
     (least, most.max(least * 10.0))
 }
 
-fn panel<B: DrawingBackend>(
+/// Which share of the events cost at most so many cycles.
+fn share_panel<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    report: &Report,
     title: &str,
     curves: &[Curves],
+    (left, right): (f64, f64),
 ) -> Result<(), String> {
-    let (left, right) = range(curves);
-    // The curves' names stand beside them, not over them.
-    let (plot, names) = area.split_horizontally(PANEL.0 - 320);
-    let mut chart = ChartBuilder::on(&plot)
+    let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 22))
         .margin(12)
+        .margin_right(24)
         .x_label_area_size(46)
-        .y_label_area_size(58)
+        .y_label_area_size(66)
         .build_cartesian_2d((left..right).log_scale(), 0f64..100f64)
         .map_err(failed)?;
     chart
         .configure_mesh()
-        .x_desc("cycles (logarithmic)")
-        .y_desc("per cent of events")
-        .x_label_formatter(&|value| cycles_label(*value))
-        .y_label_formatter(&|value| format!("{value:.0}"))
+        .x_desc("cycles")
+        .y_desc("events that cost at most that")
+        .x_label_formatter(&|value| tick(*value))
+        .y_label_formatter(&|value| format!("{value:.0}%"))
         .y_labels(6)
-        .label_style((FONT, 16))
-        .axis_desc_style((FONT, 16))
-        .light_line_style(RGBColor(238, 238, 238))
-        .bold_line_style(RGBColor(205, 205, 205))
+        .y_max_light_lines(2)
+        .label_style((FONT, 15))
+        .axis_desc_style((FONT, 15))
+        .light_line_style(LIGHT)
+        .bold_line_style(BOLD)
         .draw()
         .map_err(failed)?;
-    for (index, curve) in curves.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let styles = [
-            (curve.unpinned, colour.mix(0.55).stroke_width(1)),
-            (curve.pinned, colour.stroke_width(3)),
-        ];
-        for (row, style) in styles {
-            let Some(row) = row else { continue };
+    for (colour, curve) in COLOURS.iter().zip(curves) {
+        if let Some(row) = curve.unpinned {
+            let (style, (dash, gap)) = (colour.stroke_width(1), DASH);
+            let points = steps(row, left, right).into_iter();
             chart
-                .draw_series(LineSeries::new(steps(row, left, right), style))
+                .draw_series(DashedLineSeries::new(points, dash, gap, style))
                 .map_err(failed)?;
         }
-        let top = 58 + 36 * index as i32;
-        let row = curve.pinned.or(curve.unpinned);
-        let p50 = row.map_or(0, |row| row.single.p50);
-        let line = [(0, top + 9), (26, top + 9)];
-        names
-            .draw(&PathElement::new(line.to_vec(), colour.stroke_width(3)))
-            .map_err(failed)?;
-        let label = |text: String, y: i32, height: i32, colour: RGBColor| {
-            let style = (FONT, height).into_font().color(&colour);
-            names.draw(&Text::new(text, (34, y), style)).map_err(failed)
-        };
-        label(curve.kind.to_owned(), top, 17, BLACK)?;
-        let detail = format!(
-            "p50 {p50} cycles, {:.0} ns{}",
-            report.nanoseconds(p50 as f64),
-            match row.map(|row| row.mode) {
-                Some(GuestMode::Paged) | None => String::new(),
-                Some(mode) => format!(", {}", mode.name()),
-            }
-        );
-        label(detail, top + 18, 14, RGBColor(90, 90, 90))?;
+        if let Some(row) = curve.pinned {
+            let points = steps(row, left, right);
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+                .map_err(failed)?;
+        }
     }
     Ok(())
+}
+
+/// Which share of the events cost more than so many cycles.
+fn tail_panel<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    curves: &[Curves],
+    (left, right): (f64, f64),
+) -> Result<(), String> {
+    let rows = curves.iter().flat_map(|c| [c.pinned, c.unpinned]).flatten();
+    let most = rows.map(|row| row.single.count).max().unwrap_or(1);
+    // One event of the kind of which there were most is still seen.
+    let least = 10f64.powf((100.0 / most.max(100) as f64).log10().floor());
+    let mut chart = ChartBuilder::on(area)
+        .caption("the tail", (FONT, 18))
+        .margin(12)
+        .margin_right(24)
+        .x_label_area_size(46)
+        .y_label_area_size(78)
+        .build_cartesian_2d((left..right).log_scale(), (least..100.0).log_scale())
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .x_desc("cycles")
+        .y_desc("events that cost more")
+        .x_label_formatter(&|value| tick(*value))
+        .y_label_formatter(&|value| percent(*value))
+        .label_style((FONT, 15))
+        .axis_desc_style((FONT, 15))
+        .light_line_style(LIGHT)
+        .bold_line_style(BOLD)
+        .draw()
+        .map_err(failed)?;
+    for (colour, curve) in COLOURS.iter().zip(curves) {
+        // Where nothing is left the line ends at the axis.
+        let tail = |row| {
+            let rest = move |(cycles, share): (f64, f64)| (cycles, (100.0 - share).max(least));
+            steps(row, left, right).into_iter().map(rest)
+        };
+        if let Some(row) = curve.unpinned {
+            let (style, (dash, gap)) = (colour.stroke_width(1), DASH);
+            chart
+                .draw_series(DashedLineSeries::new(tail(row), dash, gap, style))
+                .map_err(failed)?;
+        }
+        if let Some(row) = curve.pinned {
+            chart
+                .draw_series(LineSeries::new(tail(row), colour.stroke_width(2)))
+                .map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// A share in per cent at a logarithmic axis: 10%, 0.01%.
+fn percent(value: f64) -> String {
+    let places = (-value.log10()).ceil().max(0.0) as usize;
+    format!("{value:.places$}%")
+}
+
+/// The name and the figures of the kind that is the `index`th of its line.
+fn name<B: DrawingBackend>(
+    names: &DrawingArea<B, Shift>,
+    report: &Report,
+    curve: &Curves,
+    index: usize,
+) -> Result<(), String> {
+    let colour = COLOURS[index % COLOURS.len()];
+    let top = 46 + NAME_HEIGHT as i32 * index as i32;
+    let line = [(0, top + 9), (26, top + 9)];
+    names
+        .draw(&PathElement::new(line.to_vec(), colour.stroke_width(3)))
+        .map_err(failed)?;
+    let label = |text: String, y: i32, height: i32, colour: RGBColor| {
+        let style = (FONT, height).into_font().color(&colour);
+        names.draw(&Text::new(text, (34, y), style)).map_err(failed)
+    };
+    let Some(row) = curve.row() else {
+        return Ok(());
+    };
+    let mode = match row.mode {
+        GuestMode::Paged => String::new(),
+        mode => format!(" ({})", mode.name()),
+    };
+    label(format!("{}{mode}", curve.kind), top, 17, BLACK)?;
+    let (p50, p99) = (row.single.p50, row.single.p99);
+    let nanoseconds = report.nanoseconds(p50 as f64);
+    let detail = format!("p50 {p50} cycles ({nanoseconds:.0} ns), p99 {p99}");
+    label(detail, top + 19, 13, RGBColor(90, 90, 90))
 }
 
 /// The corners of a cumulative distribution.
@@ -324,20 +417,16 @@ fn steps(row: &Row, left: f64, right: f64) -> Vec<(f64, f64)> {
     points
 }
 
-fn cycles_label(value: f64) -> String {
-    if value >= 1e6 {
-        format!("{:.0}M", value / 1e6)
-    } else if value >= 1e3 {
-        format!("{:.0}k", value / 1e3)
-    } else {
-        format!("{value:.0}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cost::kinds::KINDS;
+
+    #[test]
+    fn shares_of_a_tail_have_the_places_that_they_need() {
+        let texts = [100.0, 10.0, 1.0, 0.1, 0.001].map(percent);
+        assert_eq!(texts, ["100%", "10%", "1%", "0.1%", "0.001%"]);
+    }
 
     #[test]
     fn panels_name_kinds_and_have_a_colour_for_each() {

@@ -2,9 +2,15 @@
 
 use super::about::Numbers;
 use super::{CellResult, Results};
-use crate::plotting::{COLOURS, FONT, failed, tick};
+use crate::plotting::{FONT, colour, failed, tick};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+
+/// The height of a panel.
+pub(super) const HEIGHT: u32 = 420;
+/// Of the workloads' names, which stand beside the lines.
+const NAMES_WIDTH: i32 = 190;
+const NAME_HEIGHT: i32 = 24;
 
 /// The guests that have workloads with such arms, in their order.
 pub(super) fn guests(results: &Results) -> Vec<&str> {
@@ -37,13 +43,16 @@ pub(super) fn panel<B: DrawingBackend>(
     let Some(numbers) = &results.about.numbers else {
         return Ok(());
     };
-    let lines: Vec<(&CellResult, Vec<(f64, f64)>)> = results
+    let mut lines: Vec<(&CellResult, Vec<(f64, f64)>)> = results
         .cells
         .iter()
         .filter(|cell| cell.guest == guest)
         .map(|cell| (cell, points(cell, numbers)))
         .filter(|(_, points)| points.len() > 1)
         .collect();
+    // In the order in which they end, from above.
+    let end = |points: &[(f64, f64)]| points.last().map_or(0.0, |(_, median)| *median);
+    lines.sort_by(|(_, a), (_, b)| end(b).total_cmp(&end(a)));
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
     let Some((first, _)) = lines.first() else {
         return Ok(());
@@ -52,7 +61,9 @@ pub(super) fn panel<B: DrawingBackend>(
         (least.min(*median), most.max(*median))
     });
     let last = all().fold(1f64, |last, (number, _)| last.max(*number));
-    let mut chart = ChartBuilder::on(area)
+    let width = area.dim_in_pixel().0 as i32;
+    let (area, names) = area.split_horizontally(width - NAMES_WIDTH);
+    let mut chart = ChartBuilder::on(&area)
         .caption(
             format!("{guest}, by the number of {}", numbers.what),
             (FONT, 20),
@@ -76,28 +87,23 @@ pub(super) fn panel<B: DrawingBackend>(
         .draw()
         .map_err(failed)?;
     for (index, (cell, points)) in lines.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        // With more lines than colours the later ones have hollow dots.
-        let is_again = index >= COLOURS.len();
+        let colour = colour(index);
         chart
             .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
-            .map_err(failed)?
-            .label(cell.workload.clone())
-            .legend(move |(x, y)| {
-                PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2))
-            });
-        let dots = points.iter().map(|point| match is_again {
-            true => Circle::new(*point, 4, colour.stroke_width(1)),
-            false => Circle::new(*point, 4, colour.filled()),
-        });
-        chart.draw_series(dots).map_err(failed)?;
+            .map_err(failed)?;
+        let dots = points.iter();
+        chart
+            .draw_series(dots.map(|point| Circle::new(*point, 4, colour.filled())))
+            .map_err(failed)?;
+        let top = 50 + NAME_HEIGHT * index as i32;
+        let line = vec![(0, top + 8), (24, top + 8)];
+        names
+            .draw(&PathElement::new(line, colour.stroke_width(3)))
+            .map_err(failed)?;
+        let style = (FONT, 15).into_font().color(&BLACK);
+        names
+            .draw(&Text::new(cell.workload.as_str(), (32, top), style))
+            .map_err(failed)?;
     }
-    chart
-        .configure_series_labels()
-        .label_font((FONT, 13))
-        .background_style(WHITE.mix(0.85))
-        .border_style(RGBColor(210, 210, 210))
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()
-        .map_err(failed)
+    Ok(())
 }
