@@ -166,6 +166,13 @@ impl Ledger {
         drop(self.take_tracer());
     }
 
+    /// Tells a trace, if there is one, the guest's SYSENTER_EIP, or LSTAR.
+    pub fn note_system_call_entry(&self, entry: u64) {
+        if let Some(tracer) = &self.tracer {
+            tracer.set_system_call_entry(entry);
+        }
+    }
+
     /// Who was handed the trace, for books that are begun anew.
     pub fn take_tracer(&mut self) -> Option<Tracer> {
         self.sampler.set_every_exit(false);
@@ -233,10 +240,6 @@ impl Ledger {
     }
 
     /// How long this run has been ready without a processor.
-    fn waiting_in_run(&self, now: u64) -> u64 {
-        self.waiting_by((self.host)(), now)
-    }
-
     fn waiting_by(&self, host: HostTime, now: u64) -> u64 {
         let passed = host.passed.saturating_sub(self.run_start_host.passed);
         let had = host
@@ -266,10 +269,19 @@ impl Ledger {
 
     #[cold]
     fn without_waiting_slow(&mut self, cycles: u64) -> u64 {
-        let waiting = self.waiting_in_run(counter());
-        let lost = waiting.saturating_sub(self.waiting_seen);
-        self.waiting_seen = waiting;
-        cycles.saturating_sub(lost)
+        let begin = counter();
+        let host = (self.host)();
+        let now = counter();
+        // The processor is often lost in this system call, which is behind the work.
+        let asking = now.wrapping_sub(begin);
+        if asking >= LONGEST_ENTRY {
+            self.waiting_seen += asking;
+        }
+        let lost = self.waiting_by(host, now).saturating_sub(self.waiting_seen);
+        let lost = lost.min(cycles);
+        // What this work cannot have lost belongs to that around it.
+        self.waiting_seen += lost;
+        cycles - lost
     }
 
     /// Counts an exit of the instruction at `place`; from here on time is its.
@@ -311,6 +323,9 @@ impl Ledger {
         // what it has had of one. That is known as waiting already.
         if cycles < LONGEST_ENTRY {
             self.accounts.books += cycles;
+        } else {
+            self.look_at_waiting((self.host)(), self.mark);
+            self.mark = counter();
         }
     }
 

@@ -69,6 +69,7 @@ pub struct TraceEvent {
 struct Shared {
     stopped: AtomicBool,
     dropped: AtomicU64,
+    system_call_entry: AtomicU64,
 }
 
 /// The vCPU's side.
@@ -106,6 +107,13 @@ impl Tracer {
     /// Somebody still wants events.
     pub fn is_wanted(&self) -> bool {
         !self.shared.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Tells the other side the guest's SYSENTER_EIP, or LSTAR, by which symbols are found.
+    pub fn set_system_call_entry(&self, entry: u64) {
+        self.shared
+            .system_call_entry
+            .store(entry, Ordering::Relaxed);
     }
 
     /// Notes work inside the exit that is under way.
@@ -204,6 +212,11 @@ impl Drop for Tracer {
 }
 
 impl TraceEvents {
+    /// The guest's SYSENTER_EIP, or LSTAR, when it was last looked at; 0 if not set.
+    pub fn system_call_entry(&self) -> u64 {
+        self.shared.system_call_entry.load(Ordering::Relaxed)
+    }
+
     /// The next batch; `None` once the vCPU's side is gone and all is taken.
     pub fn next_batch(&self) -> Option<Vec<TraceEvent>> {
         self.queue.recv().ok()

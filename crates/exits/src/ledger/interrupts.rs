@@ -18,7 +18,10 @@ impl Ledger {
         let host = (self.host)();
         let now = request.taken;
         let arrival = self.arrival(request, late, (host, now));
-        self.look_at_waiting(host, now);
+        // What an exit that is being timed has lost until now is still to be taken from it.
+        if !self.sampling {
+            self.look_at_waiting(host, now);
+        }
         (self.looked_at, self.taken_at) = ((host, now), (host, now));
         self.accounts.latency.arrive(arrival);
     }

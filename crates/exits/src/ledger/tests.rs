@@ -7,6 +7,7 @@ thread_local! {
 }
 
 fn host_time() -> HostTime {
+    AT_READING.get()();
     HostTime {
         passed: TIME.get() / 2,
         on_processor: (TIME.get() - LOST.get()) / 2,
@@ -157,7 +158,7 @@ fn loaded_host() {
     RANDOM.set(random);
     pass(20);
     // One reading in so many; slices of a millisecond and more.
-    if random % 3000 == 0 {
+    if random.is_multiple_of(3000) {
         wait(2_500_000 + random % 8_000_000);
     }
 }
@@ -170,14 +171,32 @@ fn the_books_of_a_loaded_host_balance() {
     pass(50_000);
     for round in 0_u64..2_000_000 {
         ledger.enter_guest();
-        pass(if round % 100 == 0 { 300_000 } else { 900 });
-        if round % 5_000 == 0 {
+        pass(if round.is_multiple_of(100) {
+            300_000
+        } else {
+            900
+        });
+        if round.is_multiple_of(5_000) {
             wait(4_000_000);
         }
         ledger.leave_guest();
         match round % 50 {
             0 => pass(3_000),
-            1 => ledger.translate(|| pass(9_000)),
+            // Long enough to be asked about itself, in an exit that may have lost its processor before.
+            1 => {
+                ledger.count(ExitKind::LinkMiss, Place::default());
+                if round % 1_000 == 1 {
+                    wait(5_000_000);
+                }
+                ledger.translate(|| pass(60_000));
+            }
+            2 => {
+                ledger.count(ExitKind::InterruptDelivered, Place::default());
+                if round % 1_000 == 2 {
+                    wait(5_000_000);
+                }
+                ledger.request_taken(taken(Request::default()), 0);
+            }
             _ => {
                 ledger.count(ExitKind::Cli, Place::default());
                 pass(400);
