@@ -281,7 +281,7 @@ fn share_panel<B: DrawingBackend>(
     chart
         .configure_mesh()
         .x_desc("cycles")
-        .y_desc("events that cost at most that")
+        .y_desc("events up to there")
         .x_label_formatter(&|value| tick(*value))
         .y_label_formatter(&|value| format!("{value:.0}%"))
         .y_labels(6)
@@ -331,7 +331,7 @@ fn tail_panel<B: DrawingBackend>(
     chart
         .configure_mesh()
         .x_desc("cycles")
-        .y_desc("events that cost more")
+        .y_desc("events beyond")
         .x_label_formatter(&|value| tick(*value))
         .y_label_formatter(&|value| percent(*value))
         .label_style((FONT, 15))

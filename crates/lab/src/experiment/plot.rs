@@ -9,6 +9,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use std::ops::Range;
 use std::path::Path;
 
 const COLUMNS: usize = 2;
@@ -125,7 +126,7 @@ fn panel<B: DrawingBackend>(
         .y_label_area_size(names_width);
     let down = -0.6..arms.len() as f64 - 0.4;
     if least > 0.0 && most / least > FAR_APART {
-        let range = (least * 0.8..most * 1.25).log_scale();
+        let range = decades(least * 0.8, most * 1.25).log_scale();
         let chart = builder.build_cartesian_2d(range, down).map_err(failed)?;
         return draw_arms(chart, results, cell);
     }
@@ -133,6 +134,16 @@ fn panel<B: DrawingBackend>(
         .build_cartesian_2d(0.0..most * 1.08, down)
         .map_err(failed)?;
     draw_arms(chart, results, cell)
+}
+
+/// A logarithmic range with this in it. Axes have numbers at powers of ten: two of them at least are
+/// in it.
+fn decades(least: f64, most: f64) -> Range<f64> {
+    let (first, last) = (least.log10().ceil(), most.log10().floor());
+    match last - first >= 1.0 {
+        true => least..most,
+        false => 10f64.powf(least.log10().floor())..10f64.powf(most.log10().ceil()),
+    }
 }
 
 fn draw_arms<B, X>(
@@ -193,4 +204,16 @@ where
         chart.draw_series(dots).map_err(failed)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_has_two_numbers_at_least() {
+        assert_eq!(decades(8.0, 2000.0), 8.0..2000.0);
+        let range = decades(140.0, 9000.0);
+        assert!((range.start - 100.0).abs() < 1e-6 && (range.end - 10_000.0).abs() < 1e-6);
+    }
 }
