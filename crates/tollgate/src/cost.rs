@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use tollgate_lab::cost::{
-    self, CostError, Observer, Options, Report, overhead, samples_csv, summary_csv, to_json,
+    self, CostError, GuestMode, Observer, Options, Report, overhead, samples_csv, summary_csv,
+    to_json,
 };
 use tollgate_lab::plotting::PlotFormat;
 
@@ -29,6 +31,8 @@ Examples:
     tollgate cost --plot cost.svg
   Only the bare way out and back, more precisely:
     tollgate cost --kind null-hypercall --samples 100000
+  What exits cost 64-bit kernels and programs:
+    tollgate cost --mode 64-bit --mode 64-ring-3
   What the ledger itself costs:
     tollgate cost --ledger-overhead")]
 pub struct CostArguments {
@@ -56,6 +60,14 @@ pub struct CostArguments {
     #[arg(long, value_name = "NAME")]
     pub kind: Vec<String>,
 
+    /// Measure only in this mode of the guest's processor; may be repeated
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = PossibleValuesParser::new(GuestMode::ALL.map(GuestMode::name))
+    )]
+    pub mode: Vec<String>,
+
     /// Events timed one by one, for each kind and mode; slow kinds take a tenth
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub samples: Option<u32>,
@@ -71,7 +83,7 @@ pub struct CostArguments {
     /// Measure what the ledger itself costs instead
     #[arg(
         long,
-        conflicts_with_all = ["csv", "samples_csv", "json", "plot", "kind", "samples", "cpu"]
+        conflicts_with_all = ["csv", "samples_csv", "json", "plot", "kind", "mode", "samples", "cpu"]
     )]
     pub ledger_overhead: bool,
 
@@ -162,6 +174,10 @@ fn options(arguments: &CostArguments) -> Options {
             .samples
             .map_or(defaults.samples, |samples| samples as usize),
         kinds: arguments.kind.clone(),
+        modes: GuestMode::ALL
+            .into_iter()
+            .filter(|mode| arguments.mode.iter().any(|name| name == mode.name()))
+            .collect(),
         processor: arguments.cpu,
         ..defaults
     }
@@ -169,7 +185,7 @@ fn options(arguments: &CostArguments) -> Options {
 
 fn failure(error: CostError) -> Failure {
     match error {
-        CostError::UnknownKind(_) => Failure::usage(error.to_string()),
+        CostError::UnknownKind(_) | CostError::NothingChosen => Failure::usage(error.to_string()),
         CostError::Host(_) | CostError::WorkNotDone(_) => Failure::host(error.to_string()),
     }
 }

@@ -51,6 +51,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
     let passes: Vec<(bool, GuestMode)> = [true, false]
         .into_iter()
         .flat_map(|is_pinned| GuestMode::ALL.map(|mode| (is_pinned, mode)))
+        .filter(|(_, mode)| options.modes.is_empty() || options.modes.contains(mode))
         .collect();
     let total = passes
         .iter()
@@ -98,8 +99,7 @@ pub fn run(options: &Options, observer: &mut dyn Observer) -> Result<Report, Cos
             done += 1;
         }
     }
-    let mut report =
-        report.ok_or_else(|| CostError::WorkNotDone("nothing was to be measured".into()))?;
+    let mut report = report.ok_or(CostError::NothingChosen)?;
     report.is_complete = true;
     Ok(report)
 }

@@ -42,6 +42,8 @@ pub struct Options {
     pub repeat: usize,
     /// Only these kinds; empty: all.
     pub kinds: Vec<String>,
+    /// Only these modes; empty: all.
+    pub modes: Vec<GuestMode>,
     /// The host processor to be pinned to; `None`: the one where the thread is.
     pub processor: Option<usize>,
 }
@@ -53,6 +55,7 @@ impl Default for Options {
             batches: 50,
             repeat: 1000,
             kinds: Vec::new(),
+            modes: Vec::new(),
             processor: None,
         }
     }
@@ -86,6 +89,8 @@ pub enum CostError {
     Host(String),
     /// No kind has this name.
     UnknownKind(String),
+    /// None of the kinds that were asked for occurs in the modes that were.
+    NothingChosen,
     /// The guest did not do what it was to do, or the ledger says that it did not.
     WorkNotDone(String),
 }
@@ -99,6 +104,8 @@ impl fmt::Display for CostError {
                 let names: Vec<_> = kinds::KINDS.iter().map(|kind| kind.name).collect();
                 formatter.write_str(&names.join(", "))
             }
+            Self::NothingChosen => formatter
+                .write_str("none of these kinds (--kind) is measured in these modes (--mode)"),
             Self::WorkNotDone(why) => {
                 write!(formatter, "no result: the guest did not do its work: {why}")
             }
