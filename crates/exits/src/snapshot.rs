@@ -285,8 +285,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The books as plain data. `symbol` names linear addresses.
-    pub fn of<'a>(books: &Books, symbol: impl Fn(u64) -> Option<SymbolAt<'a>>) -> Self {
+    /// The books as plain data. `symbol` names the places of instructions.
+    pub fn of<'a>(books: &Books, symbol: impl Fn(Place) -> Option<SymbolAt<'a>>) -> Self {
         let shares = &books.shares;
         let blame = &books.blame;
         let mut exits: Vec<ExitRow> = books.kinds.iter().map(|kind| row(kind, blame)).collect();
@@ -389,14 +389,14 @@ fn device_at(books: &Books, address: Option<DeviceAddress>) -> &str {
 }
 
 /// By instruction, space and device: registers of one device are not told apart.
-fn places<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
+fn places<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<OriginRow> {
     let rows = gathered(&books.blame, |blamed| {
         (blamed.place, device_at(books, blamed.device))
     });
     let row = |((kind, (place, device)), sum): ((ExitKind, (Place, &str)), Sum)| OriginRow {
         kind: kind.name().to_owned(),
         address: place.linear,
-        symbol: symbol(place.linear)
+        symbol: symbol(place)
             .map(|at| format!("{}+{:#x}", at.name, at.distance))
             .unwrap_or_default(),
         space: place.space,
@@ -407,9 +407,9 @@ fn places<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> V
     rows.into_iter().map(row).collect()
 }
 
-fn by_symbol<'a>(books: &Books, symbol: &impl Fn(u64) -> Option<SymbolAt<'a>>) -> Vec<SymbolRow> {
+fn by_symbol<'a>(books: &Books, symbol: &impl Fn(Place) -> Option<SymbolAt<'a>>) -> Vec<SymbolRow> {
     let rows = gathered(&books.blame, |blamed| {
-        let name = symbol(blamed.place.linear).map_or("", |at| at.name);
+        let name = symbol(blamed.place).map_or("", |at| at.name);
         (name, device_at(books, blamed.device))
     });
     if rows.iter().all(|((_, (name, _)), _)| name.is_empty()) {
@@ -520,14 +520,14 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn snapshot() -> Snapshot {
-        Snapshot::of(&books(), |linear| match linear >> 8 {
+        Snapshot::of(&books(), |place| match place.linear >> 8 {
             1 => Some(SymbolAt {
                 name: "first",
-                distance: linear & 0xff,
+                distance: place.linear & 0xff,
             }),
             2 => Some(SymbolAt {
                 name: "second",
-                distance: linear & 0xff,
+                distance: place.linear & 0xff,
             }),
             _ => None,
         })

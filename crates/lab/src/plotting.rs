@@ -69,6 +69,12 @@ pub(crate) fn colour(index: usize) -> RGBColor {
     }
 }
 
+/// [`colour`] as SVG names it.
+pub fn colour_name(index: usize) -> String {
+    let RGBColor(red, green, blue) = colour(index);
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
 /// Draws a plot of this size and writes it to `path`.
 ///
 /// # Errors

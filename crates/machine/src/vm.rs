@@ -339,11 +339,7 @@ impl Vm {
 
     /// SYSENTER_EIP, or in IA-32e mode LSTAR.
     fn system_call_entry(&self) -> u64 {
-        let state = self.vcpu.state();
-        match state.is_long_mode() {
-            true => state.lstar,
-            false => state.sysenter_eip,
-        }
+        self.vcpu.state().system_call_entry()
     }
 
     /// All that was ever counted beside exits.

@@ -22,6 +22,8 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 self.platform.advance();
                 self.end_section(Section::Devices, begin);
                 self.ledger.request_taken(request, late);
+                let entry = self.runner.state().system_call_entry();
+                self.ledger.note_system_call_entry(entry);
                 self.alarm.forget();
                 self.arm_timer();
                 self.due.events = true;

@@ -119,11 +119,7 @@ impl Symbols {
     /// `entry` is its SYSENTER_EIP, or its LSTAR if it has 64 bits; 0 if that cannot be told.
     pub fn displacement(&self, entry: u64) -> u64 {
         let is_long = self.is_long();
-        let names: &[_] = match is_long {
-            true => &LONG_ENTRIES,
-            false => &NARROW_ENTRIES,
-        };
-        let Some(known) = names.iter().find_map(|name| self.address(name)) else {
+        let Some(known) = self.entry() else {
             return 0;
         };
         let by = entry.wrapping_sub(known);
@@ -142,11 +138,26 @@ impl Symbols {
         }
     }
 
+    /// Whether [`Self::displacement`] can tell: it is a kernel's table.
+    pub fn can_be_found(&self) -> bool {
+        self.entry().is_some()
+    }
+
+    /// Where the kernel's entry for system calls was linked.
+    fn entry(&self) -> Option<u64> {
+        let names: &[_] = match self.is_long() {
+            true => &LONG_ENTRIES,
+            false => &NARROW_ENTRIES,
+        };
+        names.iter().find_map(|name| self.address(name))
+    }
+
     /// The symbol at `address` of a guest in which everything lies higher by `displacement`, and
     /// its distance from the symbol's start.
     pub fn at_moved(&self, address: u64, displacement: u64) -> Option<(&str, u64)> {
         let before = address.wrapping_sub(displacement);
-        if self.is_long() {
+        // A program of 64 bits may be linked at 0 and lie anywhere.
+        if self.is_long() || displacement > LAST_OF_32_BITS {
             return self.at(before);
         }
         // An address of more bits is no 32-bit guest's.
@@ -224,6 +235,14 @@ mod tests {
         let symbols = symbols();
         assert_eq!(symbols.at_moved(0xc100_0004, 0), Some(("_stext", 4)));
         assert_eq!(symbols.at_moved(0xffff_ffff_c100_0004, 0), None);
+    }
+
+    #[test]
+    fn a_program_that_is_linked_at_zero_is_named_where_it_lies() {
+        let symbols = Symbols::parse(b"1000 T _start\n1139 T main\n").unwrap();
+        let by = 0x5555_5555_4000;
+        assert_eq!(symbols.at_moved(by + 0x1140, by), Some(("main", 7)));
+        assert_eq!(symbols.at_moved(0x1140, by), None);
     }
 
     #[test]

@@ -20,7 +20,8 @@ pub fn write(vm: &Vm, reporter: &Reporter) -> bool {
     let path = PathBuf::from(format!("/tmp/perf-{}.map", std::process::id()));
     let names = reporter.names(vm.books().system_call_entry);
     let lines = vm.translated_blocks().map(|block| {
-        let symbol = names.as_ref().and_then(|names| names.at(block.linear));
+        // A block belongs to no address space: what it was made of may be mapped in several.
+        let symbol = names.in_any_space(block.linear);
         line(&block, symbol)
     });
     let written = write_lines(&path, lines);

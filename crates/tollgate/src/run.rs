@@ -71,7 +71,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     let (control, _link) = control(arguments, &reporter, &identity(&config))?;
     // Built before the terminal is touched, so that an error finds it as it was.
     let mut vm = build(&config, &outputs, &handle)?;
-    let trace = TraceFile::begin(&arguments.statistics, &mut vm)?;
+    let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let is_display = arguments.display == Display::Text;
     if is_display && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::usage("--display text needs a terminal"));

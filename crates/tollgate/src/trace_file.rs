@@ -12,6 +12,7 @@ mod tests;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use tollgate_machine::vm::Vm;
 
 use crate::failure::{Failure, say};
 use crate::files;
-use crate::statistics::StatisticsArguments;
+use crate::statistics::{Reporter, StatisticsArguments};
 use events::{BEGINNING, Clock, Tracks};
 use pages::{Pages, Store};
 
@@ -60,7 +61,11 @@ impl TraceFile {
     ///
     /// # Errors
     /// As [`TraceFile::start`].
-    pub fn begin(arguments: &StatisticsArguments, vm: &mut Vm) -> Result<Option<Self>, Failure> {
+    pub fn begin(
+        arguments: &StatisticsArguments,
+        reporter: &Arc<Reporter>,
+        vm: &mut Vm,
+    ) -> Result<Option<Self>, Failure> {
         let Some(path) = &arguments.trace else {
             return Ok(None);
         };
@@ -68,7 +73,7 @@ impl TraceFile {
             limit: arguments.trace_limit,
             is_ring: arguments.trace_ring,
         };
-        let (file, tracer) = Self::start(path, size, vm.tsc_khz())?;
+        let (file, tracer) = Self::start(path, size, vm.tsc_khz(), reporter)?;
         vm.plan_trace(tracer, arguments.trace_from, arguments.trace_to);
         Ok(Some(file))
     }
@@ -78,7 +83,12 @@ impl TraceFile {
     ///
     /// # Errors
     /// One line: the file cannot be written, or no thread could be had.
-    fn start(path: &Path, size: Size, khz: u64) -> Result<(Self, Tracer), Failure> {
+    fn start(
+        path: &Path,
+        size: Size,
+        khz: u64,
+        reporter: &Arc<Reporter>,
+    ) -> Result<(Self, Tracer), Failure> {
         let file = files::create(path, "--trace")?;
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         if size.is_ring && !is_file {
@@ -86,7 +96,8 @@ impl TraceFile {
                 "--trace-ring needs a file, of which parts can be written again",
             ));
         }
-        let mut writer = Writer::new(file, is_file, size, khz).map_err(|error| {
+        let reporter = Arc::clone(reporter);
+        let mut writer = Writer::new(file, is_file, size, khz, reporter).map_err(|error| {
             let path = path.display();
             let room = match is_file {
                 true => "; its room, of --trace-limit, is taken at the start",
@@ -177,13 +188,21 @@ struct Writer<F> {
     clock: Clock,
     tracks: Tracks,
     summary: Summary,
+    /// Who names instructions.
+    reporter: Arc<Reporter>,
 }
 
 /// Room kept for the end of a stream.
 const END_ROOM: u64 = 256;
 
 impl<F: Write + Store> Writer<F> {
-    fn new(mut file: F, is_file: bool, size: Size, khz: u64) -> io::Result<Self> {
+    fn new(
+        mut file: F,
+        is_file: bool,
+        size: Size,
+        khz: u64,
+        reporter: Arc<Reporter>,
+    ) -> io::Result<Self> {
         let Size { limit, is_ring } = size;
         let summary = Summary::default();
         let sink = if is_file {
@@ -198,13 +217,14 @@ impl<F: Write + Store> Writer<F> {
             clock: Clock::new(khz),
             tracks: Tracks::default(),
             summary,
+            reporter,
         })
     }
 
     fn run(&mut self, events: &TraceEvents) -> io::Result<Summary> {
         while let Some(batch) = events.next_batch() {
             self.summary.dropped = events.dropped();
-            if !self.take(&batch)? {
+            if !self.take(&batch, events.system_call_entry())? {
                 break;
             }
         }
@@ -218,7 +238,8 @@ impl<F: Write + Store> Writer<F> {
     }
 
     /// Writes a batch; false if the limit is reached.
-    fn take(&mut self, batch: &[TraceEvent]) -> io::Result<bool> {
+    fn take(&mut self, batch: &[TraceEvent], system_call_entry: u64) -> io::Result<bool> {
+        let names = self.reporter.names_once_known(system_call_entry);
         let mut entry = String::new();
         let mut stream = String::new();
         let mut is_full = false;
@@ -232,7 +253,8 @@ impl<F: Write + Store> Writer<F> {
                     Sink::Stream(..) => stream.push_str(&names),
                 }
             }
-            self.clock.entry(&mut entry, event, track);
+            let symbol = names.at(event.place);
+            self.clock.entry(&mut entry, event, track, symbol);
             let is_taken = match &mut self.sink {
                 Sink::Pages(pages) => pages.push(&entry)?,
                 Sink::Stream(_, written) => {

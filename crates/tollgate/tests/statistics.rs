@@ -2,10 +2,15 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::control::{ask, command, connect_to_running, send_and_leave};
@@ -264,6 +269,149 @@ fn a_trace_has_every_exit_with_its_time() {
         assert!(open.iter().all(|end| start + length <= *end + 1e-4));
         open.push(start + length);
     }
+}
+
+/// Every entry is of the form that the description of the format asks for, and no two slices of a
+/// track overlap without one lying in the other: such a slice Perfetto would drop.
+#[track_caller]
+fn check_form(trace: &Value) {
+    let mut tracks: BTreeMap<(u64, u64), Vec<(f64, f64)>> = BTreeMap::new();
+    for event in trace["traceEvents"].as_array().unwrap() {
+        let number = |key: &str| {
+            event[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key}: {event}"))
+        };
+        let track = (number("pid") as u64, number("tid") as u64);
+        assert!(event["name"].is_string(), "{event}");
+        match event["ph"].as_str() {
+            Some("M") => {
+                let name = event["name"].as_str().unwrap();
+                assert!(["process_name", "thread_name"].contains(&name), "{event}");
+                assert!(event["args"]["name"].is_string(), "{event}");
+            }
+            Some("X") => {
+                assert!(event["cat"].is_string(), "{event}");
+                let times = (number("ts"), number("dur"));
+                assert!(times.0 >= 0.0 && times.1 >= 0.0, "{event}");
+                tracks.entry(track).or_default().push(times);
+            }
+            _ => panic!("{event}"),
+        }
+    }
+    for (track, mut slices) in tracks {
+        slices.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+        let mut open: Vec<f64> = Vec::new();
+        for (start, length) in slices {
+            open.retain(|end| *end > start + 1e-4);
+            assert!(
+                open.iter().all(|end| start + length <= *end + 1e-4),
+                "{track:?}"
+            );
+            open.push(start + length);
+        }
+    }
+}
+
+#[test]
+fn a_trace_has_tracks_by_space_and_kind_and_the_names_of_instructions() {
+    let folder = Folder::new();
+    let path = folder.path("trace.json");
+    let symbols = folder.file("map", b"00007c00 T sta\"rt\n00007c06 t poll\n");
+    let arguments = ["--trace", text(&path), "--symbols", text(&symbols)];
+    run_to_end(&folder, &arguments);
+    let trace = read_json(&path);
+    check_form(&trace);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let reads: Vec<_> = events
+        .iter()
+        .filter(|event| event["name"] == "port-in")
+        .collect();
+    assert_eq!(reads.len() as u64, READS);
+    assert!(
+        reads
+            .iter()
+            .all(|event| event["args"]["symbol"] == "poll+0x0")
+    );
+    let named = |what: &str, key: &str| {
+        let of_read = |event: &&Value| event["name"] == what && event[key] == reads[0][key];
+        let found = events
+            .iter()
+            .filter(of_read)
+            .map(|event| &event["args"]["name"]);
+        found
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(named("process_name", "pid"), ["space 00000000"]);
+    assert!(named("thread_name", "tid").contains(&"port-in".to_owned()));
+}
+
+#[test]
+fn pictures_are_drawn_of_a_run_and_of_a_machine_that_runs() {
+    let folder = Folder::new();
+    let (svg, png) = (folder.path("run.svg"), folder.path("now.png"));
+    run_to_end(&folder, &["--stats-plot", text(&svg)]);
+    let drawn = fs::read_to_string(&svg).unwrap();
+    for part in [
+        "<svg",
+        "all exits",
+        ", com1:",
+        "port-in",
+        "translating",
+        "</svg>",
+    ] {
+        assert!(drawn.contains(part), "{part}: {drawn}");
+    }
+    let (child, socket) = running(&folder, &[]);
+    stats(&folder, &["--plot", text(&png)]);
+    quit(child, &socket);
+    let drawn = fs::read(&png).unwrap();
+    assert!(drawn.starts_with(b"\x89PNG") && drawn.len() > 5_000);
+}
+
+/// How many tries the books have to balance: a host that is a virtual machine itself loses time that
+/// nobody tells it of.
+const TRIES: u64 = 8;
+
+#[test]
+fn the_books_balance_on_a_loaded_host() {
+    // Two programs for each processor that do nothing but run.
+    let ended = Arc::new(AtomicBool::new(false));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let load: Vec<_> = (0..2 * processors)
+        .map(|_| {
+            let ended = Arc::clone(&ended);
+            std::thread::spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let folder = Folder::new();
+    let path = folder.path("books.json");
+    let mut shares = Vec::new();
+    let is_balanced = (0..TRIES).any(|_| {
+        let arguments = ["--stats-file", text(&path), "--stats-format", "json"];
+        let (child, socket) = running(&folder, &arguments);
+        std::thread::sleep(Duration::from_secs(2));
+        quit(child, &socket);
+        let books = read_json(&path);
+        let number = |key: &str| books[key].as_f64().unwrap();
+        let missing = number("remainder_cycles") / number("wall_cycles");
+        shares.push((missing, number("waiting_cycles") / number("wall_cycles")));
+        missing.abs() < 0.02
+    });
+    ended.store(true, Ordering::Relaxed);
+    for thread in load {
+        thread.join().unwrap();
+    }
+    assert!(
+        is_balanced,
+        "what is missing, and the waiting time: {shares:?}"
+    );
 }
 
 #[test]

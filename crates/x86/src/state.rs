@@ -303,6 +303,14 @@ impl CpuState {
         }
     }
 
+    /// Where SYSENTER leads to, or in IA-32e mode SYSCALL: SYSENTER_EIP or LSTAR; 0 if not set.
+    pub fn system_call_entry(&self) -> u64 {
+        match self.is_long_mode() {
+            true => self.lstar,
+            false => self.sysenter_eip,
+        }
+    }
+
     /// EFER.LMA is set: IA-32e mode, in its 64-bit or its compatibility sub-mode.
     pub fn is_long_mode(&self) -> bool {
         self.efer().contains(Efer::LMA)

@@ -14,7 +14,8 @@ use super::client::{ask, exit_code_of, talk};
 use super::protocol::Name;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::statistics::{Format, Sort, View, fitted, read_price_table, top, written};
+
+use crate::statistics::{Format, Picture, Sort, View, fitted, read_price_table, top, written};
 
 /// `tollgate stats`.
 #[derive(Args, Debug)]
@@ -26,7 +27,9 @@ Examples:
   What a workload costs, without the boot before it:
     tollgate mark vm.sock begin; ssh guest make; tollgate stats vm.sock --since begin
   What happens now, every two seconds, the five most expensive kinds:
-    tollgate stats vm.sock --interval 2 --top 5")]
+    tollgate stats vm.sock --interval 2 --top 5
+  The same as a picture:
+    tollgate stats vm.sock --plot exits.svg")]
 pub struct StatsArguments {
     /// The path given to tollgate run --control
     #[arg(value_name = "PATH")]
@@ -61,6 +64,13 @@ pub struct StatsArguments {
     )]
     pub interval: Option<Duration>,
 
+    /// Draw where the time went, and what exits are made of, instead (.svg or .png)
+    ///
+    /// Below all exits stand address spaces, their symbols or instructions, and the kinds of exit;
+    /// what is as wide took as much time.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "sort", "top", "interval"])]
+    pub plot: Option<PathBuf>,
+
     /// Estimate what the run would take at another machine's exit costs
     #[arg(long, value_name = "FILE")]
     pub price_table: Option<PathBuf>,
@@ -68,7 +78,7 @@ pub struct StatsArguments {
     /// Show nothing, and have statistics tell of what happens from now on
     #[arg(
         long,
-        conflicts_with_all = ["format", "sort", "top", "since", "until", "price_table"]
+        conflicts_with_all = ["format", "sort", "top", "since", "until", "plot", "price_table"]
     )]
     pub reset: bool,
 }
@@ -99,6 +109,9 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     if let Some(interval) = arguments.interval {
         return repeat(arguments, interval, prices);
     }
+    let picture = arguments.plot.as_deref();
+    let picture = picture.map(|path| Picture::create(path, "--plot"));
+    let picture = picture.transpose()?;
     let name = |name: Option<MarkName>| name.map(|name| name.to_string());
     let request = json!({
         "command": Name::Stats, "since": name(arguments.since), "until": name(arguments.until)
@@ -107,8 +120,13 @@ fn show(arguments: &StatsArguments) -> Result<u8, Failure> {
     if answer["ok"] != true {
         return Ok(exit_code_of(&answer));
     }
+    let snapshot = snapshot_in(&answer, prices)?;
+    if let Some(picture) = picture {
+        picture.write(&snapshot)?;
+        return Ok(exit_code::SUCCESS);
+    }
     // A closed standard output is no failure of the command.
-    let _ = print(arguments, &snapshot_in(&answer, prices)?);
+    let _ = print(arguments, &snapshot);
     Ok(exit_code::SUCCESS)
 }
 

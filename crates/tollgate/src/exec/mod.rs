@@ -104,7 +104,7 @@ fn start_and_run(arguments: &ExecArguments) -> Result<u8, Failure> {
     let mut vm =
         Vm::build(&config, consoles, &handle).map_err(|error| Failure::usage(error.to_string()))?;
     drop((links.guest, initramfs));
-    let trace = TraceFile::begin(&arguments.statistics, &mut vm)?;
+    let trace = TraceFile::begin(&arguments.statistics, &reporter, &mut vm)?;
     let setup = Setup {
         signals,
         links: links.host,

@@ -30,6 +30,10 @@ pub struct StatisticsArguments {
     #[arg(long, value_name = "PATH")]
     pub stats_file: Option<PathBuf>,
 
+    /// Draw them into this file too, .svg or .png (implies --stats)
+    #[arg(long, value_name = "PATH")]
+    pub stats_plot: Option<PathBuf>,
+
     /// What comes first in the table
     #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
     pub stats_sort: Sort,
@@ -55,12 +59,15 @@ pub struct StatisticsArguments {
     /// its entry point for system calls; FILE@0x1000000 says by how much it lies higher. The
     /// guest's own /proc/kallsyms is right as it is, for that run: with nokaslr on the
     /// kernel's command line, for every run.
+    ///
+    /// May be given several times, for programs too: the first file that knows an address names
+    /// it. FILE,space=0x1234000 is only for that address space, as statistics show it.
     #[arg(
         long,
         value_name = "FILE",
         value_parser = OsStringValueParser::new().try_map(SymbolSource::parse)
     )]
-    pub symbols: Option<SymbolSource>,
+    pub symbols: Vec<SymbolSource>,
 
     /// Estimate what the run would take at another machine's exit costs
     ///
@@ -105,6 +112,7 @@ impl StatisticsArguments {
         self.stats
             || self.stats_format.is_some()
             || self.stats_file.is_some()
+            || self.stats_plot.is_some()
             || self.span() != Span::default()
     }
 

@@ -4,6 +4,7 @@
 mod arguments;
 mod csv;
 mod interrupts;
+mod picture;
 mod prices;
 mod symbols;
 mod table;
@@ -26,8 +27,9 @@ use crate::failure::{Failure, say};
 use crate::files;
 
 pub use arguments::{StatisticsArguments, top};
+pub use picture::Picture;
 pub use prices::read_price_table;
-use symbols::SymbolFile;
+use symbols::SymbolFiles;
 pub use symbols::{Names, SymbolSource};
 
 /// How statistics are written.
@@ -77,14 +79,14 @@ pub fn written(snapshot: &Snapshot, format: Format, view: View) -> String {
 
 /// What a run's command line says about statistics, with the files that it names read.
 pub struct Reporter {
-    symbols: Option<SymbolFile>,
+    symbols: SymbolFiles,
     prices: Option<PriceTable>,
 }
 
 impl Reporter {
     /// Neither names nor prices.
     pub const PLAIN: Self = Self {
-        symbols: None,
+        symbols: SymbolFiles::NONE,
         prices: None,
     };
 
@@ -93,10 +95,9 @@ impl Reporter {
     /// # Errors
     /// One line: which file cannot be used, and why.
     pub fn open(arguments: &StatisticsArguments) -> Result<Self, Failure> {
-        let symbols = arguments.symbols.as_ref().map(SymbolFile::read);
         let prices = arguments.price_table.as_deref().map(read_price_table);
         Ok(Self {
-            symbols: symbols.transpose()?,
+            symbols: SymbolFiles::read(&arguments.symbols)?,
             prices: prices.transpose()?,
         })
     }
@@ -104,7 +105,7 @@ impl Reporter {
     /// The books with names and prices put to them.
     pub fn snapshot(&self, books: &Books) -> Snapshot {
         let names = self.names(books.system_call_entry);
-        let mut snapshot = Snapshot::of(books, |address| names.as_ref()?.at(address));
+        let mut snapshot = Snapshot::of(books, |place| names.at(place));
         snapshot.estimate = self
             .prices
             .as_ref()
@@ -112,9 +113,14 @@ impl Reporter {
         snapshot
     }
 
-    /// Names for the addresses of a guest with this SYSENTER_EIP or LSTAR, if symbols were given.
-    pub fn names(&self, system_call_entry: u64) -> Option<Names<'_>> {
-        Some(self.symbols.as_ref()?.names(system_call_entry))
+    /// Names for the addresses of a guest with this SYSENTER_EIP or LSTAR.
+    pub fn names(&self, system_call_entry: u64) -> Names<'_> {
+        self.symbols.names(system_call_entry)
+    }
+
+    /// The same, without names of a kernel that is not yet known to lie where it was linked.
+    pub fn names_once_known(&self, system_call_entry: u64) -> Names<'_> {
+        self.symbols.names_once_known(system_call_entry)
     }
 }
 
@@ -126,6 +132,7 @@ pub struct FinalReport {
     span: Span,
     /// The file and its name; standard error if there is none.
     file: Option<(File, PathBuf)>,
+    picture: Option<Picture>,
 }
 
 impl FinalReport {
@@ -145,6 +152,8 @@ impl FinalReport {
             let file = files::create(path, "--stats-file")?;
             Ok((file, path.clone()))
         };
+        let picture = arguments.stats_plot.as_ref();
+        let picture = picture.map(|path| Picture::create(path, "--stats-plot"));
         Ok(Some(Self {
             reporter: Arc::clone(reporter),
             format: arguments.stats_format.unwrap_or_default(),
@@ -154,6 +163,7 @@ impl FinalReport {
             },
             span: arguments.span(),
             file: arguments.stats_file.as_ref().map(create).transpose()?,
+            picture: picture.transpose()?,
         }))
     }
 
@@ -165,10 +175,15 @@ impl FinalReport {
             ));
             vm.books()
         });
-        let mut text = written(&self.reporter.snapshot(&books), self.format, self.view);
+        let snapshot = self.reporter.snapshot(&books);
+        let mut text = written(&snapshot, self.format, self.view);
         if self.format == Format::Table {
             let milliseconds = start_up.as_secs_f64() * 1000.0;
             text.push_str(&format!("start-up: {milliseconds:.1} ms\n"));
+        }
+        let drawn = (self.picture.as_ref()).map_or(Ok(()), |picture| picture.write(&snapshot));
+        if let Err(failure) = &drawn {
+            say(&failure.message);
         }
         match &self.file {
             None => {
@@ -182,7 +197,7 @@ impl FinalReport {
                 }
             }
         }
-        true
+        drawn.is_ok()
     }
 }
 
@@ -295,10 +310,10 @@ pub mod tests {
 
     /// The same, named and priced.
     pub fn snapshot() -> Snapshot {
-        let mut snapshot = Snapshot::of(&books(), |address| {
+        let mut snapshot = Snapshot::of(&books(), |place| {
             Some(SymbolAt {
                 name: "start, \"really\"",
-                distance: address - 0xc100_0000,
+                distance: place.linear - 0xc100_0000,
             })
         });
         let prices = PriceTable::parse("machine,Old One\nkhz,1000\ncli,none\ncpuid,1650\n");

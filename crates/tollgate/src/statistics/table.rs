@@ -299,7 +299,7 @@ fn list<'a>(
 }
 
 /// A symbol and the device that was accessed there; either may be empty.
-fn with_device(symbol: &str, device: &str) -> String {
+pub(super) fn with_device(symbol: &str, device: &str) -> String {
     match (symbol, device) {
         (_, "") => symbol.to_owned(),
         ("", _) => device.to_owned(),

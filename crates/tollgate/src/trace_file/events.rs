@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+use serde_json::Value;
 use tollgate_exits::ExitKind;
+use tollgate_exits::snapshot::SymbolAt;
 use tollgate_exits::trace::{Span, TraceEvent};
 
 /// What comes before the first event: an entry that names nothing, so that a comma may follow.
@@ -98,7 +100,13 @@ impl Clock {
     }
 
     /// One complete event ("X"), behind a comma; times in microseconds.
-    pub fn entry(&mut self, text: &mut String, event: &TraceEvent, track: Track) {
+    pub fn entry(
+        &mut self,
+        text: &mut String,
+        event: &TraceEvent,
+        track: Track,
+        symbol: Option<SymbolAt<'_>>,
+    ) {
         self.zero.get_or_insert(event.start);
         let start = self.nanoseconds(event.start);
         // From the rounded end, so that what lies inside stays inside.
@@ -116,9 +124,15 @@ impl Clock {
         if let Span::Exit(_) = event.span {
             let _ = write!(
                 text,
-                ",\"cat\":\"exit\",\"args\":{{\"address\":\"{:08x}\",\"space\":\"{:08x}\"}}",
+                ",\"cat\":\"exit\",\"args\":{{\"address\":\"{:08x}\",\"space\":\"{:08x}\"",
                 event.place.linear, event.place.space
             );
+            if let Some(SymbolAt { name, distance }) = symbol {
+                // A name comes from a file that anybody may have written.
+                let name = Value::from(format!("{name}+{distance:#x}"));
+                let _ = write!(text, ",\"symbol\":{name}");
+            }
+            text.push('}');
         } else {
             text.push_str(",\"cat\":\"inside\"");
         }

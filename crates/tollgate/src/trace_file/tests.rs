@@ -51,6 +51,10 @@ fn events(exits: u64) -> TraceEvents {
     events
 }
 
+fn nameless() -> Arc<Reporter> {
+    Arc::new(Reporter::PLAIN)
+}
+
 fn size(limit: u64) -> Size {
     Size {
         limit,
@@ -78,7 +82,8 @@ fn complete(trace: &Value) -> Vec<&Value> {
 fn events_have_microseconds_from_the_first_on_and_nest() {
     for is_pipe in [false, true] {
         // 3 MHz: three cycles are one microsecond.
-        let mut writer = Writer::new(Disk::default(), !is_pipe, size(1 << 20), 3000).unwrap();
+        let mut writer =
+            Writer::new(Disk::default(), !is_pipe, size(1 << 20), 3000, nameless()).unwrap();
         let summary = writer.run(&events(3)).unwrap();
         assert_eq!((summary.events, summary.full_after_ns), (6, None));
         let trace = parsed(&writer);
@@ -113,8 +118,9 @@ fn spaces_are_processes_and_kinds_are_threads_by_name() {
     drop(tracer);
     let batch = events.next_batch().unwrap();
     for is_file in [false, true] {
-        let mut writer = Writer::new(Disk::default(), is_file, size(1 << 20), 1000).unwrap();
-        writer.take(&batch).unwrap();
+        let mut writer =
+            Writer::new(Disk::default(), is_file, size(1 << 20), 1000, nameless()).unwrap();
+        writer.take(&batch, 0).unwrap();
         writer.run(&self::events(0)).unwrap();
         let trace = parsed(&writer);
         let all = trace["traceEvents"].as_array().unwrap();
@@ -151,7 +157,8 @@ fn spaces_are_processes_and_kinds_are_threads_by_name() {
 fn a_full_trace_is_valid_keeps_its_limit_and_says_so() {
     const LIMIT: u64 = 64 << 10;
     for is_pipe in [false, true] {
-        let mut writer = Writer::new(Disk::default(), !is_pipe, size(LIMIT), 1000).unwrap();
+        let mut writer =
+            Writer::new(Disk::default(), !is_pipe, size(LIMIT), 1000, nameless()).unwrap();
         let summary = writer.run(&events(2000)).unwrap();
         assert!(summary.full_after_ns.is_some());
         let length = content(&writer).len() as u64;
@@ -165,14 +172,14 @@ fn a_full_trace_is_valid_keeps_its_limit_and_says_so() {
 
 #[test]
 fn the_file_is_valid_after_every_piece() {
-    let mut writer = Writer::new(Disk::default(), true, size(1 << 20), 1000).unwrap();
+    let mut writer = Writer::new(Disk::default(), true, size(1 << 20), 1000, nameless()).unwrap();
     assert!(complete(&parsed(&writer)).is_empty());
     let batch = events(10);
     // The vCPU's side is gone: one batch, then the end.
     let batch = batch.next_batch().unwrap();
-    writer.take(&batch[..4]).unwrap();
+    writer.take(&batch[..4], 0).unwrap();
     assert_eq!(complete(&parsed(&writer)).len(), 4);
-    writer.take(&batch[4..]).unwrap();
+    writer.take(&batch[4..], 0).unwrap();
     assert_eq!(complete(&parsed(&writer)).len(), 20);
     assert_eq!(parsed(&writer)["otherData"]["events"], 20);
 }
@@ -181,7 +188,9 @@ fn the_file_is_valid_after_every_piece() {
 fn a_disk_without_the_room_is_known_at_the_start() {
     let mut disk = Disk::default();
     disk.file.room = Some(100_000);
-    let error = Writer::new(disk, true, size(1 << 20), 1000).err().unwrap();
+    let error = Writer::new(disk, true, size(1 << 20), 1000, nameless())
+        .err()
+        .unwrap();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
 
