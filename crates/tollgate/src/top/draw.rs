@@ -290,11 +290,11 @@ mod tests {
         assert_eq!(lines[1], bar);
         assert_eq!(
             lines[2],
-            "guest        60.0%   exits        19.0%   devices       5.0%"
+            "guest        60.0% exits        19.0% devices       5.0% translating  10.0%"
         );
         assert_eq!(
             lines[3],
-            "translating  10.0%   halted        5.0%   waiting       0.0%"
+            "halted        5.0% waiting       0.0% other         0.0%"
         );
         assert_eq!(lines[4], "kinds of exit by cost");
         assert_eq!(lines[5], " exits/s us each   time            kind");
