@@ -46,6 +46,11 @@ pub const PC_STATE_VERSION: u32 = 4;
 /// How long a device's threads may take to finish before a state is saved.
 const QUIESCE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Nanoseconds for which completions are handed to devices while an interrupt waits, and after which
+/// the others follow.
+const COMPLETIONS_AT_ONCE: u64 = 15_000;
+const COMPLETIONS_LATER: u64 = 50_000;
+
 /// The machine around the processor.
 pub struct Pc {
     clock: GuestClock,
@@ -53,6 +58,8 @@ pub struct Pc {
     bus: Bus,
     /// Somebody outside wants the processor to stop.
     attention: bool,
+    /// When completions are due that were left for an interrupt.
+    completions_due: Option<GuestTime>,
     /// The page of RAM where the local APIC's registers are.
     hidden_by_apic: Option<PhysicalAddress>,
     /// Something came from outside that devices have not seen.
@@ -134,6 +141,7 @@ impl Pc {
             board,
             bus,
             attention: false,
+            completions_due: None,
             hidden_by_apic: None,
             news: Arc::default(),
             is_told_of_news: false,
@@ -442,6 +450,30 @@ impl Pc {
     }
 }
 
+impl Pc {
+    /// Brings devices to the present. What other threads have done for them is left for later where
+    /// it `stops`.
+    fn advance_until(&mut self, stops: impl Fn(&Board, GuestTime) -> bool) {
+        let clock = self.clock.clock();
+        let guest_clock = &self.clock;
+        let stops = |board: &Board| stops(board, guest_clock.now());
+        let is_left = self
+            .bus
+            .take_completions_until(&mut self.board, guest_clock, stops);
+        self.completions_due = is_left.then(|| guest_clock.now().after(COMPLETIONS_LATER));
+        self.board.interrupts.local_apic.advance(&clock);
+        if self.news.swap(false, Ordering::AcqRel) || !self.is_told_of_news {
+            self.bus.advance(&mut self.board, &self.clock);
+        } else {
+            self.bus
+                .advance_due(&mut self.board, &self.clock, clock.now);
+        }
+        self.board.serial_output.advance(clock.now);
+        self.board.debug_output.advance(clock.now);
+        self.attention |= self.board.outside.wants_attention();
+    }
+}
+
 impl Platform for Pc {
     fn port_read(&mut self, port: u16, size: u8) -> u32 {
         self.bus.port_read(port, size, &mut self.board, &self.clock)
@@ -564,6 +596,7 @@ impl Platform for Pc {
             self.bus.deadline(),
             self.board.serial_output.next_deadline(),
             self.board.debug_output.next_deadline(),
+            self.completions_due,
         ]
         .into_iter()
         .flatten()
@@ -571,18 +604,14 @@ impl Platform for Pc {
     }
 
     fn advance(&mut self) {
-        let clock = self.clock.clock();
-        self.bus.take_completions(&mut self.board, &self.clock);
-        self.board.interrupts.local_apic.advance(&clock);
-        if self.news.swap(false, Ordering::AcqRel) || !self.is_told_of_news {
-            self.bus.advance(&mut self.board, &self.clock);
-        } else {
-            self.bus
-                .advance_due(&mut self.board, &self.clock, clock.now);
-        }
-        self.board.serial_output.advance(clock.now);
-        self.board.debug_output.advance(clock.now);
-        self.attention |= self.board.outside.wants_attention();
+        self.advance_until(|_, _| false);
+    }
+
+    fn advance_some(&mut self) {
+        let begun = self.clock.now();
+        self.advance_until(|board, now| {
+            board.interrupts.pending() && now.since(begun) > COMPLETIONS_AT_ONCE
+        });
     }
 
     fn time_stamp(&self) -> u64 {

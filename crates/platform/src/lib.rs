@@ -95,6 +95,12 @@ pub trait Platform {
     /// Lets timers fire up to the present and takes in what came from outside.
     fn advance(&mut self);
 
+    /// The same while the guest lets interrupts in: if it takes long and one waits, what can wait is
+    /// left, and [`Platform::next_deadline`] is soon.
+    fn advance_some(&mut self) {
+        self.advance();
+    }
+
     /// The guest's time-stamp counter, with no processor offset applied.
     fn time_stamp(&self) -> u64;
 

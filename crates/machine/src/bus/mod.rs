@@ -32,8 +32,9 @@ pub use interrupts::Interrupts;
 pub use outside::Outside;
 pub use state::{SavedState, StateError};
 
-use completion::{Completions, KickFunction};
+use completion::{Completion, Completions, KickFunction};
 use std::any::Any;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tollgate_exits::blame::DeviceAddress;
 use tollgate_platform::GuestTime;
@@ -96,6 +97,8 @@ pub struct Bus {
     /// The earliest deadline of all devices.
     deadline: Option<GuestTime>,
     completions: Completions,
+    /// Those that were taken and not handed on.
+    taken: VecDeque<Completion>,
 }
 
 impl Default for Bus {
@@ -115,6 +118,7 @@ impl Bus {
             memory: Vec::new(),
             deadline: None,
             completions: Completions::new(),
+            taken: VecDeque::new(),
         }
     }
 
@@ -300,11 +304,27 @@ impl Bus {
 
     /// Hands completions to their devices.
     pub fn take_completions(&mut self, board: &mut Board, clock: &GuestClock) {
-        for (slot, token) in self.completions.take() {
+        self.take_completions_until(board, clock, |_| false);
+    }
+
+    /// Hands completions to their devices, until there are no more or it `stops`. True: some are
+    /// left.
+    pub fn take_completions_until(
+        &mut self,
+        board: &mut Board,
+        clock: &GuestClock,
+        stops: impl Fn(&Board) -> bool,
+    ) -> bool {
+        self.taken.extend(self.completions.take());
+        while let Some((slot, token)) = self.taken.pop_front() {
             self.call(usize::from(slot), board, clock, |device, context| {
                 device.complete(token, context);
             });
+            if !self.taken.is_empty() && stops(board) {
+                return true;
+            }
         }
+        false
     }
 
     /// Waits until no device's threads work on anything.

@@ -359,6 +359,36 @@ fn what_threads_have_done_reaches_their_device_before_its_state_is_saved() {
 }
 
 #[test]
+fn completions_that_are_left_for_an_interrupt_come_next() {
+    let (mut bus, mut bench) = (Bus::new(), Bench::new());
+    let (board, clock) = (&mut bench.board, &bench.clock);
+    bus.add(Box::new(Worker::default()), board, clock).unwrap();
+    let completer = bus
+        .with(board, clock, |worker: &mut Worker, _| {
+            worker.under_way = 5;
+            worker.completer.clone().unwrap()
+        })
+        .unwrap();
+    let send = |tokens: std::ops::RangeInclusive<u64>| {
+        let completer = completer.clone();
+        let sent = move || tokens.for_each(|token| completer.send(token).unwrap());
+        std::thread::spawn(sent).join().unwrap();
+    };
+    let done = |bus: &Bus| bus.get::<Worker>().unwrap().done.clone();
+    send(1..=3);
+    assert!(bus.take_completions_until(board, clock, |_| true));
+    assert_eq!(done(&bus), [1]);
+    send(4..=5);
+    for last in 2..=4 {
+        assert!(bus.take_completions_until(board, clock, |_| true));
+        assert!(done(&bus).into_iter().eq(1..=last));
+    }
+    // Behind the last one there is nothing to stop for.
+    assert!(!bus.take_completions_until(board, clock, |_| true));
+    assert_eq!(done(&bus), [1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_shared_line_is_asserted_while_any_device_asserts_it() {
     let mut bench = Bench::new();
     program_pin(&mut bench, 17, 0x8051);
