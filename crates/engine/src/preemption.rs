@@ -3,13 +3,29 @@
 //! The monitor looks at requests only between two of the guest's instructions, so its work for one
 //! masks interrupts. A *section*, a piece of it that can be long, asks at its points whether to
 //! [stop](Points::stops). It then ends with what it has done, in a state as if it had never meant to
-//! do more; the interrupt is delivered at the boundary of the instruction that the work is for, which
-//! begins again behind the handler and needs less. Each section says why its work comes to an end.
+//! do more; the interrupt is delivered at the boundary of the instruction that the work is for.
+//! Behind the handler that instruction begins again and needs less, or the section is
+//! [gone on with](Interruptible::Resume) first. Each section says why its work comes to an end.
+//!
+//! A stop costs something, and gains nothing while the guest's own flag holds interrupts off. So a
+//! section goes on past a point if interrupts are off, and until it has run for the *break-even*: what
+//! it takes from a point to the handler's first instruction, as it was measured at the last
+//! deliveries.
+//!
+//! ```text
+//! begin        break-even      request      point
+//!   |--- no stops ---|------------|-----------| handler ... return |--- what is left ---|
+//! ```
 
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
 use tollgate_exits::latency::Section;
+
+/// What is taken for the break-even, in cycles, before it was measured.
+const FIRST_BREAK_EVEN: u64 = 3_000;
+/// Each delivery moves the break-even by so large a part of it.
+const STEPS: u64 = 32;
 
 /// What sections do about requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -20,13 +36,40 @@ pub enum Interruptible {
     /// They stop at the next point. What is left is done when it is needed again.
     #[default]
     Restart,
+    /// They stop at the next point. What is left is done when the guest has come back from the
+    /// handler to the instruction that it is for, before that begins again.
+    Resume,
+}
+
+impl Interruptible {
+    const ALL: [Self; 3] = [Self::Off, Self::Restart, Self::Resume];
+}
+
+/// What happened at the points of one kind of section.
+#[derive(Debug, Default)]
+struct Happened {
+    /// It stopped.
+    stopped: AtomicU64,
+    /// It was gone on with.
+    resumed: AtomicU64,
 }
 
 /// The points of one vCPU's sections, of which one runs at a time, on its thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Points {
-    divides: AtomicBool,
-    /// When the last point was passed, or the section began.
+    /// Which of [`Interruptible::ALL`].
+    choice: AtomicU8,
+    /// The guest lets interrupts in.
+    lets_in: AtomicBool,
+    /// The section has stopped.
+    has_stopped: AtomicBool,
+    /// Cycles that a section must have run for before it stops.
+    break_even: AtomicU64,
+    /// When requests were last taken; 0: what came of them is known.
+    taken: AtomicU64,
+    /// When the section began.
+    begun: AtomicU64,
+    /// When the last point was passed at which it could have stopped, or it began.
     since: AtomicU64,
     /// The longest time between two points of the section.
     longest: AtomicU64,
@@ -34,33 +77,66 @@ pub struct Points {
     passed: AtomicU64,
     /// At every so many points a request is made: for tests; 0: at none.
     forced: AtomicU64,
-    /// How often each section stopped.
-    stopped: [AtomicU64; Section::ALL.len()],
+    happened: [Happened; Section::ALL.len()],
+    /// Sections that stopped and to which the guest did not come back.
+    dropped: AtomicU64,
+}
+
+impl Default for Points {
+    fn default() -> Self {
+        Self {
+            choice: AtomicU8::new(Interruptible::Off as u8),
+            lets_in: AtomicBool::new(true),
+            has_stopped: AtomicBool::new(false),
+            break_even: AtomicU64::new(FIRST_BREAK_EVEN),
+            taken: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            forced: AtomicU64::new(0),
+            happened: Default::default(),
+            dropped: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What became of sections that stopped for requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stops {
+    /// How often each kind of section stopped.
+    pub stopped: Vec<(&'static str, u64)>,
+    /// How often each was gone on with where it had stopped.
+    pub resumed: Vec<(&'static str, u64)>,
+    /// How many were to be gone on with, and the guest did not come back.
+    pub dropped: u64,
+    /// Cycles that a section must have run for before it stops.
+    pub break_even: u64,
 }
 
 impl Points {
-    /// Whether sections stop.
+    /// What sections do about requests.
     pub fn interruptible(&self) -> Interruptible {
-        match self.divides.load(Ordering::Relaxed) {
-            true => Interruptible::Restart,
-            false => Interruptible::Off,
-        }
+        Interruptible::ALL[usize::from(self.choice.load(Ordering::Relaxed))]
     }
 
-    /// Whether sections stop from now on.
+    /// What they do from now on.
     pub fn set_interruptible(&self, choice: Interruptible) {
-        let divides = choice == Interruptible::Restart;
-        self.divides.store(divides, Ordering::Relaxed);
+        self.choice.store(choice as u8, Ordering::Relaxed);
     }
 
-    /// From now on a request is made at every so many points; 0: at none.
+    /// From now on a request is made at every so many points, and sections stop however short they
+    /// are; 0: at none.
     pub fn force(&self, every: u64) {
         self.forced.store(every, Ordering::Relaxed);
     }
 
-    /// A section begins, at this reading of the counter.
+    /// A section begins, at this reading of the counter; the guest `lets_in` interrupts.
     #[inline]
-    pub fn begin(&self, now: u64) {
+    pub fn begin(&self, now: u64, lets_in: bool) {
+        self.lets_in.store(lets_in, Ordering::Relaxed);
+        self.has_stopped.store(false, Ordering::Relaxed);
+        self.begun.store(now, Ordering::Relaxed);
         self.since.store(now, Ordering::Relaxed);
         self.longest.store(0, Ordering::Relaxed);
     }
@@ -68,43 +144,120 @@ impl Points {
     /// A point is passed at which the section can stop.
     #[inline]
     pub(crate) fn pass(&self) {
-        let now = counter();
+        self.pass_at(counter());
+    }
+
+    #[inline]
+    fn pass_at(&self, now: u64) {
         let masked = now.saturating_sub(self.since.load(Ordering::Relaxed));
         self.longest.fetch_max(masked, Ordering::Relaxed);
         self.since.store(now, Ordering::Relaxed);
     }
 
-    /// The section has ended: its longest time between two points, in cycles.
-    pub fn end(&self) -> u64 {
+    /// The section has ended: its longest time between two points, in cycles, and whether the guest
+    /// let interrupts in meanwhile.
+    pub fn end(&self) -> (u64, bool) {
         self.pass();
-        self.longest.load(Ordering::Relaxed)
+        let longest = self.longest.load(Ordering::Relaxed);
+        (longest, self.lets_in.load(Ordering::Relaxed))
     }
 
     /// Whether a section stops at this point, if it can and a request is made (`pending`).
     #[inline]
     pub(crate) fn stops(&self, section: Section, pending: &AtomicU32) -> bool {
-        if !self.divides.load(Ordering::Relaxed) {
+        if !self.may_stop() {
             return false;
         }
-        self.pass();
+        let now = counter();
         let forced = self.forced.load(Ordering::Relaxed);
         if forced != 0 {
             let passed = self.passed.fetch_add(1, Ordering::Relaxed);
             if passed.is_multiple_of(forced) {
                 pending.store(1, Ordering::SeqCst);
             }
+        } else {
+            let run = now.saturating_sub(self.begun.load(Ordering::Relaxed));
+            if run < self.break_even.load(Ordering::Relaxed) {
+                return false;
+            }
         }
+        self.pass_at(now);
         let stops = pending.load(Ordering::Relaxed) != 0;
         if stops {
-            self.stopped[section as usize].fetch_add(1, Ordering::Relaxed);
+            let happened = &self.happened[section as usize];
+            happened.stopped.fetch_add(1, Ordering::Relaxed);
+            self.has_stopped.store(true, Ordering::Relaxed);
         }
         stops
     }
 
-    /// How often each section stopped.
-    pub fn stopped(&self) -> [(&'static str, u64); Section::ALL.len()] {
-        let count = |section: Section| self.stopped[section as usize].load(Ordering::Relaxed);
-        Section::ALL.map(|section| (section.name(), count(section)))
+    /// Whether the section that runs can stop at all.
+    #[inline]
+    pub fn may_stop(&self) -> bool {
+        self.choice.load(Ordering::Relaxed) != Interruptible::Off as u8
+            && self.lets_in.load(Ordering::Relaxed)
+    }
+
+    /// Whether the section that ended last, or runs, has stopped at a point.
+    #[inline]
+    pub fn has_stopped(&self) -> bool {
+        self.has_stopped.load(Ordering::Relaxed)
+    }
+
+    /// A section goes on where it had stopped.
+    pub fn resume(&self, section: Section) {
+        let happened = &self.happened[section as usize];
+        happened.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One that was to go on will not.
+    pub fn drop_one(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The devices have done what was due: from here it is the monitor's way to the handler.
+    #[inline]
+    pub fn requests_taken(&self) {
+        self.taken.store(counter(), Ordering::Relaxed);
+    }
+
+    /// Nothing came of the requests that were taken.
+    #[inline]
+    pub fn nothing_delivered(&self) {
+        self.taken.store(0, Ordering::Relaxed);
+    }
+
+    /// An interrupt has been delivered: the break-even follows the median of what that takes.
+    #[inline]
+    pub fn delivered(&self) {
+        let taken = self.taken.swap(0, Ordering::Relaxed);
+        if taken == 0 {
+            return;
+        }
+        let took = counter().saturating_sub(taken);
+        let known = self.break_even.load(Ordering::Relaxed);
+        let next = match took > known {
+            true => known + known / STEPS + 1,
+            false => known - known / STEPS,
+        };
+        self.break_even.store(next, Ordering::Relaxed);
+    }
+
+    /// What became of sections that stopped.
+    pub fn what_stopped(&self) -> Stops {
+        let rows = |count: fn(&Happened) -> &AtomicU64| {
+            let count = |section: &Section| {
+                let happened = &self.happened[*section as usize];
+                (section.name(), count(happened).load(Ordering::Relaxed))
+            };
+            Section::ALL.iter().map(count).collect()
+        };
+        Stops {
+            stopped: rows(|it| &it.stopped),
+            resumed: rows(|it| &it.resumed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            break_even: self.break_even.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -113,25 +266,77 @@ mod tests {
     use super::*;
 
     fn stopped(points: &Points) -> u64 {
-        points.stopped().iter().map(|row| row.1).sum()
+        let stops = points.what_stopped();
+        stops.stopped.iter().map(|row| row.1).sum()
+    }
+
+    /// Points that stop at once.
+    fn dividing() -> Points {
+        let points = Points::default();
+        points.set_interruptible(Interruptible::Restart);
+        points.begin(0, true);
+        points
     }
 
     #[test]
     fn a_section_stops_only_if_it_can_and_something_is_asked() {
         let (points, pending) = (Points::default(), AtomicU32::new(1));
+        points.begin(0, true);
         assert!(!points.stops(Section::Translate, &pending));
-        points.set_interruptible(Interruptible::Restart);
-        assert!(points.stops(Section::Translate, &pending));
+        for choice in [Interruptible::Restart, Interruptible::Resume] {
+            points.set_interruptible(choice);
+            assert_eq!(points.interruptible(), choice);
+            assert!(points.stops(Section::Translate, &pending));
+        }
         pending.store(0, Ordering::SeqCst);
         assert!(!points.stops(Section::Translate, &pending));
-        assert_eq!(stopped(&points), 1);
-        assert!(points.stopped().contains(&("translate", 1)));
+        assert_eq!(stopped(&points), 2);
+        let stops = points.what_stopped();
+        assert!(stops.stopped.contains(&("translate", 2)));
+    }
+
+    #[test]
+    fn a_section_does_not_stop_while_the_guest_holds_interrupts_off() {
+        let (points, pending) = (dividing(), AtomicU32::new(1));
+        points.begin(0, false);
+        assert!(!points.stops(Section::Translate, &pending));
+        assert!(!points.end().1);
+        points.begin(0, true);
+        assert!(points.stops(Section::Translate, &pending));
+        assert!(points.end().1);
+    }
+
+    #[test]
+    fn a_section_stops_when_it_has_run_for_the_break_even() {
+        let (points, pending) = (dividing(), AtomicU32::new(1));
+        points.break_even.store(u64::MAX, Ordering::Relaxed);
+        points.begin(counter(), true);
+        assert!(!points.stops(Section::Translate, &pending));
+        points.break_even.store(0, Ordering::Relaxed);
+        assert!(points.stops(Section::Translate, &pending));
+    }
+
+    #[test]
+    fn the_break_even_follows_what_deliveries_take() {
+        let points = Points::default();
+        // One of which the boundary is not known says nothing.
+        points.delivered();
+        assert_eq!(points.what_stopped().break_even, FIRST_BREAK_EVEN);
+        points.taken.store(1, Ordering::Relaxed);
+        points.delivered();
+        let more = points.what_stopped().break_even;
+        assert!(more > FIRST_BREAK_EVEN && more < FIRST_BREAK_EVEN * 11 / 10);
+        for _ in 0..10_000 {
+            points.taken.store(u64::MAX, Ordering::Relaxed);
+            points.delivered();
+        }
+        assert!(points.what_stopped().break_even <= STEPS);
     }
 
     #[test]
     fn requests_can_be_forced_at_every_other_point() {
-        let (points, pending) = (Points::default(), AtomicU32::new(0));
-        points.set_interruptible(Interruptible::Restart);
+        let (points, pending) = (dividing(), AtomicU32::new(0));
+        points.break_even.store(u64::MAX, Ordering::Relaxed);
         points.force(2);
         let stops = [0; 6].map(|_| {
             pending.store(0, Ordering::SeqCst);
@@ -144,7 +349,7 @@ mod tests {
     fn what_masks_is_the_longest_time_between_two_points() {
         let points = Points::default();
         let begun = counter();
-        points.begin(begun);
+        points.begin(begun, true);
         let mut last = begun;
         let mut longest = 0;
         for _ in 0..100 {
@@ -153,8 +358,8 @@ mod tests {
             longest = longest.max(now - last);
             last = now;
         }
-        assert!(points.end() >= longest);
-        points.begin(counter());
+        assert!(points.end().0 >= longest);
+        points.begin(counter(), true);
         assert!(points.longest.load(Ordering::Relaxed) == 0);
     }
 }

@@ -72,10 +72,16 @@ pub struct InterruptBooks {
     pub maskers: Vec<Durations>,
     /// Its long sections, whether or not an interrupt waited.
     pub sections: Vec<Durations>,
-    /// For how long each did not look at requests.
+    /// For how long each did not look at requests while the guest let interrupts in.
     pub masked: Vec<Durations>,
+    /// The same while it held them off.
+    pub within: Vec<Durations>,
     /// How often each stopped for one.
     pub stops: Vec<(&'static str, u64)>,
+    /// How often each went on where it had stopped, and how often the guest did not come back.
+    pub resumed: Vec<(&'static str, u64)>,
+    /// Cycles for which a section must have run before it stops.
+    pub break_even: u64,
 }
 
 /// How much host code stood for guest instructions, each as often as it was begun.
@@ -126,7 +132,10 @@ impl Books {
                 maskers: accounts.latency().maskers(),
                 sections: accounts.latency().sections(),
                 masked: accounts.latency().masked(),
+                within: accounts.latency().within(),
                 stops: Vec::new(),
+                resumed: Vec::new(),
+                break_even: 0,
             },
         }
     }
@@ -142,6 +151,8 @@ impl Books {
             host_code: counters.host_code,
             interrupts: InterruptBooks {
                 stops: counters.stops,
+                resumed: counters.resumed,
+                break_even: counters.break_even,
                 ..self.interrupts
             },
             ..self
@@ -162,6 +173,10 @@ pub struct Counters {
     pub instruction_cache: Vec<(&'static str, u64)>,
     /// See [`InterruptBooks::stops`].
     pub stops: Vec<(&'static str, u64)>,
+    /// See [`InterruptBooks::resumed`].
+    pub resumed: Vec<(&'static str, u64)>,
+    /// See [`InterruptBooks::break_even`]: as it is now.
+    pub break_even: u64,
     /// See [`Books::instructions`].
     pub instructions: Option<u64>,
     /// See [`Books::host_code`].
@@ -182,6 +197,7 @@ impl Counters {
         since(&mut self.shadow_tables, &before.shadow_tables);
         since(&mut self.instruction_cache, &before.instruction_cache);
         since(&mut self.stops, &before.stops);
+        since(&mut self.resumed, &before.resumed);
         if let (Some(now), Some(before)) = (&mut self.instructions, before.instructions) {
             *now = now.saturating_sub(before);
         }

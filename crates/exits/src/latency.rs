@@ -16,7 +16,8 @@
 //! guest.
 //!
 //! *Sections* are the monitor's long pieces of work. Each is timed whether or not an interrupt
-//! waits, and so is the longest piece of it that does not stop for one: so long the monitor masks.
+//! waits, and so is the longest piece of it that does not stop for one: so long the monitor masks, or
+//! makes longer what the guest masks, if that holds interrupts off.
 
 use crate::ExitKind;
 use hdrhistogram::Histogram;
@@ -217,6 +218,7 @@ pub struct Latency {
     masked_by: Vec<Record>,
     sections: Vec<Record>,
     masked: Vec<Record>,
+    within: Vec<Record>,
 }
 
 impl Default for Latency {
@@ -234,6 +236,7 @@ impl Default for Latency {
             masked_by: records(Section::ALL.len()),
             sections: records(Section::ALL.len()),
             masked: records(Section::ALL.len()),
+            within: records(Section::ALL.len()),
         }
     }
 }
@@ -257,6 +260,7 @@ impl Latency {
             masked_by: each(&self.masked_by, &before.masked_by),
             sections: each(&self.sections, &before.sections),
             masked: each(&self.masked, &before.masked),
+            within: each(&self.within, &before.within),
         }
     }
 
@@ -265,16 +269,21 @@ impl Latency {
         (self.arrival, self.waiting, self.ended) = (None, None, None);
     }
 
-    /// A section has run, of which the thread has had so many cycles, `masked` of them at most in
-    /// one piece.
+    /// A section has run, of which the thread has had so many cycles, `piece` of them at most in
+    /// one piece. The guest let interrupts in (`lets_in`), or held them off.
     pub(crate) fn section(
         &mut self,
         section: Section,
         (begin, end): (u64, u64),
-        (cycles, masked): (u64, u64),
+        (cycles, piece): (u64, u64),
+        lets_in: bool,
     ) {
         self.sections[section as usize].add(cycles);
-        self.masked[section as usize].add(masked.min(cycles));
+        let pieces = match lets_in {
+            true => &mut self.masked,
+            false => &mut self.within,
+        };
+        pieces[section as usize].add(piece.min(cycles));
         self.ended = Some(Ended {
             section,
             begin,
@@ -366,9 +375,15 @@ impl Latency {
     }
 
     /// How long they mask: for each run of a section the longest time between two points at which
-    /// it can stop.
+    /// it can stop. Those apart that ran while the guest held interrupts off.
     pub fn masked(&self) -> Vec<Durations> {
         Self::by_section(&self.masked)
+    }
+
+    /// The same of those that ran while the guest held interrupts off: they mask nothing themselves,
+    /// and cannot stop.
+    pub fn within(&self) -> Vec<Durations> {
+        Self::by_section(&self.within)
     }
 
     fn by_section(records: &[Record]) -> Vec<Durations> {
@@ -464,11 +479,13 @@ mod tests {
         let masker = |latency: &Latency| latency.masker(1_000, 2_000, ExitKind::LinkMiss);
         let exit = Masker::Exit(ExitKind::LinkMiss);
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (100, 900), (800, 800));
+        latency.section(Section::Translate, (100, 900), (800, 800), true);
         assert_eq!(masker(&latency), exit);
-        latency.section(Section::Translate, (500, 1_501), (1_001, 70));
+        latency.section(Section::Translate, (500, 1_501), (1_001, 70), true);
         assert_eq!(masker(&latency), Masker::Section(Section::Translate));
-        assert_eq!(row(&latency.sections(), "translate"), (2, 1_801, 1_001));
+        latency.section(Section::Translate, (1_501, 1_511), (10, 10), false);
+        assert_eq!(row(&latency.sections(), "translate"), (3, 1_811, 1_001));
         assert_eq!(row(&latency.masked(), "translate"), (2, 870, 800));
+        assert_eq!(row(&latency.within(), "translate"), (1, 10, 10));
     }
 }

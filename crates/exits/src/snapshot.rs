@@ -173,24 +173,39 @@ pub struct Interrupts {
     pub maskers: Vec<DurationRow>,
     /// The monitor's long sections, whether or not an interrupt waited.
     pub sections: Vec<DurationRow>,
-    /// For how long they did not look at requests: of each run the longest piece.
+    /// For how long they did not look at requests: of each run the longest piece. Those apart that
+    /// ran while the guest held interrupts off.
     pub masked: Vec<DurationRow>,
+    /// The same of those.
+    #[serde(default)]
+    pub within: Vec<DurationRow>,
     /// How often they stopped for one.
     pub stops: BTreeMap<String, u64>,
+    /// How often they went on where they had stopped; `dropped`: how often the guest did not come
+    /// back for that.
+    #[serde(default)]
+    pub resumed: BTreeMap<String, u64>,
+    /// For how many cycles a section must have run before it stops.
+    #[serde(default)]
+    pub break_even_cycles: u64,
 }
 
 impl Interrupts {
     fn of(books: &InterruptBooks) -> Self {
         let rows = |durations: &[Durations]| durations.iter().map(DurationRow::of).collect();
+        let counts = |counts: &[(&'static str, u64)]| {
+            let counts = counts.iter().filter(|row| row.1 != 0);
+            counts.map(|row| (row.0.to_owned(), row.1)).collect()
+        };
         Self {
             waits: rows(&books.waits),
             maskers: rows(&books.maskers),
             sections: rows(&books.sections),
             masked: rows(&books.masked),
-            stops: (books.stops.iter())
-                .filter(|stops| stops.1 != 0)
-                .map(|&(name, count)| (name.to_owned(), count))
-                .collect(),
+            within: rows(&books.within),
+            stops: counts(&books.stops),
+            resumed: counts(&books.resumed),
+            break_even_cycles: books.break_even,
         }
     }
 }

@@ -184,15 +184,17 @@ pub const KNOBS: &[Knob] = &[
     },
     Knob {
         name: "interruptible",
-        values: &["off", "restart"],
+        values: &["off", "restart", "resume"],
         what: "long pieces of the monitor's work while an interrupt waits: done to the end, or stopped \
-               with what they have done; the guest's instruction begins again behind the handler",
+               with what they have done; behind the handler the guest's instruction begins again, or \
+               the work goes on first",
         experiment: "interruptible",
         get: |config| config.interruptible as usize,
         set: |config, value| {
             config.interruptible = match value {
                 0 => Interruptible::Off,
-                _ => Interruptible::Restart,
+                1 => Interruptible::Restart,
+                _ => Interruptible::Resume,
             }
         },
     },

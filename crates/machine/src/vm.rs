@@ -344,6 +344,8 @@ impl Vm {
 
     /// All that was ever counted beside exits.
     fn counters(&self) -> Counters {
+        let stops = self.vcpu.stops();
+        let dropped = [("dropped", stops.dropped)];
         Counters {
             instructions: self.vcpu.instructions(),
             host_code: self.vcpu.host_code(),
@@ -351,7 +353,9 @@ impl Vm {
             space_loads: self.vcpu.space_loads().named().to_vec(),
             shadow_tables: self.vcpu.shadow_table_counts(),
             instruction_cache: self.vcpu.instruction_counts().named().to_vec(),
-            stops: self.vcpu.stops().to_vec(),
+            stops: stops.stopped,
+            resumed: stops.resumed.into_iter().chain(dropped).collect(),
+            break_even: stops.break_even,
         }
     }
 

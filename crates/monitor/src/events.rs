@@ -43,6 +43,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 self.ledger.interrupt_delivered();
                 self.count(ExitKind::InterruptDelivered);
                 R::deliver_interrupt(self, vector)?;
+                self.pending.points().delivered();
             }
             return Ok(true);
         }

@@ -19,8 +19,13 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 let request = self.pending.take();
                 let late = self.lateness();
                 let begin = self.begin_section();
-                self.platform.advance();
+                // Where the guest holds interrupts off, it may wait for a device.
+                match self.pending.points().may_stop() {
+                    true => self.platform.advance_some(),
+                    false => self.platform.advance(),
+                }
                 self.end_section(Section::Devices, begin);
+                self.pending.points().requests_taken();
                 self.ledger.request_taken(request, late);
                 let entry = self.runner.state().system_call_entry();
                 self.ledger.note_system_call_entry(entry);
@@ -38,6 +43,10 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                     Ok(false) => self.due.events = false,
                     Err(stop) => return stop,
                 }
+                self.pending.points().nothing_delivered();
+            }
+            if R::goes_on_with_work(self) {
+                continue;
             }
             if let Err(stop) = self.step() {
                 return stop;

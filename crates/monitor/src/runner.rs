@@ -108,6 +108,12 @@ pub trait Runner: Sized {
     /// What the guest's RDTSC adds to the host's counter, modulo 2^64.
     fn set_time_stamp_offset(&mut self, offset: u64);
 
+    /// The guest stands at an instruction boundary, with nothing to be delivered there. Work that
+    /// was stopped for an interrupt goes on if it was for this instruction. True: it did.
+    fn goes_on_with_work<P: Platform>(_vcpu: &mut Running<'_, Self, P>) -> bool {
+        false
+    }
+
     /// Whether a maskable interrupt waits: then the guest is left when it lets interrupts in.
     fn interrupt_waits(&mut self, waits: bool);
 

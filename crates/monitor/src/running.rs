@@ -16,7 +16,7 @@ use tollgate_exits::blame::Place;
 use tollgate_exits::latency::Section;
 use tollgate_exits::ledger::Ledger;
 use tollgate_platform::Platform;
-use tollgate_x86::CpuState;
+use tollgate_x86::{CpuState, Flags};
 
 /// The parts of a [`Vcpu`](crate::Vcpu), which are described there, and the platform.
 pub struct Running<'a, R, P> {
@@ -47,15 +47,17 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     #[inline]
     pub(crate) fn begin_section(&mut self) -> u64 {
         let begin = self.ledger.now();
-        self.pending.points().begin(begin);
+        let cpu = self.runner.state();
+        let lets_in = cpu.flags().contains(Flags::IF) && cpu.shadow_rip != cpu.rip;
+        self.pending.points().begin(begin, lets_in);
         begin
     }
 
     /// It has ended.
     #[inline]
     pub(crate) fn end_section(&mut self, section: Section, begin: u64) {
-        let masked = self.pending.points().end();
-        self.ledger.section(section, begin, masked);
+        let (piece, lets_in) = self.pending.points().end();
+        self.ledger.section(section, begin, piece, lets_in);
     }
 
     /// Counts an exit of the instruction at CS:EIP.

@@ -5,6 +5,7 @@ use super::*;
 use crate::guest_view::{GuestView, Target, view_of};
 use crate::shadow_tables::{DoubleInvalidation, Invalidation, ShadowChoices};
 use crate::translations::Translations;
+use crate::windows::Comparing;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_engine::blocks::links::LinkTables;
 use tollgate_memory::GuestMemory;
@@ -47,6 +48,10 @@ struct Guest {
     answered_from_cache: u32,
     /// Accesses that found their page in a shadow window.
     found_in_windows: u32,
+    /// A comparison of a window that may have stopped.
+    comparing: Comparing,
+    /// How often one went on where it had stopped.
+    compared_on: u32,
     /// Pages of code that were foreseen.
     foreseen: u32,
     loads: u32,
@@ -86,6 +91,8 @@ impl Guest {
             omits,
             answered_from_cache: 0,
             found_in_windows: 0,
+            comparing: Comparing::default(),
+            compared_on: 0,
             foreseen: 0,
             loads: 0,
         }
@@ -259,7 +266,10 @@ impl Guest {
         // Every now and then an interrupt is waiting.
         let stops = self.found_in_windows.is_multiple_of(3);
         if aside {
-            (self.view).take_window_back(&self.state, linear, privilege, |_| stops);
+            let comparing = &mut self.comparing;
+            self.compared_on += u32::from(comparing.goes_on(&self.view, linear, privilege));
+            let what = (linear, privilege);
+            (self.view).take_window_back(&self.state, what, comparing, |_| stops);
         }
         if let Ok(Target::Ram(_)) = self.view.resolve(&self.state, linear, kind, privilege) {
             (self.view).fill_window(&self.state, linear, kind, privilege, |_| stops);
@@ -398,15 +408,21 @@ fn live_as(mut guest: Guest, choices: ShadowChoices, seed: u64, rounds: u32) -> 
 
 #[test]
 fn a_guest_that_edits_and_invalidates_at_random_gets_what_a_processor_might_have_cached() {
+    let mut compared_on = 0;
     for seed in 1..20 {
         let guest = live(Omission::Nothing, seed, 20_000);
         // A guest that does not say what it edits is answered as by a processor: from the cache.
         assert!(guest.answered_from_cache > 0);
         assert!(guest.found_in_windows > 100, "{}", guest.found_in_windows);
+        compared_on += guest.compared_on;
         assert!(guest.foreseen > 10, "{}", guest.foreseen);
         let loads = guest.view.translations.loads();
         assert!(loads.compared > 10 && loads.changed > 10, "{loads:?}");
     }
+    assert!(
+        compared_on > 0,
+        "no comparison of a window went on where it had stopped"
+    );
 }
 
 #[test]

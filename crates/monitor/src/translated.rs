@@ -27,6 +27,7 @@ mod slow_path;
 mod space_loads;
 mod stores_to_code;
 mod window_faults;
+mod work_left;
 
 pub use enter::TranslatedExit;
 
@@ -35,6 +36,7 @@ use crate::instruction_cache::InstructionCache;
 use crate::memory_access::{Accounts, MemoryAccess};
 use crate::runner::Runner;
 use crate::space_switch::SpaceSwitch;
+use crate::windows::Comparing;
 use enter::Resume;
 use fault_deliveries::FaultDeliveries;
 use guarded_pages::GuardedPages;
@@ -52,6 +54,7 @@ use tollgate_engine::signals::CodeRange;
 use tollgate_engine::{Context, Engine};
 use tollgate_memory::GuestMemory;
 use tollgate_x86::CpuState;
+use work_left::WorkLeft;
 
 /// A link to be made once the target's block is known.
 #[derive(Clone, Copy)]
@@ -103,6 +106,10 @@ pub struct Translated {
     pub(crate) half_filled: Option<u64>,
     /// Comparing a window has stopped half-way: the next time it is done to the end.
     pub(crate) half_compared: bool,
+    /// How far that has come.
+    pub(crate) comparing: Comparing,
+    /// A section that stopped for an interrupt.
+    pub(crate) work_left: Option<WorkLeft>,
     /// Where instructions come from that the monitor emulates.
     pub(crate) instructions: Box<InstructionCache>,
     /// Which instructions' direct accesses fault too often.
@@ -153,6 +160,8 @@ impl Translated {
             requests: Arc::clone(requests),
             half_filled: None,
             half_compared: false,
+            comparing: Comparing::default(),
+            work_left: None,
             instructions: Box::default(),
             faulting_sites: FaultingSites::default(),
             program_access: Access::Checked,

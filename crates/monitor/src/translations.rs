@@ -47,6 +47,8 @@ pub struct Translations {
     /// no longer all noted.
     links_are_due: bool,
     changed: bool,
+    /// How often something was invalidated or dropped.
+    drops: u64,
     /// See [`Translations::was_kept`].
     was_kept: bool,
     loads: SpaceLoads,
@@ -54,6 +56,14 @@ pub struct Translations {
     counts: ShadowCounts,
     /// For tests: what a processor may have cached.
     check: Option<Box<ShadowCheck>>,
+}
+
+/// As long as it is the same, what was derived is as it was, and is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Voided {
+    drops: u64,
+    unmapped: u64,
+    emptied: u64,
 }
 
 impl Translations {
@@ -71,6 +81,7 @@ impl Translations {
             spaces: KeptSpaces::default(),
             links_are_due: false,
             changed: false,
+            drops: 0,
             was_kept: false,
             loads: SpaceLoads::default(),
             choices: ShadowChoices::default(),
@@ -106,6 +117,16 @@ impl Translations {
     /// What was done to the tables.
     pub fn counts(&self) -> ShadowCounts {
         self.counts
+    }
+
+    /// What was invalidated or dropped so far, or taken from a window.
+    pub(crate) fn voided(&self) -> Voided {
+        let windows = self.window_counts();
+        Voided {
+            drops: self.drops,
+            unmapped: windows.unmapped,
+            emptied: windows.emptied,
+        }
     }
 
     /// What was done to shadow windows.
@@ -311,6 +332,7 @@ impl Translations {
     fn note(&mut self, linear: LinearAddress, translation: &Translation) {
         if self.origins.is_full() {
             self.drop_own(|derived| derived.drop_everything());
+            self.drops += 1;
             self.point_narrow();
             self.origins.drop_everything();
             self.entries.drop_everything();
@@ -367,6 +389,7 @@ impl Translations {
         links: &mut dyn Derived,
         (memory, compared): (&mut M, Option<Comparison>),
     ) {
+        self.drops += 1;
         self.drop_due_links(links);
         let is_followed = match &mut self.check {
             Some(check) => check.follow(loaded, change, memory),
@@ -530,6 +553,7 @@ impl Translations {
         {
             return false;
         }
+        self.drops += 1;
         if let Some(check) = &mut self.check {
             check.follow_page(loaded, linear);
         }

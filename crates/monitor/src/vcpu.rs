@@ -25,12 +25,11 @@ use tollgate_engine::decode::maker::Decoding;
 use tollgate_engine::engine::{CodeCacheUse, EngineCounts, TranslatedBlock};
 use tollgate_engine::policy::allow_list::Features;
 use tollgate_engine::policy::virtual_interrupts::VirtualInterrupts;
-use tollgate_engine::preemption::Interruptible;
+use tollgate_engine::preemption::{Interruptible, Stops};
 use tollgate_engine::requests::Requests;
 use tollgate_engine::signals;
 use tollgate_exits::ExitCounts;
 use tollgate_exits::books::HostCode;
-use tollgate_exits::latency::Section;
 use tollgate_exits::ledger::{Detail, Ledger};
 use tollgate_exits::steps::{StepCost, Steps};
 use tollgate_memory::GuestMemory;
@@ -175,6 +174,8 @@ impl Vcpu {
     /// Changes whether they do.
     pub fn set_interruptible(&mut self, choice: Interruptible) {
         self.pending.points().set_interruptible(choice);
+        self.runner.forget_work(self.pending.points());
+        self.due.events = true;
     }
 
     /// For tests: makes a request at every so many points at which such work can stop.
@@ -182,9 +183,9 @@ impl Vcpu {
         self.pending.points().force(every);
     }
 
-    /// How often each kind of such work stopped.
-    pub fn stops(&self) -> [(&'static str, u64); Section::ALL.len()] {
-        self.pending.points().stopped()
+    /// What became of such work that stopped.
+    pub fn stops(&self) -> Stops {
+        self.pending.points().what_stopped()
     }
 
     /// Where instructions come from that the monitor emulates.

@@ -1,6 +1,7 @@
 //! Fills shadow windows: what the guest's page tables lead to becomes a mapping of the host.
 
 use crate::guest_view::{GuestView, view_of};
+use crate::translations::Voided;
 use tollgate_exits::latency::Section;
 use tollgate_memory::{GuestMemory, PageUse};
 use tollgate_tlb::Run;
@@ -56,6 +57,43 @@ fn named_in_windows(
 /// The linear address of a page as windows have it.
 fn address_of(page: u64) -> LinearAddress {
     LinearAddress(narrow::page_of(page).unwrap_or(page) * PAGE_SIZE)
+}
+
+/// How far the comparison of a window that was put aside has come.
+#[derive(Default)]
+pub(crate) struct Comparing {
+    /// Of whose window, and what there was when it began.
+    of: Option<(LinearAddress, Privilege, Voided)>,
+    runs: Vec<Run>,
+    /// The run that is compared, and the next page in it.
+    run: usize,
+    page: u64,
+    /// Pages that lead elsewhere, from one to before another.
+    gone: Vec<(u64, u64)>,
+    agreed: u64,
+    looked_at: u64,
+}
+
+impl Comparing {
+    /// Whether it can go on where it stopped: nothing was invalidated that had been found to hold, and
+    /// the window is as it was.
+    pub(crate) fn goes_on(
+        &self,
+        view: &GuestView,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let now = (linear, privilege, view.translations.voided());
+        self.of.is_some_and(|of| of == now)
+    }
+
+    /// It begins anew the next time.
+    pub(crate) fn forget(&mut self) {
+        self.of = None;
+        self.runs.clear();
+        self.gone.clear();
+        (self.run, self.page, self.agreed, self.looked_at) = (0, 0, 0, 0);
+    }
 }
 
 /// Guest memory that a walk reads only.
@@ -175,6 +213,11 @@ impl GuestView {
         runs.sort_by_key(|run| !holds(run));
         let mut found = false;
         for run in runs {
+            if self.is_mapped(&run) {
+                // Before it stopped.
+                found |= holds(&run);
+                continue;
+            }
             found |= self.map_run(run) && holds(&run);
             if stops(Section::MapWindow) {
                 break;
@@ -248,6 +291,16 @@ impl GuestView {
         runs
     }
 
+    /// Whether a run is mapped as it is.
+    fn is_mapped(&self, run: &Run) -> bool {
+        let mapped = (self.translations).window_run(LinearAddress(run.page * PAGE_SIZE));
+        mapped.is_some_and(|mapped| {
+            mapped.physical + (run.page - mapped.page) == run.physical
+                && mapped.writable == run.writable
+                && mapped.end() >= run.end()
+        })
+    }
+
     fn map_run(&mut self, run: Run) -> bool {
         let ram = self.memory.ram();
         let Some(offset) = ram.file_offset(run.physical * PAGE_SIZE, run.count * PAGE_SIZE) else {
@@ -258,28 +311,39 @@ impl GuestView {
 
     /// Takes back the window of an address that was put aside, as far as the guest's tables still
     /// lead where it does. False: mostly they do not, as if it was another space's, and it is
-    /// gone. `None`: it `stops` before that is known, and all is as it was.
+    /// gone. `None`: it `stops` before that is known, all is as it was, and `comparing` knows how far
+    /// it came.
     pub(crate) fn take_window_back(
         &mut self,
         state: &CpuState,
-        linear: LinearAddress,
-        privilege: Privilege,
+        (linear, privilege): (LinearAddress, Privilege),
+        comparing: &mut Comparing,
         stops: impl Fn(Section) -> bool,
     ) -> Option<bool> {
-        let mut gone: Vec<(u64, u64)> = Vec::new();
-        let (mut agreed, mut looked_at) = (0_u64, 0_u64);
         let named = named_in_windows(state, linear, privilege);
-        for run in self.translations.runs_aside(named) {
-            let mut page = run.page;
+        if !comparing.goes_on(self, linear, privilege) {
+            comparing.forget();
+            comparing.of = Some((linear, privilege, self.translations.voided()));
+            comparing.runs = self.translations.runs_aside(named);
+        }
+        let Comparing {
+            gone,
+            agreed,
+            looked_at,
+            ..
+        } = comparing;
+        while let Some(&run) = comparing.runs.get(comparing.run) {
+            let mut page = comparing.page.max(run.page);
             while page < run.end() {
-                looked_at += 1;
-                if looked_at % BETWEEN_POINTS as u64 == 0 && stops(Section::CompareWindow) {
+                *looked_at += 1;
+                if *looked_at % BETWEEN_POINTS as u64 == 0 && stops(Section::CompareWindow) {
+                    comparing.page = page;
                     self.confirm(state);
                     return None;
                 }
                 let address = address_of(page);
                 let Some(now) = self.accessed(state, address, privilege) else {
-                    drop_from(&mut gone, page, page + 1);
+                    drop_from(gone, page, page + 1);
                     page += 1;
                     continue;
                 };
@@ -293,20 +357,23 @@ impl GuestView {
                     let named = named_in_windows(state, address, privilege);
                     translations.note_window(named, now.page_size);
                     translations.note_for_window(view_of(privilege), address, &now, run.writable);
-                    agreed += 1;
+                    *agreed += 1;
                 } else {
-                    drop_from(&mut gone, page, end);
+                    drop_from(gone, page, end);
                 }
                 page = end;
             }
+            comparing.run += 1;
+            comparing.page = 0;
         }
         self.confirm(state);
-        let is_same_space = agreed * 2 >= looked_at;
+        let is_same_space = *agreed * 2 >= *looked_at;
         if is_same_space || privilege == Privilege::Supervisor {
-            self.translations.take_window_back(named, &gone);
+            self.translations.take_window_back(named, gone);
         } else {
             self.translations.empty_windows();
         }
+        comparing.forget();
         Some(is_same_space)
     }
 

@@ -67,8 +67,8 @@ impl Ledger {
     }
 
     /// One of the monitor's sections has run since this reading of [`Self::now`], and has not looked
-    /// at requests for `masked` cycles at most.
-    pub fn section(&mut self, section: Section, begin: u64, masked: u64) {
+    /// at requests for `piece` cycles at most, while the guest let interrupts in (`lets_in`).
+    pub fn section(&mut self, section: Section, begin: u64, piece: u64, lets_in: bool) {
         if self.detail != Detail::Full {
             return;
         }
@@ -79,7 +79,7 @@ impl Ledger {
             false => cycles.saturating_sub(self.lost_lately(end)),
         };
         let latency = &mut self.accounts.latency;
-        latency.section(section, (begin, end), (had, masked));
+        latency.section(section, (begin, end), (had, piece), lets_in);
     }
 
     /// What the thread waited for a processor since requests were last taken or this was last

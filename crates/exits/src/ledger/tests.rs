@@ -385,7 +385,7 @@ fn another_threads_request_is_heard_at_once_unless_the_host_was_busy() {
         let asked = TIME.get();
         pass(60_000);
         wait(lost);
-        ledger.section(Section::Translate, asked, u64::MAX);
+        ledger.section(Section::Translate, asked, u64::MAX, true);
         let request = Request {
             asked,
             ..Request::default()

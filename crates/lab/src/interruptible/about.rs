@@ -19,6 +19,10 @@ pub const TWO_CORES: &str = "two-machines-two-cores";
 pub const OFF: &str = "off";
 /// It stops where an interrupt waits.
 pub const RESTART: &str = "restart";
+/// It stops there, and goes on behind the handler.
+pub const RESUME: &str = "resume";
+/// All of these.
+pub const ARMS: [&str; 3] = [OFF, RESTART, RESUME];
 
 const fn workload(name: &'static str, what: &'static str) -> Workload {
     Workload {
@@ -56,6 +60,12 @@ pub static ABOUT: About = About {
             settings: &[("interruptible", "restart")],
             checks: false,
             what: "it stops with what it has done; the instruction begins again behind the handler",
+        },
+        Arm {
+            name: RESUME,
+            settings: &[("interruptible", "resume")],
+            checks: false,
+            what: "it stops, and goes on when the handler has returned to the instruction",
         },
     ],
     workloads: &[

@@ -222,14 +222,19 @@ fn add_waits(timed: &mut Timed, ran: &Ran) {
     for row in &books.interrupts.masked {
         add(&format!("masked-{}", row.name), row);
     }
-    for (name, count) in &books.interrupts.stops {
-        timed.values.insert(format!("stops-{name}"), *count as f64);
+    for row in &books.interrupts.within {
+        add(&format!("within-{}", row.name), row);
     }
-    let cost = |kind: &str| timed.exits(kind).map_or(0, |row| row.p50);
-    let stop = cost("interrupted") + cost("interrupt-delivered");
-    timed
-        .values
-        .insert("break-even".to_owned(), microseconds(stop));
+    for (what, counts) in [
+        ("stops", &books.interrupts.stops),
+        ("resumed", &books.interrupts.resumed),
+    ] {
+        for (name, count) in counts {
+            timed.values.insert(format!("{what}-{name}"), *count as f64);
+        }
+    }
+    let break_even = microseconds(books.interrupts.break_even);
+    timed.values.insert("break-even".to_owned(), break_even);
 }
 
 #[cfg(test)]

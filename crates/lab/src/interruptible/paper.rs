@@ -1,6 +1,6 @@
 //! Latencies, what masks, what it weighs, and the study's figures beside ours.
 
-use super::about::{EXEC, FORK, OFF, PIPE, RESTART};
+use super::about::{ARMS, EXEC, FORK, OFF, PIPE, RESTART, RESUME};
 use crate::experiment::{CellResult, Results, Section, Verdict, columns};
 use crate::statistics::Quartiles;
 use tollgate_exits::latency::Section as MonitorSection;
@@ -43,7 +43,7 @@ fn latencies(results: &Results) -> Section {
     }
     columns.push("B p50".into());
     let rows = measured(results).flat_map(|cell| {
-        [OFF, RESTART].into_iter().map(move |arm| {
+        ARMS.into_iter().map(move |arm| {
             let mut row = vec![format!("{}, {}", cell.guest, cell.workload), arm.to_owned()];
             for what in ["to-handler", "process", "native"] {
                 row.extend(SHOWN.map(|it| tenth(value(cell, arm, &format!("{what}-{it}")))));
@@ -85,7 +85,7 @@ fn by_whom(results: &Results) -> Section {
     let mut columns = columns(&["", "arm"]);
     columns.extend(SHOWN.map(|it| it.0.to_owned()));
     let rows = measured(results).flat_map(|cell| {
-        [OFF, RESTART].into_iter().map(move |arm| {
+        ARMS.into_iter().map(move |arm| {
             let mut row = vec![format!("{}, {}", cell.guest, cell.workload), arm.to_owned()];
             row.extend(SHOWN.map(|it| tenth(value(cell, arm, it.1))));
             row
@@ -109,33 +109,44 @@ fn masked(results: &Results) -> Section {
         "",
         "section",
         "arm",
+        "IF",
         "times",
         "sum ms",
         "p99",
         "p99.9",
         "longest",
         "stops",
+        "resumed",
         "break-even",
     ]);
     let mut rows = Vec::new();
     for cell in measured(results) {
         for section in MonitorSection::ALL.map(MonitorSection::name) {
-            for arm in [OFF, RESTART] {
-                let of = |what: &str| value(cell, arm, &format!("masked-{section}-{what}"));
+            for (arm, set) in ARMS.into_iter().flat_map(|arm| [(arm, true), (arm, false)]) {
+                let pieces = if set { "masked" } else { "within" };
+                let of = |what: &str| value(cell, arm, &format!("{pieces}-{section}-{what}"));
                 let Some(count) = of("count") else {
                     continue;
                 };
-                let stops = value(cell, arm, &format!("stops-{section}"));
+                let happened = |what: &str| match set {
+                    true => {
+                        let count = value(cell, arm, &format!("{what}-{section}"));
+                        format!("{:.0}", count.unwrap_or(0.0))
+                    }
+                    false => String::new(),
+                };
                 rows.push(vec![
                     format!("{}, {}", cell.guest, cell.workload),
                     section.to_owned(),
                     arm.to_owned(),
+                    if set { "set" } else { "clear" }.to_owned(),
                     format!("{count:.0}"),
                     tenth(of("sum").map(|sum| sum / 1e3)),
                     tenth(of("p99")),
                     tenth(of("p999")),
                     tenth(of("max")),
-                    format!("{:.0}", stops.unwrap_or(0.0)),
+                    happened("stops"),
+                    happened("resumed"),
                     tenth(value(cell, arm, "break-even")),
                 ]);
             }
@@ -147,9 +158,10 @@ fn masked(results: &Results) -> Section {
         rows,
         notes: vec![
             "Of each run of a section its longest piece; what the host ran in between is taken off as far as \
-             the thread's processor time tells. 'break-even': what leaving guest code and delivering an \
-             interrupt cost (medians): a shorter section is not worth a stop. load-space, invalidate \
-             and devices have no points at which they stop; string has them in both arms."
+             the thread's processor time tells. IF: the guest's own flag meanwhile; where it is clear no \
+             interrupt could be delivered, so the section masks nothing itself, and does not stop. \
+             'break-even': what it takes from a point to the handler's first instruction (median): a section \
+             stops only if it has run for as long. string has points in all arms."
                 .into(),
         ],
     }
@@ -170,21 +182,20 @@ fn beside_ours(results: &Results) -> Section {
             let of = |name| value(cell, arm, &format!("masked-{name}-sum"));
             names.into_iter().filter_map(of).sum::<f64>() / 1e3
         };
-        let ratio = cell
-            .comparison(RESTART)
-            .map_or("-".to_owned(), |it| match it.verdict {
-                Verdict::NoDifferenceMeasured => "no difference measured".to_owned(),
-                _ => format!("{:+.1} %", (it.ratio - 1.0) * 100.0),
-            });
+        let ratio = |arm| match cell.comparison(arm) {
+            None => "-".to_owned(),
+            Some(it) if it.verdict == Verdict::NoDifferenceMeasured => "no difference".to_owned(),
+            Some(it) => format!("{:+.1} %", (it.ratio - 1.0) * 100.0),
+        };
         let event = results.host.tsc_khz as f64 / 1e3;
         let microseconds = value(cell, OFF, "event").map(|cycles| cycles / event);
         let times = microseconds.zip(value(cell, OFF, "native-event"));
         vec![
             format!("{}, {}", cell.guest, cell.workload),
             masked.to_owned(),
-            format!("{:.1} / {:.1}", longest(OFF), longest(RESTART)),
+            ARMS.map(|arm| format!("{:.1}", longest(arm))).join(" / "),
             slower.to_owned(),
-            ratio,
+            [RESTART, RESUME].map(ratio).join(" / "),
             tenth(microseconds),
             tenth(times.map(|(guest, host)| guest / host)),
         ]
@@ -194,9 +205,9 @@ fn beside_ours(results: &Results) -> Section {
         columns: columns(&[
             "",
             "masked, there",
-            "in pieces, off / restart, ms",
+            "in pieces, off / restart / resume, ms",
             "time, there",
-            "restart over off",
+            "restart / resume over off",
             "event, us",
             "x native",
         ]),
@@ -204,8 +215,10 @@ fn beside_ours(results: &Results) -> Section {
         notes: vec![
             "The study's latency from handler to process was 10.96 us native, 11.48 under its monitor, 11.52 with \
              interruptible work, 11.98 under Xen. It begins in the guest's handler, so it cannot see masking: \
-             it shows that stopping is free, not what it gains; that shows in A. There work was resumed \
-             behind the handler; here it ends with what it has done and its instruction begins again."
+             it shows that stopping is free, not what it gains; that shows in A. The study resumed the \
+             monitor's frame; resume here goes on from numbers that say how far the work came. 'in pieces': \
+             the longest piece of each run of a section while the guest let interrupts in, all together. 'no \
+             difference': none was measured."
                 .into(),
             "event: processor time of one, with the monitor's; 'x native': over that of the same program \
              on this host (exec is not run there)."

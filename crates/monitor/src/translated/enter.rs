@@ -98,8 +98,15 @@ impl Runner for Translated {
         self.context.time_stamp_offset = offset;
     }
 
+    #[inline(always)]
+    fn goes_on_with_work<P: Platform>(vcpu: &mut Running<'_, Self, P>) -> bool {
+        vcpu.runner.work_left.is_some() && vcpu.go_on_with_work()
+    }
+
     #[inline]
     fn interrupt_waits(&mut self, waits: bool) {
+        // It is also left when it comes back to where work of the monitor stopped.
+        let waits = waits || self.work_left.is_some();
         self.context.interrupt_request = if waits { Flags::IF.bits() } else { 0 };
     }
 

@@ -1,6 +1,7 @@
 //! From CS:EIP to a block: fetch, find or translate, and link.
 
 use crate::running::Running;
+use crate::translated::work_left::Work;
 use crate::translated::{PendingLink, Translated};
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::link_layout::ModeId;
@@ -74,7 +75,8 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(Some(block))
     }
 
-    fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
+    /// The block at a place, which is not in force. What is left of it if that stops is noted.
+    pub(super) fn revive_or_translate(&mut self, place: &CodeAddress, mode: ModeId) -> LookUp {
         let (engine, memory) = (&mut self.runner.engine, &mut self.view.memory);
         let revived = engine.revive(place, mode, memory);
         let result = match revived {
@@ -86,6 +88,14 @@ impl<P: Platform> Running<'_, Translated, P> {
                     .ledger
                     .translate(|| engine.translate(place, mode, memory));
                 self.end_section(Section::Translate, begin);
+                if let LookUp::Block(block) = result
+                    && self.pending.points().has_stopped()
+                    && mode == self.runner.mode
+                {
+                    let length = self.runner.engine.block(block).map(|it| it.guest_length);
+                    let next = place.rip.wrapping_add(length.unwrap_or(0).into());
+                    self.leave_work(Work::Translate { next });
+                }
                 result
             }
         };

@@ -4,9 +4,11 @@ use crate::guest_view::{Target, view_of};
 use crate::memory_access::MemoryAccess;
 use crate::running::Running;
 use crate::translated::Translated;
+use crate::translated::work_left::Work;
 use crate::vcpu::VcpuStop;
 use tollgate_engine::abi::context::{ByAnchor, SignalExit};
 use tollgate_engine::abi::sites::BlockId;
+use tollgate_engine::preemption::Interruptible;
 use tollgate_exits::ExitKind;
 use tollgate_exits::latency::Section;
 use tollgate_platform::Platform;
@@ -61,23 +63,12 @@ impl<P: Platform> Running<'_, Translated, P> {
             return self.done_alone(block);
         }
         let begun = self.platform.now();
-        let is_second = self.runner.half_compared;
-        while let Some(aside) = self.window_aside(linear, privilege) {
-            match self.take_window_back(aside, privilege, is_second) {
-                // The instruction faults again behind the handler, and then all of them are
-                // compared: while one is not, an access to another may go on into it.
-                None => {
-                    self.view.translations.put_windows_aside();
-                    self.count(ExitKind::WindowFault);
-                    self.charge(begun.0);
-                    return Ok(true);
-                }
-                Some(false) if privilege == Privilege::User => {
-                    self.runner.accounts.is_another();
-                    self.follow_access_choice();
-                }
-                Some(_) => {}
-            }
+        if !self.take_windows_back(linear, privilege) {
+            // The instruction faults again behind the handler, and then all of them are
+            // compared: while one is not, an access to another may go on into it.
+            self.count(ExitKind::WindowFault);
+            self.charge(begun.0);
+            return Ok(true);
         }
         let kind = if signal.stores {
             AccessKind::Write
@@ -105,13 +96,7 @@ impl<P: Platform> Running<'_, Translated, P> {
                 false
             }
             Ok(Target::Ram(_)) => {
-                let begin = self.begin_section();
-                let requests = &self.runner.requests;
-                let stops = |section| requests.stops(section);
-                let cpu = &self.runner.context.cpu;
-                let filled = self.view.fill_window(cpu, linear, kind, privilege, stops);
-                self.end_section(Section::MapWindow, begin);
-                if filled {
+                if self.map_window(linear, kind, privilege) {
                     self.follow_fault(block, begun.0);
                 } else {
                     self.look_up_from_now_on(block);
@@ -152,27 +137,80 @@ impl<P: Platform> Running<'_, Translated, P> {
         translations.common_aside().filter(|_| is_common)
     }
 
+    /// Maps the page of an access in its window, with its neighbours; whether it is there now.
+    pub(super) fn map_window(
+        &mut self,
+        linear: LinearAddress,
+        kind: AccessKind,
+        privilege: Privilege,
+    ) -> bool {
+        let begin = self.begin_section();
+        let requests = &self.runner.requests;
+        let stops = |section| requests.stops(section);
+        let cpu = &self.runner.context.cpu;
+        let filled = self.view.fill_window(cpu, linear, kind, privilege, stops);
+        self.end_section(Section::MapWindow, begin);
+        if self.pending.points().has_stopped() {
+            self.leave_work(Work::MapWindow {
+                linear,
+                kind,
+                privilege,
+            });
+        }
+        filled
+    }
+
     /// Compares a window that was put aside with the guest's tables: whether it holds. `None`: that
-    /// has stopped for a request, which it does not do if it is the second time.
-    fn take_window_back(
+    /// has stopped for a request. If it begins anew, it does not do so if it is the second time.
+    fn compare_window(
         &mut self,
         linear: LinearAddress,
         privilege: Privilege,
         is_second: bool,
     ) -> Option<bool> {
         let begin = self.begin_section();
+        let goes_on = self.runner.comparing.goes_on(self.view, linear, privilege);
         let requests = &self.runner.requests;
-        let stops = |section| !is_second && requests.stops(section);
+        let stops = |section| (goes_on || !is_second) && requests.stops(section);
         let cpu = &self.runner.context.cpu;
-        let holds = self.view.take_window_back(cpu, linear, privilege, stops);
+        let comparing = &mut self.runner.comparing;
+        let holds = (self.view).take_window_back(cpu, (linear, privilege), comparing, stops);
         self.runner.half_compared = holds.is_none();
         self.end_section(Section::CompareWindow, begin);
+        if self.pending.points().interruptible() != Interruptible::Resume {
+            self.runner.comparing.forget();
+        }
         holds
+    }
+
+    /// Takes the windows back that were put aside and that an access needs, as far as the guest's
+    /// tables lead where they do. False: that has stopped for a request, and all are aside.
+    pub(super) fn take_windows_back(
+        &mut self,
+        linear: LinearAddress,
+        privilege: Privilege,
+    ) -> bool {
+        let is_second = self.runner.half_compared;
+        while let Some(aside) = self.window_aside(linear, privilege) {
+            match self.compare_window(aside, privilege, is_second) {
+                None => {
+                    self.view.translations.put_windows_aside();
+                    self.leave_work(Work::CompareWindow { linear, privilege });
+                    return false;
+                }
+                Some(false) if privilege == Privilege::User => {
+                    self.runner.accounts.is_another();
+                    self.follow_access_choice();
+                }
+                Some(_) => {}
+            }
+        }
+        true
     }
 
     /// Maps in windows what is known of the program of the loaded space, or a part of it. If they
     /// are new, what is there may be left of another space.
-    fn fill_windows(&mut self, are_new: bool) {
+    pub(super) fn fill_windows(&mut self, are_new: bool) {
         let begin = self.begin_section();
         if are_new {
             self.view.translations.empty_windows();
@@ -187,6 +225,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let root = self.runner.accounts.root();
         self.runner.half_filled = (!is_done).then_some(root);
         self.end_section(Section::FillWindows, begin);
+        if !is_done {
+            self.leave_work(Work::FillWindows);
+        }
     }
 
     /// Where the instruction at RIP lies in physical memory.

@@ -166,6 +166,7 @@ fn times(text: &mut String, snapshot: &Snapshot) {
         ("interrupt-masker", &interrupts.maskers),
         ("monitor-section", &interrupts.sections),
         ("masked-section", &interrupts.masked),
+        ("section-within-guest", &interrupts.within),
     ] {
         for durations in rows {
             let [p50, p99, max] =
@@ -180,13 +181,23 @@ fn times(text: &mut String, snapshot: &Snapshot) {
             row.write(text, record, &durations.name);
         }
     }
-    for (name, count) in &interrupts.stops {
-        let row = Row {
-            count: count.to_string(),
-            ..Row::default()
-        };
-        row.write(text, "section-stop", name);
+    for (record, counts) in [
+        ("section-stop", &interrupts.stops),
+        ("section-resume", &interrupts.resumed),
+    ] {
+        for (name, count) in counts {
+            let row = Row {
+                count: count.to_string(),
+                ..Row::default()
+            };
+            row.write(text, record, name);
+        }
     }
+    let row = Row {
+        cycles: interrupts.break_even_cycles.to_string(),
+        ..Row::default()
+    };
+    row.write(text, "break-even", "");
     for (kind, count) in &snapshot.leaves {
         let row = Row {
             count: count.to_string(),

@@ -35,14 +35,39 @@ pub fn table(snapshot: &Snapshot) -> String {
         for row in &interrupts.masked {
             text += &line(snapshot, &row.name, row);
         }
-        for (name, &count) in &interrupts.stops {
-            text += &format!(
-                "{:<22} {:>11} stops for an interrupt\n",
-                name,
-                grouped(count)
-            );
+        text += &header("the guest's IF clear");
+        for row in &interrupts.within {
+            text += &line(snapshot, &row.name, row);
         }
+        text += &stops(snapshot);
     }
+    text
+}
+
+/// How often sections stopped, what became of them, and from which length on they do.
+fn stops(snapshot: &Snapshot) -> String {
+    let interrupts = &snapshot.interrupts;
+    let mut text = String::new();
+    for (name, &count) in &interrupts.stops {
+        let count = grouped(count);
+        text += &format!("{name:<22} {count:>11} stops for an interrupt");
+        if let Some(&resumed) = interrupts.resumed.get(name) {
+            text += &format!(", {} resumed", grouped(resumed));
+        }
+        text += "\n";
+    }
+    if let Some(&dropped) = interrupts.resumed.get("dropped") {
+        let dropped = grouped(dropped);
+        text += &format!(
+            "{:<22} {dropped:>11} stops to which the guest did not come back\n",
+            ""
+        );
+    }
+    let cycles = interrupts.break_even_cycles as f64;
+    let break_even = cycles * 1e3 / snapshot.tsc_khz.max(1) as f64;
+    text += &format!(
+        "a section stops if it has run for {break_even:.1} us: what the way to the handler costs\n"
+    );
     text
 }
 
