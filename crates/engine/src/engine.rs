@@ -34,6 +34,7 @@ use crate::position;
 use crate::requests::Requests;
 use crate::translate::Translator;
 use device_page::DevicePage;
+use eviction::Eviction;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::io;
@@ -88,6 +89,8 @@ pub enum LookUp {
     NeedsNextPage,
     /// There is no code for the mode's access to memory.
     Unavailable(AccessUnavailable),
+    /// A [request](Engine::stop_for) came while room was made: call again when it has been served.
+    Stopped,
 }
 
 /// Where the code of one block lies, for profilers.
@@ -150,6 +153,8 @@ pub struct Engine {
     retired: FxHashMap<BlockKey, Vec<BlockId>>,
     /// Blocks whose code is being written: empty but for its allocation otherwise.
     doomed: Vec<BlockId>,
+    /// Room that is being made in the cache.
+    eviction: Option<Eviction>,
     modes: Modes,
     translator: Translator,
     links: LinkTables,
@@ -180,6 +185,7 @@ impl Engine {
             homes: Homes::default(),
             retired: FxHashMap::default(),
             doomed: Vec::new(),
+            eviction: None,
             modes: Modes::default(),
             translator: Translator::new(features),
             links: LinkTables::new()?,
@@ -448,6 +454,7 @@ impl Engine {
     pub fn flush(&mut self, memory: &mut GuestMemory) {
         let all: Vec<BlockId> = self.blocks.ids().collect();
         self.evict(&all, memory);
+        self.eviction = None;
         self.cache.reset();
     }
 

@@ -4,12 +4,16 @@
 #[path = "golden_support/mode.rs"]
 mod mode;
 
+use std::sync::Arc;
 use tollgate_engine::Engine;
 use tollgate_engine::abi::link_layout::ModeId;
 use tollgate_engine::abi::sites::{BlockId, LinkPlace, SiteKind};
 use tollgate_engine::blocks::links::Dependence;
+use tollgate_engine::engine::written::Moment;
 use tollgate_engine::engine::{CodeAddress, LookUp};
 use tollgate_engine::policy::allow_list::Features;
+use tollgate_engine::preemption::Interruptible;
+use tollgate_engine::requests::Requests;
 use tollgate_memory::GuestMemory;
 use tollgate_x86::PhysicalAddress;
 
@@ -26,7 +30,16 @@ struct Setup {
     engine: Engine,
     memory: GuestMemory,
     mode: ModeId,
+    /// What asks for stops.
+    requests: Arc<Requests>,
+    /// How often making room has stopped for a request.
+    stopped: usize,
+    /// Code is written where it stopped.
+    writes: bool,
 }
+
+/// Bytes of a block that nothing has cut short.
+const LENGTH: u32 = 125;
 
 fn place(address: u64) -> CodeAddress {
     CodeAddress {
@@ -60,6 +73,38 @@ impl Setup {
             engine,
             memory,
             mode,
+            requests: Arc::default(),
+            stopped: 0,
+            writes: false,
+        }
+    }
+
+    /// The same with a request at every so many points of the engine's work.
+    fn stopping(every: u64) -> Self {
+        let mut setup = Self::new();
+        let points = setup.requests.points();
+        points.set_interruptible(Interruptible::Restart);
+        points.force(every);
+        points.begin(0, true);
+        setup.engine.stop_for(Arc::clone(&setup.requests));
+        setup
+    }
+
+    /// The block at a place, however often that stops.
+    fn translate(&mut self, place: &CodeAddress) -> BlockId {
+        loop {
+            self.requests.take();
+            match self.engine.translate(place, self.mode, &mut self.memory) {
+                LookUp::Block(id) => return id,
+                LookUp::Stopped => self.stopped += 1,
+                other => panic!("the code lies in RAM: {other:?}"),
+            }
+            if self.writes {
+                // Some page's first block is void.
+                let page = PHYSICAL / PAGE + 16 + self.stopped as u64 * 7 % 400;
+                let (memory, after) = (&mut self.memory, Moment::After);
+                self.engine.code_written(page, 0, 63, after, memory);
+            }
         }
     }
 
@@ -67,13 +112,7 @@ impl Setup {
     fn run(&mut self, address: u64) -> (BlockId, bool) {
         let place = place(address);
         let found = self.engine.find(&place, self.mode);
-        let id = found.unwrap_or_else(|| {
-            let (mode, memory) = (self.mode, &mut self.memory);
-            match self.engine.translate(&place, mode, memory) {
-                LookUp::Block(id) => id,
-                LookUp::NeedsNextPage | LookUp::Unavailable(_) => panic!("the code lies in RAM"),
-            }
-        });
+        let id = found.unwrap_or_else(|| self.translate(&place));
         let page = place.linear >> 12;
         let dependence = Dependence {
             page,
@@ -97,7 +136,11 @@ impl Setup {
             if self.engine.find(&place(address), self.mode) != Some(before) {
                 continue;
             }
-            let sites = self.engine.block(before).unwrap().sites();
+            let block = self.engine.block(before).unwrap();
+            if u32::from(block.guest_length) != LENGTH {
+                continue;
+            }
+            let sites = block.sites();
             let is_link = |kind| matches!(kind, SiteKind::Link(_));
             let site = sites.iter().position(|site| is_link(site.kind)).unwrap();
             let page = next / PAGE;
@@ -121,6 +164,37 @@ const BLOCKS: usize = (PAGE / APART) as usize;
 #[test]
 fn what_is_used_stays_and_what_was_used_once_goes() {
     let mut setup = Setup::new();
+    let evicted = uses_some_pages_again_and_again(&mut setup);
+    assert!(evicted > 4_000, "{evicted}");
+    assert_eq!(setup.stopped, 0);
+}
+
+#[test]
+fn the_same_stays_if_making_room_stops_at_every_point() {
+    // They stop blocks as well, which are then shorter.
+    for every in [5, 13] {
+        let mut setup = Setup::stopping(every);
+        let evicted = uses_some_pages_again_and_again(&mut setup);
+        assert!(evicted > 2_000, "{evicted}");
+        assert!(setup.stopped > 20, "{}", setup.stopped);
+    }
+}
+
+#[test]
+fn code_may_be_written_while_room_is_made() {
+    let mut setup = Setup::stopping(5);
+    setup.writes = true;
+    for page in (16..1616).step_by(2) {
+        setup.run_page(page);
+        setup.run_page(1);
+        let now = setup.engine.code_cache();
+        assert!(now.used_bytes <= now.size_bytes);
+    }
+    assert!(setup.stopped > 20, "{}", setup.stopped);
+}
+
+/// How many blocks were evicted.
+fn uses_some_pages_again_and_again(setup: &mut Setup) -> u64 {
     // The kernel and programs that go on, and hundreds of processes that come and go.
     let lasting = [1, 3, 5, 7];
     for &page in &lasting {
@@ -137,7 +211,6 @@ fn what_is_used_stays_and_what_was_used_once_goes() {
         assert!(now.used_bytes <= now.size_bytes);
         evicted = now.evicted;
     }
-    assert!(evicted > 4_000, "{evicted}");
     // Of those that ran once, all but the last are gone.
     let early = (16..).step_by(2).take(200);
     let mut there = 0;
@@ -146,6 +219,7 @@ fn what_is_used_stays_and_what_was_used_once_goes() {
         there += usize::from(setup.engine.find(&place(address), setup.mode).is_some());
     }
     assert_eq!(there, 0);
+    evicted
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Setup {
         };
         match self.engine.translate(&place, self.mode, &mut self.memory) {
             LookUp::Block(id) => id,
-            LookUp::NeedsNextPage | LookUp::Unavailable(_) => panic!("the code lies in RAM"),
+            other => panic!("the code lies in RAM: {other:?}"),
         }
     }
 

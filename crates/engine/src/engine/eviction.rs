@@ -14,6 +14,11 @@
 //! code and that of live programs stays, and that of processes that have ended goes first.
 //!
 //! A segment never stays as full as it was: of much that was used, the latest stays.
+//!
+//! That are tens of thousands of blocks and some milliseconds, so it stops for requests. Blocks are
+//! looked at in the order of the cache: where it stops, those before lie side by side at the
+//! segment's start or are gone, and those behind are as they were. No block is placed meanwhile: whoever
+//! wants room next goes on with it first.
 
 use super::Engine;
 use crate::abi::sites::BlockId;
@@ -21,64 +26,124 @@ use crate::blocks::code_cache::{ALIGNMENT, SEGMENTS};
 use std::ops::Range;
 use tollgate_memory::GuestMemory;
 
+/// Blocks that are looked at between two points at which it can stop.
+const BETWEEN_POINTS: usize = 32;
+
+/// Room that is being made in a segment.
+pub(super) struct Eviction {
+    /// The blocks that were in it, in the order of the cache. They may have gone since.
+    ids: Vec<BlockId>,
+    segment: Range<u32>,
+    /// Of these so many have been looked at: first for their ages ...
+    counted: usize,
+    bytes_by_age: [usize; SEGMENTS + 1],
+    /// ... then, what is older than this being known, to be moved or dropped.
+    oldest: Option<usize>,
+    done: usize,
+    /// Bytes of blocks that may stay yet.
+    room: usize,
+    /// Where the next that stays lies from now on.
+    end: u32,
+}
+
 /// How much of a segment may stay: so many of [`PARTS`] parts.
 const KEPT_PARTS: usize = 3;
 const PARTS: usize = 4;
 
 impl Engine {
-    /// Makes room in a segment, whose offsets are given, for a block with so many bytes.
-    pub(super) fn make_room(
-        &mut self,
-        segment: Range<u32>,
-        bytes: usize,
-        memory: &mut GuestMemory,
-    ) {
-        let ids: Vec<BlockId> = self.blocks.ids_within(segment.clone()).collect();
+    /// Begins to make room in a segment, whose offsets are given, for a block with so many bytes.
+    pub(super) fn begin_eviction(&mut self, segment: Range<u32>, bytes: usize) {
         let room = segment.len() / PARTS * KEPT_PARTS;
         // One that needs more than what is always freed gets all of it.
-        let mut room = match bytes > segment.len() - room {
+        let room = match bytes > segment.len() - room {
             true => 0,
             false => room,
         };
-        let oldest = self.oldest_kept(&ids, room);
-        self.links.watch_use();
-        let (staying, leaving): (Vec<BlockId>, Vec<BlockId>) = ids.iter().partition(|&&id| {
+        self.eviction = Some(Eviction {
+            ids: self.blocks.ids_within(segment.clone()).collect(),
+            counted: 0,
+            bytes_by_age: [0; SEGMENTS + 1],
+            oldest: None,
+            done: 0,
+            room,
+            end: segment.start,
+            segment,
+        });
+    }
+
+    /// Goes on with making room. False: it has stopped for a request, and is to be gone on with.
+    pub(super) fn go_on_with_eviction(&mut self, memory: &mut GuestMemory) -> bool {
+        let Some(mut eviction) = self.eviction.take() else {
+            return true;
+        };
+        while self.evict_some(&mut eviction, memory) {
+            if self.translator.stops() {
+                self.eviction = Some(eviction);
+                return false;
+            }
+        }
+        self.cache.go_on_at(eviction.end);
+        true
+    }
+
+    /// Looks at the next few blocks. False: there are no more.
+    fn evict_some(&mut self, eviction: &mut Eviction, memory: &mut GuestMemory) -> bool {
+        let some = |from: usize| from..(from + BETWEEN_POINTS).min(eviction.ids.len());
+        if eviction.counted < eviction.ids.len() {
+            let ids = &eviction.ids[some(eviction.counted)];
+            for &id in ids {
+                let age = self.age(id, &eviction.segment);
+                if let Some(bytes) = age.and_then(|age| eviction.bytes_by_age.get_mut(age)) {
+                    *bytes += self.space_of(id);
+                }
+            }
+            eviction.counted += ids.len();
+            return true;
+        }
+        let oldest = *eviction.oldest.get_or_insert_with(|| {
+            self.links.watch_use();
+            oldest_kept(&eviction.bytes_by_age, eviction.room)
+        });
+        let ids = &eviction.ids[some(eviction.done)];
+        if ids.is_empty() {
+            return false;
+        }
+        eviction.done += ids.len();
+        let here = ids
+            .iter()
+            .filter(|&&id| self.is_within(id, &eviction.segment));
+        let room = &mut eviction.room;
+        let (staying, leaving): (Vec<BlockId>, Vec<BlockId>) = here.partition(|&&id| {
             let bytes = self.space_of(id);
-            let stays = self.age(id).is_some_and(|age| age <= oldest) && bytes <= room;
+            let is_young = self
+                .age(id, &eviction.segment)
+                .is_some_and(|age| age <= oldest);
+            let stays = is_young && bytes <= *room;
             if stays {
-                room -= bytes;
+                *room -= bytes;
             }
             stays
         });
         self.evict(&leaving, memory);
-        let mut end = segment.start;
         for id in staying {
-            self.move_block(id, end);
-            end += self.space_of(id) as u32;
+            self.move_block(id, eviction.end);
+            eviction.end += self.space_of(id) as u32;
         }
-        self.cache.go_on_at(end);
+        true
     }
 
-    /// Of these blocks, all that are no older than this fit into the room; or it is 0.
-    fn oldest_kept(&self, ids: &[BlockId], room: usize) -> usize {
-        let mut bytes_by_age = [0; SEGMENTS + 1];
-        for &id in ids {
-            if let Some(bytes) = self.age(id).and_then(|age| bytes_by_age.get_mut(age)) {
-                *bytes += self.space_of(id);
-            }
-        }
-        let mut sum = 0;
-        let fitting = bytes_by_age.iter().take_while(|&&bytes| {
-            sum += bytes;
-            sum <= room
-        });
-        fitting.count().saturating_sub(1)
+    /// Whether a block lives, and lies in the segment.
+    fn is_within(&self, id: BlockId, segment: &Range<u32>) -> bool {
+        let block = self.block(id);
+        block.is_some_and(|block| segment.contains(&block.host))
     }
 
     /// How many segments were looked at since a block's page was last used; `None`: not known,
     /// or nothing leads to the block any more.
-    fn age(&self, id: BlockId) -> Option<usize> {
-        let block = self.block(id).filter(|block| !block.is_retired())?;
+    fn age(&self, id: BlockId, segment: &Range<u32>) -> Option<usize> {
+        let block = self
+            .block(id)
+            .filter(|block| !block.is_retired() && segment.contains(&block.host))?;
         Some(self.links.age(block.code_page()?) as usize)
     }
 
@@ -123,4 +188,15 @@ impl Engine {
             self.lead_to_stub(id, site);
         }
     }
+}
+
+/// Of blocks whose bytes are known by age, all that are no older than this fit into the room; or it is
+/// 0.
+fn oldest_kept(bytes_by_age: &[usize], room: usize) -> usize {
+    let mut sum = 0;
+    let fitting = bytes_by_age.iter().take_while(|&&bytes| {
+        sum += bytes;
+        sum <= room
+    });
+    fitting.count().saturating_sub(1)
 }

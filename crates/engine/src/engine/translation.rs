@@ -83,8 +83,13 @@ impl Engine {
             }
         };
         let key = place.key(second_page, mode);
-        self.install(id, key, &bytes[..guest_length as usize], memory);
-        LookUp::Block(id)
+        match self.install(id, key, &bytes[..guest_length as usize], memory) {
+            true => LookUp::Block(id),
+            false => {
+                self.blocks.return_id(id);
+                LookUp::Stopped
+            }
+        }
     }
 
     fn take_id(&mut self, memory: &mut GuestMemory) -> BlockId {
@@ -95,11 +100,20 @@ impl Engine {
         })
     }
 
-    fn install(&mut self, id: BlockId, key: BlockKey, guest: &[u8], memory: &mut GuestMemory) {
+    /// False: there is no room yet, for something is requested.
+    fn install(
+        &mut self,
+        id: BlockId,
+        key: BlockKey,
+        guest: &[u8],
+        memory: &mut GuestMemory,
+    ) -> bool {
         let length = self.translator.code().len();
         let guest_length = guest.len() as u16;
         let code_page = self.code_page(&key);
-        let host = self.allocate(length, memory);
+        let Some(host) = self.allocate(length, memory) else {
+            return false;
+        };
         self.cache.write(host, self.translator.code());
         // Slots that the translation did not use stay for the next one.
         let tables = self.translator.tables();
@@ -135,6 +149,7 @@ impl Engine {
         let block = Block::new(new, self.mode(key.mode), packed);
         self.blocks.insert(id, block);
         self.verify_block(id);
+        true
     }
 
     /// The code page of a block, if it has one.
@@ -166,14 +181,13 @@ impl Engine {
             .list(id, key.physical, second_page, length, memory);
     }
 
-    fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> u32 {
-        loop {
+    fn allocate(&mut self, bytes: usize, memory: &mut GuestMemory) -> Option<u32> {
+        while self.go_on_with_eviction(memory) {
             match self.cache.allocate(bytes) {
-                Allocation::At(offset) => return offset,
-                Allocation::Evict { start, end } => {
-                    self.make_room(start..end, bytes, memory);
-                }
+                Allocation::At(offset) => return Some(offset),
+                Allocation::Evict { start, end } => self.begin_eviction(start..end, bytes),
             }
         }
+        None
     }
 }

@@ -482,9 +482,9 @@ impl Translator {
         }
     }
 
-    /// Whether a request ends the block here: with one instruction or more it is as good as any
+    /// Whether a request ends the work here. A block with one instruction or more is as good as any
     /// other, and the guest gets on.
-    fn stops(&self) -> bool {
+    pub(crate) fn stops(&self) -> bool {
         let requests = self.requests.as_deref();
         requests.is_some_and(|requests| requests.stops(Section::Translate))
     }

@@ -47,6 +47,8 @@ impl<P: Platform> Running<'_, Translated, P> {
                 LookUp::Unavailable(unavailable) => {
                     return Err(self.not_implemented(&unavailable.to_string()));
                 }
+                // The instruction begins again behind the handler.
+                LookUp::Stopped => return Ok(None),
                 LookUp::NeedsNextPage => {
                     // The limit may end with this page: that comes before the next one.
                     let in_page = 4096 - place.linear % 4096;
