@@ -191,13 +191,14 @@ fn finding_instructions_is_compared_on_our_kernel_and_on_linux() {
         .args(["lab", "icache", "--quick", "--full", "--json"])
         .arg(&json);
     command.args(["--workload", "apic", "--workload", "getuid"]);
+    command.args(["--workload", "compile"]);
     command.args(["--guest", "64-bit", "--guest", "linux-amd64"]);
     let output = finish(&mut command, GUEST_PATIENCE);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(stdout(&output).contains("cycles of each step of finding an instruction"));
     let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let cells = value["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 2);
+    assert_eq!(cells.len(), 3);
     for cell in cells {
         let samples = cell["outcome"]["measured"]["samples"].as_array();
         let samples = samples.unwrap_or_else(|| panic!("{cell}"));
@@ -240,7 +241,7 @@ fn how_long_interrupts_wait_is_compared_on_linux() {
             );
             assert!(value("to-handler-count") > 0.0, "{sample}");
             let stops = value("stops-translate");
-            assert!(sample["arm"] == "restart" || stops == 0.0, "{sample}");
+            assert!(sample["arm"] != "off" || stops == 0.0, "{sample}");
         }
     }
 }

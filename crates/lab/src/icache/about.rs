@@ -12,6 +12,8 @@ pub const APIC_DIRECT: &str = "apic-direct";
 pub const TIMER: &str = "timer";
 /// A shell that counts.
 pub const SHELL: &str = "shell";
+/// Programs are compiled and run.
+pub const COMPILE: &str = "compile";
 /// A copy from memory to memory.
 pub const COPY: &str = "copy";
 /// System calls.
@@ -122,6 +124,11 @@ pub static ABOUT: About = About {
             LINUX,
         ),
         workload(SHELL, "a shell counts", LINUX),
+        workload(
+            COMPILE,
+            "tcc compiles three programs, and each computes its result",
+            LINUX,
+        ),
         workload(COPY, "dd copies from memory to memory, by 4 KiB", LINUX),
         workload(GETUID, "a program asks who it is, in a loop", LINUX),
         workload(

@@ -1,7 +1,7 @@
 //! Linux that does what the original study's guest did, and its boot.
 
-use super::about::{COPY, GETUID, SHELL, TIMER};
-use super::add_counts;
+use super::about::{COMPILE, COPY, GETUID, SHELL, TIMER};
+use super::{add_counts, compile};
 use crate::experiment::{Arm, Bench, LabError, Options, Stop, Timed};
 use crate::linux_guest::{LinuxGuest, Program, Ran, System};
 use tollgate_machine::config::VmConfig;
@@ -39,8 +39,12 @@ impl Line {
         options: &Options,
         stop: &Stop,
     ) -> Result<Self, LabError> {
-        let system = System::open(guest, &[REPEAT], options)?;
+        let system = match workload {
+            COMPILE => compile::system(guest, options)?,
+            _ => System::open(guest, &[REPEAT], options)?,
+        };
         let events = match workload {
+            COMPILE => 40,
             TIMER => 300,
             SHELL => 50_000,
             COPY => 20_000,
@@ -60,6 +64,7 @@ impl Line {
                 format!("i=0; while [ $i -lt {events} ]; do i=$((i+1)); done; [ $i = {events} ]")
             }
             COPY => format!("dd if=/dev/zero of=/dev/null bs=4k count={events} 2>/dev/null"),
+            COMPILE => format!("sh /lab/compile/build {events}"),
             GETUID => format!("/lab/repeat getuid {events}"),
             _ => "false".into(),
         }

@@ -6,6 +6,7 @@
 
 mod about;
 mod apic;
+mod compile;
 mod linux;
 mod paper;
 

@@ -23,6 +23,31 @@ pub struct Program {
     pub wide: &'static [u8],
 }
 
+/// A file or folder that the guest finds in `/lab`.
+pub struct Extra {
+    path: String,
+    /// `None`: a folder.
+    content: Option<Vec<u8>>,
+}
+
+impl Extra {
+    /// A folder, which comes before what is in it.
+    pub fn folder(path: &str) -> Self {
+        Self {
+            path: path.into(),
+            content: None,
+        }
+    }
+
+    /// A file that may be executed.
+    pub fn program(path: &str, content: impl Into<Vec<u8>>) -> Self {
+        Self {
+            path: path.into(),
+            content: Some(content.into()),
+        }
+    }
+}
+
 /// A kernel of `scripts/get-guests` with its initramfs.
 pub struct System {
     kernel: PathBuf,
@@ -51,6 +76,19 @@ impl System {
     /// # Errors
     /// [`LabError::NotRun`] if it is not there; [`LabError::Host`] if the host refuses a file.
     pub fn open(guest: &str, programs: &[Program], options: &Options) -> Result<Self, LabError> {
+        Self::open_with(guest, programs, options, |_, _| Ok(Vec::new()))
+    }
+
+    /// The same with files that `extras` takes from the folder of guests, for one of 64 bits or not.
+    ///
+    /// # Errors
+    /// As [`System::open`], or those of `extras`.
+    pub fn open_with(
+        guest: &str,
+        programs: &[Program],
+        options: &Options,
+        extras: impl FnOnce(&Path, bool) -> Result<Vec<Extra>, LabError>,
+    ) -> Result<Self, LabError> {
         let is_wide = guest == AMD64.name;
         let folder = match options.images.path(guest) {
             Some(folder) => folder.to_owned(),
@@ -66,6 +104,13 @@ impl System {
                 let content = if is_wide { it.wide } else { it.narrow };
                 ours.program(&format!("lab/{}", it.name), content)
             });
+        let ours = extras(&folder, is_wide)?.iter().fold(ours, |ours, extra| {
+            let path = format!("lab/{}", extra.path);
+            match &extra.content {
+                Some(content) => ours.program(&path, content),
+                None => ours.folder(&path),
+            }
+        });
         archive.resize(archive.len().next_multiple_of(4), 0);
         archive.extend(ours.finish());
         let initramfs = NamelessFile::with(&archive)
