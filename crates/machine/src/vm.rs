@@ -391,6 +391,11 @@ impl Vm {
         named.collect()
     }
 
+    /// For tests: see [`Vcpu::force_requests`].
+    pub fn force_requests(&mut self, every: u64) {
+        self.vcpu.force_requests(every);
+    }
+
     /// Begins the books anew. Not to be called while `run` runs.
     fn reset_books(&mut self) {
         self.counted_before = self.counters();
