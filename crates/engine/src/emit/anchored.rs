@@ -23,7 +23,6 @@
 use super::direct::{is_near, is_x87};
 use super::emitter::Emitter;
 use super::look_up::{LookUpForm, Reach, near_register, segment_of};
-use crate::abi::at;
 use crate::abi::host::*;
 use crate::abi::register_map::Home;
 use crate::emit::assembler::{Mem, Width};
@@ -193,13 +192,7 @@ impl Emitter {
         let is_x87 = is_x87(instruction);
         match self.mode.segment(segment, write) {
             SegmentClass::Flat if base == Register::RIP && self.relocates && !is_x87 => {
-                let home = i32::try_from(displacement).ok()?;
-                if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
-                    return None;
-                }
-                let delta = self.field(at::CODE_DELTA);
-                self.make_room();
-                self.assembler.load(Width::Qword, R8, delta);
+                let home = self.load_code_delta(displacement)?;
                 Some(self.reach_checked(Some(CODE_DELTA), R8, home))
             }
             SegmentClass::Flat
@@ -229,13 +222,7 @@ impl Emitter {
                     && base != Register::RSP
                     && is_near(displacement) =>
             {
-                self.make_room();
-                let start = self.field(at::segment_base(segment));
-                self.assembler.load(Width::Qword, R8, start);
-                if base != Register::None {
-                    let offset = self.value(base, R9);
-                    self.assembler.lea64(R8, Mem::indexed(R8, offset, 1, 0));
-                }
+                self.add_to_segment_base(segment, base);
                 Some(self.reach_checked(None, R8, displacement as i32))
             }
             _ => None,

@@ -34,6 +34,7 @@ use iced_x86::{Instruction, OpCodeTableKind, Register};
 use tollgate_tlb::long_tlb::{DIRECT_TABLE_DISPLACEMENT, part_of_linear};
 use tollgate_tlb::shadow_windows::BESIDE_WINDOW;
 use tollgate_tlb::software_tlb::NARROW_DELTA_OFFSET;
+use tollgate_x86::SegmentRegister;
 
 /// Bytes between an address and what is taken to be near it: a larger displacement may be the
 /// address itself, and the register an index.
@@ -116,6 +117,30 @@ impl Emitter {
         }
     }
 
+    /// Loads the delta of relocatable code into R8, for an operand relative to RIP whose home is
+    /// `displacement`: returned, if it is near.
+    pub(super) fn load_code_delta(&mut self, displacement: i64) -> Option<i32> {
+        let home = i32::try_from(displacement).ok()?;
+        if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
+            return None;
+        }
+        let delta = self.field(at::CODE_DELTA);
+        self.make_room();
+        self.assembler.load(Width::Qword, R8, delta);
+        Some(home)
+    }
+
+    /// Brings a segment's base and, if there is one, a register besides to R8. Uses R9.
+    pub(super) fn add_to_segment_base(&mut self, segment: SegmentRegister, register: Register) {
+        self.make_room();
+        let start = self.field(at::segment_base(segment));
+        self.assembler.load(Width::Qword, R8, start);
+        if register != Register::None {
+            let offset = self.value(register, R9);
+            self.assembler.lea64(R8, Mem::indexed(R8, offset, 1, 0));
+        }
+    }
+
     pub(super) fn is_direct64(&self) -> bool {
         self.look_up == LookUpForm::Direct && self.is_64_bit()
     }
@@ -150,13 +175,7 @@ impl Emitter {
         let segment = segment_of(instruction.memory_segment());
         match self.mode.segment(segment, write) {
             SegmentClass::Flat if base == Register::RIP && self.relocates => {
-                let home = i32::try_from(displacement).ok()?;
-                if !(0..BESIDE_WINDOW as i64).contains(&displacement) {
-                    return None;
-                }
-                let delta = self.field(at::CODE_DELTA);
-                self.make_room();
-                self.assembler.load(Width::Qword, R8, delta);
+                let home = self.load_code_delta(displacement)?;
                 Some(self.reach_near(R8, home))
             }
             SegmentClass::Flat if matches!(base, Register::RIP | Register::None) => {
@@ -177,13 +196,7 @@ impl Emitter {
                 if !is_near(displacement) {
                     return None;
                 }
-                self.make_room();
-                let start = self.field(at::segment_base(segment));
-                self.assembler.load(Width::Qword, R8, start);
-                if base != Register::None {
-                    let offset = self.value(base, R9);
-                    self.assembler.lea64(R8, Mem::indexed(R8, offset, 1, 0));
-                }
+                self.add_to_segment_base(segment, base);
                 Some(self.reach_near(R8, displacement as i32))
             }
             _ => None,

@@ -163,6 +163,24 @@ impl Behind {
     }
 }
 
+impl Behind {
+    /// Adds a displacement in its shortest form, which is none for zero where that `may_be_none`; the
+    /// upper bits of ModRM that say which.
+    fn push_displacement(&mut self, displacement: i32, may_be_none: bool) -> u8 {
+        match i8::try_from(displacement) {
+            Ok(0) if may_be_none => 0,
+            Ok(_) => {
+                self.push(&displacement.to_le_bytes()[..1]);
+                0x40
+            }
+            Err(_) => {
+                self.push(&displacement.to_le_bytes());
+                0x80
+            }
+        }
+    }
+}
+
 /// REX, ModRM but for `reg`, and what follows for [`Reach::Anchored`].
 fn anchored(base: Host, displacement: i32) -> (u8, u8, Behind) {
     let mut behind = Behind::default();
@@ -171,17 +189,7 @@ fn anchored(base: Host, displacement: i32) -> (u8, u8, Behind) {
         // SIB: that base and no index.
         behind.push(&[0x24]);
     }
-    let mode = match i8::try_from(displacement) {
-        Ok(0) if rm != 5 => 0,
-        Ok(_) => {
-            behind.push(&displacement.to_le_bytes()[..1]);
-            0x40
-        }
-        Err(_) => {
-            behind.push(&displacement.to_le_bytes());
-            0x80
-        }
-    };
+    let mode = behind.push_displacement(displacement, rm != 5);
     (if base.0 < 8 { 0 } else { REX_B }, mode | rm, behind)
 }
 
@@ -198,17 +206,7 @@ fn near(delta: Host, base: Option<Host>, displacement: i32) -> (u8, u8, Behind) 
         }
         None => delta.0 & 7,
     };
-    let mode = match i8::try_from(displacement) {
-        Ok(0) => 0,
-        Ok(_) => {
-            behind.push(&displacement.to_le_bytes()[..1]);
-            0x40
-        }
-        Err(_) => {
-            behind.push(&displacement.to_le_bytes());
-            0x80
-        }
-    };
+    let mode = behind.push_displacement(displacement, true);
     (rex, mode | rm, behind)
 }
 
