@@ -309,6 +309,15 @@ impl CpuidPolicy {
         self.vendor
     }
 
+    /// The processor's family, by the signature of leaf 1: bits 8 to 11, and if these are all set
+    /// bits 20 to 27 added (APM volume 3, CPUID Fn0000_0001_EAX; SDM volume 2, CPUID).
+    pub fn family(&self) -> u32 {
+        match self.signature >> 8 & 15 {
+            15 => 15 + (self.signature >> 20 & 255),
+            base => base,
+        }
+    }
+
     /// XSAVE is offered.
     fn has_xsave(&self) -> bool {
         self.features.basic_ecx & basic_ecx::XSAVE != 0

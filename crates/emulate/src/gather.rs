@@ -2,7 +2,7 @@
 //! MASKMOVQ and MASKMOVDQU (SDM volume 2). Masked-out elements never fault.
 
 use crate::Outcome;
-use crate::cpuid::{Vendor, policy};
+use crate::cpuid::{CpuidPolicy, Vendor, policy};
 use crate::memory_access::{
     SegmentedAddress, current_privilege, linear_address, probe_linear, read_memory, write_memory,
 };
@@ -135,8 +135,16 @@ pub fn gather(
     Ok(Outcome::Next)
 }
 
-/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores. On AMD's processors
-/// the address of each element wraps at the address size; others access one operand, whose
+/// The first of AMD's families whose masked moves access one operand, as Intel's do.
+const ONE_OPERAND: u32 = 0x1a;
+
+/// Whether the address of each element of a masked move wraps at the address size.
+pub(crate) fn wraps_each_element(policy: &CpuidPolicy) -> bool {
+    policy.vendor() == Vendor::Amd && policy.family() < ONE_OPERAND
+}
+
+/// VMASKMOVPS, VMASKMOVPD, VPMASKMOVD, VPMASKMOVQ: loads and stores. On AMD's processors before
+/// family 1Ah the address of each element wraps at the address size; others access one operand, whose
 /// bytes lie one behind the other.
 ///
 /// # Errors
@@ -155,7 +163,7 @@ pub fn masked_move(
     let mask_register = instruction.op1_register();
     let count = mask_register.size() / size;
     let base = memory_address(state, instruction);
-    let wrap = if policy(state).vendor() == Vendor::Amd {
+    let wrap = if wraps_each_element(policy(state)) {
         size_mask(address_size(state, instruction))
     } else {
         u64::MAX
