@@ -135,6 +135,8 @@ impl Vcpu {
             true => choice,
             false => MemoryAccess::Checked,
         };
+        let uses_anchors = self.runner.uses_anchors && choice != MemoryAccess::Checked;
+        self.view.translations.use_anchors(uses_anchors);
         let are_anchors = self.view.translations.has_anchors();
         *self.runner.accounts = Accounts::new(choice, are_anchors);
         self.runner.program_access = self.runner.accounts.access();
@@ -152,7 +154,6 @@ impl Vcpu {
     /// have all anchors.
     pub fn use_anchors(&mut self, choice: bool) {
         self.runner.uses_anchors = choice;
-        self.view.translations.use_anchors(choice);
         self.set_memory_access(self.runner.memory_access);
     }
 

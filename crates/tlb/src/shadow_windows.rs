@@ -117,8 +117,8 @@ impl ShadowWindows {
             windows: Vec::new(),
             most_mappings: most_mappings(),
             loaded: SpaceNumber::default(),
-            anchors: Anchors::take(),
-            uses_anchors: true,
+            anchors: None,
+            uses_anchors: false,
             has_narrow: false,
             counts: WindowCounts::default(),
         })
@@ -153,9 +153,14 @@ impl ShadowWindows {
         }
     }
 
-    /// Puts the anchors in force, or not.
+    /// Puts the anchors in force, or not. The first time they are taken, if no other machine has them.
     pub fn use_anchors(&mut self, uses: bool) {
         self.uses_anchors = uses;
+        if uses && self.anchors.is_none() {
+            self.anchors = Anchors::take();
+            // Windows that lie elsewhere make way for others.
+            self.empty(|window| anchors::is_common(window.part));
+        }
     }
 
     /// Host minus linear address of the loaded space's [common parts](anchors), or what makes each
