@@ -131,12 +131,6 @@ pub(super) fn contains(host: u64) -> bool {
     is_in(0) || is_in(1)
 }
 
-/// Whether a host address is one of those that are loaded to check a part.
-pub fn is_check(host: u64) -> bool {
-    let end = CHECK + (PART_PAGES << 9);
-    (CHECK..end).contains(&host)
-}
-
 /// Whether this process has a place for anchors; then what is loaded to check parts is mapped.
 /// Found out once.
 pub fn have_place() -> bool {
@@ -183,6 +177,12 @@ pub(crate) fn load(anchor: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether a host address is one of those that are loaded to check a part.
+    fn is_check(host: u64) -> bool {
+        let end = CHECK + (PART_PAGES << 9);
+        (CHECK..end).contains(&host)
+    }
 
     #[test]
     fn no_two_anchors_lead_to_one_place() {
