@@ -15,4 +15,5 @@ pub mod made_links;
 pub mod packed_tables;
 pub mod pages;
 pub mod published;
+mod recent_sites;
 pub mod table;

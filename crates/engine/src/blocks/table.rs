@@ -7,6 +7,7 @@ use crate::blocks::block::{Block, BlockKey, PackedKey};
 use crate::blocks::host_order::HostOrder;
 use crate::blocks::key_index::KeyIndex;
 use crate::blocks::made_links::MadeLinks;
+use crate::blocks::recent_sites::RecentSites;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -89,6 +90,7 @@ pub struct BlockTable {
     /// since. Most look-ups are for one of them, and in the index, which is large, each costs
     /// a cache miss.
     recent: Box<[Cell<(u32, BlockId)>]>,
+    recent_sites: RecentSites,
     /// Every block, retired or not, by the offset of its code in the cache.
     by_host: HostOrder,
     /// Links from block to block that were made; a slot may have been emptied since.
@@ -109,6 +111,7 @@ impl BlockTable {
             free_ids: Vec::new(),
             by_key: KeyIndex::default(),
             recent: vec![Cell::new((0, BlockId(0))); RECENT].into_boxed_slice(),
+            recent_sites: RecentSites::default(),
             by_host: HostOrder::new((code.end - code.start) as usize),
             links: MadeLinks::default(),
             legacy_map: &RegisterMap::LEGACY,
@@ -147,7 +150,7 @@ impl BlockTable {
     pub fn site(&self, packed: u32, code_delta: u64) -> Option<(BlockId, &Block, usize, Site)> {
         let (id, index) = unpack_site(packed);
         let block = self.get(id)?;
-        let mut site = block.site(index)?;
+        let mut site = self.recent_sites.get(packed, || block.site(index))?;
         site.rip = block.relocation(code_delta).rip(site.rip);
         Some((id, block, index, site))
     }
@@ -252,6 +255,7 @@ impl BlockTable {
     pub fn remove(&mut self, id: BlockId) -> Option<Block> {
         let block = self.blocks.place(id)?.take()?;
         self.by_host.remove(block.host);
+        self.recent_sites.forget(id);
         self.code_bytes -= u64::from(block.host_length);
         self.free_ids.push(id);
         Some(block)

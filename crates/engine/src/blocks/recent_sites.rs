@@ -1,0 +1,89 @@
+//! The sites at which guest code left lately, unpacked.
+//!
+//! A block keeps its sites as bytes, and to unpack one takes as long as much of what the monitor
+//! does in a function that leaves call. Code that leaves often does so at few sites.
+
+use crate::abi::sites::{BlockId, Site};
+use std::cell::Cell;
+
+/// Sites that are remembered.
+const COUNT: usize = 16;
+
+/// Packed numbers of sites, and the sites as their blocks have them. What is known of a block
+/// that is taken out must be [forgotten](RecentSites::forget).
+pub struct RecentSites([Cell<Option<(u32, Site)>>; COUNT]);
+
+impl Default for RecentSites {
+    fn default() -> Self {
+        Self([const { Cell::new(None) }; COUNT])
+    }
+}
+
+impl RecentSites {
+    /// The site of this packed number, which `unpack` finds if it is not remembered.
+    #[inline]
+    pub fn get(&self, packed: u32, unpack: impl FnOnce() -> Option<Site>) -> Option<Site> {
+        // The low bits number the sites of a block, of which mostly the first few leave.
+        let place = &self.0[(packed ^ packed >> 8) as usize % COUNT];
+        if let Some((known, site)) = place.get()
+            && known == packed
+        {
+            return Some(site);
+        }
+        let site = unpack()?;
+        place.set(Some((packed, site)));
+        Some(site)
+    }
+
+    /// A block is no more: its number may be another's from now on.
+    pub fn forget(&mut self, block: BlockId) {
+        for place in &mut self.0 {
+            place
+                .get_mut()
+                .take_if(|(packed, _)| crate::abi::sites::unpack_site(*packed).0 == block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::marks::Shadow;
+    use crate::abi::sites::{SiteKind, pack_site};
+
+    fn site(rip: u64) -> Site {
+        Site {
+            kind: SiteKind::Slow,
+            rip,
+            esp: 0,
+            retry: 0,
+            after: 0,
+            after_esp: 0,
+            shadowed: Shadow::None,
+        }
+    }
+
+    #[test]
+    fn a_site_is_known_until_its_block_is_forgotten() {
+        let mut recent = RecentSites::default();
+        let (one, other) = (pack_site(BlockId(70), 3), pack_site(BlockId(71), 3));
+        let known = |recent: &RecentSites, packed| recent.get(packed, || None);
+        assert_eq!(known(&recent, one), None);
+        assert_eq!(recent.get(one, || Some(site(1))), Some(site(1)));
+        assert_eq!(recent.get(one, || Some(site(2))), Some(site(1)));
+        recent.get(other, || Some(site(3)));
+        recent.forget(BlockId(70));
+        assert_eq!(known(&recent, one), None);
+        assert_eq!(known(&recent, other), Some(site(3)));
+    }
+
+    #[test]
+    fn sites_that_share_a_place_are_told_apart() {
+        let recent = RecentSites::default();
+        let packed = |number: usize| pack_site(BlockId(number as u32 / 9), number % 9);
+        for number in 0..200 {
+            let found = recent.get(packed(number), || Some(site(number as u64)));
+            assert_eq!(found, Some(site(number as u64)));
+        }
+    }
+}
