@@ -4,7 +4,7 @@ use crate::options::Cache;
 use imago::FormatAccess;
 use imago::Mapping;
 use imago::file::File;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 
 /// An open image. Offsets and lengths are bytes; what lies behind the end is an error.
 pub struct Image {
@@ -63,6 +63,15 @@ impl Image {
         self.access.read(data, offset)
     }
 
+    /// Fills all of these from `offset` on, in order.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn read_into(&self, offset: u64, slices: Vec<IoSliceMut<'_>>) -> io::Result<()> {
+        self.check(offset, slices.iter().map(|slice| slice.len() as u64).sum())?;
+        self.access.read(slices, offset)
+    }
+
     /// How many bytes from `offset` on, `bytes` at most, are zero by the image's tables. 0: they
     /// are to be read.
     ///
@@ -82,6 +91,15 @@ impl Image {
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check(offset, data.len() as u64)?;
         self.access.write(data, offset)
+    }
+
+    /// Writes all of these from `offset` on, in order.
+    ///
+    /// # Errors
+    /// The host's, or the image's.
+    pub fn write_from(&self, offset: u64, slices: Vec<IoSlice<'_>>) -> io::Result<()> {
+        self.check(offset, slices.iter().map(|slice| slice.len() as u64).sum())?;
+        self.access.write(slices, offset)
     }
 
     /// Makes bytes zero. `unmap`: they may be given back to the host.

@@ -28,4 +28,4 @@ pub use image::Image;
 pub use info::{ImageInfo, Qcow2Info, info};
 pub use open::{DiskError, open};
 pub use options::{Cache, DriveOptions, Format};
-pub use thread::{DiskThread, Operation, Outcome, Request};
+pub use thread::{DiskThread, Elsewhere, Operation, Outcome, Request};

@@ -3,14 +3,25 @@
 use crate::buffers::{Buffer, Buffers};
 use crate::image::Image;
 use std::collections::VecDeque;
-use std::io;
+use std::fmt::Debug;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Memory of somebody else that a request's data goes to or comes from, without a copy.
+pub trait Elsewhere: Send + Debug {
+    /// What is written, in order.
+    fn slices(&self) -> Vec<IoSlice<'_>>;
+
+    /// What is filled, in order.
+    fn slices_to_fill(&mut self) -> Vec<IoSliceMut<'_>>;
+}
 
 /// What is to be done. Offsets and lengths are bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Operation {
     /// Read this much.
     Read {
@@ -25,6 +36,22 @@ pub enum Operation {
         offset: u64,
         /// The bytes.
         data: Buffer,
+        /// A flush follows.
+        through: bool,
+    },
+    /// Read there; the outcome has no data.
+    ReadTo {
+        /// From here on.
+        offset: u64,
+        /// As much as this has.
+        memory: Box<dyn Elsewhere>,
+    },
+    /// Write from there.
+    WriteFrom {
+        /// From here on.
+        offset: u64,
+        /// All that this has.
+        memory: Box<dyn Elsewhere>,
         /// A flush follows.
         through: bool,
     },
@@ -51,8 +78,8 @@ pub enum Operation {
 impl Operation {
     const fn name(&self) -> &'static str {
         match self {
-            Self::Read { .. } => "reading",
-            Self::Write { .. } => "writing",
+            Self::Read { .. } | Self::ReadTo { .. } => "reading",
+            Self::Write { .. } | Self::WriteFrom { .. } => "writing",
             Self::Flush => "flushing",
             Self::Discard { .. } => "discarding",
             Self::WriteZeroes { .. } => "writing zeros",
@@ -61,7 +88,7 @@ impl Operation {
 }
 
 /// An operation and the number by which its outcome is known.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Request {
     /// The caller's number.
     pub tag: u64,
@@ -82,6 +109,8 @@ pub struct Outcome {
 #[derive(Default)]
 struct Shared {
     outcomes: Mutex<VecDeque<Outcome>>,
+    /// There is one more.
+    done: Condvar,
     /// Requests that were sent, but whose outcome was not taken.
     pending: AtomicUsize,
 }
@@ -162,6 +191,19 @@ impl DiskThread {
         taken
     }
 
+    /// Waits until all that was sent is done. The outcomes are still to be taken.
+    pub fn wait(&self) {
+        /// As often it is seen whether the thread still lives.
+        const PATIENCE: Duration = Duration::from_millis(100);
+        let mut outcomes = self.shared.queue();
+        while outcomes.len() < self.shared.pending.load(Ordering::Relaxed)
+            && !self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        {
+            let waited = self.shared.done.wait_timeout(outcomes, PATIENCE);
+            outcomes = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Whether requests were sent whose outcomes were not taken.
     pub fn has_pending_work(&self) -> bool {
         self.shared.pending.load(Ordering::Relaxed) != 0
@@ -206,6 +248,7 @@ impl Worker {
             let mut outcomes = self.shared.queue();
             let is_first = outcomes.is_empty();
             outcomes.push_back(outcome);
+            self.shared.done.notify_one();
             drop(outcomes);
             if is_first {
                 (self.done)();
@@ -227,6 +270,19 @@ impl Worker {
                 through,
             } => {
                 image.write(offset, &data)?;
+                if through {
+                    image.flush()?;
+                }
+            }
+            Operation::ReadTo { offset, mut memory } => {
+                image.read_into(offset, memory.slices_to_fill())?;
+            }
+            Operation::WriteFrom {
+                offset,
+                memory,
+                through,
+            } => {
+                image.write_from(offset, memory.slices())?;
                 if through {
                     image.flush()?;
                 }

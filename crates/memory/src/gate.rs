@@ -6,7 +6,11 @@
 
 mod discard;
 mod regions;
+mod transfers;
 
+pub use self::transfers::Filling;
+
+use self::transfers::Transfers;
 use crate::code_map::{CodeMap, pages_of};
 use crate::map::REGIONS_END;
 use crate::ram::{GuestRam, MemoryBacking, MemoryError};
@@ -44,6 +48,7 @@ struct Shared {
     code_writes: RefCell<Vec<CodeWrite>>,
     /// `code_writes` is not empty; looked at before each entry of guest code.
     has_code_writes: Cell<bool>,
+    transfers: RefCell<Transfers>,
     /// Pages, first and last, that mean something else now.
     map_changes: RefCell<Vec<(u64, u64)>>,
     /// `map_changes` is not empty.
@@ -75,6 +80,7 @@ impl GuestMemory {
             code,
             code_writes: RefCell::default(),
             has_code_writes: Cell::new(false),
+            transfers: RefCell::default(),
             map_changes: RefCell::default(),
             has_map_changes: Cell::new(false),
         }))

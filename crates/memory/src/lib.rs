@@ -9,7 +9,8 @@
 //! moved while the guest runs.
 //!
 //! A [`GuestMemory`] is a handle: its clones reach the same memory. The machine owns
-//! one, its processor and its devices hold others, all on the vCPU's thread.
+//! one, its processor and its devices hold others, all on the vCPU's thread. Other threads
+//! reach RAM by what is [lent](LentRam) to them alone, to have the host read or fill it.
 
 mod cells;
 pub mod code_map;
@@ -20,7 +21,7 @@ pub mod map;
 pub mod ram;
 
 pub use code_map::{CodeMap, LINE_SIZE};
-pub use gate::{CodeWrite, GuestMemory};
+pub use gate::{CodeWrite, Filling, GuestMemory};
 pub use layout::{MemoryRegion, PhysicalLayout};
 pub use map::{BlockId, MapError, PageUse, Region, RegionKind};
-pub use ram::{GuestRam, MemoryBacking, MemoryError};
+pub use ram::{GuestRam, LentRam, MemoryBacking, MemoryError};

@@ -7,9 +7,11 @@
 
 mod backing;
 mod huge_pages;
+mod lent;
 mod regions;
 
 pub use self::backing::MemoryBacking;
+pub use self::lent::LentRam;
 
 use self::huge_pages::HugePages;
 use crate::huge_page::{self, HUGE_PAGE};
@@ -20,6 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
 use tollgate_x86::PhysicalAddress;
 use tollgate_x86::address::PAGE_SIZE;
 
@@ -106,6 +109,12 @@ struct GuardedRange {
     bytes: usize,
 }
 
+// SAFETY: the range is an address, never read or written through; what changes or unmaps it are
+// system calls, which any thread may make.
+unsafe impl Send for GuardedRange {}
+// SAFETY: as above.
+unsafe impl Sync for GuardedRange {}
+
 impl GuardedRange {
     fn new(bytes: usize) -> io::Result<Self> {
         let start = huge_page::reserve(bytes)?;
@@ -171,7 +180,7 @@ impl Drop for GuardedRange {
 /// The guest's RAM.
 #[derive(Debug)]
 pub struct GuestRam {
-    reservation: GuardedRange,
+    reservation: Arc<GuardedRange>,
     base: *mut u8,
     layout: PhysicalLayout,
     size: u64,
@@ -181,7 +190,7 @@ pub struct GuestRam {
     huge_pages: HugePages,
 }
 
-// SAFETY: the mapping belongs to this value, is valid in every thread and is freed
+// SAFETY: the mapping belongs to this value and what it has lent, is valid in every thread and is freed
 // once; the type is not Sync, so one thread at a time uses it.
 unsafe impl Send for GuestRam {}
 
@@ -227,7 +236,7 @@ impl GuestRam {
             layout.high_bytes(),
         )?;
         Ok(Self {
-            reservation,
+            reservation: Arc::new(reservation),
             base,
             size: bytes,
             file,

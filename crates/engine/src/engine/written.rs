@@ -106,7 +106,9 @@ impl Engine {
         };
         let key = block.key();
         let length = usize::from(block.guest_length);
-        if key.second_page == u64::MAX && block.code().len() != length && moment == Moment::Before {
+        // What the host is filling may be other code already than the block was made from.
+        let is_same = moment == Moment::Before && !memory.is_being_filled(key.physical >> 12);
+        if key.second_page == u64::MAX && block.code().len() != length && is_same {
             let mut bytes = [0; Translator::MOST_BYTES];
             let bytes = &mut bytes[..length];
             if memory.read(PhysicalAddress(key.physical), bytes) {

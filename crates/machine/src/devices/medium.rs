@@ -2,8 +2,8 @@
 //! the bus.
 //!
 //! The device sends operations with tags of its own; the thread does them in order and has
-//! the device's `complete` called, which takes the outcomes. So nothing but the vCPU's thread
-//! touches guest memory. Media may come and go while the machine runs.
+//! the device's `complete` called, which takes the outcomes. The thread touches no guest memory but what
+//! an operation brings with it, by the host's system calls. Media may come and go while the machine runs.
 
 use crate::bus::completion::Completer;
 use std::collections::VecDeque;
@@ -114,6 +114,11 @@ impl Medium {
     /// Takes what is done, oldest first.
     pub fn take(&self) -> VecDeque<Outcome> {
         self.thread.take()
+    }
+
+    /// Waits until all that was sent is done. The outcomes are still to be taken.
+    pub fn wait(&self) {
+        self.thread.wait();
     }
 
     /// Whether something was sent whose outcome was not taken.

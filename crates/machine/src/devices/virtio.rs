@@ -22,6 +22,7 @@
 
 pub mod balloon;
 pub mod block;
+mod block_work;
 pub mod chain;
 pub mod console;
 pub mod core;

@@ -1,10 +1,11 @@
 //! The block device (5.2): a disk image behind a queue.
 //!
-//! A request is checked and its data copied out when the driver makes it available; the
-//! image's thread works on it, and its outcome is copied in when the thread has said that it is
-//! done. So nothing but the vCPU's thread touches guest memory. Requests are done in the order
-//! in which they came.
+//! A request is checked when the driver makes it available; the image's thread works on it.
+//! Requests are done in the order in which they came. The data of a small one is copied out when the
+//! request is checked, or copied in when the thread has said that it is done. Guest RAM that a large one is
+//! about is lent to the thread, which hands it to the host's system calls.
 
+use super::block_work::Work;
 use super::chain::Chain;
 use super::device::{Queues, VirtioDevice};
 use super::device_type;
@@ -13,6 +14,7 @@ use crate::bus::completion::Completer;
 use crate::devices::medium::Medium;
 use std::collections::HashMap;
 use tollgate_disk::{DriveOptions, Image, Operation, Outcome};
+use tollgate_memory::Filling;
 
 /// Features (5.2.3).
 mod feature {
@@ -72,6 +74,8 @@ struct Pending {
     chain: Chain,
     /// Bytes of its data, by which it counts as memory of the host.
     bytes: u64,
+    /// The host puts them into guest memory by itself.
+    filling: Option<Filling>,
 }
 
 /// A block device.
@@ -166,25 +170,34 @@ impl Block {
         let kind = u32::from_le_bytes([t0, t1, t2, t3]);
         let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
         match self.operation(kind, sector, &chain, queues) {
-            Ok((operation, bytes)) => {
+            Ok(Work {
+                operation,
+                bytes,
+                filling,
+            }) => {
                 self.pending_bytes += bytes;
                 let tag = self.medium.send(operation);
-                self.pending.insert(tag, Pending { chain, bytes });
+                let pending = Pending {
+                    chain,
+                    bytes,
+                    filling,
+                };
+                self.pending.insert(tag, pending);
                 Ok(())
             }
             Err((status, data)) => finish(&chain, status, &data, queues),
         }
     }
 
-    /// What the image is to do, and how many bytes of data that is. Or else how the request
-    /// ends at once: its status and the data that the driver gets.
+    /// What the image is to do. Or else how the request ends at once: its status and the data
+    /// that the driver gets.
     fn operation(
         &self,
         kind: u32,
         sector: u64,
         chain: &Chain,
         queues: &mut Queues<'_>,
-    ) -> Result<(Operation, u64), (u8, Vec<u8>)> {
+    ) -> Result<Work, (u8, Vec<u8>)> {
         let failed = |status| (status, Vec::new());
         let sent = chain.readable_bytes() - HEADER_BYTES;
         let wanted = chain.writable_bytes() - 1;
@@ -199,30 +212,25 @@ impl Block {
         match kind {
             request::READ => {
                 let offset = self.place(sector, wanted).ok_or(failed(status::IO_ERROR))?;
-                let bytes = wanted as usize;
-                Ok((Operation::Read { offset, bytes }, wanted))
+                Ok(Work::reading(offset, wanted, chain, queues.memory()))
             }
             request::WRITE => {
                 let offset = self.place(sector, sent).ok_or(failed(status::IO_ERROR))?;
-                let mut data = self.medium.buffer(sent as usize);
-                if !chain.copy_out(queues.memory(), HEADER_BYTES, &mut data) {
-                    return Err(failed(status::IO_ERROR));
-                }
                 // A driver that cannot flush takes what is done for being on stable storage
                 // (5.2.6.2).
                 let through = !queues.has_feature(feature::FLUSH);
-                let operation = Operation::Write {
-                    offset,
-                    data,
-                    through,
-                };
-                Ok((operation, sent))
+                let data = (chain, HEADER_BYTES, sent);
+                let work = Work::writing((offset, through), data, queues.memory(), |bytes| {
+                    self.medium.buffer(bytes)
+                });
+                work.ok_or(failed(status::IO_ERROR))
             }
-            request::FLUSH => Ok((Operation::Flush, 0)),
+            request::FLUSH => Ok(Work::copied(Operation::Flush, 0)),
             request::GET_ID => Err((status::OK, self.serial.to_vec())),
             request::DISCARD | request::WRITE_ZEROES if self.offers(kind) => {
                 let operation = self.range_operation(kind, sent, chain, queues);
-                operation.map(|operation| (operation, 0)).map_err(failed)
+                let work = operation.map(|operation| Work::copied(operation, 0));
+                work.map_err(failed)
             }
             _ => Err(failed(status::UNSUPPORTED)),
         }
@@ -306,11 +314,20 @@ impl Block {
 
     fn end(&mut self, outcome: &Outcome, queues: &mut Queues<'_>) -> Result<(), QueueError> {
         // Nobody waits for what was begun before a reset.
-        let Some(Pending { chain, bytes }) = self.pending.remove(&outcome.tag) else {
+        let Some(Pending {
+            chain,
+            bytes,
+            filling,
+        }) = self.pending.remove(&outcome.tag)
+        else {
             return Ok(());
         };
         self.pending_bytes -= bytes;
+        let is_filled = filling.is_some();
+        // The data counts as written before the driver is told of it.
+        drop(filling);
         match &outcome.result {
+            Ok(_) if is_filled => hand_back(&chain, status::OK, bytes, queues),
             Ok(data) => finish(&chain, status::OK, data, queues),
             Err(()) => finish(&chain, status::IO_ERROR, &[], queues),
         }
@@ -329,10 +346,21 @@ fn finish(
     let data = &data[..data.len().min(usize::try_from(last).unwrap_or(usize::MAX))];
     let is_written = chain.copy_in(queues.memory(), 0, data);
     let status = if is_written { status } else { status::IO_ERROR };
+    hand_back(chain, status, data.len() as u64, queues)
+}
+
+/// Hands a request back whose data, so many bytes, is there already.
+fn hand_back(
+    chain: &Chain,
+    status: u8,
+    bytes: u64,
+    queues: &mut Queues<'_>,
+) -> Result<(), QueueError> {
+    let last = chain.writable_bytes() - 1;
     if !chain.copy_in(queues.memory(), last, &[status]) {
         return Err(QueueError::NoMemory);
     }
-    queues.push(0, chain, data.len() as u32 + 1)
+    queues.push(0, chain, bytes as u32 + 1)
 }
 
 impl VirtioDevice for Block {
@@ -378,6 +406,9 @@ impl VirtioDevice for Block {
     }
 
     fn reset(&mut self) {
+        // The driver has its memory back now: what the thread has of it must not be used any more,
+        // above all not be written to the disk with what comes to lie there.
+        self.medium.wait();
         self.pending.clear();
         self.pending_bytes = 0;
     }

@@ -147,6 +147,22 @@ impl Chain {
         total(&self.writable)
     }
 
+    /// Where `bytes` bytes of what the device may read lie, from `offset` on.
+    pub fn readable_pieces(&self, offset: u64, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
+        let pieces = pieces(&self.readable, offset, bytes);
+        pieces
+            .map(|(address, bytes)| (address, bytes as u64))
+            .collect()
+    }
+
+    /// Where the first `bytes` bytes of what the device may write lie.
+    pub fn writable_pieces(&self, bytes: usize) -> Vec<(PhysicalAddress, u64)> {
+        let pieces = pieces(&self.writable, 0, bytes);
+        pieces
+            .map(|(address, bytes)| (address, bytes as u64))
+            .collect()
+    }
+
     /// Copies out what the device may read, from `offset` on. False: the buffers are shorter,
     /// or not all memory; `data` is then undefined.
     pub fn copy_out(&self, memory: &GuestMemory, offset: u64, data: &mut [u8]) -> bool {

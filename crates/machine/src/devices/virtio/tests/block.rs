@@ -4,6 +4,7 @@ use super::driver::{BAR, DATA, Driver, INDIRECT, NEXT, TempFile, WRITE, block_de
 use super::driver::{HEADER, STATUS};
 use crate::devices::virtio::feature;
 use tollgate_disk::Cache;
+use tollgate_x86::PhysicalAddress;
 
 const READ: u32 = 0;
 const WRITE_REQUEST: u32 = 1;
@@ -231,4 +232,94 @@ fn a_buffer_outside_of_memory_is_an_io_error() {
     }
     assert!(!driver.needs_reset());
     assert_eq!(std::fs::read(&file.0).unwrap(), pattern());
+}
+
+/// Bytes of a request whose data is not copied.
+const LARGE: u32 = 64 << 10;
+
+/// An image of several such requests; no two sectors are alike.
+fn large_pattern() -> Vec<u8> {
+    (0..4 * u64::from(LARGE) / 8)
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+#[test]
+fn the_data_of_a_large_read_counts_as_written_when_the_request_is_done() {
+    let file = TempFile::new(&large_pattern());
+    let mut driver = Driver::new(block_device(&file.0, |_| {}));
+    driver.start_with_all();
+    let last = PhysicalAddress(DATA + u64::from(LARGE) - 4);
+    driver.bench.board.memory.code().mark(last, 4);
+    driver.send(READ, 8, LARGE, true);
+    let memory = &driver.bench.board.memory;
+    assert!(memory.is_being_filled(last.page()));
+    assert!(!memory.is_being_filled(last.page() + 1));
+    assert_eq!(driver.wait(), (0, LARGE + 1));
+    assert_eq!(driver.peek(STATUS, 1), [OK]);
+    let expected = &large_pattern()[8 * 512..][..LARGE as usize];
+    assert_eq!(driver.peek(DATA, LARGE as usize), expected);
+    let memory = &mut driver.bench.board.memory;
+    assert!(!memory.is_being_filled(last.page()));
+    assert_eq!(memory.take_code_writes().len(), 1);
+}
+
+#[test]
+fn large_requests_in_pieces_are_read_and_written() {
+    let file = TempFile::new(&large_pattern());
+    let mut driver = Driver::new(block_device(&file.0, |_| {}));
+    driver.start_with_all();
+    let half = LARGE / 2;
+    // The second and third piece share bytes in the last one: that is copied.
+    for (places, kind) in [
+        ([DATA + 0x1_0001, DATA], READ),
+        ([DATA + 0x1_0001, DATA], WRITE_REQUEST),
+        ([DATA, DATA + 1], WRITE_REQUEST),
+    ] {
+        let flags = if kind == READ { NEXT | WRITE } else { NEXT };
+        driver.poke(HEADER, &[0; 16]);
+        driver.poke(HEADER, &kind.to_le_bytes());
+        driver.descriptor(0, HEADER, 16, NEXT, 1);
+        driver.descriptor(1, places[0], half, flags, 2);
+        driver.descriptor(2, places[1], half, flags, 3);
+        driver.descriptor(3, STATUS, 1, WRITE, 0);
+        driver.offer(0);
+        driver.wait();
+        assert_eq!(driver.peek(STATUS, 1), [OK]);
+        let data = places.map(|place| driver.peek(place, half as usize));
+        let image = std::fs::read(&file.0).unwrap();
+        assert_eq!(image[..LARGE as usize], data.concat());
+        assert_eq!(image[LARGE as usize..], large_pattern()[LARGE as usize..]);
+    }
+}
+
+#[test]
+fn what_lies_in_a_buffer_after_a_reset_does_not_reach_the_disk() {
+    let file = TempFile::new(&large_pattern());
+    let mut driver = Driver::new(block_device(&file.0, |_| {}));
+    for round in 1..=100 {
+        driver.start_with_all();
+        driver.poke(DATA, &vec![round; LARGE as usize]);
+        driver.send(WRITE_REQUEST, 0, LARGE, false);
+        // Status.
+        driver.write(BAR + 20, 1, 0);
+        driver.poke(DATA, &vec![0xee; LARGE as usize]);
+        let image = std::fs::read(&file.0).unwrap();
+        assert!(image[..LARGE as usize].iter().all(|&byte| byte == round));
+    }
+}
+
+#[test]
+fn a_reset_ends_what_was_being_read() {
+    let file = TempFile::new(&large_pattern());
+    let mut driver = Driver::new(block_device(&file.0, |_| {}));
+    for _ in 0..100 {
+        driver.start_with_all();
+        driver.send(READ, 0, LARGE, true);
+        driver.write(BAR + 20, 1, 0);
+        assert!(!driver.bench.board.memory.is_being_filled(DATA >> 12));
+        driver.poke(DATA, &[0xee; LARGE as usize]);
+        driver.settle();
+        assert_eq!(driver.peek(DATA, LARGE as usize), [0xee; LARGE as usize]);
+    }
 }

@@ -1,0 +1,106 @@
+//! What the image of a block device is to do for a request, and how the data gets there.
+//!
+//! The data of a small request is copied on the vCPU's thread. Guest RAM that a large one is about is
+//! lent to the image's thread, which hands it to the host's system calls.
+
+use super::chain::Chain;
+use std::io::{IoSlice, IoSliceMut};
+use tollgate_disk::{Buffer, Elsewhere, Operation};
+use tollgate_memory::{Filling, GuestMemory, LentRam};
+
+/// Bytes of data from which on a copy takes longer than to lend guest memory.
+const LENT_BYTES: u64 = 16 << 10;
+
+/// What the image is to do for a request.
+pub(super) struct Work {
+    pub(super) operation: Operation,
+    /// Bytes of its data.
+    pub(super) bytes: u64,
+    /// The host puts the data into guest memory by itself.
+    pub(super) filling: Option<Filling>,
+}
+
+/// Guest memory that is lent to the thread.
+#[derive(Debug)]
+struct Lent(LentRam);
+
+impl Elsewhere for Lent {
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        self.0.slices()
+    }
+
+    fn slices_to_fill(&mut self) -> Vec<IoSliceMut<'_>> {
+        self.0.slices_to_fill()
+    }
+}
+
+impl Work {
+    /// Work whose data, if any, is copied.
+    pub(super) const fn copied(operation: Operation, bytes: u64) -> Self {
+        Self {
+            operation,
+            bytes,
+            filling: None,
+        }
+    }
+
+    /// Reads the data of a request, which its chain has room for, from an offset of the image on.
+    pub(super) fn reading(
+        offset: u64,
+        bytes: u64,
+        chain: &Chain,
+        memory: &mut GuestMemory,
+    ) -> Self {
+        let length = bytes as usize;
+        if bytes >= LENT_BYTES
+            && let Some((lent, filling)) = memory.lend_to_fill(&chain.writable_pieces(length))
+        {
+            let operation = Operation::ReadTo {
+                offset,
+                memory: Box::new(Lent(lent)),
+            };
+            return Self {
+                operation,
+                bytes,
+                filling: Some(filling),
+            };
+        }
+        let operation = Operation::Read {
+            offset,
+            bytes: length,
+        };
+        Self::copied(operation, bytes)
+    }
+
+    /// Writes the data of a request, `bytes` bytes of its chain from `start` on, to an offset of the
+    /// image; `through`: a flush follows. `None`: it is not all in memory.
+    pub(super) fn writing(
+        (offset, through): (u64, bool),
+        (chain, start, bytes): (&Chain, u64, u64),
+        memory: &GuestMemory,
+        buffer: impl FnOnce(usize) -> Buffer,
+    ) -> Option<Self> {
+        let length = bytes as usize;
+        let pieces = || chain.readable_pieces(start, length);
+        if bytes >= LENT_BYTES
+            && let Some(lent) = memory.lend(&pieces())
+        {
+            let operation = Operation::WriteFrom {
+                offset,
+                memory: Box::new(Lent(lent)),
+                through,
+            };
+            return Some(Self::copied(operation, bytes));
+        }
+        let mut data = buffer(length);
+        if !chain.copy_out(memory, start, &mut data) {
+            return None;
+        }
+        let operation = Operation::Write {
+            offset,
+            data,
+            through,
+        };
+        Some(Self::copied(operation, bytes))
+    }
+}
