@@ -4,17 +4,17 @@
 
 mod support;
 
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use support::cd::{made, of_folder};
+use support::cd::of_folder;
 use support::folder::Folder;
+use support::grub::{grub_disk, write_second_partition};
 use support::guests::fetched;
 use support::linux::READY;
 use support::pc::Pc;
+use support::repository::serve_files;
 use support::session::Session;
 use support::system::{log_in, overlay, power_off, system};
 use support::{GUEST_PATIENCE, PATIENCE, finish, tollgate, within};
@@ -135,59 +135,16 @@ fn dos_boot_sector(text: &str) -> Vec<u8> {
     sector
 }
 
-const MIB: u64 = 1 << 20;
-const GRUB: &str = "/usr/lib/grub/i386-pc/boot.img";
-
-/// A disk with GRUB in front and two partitions: a FAT file system with Linux and GRUB's menu, and one
-/// that has its own boot sector.
+/// A disk with a menu for Linux and for what has a boot sector of its own.
 fn disk_with_a_menu(folder: &Folder, text: &str) -> PathBuf {
-    const LINUX: u64 = 48;
-    let disk = folder.sparse_file("disk.img", (1 + LINUX + 1) * MIB);
-    let core = folder.path("core.img");
-    let mut command = Command::new("grub-mkimage");
-    command
-        .args(["-O", "i386-pc", "-p", "(,msdos1)/grub", "-o"])
-        .arg(&core);
-    made(command.args(["biosdisk", "part_msdos", "fat", "normal", "linux", "chain"]));
-    let mut first = std::fs::read(GRUB)
-        .unwrap_or_else(|error| panic!("{GRUB} (scripts/install-dependencies): {error}"));
-    // What floppy disks need stands where hard disks have their table.
-    first[0x1be..0x1fe].fill(0);
-    for (number, (kind, start, size)) in [(0x0e, 1, LINUX), (0x0e, 1 + LINUX, 1)].iter().enumerate()
-    {
-        let mut entry = vec![0, 0xfe, 0xff, 0xff, *kind, 0xfe, 0xff, 0xff];
-        let sectors = |mib: u64| (mib * MIB / 512) as u32;
-        entry.extend(sectors(*start).to_le_bytes());
-        entry.extend(sectors(*size).to_le_bytes());
-        first[0x1be + 16 * number..][..16].copy_from_slice(&entry);
-    }
-    first.extend(std::fs::read(core).unwrap());
-    let file = std::fs::OpenOptions::new().write(true).open(&disk).unwrap();
-    file.write_all_at(&first, 0).unwrap();
-    file.write_all_at(&dos_boot_sector(text), (1 + LINUX) * MIB)
-        .unwrap();
-    let menu = folder.file(
-        "grub.cfg",
-        b"set timeout=-1\n\
-        menuentry 'Linux' { linux /vmlinuz console=tty0; initrd /initrd.img }\n\
-        menuentry 'Another system' { chainloader (hd0,msdos2)+1 }\n",
-    );
-    let file_system = format!("{}@@1M", disk.display());
-    let sectors = (LINUX * MIB / 512).to_string();
-    made(Command::new("mformat").args(["-i", &file_system, "-T", &sectors, "::"]));
-    made(Command::new("mmd").args(["-i", &file_system, "::/grub"]));
-    for (source, target) in [
-        (fetched("debian-686/vmlinuz"), "::/vmlinuz"),
-        (fetched("initrd-i386.img"), "::/initrd.img"),
-        (menu, "::/grub/grub.cfg"),
-    ] {
-        made(
-            Command::new("mcopy")
-                .args(["-i", &file_system])
-                .arg(source)
-                .arg(target),
-        );
-    }
+    let menu = "menuentry 'Linux' { linux /vmlinuz console=tty0; initrd /initrd.img }\n\
+        menuentry 'Another system' { chainloader (hd0,msdos2)+1 }\n";
+    let files = [
+        (fetched("debian-686/vmlinuz"), "vmlinuz"),
+        (fetched("initrd-i386.img"), "initrd.img"),
+    ];
+    let disk = grub_disk(folder, 48, &files, menu);
+    write_second_partition(&disk, &dos_boot_sector(text));
     disk
 }
 
@@ -209,5 +166,35 @@ fn a_menu_starts_each_of_two_systems() {
     pc.screen_with(READY);
     pc.screen_with("/root #");
     pc.tell(&["type", "exit\\n"]);
+    assert_eq!(pc.ended(), Some(0));
+}
+
+#[test]
+fn the_installer_of_debian_starts_from_a_disk_and_follows_a_file_from_the_network() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = Folder::new();
+    let served = folder.path("served");
+    std::fs::create_dir(&served).unwrap();
+    let answers = "d-i preseed/early_command string sync; poweroff -f\n";
+    std::fs::write(served.join("answers"), answers).unwrap();
+    let port = serve_files(served);
+    // What it would ask before it has the file is answered here.
+    let menu = format!(
+        "menuentry 'Install' {{\n\
+        linux /linux nomodeset vga=normal fb=false auto=true priority=critical locale=en_US \
+            keymap=us hostname=guest domain= url=http://10.0.2.2:{port}/answers\n\
+        initrd /initrd.gz\n\
+        }}\n"
+    );
+    let files = [
+        (fetched("installer-amd64/linux"), "linux"),
+        (fetched("installer-amd64/initrd.gz"), "initrd.gz"),
+    ];
+    let disk = grub_disk(&folder, 64, &files, &menu);
+    let drive = format!("file={},format=raw,if=ide", disk.display());
+    let mut pc = Pc::start(&folder, &["-m", "1G", "--net", "user", "--drive", &drive]);
+    pc.screen_with("Install");
+    pc.tell(&["type", "\\n"]);
+    // It has loaded the network card's driver by then and got an address.
     assert_eq!(pc.ended(), Some(0));
 }

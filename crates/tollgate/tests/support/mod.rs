@@ -11,6 +11,7 @@ pub mod control;
 pub mod exec;
 pub mod failing_host;
 pub mod folder;
+pub mod grub;
 pub mod guests;
 pub mod linux;
 pub mod pc;

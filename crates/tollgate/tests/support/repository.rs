@@ -54,8 +54,8 @@ fn host(folder: &Folder, program: &str, words: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// A server for the files of a folder.
-fn serve_files(folder: PathBuf) -> u16 {
+/// Serves the files of a folder on the loopback address until the tests end. Returns its port.
+pub fn serve_files(folder: PathBuf) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
