@@ -93,7 +93,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
     /// Delivers an exception of the instruction at the current RIP, or of the one that has
     /// just completed.
     pub(crate) fn raise(&mut self, exception: Exception) -> Result<(), VcpuStop> {
-        self.work.raise();
+        self.work.raise(exception.vector);
         let page_fault = exception.vector == tollgate_x86::Vector::PageFault;
         self.count(if page_fault {
             ExitKind::GuestPageFault

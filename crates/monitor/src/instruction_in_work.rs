@@ -13,6 +13,8 @@
 //! reports a shadow. Nothing here outlives the instruction; what does is in
 //! [`crate::latches::Latches`].
 
+use tollgate_x86::Vector;
+
 /// How far the instruction has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Progress {
@@ -28,6 +30,7 @@ enum Progress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct InstructionInWork {
     progress: Progress,
+    raised: Option<Vector>,
     traps: bool,
     shadowed: bool,
     loads_resume_flag: bool,
@@ -39,6 +42,7 @@ impl InstructionInWork {
     pub fn begin(traps: bool, shadowed: bool) -> Self {
         Self {
             progress: Progress::Begun,
+            raised: None,
             traps,
             shadowed,
             loads_resume_flag: false,
@@ -51,10 +55,16 @@ impl InstructionInWork {
     }
 
     /// An exception was delivered: its fault, unless it has completed and this is its trap.
-    pub fn raise(&mut self) {
+    pub fn raise(&mut self, vector: Vector) {
+        self.raised.get_or_insert(vector);
         if self.progress == Progress::Begun {
             self.progress = Progress::Faulted;
         }
+    }
+
+    /// The first exception that it has raised, if any.
+    pub fn raised(&self) -> Option<Vector> {
+        self.raised
     }
 
     /// It has completed.
@@ -113,8 +123,10 @@ mod tests {
     #[test]
     fn a_fault_ends_it_without_completing_it() {
         let mut work = InstructionInWork::begin(false, true);
-        work.raise();
+        work.raise(Vector::PageFault);
+        work.raise(Vector::DoubleFault);
         assert!(work.has_ended() && !work.has_completed());
+        assert_eq!(work.raised(), Some(Vector::PageFault));
     }
 
     #[test]
@@ -122,7 +134,7 @@ mod tests {
         let mut work = InstructionInWork::begin(true, false);
         work.complete();
         assert!(work.take_trap());
-        work.raise();
+        work.raise(Vector::Debug);
         assert!(work.has_completed());
         assert!(!work.take_trap());
     }

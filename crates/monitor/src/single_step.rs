@@ -13,7 +13,7 @@ use tollgate_emulate::interrupt::EventSource;
 use tollgate_exits::ExitKind;
 use tollgate_platform::Platform;
 use tollgate_x86::state::Activity;
-use tollgate_x86::{CpuState, Exception, TranslationChange};
+use tollgate_x86::{CpuState, Exception, TranslationChange, Vector};
 
 /// How often an instruction may be entered before it is given up: each entry that does
 /// not complete it resolves a page or loads registers, and few are needed.
@@ -69,6 +69,11 @@ impl<R: Runner> Vcpu<R> {
     /// one, a triple fault, or something that is not implemented.
     pub fn step_one<P: Platform>(&mut self, platform: &mut P) -> Result<(), VcpuStop> {
         self.running(platform).step_one()
+    }
+
+    /// The first exception that the last instruction raised, if any: of [`Vcpu::step_one`].
+    pub fn raised_exception(&self) -> Option<Vector> {
+        self.work.raised()
     }
 
     /// The instruction at CS:EIP; `None` if fetching it faults.

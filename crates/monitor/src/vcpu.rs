@@ -56,7 +56,7 @@ pub struct Vcpu<R: Runner = Translated> {
     pub(crate) features: Features,
     pub(crate) latches: Latches,
     pub(crate) due: Due,
-    work: InstructionInWork,
+    pub(crate) work: InstructionInWork,
     /// What other threads and signals set: look for work at the next boundary.
     pending: Arc<Requests>,
     alarm: Alarm,
