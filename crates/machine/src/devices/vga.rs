@@ -16,6 +16,7 @@
 //! address register of [`pci`] shows all of `video`.
 
 pub mod dispi;
+mod lines;
 pub mod pci;
 mod planes;
 mod registers;

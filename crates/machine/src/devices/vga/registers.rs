@@ -31,6 +31,8 @@ pub mod graphics {
 pub mod crtc {
     pub const COLUMNS: usize = 0x01;
     pub const OVERFLOW: usize = 0x07;
+    /// Bits 0 to 4: the first line of the first row; bits 5 and 6: cells to the left.
+    pub const PRESET_ROW_SCAN: usize = 0x08;
     pub const MAXIMUM_SCAN_LINE: usize = 0x09;
     pub const CURSOR_START: usize = 0x0a;
     pub const CURSOR_END: usize = 0x0b;
@@ -41,11 +43,15 @@ pub mod crtc {
     pub const LINES: usize = 0x12;
     pub const OFFSET: usize = 0x13;
     pub const MODE: usize = 0x17;
+    /// Behind this line the screen is split.
+    pub const LINE_COMPARE: usize = 0x18;
 }
 
 /// Registers of the attribute controller after its palette.
 pub mod attribute {
     pub const MODE: usize = 0x10;
+    /// Pixels to the left.
+    pub const PANNING: usize = 0x13;
     pub const COLOUR_SELECT: usize = 0x14;
 }
 
@@ -248,6 +254,14 @@ impl Registers {
         let overflow = usize::from(self.crtc[crtc::OVERFLOW]);
         let high = (overflow >> 1 & 1) << 8 | (overflow >> 6 & 1) << 9;
         (usize::from(self.crtc[crtc::LINES]) | high) + 1
+    }
+
+    /// The line that is the last one before a split, if so many are displayed.
+    pub fn line_compare(&self) -> usize {
+        let [overflow, maximum, low] =
+            [crtc::OVERFLOW, crtc::MAXIMUM_SCAN_LINE, crtc::LINE_COMPARE]
+                .map(|register| usize::from(self.crtc[register]));
+        low | (overflow >> 4 & 1) << 8 | (maximum >> 6 & 1) << 9
     }
 
     /// The screen shows what is in memory.

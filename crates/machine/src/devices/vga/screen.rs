@@ -103,26 +103,21 @@ impl Vga {
         }
     }
 
-    fn character_height(&self) -> usize {
-        usize::from(self.registers.crtc[crtc::MAXIMUM_SCAN_LINE] & 0x1f) + 1
-    }
-
     fn text(&self) -> TextScreen {
         let registers = &self.registers;
         let columns = (usize::from(registers.crtc[crtc::COLUMNS]) + 1).min(MOST_COLUMNS);
         let rows = (registers.lines() / self.character_height()).clamp(1, MOST_ROWS);
-        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
-        let place = |row: usize, column: usize| registers.start() + row * pitch + column;
+        let starts: Vec<_> = (0..rows).map(|row| self.row_start(row)).collect();
         let cells = || {
-            let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
-            places.map(|(row, column)| self.cell(place(row, column)))
+            let places = starts.iter().flat_map(|start| *start..*start + columns);
+            places.map(|place| self.cell(place))
         };
         TextScreen {
             columns,
             rows,
             characters: cells().map(|cell| cell[0]).collect(),
             attributes: cells().map(|cell| cell[1]).collect(),
-            cursor: self.cursor(columns, rows, pitch),
+            cursor: self.cursor(columns, &starts),
             blinks: registers.attribute[attribute::MODE] & 8 != 0,
         }
     }
@@ -131,7 +126,14 @@ impl Vga {
         self.planes.cells[place % self.planes.cells.len()]
     }
 
-    fn cursor(&self, columns: usize, rows: usize, pitch: usize) -> Option<(usize, usize)> {
+    /// The cell of the first character of a row.
+    fn row_start(&self, row: usize) -> usize {
+        self.text_line(row * self.character_height()).cell
+    }
+
+    /// The column and the row of the cursor, if it is shown in one of the rows that begin at these
+    /// cells.
+    fn cursor(&self, columns: usize, starts: &[usize]) -> Option<(usize, usize)> {
         const HIDDEN: u8 = 1 << 5;
         let (start, end) = (
             self.registers.crtc[crtc::CURSOR_START],
@@ -140,13 +142,10 @@ impl Vga {
         if start & HIDDEN != 0 || start & 0x1f > end & 0x1f {
             return None;
         }
-        let place = self
-            .registers
-            .cursor()
-            .checked_sub(self.registers.start())?;
-        let row = place.checked_div(pitch)?;
-        let column = place % pitch;
-        (column < columns && row < rows).then_some((column, row))
+        let place = self.registers.cursor();
+        let is_in = |start: &usize| (*start..*start + columns).contains(&place);
+        let row = starts.iter().position(is_in)?;
+        Some((place - starts[row], row))
     }
 
     fn graphics_size(&self) -> Size {
@@ -158,45 +157,6 @@ impl Vga {
             width: characters * pixels,
             height: (registers.lines() / repeats).max(1),
         }
-    }
-
-    fn is_256_colour(&self) -> bool {
-        const SHIFT_256: u8 = 1 << 6;
-        self.registers.graphics[graphics::MODE] & SHIFT_256 != 0
-    }
-
-    /// How often a line of pixels is shown.
-    fn repeated_lines(&self) -> usize {
-        const DOUBLE: u8 = 1 << 7;
-        let maximum = self.registers.crtc[crtc::MAXIMUM_SCAN_LINE];
-        let double = if maximum & DOUBLE != 0 { 2 } else { 1 };
-        match self.is_cga() {
-            // What would repeat a line chooses its bank instead.
-            true => double,
-            false => (usize::from(maximum & 0x1f) + 1) * double,
-        }
-    }
-
-    /// The row scan counter's lowest bit is address bit 13, as in CGA's modes.
-    fn is_cga(&self) -> bool {
-        self.registers.crtc[crtc::MODE] & 1 == 0
-    }
-
-    /// The cell with the first pixels of a line.
-    fn line_start(&self, line: usize) -> usize {
-        const BYTE_MODE: u8 = 1 << 6;
-        let registers = &self.registers;
-        let pitch = 2 * usize::from(registers.crtc[crtc::OFFSET]);
-        if !self.is_cga() {
-            return registers.start() + line * pitch;
-        }
-        let bank = match registers.crtc[crtc::MODE] & BYTE_MODE {
-            // 8 KiB are so many cells where a cell has two bytes.
-            0 => 0x1000,
-            _ => 0x2000,
-        };
-        let lines = self.character_height();
-        registers.start() + line / lines * pitch + line % lines % 2 * bank
     }
 
     /// The picture as it is displayed, of a text mode with its font.
@@ -236,46 +196,44 @@ impl Vga {
     }
 
     fn draw_text(&self, text: &TextScreen) -> Picture {
-        const NINE_WIDE: u8 = 1;
         const LINE_GRAPHICS: u8 = 1 << 2;
-        let height = self.character_height();
-        let width = match self.registers.sequencer[sequencer::CLOCKING] & NINE_WIDE {
-            0 => 9,
-            _ => 8,
-        };
+        let width = self.character_width();
         let size = Size {
             width: text.columns * width,
-            height: text.rows * height,
+            height: text.rows * self.character_height(),
         };
         let extends = self.registers.attribute[attribute::MODE] & LINE_GRAPHICS != 0;
-        let font = self.font(0);
-        let bright_font = self.font(1);
+        let (font, bright_font) = (self.font(0), self.font(1));
+        let cursor = text.cursor.map(|_| self.registers.cursor());
         let mut pixels = Vec::with_capacity(3 * size.width * size.height);
         for y in 0..size.height {
-            let (row, line) = (y / height, y % height);
-            for column in 0..text.columns {
-                let place = row * text.columns + column;
-                let (code, value) = (text.characters[place], text.attributes[place]);
+            let line = self.text_line(y);
+            let dots = |column: usize| {
+                let place = line.cell + column;
+                let [code, value, ..] = self.cell(place);
                 let base = if value & 8 != 0 { font } else { bright_font };
-                let bits = self.cell(base + 32 * usize::from(code) + line)[2];
-                let is_cursor = text.cursor == Some((column, row)) && self.cursor_covers(line);
+                let bits = self.cell(base + 32 * usize::from(code) + line.row_scan)[2];
+                let is_cursor = cursor == Some(place) && self.cursor_covers(line.row_scan);
                 let background = if text.blinks {
                     value >> 4 & 7
                 } else {
                     value >> 4
                 };
-                for x in 0..width {
+                (0..width).map(move |x| {
                     let set = match x {
                         8 => extends && (0xc0..0xe0).contains(&code) && bits & 1 != 0,
                         _ => bits >> (7 - x) & 1 != 0,
                     };
-                    let colour = if set || is_cursor {
-                        value & 0xf
-                    } else {
-                        background
-                    };
-                    pixels.extend(self.attribute_colour(colour));
-                }
+                    match set || is_cursor {
+                        true => value & 0xf,
+                        false => background,
+                    }
+                })
+            };
+            // A line that is moved to the left begins inside of a character.
+            let colours = (0..=text.columns).flat_map(dots);
+            for colour in colours.skip(line.panning).take(size.width) {
+                pixels.extend(self.attribute_colour(colour));
             }
         }
         Picture { size, pixels }
@@ -304,8 +262,9 @@ impl Vga {
         let registers = &self.registers;
         let mut pixels = Vec::with_capacity(3 * size.width * size.height);
         for y in 0..size.height {
-            let start = self.line_start(y);
-            for x in 0..size.width {
+            let line = self.pixel_line(y);
+            let start = line.cell;
+            for x in line.panning..line.panning + size.width {
                 let colour = if self.is_256_colour() {
                     // Doublewords in a chained mode; words of planes otherwise.
                     self.colour(self.cell(start + x / 4)[x % 4])

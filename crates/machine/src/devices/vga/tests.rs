@@ -44,6 +44,9 @@ fn enter_text(vga: &mut Vga, bench: &mut Bench) {
         out(vga, bench, 0x3c0, index);
         out(vga, bench, 0x3c0, index);
     }
+    // Nothing is moved where characters have 9 dots.
+    out(vga, bench, 0x3c0, 0x13);
+    out(vga, bench, 0x3c0, 8);
     out(vga, bench, 0x3c0, 0x20);
 }
 
@@ -162,6 +165,155 @@ fn a_chained_picture_is_memory_at_a0000h() {
     let picture = vga.picture(&bench.board.memory).unwrap();
     assert_eq!((picture.size.width, picture.size.height), (320, 200));
     assert_eq!(picture.pixels[3 * 321..3 * 322], [4, 8, 12]);
+}
+
+/// 320 pixels of 200 lines in 16 colours, whose pixels are the bits of plane 0, colour 1 white.
+fn enter_planes(vga: &mut Vga, bench: &mut Bench) {
+    enter_text(vga, bench);
+    for (port, index, value) in [
+        (0x3c4, 2, 0xf),
+        (0x3c4, 4, 6),
+        (0x3ce, 5, 0),
+        (0x3ce, 6, 5),
+        (0x3d4, 1, 0x27),
+        (0x3d4, 9, 0xc0),
+        (0x3d4, 0x13, 0x14),
+        (0x3d4, 0x17, 0xe3),
+    ] {
+        set(vga, bench, port, index, value);
+    }
+    out(vga, bench, 0x3c8, 1);
+    for _ in 0..3 {
+        out(vga, bench, 0x3c9, 0x3f);
+    }
+    set_attribute(vga, bench, 0x12, 1);
+    set_attribute(vga, bench, 0x13, 0);
+}
+
+fn set_attribute(vga: &mut Vga, bench: &mut Bench, index: u8, value: u8) {
+    vga.port_read(0x3da, 1, &mut bench.context(0));
+    out(vga, bench, 0x3c0, 0x20 | index);
+    out(vga, bench, 0x3c0, value);
+}
+
+/// The white pixels of a line.
+fn white(vga: &mut Vga, bench: &Bench, line: usize) -> Vec<usize> {
+    let picture = vga.picture(&bench.board.memory).unwrap();
+    let width = picture.size.width;
+    (0..width)
+        .filter(|x| picture.pixels[3 * (line * width + x)] == 0xff)
+        .collect()
+}
+
+fn store(vga: &mut Vga, bench: &mut Bench, cell: u64, byte: u8) {
+    let address = PhysicalAddress(0xa_0000 + cell);
+    vga.memory_write(address, &[byte], &mut bench.context(0));
+}
+
+#[test]
+fn behind_the_line_that_is_compared_the_picture_begins_at_cell_0() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_planes(&mut vga, &mut bench);
+    store(&mut vga, &mut bench, 0, 0x80);
+    store(&mut vga, &mut bench, 40, 0x40);
+    store(&mut vga, &mut bench, 0x4000, 0x20);
+    set(&mut vga, &mut bench, 0x3d4, 0x0c, 0x40);
+    assert_eq!(white(&mut vga, &bench, 0), [2]);
+    assert!(white(&mut vga, &bench, 100).is_empty());
+    // Scan line 199 of 400 is the last one of line 99 of 200.
+    set(&mut vga, &mut bench, 0x3d4, 0x18, 199);
+    set(&mut vga, &mut bench, 0x3d4, 7, 0x0f);
+    set(&mut vga, &mut bench, 0x3d4, 9, 0x80);
+    assert_eq!(white(&mut vga, &bench, 0), [2]);
+    assert!(white(&mut vga, &bench, 99).is_empty());
+    assert_eq!(white(&mut vga, &bench, 100), [0]);
+    assert_eq!(white(&mut vga, &bench, 101), [1]);
+}
+
+#[test]
+fn panning_moves_a_picture_to_the_left_up_to_the_split_or_beyond() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_planes(&mut vga, &mut bench);
+    store(&mut vga, &mut bench, 0, 0x01);
+    store(&mut vga, &mut bench, 40, 0x80);
+    set_attribute(&mut vga, &mut bench, 0x13, 3);
+    // The last pixels of a line are the first of what lies behind it in memory.
+    assert_eq!(white(&mut vga, &bench, 0), [4, 317]);
+    // By two cells.
+    set(&mut vga, &mut bench, 0x3d4, 8, 2 << 5);
+    assert_eq!(white(&mut vga, &bench, 0), [301]);
+    set(&mut vga, &mut bench, 0x3d4, 8, 0);
+    for (index, value) in [(0x18, 19), (7, 0x0f), (9, 0x80)] {
+        set(&mut vga, &mut bench, 0x3d4, index, value);
+    }
+    assert_eq!(white(&mut vga, &bench, 10), [4, 317]);
+    set_attribute(&mut vga, &mut bench, 0x10, 1 << 5);
+    assert_eq!(white(&mut vga, &bench, 10), [7]);
+    assert_eq!(white(&mut vga, &bench, 0), [4, 317]);
+}
+
+#[test]
+fn pixels_of_256_colours_are_panned_by_half_the_value() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_planes(&mut vga, &mut bench);
+    // Unchained, as mode X: a cell is four pixels.
+    for (port, index, value) in [(0x3ce, 5, 0x40), (0x3d4, 1, 0x4f), (0x3d4, 0x13, 0x28)] {
+        set(&mut vga, &mut bench, port, index, value);
+    }
+    set(&mut vga, &mut bench, 0x3c4, 2, 0b0010);
+    store(&mut vga, &mut bench, 2, 1);
+    assert_eq!(white(&mut vga, &bench, 0), [9]);
+    set_attribute(&mut vga, &mut bench, 0x13, 6);
+    assert_eq!(white(&mut vga, &bench, 0), [6]);
+    set(&mut vga, &mut bench, 0x3d4, 0x0d, 1);
+    assert_eq!(white(&mut vga, &bench, 0), [2]);
+}
+
+#[test]
+fn text_is_split_and_moved_by_dots_and_lines() {
+    let mut bench = Bench::new();
+    let mut vga = vga(&bench);
+    enter_text(&mut vga, &mut bench);
+    let memory = &mut bench.board.memory;
+    assert!(memory.write(PhysicalAddress(0xb_8000), b"T\x01"));
+    assert!(memory.write(PhysicalAddress(0xb_8000 + 2 * 160), b"A\x01"));
+    // Row 2 is the first; below scan line 191, row 12, row 0 is.
+    for (index, value) in [
+        (0x0d, 160),
+        (0x18, 191),
+        (7, 0x0f),
+        (9, 0x0f),
+        (0x0f, 0),
+        (0x0e, 0),
+    ] {
+        set(&mut vga, &mut bench, 0x3d4, index, value);
+    }
+    let shown = text(&mut vga, &bench);
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!((&*lines[0], &*lines[12], &*lines[14]), ("A", "T", "A"));
+    assert_eq!(shown.cursor, Some((0, 12)));
+    // A font with the top left dot of "A"; 9 dots, moved by 8 of them, and by a line.
+    for (port, index, value) in [(0x3c4, 2, 4), (0x3c4, 4, 7), (0x3ce, 5, 0), (0x3ce, 6, 4)] {
+        set(&mut vga, &mut bench, port, index, value);
+    }
+    store(&mut vga, &mut bench, 32 * 0x41, 0x80);
+    store(&mut vga, &mut bench, 32 * 0x41 + 1, 0x01);
+    enter_text(&mut vga, &mut bench);
+    out(&mut vga, &mut bench, 0x3c8, 1);
+    for _ in 0..3 {
+        out(&mut vga, &mut bench, 0x3c9, 0x3f);
+    }
+    set(&mut vga, &mut bench, 0x3d4, 0x0a, 0x20);
+    set_attribute(&mut vga, &mut bench, 0x13, 8);
+    assert_eq!(white(&mut vga, &bench, 0), [0]);
+    assert_eq!(white(&mut vga, &bench, 1), [7]);
+    set_attribute(&mut vga, &mut bench, 0x13, 6);
+    assert_eq!(white(&mut vga, &bench, 1), [0]);
+    set(&mut vga, &mut bench, 0x3d4, 8, 1);
+    assert_eq!(white(&mut vga, &bench, 0), [0]);
 }
 
 #[test]
