@@ -1,11 +1,13 @@
 //! Which RAM the translator has read as code, by lines of 64 bytes.
 //!
 //! Lines, not pages: kernels keep data beside code, and a store to such data must
-//! not cost a retranslation. There are no counts; a line stays marked until its
+//! not cost a retranslation. (Where code and data share lines, there are maps of
+//! [bytes](crate::code_bytes) beside.) There are no counts; a line stays marked until its
 //! translations are dropped and the owner clears it. Somebody else who has read lines, of code or
 //! of page tables, may [hold](CodeMap::hold) them: then they stay marked until that ends, too.
 
 use crate::cells::cells;
+use crate::code_bytes::CodeBytes;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, RefCell};
 use tollgate_x86::PhysicalAddress;
@@ -37,6 +39,8 @@ pub struct CodeMap {
     lines: Box<[Cell<u64>]>,
     /// One byte a page: [`WATCHED`] and the heat.
     pages: Box<[Cell<u8>]>,
+    /// Of pages where lines are too coarse.
+    bytes: CodeBytes,
     /// By page, the lines that are held. Nothing outside this module borrows it.
     held: RefCell<FxHashMap<u64, u64>>,
 }
@@ -52,6 +56,7 @@ impl CodeMap {
         Self {
             lines: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
             pages: cells(vec![0; span.div_ceil(PAGE_SIZE) as usize]),
+            bytes: CodeBytes::new(span),
             held: RefCell::default(),
         }
     }
@@ -112,8 +117,18 @@ impl CodeMap {
         for (page, mask) in pages_of(physical, length) {
             if let Some(lines) = self.lines.get(page as usize) {
                 lines.set(lines.get() | mask);
+                let start = page * PAGE_SIZE;
+                let last = (physical.0.saturating_add(length) - 1).saturating_sub(start);
+                self.bytes
+                    .mark(page, physical.0.saturating_sub(start), last);
             }
         }
+    }
+
+    /// Tells a page's code to the byte: in the ranges `code`, first and last offset of each, and
+    /// in the lines that are held. From now on generated code need not leave for a store to others.
+    pub fn describe_bytes(&self, page: u64, code: impl Iterator<Item = (u64, u64)>) {
+        self.bytes.describe(page, code, self.held(page));
     }
 
     /// Forgets all code on a page.
@@ -144,6 +159,7 @@ impl CodeMap {
             && mask != 0
         {
             lines.set(lines.get() | mask);
+            self.bytes.mark_lines(page, mask);
             *self.held.borrow_mut().entry(page).or_default() |= mask;
         }
     }
@@ -192,6 +208,12 @@ impl CodeMap {
     /// generated code that tests a store itself. Valid as long as the map.
     pub fn table(&self) -> *const u64 {
         self.lines.as_ptr().cast()
+    }
+
+    /// First word of another table, one address for each physical page: where 64 words are with a
+    /// bit for each of its bytes, or zero. Valid as long as the map.
+    pub fn table_of_bytes(&self) -> *const u64 {
+        self.bytes.table()
     }
 }
 

@@ -13,6 +13,7 @@
 //! reach RAM by what is [lent](LentRam) to them alone, to have the host read or fill it.
 
 mod cells;
+mod code_bytes;
 pub mod code_map;
 pub mod gate;
 pub mod huge_page;

@@ -91,6 +91,7 @@ displacements! {
     CODE_DELTA = code_delta: Write,
     WINDOW = window,
     CODE_LINES = code_lines,
+    CODE_BYTES = code_bytes,
     STORE_RETURN = store_return,
     STORE_DELTA = store_delta,
     STORE_PASS = store_pass,

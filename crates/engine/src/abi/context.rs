@@ -166,6 +166,8 @@ pub struct Context {
     pub long_code_store: [u64; STORE_SIZES.len()],
     /// The map of lines that hold code, so that the host page number of RAM is its index.
     pub code_lines: u64,
+    /// The table of the maps of bytes of pages, indexed in the same way.
+    pub code_bytes: u64,
     /// Where the block goes on whose store is tested.
     pub store_return: u64,
     /// Host address minus linear address of that store.
@@ -391,6 +393,7 @@ impl Context {
             code_store: gate.code_store,
             long_code_store: gate.long_code_store,
             code_lines: 0,
+            code_bytes: 0,
             store_return: 0,
             store_delta: 0,
             switch_in: 0,
@@ -450,5 +453,6 @@ impl Context {
     pub fn watch_memory(&mut self, memory: &GuestMemory) {
         let first = memory.ram().base() as u64 / PAGE_SIZE;
         self.code_lines = (memory.code().table() as u64).wrapping_sub(first * 8);
+        self.code_bytes = (memory.code().table_of_bytes() as u64).wrapping_sub(first * 8);
     }
 }

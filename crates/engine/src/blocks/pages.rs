@@ -87,6 +87,13 @@ impl PageParts {
         memory.code().clear_lines(page, gone);
     }
 
+    /// Tells `memory` which bytes of a page blocks in force were made from.
+    pub fn describe_bytes(&self, page: u64, memory: &GuestMemory) {
+        let parts = self.by_page.get(&page).map_or(&[][..], Vec::as_slice);
+        let bytes = parts.iter().map(|it| (it.first.into(), it.last.into()));
+        memory.code().describe_bytes(page, bytes);
+    }
+
     /// Forgets blocks' parts of pages, of which each is named with its page: one look at a page,
     /// however many of its parts go.
     pub fn forget_all(&mut self, parts: &mut [(u64, BlockId)], memory: &mut GuestMemory) {

@@ -94,6 +94,12 @@ impl Engine {
         self.pages.clear_lines(page, memory);
     }
 
+    /// A line of a page with code was stored to beside the code: from now on stores there are
+    /// told apart by their bytes.
+    pub fn tell_bytes_apart(&self, page: u64, memory: &GuestMemory) {
+        self.pages.describe_bytes(page, memory);
+    }
+
     /// Whether a block is in force.
     pub fn is_in_force(&self, id: BlockId) -> bool {
         self.block(id).is_some_and(|block| !block.is_retired())

@@ -6,9 +6,10 @@
 //! continues as after a hit. Otherwise this is a miss like any ([`crate::gate::miss`]), or, if there
 //! may be code, an exit.
 //!
-//! A line may hold code that the store does not touch. The monitor finds that out and lets
-//! one store of one site pass (`store_pass`): the next one, even if no code is left in its
-//! line, for the one after it may be to other code.
+//! A line may hold code that the store does not touch. The monitor finds that out, lets
+//! one store of one site pass (`store_pass`: the next one, even if no code is left in its
+//! line, for the one after it may be to other code), and gives the page a map of its bytes. Where
+//! there is one, a store whose line is marked is tested by that.
 //!
 //! On entry R8 is the linear address, R9 the slot's number, R14 the software TLB, RCX where the block goes on, and the
 //! context names the site. No instruction here changes flags or a guest register, and
@@ -33,6 +34,17 @@ global_asm!(
     "mov r8d, 63",
     "shlx rcx, rcx, r8",
     "mov r8, [r15 + {exit_value}]",
+    ".endm",
+    // RCX: the word of the map of bytes for the line of the byte at R9, if its page has a map.
+    // Leaves the macro's place for "may be code" if not.
+    ".macro tollgate_load_bytes",
+    "shrx rcx, r9, r15",
+    "mov r8, [r15 + {code_bytes}]",
+    "mov rcx, [r8 + rcx*8]",
+    "jrcxz 7f",
+    "mov r8d, 0xfc0",
+    "pext r8, r9, r8",
+    "mov rcx, [rcx + r8*8]",
     ".endm",
     ".macro tollgate_test_store size long",
     ".p2align 6",
@@ -78,7 +90,32 @@ global_asm!(
     "mov r9, [r15 + {store_pass}]",
     "lea rcx, [rcx + r9]",
     "jrcxz 2b",
+    "mov r8, [r15 + {exit_value}]",
+    "mov rcx, [r15 + {store_delta}]",
+    "lea r9, [r8 + rcx]",
+    "tollgate_load_bytes",
+    // The bytes of the store that lie in the first one's line.
+    "shrx rcx, rcx, r9",
+    "mov r8d, 64 - \\size",
+    "shlx rcx, rcx, r8",
+    ".if \\size > 1",
+    "jrcxz 3f",
     "jmp tollgate_exit",
+    "3:",
+    // Those in the last one's, which may be the same.
+    "lea r9, [r9 + \\size - 1]",
+    "tollgate_load_bytes",
+    "not r9",
+    "shlx rcx, rcx, r9",
+    "mov r8d, 64 - \\size",
+    "shrx rcx, rcx, r8",
+    ".endif",
+    "jrcxz 6f",
+    "7:",
+    "jmp tollgate_exit",
+    "6:",
+    "mov r8, [r15 + {exit_value}]",
+    "jmp 2b",
     ".endm",
     ".weak tollgate_code_store_1, tollgate_code_store_2, tollgate_code_store_4",
     ".weak tollgate_code_store_6, tollgate_code_store_8, tollgate_code_store_12, tollgate_code_store_16, tollgate_code_store_32, tollgate_code_store_64",
@@ -111,12 +148,14 @@ global_asm!(
     "tollgate_test_store 64 1",
     "tollgate_code_store_end:",
     ".purgem tollgate_test_line",
+    ".purgem tollgate_load_bytes",
     ".purgem tollgate_test_store",
     table = const CODE_WRITE_TABLE_OFFSET,
     long_root = const LONG_ROOT_DISPLACEMENT,
     long_step = const LONG_CODE_WRITE_STEP,
     no_pass = const NO_PASS,
     code_lines = const at::CODE_LINES,
+    code_bytes = const at::CODE_BYTES,
     exit_site = const at::EXIT_SITE,
     exit_value = const at::EXIT_VALUE,
     store_return = const at::STORE_RETURN,

@@ -541,6 +541,7 @@ fn fields_of_the_context_are_used_as_their_table_says() {
         at::TLB,
         at::TARGET,
         at::CODE_LINES,
+        at::CODE_BYTES,
         at::STORE_RETURN,
         at::BOUNCE_POINTER,
         at::slot(8) - 8,

@@ -106,6 +106,7 @@ fn field(displacement: i32) -> String {
         (at::X87_OPERAND_OFFSET, "x87_operand_offset"),
         (at::CODE_DELTA, "code_delta"),
         (at::CODE_LINES, "code_lines"),
+        (at::CODE_BYTES, "code_bytes"),
         (at::STORE_RETURN, "store_return"),
         (at::STORE_DELTA, "store_delta"),
         (at::STORE_PASS, "store_pass"),

@@ -118,6 +118,7 @@ fn protected() -> Vec<(Range<i64>, bool)> {
         field!(code_store, [u64; STORE_SIZES.len()], false),
         field!(long_code_store, [u64; STORE_SIZES.len()], false),
         field!(code_lines, u64, false),
+        field!(code_bytes, u64, false),
         field!(store_return, u64, false),
         field!(store_delta, u64, false),
         field!(store_pass, u64, false),

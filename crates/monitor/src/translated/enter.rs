@@ -233,12 +233,13 @@ impl Translated {
         (first, last): (u16, u16),
         moment: Moment,
         memory: &mut GuestMemory,
-    ) {
+    ) -> bool {
         let was_held = self.instructions.written(page, (first, last), memory);
-        self.engine.code_written(page, first, last, moment, memory);
+        let retired = self.engine.code_written(page, first, last, moment, memory);
         if was_held {
             self.engine.clear_lines_without_code(page, memory);
         }
+        was_held || retired != 0
     }
 
     /// Enters guest code.

@@ -2,7 +2,8 @@
 //!
 //! What was translated from the bytes that are about to be written is retired first. Then
 //! the store runs inline: its site is let pass once, since the line may hold other code, which
-//! it does not touch. If the store is in a block that it writes to, it runs as a block of its
+//! it does not touch. If nothing was translated from them, stores to the page are told apart by
+//! their bytes from then on, so that the next one beside code does not exit. If the store is in a block that it writes to, it runs as a block of its
 //! own, and the guest continues with a look-up. Only an instruction that writes to its own
 //! bytes is run on the bounce buffer.
 
@@ -15,6 +16,7 @@ use tollgate_engine::abi::sites::{BlockId, Site, SiteKind, pack_site};
 use tollgate_engine::blocks::block::Block;
 use tollgate_engine::engine::written::Moment;
 use tollgate_exits::ExitKind;
+use tollgate_memory::code_map::line_mask;
 use tollgate_platform::Platform;
 use tollgate_x86::PhysicalAddress;
 
@@ -41,7 +43,15 @@ impl<P: Platform> Running<'_, Translated, P> {
         }
         // The walk may have set bits in a page table that holds code too.
         self.view.apply_changes(self.runner);
-        self.retire_bytes(physical, size);
+        let was_code = self.retire_bytes(physical, size);
+        if !was_code {
+            let page = physical.page();
+            let memory = &self.view.memory;
+            let held = memory.code().held(page);
+            if held & line_mask(physical.page_offset(), size.into()) == 0 {
+                self.runner.engine.tell_bytes_apart(page, memory);
+            }
+        }
         if self.runner.engine.is_in_force(block) {
             self.count(ExitKind::CodeWrite);
             self.resume_at(block, site.retry, site.esp, vectors);
@@ -65,12 +75,13 @@ impl<P: Platform> Running<'_, Translated, P> {
         Ok(())
     }
 
-    fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) {
+    /// Whether something was made from these bytes.
+    fn retire_bytes(&mut self, physical: PhysicalAddress, size: u8) -> bool {
         let first = physical.page_offset() as u16;
         let bytes = (first, first + u16::from(size) - 1);
         let memory = &mut self.view.memory;
         self.runner
-            .retire_code(physical.page(), bytes, Moment::Before, memory);
+            .retire_code(physical.page(), bytes, Moment::Before, memory)
     }
 
     /// The site of a block's store, unless what the block was made from is written.
