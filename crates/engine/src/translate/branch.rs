@@ -132,6 +132,23 @@ impl Translator {
         }
     }
 
+    /// Has the monitor do the instruction, before anything is stored, if a 32-bit target lies
+    /// beyond the code segment's limit. Uses R9 and RCX.
+    fn demand_within_limit(&mut self, target: Host) {
+        self.emit.make_room();
+        // limit - target, of which the upper half is zero exactly if it is not negative.
+        self.emit.assembler.mov(R9, target);
+        self.emit.assembler.not(R9);
+        (self.emit.assembler).mov_imm32(RCX, self.emit.mode.code_limit);
+        (self.emit.assembler).lea64(R9, Mem::indexed(R9, RCX, 1, 1));
+        self.emit.assembler.rorx(R9, R9, 32);
+        self.emit.assembler.mov32(RCX, R9);
+        let fits = self.emit.assembler.jrcxz();
+        self.emit.exit(SiteKind::Slow);
+        self.emit.assembler.patch_rel8_here(fits);
+        self.emit.mark(Restore::NONE);
+    }
+
     /// The whole instruction out of line; it moves control.
     fn slow_end(&mut self) -> Flow {
         self.emit.exit(SiteKind::Slow);
@@ -195,8 +212,6 @@ impl Translator {
             }
             OpKind::FarBranch16 | OpKind::FarBranch32 => self.far(instruction),
             _ if instruction.is_call_far_indirect() => self.far(instruction),
-            // A target beyond the limit must be refused before anything is stored.
-            _ if self.may_pass_limit(width) => self.slow_end(),
             _ => {
                 // The push has a look-up of its own, which needs R8, or lies in a window: then
                 // R11 is taken. If it misses, the instruction finds no other window again.
@@ -213,6 +228,8 @@ impl Translator {
                 }
                 if self.emit.is_64_bit() {
                     self.demand_canonical(target);
+                } else if self.may_pass_limit(width) {
+                    self.demand_within_limit(target);
                 }
                 if self.push(Pushed::NextRip, width).is_err() {
                     return self.slow_end();
