@@ -172,10 +172,11 @@ impl Translator {
         }
     }
 
-    /// LEAVE: ESP from EBP, then POP EBP.
+    /// LEAVE: ESP from EBP, or SP from BP, then POP EBP.
     pub(super) fn leave_instruction(&mut self, instruction: &Instruction) -> Flow {
         let width = width_of_leave(instruction);
-        if !self.emit.mode.flags.contains(ModeFlags::STACK32) || width == Width::Word {
+        let has_wide_stack = self.emit.mode.flags.contains(ModeFlags::STACK32);
+        if has_wide_stack && width == Width::Word {
             return self.slow();
         }
         // The new ESP is formed before the last instruction, which commits: until then
@@ -189,8 +190,13 @@ impl Translator {
         self.emit
             .mark(crate::abi::marks::Restore::one(Gpr::Rsp as u8, R8));
         let frame = self.emit.value(Register::EBP, RCX);
-        self.emit
-            .lea_stack(stack, Mem::base(frame, width.bytes() as i32));
+        let above = Mem::base(frame, width.bytes() as i32);
+        if has_wide_stack {
+            self.emit.lea_stack(stack, above);
+        } else {
+            self.emit.assembler.lea32(R9, above);
+            self.emit.assembler.mov16(stack, R9);
+        }
         self.emit.set_register(Register::EBP, R11, width);
         self.emit.esp = 0;
         Flow::Next
@@ -204,11 +210,19 @@ impl Translator {
             return Err(OddSegment);
         }
         let frame = self.emit.address_value(Register::EBP, R8);
-        if frame != R8 {
-            self.emit.mov_pointer(R8, frame);
-        }
-        self.emit
-            .access_sum(SegmentRegister::Ss, Offset::Wide, width.bytes(), false)
+        let offset = match self.emit.mode.flags.contains(ModeFlags::STACK32) {
+            true => {
+                if frame != R8 {
+                    self.emit.mov_pointer(R8, frame);
+                }
+                Offset::Wide
+            }
+            false => {
+                self.emit.assembler.movzx16(R8, frame);
+                Offset::Word
+            }
+        };
+        (self.emit).access_sum(SegmentRegister::Ss, offset, width.bytes(), false)
     }
 }
 
