@@ -124,6 +124,22 @@ fn loads_and_stores_reach_rom_or_ram_as_the_chip_set_is_told() {
 }
 
 #[test]
+fn images_of_every_customary_size_start_at_their_end_and_show_it_below_1_mib() {
+    // mov ax, E000h; mov ds, ax
+    let other_half = [0xb8, 0x00, 0xe0, 0x8e, 0xd8];
+    let code = [&tell(DATA)[..], &other_half, &tell(4), &END].concat();
+    for kib in [64, 128, 256, 512, 1024, 2048] {
+        let mut image = vec![0x33; kib << 10];
+        let end = image.len() - ROM_BYTES;
+        image[end..].copy_from_slice(&rom(&code));
+        // Only the last 128 KiB appear there; where the image has less, nothing does.
+        let shown = if kib == 64 { 0xff } else { 0x33 };
+        let (_, told) = run(&format!("{kib}k"), &image);
+        assert_eq!(told, [IN_ROM, shown], "{kib} KiB");
+    }
+}
+
+#[test]
 fn nothing_answers_where_neither_rom_nor_ram_is_shown() {
     let code = [
         &[0xb8, 0x00, 0xe0, 0x8e, 0xd8][..], // mov ax, E000h; mov ds, ax
