@@ -14,7 +14,7 @@ mod translation;
 mod verified;
 pub mod written;
 
-use crate::abi::context::Context;
+use crate::abi::context::{Context, NO_PAGE};
 use crate::abi::link_layout::{BranchTable, ModeId};
 use crate::abi::register_map::RegisterMap;
 use crate::abi::sites::{BlockId, Site};
@@ -166,6 +166,8 @@ pub struct Engine {
     generation: u64,
     mode_epoch: u64,
     device_page: DevicePage,
+    /// See [`Context::display_window`].
+    display_window: u64,
     /// The guest registers that live in the context's slots in code that is not 64-bit code.
     slot_mask: u16,
 }
@@ -195,6 +197,7 @@ impl Engine {
             packed: Vec::new(),
             generation: 0,
             device_page: DevicePage::NONE,
+            display_window: NO_PAGE,
             mode_epoch: 0,
             slot_mask: 0,
         })

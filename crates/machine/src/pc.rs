@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate_exits::blame::DeviceAddress;
+use tollgate_memory::layout::DISPLAY_START;
 use tollgate_memory::{GuestMemory, MemoryError};
 use tollgate_platform::{GuestTime, MarkName, Near, NearAccess, Platform, ResetCause, StopRequest};
 use tollgate_x86::local_apic_msrs::{X2APIC_FIRST, X2APIC_LAST};
@@ -474,6 +475,11 @@ impl Pc {
     }
 }
 
+/// Whether an access is one that the local APIC's registers are made for.
+fn is_apic_access(offset: u16, size: u8) -> bool {
+    size == 4 && offset.is_multiple_of(4)
+}
+
 impl Platform for Pc {
     fn port_read(&mut self, port: u16, size: u8) -> u32 {
         self.bus.port_read(port, size, &mut self.board, &self.clock)
@@ -508,13 +514,19 @@ impl Platform for Pc {
 
     fn near(&mut self, access: NearAccess) -> Near {
         match access {
-            NearAccess::MemoryRead(address) => match self.local_apic_offset(address) {
-                Some(offset) => self.near_apic_read(offset),
-                None => Near::No,
+            NearAccess::MemoryRead { address, size } => match self.local_apic_offset(address) {
+                Some(offset) if is_apic_access(offset, size) => self.near_apic_read(offset),
+                Some(_) => Near::No,
+                None => self.bus.near(access, &mut self.board, &self.clock),
             },
-            NearAccess::MemoryWrite(address, value) => match self.local_apic_offset(address) {
-                Some(offset) => self.near_apic_write(offset, value),
-                None => Near::No,
+            NearAccess::MemoryWrite {
+                address,
+                size,
+                value,
+            } => match self.local_apic_offset(address) {
+                Some(offset) if is_apic_access(offset, size) => self.near_apic_write(offset, value),
+                Some(_) => Near::No,
+                None => self.bus.near(access, &mut self.board, &self.clock),
             },
             NearAccess::MsrRead(index) => self.near_msr_read(index),
             NearAccess::MsrWrite(index, value) => self.near_msr_write(index, value),
@@ -524,6 +536,10 @@ impl Platform for Pc {
 
     fn near_page(&self) -> Option<PhysicalAddress> {
         self.board.interrupts.local_apic.page().map(PhysicalAddress)
+    }
+
+    fn near_display(&self) -> Option<PhysicalAddress> {
+        Some(PhysicalAddress(DISPLAY_START))
     }
 
     /// IA32_APIC_BASE, the registers of x2APIC mode, and IA32_TSC_DEADLINE, which is in ticks of

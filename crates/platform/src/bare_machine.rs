@@ -34,6 +34,11 @@ pub trait BareMachine {
         None
     }
 
+    /// See [`Platform::near_display`]. There is none.
+    fn near_display(&self) -> Option<PhysicalAddress> {
+        None
+    }
+
     /// See [`Platform::msr_read`]. The machine has no MSRs.
     fn msr_read(&mut self, _index: u32) -> Option<u64> {
         None
@@ -136,6 +141,10 @@ impl<M: BareMachine> Platform for M {
     #[inline]
     fn near_page(&self) -> Option<PhysicalAddress> {
         BareMachine::near_page(self)
+    }
+    #[inline]
+    fn near_display(&self) -> Option<PhysicalAddress> {
+        BareMachine::near_display(self)
     }
     #[inline]
     fn msr_read(&mut self, index: u32) -> Option<u64> {

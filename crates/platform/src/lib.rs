@@ -11,7 +11,7 @@ mod stop;
 
 pub use bare_machine::BareMachine;
 pub use mark::MarkName;
-pub use near::{Near, NearAccess};
+pub use near::{DISPLAY_WINDOW, Near, NearAccess};
 pub use stop::{PanicReport, ResetCause, StopRequest};
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,10 @@ pub trait Platform {
 
     /// The page of device memory in which there are registers that are near, if there is one.
     fn near_page(&self) -> Option<PhysicalAddress>;
+
+    /// Where display memory begins if accesses to it may be near: [`DISPLAY_WINDOW`] bytes from a
+    /// multiple of them.
+    fn near_display(&self) -> Option<PhysicalAddress>;
 
     /// Reads an MSR that belongs to the machine (local APIC base, TSC deadline ...).
     /// `None`: not the machine's.

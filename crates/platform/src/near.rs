@@ -4,7 +4,7 @@ use crate::GuestTime;
 use tollgate_x86::PhysicalAddress;
 
 /// An access of the guest to a device. It is *near* if the register is no more than a word of
-/// state, or tells the time: then it changes neither guest memory, nor what lies where, nor
+/// state, tells the time, or is a byte of display memory: then it changes neither guest memory, nor what lies where, nor
 /// address line 20, and stops nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NearAccess {
@@ -24,15 +24,30 @@ pub enum NearAccess {
         /// Bits above `size` bytes are zero.
         value: u32,
     },
-    /// Reads 4 bytes of device memory.
-    MemoryRead(PhysicalAddress),
-    /// Writes 4 bytes of device memory.
-    MemoryWrite(PhysicalAddress, u32),
+    /// Reads `size` (1, 2 or 4) bytes of device memory.
+    MemoryRead {
+        /// The first byte; the last one lies in the same page.
+        address: PhysicalAddress,
+        /// Bytes.
+        size: u8,
+    },
+    /// Writes `size` (1, 2 or 4) bytes of device memory.
+    MemoryWrite {
+        /// The first byte; the last one lies in the same page.
+        address: PhysicalAddress,
+        /// Bytes.
+        size: u8,
+        /// Bits above `size` bytes are zero.
+        value: u32,
+    },
     /// Reads a model-specific register.
     MsrRead(u32),
     /// Writes a model-specific register.
     MsrWrite(u32, u64),
 }
+
+/// Bytes of the window of display memory.
+pub const DISPLAY_WINDOW: u64 = 0x2_0000;
 
 /// What became of a [`NearAccess`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -120,6 +120,7 @@ displacements! {
     DEVICE_LEAF = device_leaf,
     DEVICE_PAGE = device_page,
     DEVICE_SPACE = device_space,
+    DISPLAY_WINDOW = display_window,
     DEVICE_ACCESSES = device_accesses,
     CPU = cpu,
     CPUID_ANSWERS = cpuid_answers,

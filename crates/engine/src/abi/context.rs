@@ -249,7 +249,11 @@ pub struct Context {
     /// Zero minus the number of the linear page behind which a device's registers lie that leaves
     /// access; [`NO_PAGE`].
     pub device_page: u64,
-    /// The value of CR3 with which that holds; zero: any.
+    /// Zero minus the number of the window of display memory, of as many bytes as
+    /// [`DISPLAY_WINDOW_SHIFT`](crate::abi::leaves::DISPLAY_WINDOW_SHIFT) says, in which leaves
+    /// access what is no RAM; [`NO_PAGE`].
+    pub display_window: u64,
+    /// The value of CR3 with which `device_page` holds; zero: any.
     pub device_space: u64,
     /// The frame of that page: its physical address.
     pub device_frame: u64,
@@ -426,6 +430,7 @@ impl Context {
             device_leaf: None,
             machine: std::ptr::null_mut(),
             device_page: NO_PAGE,
+            display_window: NO_PAGE,
             device_space: 0,
             device_frame: 0,
             device_generation: 0,

@@ -387,14 +387,17 @@ pub const fn msr_key(writes: bool) -> u64 {
     (LeafRoutine::Msr as u64) << KEY_ROUTINE | writes as u64
 }
 
+/// Bits of an address inside of the window of display memory.
+pub const DISPLAY_WINDOW_SHIFT: u32 = 17;
+
 /// Entries of [`Context::device_accesses`]. That of a site has the number that this times
-/// the site has in its high 5 bits.
-pub const DEVICE_ACCESSES: usize = 32;
+/// the site has in its high 7 bits.
+pub const DEVICE_ACCESSES: usize = 128;
 /// See [`DEVICE_ACCESSES`].
 pub const SPREAD_SITES: u32 = 0x1e37_79b1;
 
-/// What the instruction of a site does, whose look-up missed because a device lies there: it is MOV
-/// with 32 bits of memory, of level 0.
+/// What the instruction of a site does, whose look-up missed because a device lies there: it is MOV,
+/// or a single LODS or STOS.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceAccess {
@@ -406,6 +409,10 @@ pub struct DeviceAccess {
     /// The guest register that is loaded or stored, which is not RSP; `NO_REGISTER`: the constant
     /// is stored.
     pub register: u8,
+    /// Bytes of memory: 1, 2 or 4.
+    pub size: u8,
+    /// [`HIGH_BYTE`], or how the pointer advances: RDI of a store, RSI of a load.
+    pub form: u8,
     /// The constant.
     pub constant: u32,
     /// Host address behind the instruction.
@@ -413,6 +420,13 @@ pub struct DeviceAccess {
     /// Guest address behind it.
     pub next_rip: u64,
 }
+
+/// In [`DeviceAccess::form`]: bits 8 to 15 of the register.
+pub const HIGH_BYTE: u8 = 1;
+/// The same: behind the access, 16 bits of the pointer advance.
+pub const ADVANCES_16: u8 = 2;
+/// The same of 32 bits.
+pub const ADVANCES_32: u8 = 4;
 
 /// In [`DeviceAccess::register`].
 pub const NO_REGISTER: u8 = 0xff;
@@ -423,6 +437,8 @@ impl DeviceAccess {
         site: SITE_NONE,
         writes: false,
         register: NO_REGISTER,
+        size: 0,
+        form: 0,
         constant: 0,
         behind: 0,
         next_rip: 0,
@@ -430,7 +446,7 @@ impl DeviceAccess {
 
     /// The number of a site's entry.
     pub const fn number(site: u32) -> usize {
-        (site.wrapping_mul(SPREAD_SITES) >> 27) as usize
+        (site.wrapping_mul(SPREAD_SITES) >> 25) as usize
     }
 }
 

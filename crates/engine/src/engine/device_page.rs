@@ -1,9 +1,9 @@
-//! The page of device registers that leaves access ([`crate::gate::device_leaf`]), and the
-//! instructions that do.
+//! The page of device registers and the display memory that leaves access
+//! ([`crate::gate::device_leaf`]), and the instructions that do.
 
 use super::Engine;
 use crate::abi::context::{Context, NO_PAGE};
-use crate::abi::leaves::{DEVICE_ACCESSES, DeviceAccess};
+use crate::abi::leaves::{DEVICE_ACCESSES, DISPLAY_WINDOW_SHIFT, DeviceAccess};
 use crate::abi::sites::{BlockId, Site};
 use tollgate_tlb::PageRange;
 use tollgate_x86::LinearAddress;
@@ -95,14 +95,39 @@ impl Engine {
         context.device_accesses[DeviceAccess::number(access.site)] = access;
     }
 
+    /// Notes what an instruction does, which has just accessed display memory at `linear` without
+    /// paging, for leaves to do it from now on. `access` has no addresses of host code yet.
+    pub fn note_display_access(
+        &mut self,
+        context: &mut Context,
+        linear: LinearAddress,
+        (block, site): (BlockId, &Site),
+        mut access: DeviceAccess,
+    ) {
+        let Some(behind) = self.address(block, site.after) else {
+            return;
+        };
+        if site.after == 0 || site.esp != site.after_esp {
+            return;
+        }
+        if context.device_generation != self.generation {
+            context.device_accesses = [DeviceAccess::NONE; DEVICE_ACCESSES];
+            context.device_generation = self.generation;
+            self.device_page = DevicePage::NONE;
+        }
+        self.display_window = (linear.0 >> DISPLAY_WINDOW_SHIFT).wrapping_neg();
+        access.behind = behind as u64;
+        context.device_accesses[DeviceAccess::number(access.site)] = access;
+    }
+
     /// Tells leaves which page holds: before guest code is entered, and when another space was loaded
     /// while it runs.
     #[inline]
     pub fn tell_device_page(&self, context: &mut Context) {
         let holds = context.device_generation == self.generation;
-        context.device_page = match holds {
-            true => self.device_page.negated,
-            false => NO_PAGE,
+        (context.device_page, context.display_window) = match holds {
+            true => (self.device_page.negated, self.display_window),
+            false => (NO_PAGE, NO_PAGE),
         };
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::device_page::DevicePage;
+use crate::abi::context::NO_PAGE;
 use crate::blocks::code_pages::CodePageKey;
 use crate::blocks::homes;
 use crate::blocks::links::LinkTables;
@@ -23,6 +24,7 @@ impl Derived for Engine {
     fn drop_everything(&mut self) {
         self.links.drop_everything();
         self.device_page = DevicePage::NONE;
+        self.display_window = NO_PAGE;
     }
 
     fn load(&mut self, to: SpaceNumber, keeps: bool) {

@@ -1,5 +1,6 @@
 //! The leaf of accesses to devices' registers that are no more than a word of state: IN and OUT,
-//! and loads and stores of 4 bytes in the page of such registers.
+//! and loads and stores of 4 bytes in the page of such registers. And, while there is no paging, of
+//! loads and stores of display memory that is no RAM.
 //!
 //! The routine calls the monitor ([`DeviceLeaf`](crate::abi::leaves::DeviceLeaf)), as any function is called: what a call may
 //! change of the guest's registers is kept in their slots. Vector registers are put aside if they are
@@ -14,22 +15,23 @@
 //! ```
 //!
 //! Loads and stores come by way of their miss in the software TLB, which has no entry for a device's
-//! page: every miss passes [`miss_address`]. If R8, the linear address, is in the device's page, and
-//! the monitor has noted what the instruction of the site does ([`DeviceAccess`]), the routine does
-//! it and goes on behind it. If it is in another page, [`crate::gate::miss`] is next.
+//! page: every miss passes [`miss_address`]. If R8, the linear address, is in the device's page or in
+//! the display's window, and the monitor has noted what the instruction of the site does ([`DeviceAccess`]), the routine does
+//! it and goes on behind it. If it is elsewhere, [`crate::gate::miss`] is next.
 //!
 //! See [`crate::gate::leaf`] for what all leaves share.
 
 use crate::abi::at;
 use crate::abi::context::BIAS;
 use crate::abi::leaves::{
-    DEVICE_ACCESSES, DEVICE_DUE, DONE_DEVICE, DeviceAccess, KEY_MEMORY, SPREAD_SITES,
+    DEVICE_ACCESSES, DEVICE_DUE, DISPLAY_WINDOW_SHIFT, DONE_DEVICE, DeviceAccess, KEY_MEMORY,
+    SPREAD_SITES,
 };
 use std::arch::global_asm;
 use std::mem::offset_of;
 use tollgate_x86::{CpuState, Gpr};
 
-const _: () = assert!(size_of::<DeviceAccess>() == 32 && DEVICE_ACCESSES == 32);
+const _: () = assert!(size_of::<DeviceAccess>() == 32 && DEVICE_ACCESSES == 128);
 
 global_asm!(
     ".macro tollgate_device_begins",
@@ -110,7 +112,16 @@ global_asm!(
     "mov rcx, [r15 + {device_page}]",
     "lea rcx, [rcx + r9]",
     "jrcxz 1f",
+    "mov ecx, {window_shift}",
+    "shrx rcx, r8, rcx",
+    "mov r9, [r15 + {display_window}]",
+    "lea rcx, [rcx + r9]",
+    "jrcxz 3f",
     "jmp tollgate_miss",
+    // There is no paging while the display is known.
+    "3:",
+    "tollgate_device_begins",
+    "jmp 2f",
     "1:",
     "tollgate_device_begins",
     "mov rcx, [r15 + {device_space}]",
@@ -121,7 +132,7 @@ global_asm!(
     "2:",
     "mov ecx, [r15 + {exit_site}]",
     "imul eax, ecx, {spread}",
-    "shr eax, 27",
+    "shr eax, 25",
     "mov edx, eax",
     "shl eax, 5",
     "lea r9, [r15 + rax + {accesses}]",
@@ -172,6 +183,8 @@ global_asm!(
     device_leaf = const at::DEVICE_LEAF,
     device_page = const at::DEVICE_PAGE,
     device_space = const at::DEVICE_SPACE,
+    display_window = const at::DISPLAY_WINDOW,
+    window_shift = const DISPLAY_WINDOW_SHIFT,
     device_due = const DEVICE_DUE,
     done = const at::LEAF_DONE,
     done_device = const DONE_DEVICE,

@@ -156,6 +156,11 @@ pub trait Device: Any {
     ) {
     }
 
+    /// Whether accesses to a byte of its memory are [near](tollgate_platform::NearAccess) now.
+    fn is_near(&self, _address: PhysicalAddress) -> bool {
+        false
+    }
+
     /// When the device next needs [`Device::advance`], if ever, as far as is known now.
     /// Asked after each call of the other methods.
     fn deadline(&self, _context: &DeviceContext<'_>) -> Option<GuestTime> {

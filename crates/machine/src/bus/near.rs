@@ -1,7 +1,8 @@
-//! Ports that are near: which, and their accesses.
+//! Ports and device memory that are near: which, and their accesses.
 
 use super::{Board, Bus, Claims, GuestClock, NearUse, PortWidth, WHOLE};
 use tollgate_platform::{Near, NearAccess};
+use tollgate_x86::PhysicalAddress;
 
 impl Bus {
     /// Enters which accesses to the ports of a device are near; its claims have been entered.
@@ -41,7 +42,17 @@ impl Bus {
         ports.all(|port| self.near[usize::from(port)].contains(uses))
     }
 
-    /// Makes an access to ports if it is near.
+    /// The device whose memory an access reaches, if that is near.
+    #[inline]
+    fn near_memory(&self, address: PhysicalAddress, size: u8) -> Option<usize> {
+        let slot = self.memory_slot(address)?;
+        let last = PhysicalAddress(address.0 + u64::from(size) - 1);
+        let device = &self.slots.get(slot)?.device;
+        (matches!(size, 1 | 2 | 4) && device.is_near(address) && device.is_near(last))
+            .then_some(slot)
+    }
+
+    /// Makes an access to ports or device memory if it is near.
     #[inline]
     pub fn near(&mut self, access: NearAccess, board: &mut Board, clock: &GuestClock) -> Near {
         let deadline = self.deadline;
@@ -53,6 +64,31 @@ impl Bus {
                 if self.is_near(port, size, NearUse::WRITE) =>
             {
                 self.port_write(port, size, value, board, clock);
+                0
+            }
+            NearAccess::MemoryRead { address, size } => {
+                let Some(slot) = self.near_memory(address, size) else {
+                    return Near::No;
+                };
+                let mut data = [0; 4];
+                let data_read = &mut data[..usize::from(size)];
+                self.call(slot, board, clock, |device, context| {
+                    device.memory_read(address, data_read, context);
+                });
+                u32::from_le_bytes(data).into()
+            }
+            NearAccess::MemoryWrite {
+                address,
+                size,
+                value,
+            } => {
+                let Some(slot) = self.near_memory(address, size) else {
+                    return Near::No;
+                };
+                let data = &value.to_le_bytes()[..usize::from(size)];
+                self.call(slot, board, clock, |device, context| {
+                    device.memory_write(address, data, context);
+                });
                 0
             }
             _ => return Near::No,

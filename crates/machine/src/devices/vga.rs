@@ -1,8 +1,9 @@
 //! The display adapter: a VGA with Bochs' frame buffer extension, as QEMU's standard one.
 //!
 //! Display memory is memory wherever an address means one byte of it: text, 256 colours in one
-//! piece, the extension's modes. A store costs no exit there. The planar modes, where a store
-//! may change four bytes and a load fills latches, are exits.
+//! piece, the extension's modes. A store costs no exit there. In the planar modes, where a store
+//! may change four bytes and a load fills latches, plain loads and stores are a call out of guest
+//! code ([`Device::is_near`]), others are exits.
 //!
 //! ```text
 //!   registers say              window at A0000h-BFFFFh is      the truth is in
@@ -330,6 +331,11 @@ impl Device for Vga {
                 self.planes.store(&self.registers, offset, *byte);
             }
         }
+    }
+
+    /// Planes: what a store comes to depends on registers and latches, and on nothing else.
+    fn is_near(&self, address: PhysicalAddress) -> bool {
+        self.planes_offset(address.0).is_some()
     }
 
     fn reset(&mut self, context: &mut DeviceContext<'_>) {

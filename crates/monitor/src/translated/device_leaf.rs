@@ -5,20 +5,24 @@
 
 use crate::running::Running;
 use crate::translated::Translated;
-use iced_x86::{Code, Register};
+use iced_x86::{Code, Instruction, OpKind, Register};
 use tollgate_emulate::operand::system_mask;
 use tollgate_emulate::tsc_deadline;
 use tollgate_engine::Context;
 use tollgate_engine::abi::leaves::{
-    DEVICE_ACCESSES, DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT, DeviceAccess, KEY_MEMORY, KEY_PORT,
-    KEY_PORT_KNOWN, KEY_ROUTINE, LeafRoutine, NO_REGISTER, msr_key,
+    ADVANCES_16, ADVANCES_32, DEVICE_ACCESSES, DEVICE_DONE, DEVICE_DUE, DEVICE_EXIT,
+    DISPLAY_WINDOW_SHIFT, DeviceAccess, HIGH_BYTE, KEY_MEMORY, KEY_PORT, KEY_PORT_KNOWN,
+    KEY_ROUTINE, LeafRoutine, NO_REGISTER, msr_key,
 };
 use tollgate_engine::abi::sites::{BlockId, Site};
 use tollgate_engine::policy::mode::ModeFlags;
-use tollgate_platform::{Near, NearAccess, Platform};
+use tollgate_platform::{DISPLAY_WINDOW, Near, NearAccess, Platform};
+use tollgate_x86::address::PAGE_SIZE;
 use tollgate_x86::local_apic_msrs::TSC_DEADLINE;
 use tollgate_x86::paging::{AccessKind, Privilege};
 use tollgate_x86::{Flags, Gpr, LinearAddress, PhysicalAddress};
+
+const _: () = assert!(1 << DISPLAY_WINDOW_SHIFT == DISPLAY_WINDOW);
 
 /// Lets guest code reach the machine until [`take_back`], which must be called before the
 /// machine is used again.
@@ -145,7 +149,7 @@ fn access_msr<P: Platform>(context: &mut Context, machine: &mut P, key: u64) -> 
     Some(is_due)
 }
 
-/// MOV from or to the device's page, as an entry of the context says. Whether more is due;
+/// MOV, LODS or STOS of device memory, as an entry of the context says. Whether more is due;
 /// `None`: nothing was done.
 #[inline]
 fn access_memory<P: Platform>(
@@ -154,40 +158,120 @@ fn access_memory<P: Platform>(
     linear: u64,
     key: u64,
 ) -> Option<bool> {
-    // Others may reach into the next page.
-    if !linear.is_multiple_of(4) {
+    let noted = context.device_accesses[key as usize % DEVICE_ACCESSES];
+    let DeviceAccess { writes, size, .. } = noted;
+    let page = linear / PAGE_SIZE;
+    // Others reach into the next page.
+    if linear % PAGE_SIZE > PAGE_SIZE - u64::from(size) {
         return None;
     }
-    let DeviceAccess {
-        writes,
-        register,
-        constant,
-        ..
-    } = context.device_accesses[key as usize % DEVICE_ACCESSES];
-    let place = PhysicalAddress(context.device_frame | linear & 0xfff);
+    let address = match context.device_page == page.wrapping_neg() {
+        true => PhysicalAddress(context.device_frame | (linear % PAGE_SIZE)),
+        false if context.cpu.is_paging() => return None,
+        false => PhysicalAddress(linear),
+    };
+    let used = u64::MAX >> (64 - 8 * u32::from(size));
     let (access, routine) = if writes {
-        let value = match register {
-            NO_REGISTER => constant,
-            register => *context.slot_mut(register) as u32,
+        let value = match noted.register {
+            NO_REGISTER => noted.constant.into(),
+            register if noted.form & HIGH_BYTE != 0 => *context.slot_mut(register) >> 8,
+            register => *context.slot_mut(register),
         };
-        (
-            NearAccess::MemoryWrite(place, value),
-            LeafRoutine::MmioWrite,
-        )
+        let value = (value & used) as u32;
+        let access = NearAccess::MemoryWrite {
+            address,
+            size,
+            value,
+        };
+        (access, LeafRoutine::MmioWrite)
     } else {
-        (NearAccess::MemoryRead(place), LeafRoutine::MmioRead)
+        let access = NearAccess::MemoryRead { address, size };
+        (access, LeafRoutine::MmioRead)
     };
     let (read, is_due) = outcome(machine.near(access))?;
     context.leaf_counts[routine as usize] += 1;
     if !writes {
-        *context.slot_mut(register) = read & 0xffff_ffff;
+        let register = context.slot_mut(noted.register);
+        *register = match (size, noted.form & HIGH_BYTE) {
+            // A doubleword clears what is above it.
+            (4, _) => read & used,
+            (_, 0) => *register & !used | read & used,
+            _ => *register & !0xff00 | (read & used) << 8,
+        };
     }
+    advance_pointer(context, &noted);
     Some(is_due)
 }
 
+/// Advances the pointer of LODS or STOS.
+fn advance_pointer(context: &mut Context, noted: &DeviceAccess) {
+    let changed = match noted.form & (ADVANCES_16 | ADVANCES_32) {
+        ADVANCES_16 => 0xffff,
+        ADVANCES_32 => 0xffff_ffff,
+        _ => return,
+    };
+    let by = context.direction.wrapping_mul(noted.size.into()) as u64;
+    let register = match noted.writes {
+        true => Gpr::Rdi,
+        false => Gpr::Rsi,
+    };
+    let pointer = slot(context, register);
+    *pointer = *pointer & !changed | pointer.wrapping_add(by) & changed;
+}
+
+/// What an instruction does with device memory, if leaves can do it: as an entry of the context has
+/// it, without places.
+fn described(instruction: &Instruction, writes: bool) -> Option<DeviceAccess> {
+    let (register, constant) = match instruction.code() {
+        Code::Mov_r32_rm32 | Code::Mov_r16_rm16 | Code::Mov_r8_rm8 => {
+            (instruction.op0_register(), 0)
+        }
+        Code::Mov_rm32_r32 | Code::Mov_rm16_r16 | Code::Mov_rm8_r8 => {
+            (instruction.op1_register(), 0)
+        }
+        Code::Mov_EAX_moffs32 | Code::Mov_moffs32_EAX => (Register::EAX, 0),
+        Code::Mov_AX_moffs16 | Code::Mov_moffs16_AX => (Register::AX, 0),
+        Code::Mov_AL_moffs8 | Code::Mov_moffs8_AL => (Register::AL, 0),
+        Code::Mov_rm32_imm32 | Code::Mov_rm16_imm16 | Code::Mov_rm8_imm8 => {
+            (Register::None, instruction.immediate(1) as u32)
+        }
+        Code::Stosb_m8_AL | Code::Lodsb_AL_m8 => (Register::AL, 0),
+        Code::Stosw_m16_AX | Code::Lodsw_AX_m16 => (Register::AX, 0),
+        Code::Stosd_m32_EAX | Code::Lodsd_EAX_m32 => (Register::EAX, 0),
+        _ => return None,
+    };
+    if register.full_register32() == Register::ESP || instruction.has_rep_prefix() {
+        return None;
+    }
+    let is_high = matches!(
+        register,
+        Register::AH | Register::BH | Register::CH | Register::DH
+    );
+    let mut form = if is_high { HIGH_BYTE } else { 0 };
+    for index in 0..2 {
+        form |= match instruction.op_kind(index) {
+            OpKind::MemorySegSI | OpKind::MemoryESDI => ADVANCES_16,
+            OpKind::MemorySegESI | OpKind::MemoryESEDI => ADVANCES_32,
+            OpKind::MemorySegRSI | OpKind::MemoryESRDI => return None,
+            _ => 0,
+        };
+    }
+    Some(DeviceAccess {
+        writes,
+        register: match register {
+            Register::None => NO_REGISTER,
+            register => register.full_register().number() as u8 - 4 * u8::from(is_high),
+        },
+        size: instruction.memory_size().size() as u8,
+        form,
+        constant,
+        ..DeviceAccess::NONE
+    })
+}
+
 impl<P: Platform> Running<'_, Translated, P> {
-    /// An instruction of this site, which accesses 4 bytes of memory, was executed out of line.
-    /// If that was a device's register that is near, leaves do it from now on. `missed` is the
+    /// An instruction of this site, which accesses memory, was executed out of line. If that was a
+    /// device's register that is near, or display memory, leaves do it from now on. `missed` is the
     /// site as the exit named it, and the linear address.
     pub(crate) fn note_device_access(
         &mut self,
@@ -195,13 +279,20 @@ impl<P: Platform> Running<'_, Translated, P> {
         missed: (u32, LinearAddress),
         writes: bool,
     ) {
-        let Some(near) = self.platform.near_page() else {
-            return;
+        let linear = LinearAddress(missed.1.0 & system_mask(&self.runner.context.cpu));
+        let is_display = !self.runner.context.cpu.is_paging()
+            && self
+                .platform
+                .near_display()
+                .is_some_and(|window| (window.0..window.0 + DISPLAY_WINDOW).contains(&linear.0));
+        let near = match is_display {
+            true => None,
+            false => self.platform.near_page(),
         };
         let mode = self.runner.engine.mode(self.runner.mode);
         let is_kernel =
             mode.flags.contains(ModeFlags::KERNEL) || !mode.flags.contains(ModeFlags::PROTECTED);
-        if !is_kernel || mode.is_watched() {
+        if !is_display && (near.is_none() || !is_kernel) || mode.is_watched() {
             return;
         }
         let next_rip = self.runner.context.cpu.rip;
@@ -210,16 +301,19 @@ impl<P: Platform> Running<'_, Translated, P> {
         let Some(noted) = self.runner.engine.out_of_line(block, place, memory) else {
             return;
         };
-        let instruction = noted.helper.instruction;
-        let (register, constant) = match instruction.code() {
-            Code::Mov_r32_rm32 => (instruction.op0_register(), 0),
-            Code::Mov_rm32_r32 => (instruction.op1_register(), 0),
-            Code::Mov_EAX_moffs32 | Code::Mov_moffs32_EAX => (Register::EAX, 0),
-            Code::Mov_rm32_imm32 => (Register::None, instruction.immediate32()),
-            _ => return,
-        };
-        if register == Register::ESP {
+        let Some(described) = described(&noted.helper.instruction, writes) else {
             return;
+        };
+        let access = DeviceAccess {
+            site: missed.0,
+            next_rip,
+            ..described
+        };
+        if is_display {
+            let Translated {
+                engine, context, ..
+            } = self.runner;
+            return engine.note_display_access(context, linear, (block, site), access);
         }
         let kind = if writes {
             AccessKind::Write
@@ -227,28 +321,16 @@ impl<P: Platform> Running<'_, Translated, P> {
             AccessKind::Read
         };
         let cpu = &self.runner.context.cpu;
-        let linear = LinearAddress(missed.1.0 & system_mask(cpu));
         let Ok(found) = self.view.walk(cpu, linear, kind, Privilege::Supervisor) else {
             return;
         };
-        if found.physical.0 & !0xfff != near.0 {
+        if Some(PhysicalAddress(found.physical.0 & !0xfff)) != near {
             return;
         }
         let Translated {
             engine, context, ..
         } = self.runner;
         (self.view.translations).note_device(linear, &found, engine.as_mut());
-        let access = DeviceAccess {
-            site: missed.0,
-            writes,
-            register: match register {
-                Register::None => NO_REGISTER,
-                register => register.number() as u8,
-            },
-            constant,
-            behind: 0,
-            next_rip,
-        };
         engine.note_device_access(context, (linear, &found), (block, site), access);
     }
 }

@@ -286,7 +286,10 @@ impl<P: Platform> Running<'_, Translated, P> {
         if !completed {
             return Ok(());
         }
-        if let SiteKind::Memory { size: 4, write } = site.kind
+        if let SiteKind::Memory {
+            size: 1 | 2 | 4,
+            write,
+        } = site.kind
             && generation == self.runner.engine.generation()
             && !self.due.mode
             && self.runner.instructions.source() == InstructionSource::Leaf

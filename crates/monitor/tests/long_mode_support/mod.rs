@@ -119,7 +119,8 @@ impl BareMachine for Bench {
         }
     }
     fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
-        if let (4, Near::Done(value)) = (data.len(), self.near(NearAccess::MemoryRead(address)))
+        let access = NearAccess::MemoryRead { address, size: 4 };
+        if let (4, Near::Done(value)) = (data.len(), self.near(access))
             && self.shows_word
         {
             data.copy_from_slice(&(value as u32).to_le_bytes());
@@ -132,7 +133,11 @@ impl BareMachine for Bench {
         if let Ok(bytes) = <[u8; 4]>::try_from(data)
             && self.shows_word
         {
-            self.near(NearAccess::MemoryWrite(address, u32::from_le_bytes(bytes)));
+            self.near(NearAccess::MemoryWrite {
+                address,
+                size: 4,
+                value: u32::from_le_bytes(bytes),
+            });
         }
         self.device_accesses.push(data.len());
         self.device_written.extend_from_slice(data);
@@ -152,13 +157,21 @@ impl BareMachine for Bench {
             NearAccess::PortWrite {
                 port: 0x104, value, ..
             } => self.interrupt = Some(value as u8),
-            NearAccess::MemoryRead(PhysicalAddress(NEAR)) => {
+            NearAccess::MemoryRead {
+                address: PhysicalAddress(NEAR),
+                size: 4,
+            } => {
                 return Near::Done(self.word.into());
             }
-            NearAccess::MemoryWrite(PhysicalAddress(NEAR), value) => self.word = value,
-            NearAccess::MemoryWrite(PhysicalAddress(at), value) if at == NEAR + 0x10 => {
-                self.interrupt = Some(value as u8);
-            }
+            NearAccess::MemoryWrite {
+                address,
+                size: 4,
+                value,
+            } => match address.0.checked_sub(NEAR) {
+                Some(0) => self.word = value,
+                Some(0x10) => self.interrupt = Some(value as u8),
+                _ => return Near::No,
+            },
             NearAccess::MsrRead(0x808) => return Near::Done(self.word.into()),
             NearAccess::MsrWrite(0x808, value) if value >> 32 == 0 => self.word = value as u32,
             NearAccess::MsrWrite(0x83f, value) => self.interrupt = Some(value as u8),

@@ -1,0 +1,211 @@
+//! Accesses to display memory that is no RAM, without paging: made in translated code, they come to
+//! what the general path comes to. Each program also runs instruction by instruction, by that path,
+//! and must end the same. All emitted code is verified.
+
+use tollgate_engine::abi::leaves::LeafRoutine;
+use tollgate_exits::ExitKind;
+use tollgate_memory::GuestMemory;
+use tollgate_platform::{BareMachine, Near, NearAccess, StopRequest};
+use tollgate_test_support::Computer;
+use tollgate_x86::{CpuState, Flags, Gpr, PhysicalAddress, Segment, SegmentRegister};
+
+const WINDOW: u64 = 0xa_0000;
+const CODE: u64 = 0x8000;
+/// out f4h, al
+const END: [u8; 2] = [0xe6, 0xf4];
+
+/// Planes: a load shows the byte's complement and latches it, and a store adds the latch.
+struct Display {
+    bytes: Vec<u8>,
+    latch: u8,
+    accesses: Vec<(u64, usize)>,
+    ended: bool,
+    /// Whether accesses are near now.
+    is_near: bool,
+}
+
+impl Display {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; 0x2_0000],
+            latch: 0,
+            accesses: Vec::new(),
+            ended: false,
+            is_near: true,
+        }
+    }
+}
+
+impl BareMachine for Display {
+    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
+        match port {
+            0xf4 => self.ended = true,
+            _ => self.is_near = value & 1 != 0,
+        }
+    }
+    fn memory_read(&mut self, address: PhysicalAddress, data: &mut [u8]) {
+        self.accesses.push((address.0, data.len()));
+        for (at, byte) in (address.0 - WINDOW..).zip(data) {
+            self.latch = self.bytes[at as usize];
+            *byte = !self.latch;
+        }
+    }
+    fn memory_write(&mut self, address: PhysicalAddress, data: &[u8]) {
+        self.accesses.push((address.0, data.len()));
+        for (at, byte) in (address.0 - WINDOW..).zip(data) {
+            self.bytes[at as usize] = byte.wrapping_add(self.latch);
+        }
+    }
+    fn near(&mut self, access: NearAccess) -> Near {
+        match access {
+            _ if !self.is_near => Near::No,
+            NearAccess::MemoryRead { address, size } => {
+                let mut data = [0; 4];
+                self.memory_read(address, &mut data[..usize::from(size)]);
+                Near::Done(u32::from_le_bytes(data).into())
+            }
+            NearAccess::MemoryWrite {
+                address,
+                size,
+                value,
+            } => {
+                self.memory_write(address, &value.to_le_bytes()[..usize::from(size)]);
+                Near::Done(0)
+            }
+            _ => Near::No,
+        }
+    }
+    fn near_display(&self) -> Option<PhysicalAddress> {
+        Some(PhysicalAddress(WINDOW))
+    }
+    fn take_stop_request(&mut self) -> Option<StopRequest> {
+        self.ended.then_some(StopRequest::DebugExit(0))
+    }
+}
+
+/// A real-mode program at 0000:8000 with DS and ES at the window, its rounds in CX.
+fn computer(code: &[u8], rounds: u64) -> Computer<Display> {
+    let mut state = CpuState::at_reset();
+    state.rip = CODE;
+    for (register, selector) in [
+        (SegmentRegister::Cs, 0),
+        (SegmentRegister::Ss, 0),
+        (SegmentRegister::Ds, 0xa000),
+        (SegmentRegister::Es, 0xa000),
+    ] {
+        *state.segment_mut(register) = Segment::real_mode(selector, 0);
+    }
+    state.gpr = std::array::from_fn(|number| 0x1111_1111 * number as u64);
+    state.gpr[Gpr::Rcx as usize] = rounds;
+    state.gpr[Gpr::Rsp as usize] = 0x7000;
+    // Within the limit with 32 bits, too.
+    state.gpr[Gpr::Rsi as usize] = 0x6666;
+    state.gpr[8..].fill(0);
+    let mut memory = GuestMemory::new(2 << 20).unwrap();
+    assert!(memory.write(PhysicalAddress(CODE), code));
+    Computer::new(state, memory, Display::new(), 1 << 20, true).unwrap()
+}
+
+/// Runs the program, and again instruction by instruction.
+fn run(body: &[u8], rounds: u64) -> Computer<Display> {
+    // again: body; loop again; out f4h, al
+    let back = (body.len() as u8 + 2).wrapping_neg();
+    let code = [body, &[0xe2, back], &END].concat();
+    let mut running = computer(&code, rounds);
+    running.run();
+    let mut stepping = computer(&code, rounds);
+    assert!(
+        (0..100_000).any(|_| stepping.step_one().is_err()),
+        "{}",
+        stepping.dump()
+    );
+    assert!(running.platform().ended && stepping.platform().ended);
+    assert_eq!(running.dump(), stepping.dump());
+    assert_eq!(running.platform().accesses, stepping.platform().accesses);
+    assert!(running.platform().bytes == stepping.platform().bytes);
+    running
+}
+
+fn leaves(vcpu: &Computer<Display>) -> [u64; 2] {
+    [LeafRoutine::MmioRead, LeafRoutine::MmioWrite].map(|leaf| vcpu.leaf_count(leaf))
+}
+
+fn exits(vcpu: &Computer<Display>) -> [u64; 2] {
+    [ExitKind::MmioRead, ExitKind::MmioWrite].map(|kind| vcpu.exit_counts().get(kind))
+}
+
+#[test]
+fn loads_and_stores_of_every_size_take_no_exit_once_each_was_made() {
+    // mov al, [di]; mov [di+1], ah; mov bx, [di+2]; mov [di+4], dx; mov edx, [di+6]
+    // mov [di+0ah], ebx; mov byte [di], 7; mov word [di+2], 1234h; mov ch, [300h]; mov ch, 0
+    let body = [
+        0x8a, 0x05, 0x88, 0x65, 0x01, 0x8b, 0x5d, 0x02, 0x89, 0x55, 0x04, 0x66, 0x8b, 0x55, 0x06,
+        0x66, 0x89, 0x5d, 0x0a, 0xc6, 0x05, 0x07, 0xc7, 0x45, 0x02, 0x34, 0x12, 0x8a, 0x2e, 0x00,
+        0x03, 0xb5, 0x00,
+    ];
+    let vcpu = run(&body, 200);
+    assert_eq!(exits(&vcpu), [4, 5]);
+    assert_eq!(leaves(&vcpu), [4 * 199, 5 * 199]);
+}
+
+#[test]
+fn single_string_instructions_advance_their_pointers() {
+    // stosb; stosw; std; stosd; cld; lodsb; lodsw; addr32 lodsd
+    let body = [
+        0xaa, 0xab, 0xfd, 0x66, 0xab, 0xfc, 0xac, 0xad, 0x67, 0x66, 0xad,
+    ];
+    assert_eq!(leaves(&run(&body, 30)), [3 * 29, 3 * 29]);
+    // Pointers that wrap at 64 KiB: DI goes from FFFEh to 1.
+    let computer = run(&[0xbf, 0xfe, 0xff, 0xaa, 0xaa, 0xaa], 20);
+    assert_eq!(computer.state().gpr[Gpr::Rdi as usize], 0x7777_0001);
+    assert_eq!(leaves(&computer), [0, 3 * 19]);
+}
+
+#[test]
+fn flags_and_other_registers_are_left_alone() {
+    // add ah, ah; pushf; mov al, [si]; mov [si], bl; pushf; pop dx; pop di; xor dx, di; or bp, dx
+    let body = [
+        0x00, 0xe4, 0x9c, 0x8a, 0x04, 0x88, 0x1c, 0x9c, 0x5a, 0x5f, 0x31, 0xfa, 0x09, 0xd5,
+    ];
+    let code = [&[0x31, 0xed][..], &body].concat();
+    let vcpu = run(&code, 50);
+    assert_eq!(vcpu.state().gpr[Gpr::Rbp as usize] & 0xffff, 0);
+    assert_eq!(exits(&vcpu), [1, 1]);
+    assert!(!vcpu.state().flags().contains(Flags::TF));
+}
+
+#[test]
+fn what_is_not_near_any_more_exits() {
+    // mov al, cl; out 80h, al; mov [di], al: near in every other round
+    let vcpu = run(&[0x88, 0xc8, 0xe6, 0x80, 0x88, 0x05], 100);
+    assert_eq!(exits(&vcpu), [0, 50]);
+    assert_eq!(leaves(&vcpu), [0, 50]);
+}
+
+#[test]
+fn an_access_across_pages_takes_the_general_path() {
+    // mov di, 0fffh; mov [di], ax; mov di, 0ffeh; mov [di], ax
+    let body = [0xbf, 0xff, 0x0f, 0x89, 0x05, 0xbf, 0xfe, 0x0f, 0x89, 0x05];
+    let vcpu = run(&body, 10);
+    let accesses = &vcpu.platform().accesses;
+    assert_eq!(accesses.len(), 30);
+    let expected = [(0xfff, 1), (0x1000, 1), (0xffe, 2)].map(|(at, size)| (WINDOW + at, size));
+    assert_eq!(accesses[..3], expected);
+    assert_eq!(exits(&vcpu), [0, 11]);
+}
+
+#[test]
+fn requests_to_leave_lose_and_repeat_no_access() {
+    // mov [di], al; mov al, [di]; inc di, from a loop of 30,000 rounds
+    let body = [0x88, 0x05, 0x8a, 0x05, 0x47];
+    let back = (body.len() as u8 + 2).wrapping_neg();
+    let code = [&body[..], &[0xe2, back], &END].concat();
+    let mut vcpu = computer(&code, 30_000);
+    vcpu.run_kicked();
+    assert!(vcpu.platform().ended);
+    assert_eq!(vcpu.platform().accesses.len(), 60_000);
+    assert_eq!(
+        vcpu.state().gpr[Gpr::Rdi as usize] & 0xffff,
+        (0x7777 + 30_000) & 0xffff
+    );
+}
