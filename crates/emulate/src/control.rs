@@ -127,31 +127,52 @@ pub fn set_cr0(
     Ok(())
 }
 
-/// Sets CR3 as MOV CR3 does.
+/// Sets CR3 as MOV CR3 does, to the end.
+///
+/// # Errors
+/// Those of [`load_cr3`].
+pub fn set_cr3(
+    state: &mut CpuState,
+    environment: &mut dyn Environment,
+    value: u64,
+) -> Result<(), Exception> {
+    load_cr3(state, environment, value, false).map(|_| ())
+}
+
+/// MOV to CR3. Between two pieces of what must be looked at first it `may_stop`, before it changes
+/// anything, if something else is due.
 ///
 /// With CR4.PCIDE bit 63 lets the translations of the new process-context identifier be
 /// kept.
 ///
 /// # Errors
 /// #GP(0): an invalid PDPTE under PAE paging; a reserved bit in IA-32e mode.
-pub fn set_cr3(
+fn load_cr3(
     state: &mut CpuState,
     environment: &mut dyn Environment,
     value: u64,
-) -> Result<(), Exception> {
+    may_stop: bool,
+) -> Result<Outcome, Exception> {
     let keeps = state.cr4().contains(Cr4::PCIDE) && value & CR3_KEEPS != 0;
     let value = if keeps { value & !CR3_KEEPS } else { value };
     if state.is_long_mode() && value & CR3_RESERVED != 0 {
         return refused();
     }
-    if uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
-        state.pdpte = read_pdptes(state, environment, value)?;
+    let pdpte = match uses_pae_paging(state.cr0(), state.cr4(), state.efer()) {
+        true => Some(read_pdptes(state, environment, value)?),
+        false => None,
+    };
+    let (from, to) = (Space::loaded(state), Space::of_cr3(state, value));
+    let change = TranslationChange::Load { from, to, keeps };
+    if may_stop && !environment.prepare_change(state, change) {
+        return Ok(Outcome::Repeat);
     }
-    let from = Space::loaded(state);
+    if let Some(pdpte) = pdpte {
+        state.pdpte = pdpte;
+    }
     state.cr3 = value;
-    let to = Space::loaded(state);
-    environment.translations_changed(state, TranslationChange::Load { from, to, keeps });
-    Ok(())
+    environment.translations_changed(state, change);
+    Ok(Outcome::Next)
 }
 
 /// Sets CR4 as MOV CR4 does.
@@ -207,7 +228,7 @@ pub fn write_control(
     match register {
         Register::CR0 => set_cr0(state, environment, value)?,
         Register::CR2 => state.cr2 = value,
-        Register::CR3 => set_cr3(state, environment, value)?,
+        Register::CR3 => return load_cr3(state, environment, value, true),
         Register::CR8 if value > 15 => return refused(),
         Register::CR8 => environment.machine(|machine| machine.set_task_priority(value as u8)),
         _ => set_cr4(state, environment, value)?,

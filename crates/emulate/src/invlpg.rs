@@ -23,6 +23,9 @@ pub fn invalidate_page(
     let linear = state.segment_base(segment).wrapping_add(offset) & linear_mask(state);
     if is_canonical(linear) {
         let page = TranslationChange::page(Space::loaded(state), LinearAddress(linear));
+        if !environment.prepare_change(state, page) {
+            return Ok(Outcome::Repeat);
+        }
         environment.translations_changed(state, page);
     }
     Ok(Outcome::Next)

@@ -39,6 +39,9 @@ pub fn invalidate_identifier(
         3 => TranslationChange::Spaces,
         _ => return Err(Exception::general_protection(0)),
     };
+    if !environment.prepare_change(state, change) {
+        return Ok(Outcome::Repeat);
+    }
     environment.translations_changed(state, change);
     Ok(Outcome::Next)
 }

@@ -64,6 +64,7 @@ pub enum Outcome {
     Jumped,
     /// HLT: done, RIP stands behind the instruction, and the processor waits.
     Halted,
-    /// A repeated string instruction stopped early: registers show its progress, RIP is unchanged.
+    /// Stopped early, to be begun again, with RIP unchanged: registers show the progress of a repeated
+    /// string instruction; of another one they show none.
     Repeat,
 }

@@ -98,7 +98,7 @@ pub struct TestEnvironment {
     pub changes: Vec<TranslationChange>,
     /// How often the vector state was asked for.
     pub vector_syncs: u32,
-    /// What [`Environment::is_interrupted`] says.
+    /// What [`Environment::is_interrupted`] says; no change is prepared then.
     pub interrupted: bool,
 }
 
@@ -248,6 +248,10 @@ impl Environment for TestEnvironment {
         self.ram.get(start..start + 8).map_or(u64::MAX, |bytes| {
             u64::from_le_bytes(bytes.try_into().unwrap())
         })
+    }
+
+    fn prepare_change(&mut self, _: &CpuState, _: TranslationChange) -> bool {
+        !self.interrupted
     }
 
     fn translations_changed(&mut self, _: &CpuState, change: TranslationChange) {

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use tollgate_exits::counter::counter;
 use tollgate_exits::latency::Section;
 
+/// Cycles after which a section stops that goes on for as long as the guest likes: some
+/// hundred microseconds.
+const LONGEST: u64 = 1_000_000;
 /// What is taken for the break-even, in cycles, before it was measured.
 const FIRST_BREAK_EVEN: u64 = 3_000;
 /// Each delivery moves the break-even by so large a part of it.
@@ -143,11 +146,6 @@ impl Points {
 
     /// A point is passed at which the section can stop.
     #[inline]
-    pub(crate) fn pass(&self) {
-        self.pass_at(counter());
-    }
-
-    #[inline]
     fn pass_at(&self, now: u64) {
         let masked = now.saturating_sub(self.since.load(Ordering::Relaxed));
         self.longest.fetch_max(masked, Ordering::Relaxed);
@@ -157,7 +155,7 @@ impl Points {
     /// The section has ended: its longest time between two points, in cycles, and whether the guest
     /// let interrupts in meanwhile.
     pub fn end(&self) -> (u64, bool) {
-        self.pass();
+        self.pass_at(counter());
         let longest = self.longest.load(Ordering::Relaxed);
         (longest, self.lets_in.load(Ordering::Relaxed))
     }
@@ -183,12 +181,24 @@ impl Points {
         }
         self.pass_at(now);
         let stops = pending.load(Ordering::Relaxed) != 0;
-        if stops {
+        if stops && !self.has_stopped.swap(true, Ordering::Relaxed) {
             let happened = &self.happened[section as usize];
             happened.stopped.fetch_add(1, Ordering::Relaxed);
-            self.has_stopped.store(true, Ordering::Relaxed);
         }
         stops
+    }
+
+    /// The same of a section that is as long as the guest likes. If it has run for [`LONGEST`] it
+    /// stops though it could not, for what waits may be more than an interrupt.
+    #[inline]
+    pub(crate) fn pauses(&self, section: Section, pending: &AtomicU32) -> bool {
+        if self.stops(section, pending) {
+            return true;
+        }
+        pending.load(Ordering::Relaxed) != 0 && {
+            let run = counter().saturating_sub(self.begun.load(Ordering::Relaxed));
+            run >= LONGEST
+        }
     }
 
     /// Whether the section that runs can stop at all.
@@ -286,6 +296,9 @@ mod tests {
         for choice in [Interruptible::Restart, Interruptible::Resume] {
             points.set_interruptible(choice);
             assert_eq!(points.interruptible(), choice);
+            points.begin(0, true);
+            // It may ask again on its way out.
+            assert!(points.stops(Section::Translate, &pending));
             assert!(points.stops(Section::Translate, &pending));
         }
         pending.store(0, Ordering::SeqCst);
@@ -346,6 +359,22 @@ mod tests {
     }
 
     #[test]
+    fn a_section_as_long_as_the_guest_likes_stops_at_last() {
+        for (choice, lets_in) in [(Interruptible::Off, true), (Interruptible::Restart, false)] {
+            let (points, pending) = (Points::default(), AtomicU32::new(1));
+            points.set_interruptible(choice);
+            points.begin(counter(), lets_in);
+            assert!(!points.pauses(Section::String, &pending));
+            points.begin(counter() - LONGEST, lets_in);
+            assert!(points.pauses(Section::String, &pending));
+            pending.store(0, Ordering::SeqCst);
+            assert!(!points.pauses(Section::String, &pending));
+            // That is no stop for an interrupt.
+            assert_eq!(stopped(&points), 0);
+        }
+    }
+
+    #[test]
     fn what_masks_is_the_longest_time_between_two_points() {
         let points = Points::default();
         let begun = counter();
@@ -353,7 +382,7 @@ mod tests {
         let mut last = begun;
         let mut longest = 0;
         for _ in 0..100 {
-            points.pass();
+            points.pass_at(counter());
             let now = points.since.load(Ordering::Relaxed);
             longest = longest.max(now - last);
             last = now;

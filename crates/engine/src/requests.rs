@@ -56,11 +56,11 @@ impl Requests {
         self.points.stops(section, &self.pending)
     }
 
-    /// The same of one that always stops if something is asked.
+    /// The same of a section whose length the guest chooses: whatever it holds off, this one stops
+    /// at last.
     #[inline]
-    pub fn pauses(&self) -> bool {
-        self.points.pass();
-        self.pending.load(Ordering::Relaxed) != 0
+    pub fn pauses(&self, section: Section) -> bool {
+        self.points.pauses(section, &self.pending)
     }
 
     /// Another thread asks. False: that had been done before.

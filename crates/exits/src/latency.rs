@@ -55,13 +55,15 @@ pub enum Section {
     CompareWindow,
     /// All that is known of a program is mapped in its shadow windows.
     FillWindows,
+    /// Code near a page that control has come to is looked up, and what leads there links again.
+    Link,
     /// Devices do what is due.
     Devices,
 }
 
 impl Section {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Translate,
         Self::LoadSpace,
         Self::Invalidate,
@@ -69,6 +71,7 @@ impl Section {
         Self::MapWindow,
         Self::CompareWindow,
         Self::FillWindows,
+        Self::Link,
         Self::Devices,
     ];
 
@@ -92,6 +95,7 @@ impl Section {
             Self::MapWindow => "map-window",
             Self::CompareWindow => "compare-window",
             Self::FillWindows => "fill-windows",
+            Self::Link => "link",
             Self::Devices => "devices",
         }
     }

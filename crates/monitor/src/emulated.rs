@@ -32,14 +32,24 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
         if effects.contains(Effects::ENTERS_HANDLER) {
             self.settle_resume_flag();
         }
-        let section = Section::of(kind.exit).map(|section| (section, self.begin_section()));
+        let invalidates = hypercall::invalidates(self.runner.state(), kind.executor);
+        let section = match invalidates {
+            true => Some(Section::Invalidate),
+            false => Section::of(kind.exit),
+        };
+        let section = section.map(|section| (section, self.begin_section()));
         let (state, mut surroundings) = self.parts();
+        surroundings.section = section.map(|(section, _)| section);
         let result = match kind.executor {
             Executor::Near => near::execute(state, &mut surroundings, instruction),
             Executor::Hypercall => {
                 let mut mark = None;
                 let mut forget = |state: &CpuState, change| {
-                    surroundings.translations_changed(state, change);
+                    let is_prepared = surroundings.prepare_change(state, change);
+                    if is_prepared {
+                        surroundings.translations_changed(state, change);
+                    }
+                    is_prepared
                 };
                 let mut set_mark = |name| mark = Some(name);
                 let result = hypercall::execute(state, &mut forget, &mut set_mark, instruction);
@@ -58,7 +68,12 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
             self.runner.vectors_changed();
         }
         self.runner.registers_changed();
-        R::executed(self, helper, matches!(result, Ok(Outcome::Jumped)));
+        // It has changed nothing, and begins again.
+        let has_stopped = result == Ok(Outcome::Repeat)
+            && section.is_some_and(|(section, _)| section != Section::String);
+        if !has_stopped {
+            R::executed(self, helper, matches!(result, Ok(Outcome::Jumped)));
+        }
         self.due.mode |= effects.contains(Effects::CHANGES_MODE)
             || effects.contains(Effects::LOADS_DATA_SEGMENT) && self.runner.has_left_mode();
         if touched_device {

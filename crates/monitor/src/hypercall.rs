@@ -44,8 +44,14 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
     executor == Executor::Hypercall && selector(state) == NULL
 }
 
+/// Whether it is the one that invalidates translations.
+pub(crate) fn invalidates(state: &CpuState, executor: Executor) -> bool {
+    executor == Executor::Hypercall && selector(state) == INVALIDATE
+}
+
 /// Executes VMCALL or VMMCALL. `translations_changed` is told what is to be forgotten that was
-/// derived from page tables, `set_mark` the name of a mark to be set.
+/// derived from page tables, and may stop (false) to be told again; `set_mark` the name of a mark to
+/// be set.
 ///
 /// # Errors
 /// #UD for calls that do not exist, as on a processor without a hypervisor; a guest that sees
@@ -53,7 +59,7 @@ pub(crate) fn is_null(state: &CpuState, executor: Executor) -> bool {
 /// above CPL 0.
 pub(crate) fn execute(
     state: &mut CpuState,
-    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange),
+    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange) -> bool,
     set_mark: &mut dyn FnMut(MarkName),
     instruction: &Instruction,
 ) -> Result<Outcome, Exception> {
@@ -73,7 +79,9 @@ pub(crate) fn execute(
         GET_VERSION => state.gpr[Gpr::Rax as usize] = u64::from(VERSION),
         INVALIDATE => {
             require_cpl0(state)?;
-            invalidate(state, translations_changed);
+            if !invalidate(state, translations_changed) {
+                return Ok(Outcome::Repeat);
+            }
         }
         _ if state.paravirtual == Paravirtual::Kvm => {
             state.gpr[Gpr::Rax as usize] = match state.is_64_bit() {
@@ -88,13 +96,14 @@ pub(crate) fn execute(
     Ok(Outcome::Next)
 }
 
+/// False: it has stopped.
 fn invalidate(
     state: &CpuState,
-    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange),
-) {
+    translations_changed: &mut dyn FnMut(&CpuState, TranslationChange) -> bool,
+) -> bool {
     let (first, pages) = (state.register(Gpr::Rbx), state.register(Gpr::Rcx) as u32);
     let Some(others) = pages.checked_sub(1) else {
-        return;
+        return true;
     };
     let mask = linear_mask(state);
     let first = first & mask;
@@ -110,7 +119,7 @@ fn invalidate(
         },
         _ => TranslationChange::Everything,
     };
-    translations_changed(state, change);
+    translations_changed(state, change)
 }
 
 #[cfg(test)]
@@ -165,7 +174,7 @@ mod tests {
             }
             let mut marks = Vec::new();
             let mut set = |name: MarkName| marks.push(name.to_string());
-            let result = super::execute(&mut state, &mut |_, _| {}, &mut set, &vmcall());
+            let result = super::execute(&mut state, &mut |_, _| true, &mut set, &vmcall());
             assert_eq!(result, Ok(Outcome::Next));
             (marks, state.gpr[Gpr::Rax as usize])
         };
@@ -195,7 +204,10 @@ mod tests {
         state.gpr[Gpr::Rbx as usize] = first;
         state.gpr[Gpr::Rcx as usize] = pages.into();
         let mut changes = Vec::new();
-        let mut note = |_: &CpuState, change| changes.push(change);
+        let mut note = |_: &CpuState, change| {
+            changes.push(change);
+            true
+        };
         let mark = &mut |name| panic!("{name}");
         let result = super::execute(&mut state, &mut note, mark, &vmcall());
         assert_eq!((result, state.rip), (Ok(Outcome::Next), 0x1003));
@@ -218,6 +230,17 @@ mod tests {
         for (first, count) in [(0xffff_f000, 2), (0, 257), (0, u32::MAX)] {
             assert_eq!(invalidated(first, count), [TranslationChange::Everything]);
         }
+    }
+
+    #[test]
+    fn an_invalidation_that_stops_is_called_for_again() {
+        let mut state = calling(INVALIDATE);
+        state.gpr[Gpr::Rcx as usize] = 1;
+        assert!(invalidates(&state, Executor::Hypercall));
+        let before = state.clone();
+        let mark = &mut |name| panic!("{name}");
+        let result = super::execute(&mut state, &mut |_, _| false, mark, &vmcall());
+        assert_eq!((result, state), (Ok(Outcome::Repeat), before));
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl<R: Runner, P: Platform> Running<'_, R, P> {
                 },
                 derived,
                 pending: self.pending,
+                section: None,
                 touched_device: false,
                 wrote_device: false,
                 breakpoint_hits: &mut self.latches.breakpoint_hits,

@@ -174,7 +174,7 @@ impl Guest {
         if self.omits == Omission::Nothing && self.loads.is_multiple_of(2) {
             let (links, memory) = (&mut self.links, &mut self.view.memory);
             self.view.translations.take_changed(links);
-            if (self.view.translations).switch((from, to), keeps, links, memory) {
+            if (self.view.translations).switch((from, to), (keeps, true), links, memory) {
                 return;
             }
         }

@@ -3,9 +3,11 @@
 use crate::guest_view::{GuestView, Target};
 use crate::metered::Metered;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use tollgate_emulate::operand::system_mask;
 use tollgate_engine::requests::Requests;
 use tollgate_exits::blame::DeviceAddress;
+use tollgate_exits::latency::Section;
 use tollgate_platform::{Environment, Platform};
 use tollgate_tlb::Derived;
 use tollgate_x86::address::PAGE_SIZE;
@@ -25,6 +27,8 @@ pub struct Surroundings<'a> {
     pub derived: &'a mut dyn Derived,
     /// Not zero: a request to leave guest code is pending.
     pub pending: &'a Requests,
+    /// Which of the monitor's long pieces of work the instruction is.
+    pub section: Option<Section>,
     /// A device was accessed.
     pub touched_device: bool,
     /// Device memory was written.
@@ -212,6 +216,22 @@ impl Environment for Surroundings<'_> {
         self.view.memory.read_u64(address)
     }
 
+    fn prepare_change(&mut self, state: &CpuState, change: TranslationChange) -> bool {
+        let pending = self.pending;
+        // What cannot stop, a handler's perhaps, leaves alone what has stopped.
+        let Some(section) = self.section.filter(|_| pending.points().may_stop()) else {
+            return true;
+        };
+        let GuestView {
+            memory,
+            translations,
+            ..
+        } = &mut *self.view;
+        let loaded = Space::loaded(state);
+        let stops = || pending.stops(section);
+        translations.prepare((loaded, change), self.derived, memory, stops)
+    }
+
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange) {
         let loaded = Space::loaded(state);
         let GuestView {
@@ -227,6 +247,10 @@ impl Environment for Surroundings<'_> {
     }
 
     fn is_interrupted(&self) -> bool {
-        self.pending.pauses()
+        match self.section {
+            Some(section) => self.pending.pauses(section),
+            // What runs no section is done bit by bit.
+            None => self.pending.load(Ordering::Relaxed) != 0,
+        }
     }
 }

@@ -106,7 +106,9 @@ pub struct Translated {
     pub(crate) half_filled: Option<u64>,
     /// Comparing a window has stopped half-way: the next time it is done to the end.
     pub(crate) half_compared: bool,
-    /// How far that has come.
+    /// Looking code up ahead of control has stopped half-way: likewise.
+    pub(crate) half_foreseen: bool,
+    /// How far that comparison has come.
     pub(crate) comparing: Comparing,
     /// A section that stopped for an interrupt.
     pub(crate) work_left: Option<WorkLeft>,
@@ -160,6 +162,7 @@ impl Translated {
             requests: Arc::clone(requests),
             half_filled: None,
             half_compared: false,
+            half_foreseen: false,
             comparing: Comparing::default(),
             work_left: None,
             instructions: Box::default(),

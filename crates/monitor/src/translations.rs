@@ -12,8 +12,10 @@
 //! structures know. What is invalidated of a kept one costs it all that it has. Where a load of CR3
 //! voids what is kept, that stays for which the page tables speak as they did ([`TableEntries`]).
 
+mod preparation;
 mod shadow_windows;
 
+use self::preparation::Prepared;
 use crate::fetch::{Fetch, FetchCache};
 use crate::guest_view::view_of;
 use crate::kept_spaces::KeptSpaces;
@@ -54,6 +56,7 @@ pub struct Translations {
     loads: SpaceLoads,
     choices: ShadowChoices,
     counts: ShadowCounts,
+    prepared: Prepared,
     /// For tests: what a processor may have cached.
     check: Option<Box<ShadowCheck>>,
 }
@@ -86,6 +89,7 @@ impl Translations {
             loads: SpaceLoads::default(),
             choices: ShadowChoices::default(),
             counts: ShadowCounts::default(),
+            prepared: Prepared::default(),
             check: None,
         }
         .with_limit())
@@ -378,7 +382,8 @@ impl Translations {
         links: &mut dyn Derived,
         memory: &mut M,
     ) {
-        self.change_compared(loaded, change, links, (memory, None));
+        let compared = self.prepared.take(change);
+        self.change_compared(loaded, change, links, (memory, compared));
     }
 
     /// A change; if it loads a space, its entries may have been compared already.
@@ -487,11 +492,12 @@ impl Translations {
     /// Loads a space without an exit, if its translations are known and may be kept (`keeps`), or
     /// the page tables in `memory` speak for all of them, and
     /// nothing else is due. If not, nothing is changed. Guest code of a global page of the upper
-    /// half may be gone on with.
+    /// half may be gone on with. While the guest `lets_in` interrupts, many entries are left to the exit,
+    /// which can [stop](Self::prepare).
     pub fn switch<M: PageTableMemory + ?Sized>(
         &mut self,
         (from, to): (Space, Space),
-        keeps: bool,
+        (keeps, lets_in): (bool, bool),
         links: &mut dyn Derived,
         memory: &mut M,
     ) -> bool {
@@ -504,7 +510,8 @@ impl Translations {
         };
         let mut compared = None;
         if !keeps {
-            if !self.choices.compares_entries || !known.has_same_tables {
+            let is_long = lets_in && !self.entries.are_few(known.number);
+            if !self.choices.compares_entries || !known.has_same_tables || is_long {
                 return false;
             }
             let comparison = self.entries.compare(known.number, memory);

@@ -98,6 +98,9 @@ struct Bench {
     code_pages: HashMap<(u64, u64), (CodePageId, u32)>,
     invalidations: u32,
     loads: u32,
+    /// Points that were passed ahead of changes, and how often such work stopped.
+    points: u32,
+    stopped: u32,
 }
 
 impl Bench {
@@ -116,6 +119,8 @@ impl Bench {
             code_pages: HashMap::new(),
             invalidations: 0,
             loads: 0,
+            points: 0,
+            stopped: 0,
         };
         bench.translations.set_checks(true);
         bench.change(TranslationChange::Everything);
@@ -141,8 +146,25 @@ impl Bench {
                 return;
             }
         }
+        self.prepare(loaded, change);
         self.translations
             .change(loaded, change, &mut self.links, &mut NoTables);
+    }
+
+    /// What comes before a change stops at every other point, and is begun again.
+    fn prepare(&mut self, loaded: Space, change: TranslationChange) {
+        let (translations, links) = (&mut self.translations, &mut self.links);
+        let points = &mut self.points;
+        let mut prepare = || {
+            translations.prepare((loaded, change), links, &mut NoTables, || {
+                *points += 1;
+                points.is_multiple_of(2)
+            })
+        };
+        if !prepare() {
+            self.stopped += 1;
+            assert!(prepare(), "it stops once");
+        }
     }
 
     /// Loads CR3.
@@ -160,7 +182,7 @@ impl Bench {
             let links = &mut self.links;
             if self
                 .translations
-                .switch((from, to), true, links, &mut NoTables)
+                .switch((from, to), (true, true), links, &mut NoTables)
             {
                 assert!(!self.translations.has_changed());
                 return;
@@ -1038,7 +1060,7 @@ fn only_a_kept_space_is_loaded_without_an_exit() {
         let links = &mut bench.links;
         bench
             .translations
-            .switch((from, to), true, links, &mut NoTables)
+            .switch((from, to), (true, true), links, &mut NoTables)
     };
     assert!(!switch(&mut bench, first, second), "it is not known");
     bench.state.cr3 = 0x9000 | u64::from(second.identifier);

@@ -5,6 +5,7 @@
 #[path = "long_mode_support/mod.rs"]
 mod support;
 
+use support::interrupting::{Interrupting, VECTOR};
 use support::*;
 use tollgate_engine::preemption::Interruptible;
 use tollgate_exits::ExitKind;
@@ -12,7 +13,7 @@ use tollgate_memory::GuestMemory;
 use tollgate_monitor::VcpuStop;
 use tollgate_monitor::memory_access::MemoryAccess;
 use tollgate_monitor::shadow_tables::ShadowChoices;
-use tollgate_platform::{BareMachine, StopRequest};
+use tollgate_platform::StopRequest;
 use tollgate_test_support::Computer;
 use tollgate_x86::{CpuState, Flags, PhysicalAddress};
 
@@ -21,42 +22,11 @@ const HANDLER: u64 = 0x1_8000;
 const COUNTER: u64 = 0x1_9000;
 /// Where a program's code lies that handlers send it to.
 const DETOUR: u64 = 0x1_a000;
-const VECTOR: u8 = 0x30;
 /// Pages of the program's, whose contents are compared: small ones, where they lie, and the first
 /// one's number in the page table.
 const PAGES: u64 = 24;
 const RAM: u64 = 0x40_0000;
 const FIRST: u64 = 16;
-
-/// Interrupts whenever the monitor asks what is due.
-struct Interrupting {
-    waits: bool,
-    stop: Option<StopRequest>,
-}
-
-impl BareMachine for Interrupting {
-    fn port_write(&mut self, port: u16, _size: u8, value: u32) {
-        if port == 0xf4 {
-            self.stop = Some(StopRequest::DebugExit(value as u8));
-        }
-    }
-
-    fn advance(&mut self) {
-        self.waits = true;
-    }
-
-    fn interrupt_pending(&mut self) -> bool {
-        self.waits
-    }
-
-    fn acknowledge_interrupt(&mut self) -> Option<u8> {
-        std::mem::take(&mut self.waits).then_some(VECTOR)
-    }
-
-    fn take_stop_request(&mut self) -> Option<StopRequest> {
-        self.stop.take()
-    }
-}
 
 /// Adds to each of the program's pages and reads small ones, in blocks long and short, again and
 /// again.
@@ -217,11 +187,7 @@ fn run(setting: Setting, handler: Handler) -> Computer<Interrupting> {
             memory.write_u64(PhysicalAddress(entry), (RAM + page * 4096) | 7);
         }
     };
-    let machine = Interrupting {
-        waits: false,
-        stop: None,
-    };
-    let mut vcpu = vcpu_in(machine, program(), setup);
+    let mut vcpu = vcpu_in(Interrupting::default(), program(), setup);
     vcpu.set_memory_access(setting.access);
     vcpu.set_verify_shadow(true);
     // Loads of CR3 void what they may.

@@ -210,6 +210,13 @@ pub trait Environment {
     /// Reads 8 bytes of physical memory (PDPTEs). All ones outside memory.
     fn read_physical_u64(&mut self, address: PhysicalAddress) -> u64;
 
+    /// Does beforehand what can be done of a change that takes long. The instruction has not changed
+    /// anything yet, and `state` is as it was. False: something else is due; nothing that the guest
+    /// could see has happened, and the instruction is to be begun again behind that.
+    fn prepare_change(&mut self, _state: &CpuState, _change: TranslationChange) -> bool {
+        true
+    }
+
     /// Cached translations must be forgotten. `state` holds what the instruction has changed
     /// of the registers.
     fn translations_changed(&mut self, state: &CpuState, change: TranslationChange);

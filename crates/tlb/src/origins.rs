@@ -247,34 +247,46 @@ impl Notes {
     }
 
     /// Adds to `found` the pages that were derived from the large pages that hold the first or
-    /// the last of `pages`, and forgets these.
-    fn take_derived(&mut self, pages: PageRange, found: &mut Vec<u64>) {
+    /// the last of `pages`, and forgets these; no more once there are `most`, give or take 63.
+    fn take_derived(&mut self, pages: PageRange, most: usize, found: &mut Vec<u64>) {
         if self.large_pages.is_empty() {
             return;
         }
         for size in LARGE_PAGES {
             for page in [pages.first, pages.last] {
-                if self.large_pages.remove(&large_page(page, size)) {
-                    self.last_large_page = 0;
-                    self.take_pieces(PageRange::of_large_page(page, size), found);
+                let large = large_page(page, size);
+                if !self.large_pages.contains(&large) {
+                    continue;
                 }
+                if !self.take_pieces(PageRange::of_large_page(page, size), most, found) {
+                    return;
+                }
+                self.large_pages.remove(&large);
+                self.last_large_page = 0;
             }
         }
     }
 
-    fn take_pieces(&mut self, large: PageRange, found: &mut Vec<u64>) {
+    /// False: there may be more.
+    fn take_pieces(&mut self, large: PageRange, most: usize, found: &mut Vec<u64>) -> bool {
         for block in large.first / PIECES..=large.last / PIECES {
-            let Some(pieces) = self.pieces.remove(&block) else {
+            let Some(pieces) = self.pieces.get_mut(&block) else {
                 continue;
             };
-            for (index, mut word) in (0..).zip(pieces) {
+            for (index, word) in (0..).zip(pieces) {
+                if found.len() >= most {
+                    return false;
+                }
+                let mut word = std::mem::take(word);
                 while word != 0 {
                     let piece = index * 64 + u64::from(word.trailing_zeros());
                     found.push(block * PIECES + piece);
                     word &= word - 1;
                 }
             }
+            self.pieces.remove(&block);
         }
+        true
     }
 
     /// Whether a page lies in a large page with derived entries.
@@ -392,10 +404,16 @@ impl Origins {
     /// them: the pages that entries are about that were derived from large pages which hold the
     /// first or the last of `pages`. The caller drops them.
     pub fn invalidate(&mut self, pages: PageRange) -> Vec<u64> {
+        self.invalidate_some(pages, usize::MAX)
+    }
+
+    /// The same, but no more once there are `most` of them, give or take 63: the rest is told the next
+    /// time. Fewer than `most`: nothing is left.
+    pub fn invalidate_some(&mut self, pages: PageRange, most: usize) -> Vec<u64> {
         let mut derived = Vec::new();
-        self.global.take_derived(pages, &mut derived);
+        self.global.take_derived(pages, most, &mut derived);
         if let Some(local) = &mut self.local[self.loaded.index()] {
-            local.take_derived(pages, &mut derived);
+            local.take_derived(pages, most, &mut derived);
         }
         derived
     }

@@ -195,3 +195,34 @@ fn what_leads_to_a_page_is_found_in_every_space_until_that_is_dropped() {
     origins.drop_everything();
     assert_eq!(aliases(&origins, 0x5000), [0; 0]);
 }
+
+#[test]
+fn what_was_derived_from_a_large_page_can_be_told_bit_by_bit() {
+    for size in LARGE_PAGES {
+        let mut origins = Origins::default();
+        let pages: Vec<u64> = (0..400)
+            .map(|index| (KERNEL >> 12) + index * 3 / 2)
+            .collect();
+        let pages: Vec<u64> = (pages.into_iter())
+            .filter(|page| page - (KERNEL >> 12) < size >> 12)
+            .collect();
+        for (index, page) in pages.iter().enumerate() {
+            // Some are global, and others are not.
+            note(&mut origins, page << 12, 0x5000, size, index % 2 == 0);
+        }
+        let asked = PageRange::of(LinearAddress(KERNEL + 0x1000));
+        let mut told: Vec<u64> = Vec::new();
+        loop {
+            let some = origins.invalidate_some(asked, 10);
+            assert!(some.len() < 10 + 64, "{}", some.len());
+            told.extend(&some);
+            if some.len() < 10 {
+                break;
+            }
+        }
+        told.sort_unstable();
+        assert_eq!(told, pages);
+        assert!(!origins.is_in_large_page(asked.first));
+        assert!(origins.invalidate(asked).is_empty());
+    }
+}

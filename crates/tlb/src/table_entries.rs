@@ -29,6 +29,8 @@ use tollgate_x86::{LinearAddress, PhysicalAddress};
 const PAGE_SHIFT: u32 = PAGE_SIZE.trailing_zeros();
 /// Entries of one space that are noted at most: reading more costs more than most of them save.
 const MOST_ENTRIES: usize = 2048;
+/// Entries that are compared in one piece: about a microsecond.
+const FEW_ENTRIES: usize = 64;
 /// Entries that may have changed at most: of more, all of the space is dropped.
 const MOST_CHANGED: usize = 256;
 /// Entries of at least so many linear pages: if one has changed, all of the space is dropped.
@@ -219,29 +221,49 @@ impl TableEntries {
         }
     }
 
+    /// Whether so few of a space's entries are to be compared that this is over at once.
+    pub fn are_few(&self, number: SpaceNumber) -> bool {
+        let space = &self.spaces[number.index()];
+        (space.as_ref()).is_none_or(|it| it.is_incomplete || it.noted.len() <= FEW_ENTRIES)
+    }
+
     /// Compares a space's entries with what they are now. The caller drops what is void.
     pub fn compare<M: PageTableMemory + ?Sized>(
         &self,
         number: SpaceNumber,
         memory: &mut M,
     ) -> Comparison {
+        let compared = self.compare_unless(number, memory, || false);
+        compared.unwrap_or(Comparison::Unknown)
+    }
+
+    /// The same. `None`: between two pieces of it, it was asked whether it `stops`, and did.
+    pub fn compare_unless<M: PageTableMemory + ?Sized>(
+        &self,
+        number: SpaceNumber,
+        memory: &mut M,
+        mut stops: impl FnMut() -> bool,
+    ) -> Option<Comparison> {
         let Some(space) = &self.spaces[number.index()] else {
-            return Comparison::Changed(Vec::new());
+            return Some(Comparison::Changed(Vec::new()));
         };
         if space.is_incomplete {
-            return Comparison::Unknown;
+            return Some(Comparison::Unknown);
         }
         let mut changed = Vec::new();
-        for noted in &space.noted {
-            if noted.has_changed(memory) {
+        for (index, piece) in space.noted.chunks(FEW_ENTRIES).enumerate() {
+            if index != 0 && stops() {
+                return None;
+            }
+            for noted in piece.iter().filter(|noted| noted.has_changed(memory)) {
                 let pages = noted.pages();
                 if changed.len() == MOST_CHANGED || pages.count() > MOST_PAGES {
-                    return Comparison::Unknown;
+                    return Some(Comparison::Unknown);
                 }
                 changed.push(pages);
             }
         }
-        Comparison::Changed(changed)
+        Some(Comparison::Changed(changed))
     }
 
     /// The entries of the loaded space about exactly these pages are forgotten: what was derived from

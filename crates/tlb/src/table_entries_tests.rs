@@ -170,3 +170,30 @@ fn of_too_many_entries_or_changes_nothing_is_known() {
         assert_eq!(compared != Comparison::Unknown, is_known, "{pages} {left}");
     }
 }
+
+#[test]
+fn a_comparison_of_many_entries_can_stop_between_two_pieces() {
+    let mut entries = TableEntries::default();
+    let mut tables = Tables::default();
+    let pages = 5 * FEW_ENTRIES as u64;
+    for page in 0..pages {
+        let place = 0x10_0000 + page * 8;
+        tables.0.insert(place, page << 12 | 0x23);
+        derive(&mut entries, &mut tables, page << 12, [0x1000, place]);
+    }
+    assert!(!entries.are_few(FIRST) && entries.are_few(SpaceNumber::new(1)));
+    let whole = entries.compare(FIRST, &mut tables);
+    for most in 0..8 {
+        let mut asked = 0;
+        let compared = entries.compare_unless(FIRST, &mut tables, || {
+            asked += 1;
+            asked > most
+        });
+        // The first entry is about all of them.
+        assert_eq!(
+            compared,
+            Some(whole.clone()).filter(|_| most >= 5),
+            "{most}"
+        );
+    }
+}

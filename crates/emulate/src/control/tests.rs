@@ -271,3 +271,21 @@ fn what_cpuid_does_not_offer_is_an_invalid_opcode() {
         );
     }
 }
+
+#[test]
+fn a_load_of_cr3_that_stops_has_changed_nothing() {
+    let (mut state, mut environment) = protected_mode(0);
+    state.cr4 = Cr4::PAE.bits();
+    state.cr0 |= Cr0::PG.bits();
+    environment.put_u64(0x8040, 0x9001);
+    state.gpr[0] = 0x8040;
+    let before = state.clone();
+    environment.interrupted = true;
+    let stopped = run(&mut state, &mut environment, &MOV_CR3_EAX);
+    assert_eq!(stopped, Ok(Outcome::Repeat));
+    assert_eq!(state, before);
+    assert!(environment.changes.is_empty());
+    environment.interrupted = false;
+    run(&mut state, &mut environment, &MOV_CR3_EAX).unwrap();
+    assert_eq!((state.cr3, state.pdpte[0]), (0x8040, 0x9001));
+}

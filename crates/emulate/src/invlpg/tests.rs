@@ -1,5 +1,6 @@
 //! Facts about INVLPG.
 
+use crate::Outcome;
 use crate::test_environment::{long_mode, protected_mode, run};
 use tollgate_x86::{LinearAddress, SegmentRegister, Space, TranslationChange};
 
@@ -26,4 +27,15 @@ fn invlpg_takes_64_bits_and_ignores_what_is_not_canonical() {
     let linear = LinearAddress(0xffff_8123_4567_89ab);
     let change = TranslationChange::page(Space::loaded(&state), linear);
     assert_eq!(environment.changes, [change]);
+}
+
+#[test]
+fn an_invlpg_that_stops_has_invalidated_nothing_yet() {
+    let (mut state, mut environment) = protected_mode(0);
+    let before = state.clone();
+    environment.interrupted = true;
+    let stopped = run(&mut state, &mut environment, &[0x0f, 0x01, 0x38]);
+    assert_eq!(stopped, Ok(Outcome::Repeat));
+    assert_eq!(state, before);
+    assert!(environment.changes.is_empty());
 }

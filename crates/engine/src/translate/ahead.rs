@@ -21,6 +21,8 @@ use tollgate_x86::Gpr;
 /// General registers that may change, one bit each.
 type Registers = u16;
 
+/// Instructions that are decoded between two points at which that stops.
+const BETWEEN_POINTS: usize = 8;
 /// Bytes of an access at most.
 const MAX_ACCESS: u32 = 64;
 const STACK: u8 = Gpr::Rsp as u8;
@@ -182,17 +184,22 @@ impl Ahead {
         self.distances = [0; 16];
     }
 
-    /// Looks at up to `most` instructions. `memory_use` says what a memory operand is for.
+    /// Looks at up to `most` instructions, or fewer if it `stops`. `memory_use` says what a memory
+    /// operand is for.
     pub(super) fn look(
         &mut self,
         mut decoder: Decoder<'_>,
-        mode: &Mode,
-        most: usize,
+        (mode, most): (&Mode, usize),
         mut memory_use: impl FnMut(&Instruction) -> Option<MemoryUse>,
+        stops: impl Fn() -> bool,
     ) {
         let is_64_bit = mode.flags.contains(ModeFlags::CODE64);
         let mut instruction = Instruction::default();
         while self.instructions.len() < most && decoder.can_decode() {
+            let number = self.instructions.len();
+            if number != 0 && number.is_multiple_of(BETWEEN_POINTS) && stops() {
+                break;
+            }
             decoder.decode_out(&mut instruction);
             if instruction.is_invalid() {
                 break;
@@ -423,10 +430,11 @@ mod tests {
         let decoder = Decoder::new(64, code, DecoderOptions::NONE);
         let mut info = InstructionInfoFactory::new();
         let mut ahead = Ahead::default();
-        ahead.look(decoder, &mode, 64, |instruction| {
+        let memory_use = |instruction: &Instruction| {
             let decoding = crate::decode::maker::Decoding::Intel;
             crate::policy::memory_operand::memory_use(&mut info, instruction, decoding)
-        });
+        };
+        ahead.look(decoder, (&mode, 64), memory_use, || false);
         let planned = ahead.windows.iter();
         planned
             .map(|(first, it)| (*first, it.low, it.size, it.write))

@@ -464,12 +464,16 @@ impl Translator {
         let decoding = self.features.decoding();
         let decoder = self.decoder(request, 0);
         let (known, info) = (&mut self.known, &mut self.emit.info);
-        self.ahead
-            .look(decoder, request.mode, MAX_INSTRUCTIONS, |instruction| {
-                known.memory_use(instruction, decoding, || {
-                    memory_use(info, instruction, decoding)
-                })
-            });
+        let memory_use = |instruction: &Instruction| {
+            known.memory_use(instruction, decoding, || {
+                memory_use(info, instruction, decoding)
+            })
+        };
+        let requests = self.requests.as_deref();
+        // What was not looked at is decoded when it is translated, if it is.
+        let stops = || requests.is_some_and(|it| it.stops(Section::Translate));
+        let ahead = &mut self.ahead;
+        ahead.look(decoder, (request.mode, MAX_INSTRUCTIONS), memory_use, stops);
     }
 
     /// Whether bytes that do not decode are the beginning of an instruction that goes on.

@@ -161,7 +161,7 @@ fn masked(results: &Results) -> Section {
              the thread's processor time tells. IF: the guest's own flag meanwhile; where it is clear no \
              interrupt could be delivered, so the section masks nothing itself, and does not stop. \
              'break-even': what it takes from a point to the handler's first instruction (median): a section \
-             stops only if it has run for as long. string has points in all arms."
+             stops only if it has run for as long."
                 .into(),
         ],
     }

@@ -56,7 +56,8 @@ pub(super) fn load(context: &mut Context, environment: &Environment, value: u64)
         translations,
         ..
     } = view;
-    if !translations.switch((from, to), keeps, engine as &mut dyn Derived, memory) {
+    let how = (keeps, context.interrupt_flag != 0);
+    if !translations.switch((from, to), how, engine as &mut dyn Derived, memory) {
         return false;
     }
     context.cpu.cr3 = cr3;

@@ -1,6 +1,7 @@
 //! A vCPU that starts in 64-bit mode, with page tables, GDT, TSS and IDT ready.
 #![allow(dead_code, unused, reason = "each test uses what it needs")]
 
+pub mod interrupting;
 pub mod spaces;
 
 use std::time::Instant;
