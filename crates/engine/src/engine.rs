@@ -89,7 +89,8 @@ pub enum LookUp {
     NeedsNextPage,
     /// There is no code for the mode's access to memory.
     Unavailable(AccessUnavailable),
-    /// A [request](Engine::stop_for) came while room was made: call again when it has been served.
+    /// A [request](Engine::stop_for) came before there was a block, or while room was made for it: call
+    /// again when it has been served.
     Stopped,
 }
 

@@ -104,6 +104,40 @@ impl Default for Points {
     }
 }
 
+/// Other pieces of work that are waited for until one that has given up is taken to be forgotten.
+const MOST_OTHERS: u32 = 16;
+
+/// Which piece of work has stopped with nothing to show for it. When it comes again it is done to
+/// the end, or interrupts in quick succession could keep the guest from getting on. Until then no
+/// other one gives up, unless it is long in coming: the guest's scheduler may have gone on with another
+/// task.
+#[derive(Debug)]
+pub struct GivenUp<T>(Option<(T, u32)>);
+
+impl<T> Default for GivenUp<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: PartialEq> GivenUp<T> {
+    /// Whether a piece of work that begins may give up. Not to be asked for one that could not stop.
+    pub fn may_give_up(&mut self, work: &T) -> bool {
+        match &mut self.0 {
+            None => return true,
+            Some((given_up, _)) if given_up == work => self.0 = None,
+            Some((_, others)) if *others < MOST_OTHERS => *others += 1,
+            Some(_) => self.0 = None,
+        }
+        false
+    }
+
+    /// It has.
+    pub fn give_up(&mut self, work: T) {
+        self.0 = Some((work, 0));
+    }
+}
+
 /// What became of sections that stopped for requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stops {
@@ -356,6 +390,24 @@ mod tests {
             points.stops(Section::MapWindow, &pending)
         });
         assert_eq!(stops, [true, false, true, false, true, false]);
+    }
+
+    #[test]
+    fn what_has_given_up_comes_to_its_end_before_anything_else_gives_up() {
+        let mut given_up = GivenUp::default();
+        assert!(given_up.may_give_up(&1));
+        given_up.give_up(1);
+        for _ in 0..MOST_OTHERS {
+            assert!(!given_up.may_give_up(&2));
+        }
+        assert!(!given_up.may_give_up(&1));
+        assert!(given_up.may_give_up(&1));
+        given_up.give_up(1);
+        // It never comes again.
+        for _ in 0..=MOST_OTHERS {
+            assert!(!given_up.may_give_up(&2));
+        }
+        assert!(given_up.may_give_up(&2));
     }
 
     #[test]

@@ -271,8 +271,8 @@ fn blocks_end_where_a_request_finds_them() {
     let stops = vcpu.stops();
     let stopped = of_section(&stops.stopped, "translate");
     assert!(stopped > 100);
-    // Each has an instruction at least, so that there is an end to it.
-    assert!(stopped <= vcpu.engine_counts().translations);
+    // Each has an instruction at least, or comes to its end the next time: so there is an end to it.
+    assert!(stopped <= 2 * vcpu.engine_counts().translations);
     assert!(interrupts(&mut vcpu) >= stopped);
     // Nothing is gone on with.
     assert_eq!((sum(&stops.resumed), stops.dropped), (0, 0));
@@ -309,11 +309,11 @@ fn work_goes_on_where_it_stopped_when_the_handler_has_returned() {
             if has_windows(&vcpu) {
                 assert!(of_section(&stops.resumed, "map-window") > 0, "{stops:?}");
             }
-            // The program's last may wait yet; of those in a handler, which lets no interrupts in,
-            // none stopped.
+            // A block without windows, of which it is left to the guest to come back, may have been given
+            // up and cut short; of those in a handler, which lets no interrupts in, none stopped.
             let (stopped, resumed) = (sum(&stops.stopped), sum(&stops.resumed));
             assert!(resumed + stops.dropped <= stopped, "{stops:?}");
-            assert!(resumed + stops.dropped + 1 >= stopped, "{stops:?}");
+            assert!(resumed + stops.dropped + 2 >= stopped, "{stops:?}");
             assert_eq!(stops.dropped, 0, "{stops:?}");
         }
     }

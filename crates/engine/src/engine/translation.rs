@@ -38,6 +38,11 @@ impl Engine {
             };
             self.slots.push(slot);
         }
+        if mode_word.flags.contains(ModeFlags::SINGLE) {
+            self.translator.begin(None);
+        } else {
+            self.translator.begin(Some((place.physical, mode)));
+        }
         let mut place = *place;
         let mut second_page = u64::MAX;
         let guest_length = loop {
@@ -63,6 +68,7 @@ impl Engine {
                     self.blocks.return_id(id);
                     return LookUp::Unavailable(unavailable);
                 }
+                Err(TranslateError::GivenUp) => return self.stopped(id),
                 Err(TranslateError::NeedsAddress) => place.home = None,
                 Err(TranslateError::NeedsMoreBytes) => {
                     known = in_page;
@@ -83,13 +89,17 @@ impl Engine {
             }
         };
         let key = place.key(second_page, mode);
-        match self.install(id, key, &bytes[..guest_length as usize], memory) {
+        let guest = &bytes[..guest_length as usize];
+        match !self.translator.gives_up_whole() && self.install(id, key, guest, memory) {
             true => LookUp::Block(id),
-            false => {
-                self.blocks.return_id(id);
-                LookUp::Stopped
-            }
+            false => self.stopped(id),
         }
+    }
+
+    /// Nothing has come of a block.
+    fn stopped(&mut self, id: BlockId) -> LookUp {
+        self.blocks.return_id(id);
+        LookUp::Stopped
     }
 
     fn take_id(&mut self, memory: &mut GuestMemory) -> BlockId {

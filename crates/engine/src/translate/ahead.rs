@@ -22,7 +22,7 @@ use tollgate_x86::Gpr;
 type Registers = u16;
 
 /// Instructions that are decoded between two points at which that stops.
-const BETWEEN_POINTS: usize = 8;
+const BETWEEN_POINTS: usize = 4;
 /// Bytes of an access at most.
 const MAX_ACCESS: u32 = 64;
 const STACK: u8 = Gpr::Rsp as u8;

@@ -64,7 +64,7 @@ use self::bits::relies_on_look_up;
 use self::known::KnownEncodings;
 use crate::abi::at;
 use crate::abi::host::*;
-use crate::abi::link_layout::{BranchTable, FamilyId};
+use crate::abi::link_layout::{BranchTable, FamilyId, ModeId};
 use crate::abi::marks::{Restore, Source};
 use crate::abi::register_map::{ACCUMULATOR, COUNT, DATA, RegisterMap};
 use crate::abi::sites::{BlockId, SiteKind};
@@ -79,6 +79,7 @@ use crate::policy::allow_list::{Features, as_offered};
 use crate::policy::memory_operand::memory_use;
 use crate::policy::mode::{Mode, ModeFlags};
 use crate::policy::virtual_interrupts::VirtualInterrupts;
+use crate::preemption::{GivenUp, Points};
 use crate::requests::Requests;
 use iced_x86::{Decoder, DecoderError, Instruction, Mnemonic, OpKind};
 use rustc_hash::FxHashSet;
@@ -127,6 +128,8 @@ pub enum TranslateError {
     /// What the first instruction does depends on its address in a way that no relocatable
     /// block has.
     NeedsAddress,
+    /// There is nothing to show yet, and something is requested: call again when it has been served.
+    GivenUp,
     /// There is no code for the mode's access to memory.
     Access(AccessUnavailable),
 }
@@ -136,6 +139,9 @@ impl From<AccessUnavailable> for TranslateError {
         Self::Access(unavailable)
     }
 }
+
+/// A block to be, by the physical address of its code and its mode.
+pub(crate) type Wanted = (u64, ModeId);
 
 /// The result: code at offset 0 in [`Translator::code`], and its tables.
 #[derive(Clone)]
@@ -169,6 +175,10 @@ pub struct Translator {
     pub(crate) has_leaves: bool,
     /// Requests for which a block is ended, if there are any.
     pub(crate) requests: Option<Arc<Requests>>,
+    /// The block that was given up for one.
+    given_up: GivenUp<Wanted>,
+    /// The block in work, if it may be given up.
+    may_give_up: Option<Wanted>,
     mode_id: u32,
     branch_table: BranchTable,
     family: FamilyId,
@@ -213,6 +223,8 @@ impl Translator {
             counts_instructions: false,
             has_leaves: true,
             requests: None,
+            given_up: GivenUp::default(),
+            may_give_up: None,
             mode_id: 0,
             branch_table: BranchTable::Shared,
             family: FamilyId(0),
@@ -302,6 +314,9 @@ impl Translator {
     ) -> Result<u32, TranslateError> {
         self.begin_block(request, slots)?;
         self.look_ahead(request);
+        if self.gives_up() {
+            return Err(TranslateError::GivenUp);
+        }
         let mut decoder = None;
         let mut count = 0;
         let mut position = 0;
@@ -491,6 +506,29 @@ impl Translator {
     pub(crate) fn stops(&self) -> bool {
         let requests = self.requests.as_deref();
         requests.is_some_and(|requests| requests.stops(Section::Translate))
+    }
+
+    /// A block is going to be translated; `None`: one that is too short to be given up.
+    pub(crate) fn begin(&mut self, wanted: Option<Wanted>) {
+        let points = self.requests.as_deref().map(Requests::points);
+        let may_stop = points.is_some_and(Points::may_stop);
+        let given_up = &mut self.given_up;
+        self.may_give_up = wanted.filter(|it| may_stop && given_up.may_give_up(it));
+    }
+
+    /// Whether it is given up for a request, with all that there is of it.
+    fn gives_up(&mut self) -> bool {
+        let Some(wanted) = self.may_give_up.filter(|_| self.stops()) else {
+            return false;
+        };
+        self.given_up.give_up(wanted);
+        true
+    }
+
+    /// The same of one that has come to its end, if no request has cut it short.
+    pub(crate) fn gives_up_whole(&mut self) -> bool {
+        let points = self.requests.as_deref().map(Requests::points);
+        !points.is_some_and(Points::has_stopped) && self.gives_up()
     }
 
     /// Whether an offset lies beyond the code segment's limit; 64-bit code has none.

@@ -90,12 +90,13 @@ impl<P: Platform> Running<'_, Translated, P> {
                     .ledger
                     .translate(|| engine.translate(place, mode, memory));
                 self.end_section(Section::Translate, begin);
-                if let LookUp::Block(block) = result
-                    && self.pending.points().has_stopped()
-                    && mode == self.runner.mode
-                {
-                    let length = self.runner.engine.block(block).map(|it| it.guest_length);
-                    let next = place.rip.wrapping_add(length.unwrap_or(0).into());
+                if self.pending.points().has_stopped() && mode == self.runner.mode {
+                    let length = match result {
+                        LookUp::Block(block) => self.runner.engine.block(block),
+                        _ => None,
+                    };
+                    let length = length.map_or(0, |block| block.guest_length);
+                    let next = place.rip.wrapping_add(length.into());
                     self.leave_work(Work::Translate { next });
                 }
                 result

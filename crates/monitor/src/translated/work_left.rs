@@ -65,7 +65,7 @@ impl Place {
 /// What a section was doing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// Translating: the block ended before this RIP.
+    /// Translating: the block ended before this RIP, or there is none yet.
     Translate { next: u64 },
     /// Mapping the neighbours of a page that was accessed.
     MapWindow {

@@ -12,12 +12,11 @@
 //! invlpg [x]    forgets what there is then
 //! ```
 //!
-//! What has stopped once is done to the end when it comes again, or interrupts in quick
-//! succession could keep the guest from getting on. Until then nothing else stops here, unless it
-//! is long in coming: the guest's scheduler may have gone on with another task.
+//! What has stopped is done to the end when it comes again ([`GivenUp`]).
 
 use super::Translations;
 use crate::shadow_tables::Invalidation;
+use tollgate_engine::preemption::GivenUp;
 use tollgate_tlb::{Comparison, Derived, PageRange};
 use tollgate_x86::paging::PageTableMemory;
 use tollgate_x86::{Space, TranslationChange};
@@ -25,14 +24,10 @@ use tollgate_x86::{Space, TranslationChange};
 /// Pages that are forgotten between two points.
 const BETWEEN_POINTS: usize = 64;
 
-/// Other changes that are waited for until one that has stopped is taken to be given up.
-const MOST_OTHERS: u32 = 16;
-
 /// What was done ahead.
 #[derive(Default)]
 pub(super) struct Prepared {
-    /// The change that has stopped, and how many others came since.
-    stopped: Option<(TranslationChange, u32)>,
+    given_up: GivenUp<TranslationChange>,
     /// The change's comparison of entries.
     compared: Option<(TranslationChange, Comparison)>,
 }
@@ -42,17 +37,6 @@ impl Prepared {
     pub(super) fn take(&mut self, change: TranslationChange) -> Option<Comparison> {
         let (of, comparison) = self.compared.take()?;
         (of == change).then_some(comparison)
-    }
-
-    /// Whether a change may stop.
-    fn may_stop(&mut self, change: TranslationChange) -> bool {
-        match &mut self.stopped {
-            None => return true,
-            Some((stopped, _)) if *stopped == change => self.stopped = None,
-            Some((_, others)) if *others < MOST_OTHERS => *others += 1,
-            Some(_) => self.stopped = None,
-        }
-        false
     }
 }
 
@@ -67,7 +51,7 @@ impl Translations {
         stops: impl FnMut() -> bool,
     ) -> bool {
         self.prepared.compared = None;
-        if !self.is_loaded(loaded) || !self.prepared.may_stop(change) {
+        if !self.is_loaded(loaded) || !self.prepared.given_up.may_give_up(&change) {
             return true;
         }
         let is_done = match change {
@@ -86,7 +70,7 @@ impl Translations {
             _ => true,
         };
         if !is_done {
-            self.prepared.stopped = Some((change, 0));
+            self.prepared.given_up.give_up(change);
         }
         is_done
     }
