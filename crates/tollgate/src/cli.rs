@@ -407,6 +407,20 @@ pub struct RunArguments {
     )]
     pub fw_cfg: Vec<FwCfgArgument>,
 
+    /// Handlers in the guest that are there before any program, as an option ROM
+    ///
+    /// dos: INT 10h, 13h, 16h and 1Ah. They do quickly what DOS programs ask for most, have DOS wait
+    /// for keys in HLT instead of polling, and hand all else on to the BIOS. Hooks of
+    /// programs run first.
+    #[arg(
+        long,
+        value_name = "SYSTEM",
+        value_enum,
+        conflicts_with = "kernel",
+        verbatim_doc_comment
+    )]
+    pub guest_hooks: Option<GuestHooksFor>,
+
     /// What the guest is told of the hypervisor
     ///
     /// kvm: the part of KVM's interface that helps here: a clock, so that the guest need not
@@ -499,6 +513,13 @@ pub enum Switch {
     On,
     /// It is not
     Off,
+}
+
+/// For which system there are hooks.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GuestHooksFor {
+    /// FreeDOS and its kin
+    Dos,
 }
 
 /// What the guest is told of the hypervisor.

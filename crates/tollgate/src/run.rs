@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate_machine::boot::firmware;
+use tollgate_machine::boot::guest_hooks::GuestHooks;
 use tollgate_machine::config::{
     BootDevice, DriveOptions, IdeDrive, IdePlaces, Paravirtual, RegisterMapChoice,
     TripleFaultAction, VmConfig,
@@ -20,7 +21,8 @@ use tollgate_machine::vm::{Consoles, PanicReport, RunOutcome, Vm};
 use tollgate_machine::vm_handle::{State, Status, VmHandle};
 
 use crate::cli::{
-    Display, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch, TripleFault,
+    Display, GuestHooksFor, Paravirt, RegisterMapName, RunArguments, SerialTarget, Switch,
+    TripleFault,
 };
 use crate::console::Console;
 use crate::control::identity::Identity;
@@ -245,6 +247,9 @@ fn configuration(arguments: &RunArguments) -> Result<VmConfig, Failure> {
         let is_named = |file: &FwCfgFile| config.fw_cfg_files.iter().any(|f| f.name == file.name);
         let video = firmware::find_video().filter(|file| !is_named(file));
         config.fw_cfg_files.extend(video);
+    }
+    if let Some(GuestHooksFor::Dos) = arguments.guest_hooks {
+        config.fw_cfg_files.push(GuestHooks::Dos.file());
     }
     arguments.knobs.apply(&mut config);
     match &config.firmware {

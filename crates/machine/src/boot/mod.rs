@@ -16,6 +16,7 @@ pub mod elf;
 mod error;
 pub mod firmware;
 pub mod flat;
+pub mod guest_hooks;
 mod image;
 pub mod linux;
 pub mod multiboot;
