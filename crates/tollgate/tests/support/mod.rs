@@ -8,6 +8,7 @@
 
 pub mod cd;
 pub mod control;
+pub mod dos;
 pub mod exec;
 pub mod failing_host;
 pub mod folder;

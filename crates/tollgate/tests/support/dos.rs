@@ -1,0 +1,132 @@
+//! FreeDOS from a floppy disk, with programs of ours that are assembled here.
+
+use super::cd::made;
+use super::folder::Folder;
+use super::guests::repository;
+use super::pc::Pc;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The image of a floppy disk that boots FreeDOS: `freedos.img.gz` in the folder that `TOLLGATE_GUESTS` names
+/// (`target/guests` by default), or in `shared/guests` beside the repository or further up. Nobody offers
+/// one as a package, so that a test is skipped without it, and says so.
+pub fn freedos(folder: &Folder) -> Option<PathBuf> {
+    const NAME: &str = "freedos.img.gz";
+    let guests = match std::env::var_os("TOLLGATE_GUESTS") {
+        Some(folder) => repository().join(folder),
+        None => repository().join("target/guests"),
+    };
+    let shared = repository().ancestors().skip(1);
+    let shared = shared.map(|above| above.join("shared/guests"));
+    let mut places = std::iter::once(guests).chain(shared);
+    let Some(packed) =
+        places.find_map(|place| Some(place.join(NAME)).filter(|path| path.is_file()))
+    else {
+        eprintln!("skipped: no {NAME} in target/guests");
+        return None;
+    };
+    let image = folder.path("freedos.img");
+    let unpacked = Command::new("gzip").arg("-dc").arg(packed).output();
+    std::fs::write(&image, unpacked.unwrap().stdout).unwrap();
+    Some(image)
+}
+
+/// Assembles `tests/guests/dos/NAME.S` to a .COM program.
+#[track_caller]
+pub fn program(folder: &Folder, name: &str) -> PathBuf {
+    let sources = repository().join("tests/guests/dos");
+    let object = folder.path(&format!("{name}.o"));
+    let program = folder.path(&format!("{name}.com"));
+    let mut assemble = Command::new("as");
+    assemble.args(["--32", "--fatal-warnings", "-I"]);
+    assemble.arg(&sources).arg("-o").arg(&object);
+    made(assemble.arg(sources.join(format!("{name}.S"))));
+    let mut link = Command::new("ld");
+    link.args(["-m", "elf_i386", "--no-warn-rwx-segments", "-T"]);
+    link.arg(sources.join("com.ld")).arg("-o").arg(&program);
+    made(link.arg(object));
+    program
+}
+
+/// Puts files on a disk's image.
+#[track_caller]
+pub fn put(image: &Path, files: &[&Path]) {
+    if files.is_empty() {
+        // mcopy would take the image itself for what is copied, to here.
+        return;
+    }
+    let mut copy = Command::new("mcopy");
+    made(copy.args(["-o", "-i"]).arg(image).args(files).arg("::"));
+}
+
+/// What is in a file on a disk's image.
+#[track_caller]
+pub fn get(folder: &Folder, image: &Path, name: &str) -> Vec<u8> {
+    let target = folder.path(&format!("from-{name}"));
+    let mut copy = Command::new("mcopy");
+    copy.args(["-n", "-i"]).arg(image);
+    made(copy.arg(format!("::{name}")).arg(&target));
+    std::fs::read(target).unwrap()
+}
+
+/// A machine with FreeDOS at its prompt.
+pub struct Dos {
+    /// The machine.
+    pub pc: Pc,
+    /// The image of its floppy disk.
+    pub floppy: PathBuf,
+}
+
+impl Dos {
+    /// Boots it with programs of ours, and more flags; `None` if there is no FreeDOS here.
+    #[track_caller]
+    pub fn with(folder: &Folder, programs: &[&str], arguments: &[&str]) -> Option<Self> {
+        let floppy = freedos(folder)?;
+        let programs: Vec<PathBuf> = programs.iter().map(|name| program(folder, name)).collect();
+        let programs: Vec<&Path> = programs.iter().map(PathBuf::as_path).collect();
+        put(&floppy, &programs);
+        let all = [&["--floppy", floppy.to_str().unwrap()], arguments].concat();
+        let pc = Pc::start(folder, &all);
+        let dos = Self { pc, floppy };
+        dos.at_prompt();
+        Some(dos)
+    }
+
+    /// Waits until the last line is a prompt with nothing behind it; all of the screen.
+    #[track_caller]
+    pub fn at_prompt(&self) -> String {
+        self.pc.screen_that("the prompt", |screen| {
+            let last = screen.trim_end().lines().last().unwrap_or_default();
+            last.len() <= 4 && last.ends_with('>')
+        })
+    }
+
+    /// Clears the screen, types a command, and waits for the next prompt: what is between the two.
+    #[track_caller]
+    pub fn command(&self, line: &str) -> String {
+        self.pc.tell(&["type", "cls\\n"]);
+        self.pc.screen_that("a clear screen", |screen| {
+            screen.trim().len() <= 4 && screen.trim().ends_with('>')
+        });
+        // The BIOS keeps 15 keys for a DOS that is slow.
+        let mut typed = String::new();
+        for character in line.chars() {
+            typed.push(character);
+            if typed.len().is_multiple_of(12) || typed.len() == line.len() {
+                self.pc
+                    .tell(&["type", &typed[(typed.len() - 1) / 12 * 12..]]);
+                self.pc.screen_with(&typed);
+            }
+        }
+        self.pc.tell(&["type", "\\n"]);
+        let screen = self.pc.screen_that("the next prompt", |screen| {
+            let last = screen.trim_end().lines().last().unwrap_or_default();
+            let is_prompt = last.len() <= 4 && last.ends_with('>');
+            is_prompt && screen.trim_end().lines().count() > 1
+        });
+        let lines = screen.trim_end().lines();
+        let lines: Vec<&str> = lines.skip_while(|it| !it.contains(line)).skip(1).collect();
+        let answer = lines[..lines.len().saturating_sub(1)].join("\n");
+        answer.trim().to_owned()
+    }
+}
