@@ -24,6 +24,38 @@ fn main() {
         assemble(name, &format!("{name}-64"), WIDE, &program, &out);
     }
     run(Command::new("guests/small-system/build").arg(out.join("small-system.bin")));
+    let computing = ["small-system/compute", "dos/support"];
+    for (name, others) in [
+        ("compute", &computing[..]),
+        ("sheet", &computing),
+        ("edit", &[]),
+        ("rpn", &[]),
+        ("hooks", &[]),
+    ] {
+        program_for_dos(name, others, &out);
+    }
+}
+
+/// `guests/dos/NAME.S` with `guests/OTHER.S` becomes `OUT/NAME.com`.
+fn program_for_dos(name: &str, others: &[&str], out: &Path) {
+    let first = format!("dos/{name}");
+    let sources = std::iter::once(&*first).chain(others.iter().copied());
+    let objects: Vec<PathBuf> = sources
+        .map(|source| {
+            let object = out.join(format!("{}-{name}-com.o", source.replace('/', "-")));
+            run(Command::new("as")
+                .args(["--32", "--fatal-warnings", "-I", "guests/dos"])
+                .args(["-I", "guests/small-system", "-o"])
+                .arg(&object)
+                .arg(format!("guests/{source}.S")));
+            object
+        })
+        .collect();
+    run(Command::new("ld")
+        .args(["-m", "elf_i386", "--no-warn-rwx-segments"])
+        .args(["-T", "guests/dos/com.ld", "-o"])
+        .arg(out.join(format!("{name}.com")))
+        .args(objects));
 }
 
 /// What the assembler and the linker are told for objects of 32 and of 64 bits.

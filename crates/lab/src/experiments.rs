@@ -54,8 +54,9 @@ mod tests {
                 .map(|arm| Settings::of(&arm.config(&VmConfig::default()).unwrap()))
                 .collect();
             for (index, (arm, set)) in about.arms.iter().zip(&settings).enumerate() {
-                let is_same =
-                    |(other, its): (&Arm, &Settings)| other.checks == arm.checks && its == set;
+                let is_same = |(other, its): (&Arm, &Settings)| {
+                    (other.checks, other.hooks) == (arm.checks, arm.hooks) && its == set
+                };
                 let mut earlier = about.arms.iter().zip(&settings).take(index);
                 assert!(!earlier.any(is_same), "{}", arm.name);
                 // What another arm sets, this one must not leave to a default.

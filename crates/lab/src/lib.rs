@@ -3,6 +3,7 @@
 //! An experiment drives the machine as a library and knows nothing of the command line.
 
 pub mod cost;
+pub mod dos;
 pub mod experiment;
 pub mod experiments;
 pub mod hardware_monitor;
@@ -13,6 +14,7 @@ pub mod linux_guest;
 mod nameless_file;
 mod paged_guest;
 pub mod plotting;
+mod running_guest;
 mod shadow;
 pub mod small_system;
 pub mod statistics;

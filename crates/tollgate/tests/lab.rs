@@ -6,6 +6,7 @@ use std::fs;
 use std::process::{Output, Stdio};
 
 use serde_json::Value;
+use support::dos::freedos;
 use support::folder::Folder;
 use support::{GUEST_PATIENCE, PATIENCE, ended, finish, tollgate};
 
@@ -134,6 +135,89 @@ fn a_quick_run_writes_table_samples_and_plot() {
 }
 
 #[test]
+fn dos_works_with_every_arm_and_with_vif_the_six_are_no_more_than_the_interrupts() {
+    let folder = Folder::new();
+    let Some(image) = freedos(&folder) else {
+        return;
+    };
+    let before = fs::read(&image).unwrap();
+    let image_argument = format!("dos={}", image.display());
+    let json = folder.path("a.json");
+    let files = ["--workload", "copy-type", "--workload", "mix"];
+    // With the others each exit is a signal, and these two have many.
+    let quick_arms = ["vif=on+vir=off", "vif=on", "vif=off+hooks", "vif=on+hooks"];
+    let quick_arms = quick_arms.map(|arm| ["--arm", arm]).concat();
+    for (words, cells, arms) in [
+        ([&files[..], &quick_arms].concat(), 2, 5),
+        (vec!["--workload", "compute"], 1, 7),
+    ] {
+        let mut command = tollgate();
+        command.args(["lab", "vif", "--quick", "--guest", "dos", "--guest-image"]);
+        command.arg(&image_argument).args(words);
+        let output = finish(command.arg("--json").arg(&json), GUEST_PATIENCE * 3);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let value: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        assert_eq!(value["cells"].as_array().unwrap().len(), cells);
+        for cell in value["cells"].as_array().unwrap() {
+            let measured = &cell["outcome"]["measured"];
+            let samples = measured["samples"].as_array().unwrap();
+            assert_eq!(samples.len(), 3 * arms);
+            for sample in samples {
+                has_few_exits_of_the_six_with_vif(sample);
+            }
+            assert!(measured["counted"]["instructions"].as_u64().unwrap() > 100_000);
+        }
+    }
+    assert!(fs::read(&image).unwrap() == before, "the image was changed");
+}
+
+fn has_few_exits_of_the_six_with_vif(sample: &Value) {
+    let rows = sample["ledger"]["exits"].as_array().unwrap();
+    let count = |kinds: &[&str]| -> u64 {
+        let rows = rows.iter();
+        let rows = rows.filter(|row| kinds.contains(&row["kind"].as_str().unwrap()));
+        rows.map(|row| row["count"].as_u64().unwrap()).sum()
+    };
+    let six = count(&["cli", "sti", "pushf", "popf", "software-interrupt", "iret"]);
+    let delivered = count(&["interrupt-delivered"]);
+    let typed = sample["work"]["typed"].as_u64().unwrap();
+    assert!(
+        typed > 0 && delivered >= typed,
+        "{typed} keys by {delivered} interrupts"
+    );
+    match sample["arm"].as_str().unwrap() {
+        "vif=on" | "vif=on+hooks" => {
+            assert!(six <= delivered, "{six} exits, {delivered} interrupts");
+        }
+        arm => assert!(
+            six > delivered,
+            "{arm}: {six} exits, {delivered} interrupts"
+        ),
+    }
+}
+
+#[test]
+fn an_image_that_is_no_dos_is_one_line() {
+    let folder = Folder::new();
+    let odd = folder.file("odd.img", &[0; 1000]);
+    for (image, code, expected) in [
+        ("/nonexistent".to_owned(), 2, "cannot read '/nonexistent'"),
+        (
+            odd.display().to_string(),
+            1,
+            "1000 bytes are no floppy disk's",
+        ),
+    ] {
+        let image = format!("dos={image}");
+        let words = ["vif", "--quick", "--guest", "dos", "--workload", "compute"];
+        let output = lab(&[&words[..], &["--guest-image", &image]].concat());
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let all = stdout(&output) + &stderr(&output);
+        assert!(all.contains(expected), "{all}");
+    }
+}
+
+#[test]
 fn shadow_tables_are_compared_on_our_kernels_and_on_linux() {
     let shell = support::guests::fetched("initrd-amd64.img");
     let folder = Folder::new();
@@ -255,7 +339,7 @@ fn names_that_are_not_known_are_refused_with_those_that_are() {
         ),
         (
             &["vif", "--arm", "vif"],
-            "no arm is called 'vif'; there are: vif=off, vif=off+trap, vif=off+task, vif=on+vir=off, vif=on",
+            "no arm is called 'vif'; there are: vif=off, vif=off+trap, vif=off+task, vif=on+vir=off, vif=on, vif=off+hooks, vif=on+hooks",
         ),
         (
             &["vif", "--guest-image", "os2=x"],

@@ -30,7 +30,7 @@ do_calc:
     mov cx, SHEET_COLUMNS
 4:  lodsw
     mov dx, 1000
-    call LIBRARY:multiply_divide
+    CALL_LIBRARY multiply_divide
     stosw
     loop 4b
     test bp, 3
@@ -57,7 +57,7 @@ do_compute:
     xor di, di
 1:  lodsw
     mov bx, [si]
-    call LIBRARY:common_divisor
+    CALL_LIBRARY common_divisor
     add di, ax
     dec bp
     jnz 1b
@@ -130,7 +130,7 @@ fill_and_sort:
 
 random:                          # AX; BX, CX and DX stay
     mov ax, [seed]
-    call LIBRARY:next_random
+    CALL_LIBRARY next_random
     mov [seed], ax
     ret
 

@@ -2,6 +2,7 @@
 
 use super::LabError;
 use tollgate_exits::ExitKind;
+use tollgate_machine::boot::guest_hooks::GuestHooks;
 use tollgate_machine::config::VmConfig;
 use tollgate_machine::knobs::Assignment;
 
@@ -43,6 +44,10 @@ pub struct Arm {
     pub settings: &'static [(&'static str, &'static str)],
     /// Everything derived from page tables is checked (`--verify-shadow`), which is no knob.
     pub checks: bool,
+    /// The guest has handlers of ours before its programs (`--guest-hooks`), which is no knob.
+    pub hooks: Option<GuestHooks>,
+    /// The guests that can have it, by name; empty: all.
+    pub guests: &'static [&'static str],
     /// What it stands for, in one line.
     pub what: &'static str,
 }
@@ -60,6 +65,7 @@ impl Arm {
                 .apply(&mut config);
         }
         config.verify_shadow |= self.checks;
+        config.fw_cfg_files.extend(self.hooks.map(GuestHooks::file));
         Ok(config)
     }
 }

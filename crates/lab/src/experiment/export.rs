@@ -153,7 +153,8 @@ mod tests {
         let samples = &value["cells"][0]["outcome"]["measured"]["samples"];
         assert_eq!(samples.as_array().unwrap().len(), 6);
         assert_eq!(samples[1]["arm"], "b");
-        assert_eq!(value["cells"][2]["outcome"]["not-run"], "no image");
+        let why = "no image: --guest-image theirs=FILE gives it (someone else's)";
+        assert_eq!(value["cells"][2]["outcome"]["not-run"], why);
         assert_eq!(value["summaries"][1]["comparison"]["verdict"], "less");
         assert_eq!(value["sections"][0]["title"], "what stands for what");
     }

@@ -145,6 +145,7 @@ impl Plan {
         let chosen = cell.workload.arms;
         let arms = self.arms.iter().copied();
         arms.filter(|arm| chosen.is_empty() || chosen.contains(&arm.name))
+            .filter(|arm| arm.guests.is_empty() || arm.guests.contains(&cell.guest.name))
             .collect()
     }
 

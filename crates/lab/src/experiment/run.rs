@@ -98,7 +98,10 @@ struct Run<'a> {
 impl Run<'_> {
     fn cell(&mut self, cell: &Cell, plan: &Plan) -> CellOutcome {
         if plan.lacks_image(cell) {
-            return CellOutcome::NotRun("no image".into());
+            let (name, what) = (cell.guest.name, cell.guest.what);
+            return CellOutcome::NotRun(format!(
+                "no image: --guest-image {name}=FILE gives it ({what})"
+            ));
         }
         match self.measured(cell, plan) {
             Ok(outcome) => outcome,
@@ -259,7 +262,8 @@ mod tests {
         let experiment = Scripted::default();
         let results = run(&experiment, &Options::quick(), &Stop::new(), &mut Silent).unwrap();
         let theirs = results.cell("theirs", "spin").unwrap();
-        assert_eq!(theirs.outcome, CellOutcome::NotRun("no image".into()));
+        let why = "no image: --guest-image theirs=FILE gives it (someone else's)";
+        assert_eq!(theirs.outcome, CellOutcome::NotRun(why.into()));
         let options = Options {
             images: GuestImages::of([("theirs".into(), "os.img".into())]),
             ..Options::quick()

@@ -251,7 +251,7 @@ mod tests {
             "50.0 % less",
             "what stands for what",
             " 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010 0.0010\n",
-            "theirs, spin: goes round\n  not run: no image\n",
+            "theirs, spin: goes round\n  not run: no image: --guest-image theirs=FILE gives it",
             "executed: of 1,000 instructions, by hand",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -46,6 +46,8 @@ const fn arm(
         name,
         settings,
         checks: false,
+        hooks: None,
+        guests: &[],
         what,
     }
 }

@@ -60,6 +60,8 @@ macro_rules! arm {
                 ("memory-access", $access),
             ],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: $what,
         }
     };
@@ -235,6 +237,8 @@ pub static ABOUT: About = About {
         ),
         Arm {
             checks: true,
+            hooks: None,
+            guests: &[],
             ..arm!(
                 "tables=6+checker",
                 "6",

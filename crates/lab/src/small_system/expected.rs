@@ -94,6 +94,27 @@ pub fn expected(workload: Workload, events: &[Event]) -> Expected {
     system.outcome(matches!(workload, Workload::Flags { .. }))
 }
 
+/// A file of so many numbered lines.
+pub fn numbered_lines(lines: usize) -> String {
+    (0..lines)
+        .map(|line| format!("{line:02} {}", SENTENCES[line % SENTENCES.len()]))
+        .collect()
+}
+
+/// What the command `calc` prints when it comes first, and the checksum of its results.
+pub fn calculation() -> (String, u16) {
+    let mut system = System::new();
+    system.calculate();
+    (system.text, system.checksum)
+}
+
+/// The same of `compute`.
+pub fn computation() -> (String, u16) {
+    let mut system = System::new();
+    system.compute();
+    (system.text, system.checksum)
+}
+
 /// Bytes of a sector, and sectors of the disk.
 const SECTOR: usize = 512;
 const SECTORS: usize = 256;
@@ -162,9 +183,8 @@ impl System {
         };
         for (name, lines) in [("letter.txt", 60), ("report.txt", 24)] {
             let file = system.create(name);
-            for line in 0..lines {
-                let text = format!("{line:02} {}", SENTENCES[line % SENTENCES.len()]);
-                system.write(file, text.as_bytes());
+            for line in numbered_lines(lines).split_inclusive('\n') {
+                system.write(file, line.as_bytes());
             }
             system.close(true);
         }

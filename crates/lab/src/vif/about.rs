@@ -2,6 +2,7 @@
 
 use crate::experiment::{About, Arm, Guest, KindGroup, Metric, Workload};
 use tollgate_exits::ExitKind;
+use tollgate_machine::boot::guest_hooks::GuestHooks;
 
 /// Every sensitive instruction an exit, by a call-out.
 pub const OFF: &str = "vif=off";
@@ -14,6 +15,14 @@ pub const ON_WITHOUT_REQUEST: &str = "vif=on+vir=off";
 /// The flag and the request.
 pub const ON: &str = "vif=on";
 
+/// The first with handlers of ours in the guest.
+pub const OFF_HOOKS: &str = "vif=off+hooks";
+/// The last with them.
+pub const ON_HOOKS: &str = "vif=on+hooks";
+
+/// The guest that the user supplies.
+pub const DOS: &str = "dos";
+
 /// The workload with four machines.
 pub const FOUR_MACHINES: &str = "four-machines";
 /// The value that is compared there.
@@ -22,6 +31,9 @@ pub const ECHO_P99: &str = "echo-p99";
 pub const IDLE: &str = "idle";
 /// The value that is compared there.
 pub const POLL: &str = "poll";
+
+/// The share of time there that was not spent in HLT.
+pub const BUSY: &str = "busy";
 
 /// The six sensitive instructions, as kinds of exit.
 pub const SIX: &[ExitKind] = &[
@@ -39,7 +51,7 @@ const fn timed(name: &'static str, what: &'static str) -> Workload {
         what,
         metric: Metric::Seconds,
         arms: &[],
-        guests: &["real", "v86", "v86-iopl3", "v86-vme", "dos"],
+        guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
     }
 }
 
@@ -57,31 +69,57 @@ pub static ABOUT: About = About {
             name: OFF,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: "each of the six is an exit, by a call-out",
         },
         Arm {
             name: OFF_TRAP,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "trap")],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: "by a host #GP, taken as a signal: stands for the 80386's trap gate",
         },
         Arm {
             name: OFF_TASK,
             settings: &[("vif", "off"), ("vir", "on"), ("transition", "task")],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: "by a host #UD with the whole context: stands for its task gate",
         },
         Arm {
             name: ON_WITHOUT_REQUEST,
             settings: &[("vif", "on"), ("vir", "off"), ("transition", "call")],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: "VIF without VIR: an exit at each change of the flag from 0 to 1",
         },
         Arm {
             name: ON,
             settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
             checks: false,
+            hooks: None,
+            guests: &[],
             what: "VIF and VIR: an exit only when an interrupt can be delivered",
+        },
+        Arm {
+            name: OFF_HOOKS,
+            settings: &[("vif", "off"), ("vir", "on"), ("transition", "call")],
+            checks: false,
+            hooks: Some(GuestHooks::Dos),
+            guests: &[DOS],
+            what: "as vif=off, with handlers of ours in the guest (--guest-hooks dos)",
+        },
+        Arm {
+            name: ON_HOOKS,
+            settings: &[("vif", "on"), ("vir", "on"), ("transition", "call")],
+            checks: false,
+            hooks: Some(GuestHooks::Dos),
+            guests: &[DOS],
+            what: "as vif=on, with these handlers",
         },
     ],
     workloads: &[
@@ -93,7 +131,7 @@ pub static ABOUT: About = About {
                 unit: "us",
             },
             arms: &[],
-            guests: &["real", "v86", "v86-iopl3", "v86-vme", "dos"],
+            guests: &["real", "v86", "v86-iopl3", "v86-vme", DOS],
         },
         timed("copy-type", "copies files and types them on the screen"),
         timed("mix", "files, screen and computation"),
@@ -106,7 +144,7 @@ pub static ABOUT: About = About {
                 unit: "us",
             },
             arms: &[OFF, ON],
-            guests: &["real", "v86-iopl3"],
+            guests: &["real", "v86-iopl3", DOS],
         },
     ],
     guests: &[
@@ -131,8 +169,9 @@ pub static ABOUT: About = About {
             needs_image: false,
         },
         Guest {
-            name: "dos",
-            what: "a DOS of yours",
+            name: DOS,
+            what: "a DOS of yours, from the image of its floppy disk: FreeDOS has some at \
+                   www.freedos.org/download",
             needs_image: true,
         },
     ],

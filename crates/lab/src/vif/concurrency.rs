@@ -20,10 +20,10 @@ use tollgate_machine::vm::RunOutcome;
 use tollgate_machine::vm_handle::VmHandle;
 
 /// Machines that are busy.
-const OTHERS: usize = 3;
+pub(super) const OTHERS: usize = 3;
 /// Keys whose echo is timed.
-const KEYS: u16 = 300;
-const QUICK_KEYS: u16 = 20;
+pub(super) const KEYS: u16 = 300;
+pub(super) const QUICK_KEYS: u16 = 20;
 /// The first echoes wait for translation.
 const WARM_UP: usize = 10;
 /// Rounds of the busy machines: they are ended from outside.
@@ -31,7 +31,7 @@ const FOR_EVER: u16 = 65_535;
 /// How long an echo may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Keys come at different distances from each other: microseconds.
-const PAUSES: [u64; 7] = [1_300, 4_100, 700, 2_900, 5_300, 1_900, 3_700];
+pub(super) const PAUSES: [u64; 7] = [1_300, 4_100, 700, 2_900, 5_300, 1_900, 3_700];
 
 /// The bench: machines are built anew for each repetition.
 pub struct FourMachines {
@@ -131,19 +131,24 @@ impl Bench for FourMachines {
         let (beside, books) = self.echoes(&config, OTHERS, self.keys, stop)?;
         let mut timed = Timed::new(started.elapsed().as_secs_f64(), &books);
         timed.work.insert("keys".into(), u64::from(self.keys));
-        let mut add = |name: &str, value: u64| {
-            timed.values.insert(name.to_owned(), value as f64);
-        };
-        if let Some(summary) = Summary::of(&beside[WARM_UP.min(beside.len())..]) {
-            add("echo-p50", summary.p50);
-            add(ECHO_P99, summary.p99);
-            add("echo-max", summary.max);
-        }
-        if let Some(summary) = Summary::of(&alone[WARM_UP.min(alone.len())..]) {
-            add("echo-alone-p50", summary.p50);
-            add("echo-alone-p99", summary.p99);
-        }
+        add_echoes(&mut timed, &alone, &beside);
         Ok(timed)
+    }
+}
+
+/// Adds what echoes took, in microseconds: of the machine alone, and beside the others.
+pub(super) fn add_echoes(timed: &mut Timed, alone: &[u64], beside: &[u64]) {
+    let mut add = |name: &str, value: u64| {
+        timed.values.insert(name.to_owned(), value as f64);
+    };
+    if let Some(summary) = Summary::of(&beside[WARM_UP.min(beside.len())..]) {
+        add("echo-p50", summary.p50);
+        add(ECHO_P99, summary.p99);
+        add("echo-max", summary.max);
+    }
+    if let Some(summary) = Summary::of(&alone[WARM_UP.min(alone.len())..]) {
+        add("echo-alone-p50", summary.p50);
+        add("echo-alone-p99", summary.p99);
     }
 }
 

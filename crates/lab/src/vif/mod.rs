@@ -1,17 +1,21 @@
 //! `tollgate lab vif`: what the interrupt flag costs 16-bit systems.
 //!
 //! After D. Butterfield's proposal. Each workload runs on our small 16-bit system in each
-//! of its modes, with the six sensitive instructions as exits (by three sorts of
-//! transition) and without. [`paper`] has the original figures and what stands for what.
+//! of its modes, and on a DOS that the user supplies, with the six sensitive instructions as exits
+//! (by three sorts of transition) and without. [`paper`] has the original figures and what stands
+//! for what.
 
 mod about;
 mod concurrency;
+mod dos_bench;
+mod dos_concurrency;
 mod findings;
 mod machine;
 mod paper;
 mod prices;
 mod small_system_bench;
 
+use crate::dos;
 use crate::experiment::{About, Arm, Bench, Cell, Experiment, Guest, LabError, Options};
 use crate::experiment::{Price, Results, Section, Stop};
 use crate::small_system::Mode;
@@ -31,6 +35,9 @@ impl Experiment for Vif {
         options: &Options,
         stop: &Stop,
     ) -> Result<Box<dyn Bench>, LabError> {
+        if cell.guest.name == about::DOS {
+            return self.open_dos(cell, options, stop);
+        }
         let mode = mode(cell.guest)?;
         if cell.workload.name == about::FOUR_MACHINES {
             let bench = concurrency::FourMachines::open(mode, options.quick, stop)?;
@@ -42,14 +49,13 @@ impl Experiment for Vif {
         Ok(Box::new(bench))
     }
 
-    fn check_image(&self, guest: &str, _path: &Path) -> Result<(), LabError> {
-        let why = match Mode::ALL.into_iter().any(|mode| mode.name() == guest) {
-            true => "it is part of tollgate and takes no image",
-            false => NO_DISK,
-        };
-        Err(LabError::NotRun(format!(
-            "--guest-image: guest '{guest}': {why}"
-        )))
+    fn check_image(&self, guest: &str, path: &Path) -> Result<(), LabError> {
+        match guest == about::DOS {
+            true => dos::check_image(path),
+            false => Err(LabError::NotRun(format!(
+                "--guest-image: guest '{guest}': it is part of tollgate and takes no image"
+            ))),
+        }
     }
 
     fn prices(
@@ -59,7 +65,12 @@ impl Experiment for Vif {
         options: &Options,
         stop: &Stop,
     ) -> Result<Vec<Price>, LabError> {
-        prices::prices(guest.name, mode(guest)?, arm, options.quick, stop)
+        // What an exit costs is a matter of the mode, and DOS is in real mode.
+        let mode = match guest.name == about::DOS {
+            true => Mode::Real,
+            false => mode(guest)?,
+        };
+        prices::prices(guest.name, mode, arm, options.quick, stop)
     }
 
     fn sections(&self, results: &Results) -> Vec<Section> {
@@ -69,12 +80,29 @@ impl Experiment for Vif {
     }
 }
 
-const NO_DISK: &str = "it needs a BIOS and a disk, with which this experiment does not work yet";
+impl Vif {
+    fn open_dos(
+        &self,
+        cell: &Cell,
+        options: &Options,
+        stop: &Stop,
+    ) -> Result<Box<dyn Bench>, LabError> {
+        let image = options.images.path(about::DOS);
+        let image = image.ok_or_else(|| LabError::NotRun("no image".into()))?;
+        let (workload, arms) = (cell.workload.name, about::ABOUT.arms);
+        if workload == about::FOUR_MACHINES {
+            let bench = dos_concurrency::FourDosMachines::open(image, options.quick, stop)?;
+            return Ok(Box::new(bench));
+        }
+        let bench = dos_bench::Dos::open(image, workload, arms, options.quick, stop)?;
+        Ok(Box::new(bench))
+    }
+}
 
 /// The mode of the small system that a guest stands for.
 fn mode(guest: &Guest) -> Result<Mode, LabError> {
     let mut modes = Mode::ALL.into_iter();
     modes
         .find(|mode| mode.name() == guest.name)
-        .ok_or_else(|| LabError::NotRun(NO_DISK.into()))
+        .ok_or_else(|| LabError::NotRun(format!("guest '{}' has no such mode", guest.name)))
 }

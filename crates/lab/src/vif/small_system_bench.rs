@@ -4,6 +4,8 @@ use super::about::{IDLE, OFF, POLL, SIX};
 use super::machine::{Ended, base_config, run};
 use crate::experiment::{Arm, Bench, Counted, LabError, Stop, Timed};
 use crate::small_system::{Mode, Setup, Workload};
+use tollgate_exits::ExitKind;
+use tollgate_exits::books::Books;
 use tollgate_machine::config::VmConfig;
 
 /// Rounds are chosen so that the fastest arm takes so many seconds at least,
@@ -11,8 +13,8 @@ const SECONDS_AT_LEAST: f64 = 0.5;
 /// unless the slowest would take more than so many.
 const SECONDS_AT_MOST: f64 = 4.0;
 /// Timer ticks at the prompt, some two seconds.
-const TICKS: u16 = 40;
-const QUICK_TICKS: u16 = 6;
+pub(super) const TICKS: u16 = 40;
+pub(super) const QUICK_TICKS: u16 = 6;
 
 /// Counters of the guest that have to be the same in every run.
 const WORK: [&str; 8] = [
@@ -69,10 +71,28 @@ impl Single {
 }
 
 /// How many rounds, if one takes so many seconds with the fastest and the slowest arm.
-fn rounds(fastest: f64, slowest: f64) -> u16 {
+pub(super) fn rounds(fastest: f64, slowest: f64) -> u16 {
     let wanted = SECONDS_AT_LEAST / fastest.max(1e-6);
     let bearable = SECONDS_AT_MOST / slowest.max(1e-6);
     wanted.min(bearable).ceil().clamp(1.0, 10_000.0) as u16
+}
+
+/// What a run with [`OFF`] that counted its instructions says.
+pub(super) fn counted(books: &Books) -> Counted {
+    let counts = |kind: &ExitKind| {
+        let rows = books.kinds.iter();
+        let row = rows.filter(|row| row.kind == *kind).map(|row| row.count);
+        row.sum::<u64>()
+    };
+    let groups = super::about::ABOUT.kinds.iter();
+    let kinds = groups.flat_map(|group| group.kinds);
+    Counted {
+        executed: kinds
+            .map(|kind| (kind.name().to_owned(), counts(kind)))
+            .collect(),
+        instructions: books.instructions,
+        how: format!("in a run of its own with {OFF}"),
+    }
 }
 
 impl Bench for Single {
@@ -84,24 +104,10 @@ impl Bench for Single {
             ..off.config(&base_config())?
         };
         let ended = run(&self.setup, &config, stop)?;
-        let counts = |kind: &tollgate_exits::ExitKind| {
-            let books = ended.books.kinds.iter();
-            let row = books.filter(|row| row.kind == *kind).map(|row| row.count);
-            row.sum::<u64>()
-        };
         if let Some(monitor) = &ended.report.monitor {
             check_monitor(monitor.pairs(), &ended)?;
         }
-        Ok(Some(Counted {
-            executed: super::about::ABOUT
-                .kinds
-                .iter()
-                .flat_map(|group| group.kinds)
-                .map(|kind| (kind.name().to_owned(), counts(kind)))
-                .collect(),
-            instructions: ended.books.instructions,
-            how: format!("in a run of its own with {OFF}"),
-        }))
+        Ok(Some(counted(&ended.books)))
     }
 
     fn measure(&mut self, arm: &Arm, stop: &Stop) -> Result<Timed, LabError> {

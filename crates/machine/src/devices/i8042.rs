@@ -14,6 +14,7 @@ mod bus;
 mod keyboard;
 mod registers;
 mod scancodes;
+pub mod us_layout;
 
 use keyboard::Keyboard;
 use registers::{

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::devices::i8042::us_layout::{presses, stroke};
 use tollgate_machine::vm_handle::VmHandle;
 
 use super::client::{exit_code_of, talk};
@@ -138,13 +139,8 @@ fn check(text: &str) -> Result<(), String> {
 pub fn type_text(text: &str, handle: &VmHandle) -> Result<usize, String> {
     check(text)?;
     let mut typed = 0;
-    for (key, shifted) in text.chars().filter_map(stroke) {
-        let keys: &[Key] = if shifted {
-            &[Key::LEFT_SHIFT, key]
-        } else {
-            &[key]
-        };
-        if !press(keys, handle) {
+    for keys in text.chars().filter_map(presses) {
+        if !handle.keys(&keys) {
             break;
         }
         typed += 1;
@@ -179,31 +175,6 @@ fn chord(names: &str) -> Result<Vec<Key>, String> {
     keys.and_then(|keys| match keys.len() {
         0..=8 => Ok(keys),
         count => Err(format!("{count} keys at once: at most 8")),
-    })
-}
-
-/// Rows of a US keyboard: the code of the first key, and characters without and with Shift.
-const ROWS: [(u8, &str, &str); 6] = [
-    (0x02, "1234567890-=", "!@#$%^&*()_+"),
-    (0x10, "qwertyuiop[]", "QWERTYUIOP{}"),
-    (0x1e, "asdfghjkl;'`", "ASDFGHJKL:\"~"),
-    (0x2b, "\\zxcvbnm,./", "|ZXCVBNM<>?"),
-    (0x39, " ", " "),
-    (0x0e, "\x08\t", "\x08\t"),
-];
-
-/// The key of a character, and whether Shift goes with it.
-pub fn stroke(character: char) -> Option<(Key, bool)> {
-    match character {
-        '\n' | '\r' => return Some((Key::ENTER, false)),
-        '\x1b' => return Some((Key::ESCAPE, false)),
-        _ => {}
-    }
-    ROWS.iter().find_map(|(first, plain, shifted)| {
-        let find = |row: &str| row.chars().position(|other| other == character);
-        let key = |place: usize| Key::new(first + place as u8);
-        let plain = find(plain).map(|place| (key(place), false));
-        plain.or_else(|| find(shifted).map(|place| (key(place), true)))
     })
 }
 

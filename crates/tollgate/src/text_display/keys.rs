@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use tollgate_machine::devices::i8042::Key;
+use tollgate_machine::devices::i8042::us_layout::stroke;
 use tollgate_machine::vm_handle::VmHandle;
 
-use crate::control::typing::{named, stroke};
+use crate::control::typing::named;
 
 /// Strokes that wait at most; what is typed faster is lost, as at a keyboard.
 const MOST: usize = 256;

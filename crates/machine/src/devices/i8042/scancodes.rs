@@ -38,6 +38,11 @@ impl Key {
         }
     }
 
+    /// What it sends in set 1, which is what programs see, when it goes down or up.
+    pub fn scancodes(self, down: bool) -> Vec<u8> {
+        ScancodeSet::One.sequence(self, down)
+    }
+
     /// The key with set 1 make code E0h `code`; bit 7 is ignored.
     pub const fn extended(code: u8) -> Self {
         Self {

@@ -1,0 +1,188 @@
+//! What is typed into DOS, and what must come of it.
+
+use super::sums;
+use crate::small_system::expected::{calculation, computation, numbered_lines};
+use tollgate_machine::devices::i8042::us_layout::presses;
+
+/// Something that DOS is made to do, in rounds that are all the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Work {
+    /// Its name.
+    pub name: &'static str,
+    /// The file on C: with the scan codes of a round; `None`: nothing is typed.
+    pub script_file: Option<&'static str>,
+    /// What they type.
+    pub script: String,
+    /// Files on C: that must be there afterwards, with what must be in them.
+    pub files: Vec<(&'static str, String)>,
+    /// Lines that must be on the screen afterwards.
+    pub shown: Vec<String>,
+}
+
+impl Work {
+    /// The scan codes that a round types.
+    ///
+    /// # Panics
+    /// A character is not on a US keyboard, which a test excludes.
+    pub fn scancodes(&self) -> Vec<u8> {
+        let presses = self
+            .script
+            .chars()
+            .flat_map(|character| presses(character).expect("scripts are of a US keyboard"));
+        presses
+            .flat_map(|(key, down)| key.scancodes(down))
+            .collect()
+    }
+}
+
+/// Names of files are written as the screen and the disk have them in turn: DOS does not care.
+const LETTER: &str = "LETTER.TXT";
+const REPORT: &str = "REPORT.TXT";
+const LETTER_LINES: usize = 60;
+const REPORT_LINES: usize = 24;
+
+/// What is typed into the editor. The mistake in it is mended by the keys that follow.
+const POSTSCRIPT: &str = "a line that was typed into the editor,\nand anothee\x08r one.\n";
+
+/// What the editor makes of that.
+fn postscript() -> String {
+    let mut text = String::new();
+    for character in POSTSCRIPT.chars() {
+        match character {
+            '\n' => text.push_str("\r\n"),
+            '\x08' => drop(text.pop()),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+/// What a program prints that tells its checksum at its end.
+fn with_checksum((text, checksum): (String, u16)) -> String {
+    format!("{text}checksum {checksum}\r\n")
+}
+
+/// All that DOS can be made to do.
+pub fn works() -> [Work; 4] {
+    let (letter, report) = (numbered_lines(LETTER_LINES), numbered_lines(REPORT_LINES));
+    let last_line = |text: &str| {
+        text.trim_end()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let lines = |text: String| text.lines().map(str::to_owned).collect();
+    [
+        Work {
+            name: "idle",
+            script_file: None,
+            script: String::new(),
+            files: Vec::new(),
+            shown: Vec::new(),
+        },
+        Work {
+            name: "copy-type",
+            script_file: Some("COPYTYPE.KEY"),
+            script: "cls\n\
+                del first.txt\n\
+                copy letter.txt first.txt\n\
+                type first.txt\n\
+                del second.txt\n\
+                copy report.txt second.txt\n\
+                type second.txt\n"
+                .into(),
+            shown: vec![last_line(&report)],
+            files: vec![("FIRST.TXT", letter.clone()), ("SECOND.TXT", report)],
+        },
+        Work {
+            name: "mix",
+            script_file: Some("MIX.KEY"),
+            script: format!(
+                "cls\n\
+                del draft.txt\n\
+                copy letter.txt draft.txt\n\
+                edit draft.txt\n{POSTSCRIPT}\x1b\
+                type draft.txt\n\
+                sheet > totals.txt\n\
+                type totals.txt\n\
+                rpn sums.rpn sums.com\n\
+                sums > sums.txt\n\
+                type sums.txt\n"
+            ),
+            shown: vec![last_line(&with_checksum(calculation()))],
+            files: vec![
+                ("DRAFT.TXT", letter + &postscript()),
+                ("TOTALS.TXT", with_checksum(calculation())),
+                ("SUMS.TXT", sums::results()),
+            ],
+        },
+        Work {
+            name: "compute",
+            script_file: Some("COMPUTE.KEY"),
+            script: "cls\ncompute\n".into(),
+            files: Vec::new(),
+            shown: lines(with_checksum(computation())),
+        },
+    ]
+}
+
+macro_rules! program {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".com"))
+    };
+}
+
+/// The files on C: at the start.
+pub(super) fn files() -> Vec<(&'static str, Vec<u8>)> {
+    let mut files: Vec<(&str, Vec<u8>)> = vec![
+        ("HOOKS.COM", program!("hooks").to_vec()),
+        ("EDIT.COM", program!("edit").to_vec()),
+        ("SHEET.COM", program!("sheet").to_vec()),
+        ("RPN.COM", program!("rpn").to_vec()),
+        ("COMPUTE.COM", program!("compute").to_vec()),
+        ("SUMS.RPN", sums::source().into_bytes()),
+        (LETTER, numbered_lines(LETTER_LINES).into_bytes()),
+        (REPORT, numbered_lines(REPORT_LINES).into_bytes()),
+    ];
+    for work in works() {
+        if let Some(name) = work.script_file {
+            files.push((name, work.scancodes()));
+        }
+        // What a round deletes is there.
+        let others = work.files.iter();
+        files.extend(others.map(|(name, _)| (*name, b"empty\r\n".to_vec())));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_can_be_typed_and_fit_into_the_resident_program() {
+        for work in works() {
+            assert!(work.scancodes().len() <= 4096, "{}", work.name);
+        }
+        let copy = &works()[1];
+        assert_eq!(copy.scancodes()[..4], [0x2e, 0xae, 0x26, 0xa6]);
+    }
+
+    #[test]
+    fn the_editor_takes_a_mistake_back() {
+        assert_eq!(
+            postscript(),
+            "a line that was typed into the editor,\r\nand another one.\r\n"
+        );
+    }
+
+    #[test]
+    fn no_file_is_there_twice() {
+        let mut names: Vec<&str> = files().iter().map(|(name, _)| *name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,124 @@
+//! A DOS with one workload: booted once, all arms in turns by knobs.
+
+use super::about::{ABOUT, BUSY, IDLE, OFF, POLL};
+use super::small_system_bench::{QUICK_TICKS, TICKS, counted, rounds};
+use crate::dos::{Done, DosGuest, Work, works};
+use crate::experiment::{Arm, Bench, Counted, LabError, Stop, Timed};
+use std::path::{Path, PathBuf};
+use tollgate_machine::config::VmConfig;
+
+/// DOS at its prompt, with a workload.
+pub struct Dos {
+    image: PathBuf,
+    stop: Stop,
+    guest: DosGuest,
+    /// The same with handlers of ours, booted when an arm asks for it.
+    hooked: Option<DosGuest>,
+    work: Work,
+    rounds: u16,
+    ticks: u16,
+}
+
+/// The work of a workload by its name.
+///
+/// # Errors
+/// There is none.
+pub fn work(workload: &str) -> Result<Work, LabError> {
+    let works = works().into_iter();
+    let mut named = works.filter(|work| work.name == workload);
+    named
+        .next()
+        .ok_or_else(|| LabError::NotRun(format!("DOS has no work '{workload}'")))
+}
+
+impl Dos {
+    /// Boots DOS and finds out how many rounds take a reasonable time with all `arms`.
+    ///
+    /// # Errors
+    /// It does not boot, or does not do its work.
+    pub fn open(
+        image: &Path,
+        workload: &str,
+        arms: &[Arm],
+        quick: bool,
+        stop: &Stop,
+    ) -> Result<Self, LabError> {
+        let mut bench = Self {
+            image: image.to_owned(),
+            stop: stop.clone(),
+            guest: DosGuest::boot(image, &VmConfig::default(), stop, || Ok(()))?,
+            hooked: None,
+            work: work(workload)?,
+            rounds: 1,
+            ticks: 0,
+        };
+        if workload == IDLE {
+            bench.ticks = if quick { QUICK_TICKS } else { TICKS };
+        } else if !quick {
+            let (mut fastest, mut slowest) = (f64::INFINITY, 0.0f64);
+            for arm in arms {
+                let seconds = bench.run(arm)?.seconds();
+                fastest = fastest.min(seconds);
+                slowest = slowest.max(seconds);
+            }
+            bench.rounds = rounds(fastest, slowest);
+        }
+        Ok(bench)
+    }
+
+    fn run(&mut self, arm: &Arm) -> Result<Done, LabError> {
+        let guest = match (arm.hooks, &mut self.hooked) {
+            (None, _) => &mut self.guest,
+            (Some(_), Some(hooked)) => hooked,
+            (Some(_), hooked) => {
+                let config = arm.config(&VmConfig::default())?;
+                let guest = DosGuest::boot(&self.image, &config, &self.stop, || Ok(()))?;
+                hooked.insert(guest)
+            }
+        };
+        guest.turn(arm)?;
+        guest.run(&self.work, self.rounds, self.ticks)
+    }
+}
+
+impl Bench for Dos {
+    fn is_on_calling_thread(&self) -> bool {
+        false
+    }
+
+    fn count(&mut self, stop: &Stop) -> Result<Option<Counted>, LabError> {
+        let off = ABOUT.arms.iter().find(|arm| arm.name == OFF);
+        let Some(off) = off else { return Ok(None) };
+        let config = VmConfig {
+            count_instructions: true,
+            ..off.config(&VmConfig::default())?
+        };
+        let mut guest = DosGuest::boot(&self.image, &config, stop, || Ok(()))?;
+        let done = guest.run(&self.work, self.rounds, self.ticks)?;
+        Ok(Some(counted(&done.books)))
+    }
+
+    fn measure(&mut self, arm: &Arm, _stop: &Stop) -> Result<Timed, LabError> {
+        let done = self.run(arm)?;
+        let mut timed = Timed::new(done.seconds(), &done.books);
+        for (name, value) in &done.counters {
+            // Calls that have to do with waiting differ with the time that there is to wait.
+            match &**name {
+                "rounds" | "typed" => drop(timed.work.insert(name.clone(), *value)),
+                _ => drop(timed.values.insert(name.clone(), *value as f64)),
+            }
+        }
+        if self.work.name == IDLE {
+            let polls = done.count("polls");
+            if polls == 0 {
+                return Err(LabError::WorkNotDone("it never polled the keyboard".into()));
+            }
+            // What it waits for in HLT is no cost of a poll.
+            let busy = 1.0 - timed.ledger.halted_cycles as f64 / timed.ledger.wall_cycles as f64;
+            let poll = timed.seconds * busy * 1e6 / polls as f64;
+            timed.values.insert(POLL.to_owned(), poll);
+            timed.values.insert(BUSY.to_owned(), busy);
+        }
+        Ok(timed)
+    }
+}

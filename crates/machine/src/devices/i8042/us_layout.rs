@@ -1,0 +1,40 @@
+//! Which key of a US keyboard gives a character.
+
+use super::Key;
+
+/// Rows of the keyboard: the code of the first key, and characters without and with Shift.
+const ROWS: [(u8, &str, &str); 6] = [
+    (0x02, "1234567890-=", "!@#$%^&*()_+"),
+    (0x10, "qwertyuiop[]", "QWERTYUIOP{}"),
+    (0x1e, "asdfghjkl;'`", "ASDFGHJKL:\"~"),
+    (0x2b, "\\zxcvbnm,./", "|ZXCVBNM<>?"),
+    (0x39, " ", " "),
+    (0x0e, "\x08\t", "\x08\t"),
+];
+
+/// The key of a character, and whether Shift goes with it.
+pub fn stroke(character: char) -> Option<(Key, bool)> {
+    match character {
+        '\n' | '\r' => return Some((Key::ENTER, false)),
+        '\x1b' => return Some((Key::ESCAPE, false)),
+        _ => {}
+    }
+    ROWS.iter().find_map(|(first, plain, shifted)| {
+        let find = |row: &str| row.chars().position(|other| other == character);
+        let key = |place: usize| Key::new(first + place as u8);
+        let plain = find(plain).map(|place| (key(place), false));
+        plain.or_else(|| find(shifted).map(|place| (key(place), true)))
+    })
+}
+
+/// What is pressed and released for a character, in order; `None` if it is not on the keyboard.
+pub fn presses(character: char) -> Option<Vec<(Key, bool)>> {
+    let (key, is_shifted) = stroke(character)?;
+    let keys = match is_shifted {
+        true => vec![Key::LEFT_SHIFT, key],
+        false => vec![key],
+    };
+    let down = keys.iter().map(|key| (*key, true));
+    let up = keys.iter().rev().map(|key| (*key, false));
+    Some(down.chain(up).collect())
+}
