@@ -5,6 +5,7 @@ mod sixteen_bit;
 
 use sixteen_bit::{END, Kind, Program, seen};
 use tollgate_exits::ExitKind;
+use tollgate_x86::Segment;
 
 /// Where the programs lie: 1000:0000.
 const MAIN: u32 = 0x1_0000;
@@ -157,5 +158,36 @@ fn code_beside_a_variable_is_new_when_it_is_written() {
         program.state.gpr[3] = 0;
         let vcpu = program.run();
         assert_eq!(vcpu.state().gpr[3], 5050, "{kind:?}");
+    }
+}
+
+#[test]
+fn code_runs_at_more_places_than_modes_have_numbers() {
+    // Each base of CS is a mode, and so is each in which an instruction runs alone.
+    const PLACES: u16 = 20_000;
+    let mut program = Program::new(Kind::Real);
+    // int1, every 8 bytes: its handler is at 0:610h
+    let code: Vec<u8> = std::iter::repeat_n([0xf1, 0, 0, 0, 0, 0, 0, 0], 2 * usize::from(PLACES))
+        .flatten()
+        .collect();
+    program.put(MAIN, &code);
+    program.state.segments[2] = Segment::real_mode(0, 0);
+    // A load from device memory, which runs in a third mode: so the last number goes to a mode of
+    // either kind.
+    program.put(MAIN + 8, &[0x8a, 0x07]);
+    program.state.segments[3] = Segment::real_mode(0xa000, 0);
+    for begins_with_load in [false, true] {
+        let mut vcpu = program.vcpu();
+        if begins_with_load {
+            vcpu.change_state(|it| it.rip = 8);
+            assert_eq!(vcpu.step_one(), Ok(()));
+        }
+        for place in 0..PLACES {
+            let mut state = program.state.clone();
+            state.segments[1] = Segment::real_mode(0x1000 + place, 0);
+            vcpu.change_state(|it| *it = state);
+            assert_eq!(vcpu.step_one(), Ok(()), "{place}");
+            assert_eq!((vcpu.state().cs().base, vcpu.state().rip), (0, 0x610));
+        }
     }
 }

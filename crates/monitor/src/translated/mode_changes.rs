@@ -94,6 +94,9 @@ impl<P: Platform> Running<'_, Translated, P> {
         let epoch = self.runner.engine.mode_epoch();
         let id = self.runner.engine.intern(mode, &mut self.view.memory);
         if epoch != self.runner.engine.mode_epoch() {
+            // All numbers were given up, that of the mode that runs among them.
+            let runs = self.runner.mode_of_state();
+            self.runner.mode = self.runner.engine.intern(runs, &mut self.view.memory);
             self.due.mode = true;
         }
         id
