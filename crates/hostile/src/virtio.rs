@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_machine::config::{
-    DriveOptions, Format, NetworkKind, NetworkOptions, OptionalDevice, PortOptions, PortTarget,
+    DriveOptions, Format, NetworkKind, NetworkOptions, OnLoss, OptionalDevice, PortOptions, PortTarget,
     ShareOptions, UserOptions, VmConfig, VsockOptions,
 };
 use tollgate_machine::devices::list;
@@ -200,6 +200,7 @@ pub fn run(data: &[u8]) {
             name: "port".into(),
             target: PortTarget::File(image.0.clone()),
             is_console: choices & 4 != 0,
+            on_loss: OnLoss::default(),
         }];
     }
     if is_vsock {

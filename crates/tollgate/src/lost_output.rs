@@ -11,16 +11,16 @@ use crate::failure::say;
 
 /// Whether one output has lost something.
 pub struct LostOutput {
-    flag: &'static str,
+    flag: String,
     target: String,
     is_lost: AtomicBool,
 }
 
 impl LostOutput {
     /// Nothing is lost yet of what `flag` has written to `target`, which messages name.
-    pub fn new(flag: &'static str, target: String) -> Arc<Self> {
+    pub fn new(flag: impl Into<String>, target: String) -> Arc<Self> {
         Arc::new(Self {
-            flag,
+            flag: flag.into(),
             target,
             is_lost: AtomicBool::new(false),
         })
@@ -29,7 +29,7 @@ impl LostOutput {
     /// A write failed. The first time that is said; the guest goes on.
     pub fn note(&self, error: &io::Error) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            let (flag, target, why) = (self.flag, &self.target, writing(error));
+            let (flag, target, why) = (&self.flag, &self.target, writing(error));
             say(&format!(
                 "{flag}: cannot write {target}: {why}; what cannot be written is lost"
             ));

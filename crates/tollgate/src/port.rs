@@ -2,11 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 
-use tollgate_machine::config::{PortOptions, PortTarget};
+use tollgate_machine::config::{OnLoss, PortOptions, PortTarget};
 
 use crate::cli::SerialTarget;
 use crate::failure::Failure;
+use crate::lost_output::LostOutput;
 
 /// Understands `NAME=WHERE`.
 ///
@@ -30,6 +32,7 @@ pub fn parse(text: &OsStr) -> Result<PortOptions, String> {
         name,
         target,
         is_console: false,
+        on_loss: OnLoss::default(),
     })
 }
 
@@ -80,6 +83,7 @@ pub fn checked(
         name: format!("hvc{number}"),
         target: target.clone(),
         is_console: true,
+        on_loss: OnLoss::default(),
     });
     let ports: Vec<_> = ports.iter().cloned().chain(consoles).collect();
     let readers = ports.iter();
@@ -96,6 +100,27 @@ pub fn checked(
     Ok(ports)
 }
 
+/// Has losses of these ports said; what tells afterwards whether there were any.
+pub fn watch(ports: &mut [PortOptions]) -> Vec<Arc<LostOutput>> {
+    let watched = ports.iter_mut().map(|port| {
+        let flag = match port.is_console {
+            true => "--hvc".to_owned(),
+            false => format!("--port {}", port.name),
+        };
+        let target = match &port.target {
+            PortTarget::File(path) | PortTarget::Socket(path) => format!("'{}'", path.display()),
+            PortTarget::Stdio | PortTarget::Stdin | PortTarget::Stdout => "standard output".into(),
+            PortTarget::Stderr => "standard error".into(),
+            PortTarget::Descriptor(number) => format!("descriptor {number}"),
+        };
+        let lost = LostOutput::new(flag, target);
+        let noted = Arc::clone(&lost);
+        port.on_loss = OnLoss::call(move |error| noted.note(error));
+        lost
+    });
+    watched.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +130,7 @@ mod tests {
             name: name.into(),
             target,
             is_console: false,
+            on_loss: OnLoss::default(),
         }
     }
 

@@ -59,6 +59,7 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
             "--exit-on reset cannot be used with --reboot, with which a reset is no end",
         ));
     }
+    let lost_by_ports = port::watch(&mut config.ports);
     doctor::required_floor().map_err(Failure::host)?;
     doctor::warn();
 
@@ -161,6 +162,9 @@ fn start_and_run(arguments: &RunArguments) -> Result<u8, Failure> {
     if let Some(report) = report {
         is_written &= report.write(&vm, start_up);
     }
+    // The last of what the guest wrote into ports is written when the machine goes.
+    drop(vm);
+    is_written &= !lost_by_ports.iter().any(|lost| lost.is_lost());
     Ok(match code {
         exit_code::SUCCESS if !is_written => exit_code::OUTPUT_LOST,
         code => code,

@@ -115,6 +115,30 @@ fn a_console_carries_the_kernels_messages_and_a_terminal() {
 }
 
 #[test]
+fn what_a_full_disk_does_not_take_is_said_once_for_each_port() {
+    let folder = Folder::new();
+    let fine = folder.path("fine");
+    let ports = [
+        "log=file:/dev/full".to_owned(),
+        format!("fine=file:{}", fine.display()),
+    ];
+    let mut command = command(&folder, DEBIAN_AMD64, &ports);
+    command.args(["--hvc", "file:/dev/full"]);
+    let mut guest = boot(command);
+    guest.shell("for i in 1 2 3; do seq 1 5000 >/dev/vport0p1; done; echo text >/dev/vport0p2");
+    guest.shell("while [ ! -c /dev/hvc0 ]; do :; done; echo a line >/dev/hvc0");
+    guest.type_line("poweroff -f");
+    let end = guest.end();
+    assert_eq!(end.code, Some(8), "{}", end.errors);
+    let lost = "cannot write '/dev/full': the disk is full; what cannot be written is lost";
+    for flag in ["--port log", "--hvc"] {
+        let line = format!("tollgate: {flag}: {lost}\n");
+        assert_eq!(end.errors.matches(&line).count(), 1, "{}", end.errors);
+    }
+    assert_eq!(fs::read_to_string(&fine).unwrap(), "text\n");
+}
+
+#[test]
 fn standard_streams_are_ports() {
     let folder = Folder::new();
     let ports = ["in=stdin", "out=stdout", "err=stderr"].map(str::to_owned);

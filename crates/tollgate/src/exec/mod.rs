@@ -29,7 +29,7 @@ use std::time::Instant;
 
 use tollgate_agent::protocol::{Mount, PORT_NAMES, ROOT_TAG, Root, Start, Terminal, User, code};
 use tollgate_machine::config::{
-    DriveOptions, MemoryAccess, NetworkKind, PortOptions, PortTarget, ShareOptions,
+    DriveOptions, MemoryAccess, NetworkKind, OnLoss, PortOptions, PortTarget, ShareOptions,
     TripleFaultAction, VmConfig,
 };
 use tollgate_machine::vm::{Consoles, RunOutcome, Vm};
@@ -414,6 +414,7 @@ fn configuration(
                 name: (*name).into(),
                 target: PortTarget::Descriptor(descriptor),
                 is_console: false,
+                on_loss: OnLoss::default(),
             })
             .collect(),
         count_instructions: arguments.statistics.count_instructions,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -55,7 +55,46 @@ pub struct PortOptions {
     /// The guest takes it for a console (Linux: hvc0, hvc1 ...).
     #[serde(default)]
     pub is_console: bool,
+    /// Hears of what the guest wrote and the host did not take.
+    #[serde(skip)]
+    pub on_loss: OnLoss,
 }
+
+/// What is done when bytes of the guest could not be written, on a full disk above all. By default
+/// nothing. It is called on the thread of the ports, each time anew, with the reason.
+#[derive(Clone, Default)]
+pub struct OnLoss(Option<Arc<LossFunction>>);
+
+type LossFunction = dyn Fn(&io::Error) + Send + Sync;
+
+impl OnLoss {
+    /// Calls this.
+    pub fn call(function: impl Fn(&io::Error) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(function)))
+    }
+
+    fn tell(&self, error: &io::Error) {
+        if let Some(function) = &self.0 {
+            function(error);
+        }
+    }
+}
+
+impl fmt::Debug for OnLoss {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_heard = self.0.is_some();
+        formatter.debug_tuple("OnLoss").field(&is_heard).finish()
+    }
+}
+
+/// Who hears of losses is no part of what a port is.
+impl PartialEq for OnLoss {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OnLoss {}
 
 impl PortOptions {
     /// Ports of a machine at most.
@@ -131,7 +170,9 @@ impl PortThread {
                     _ => writing(&error),
                 },
             };
-            ends.push(End::open(&port.target).map_err(failed)?);
+            let mut end = End::open(&port.target).map_err(failed)?;
+            end.on_loss = port.on_loss.clone();
+            ends.push(end);
             if let PortTarget::Socket(path) = &port.target {
                 sockets.push(path.clone());
             }
@@ -238,6 +279,7 @@ struct End {
     output: Option<File>,
     /// Input and output are a client's of the listener.
     is_client: bool,
+    on_loss: OnLoss,
 }
 
 impl End {
@@ -431,13 +473,15 @@ impl Mover {
         let count = match output.write(&piece) {
             Err(error) if is_passing(&error) => return false,
             Ok(count) => count,
-            Err(_) => {
-                // Nobody reads any more: what comes is dropped.
+            Err(error) => {
+                // This piece is dropped. If nobody reads any more, so is what comes.
                 if end.is_client {
                     end.hang_up();
                     self.shared.channels()[index].is_connected = false;
-                } else {
+                } else if is_reader_gone(&error, output) {
                     end.output = File::create("/dev/null").ok();
+                } else {
+                    end.on_loss.tell(&error);
                 }
                 piece.len()
             }
@@ -460,10 +504,60 @@ fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// Whether it was the other side that went away: nothing is lost then.
+fn is_reader_gone(error: &io::Error, output: &File) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected) || output.is_terminal()
+}
+
 /// Whether to try again later.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    /// How often the loss of something was told.
+    fn losses_at(path: &str, pieces: usize) -> usize {
+        let losses = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&losses);
+        let port = PortOptions {
+            name: "log".to_owned(),
+            target: PortTarget::File(path.into()),
+            is_console: false,
+            on_loss: OnLoss::call(move |_| {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }),
+        };
+        let thread = PortThread::start(&[port]).unwrap();
+        thread.channels()[0].from_guest.extend(vec![0; pieces * PIECE]);
+        thread.wake();
+        // What is left is written before it ends.
+        drop(thread);
+        losses.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_told() {
+        assert_eq!(losses_at("/dev/full", 3), 3);
+        assert_eq!(losses_at("/dev/null", 3), 0);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_no_loss() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut writer = File::from(OwnedFd::from(writer));
+        let error = writer.write(b"text").unwrap_err();
+        assert!(is_reader_gone(&error, &writer));
+        let mut full = File::create("/dev/full").unwrap();
+        let error = full.write(b"text").unwrap_err();
+        assert!(!is_reader_gone(&error, &full));
+    }
 }
